@@ -67,7 +67,7 @@ kinds! {
     /// Another writer changed the same key at the same time.
     ConditionalConflict = "retry";
     /// The content does not match the MD5 or checksum that the caller stated.
-    BadDigest = "send the data again; it changed in transit";
+    BadDigest = "transfer the data again; it changed in transit";
     /// Fewer (or more) bytes arrived than were announced.
     IncompleteBody = "repeat the transfer";
     /// The object is larger than the store allows.
@@ -87,11 +87,11 @@ kinds! {
     /// The clocks of client and server differ by more than 15 minutes.
     RequestTimeTooSkewed = "set this machine's clock (NTP)";
     /// The file system is full.
-    NoSpace = "free space on the file system, or choose another root";
+    NoSpace = "free space on the file system, or use another one";
     /// A quota is used up.
     QuotaExceeded = "free space within the quota, or have it raised";
     /// The file system is mounted read-only.
-    ReadOnly = "remount the file system read-write, or choose another root";
+    ReadOnly = "remount the file system read-write, or use another one";
     /// The process or the system has run out of file descriptors.
     TooManyOpenFiles = "raise `ulimit -n`";
     /// The store does not implement the operation.
@@ -141,6 +141,8 @@ struct ErrorFields {
     marker: Option<DeleteMarker>,
     is_lost_connection: bool,
     s3_code: Option<Box<str>>,
+    /// The advice, if it differs from the advice of the kind.
+    advice: Option<&'static str>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
@@ -162,6 +164,7 @@ impl Error {
             marker: None,
             is_lost_connection: false,
             s3_code: None,
+            advice: None,
             source: None,
         }))
     }
@@ -169,6 +172,13 @@ impl Error {
     /// Replaces the reason.
     pub fn with_detail(mut self, detail: impl Into<String>) -> Self {
         self.0.detail = detail.into();
+        self
+    }
+
+    /// Replaces the advice of the kind, which does not fit every situation. The node protocol does not transfer the
+    /// new advice.
+    pub fn with_advice(mut self, advice: &'static str) -> Self {
+        self.0.advice = Some(advice);
         self
     }
 
@@ -262,6 +272,7 @@ impl Error {
     pub fn repeated(&self) -> Self {
         let mut error = Error::new(self.kind(), self.detail()).after_tries(self.tries());
         error.0.s3_code.clone_from(&self.0.s3_code);
+        error.0.advice = self.0.advice;
         error.0.is_lost_connection = self.0.is_lost_connection;
         error
     }
@@ -274,6 +285,11 @@ impl Error {
     /// Returns the reason for the failure, without the target and the advice.
     pub fn detail(&self) -> &str {
         &self.0.detail
+    }
+
+    /// Returns what to do next, or an empty string.
+    pub fn advice(&self) -> &'static str {
+        self.0.advice.unwrap_or(self.kind().advice())
     }
 
     /// Returns the address of the operation's target (`s3://bucket/key`), or an empty string.
@@ -349,10 +365,10 @@ impl fmt::Display for Error {
         if inner.tries > 1 {
             write!(f, ", after {} tries", inner.tries)?;
         }
-        if !inner.kind.advice().is_empty() {
-            write!(f, "; {}", inner.kind.advice())?;
+        match self.advice() {
+            "" => Ok(()),
+            advice => write!(f, "; {advice}"),
         }
-        Ok(())
     }
 }
 
@@ -382,7 +398,7 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "put s3://b/k (embedded): no space: 4096 of 65536 bytes written, after 3 tries; \
-             free space on the file system, or choose another root"
+             free space on the file system, or use another one"
         );
     }
 
@@ -397,6 +413,15 @@ mod tests {
         assert_eq!((second.kind(), second.detail(), second.tries()), (ErrorKind::NoSpace, "why", 2));
         assert_eq!((second.s3_code(), second.target()), (Some("Code"), "s3://b/other"));
         assert!(second.is_at_lost_connection());
+    }
+
+    #[test]
+    fn advice_can_be_replaced() {
+        let error = Error::new(ErrorKind::Corrupt, "why").with_advice("copy again");
+        assert_eq!((error.to_string().as_str(), error.advice()), ("corrupt: why; copy again", "copy again"));
+        assert_eq!(error.repeated().advice(), "copy again");
+        let none = Error::new(ErrorKind::Corrupt, "why").with_advice("");
+        assert_eq!(none.to_string(), "corrupt: why");
     }
 
     #[test]

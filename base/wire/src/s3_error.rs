@@ -179,9 +179,9 @@ pub fn detail(error: &Error) -> String {
         "" => why.to_owned(),
         target => format!("{target}: {why}"),
     };
-    if !error.kind().advice().is_empty() {
+    if !error.advice().is_empty() {
         text.push_str("; ");
-        text.push_str(error.kind().advice());
+        text.push_str(error.advice());
     }
     printable(text)
 }
@@ -227,10 +227,7 @@ mod tests {
         let hidden = std::io::Error::other("/secret/place");
         let error =
             Error::new(ErrorKind::NoSpace, "writing").caused_by(hidden).during("put", "embedded", "b", "k");
-        assert_eq!(
-            detail(&error),
-            "s3://b/k: writing; free space on the file system, or choose another root"
-        );
+        assert_eq!(detail(&error), "s3://b/k: writing; free space on the file system, or use another one");
     }
 
     #[test]

@@ -350,9 +350,13 @@ impl<'c> PartialDownloadFile<'c> {
         let opened = made.open_in(parent(&path), open);
         let file = opened.map_err(|error| if path.is_symlink() { not_own(&path) } else { failed(error) })?;
         check_own(&file, &path)?;
-        lock(&file).map_err(|error| {
-            let detail = format!("another copy is writing {}; wait for it", path.display());
-            Error::new(ErrorKind::Unavailable, detail).caused_by(error)
+        lock(&file).map_err(|error| match error {
+            TryLockError::WouldBlock => {
+                let detail = format!("another copy is writing {}", path.display());
+                let next = "wait until it has ended, and run the command again";
+                Error::new(ErrorKind::Unavailable, detail).with_advice(next)
+            }
+            TryLockError::Error(error) => file_error("locking", path.display(), error),
         })?;
         // The next download must be able to open the part, whatever the rights of the target are.
         rights.map_or(Ok(()), |rights| rights.give_to(&file, PRIVATE_MODE)).map_err(failed)?;

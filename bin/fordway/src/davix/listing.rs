@@ -6,7 +6,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use fordway_command::units::local_time;
 use fordway_command::{CommandContext, CommandExit, shown_name};
 use fordway_http::webdav::{DavResource, WebDav, without_query};
-use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, ListEntry, ListQuery, Result, Store};
+use fordway_store::{Bucket, Error, GetOptions, Key, ListEntry, ListQuery, Result, Store};
+use fordway_wire::s3_error::from_s3;
 
 use super::address::DavixS3Address;
 use super::args::{DavixLsArgs, S3ListingMode};
@@ -70,7 +71,9 @@ pub(super) fn web(line: &DavixLsArgs, context: &CommandContext) -> Result<Comman
     }
     for (href, status) in &listing.failed {
         let why = format!("the server cannot describe {href} (HTTP status {status})");
-        context.output.error(&Error::new(ErrorKind::Unavailable, why));
+        let kind = from_s3(*status, "");
+        // The general advice for these kinds is about S3 and about this machine.
+        context.output.error(&Error::new(kind, why).with_advice(""));
     }
     Ok(if listing.failed.is_empty() { CommandExit::Ok } else { CommandExit::Failure })
 }

@@ -194,6 +194,19 @@ fn a_copy_is_not_continued_in_the_file_of_somebody_else() {
     rig.run(&["cp", &server.url(), "DIR/copy"]).ok();
 }
 
+#[test]
+fn a_part_file_that_another_copy_writes_is_left_alone() {
+    let (rig, server) = interrupted_copy();
+    let part = std::fs::File::open(rig.dir.path().join(&rig.files()[0])).unwrap();
+    part.lock().unwrap();
+    server.follow(ResponseFaultScript::honest());
+    let refused = rig.run(&["cp", &server.url(), "DIR/copy"]).ended(CommandExit::Unavailable);
+    let says = ".part; wait until it has ended, and run the command again\n";
+    assert!(refused.stderr.ends_with(says), "{}", refused.stderr);
+    drop(part);
+    rig.run(&["cp", &server.url(), "DIR/copy"]).ok();
+}
+
 /// The size of the body differs from the size in the response to HEAD. The body is chunked, or ends when the connection
 /// closes.
 #[test]

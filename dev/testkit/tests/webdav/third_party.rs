@@ -136,8 +136,17 @@ fn what_servers_say_at_the_end_counts_and_is_checked() {
         let refused = failure(&server(201, marker(4) + "failure: remote side said 404\n", 9));
         assert_eq!(refused.kind(), ErrorKind::Unavailable);
         assert!(refused.detail().contains("remote side said 404"), "{refused}");
+        let full = failure(&server(201, "failure: write: No space left on device\n".to_owned(), 9));
+        assert_eq!(full.kind(), ErrorKind::NoSpace);
+        assert!(full.to_string().ends_with("or write to another server"), "{full}");
+        let aborted = failure(&server(201, "aborted:\n".to_owned(), 9)).to_string();
+        assert!(aborted.contains("could not copy it, and gives no reason; copy again"), "{aborted}");
+        assert!(aborted.ends_with("with `fordway cp --third-party never`"), "{aborted}");
         assert_eq!(failure(&server(202, marker(9), 9)).kind(), ErrorKind::IncompleteBody);
-        assert_eq!(failure(&server(202, "success: Created".to_owned(), 8)).kind(), ErrorKind::Corrupt);
+        let short = failure(&server(202, "success: Created".to_owned(), 8));
+        assert_eq!(short.kind(), ErrorKind::Corrupt);
+        let says = "has 8 of 9 bytes; remove the destination and copy again";
+        assert!(short.to_string().contains(says) && !short.to_string().contains("user.fordway"), "{short}");
         assert_eq!(failure(&server(202, "x".repeat(20_000), 9)).kind(), ErrorKind::BadResponse);
         // If a server reports only the status of a copy, the client accepts the copy if its size is correct.
         let silent = |bytes| {
@@ -215,6 +224,7 @@ fn silence_ends_it() {
         let copy = ThirdPartyCopy { silence: Duration::from_millis(300), ..order(&from, &there) };
         let error = client(|_| {}).third_party_copy(&copy, &mut |_, _| Ok(())).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Timeout);
+        assert!(error.to_string().ends_with("before you copy again"), "{error}");
         to.wait_for_closed(1);
     });
 }

@@ -161,9 +161,8 @@ impl RedirectRoute {
     pub(crate) fn named(&self, operation: &'static str, error: Error) -> Error {
         let Some(first) = self.passed.first() else { return self.file.named(operation, error) };
         let way: Vec<_> = self.passed.iter().chain([&self.file]).map(WebFileAddress::shown).collect();
-        let (kind, tries) = (error.kind(), error.tries());
         let detail = format!("{} (redirected: {})", error.detail(), way.join(" -> "));
-        let mut told = Error::new(kind, detail).after_tries(tries);
+        let mut told = error.repeated().with_detail(detail);
         if let Some(cause) = std::error::Error::source(&error) {
             told = told.caused_by(cause.to_string());
         }

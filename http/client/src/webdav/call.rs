@@ -232,8 +232,14 @@ impl DavResponse {
             return error;
         }
         let (kind, why) = meaning(self.status, method);
-        let words = self.words().map(|words| format!(": {words}")).unwrap_or_default();
-        Error::new(kind, format!("{why} (HTTP status {}){words}", self.status))
+        let words = self.words().unwrap_or_default();
+        let colon = if words.is_empty() { "" } else { ": " };
+        let detail = format!("{why} (HTTP status {}){colon}{words}", self.status);
+        // Some servers report a full disk with 500 and the text of the operating system.
+        match self.status >= 500 && says_full(&words) {
+            true => Error::new(ErrorKind::NoSpace, detail).with_advice(MAKE_ROOM),
+            false => advised(Error::new(kind, detail), self.status),
+        }
     }
 
     /// Returns the first non-blank line of a plain-text body, in which some servers explain a failure.
@@ -244,6 +250,40 @@ impl DavResponse {
         let text = String::from_utf8_lossy(&self.document);
         let line = text.lines().map(str::trim).find(|line| !line.is_empty())?;
         Some(line.chars().filter(|c| !c.is_control()).take(WORDS_CHARS_MAX).collect())
+    }
+}
+
+/// The advice for a server without space. The advice of `NoSpace` is about a file system of this machine.
+const MAKE_ROOM: &str = "delete files on the server, ask its administrator for more space or a larger quota, or write \
+                         to another server";
+
+/// Returns whether a server's text says that a file system or a quota is full.
+fn says_full(words: &str) -> bool {
+    let words = words.to_ascii_lowercase();
+    ["no space left", "insufficient storage", "quota exceeded"].iter().any(|said| words.contains(said))
+}
+
+/// Returns the error for a failure that a server reports after the status of its response. `reason` is the server's
+/// reason, which may be empty. `advice` is the advice unless the reason is that the server has no space.
+pub(super) fn reported(what: &str, reason: &str, advice: &'static str) -> Error {
+    let detail = match reason {
+        "" => format!("{what}, and gives no reason"),
+        reason => format!("{what}: {reason}"),
+    };
+    match says_full(reason) {
+        true => Error::new(ErrorKind::NoSpace, detail).with_advice(MAKE_ROOM),
+        false => Error::new(ErrorKind::Unavailable, detail).with_advice(advice),
+    }
+}
+
+/// Replaces the advice of an error if the advice of its kind, which is about S3 and this machine, does not fit the
+/// status of a WebDAV server.
+fn advised(error: Error, status: u16) -> Error {
+    match status {
+        413 => error.with_advice("split the file, or ask the server's administrator to raise the limit"),
+        414 => error.with_advice("shorten the path"),
+        507 => error.with_advice(MAKE_ROOM),
+        _ => error,
     }
 }
 
@@ -306,7 +346,8 @@ pub(super) fn of_members(method: &str, described: &[MultistatusEntry]) -> Option
     let causes: Vec<_> = described.iter().filter(failed).filter(|one| one.status != Some(424)).collect();
     let all: Vec<_> = described.iter().filter(failed).collect();
     let told = if causes.is_empty() { all } else { causes };
-    let (kind, _) = meaning(told.first()?.status?, method);
+    let status = told.first()?.status?;
+    let (kind, _) = meaning(status, method);
     let names = told.iter().take(NAMED_MAX).map(|one| {
         let status = one.status.unwrap_or_default();
         let href: String = one.href.chars().filter(|c| !c.is_control()).take(WORDS_CHARS_MAX).collect();
@@ -314,7 +355,7 @@ pub(super) fn of_members(method: &str, described: &[MultistatusEntry]) -> Option
     });
     let (names, more) = (names.collect::<Vec<_>>().join(", "), told.len().saturating_sub(NAMED_MAX));
     let more = if more > 0 { format!(", and {more} more") } else { String::new() };
-    Some(Error::new(kind, format!("some members failed: {names}{more}")))
+    Some(advised(Error::new(kind, format!("some members failed: {names}{more}")), status))
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use std::time::{Duration, SystemTime};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::webdav::{PerformanceMarkerParser, ThirdPartyCopyOutcome, multistatus};
 
-use self::call::{BodyProducer, DavBody, DavRequest, DavResponse, of_members};
+use self::call::{BodyProducer, DavBody, DavRequest, DavResponse, of_members, reported};
 use super::Timeouts;
 use super::vector::{HttpSession, SessionOptions};
 use crate::vector::{RangeTarget as _, WebFileAddress};
@@ -232,6 +232,10 @@ fn check(answer: &DavResponse, method: &str) -> Result<()> {
     }
 }
 
+/// The advice for a request that the server reports as failed after its status.
+const TRY_AGAIN: &str =
+    "try again; if that fails too, ask the server's administrator for the reason in its log";
+
 /// Checks the report in a response to COPY. XRootD's status means only that the copy has started, and the report states
 /// the result. Errors: `Unavailable` with the server's reason.
 fn believe(answer: &DavResponse) -> Result<()> {
@@ -241,10 +245,9 @@ fn believe(answer: &DavResponse) -> Result<()> {
     let mut report = PerformanceMarkerParser::default();
     report.push(&answer.document)?;
     match report.finish()? {
-        Some(ThirdPartyCopyOutcome::Failure(reason)) => Err(Error::new(
-            ErrorKind::Unavailable,
-            format!("the server could not carry out the request: {reason}"),
-        )),
+        Some(ThirdPartyCopyOutcome::Failure(reason)) => {
+            Err(reported("the server could not carry out the request", &reason, TRY_AGAIN))
+        }
         _ => Ok(()),
     }
 }

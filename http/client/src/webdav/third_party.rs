@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::webdav::{PerformanceMarkerParser, ThirdPartyCopyOutcome};
 
+use super::call::reported;
 use super::{WebDav, without_query};
 use crate::connection::EarlyResponse;
 use crate::response::body_error;
@@ -16,6 +17,11 @@ use crate::{HttpClient, HttpExchangeRequest, HttpResponse, Origin, ReplayPolicy,
 
 /// The interval between calls to `progress`, which may stop the copy.
 const TICK: Duration = Duration::from_millis(200);
+/// The advice for a copy that the server did not make. The server runs, so the advice of `Unavailable` does not fit.
+const COPY_AGAIN: &str =
+    "copy again; if that fails too, copy through this machine with `fordway cp --third-party never`";
+/// The advice for a copy with the wrong size.
+const REMOVE_AND_COPY_AGAIN: &str = "remove the destination and copy again; if that fails too, copy through this machine with `fordway cp --third-party never`";
 /// The maximum number of bytes read from the body of an error response.
 const DOCUMENT_BYTES_MAX: usize = 64 * 1024;
 
@@ -103,8 +109,8 @@ impl WebDav {
         let found = match self.stat(url) {
             Ok(found) => found.size_bytes,
             Err(error) if error.kind() == ErrorKind::NoSuchKey => {
-                let detail = "the server reports a complete copy, but the destination is missing; copy again";
-                return Err(Error::new(ErrorKind::Corrupt, detail));
+                let detail = "the server reports a complete copy, but the destination is missing";
+                return Err(Error::new(ErrorKind::Corrupt, detail).with_advice(COPY_AGAIN));
             }
             // A user who may write to the destination may lack permission to read it.
             Err(error) => {
@@ -115,9 +121,9 @@ impl WebDav {
         match (size_bytes, found) {
             (Some(size), Some(found)) if size != found => {
                 let detail = format!(
-                    "the server reports a complete copy, but the destination has {found} of {size} bytes; copy again"
+                    "the server reports a complete copy, but the destination has {found} of {size} bytes"
                 );
-                Err(Error::new(ErrorKind::Corrupt, detail))
+                Err(Error::new(ErrorKind::Corrupt, detail).with_advice(REMOVE_AND_COPY_AGAIN))
             }
             _ => Ok(()),
         }
@@ -237,7 +243,7 @@ fn watch(
     match report.finish()? {
         Some(ThirdPartyCopyOutcome::Success) => progress(bytes),
         Some(ThirdPartyCopyOutcome::Failure(reason)) => {
-            Err(Error::new(ErrorKind::Unavailable, format!("the server could not copy it: {reason}")))
+            Err(reported("the server could not copy it", &reason, COPY_AGAIN))
         }
         None if !reports => Ok(()),
         None => {
@@ -267,6 +273,7 @@ fn silent(silence: Duration) -> Error {
     let detail =
         format!("the server reported nothing about the copy for {silence:?}; it may still be copying");
     Error::new(ErrorKind::Timeout, detail)
+        .with_advice("see with `fordway stat` whether the destination grows, before you copy again")
 }
 
 #[cfg(test)]
