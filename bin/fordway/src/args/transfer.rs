@@ -288,7 +288,8 @@ Each object or file is copied and then removed, as `aws s3 mv` does. Within one 
 step, unless the lane is HTTP or the bucket keeps versions. Within one WebDAV server, one MOVE request moves a file, \
 or a whole collection with --recursive.
 
-If a source is a symbolic link to a file, the content of the file is copied, and the link is removed. A link to a \
+If a source is a symbolic link to a file, the content of the file is copied, and the link is removed. A file to which \
+a link in the sources leads is removed last, and is kept if the link could not be moved. A link to a \
 directory is an error and is not moved, because the files in the directory may belong to another tree. To move them, \
 end the source with a slash: fordway mv -r link/ s3://data/link."
 )]

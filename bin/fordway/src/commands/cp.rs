@@ -14,7 +14,8 @@ use crate::args::{CpArgs, MvArgs, SyncArgs};
 use crate::replicas::{self, ReplicaOpener};
 use crate::transfer::plan::{self, SyncDirection, SyncItem, SyncItemIterator, SyncRules, SyncStep};
 use crate::transfer::{
-    self, ClaimedDestinations, OverwritePolicy, TransferAction, TransferSettings, unsupported,
+    self, ClaimedDestinations, OverwritePolicy, PostponedRemovals, TransferAction, TransferSettings,
+    unsupported,
 };
 use crate::wildcard::{FilterRules, directory};
 use crate::{dav, web};
@@ -90,7 +91,15 @@ pub(super) fn copy_all(
         }
         action
     });
-    transfer::run(context, settings, actions)
+    if !settings.removes_sources() {
+        return transfer::run(context, settings, actions);
+    }
+    let roots: Vec<StorageAddress> = sources.iter().map(SourceSelection::root).collect();
+    let local = roots.iter().filter_map(|root| match root {
+        StorageAddress::Local(path) => Some(path.as_path()),
+        _ => None,
+    });
+    transfer::run_move(context, settings, &PostponedRemovals::of(local, filters), actions)
 }
 
 /// Copies a file from a web server; the file must be the only source.

@@ -11,7 +11,9 @@ use fordway_wire::uri;
 use super::client;
 use super::task::{DavCopier, DavCopyTask};
 use crate::args::{CpArgs, MvArgs, ThirdPartyCopyArg, TransferArgs};
-use crate::transfer::{self, ClaimedDestinations, ObjectMetadataRules, OverwritePolicy, plan};
+use crate::transfer::{
+    self, ClaimedDestinations, ObjectMetadataRules, OverwritePolicy, PostponedRemovals, plan,
+};
 use crate::web::{self, http_url};
 use crate::wildcard::FilterRules;
 
@@ -148,7 +150,11 @@ pub(crate) fn copy(order: &DavCopyOptions<'_>, context: &CommandContext) -> Resu
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     let dav = client(context)?;
-    let copier = DavCopier::new(&dav, order, context);
+    let local = sources.iter().filter_map(|source| match source {
+        DavCopyEndpoint::Local(path) if order.moves => Some(path.as_path()),
+        _ => None,
+    });
+    let copier = DavCopier::new(&dav, order, PostponedRemovals::of(local, &order.filters), context);
     let plan = |source: &'_ DavCopyEndpoint| plan(&dav, context, order, source, (&destination, is_directory));
     let mut taken = ClaimedDestinations::by(sources.len());
     let tasks = sources.iter().flat_map(plan).map(|task| {

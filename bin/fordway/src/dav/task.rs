@@ -18,7 +18,7 @@ use super::DavActionOutput;
 use super::copy::{DavCopyEndpoint, DavCopyOptions, content_type, is_one_server, parent};
 use crate::args::{ReplicaArgs, ThirdPartyCopyArg};
 use crate::replicas::ReplicaOpener;
-use crate::transfer::{LocalSourceStamps, OverwritePolicy, SharedTransferCounts, changed};
+use crate::transfer::{LocalSourceStamps, OverwritePolicy, PostponedRemovals, SharedTransferCounts, changed};
 use crate::web;
 
 /// The number of bytes read from a file at a time.
@@ -63,11 +63,18 @@ pub(super) struct DavCopier<'c> {
     tally: SharedTransferCounts,
     /// The collections that are known to exist.
     made: Mutex<HashSet<String>>,
+    postponed: PostponedRemovals,
 }
 
 impl<'c> DavCopier<'c> {
-    pub(super) fn new(dav: &'c WebDav, order: &'c DavCopyOptions<'c>, context: &'c CommandContext) -> Self {
-        DavCopier { dav, order, context, tally: SharedTransferCounts::default(), made: Mutex::default() }
+    pub(super) fn new(
+        dav: &'c WebDav,
+        order: &'c DavCopyOptions<'c>,
+        postponed: PostponedRemovals,
+        context: &'c CommandContext,
+    ) -> Self {
+        let tally = SharedTransferCounts::default();
+        DavCopier { dav, order, context, tally, made: Mutex::default(), postponed }
     }
 
     /// Performs a copy, counts the copy, and reports the outcome. A failure does not end the other copies.
@@ -82,6 +89,7 @@ impl<'c> DavCopier<'c> {
     }
 
     pub(super) fn finish(self) -> Result<CommandExit> {
+        self.postponed.finish().iter().for_each(|error| self.tally.failed(self.context, error));
         self.tally.finish(self.context)
     }
 
@@ -173,7 +181,9 @@ impl<'c> DavCopier<'c> {
             }
         };
         match (&task.from, source) {
-            (DavCopyEndpoint::Local(path), Some(MoveSourceSnapshot::File(file))) => file.remove(path)?,
+            (DavCopyEndpoint::Local(path), Some(MoveSourceSnapshot::File(file))) => {
+                self.postponed.remove(path, &file)?;
+            }
             (_, Some(MoveSourceSnapshot::Web(found))) => self.remove_copied(&found)?,
             _ => {}
         }

@@ -9,6 +9,7 @@
 //! - `receive` continues a download whose connection broke;
 //! - `special` opens destinations that are not regular files;
 //! - `moved` removes the source of a move;
+//! - `postponed` removes sources of a move that links lead to, at the end;
 //! - `run` (below) connects these modules with a bounded queue, counts results, and chooses the exit code.
 
 mod access;
@@ -17,6 +18,7 @@ mod download;
 mod metadata;
 mod moved;
 pub(crate) mod plan;
+mod postponed;
 mod receive;
 mod special;
 mod upload;
@@ -26,6 +28,7 @@ pub(crate) use directories::MadeDirectories;
 pub(crate) use download::{ContentVerifier, parent, temporary_beside};
 pub(crate) use metadata::ObjectMetadataRules;
 pub(crate) use moved::{LocalSourceStamps, changed};
+pub(crate) use postponed::PostponedRemovals;
 pub(crate) use receive::ObjectReadSource;
 pub(crate) use special::{is_open_file, open_special};
 
@@ -109,6 +112,11 @@ impl TransferSettings {
         TransferSettings { removes_sources: true, ..self }
     }
 
+    /// Returns whether each source is removed after it is copied.
+    pub(crate) fn removes_sources(&self) -> bool {
+        self.removes_sources
+    }
+
     /// Returns the same settings, except that this version of the source is read; `None` selects the latest version.
     pub(crate) fn reading(self, source_version: Option<VersionId>) -> Self {
         TransferSettings { source_version, ..self }
@@ -185,12 +193,23 @@ pub(crate) fn run(
     settings: &TransferSettings,
     actions: impl Iterator<Item = Result<TransferAction>>,
 ) -> Result<CommandExit> {
+    run_move(context, settings, &PostponedRemovals::default(), actions)
+}
+
+/// Does the same as [`run`] for a move, some of whose removals are postponed to the end.
+pub(crate) fn run_move(
+    context: &CommandContext,
+    settings: &TransferSettings,
+    postponed: &PostponedRemovals,
+    actions: impl Iterator<Item = Result<TransferAction>>,
+) -> Result<CommandExit> {
     let (tally, made) = (SharedTransferCounts::default(), MadeDirectories::default());
     let (lane, found) = (context.lane()?, Mutex::default());
-    let runner = TransferRunner { context, settings, lane, tally, made, found };
+    let runner = TransferRunner { context, settings, lane, tally, made, found, postponed };
     let actions = actions.take_while(|_| !context.interrupt.is_raised());
     context.output.start_progress();
     for_each(settings.jobs, upload::batched(actions), |task| runner.perform(task));
+    postponed.finish().iter().for_each(|error| runner.failed(error));
     context.output.end_progress();
     runner.tally.finish(context)
 }
@@ -204,6 +223,7 @@ struct TransferRunner<'c> {
     made: MadeDirectories,
     /// The buckets that a dry run has found.
     found: Mutex<HashSet<Bucket>>,
+    postponed: &'c PostponedRemovals,
 }
 
 impl TransferRunner<'_> {

@@ -47,7 +47,22 @@ struct FileChangeStamp {
     links: u64,
 }
 
+/// The device and inode numbers of a file, or of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct FileId(u64, u64);
+
+impl FileId {
+    pub(super) fn of(about: &Metadata) -> Self {
+        FileId(about.dev(), about.ino())
+    }
+}
+
 impl LocalSourceStamps {
+    /// Returns what the path itself is: a file or a link.
+    pub(super) fn id(&self) -> FileId {
+        FileId(self.link.device, self.link.inode)
+    }
+
     /// Returns the state from the metadata of the path and of the opened file.
     pub(super) fn new(path: &Metadata, file: &Metadata) -> Self {
         LocalSourceStamps { link: FileChangeStamp::new(path), file: FileChangeStamp::new(file) }
@@ -126,7 +141,7 @@ impl TransferRunner<'_> {
                     error.during("delete", self.store().lane(), bucket.as_str(), key.as_str())
                 })
             }
-            (StorageAddress::Local(path), CopiedSource::File(source)) => source.remove(path),
+            (StorageAddress::Local(path), CopiedSource::File(source)) => self.postponed.remove(path, source),
             _ => Ok(()),
         }
     }

@@ -239,7 +239,7 @@ const PRIVATE_AREA: &str = ".fordway";
 
 /// Returns whether a directory is the private area of a bucket or root. A listing of local files skips it, as a listing
 /// of objects does, because its files are locks, uploads in progress, and the content of other objects and versions.
-fn is_private_area(path: &Path) -> bool {
+pub(super) fn is_private_area(path: &Path) -> bool {
     let entries =
         ["locks", "tmp", "odd", "mpu", "meta", "versions", "versioning", "markers", "events", "format"];
     path.ends_with(PRIVATE_AREA) && path.is_dir() && entries.iter().any(|name| path.join(name).exists())

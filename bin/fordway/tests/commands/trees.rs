@@ -162,6 +162,47 @@ fn mv_removes_nothing_behind_a_linked_directory() {
     assert!(rig.path("t/link").is_symlink() && !rig.path("outside/precious").exists());
 }
 
+/// A link may lead to a file of the same tree, also through another link. The file is removed when all links have been
+/// copied.
+#[test]
+fn mv_copies_links_to_files_of_the_same_tree() {
+    for jobs in ["1", "8"] {
+        let rig = Rig::new();
+        rig.write("t/data", "data");
+        rig.write("t/sub/x", "x");
+        for (target, link) in [("data", "latest"), ("latest", "newest"), ("../data", "sub/a"), ("x", "sub/b")]
+        {
+            symlink(target, rig.path("t").join(link)).unwrap();
+        }
+        rig.run(&["mv", "-r", "-j", jobs, "DIR/t", "s3://bkt/m"]).ok();
+        assert_eq!(rig.keys(), ["m/data", "m/latest", "m/newest", "m/sub/a", "m/sub/b", "m/sub/x"]);
+        for key in ["m/latest", "m/newest", "m/sub/a"] {
+            assert_eq!(rig.get(key).unwrap(), b"data", "{key}");
+        }
+        for path in ["t/data", "t/latest", "t/newest", "t/sub/a", "t/sub/b", "t/sub/x"] {
+            assert!(rig.path(path).symlink_metadata().is_err(), "{path}");
+        }
+    }
+}
+
+/// If a link is not moved, the file that it leads to is kept. Links that the user excludes keep no file.
+#[test]
+fn mv_keeps_the_file_of_a_link_that_is_not_moved() {
+    let rig = Rig::new();
+    rig.write("t/data", "data");
+    symlink("data", rig.path("t/latest")).unwrap();
+    rig.put("m/latest", "older");
+    let ran = rig.run(&["mv", "-r", "--no-clobber", "DIR/t", "s3://bkt/m"]).ended(CommandExit::Conflict);
+    let why = "t/data was copied but not removed, because the link";
+    assert!(ran.stderr.contains(why), "{}", ran.stderr);
+    assert_eq!(rig.files(), ["t/data", "t/latest"]);
+    for words in [&["--exclude", "latest"][..], &["--no-follow-symlinks"]] {
+        rig.write("t/data", "data");
+        rig.run(&[&["mv", "-r", "DIR/t", "s3://bkt/n"], words].concat()).ok();
+        assert!(!rig.path("t/data").exists() && rig.path("t/latest").is_symlink(), "{words:?}");
+    }
+}
+
 /// An entry that cannot be a copy of an object is a warning, and does not stop the copies.
 #[test]
 fn odd_entries_at_the_destination_are_skipped() {

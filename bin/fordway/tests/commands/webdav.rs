@@ -59,6 +59,18 @@ fn mv_to_a_server_removes_nothing_behind_a_linked_directory() {
 }
 
 #[test]
+fn mv_to_a_server_copies_links_to_files_of_the_same_tree() {
+    let Some(server) = ExternalServerProcess::apache() else { return };
+    let rig = Rig::new();
+    rig.write("t/data", "data");
+    symlink("data", rig.path("t/latest")).unwrap();
+    let there = dav(&server, "same-tree");
+    rig.run(&["mv", "-r", "-j", "1", "DIR/t", &there]).ok();
+    assert_eq!(rig.run(&["cat", &format!("{there}/latest")]).ok().stdout, "data");
+    assert!(rig.path("t/latest").symlink_metadata().is_err() && !rig.path("t/data").exists());
+}
+
+#[test]
 fn copies_and_removals_go_on_although_nobody_reads_of_them() {
     let Some(server) = ExternalServerProcess::apache() else { return };
     let rig = Rig::new();
