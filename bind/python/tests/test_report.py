@@ -11,12 +11,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pytest
-from sample_run import LANES, OPERATION_TYPES, PHASES, write_arrow, write_sample_run
+from sample_run import BLOCK_TYPES, LANES, OPERATION_TYPES, PHASES, write_arrow, write_sample_run
 
 from fordway.diff import cli as diff_cli
-from fordway.report import cli, figures, kinds, physics, runfile, units
+from fordway.report import cli, figures, kinds, physics, runfile, shape, units
 
 
 class Page(HTMLParser):
@@ -381,7 +382,7 @@ def changed_json(run: Path, change: Callable[[dict[str, Any]], object]) -> None:
         (lambda info: info.update(schema_version=0), "schema_version is not a whole number from 1"),
         (lambda info: info.update(started="yesterday"), "started is not a time (RFC 3339)"),
         (lambda info: info.update(started="2026-13-20T09:15:02Z"), "started is not a time (RFC 3339)"),
-        (lambda info: info.update(elapsed_ns=-1), "elapsed_ns is not a number from 0"),
+        (lambda info: info.update(elapsed_ns=-1), "elapsed_ns is not a number above 0"),
         (
             lambda info: info["summaries"][2].update(ops_per_s=-5),
             "summaries[2].ops_per_s is not a number from",
@@ -575,6 +576,64 @@ def test_damaged_values_of_a_kind_are_refused_by_the_name_of_the_field(
         changed_json(run, lambda info: info["summaries"][1][part].pop(field))
         with pytest.raises(runfile.RunFileError, match=rf"summaries\[1\].{part}.{field} is missing"):
             runfile.read_info(run)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("kind", "compares", "kind is 'compares', not one of compare, rest,"),
+        ("elapsed_ns", 0, "elapsed_ns is not a number above 0"),
+    ],
+)
+def test_a_run_of_no_kind_or_no_time_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], field: str, value: object, said: str
+) -> None:
+    run = write_sample_run(tmp_path / "x.run", **{field: value})
+    assert cli.main([str(run)]) == 1
+    assert said in capsys.readouterr().err
+
+
+def test_quantiles_in_the_wrong_order_are_refused_by_the_name_of_the_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_sample_run(tmp_path / "x.run")
+    changed_json(run, lambda info: info["summaries"][1]["latency"].update(p50_ns=10**9, max_ns=10**10))
+    assert cli.main([str(run)]) == 1
+    assert "summaries[1].latency.p50_ns is 1000000000, above p90_ns" in capsys.readouterr().err
+    changed_json(run, lambda info: info["summaries"][1].update(latency=None, load=KINDS["load"]))
+    runfile.read_info(run)
+    wrong = dict.fromkeys(shape.QUANTILES, 100) | {"p99_ns": 1000}
+    changed_json(run, lambda info: info["summaries"][1]["load"].update(lateness=wrong))
+    said = r"summaries\[1\].load.lateness.p99_ns is 1000, above p999_ns"
+    with pytest.raises(runfile.RunFileError, match=said):
+        runfile.read_info(run)
+
+
+def test_a_block_that_took_no_time_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = write_sample_run(tmp_path / "x.run")
+    rows = pd.read_feather(run / "blocks.arrow")
+    rows.loc[3, "elapsed_ns"] = 0
+    write_arrow(run / "blocks.arrow", rows, BLOCK_TYPES)
+    assert cli.main([str(run)]) == 1
+    err = capsys.readouterr().err
+    assert "blocks.arrow: row 3 (put on posix) has" in err
+    # A block in which every operation failed may have no time.
+    rows.loc[3, "operations"] = 0
+    write_arrow(run / "blocks.arrow", rows, BLOCK_TYPES)
+    runfile.read_info(run)
+
+
+@pytest.mark.parametrize("kind", ["rest", "vector", "speedup"])
+def test_rows_that_do_not_fit_the_document_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    run = write_sample_run(tmp_path / "x.run", kind=kind)
+    said = json.loads((run / "run.json").read_text())["summaries"][0]["operations"]
+    changed_json(run, lambda info: info["summaries"][0].update(operations=said + 1))
+    assert cli.main([str(run)]) == 1
+    assert (
+        f"summaries[0].operations is {said + 1}, but operations.arrow has {said}" in capsys.readouterr().err
+    )
 
 
 def test_json_without_end_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

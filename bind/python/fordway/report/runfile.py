@@ -22,11 +22,10 @@ OPERATION_COLUMNS = ["lane", "phase", "start_ns", "duration_ns", "intended_ns", 
 BLOCK_COLUMNS = ["lane", "phase", "round", "block", "operations", "bytes", "elapsed_ns"]
 """Columns of `blocks.arrow` that are checked."""
 
-COUNTED = ("compare", "ledger", "transport", "pingpong")
-"""Kinds of run whose summaries count exactly the rows of `operations.arrow`."""
-
-COUNTED_IN_PART = ("ior", "mdtest", "mdworkbench", "io500")
-"""Kinds of run with at most as many rows of `operations.arrow` as their summaries count."""
+COUNTED = ("compare", "ledger", "transport", "pingpong", "rest", "vector", "speedup")
+"""Kinds of run whose summaries count exactly the rows of `operations.arrow`. The others, which run on ranks,
+have at most as many rows as their summaries count.
+"""
 
 PHASES_MAX = 12
 """Maximum number of phases that are drawn. A sweep can have many more phases."""
@@ -150,6 +149,8 @@ def read_info(directory: Path) -> dict[str, Any]:
     problem = shape.problem(info, shape.RUN | shape.MORE)
     if not problem and not info["lanes"]:
         problem = "lanes is empty"
+    if not problem:
+        problem = shape.unknown_kind(info["kind"]) or shape.disorder(info["summaries"])
     if not problem and info.get("conditions"):
         problem = shape.contradiction(info["conditions"])
     if problem:
@@ -164,7 +165,7 @@ def _check_files(directory: Path) -> None:
         if not path.is_file():
             raise RunFileError(f"{path} is not a regular file: measure again")
         if path.name == "blocks.arrow":
-            read_table(path, BLOCK_COLUMNS)
+            _check_blocks(path)
             continue
         try:
             with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as file:
@@ -174,13 +175,23 @@ def _check_files(directory: Path) -> None:
             raise RunFileError(f"{path} cannot be read: {error}") from error
 
 
+def _check_blocks(path: Path) -> None:
+    """Raises `RunFileError` if `blocks.arrow` is damaged, or has a block whose operations took no time."""
+    rows = read_table(path, BLOCK_COLUMNS)
+    wrong = rows[(rows["elapsed_ns"] == 0) & (rows["operations"] > 0)]
+    if not wrong.empty:
+        at, row = wrong.index[0], wrong.iloc[0]
+        raise RunFileError(
+            f"{path}: row {at} ({row['phase']} on {row['lane']}) has {row['operations']} operations, but its "
+            "elapsed_ns is 0; it was changed or damaged, measure again"
+        )
+
+
 def check_counts(path: Path, info: dict[str, Any], rows: pd.DataFrame) -> None:
     """Raises `RunFileError` if the operations in `rows` differ from the counts in the summaries.
 
-    A run of ranks contains only the first operations of each rank. Other kinds of run may count otherwise.
+    A run of ranks contains only the first operations of each rank.
     """
-    if info["kind"] not in (*COUNTED, *COUNTED_IN_PART):
-        return
     counted = rows.groupby(["phase", "lane", "ok"], observed=True).size().to_dict()
     for at, summary in enumerate(info["summaries"]):
         for field, is_ok in (("operations", True), ("errors", False)):

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 from typing import Any
 
 NUMBER_MAX = 1e30
@@ -80,7 +81,10 @@ class Histogram:
 TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d)")
 HISTOGRAM_COOKIE, HISTOGRAM_HEAD_BYTES = 0x1C849303, 40
 
-QUANTILES = ("min_ns", "p50_ns", "p90_ns", "p99_ns", "p999_ns", "max_ns", "mean_ns")
+ASCENDING = ("min_ns", "p50_ns", "p90_ns", "p99_ns", "p999_ns", "max_ns")
+QUANTILES = (*ASCENDING, "mean_ns")
+QUANTILE_ERROR = 0.01
+"""Upper limit of the relative error of a quantile, which is rounded to three digits."""
 LATENCY = dict.fromkeys(QUANTILES, NotNegative)
 LATENESS = dict.fromkeys(QUANTILES, NUMBER)
 INTERVAL = dict.fromkeys(("value", "low", "high", "confidence"), NUMBER)
@@ -157,7 +161,7 @@ RUN = {
     "fordway_version": str,
     "kind": str,
     "started": Time,
-    "elapsed_ns": NotNegative,
+    "elapsed_ns": Positive,
     "command": [str],
     "machine": MACHINE,
     "parameters": PARAMETERS,
@@ -179,6 +183,12 @@ LEDGER = {
     ]
 }
 """Form of `ledger.json`."""
+
+RUN_KINDS = (
+    *("compare", "rest", "ior", "mdtest", "mdworkbench", "io500", "vector", "ledger", "transport"),
+    *("pingpong", "speedup"),
+)
+"""The kinds of run that exist."""
 
 VERDICTS = ("measured", "doubtful", "refused")
 CONDITIONS = {
@@ -246,6 +256,33 @@ def _problems_of_fields(value: Any, form: Each | dict[str, Any], name: str) -> I
             yield from _problems(value[field], own.form if isinstance(own, Optional) else own, path)
         elif not isinstance(own, Optional):
             yield f"{path} is missing"
+
+
+def unknown_kind(kind: str) -> str | None:
+    """Returns the sentence that a kind of run is unknown, or `None` for a known kind."""
+    return None if kind in RUN_KINDS else f"kind is {kind!r}, not one of {', '.join(RUN_KINDS)}"
+
+
+def disorder(summaries: list[dict[str, Any]]) -> str | None:
+    """Returns the first pair of quantiles in `summaries` that is in the wrong order, or `None`."""
+    for at, summary in enumerate(summaries):
+        load = summary.get("load") or {}
+        for name, found in (
+            ("latency", summary["latency"]),
+            ("load.first_byte", load.get("first_byte")),
+            ("load.lateness", load.get("lateness")),
+        ):
+            wrong = found and _disorder_of(found)
+            if wrong:
+                return f"summaries[{at}].{name}.{wrong}"
+    return None
+
+
+def _disorder_of(quantiles: dict[str, float]) -> str | None:
+    for low, high in (*pairwise(ASCENDING), ("min_ns", "mean_ns"), ("mean_ns", "max_ns")):
+        if quantiles[low] > quantiles[high] + QUANTILE_ERROR * abs(quantiles[high]) + 1:
+            return f"{low} is {quantiles[low]}, above {high}, which is {quantiles[high]}"
+    return None
 
 
 def contradiction(conditions: dict[str, Any]) -> str | None:
