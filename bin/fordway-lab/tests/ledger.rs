@@ -77,6 +77,7 @@ fn every_path_is_taken_apart() {
         assert!(printed.contains(&format!("{path}, 1.00 KiB")), "{path}: {printed}");
     }
     assert!(printed.contains("sum of components") && printed.contains("residual"), "{printed}");
+    assert_eq!(printed.matches("medians do not add up exactly").count(), 1, "{printed}");
 }
 
 /// The client copies content once more if the content arrives in one message with the head. The client does not copy

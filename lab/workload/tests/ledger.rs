@@ -113,6 +113,20 @@ fn costs_are_recovered() {
     assert!(component_table(&account).contains("socket"));
 }
 
+/// A fit needs more than one size. Without a fit, the table has the measured times.
+#[test]
+fn the_components_of_one_size_have_rows() {
+    let mut account = account(0);
+    for component in &mut account.components {
+        component.costs.truncate(1);
+        (component.fit, component.per_operation_ns, component.per_byte_ns) = (None, vec![], vec![]);
+    }
+    let table = component_table(&account);
+    let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows[0], ["component", "size", "time"]);
+    assert_eq!((rows.len(), rows[1][..4].join(" ").as_str()), (4, "socket 1 B 3.00"), "{table}");
+}
+
 #[test]
 fn a_whole_that_is_the_sum_leaves_nothing() {
     let account = account(0);

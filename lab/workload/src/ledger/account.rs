@@ -414,9 +414,17 @@ fn line(points: &SizeTimes) -> FitSegment {
 /// The median error at left-out sizes, in percent, above which a fit is called poor.
 pub const FIT_MEDIAN_PERCENT_MAX: f64 = 10.0;
 
-/// Returns the table of components, with a row for each line of each component's fit. `docs/explain/ledger.md`
-/// explains the columns.
+/// The explanation of the path tables, whose figures do not add up exactly.
+pub const MEDIANS_NOTE: &str = "Each figure is a median over rounds, and medians do not add up exactly: a residual is the \
+                                median of the rounds' residuals.\n";
+
+/// Returns the table of components, with a row for each line of each component's fit. If only one size was measured,
+/// there are no fits, and the table has the time of each component instead. `docs/explain/ledger.md` explains the
+/// columns.
 pub fn component_table(account: &LedgerCostReport) -> String {
+    if account.components.iter().all(|component| component.fit.is_none()) {
+        return measured_table(account);
+    }
     let mut rows = vec![
         ["component", "sizes", "per operation", "per MiB", "left out, median", "largest"]
             .map(str::to_owned)
@@ -424,6 +432,19 @@ pub fn component_table(account: &LedgerCostReport) -> String {
     ];
     for component in &account.components {
         rows.extend(piece_rows(component));
+    }
+    columns(&rows, 2)
+}
+
+/// Returns the table of the components' times at the only size.
+fn measured_table(account: &LedgerCostReport) -> String {
+    let mut rows = vec![["component", "size", "time"].map(str::to_owned).to_vec()];
+    for component in &account.components {
+        rows.extend(
+            component.costs.iter().map(|cost| {
+                vec![component.component.clone(), bytes_text(cost.size_bytes), time(&cost.ns, 1.0)]
+            }),
+        );
     }
     columns(&rows, 2)
 }

@@ -11,7 +11,7 @@ mod account;
 
 pub use account::{
     ComponentAccount, ComponentCost, FIT_MEDIAN_PERCENT_MAX, FitSegment, LedgerCostReport,
-    LedgerPathBreakdown, PiecewiseLinearFit, SizeCost, component_table, entry_table,
+    LedgerPathBreakdown, MEDIANS_NOTE, PiecewiseLinearFit, SizeCost, component_table, entry_table,
 };
 
 use std::sync::atomic::{AtomicBool, Ordering};

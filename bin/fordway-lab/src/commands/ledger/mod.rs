@@ -21,7 +21,7 @@ use fordway_measure::{
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{pin_process, pin_thread};
 use fordway_workload::ledger::{
-    LedgerCostReport, LedgerPlan, LedgerProgress, component_table, entry_table, measure,
+    LedgerCostReport, LedgerPlan, LedgerProgress, MEDIANS_NOTE, component_table, entry_table, measure,
 };
 use fordway_workload::summary::{RunParallelism, summarise_phase};
 use serde_json::json;
@@ -242,6 +242,7 @@ fn report(
             context.output.text(&entry_table(entry))?;
         }
     }
+    context.output.text(MEDIANS_NOTE)?;
     commands::write_trust(run, context)?;
     write(out, run, work)?;
     context.output.text(&format!("run: {}", out.display()))?;
