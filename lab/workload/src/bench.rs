@@ -227,6 +227,16 @@ pub struct MeasuredRounds {
     pub early_end: Option<EarlyEnd>,
 }
 
+impl MeasuredRounds {
+    /// Returns the kind of the first failure of an operation; `None` if no operation failed. Later failures may be
+    /// consequences, such as wrong content in a file that was not written completely.
+    pub fn first_failure(&self) -> Option<ErrorKind> {
+        let phases = self.lanes.iter().flat_map(|lane| lane.rounds.iter().flatten());
+        let failed = phases.filter_map(|phase| Some((phase.origin_ns, phase.first_failure()?)));
+        failed.min_by_key(|(origin_ns, _)| *origin_ns).map(|(_, kind)| kind)
+    }
+}
+
 /// The results of one lane: its phases, round by round.
 #[derive(Clone, Debug)]
 pub struct LaneResults {

@@ -304,7 +304,7 @@ impl IorFile {
         let is_mine = shape.file_per_process || rank == 0;
         match self.path() {
             Some(path) => fs::create_dir_all(path.parent().unwrap_or(&path)).map_err(|error| {
-                Error::new(ErrorKind::Io, format!("making the directory of {}", path.display()))
+                Error::new(ErrorKind::from(&error), format!("making the directory of {}", path.display()))
                     .caused_by(error)
             }),
             None if self.is_bucket() && is_mine => self.site.make(),
@@ -345,7 +345,8 @@ impl IorFile {
 
     fn wrong(&self, offset: u64) -> Error {
         let what = format!("{} has different content at byte {offset} from what was written", self.name);
-        Error::new(ErrorKind::Corrupt, format!("{what}, on lane {}", self.site.lane().name))
+        // The advice for damaged objects does not fit the files of a benchmark.
+        Error::new(ErrorKind::Corrupt, format!("{what}, on lane {}", self.site.lane().name)).with_advice("")
     }
 }
 

@@ -217,7 +217,7 @@ impl ResolvedMdtestPlan {
 
     fn wrong(&self, owner: usize, item: u64, site: &WorkloadLocation) -> Error {
         let what = format!("file {item} of rank {owner} does not have the content that was written");
-        Error::new(ErrorKind::Corrupt, format!("{what}, on lane {}", site.lane().name))
+        Error::new(ErrorKind::Corrupt, format!("{what}, on lane {}", site.lane().name)).with_advice("")
     }
 }
 

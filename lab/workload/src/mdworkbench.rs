@@ -281,7 +281,7 @@ impl RankDatasetContext<'_> {
         let wrong = || {
             let what =
                 format!("does not have the content that was written, on lane {}", self.site.lane().name);
-            Err(Error::new(ErrorKind::Corrupt, format!("{key} {what}")))
+            Err(Error::new(ErrorKind::Corrupt, format!("{key} {what}")).with_advice(""))
         };
         let has_size = |size| if size == bytes { Ok(()) } else { wrong() };
         recorder.operation(0, 0, || target.head(&key), has_size);

@@ -180,11 +180,13 @@ struct OperationResultTally {
     errors: u64,
     bytes: u64,
     failures: Vec<String>,
+    first_failure: Option<ErrorKind>,
 }
 
 impl OperationResultTally {
     fn fail(&mut self, error: &Error) {
         self.errors += 1;
+        self.first_failure.get_or_insert(error.kind());
         if self.failures.len() < MESSAGES {
             self.failures.push(error.to_string());
         }
@@ -353,6 +355,7 @@ impl<'c> PhaseRecorder<'c> {
                 not_kept: (track.latencies.len() + track.errors)
                     .saturating_sub(track.operations.len() as u64),
                 failures,
+                first_failure: track.first_failure.map(|kind| kind.name().to_owned()),
             }
         };
         self.tracks.iter().map(share).collect()
@@ -467,6 +470,7 @@ mod tests {
         });
         let (results, done) = found[1].as_ref().unwrap();
         assert_eq!((*done, results[0].errors()), (10, 20));
+        assert_eq!(results[0].first_failure(), Some(ErrorKind::Unavailable));
         let found = on_ranks(2, |crew, site| {
             let outcome = || match crew.team.rank() {
                 1 => Err(Error::new(ErrorKind::NoSpace, "full")),

@@ -47,7 +47,8 @@ impl PosixTarget {
     /// and renames it.
     pub fn new(dir: &Path, sync: SyncLevel) -> Result<Self> {
         fs::create_dir(dir).map_err(|error| {
-            Error::new(ErrorKind::Io, format!("making the directory {}", dir.display())).caused_by(error)
+            Error::new(ErrorKind::from(&error), format!("making the directory {}", dir.display()))
+                .caused_by(error)
         })?;
         let description =
             "plain open, read, write to a temporary name, rename, unlink by absolute path".into();
@@ -139,7 +140,8 @@ impl MeasuredTarget for PosixTarget {
             Ok(keys)
         };
         walk().map_err(|error: walkdir::Error| {
-            Error::new(ErrorKind::Io, "").caused_by(error).during("list", LANE, "files", "")
+            let kind = error.io_error().map_or(ErrorKind::Io, ErrorKind::from);
+            Error::new(kind, "").caused_by(error).during("list", LANE, "files", "")
         })
     }
 
@@ -163,7 +165,8 @@ impl MeasuredTarget for PosixTarget {
     fn clean_up(&self) -> Result<()> {
         match fs::remove_dir_all(&self.dir) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(Error::new(ErrorKind::Io, format!("removing {}", self.dir.display())).caused_by(error))
+                Err(Error::new(ErrorKind::from(&error), format!("removing {}", self.dir.display()))
+                    .caused_by(error))
             }
             _ => Ok(()),
         }

@@ -1,6 +1,7 @@
 //! The result of a phase, over all ranks.
 
 use fordway_measure::{BlockRecord, LatencyHistogram, OperationRecord, RankRecord, RunRecords};
+use fordway_store::ErrorKind;
 use serde::{Deserialize, Serialize};
 
 /// The result of one rank in a phase.
@@ -24,6 +25,9 @@ pub struct RankResult {
     pub not_kept: u64,
     /// Descriptions of the first failures.
     pub failures: Vec<String>,
+    /// The name of the kind of the first failure.
+    #[serde(default)]
+    pub first_failure: Option<String>,
 }
 
 /// The result of a phase on one lane.
@@ -108,6 +112,12 @@ impl PhaseResult {
         self.ranks.iter().enumerate().flat_map(of_rank).collect()
     }
 
+    /// Returns the kind of the first failure on the rank with the lowest number; `None` if nothing failed.
+    pub fn first_failure(&self) -> Option<ErrorKind> {
+        let name = self.ranks.iter().find_map(|rank| rank.first_failure.as_deref())?;
+        ErrorKind::ALL.iter().find(|kind| kind.name() == name).copied()
+    }
+
     /// Combines `parts`, the results of several kinds of operation in the same phase, into one result called `name`.
     pub(crate) fn sum(name: &str, parts: &[PhaseResult]) -> Self {
         let mut sum = PhaseResult { phase: name.to_owned(), ..PhaseResult::default() };
@@ -175,6 +185,7 @@ impl RankResult {
             latencies.add(&more);
         }
         self.latencies = latencies.to_base64();
+        self.first_failure = self.first_failure.take().or_else(|| other.first_failure.clone());
         self.operations += other.operations;
         self.errors += other.errors;
         self.bytes += other.bytes;

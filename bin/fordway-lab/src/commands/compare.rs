@@ -508,12 +508,12 @@ fn scratch_on(dir: &Path, root: Option<&Path>) -> Result<ScratchDirectory> {
     })
 }
 
-/// Removes `place` and its contents. Errors: `Io`.
+/// Removes `place` and its contents. Errors: the kind of the failure.
 fn remove(place: ScratchDirectory) -> Result<()> {
     let path = place.path().to_owned();
     place.close().map_err(|error| {
         let why = format!("the temporary directory {} could not be removed", path.display());
-        Error::new(ErrorKind::Io, why).caused_by(error)
+        Error::new(ErrorKind::from(&error), why).caused_by(error)
     })
 }
 

@@ -77,6 +77,7 @@ fn servers_that_lie_stall_or_leave_are_told_apart() {
         ),
         ("no response", Vec::new(), "Unavailable"),
         ("a refusal", b"HTTP/1.1 503 Slow Down\r\ncontent-length: 2\r\n\r\nno".to_vec(), "status 503"),
+        ("a full disk", b"HTTP/1.1 507 Full\r\ncontent-length: 2\r\n\r\nno".to_vec(), "status 507"),
         ("another size", answer(7), "wrong size"),
     ];
     for (what, bytes, kind) in cases {
@@ -99,7 +100,8 @@ fn servers_that_lie_stall_or_leave_are_told_apart() {
         ]);
         assert_eq!(summary["errors"], 5, "{what}: {summary}");
         assert_eq!(summary["load"]["errors"][kind], 5, "{what}: {}", summary["load"]["errors"]);
-        assert_eq!(output.status.code(), Some(7), "{what}");
+        let code = if kind == "status 507" { 6 } else { 7 };
+        assert_eq!(output.status.code(), Some(code), "{what}");
         assert!(stderr(&output).contains("5 requests failed"), "{what}: {}", stderr(&output));
         assert!(summary["latency"].is_null() && summary["ops_per_s"].is_null());
     }

@@ -101,7 +101,7 @@ fn run_command(mounts: &MountNamespace, name: &str, config: &Value, prepare: &st
     };
     mounts
         .run(write)?
-        .map_err(|error| Error::new(ErrorKind::Io, "describing a container").caused_by(error))?;
+        .map_err(|error| Error::new(ErrorKind::from(&error), "describing a container").caused_by(error))?;
     // The runtime looks itself up in /proc, so /proc must show the runtime's own PID namespace.
     let prepare = format!("bundle={bundle}; {}; {prepare} exec \"$@\"", runtime.prepare);
     let mut words =

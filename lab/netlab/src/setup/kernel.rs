@@ -94,7 +94,7 @@ impl UserModeKernels {
         };
         self.mounts
             .run(write)?
-            .map_err(|error| Error::new(ErrorKind::Io, "describing a kernel").caused_by(error))?;
+            .map_err(|error| Error::new(ErrorKind::from(&error), "describing a kernel").caused_by(error))?;
         let init = format!("init={place}/init");
         let (memory, umid) = (format!("mem={MEMORY}"), format!("umid={}", asked.name));
         let network = format!("vec0:transport=tap,ifname={TAP},depth=128");

@@ -219,7 +219,9 @@ fn look(site: &WorkloadLocation, prefix: &str, newer_than: SystemTime) -> Result
 fn look_at_files(dir: &Path, prefix: &str, newer_than: SystemTime) -> Result<FindCounts> {
     let (parent, start) = prefix.rsplit_once('/').unwrap_or(("", prefix));
     let parent = dir.join(parent);
-    let failed = |error| Error::new(ErrorKind::Io, format!("listing {}", parent.display())).caused_by(error);
+    let failed = |error: std::io::Error| {
+        Error::new(ErrorKind::from(&error), format!("listing {}", parent.display())).caused_by(error)
+    };
     let mut found = FindCounts::default();
     for entry in std::fs::read_dir(&parent).map_err(failed)? {
         let entry = entry.map_err(failed)?;
@@ -255,9 +257,9 @@ fn look_at_objects(site: &WorkloadLocation, prefix: &str, newer_than: SystemTime
 }
 
 fn modified(path: &Path) -> Result<SystemTime> {
-    std::fs::metadata(path)
-        .and_then(|meta| meta.modified())
-        .map_err(|error| Error::new(ErrorKind::Io, format!("looking at {}", path.display())).caused_by(error))
+    std::fs::metadata(path).and_then(|meta| meta.modified()).map_err(|error| {
+        Error::new(ErrorKind::from(&error), format!("looking at {}", path.display())).caused_by(error)
+    })
 }
 
 const BANDWIDTH: [&str; 4] = ["ior-easy-write", "ior-hard-write", "ior-easy-read", "ior-hard-read"];

@@ -97,8 +97,7 @@ fn run_ranks(
     }
     // A failure of a gateway does not invalidate the rounds, so it is reported after them.
     closed?;
-    let failed = run.summaries.iter().any(|summary| summary.errors > 0);
-    Ok(if failed { CommandExit::Failure } else { CommandExit::Ok })
+    Ok(measured.first_failure().map_or(CommandExit::Ok, CommandExit::of_kind))
 }
 
 fn measure_ranks(

@@ -337,13 +337,22 @@ fn report(
         run_output::write(dir, &run, &records)?;
         context.output.text(&format!("run: {}", dir.display()))?;
     }
-    let nothing_succeeded = run.summaries.iter().any(|summary| summary.operations == 0);
-    let failed = run.summaries.iter().any(|summary| summary.errors > 0);
-    Ok(match (nothing_succeeded, failed) {
-        (true, _) => CommandExit::Unavailable,
-        (false, true) => CommandExit::Failure,
-        (false, false) => CommandExit::Ok,
-    })
+    Ok(exit(&run.summaries))
+}
+
+/// Returns the exit code. A server without space is named, whether some requests succeeded or none.
+fn exit(summaries: &[LanePhaseResult]) -> CommandExit {
+    let nothing_succeeded = summaries.iter().any(|summary| summary.operations == 0);
+    let failed = summaries.iter().any(|summary| summary.errors > 0);
+    let errors =
+        summaries.iter().filter_map(|summary| summary.load.as_ref()).flat_map(|load| load.errors.keys());
+    let is_full = errors.into_iter().any(|kind| kind == "status 507");
+    match (is_full, nothing_succeeded, failed) {
+        (true, ..) => CommandExit::NoSpace,
+        (false, true, _) => CommandExit::Unavailable,
+        (false, false, true) => CommandExit::Failure,
+        (false, false, false) => CommandExit::Ok,
+    }
 }
 
 /// The size of a PUT's body if `--size` is not given.
