@@ -147,7 +147,7 @@ fn an_endpoint_that_goes_away_is_a_column() {
     server.kill().unwrap();
     server.wait().unwrap();
     let output = job.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    assert_eq!(output.status.code(), Some(7), "{}", text(&output.stderr));
     assert!(text(&output.stderr).contains("stopped the phase"), "{}", text(&output.stderr));
     let run = RunDocument::read(&dir.path().join("mdtest.run")).unwrap();
     assert!(run.summaries[0].operations > 0 && run.summaries.iter().all(|row| row.errors > 0));
