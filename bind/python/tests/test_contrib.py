@@ -1,0 +1,100 @@
+"""Checks the files that packages and docs give to administrators: manifests, units, scripts and settings."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import os
+import pwd
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import docs_blocks
+import pytest
+import yaml
+from gateways import program
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+TREE = docs_blocks.ROOT
+
+
+def sed_command(file: str) -> str:
+    """Returns the command of a file that adapts logrotate's settings to a gateway that root runs."""
+    commands = re.findall(r"sed -i '(.*)' /etc/logrotate.d/fordway", (TREE / file).read_text())
+    assert len(commands) == 1, file
+    return commands[0]
+
+
+def rotate(place: Path, owner: str, settings: str) -> subprocess.CompletedProcess[str]:
+    """Runs logrotate on a log of `owner`, with the settings of the package; `owner` replaces fordway."""
+    logs, state, config = place / "log", place / "state", place / "logrotate"
+    logs.mkdir(mode=0o750)
+    for path in (logs / "a.log", logs / "a.log.1"):
+        path.write_text("line\n")
+        path.chmod(0o600)
+        shutil.chown(path, owner, owner)
+    shutil.chown(logs, owner, owner)
+    place.chmod(0o755)
+    config.write_text(settings.replace("/var/log/fordway", str(logs)).replace("systemctl", "true"))
+    config.chmod(0o644)
+    command = ["logrotate", "--force", "--state", state, config]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a log to another user")
+@pytest.mark.skipif(shutil.which("logrotate") is None, reason="logrotate is missing")
+def test_the_logs_of_both_kinds_of_gateway_are_rotated() -> None:
+    settings = (TREE / "contrib/package/logrotate").read_text()
+    other = pwd.getpwuid(1).pw_name
+    of_other = settings.replace("    su fordway fordway", f"    su {other} {other}")
+    commands = {
+        sed_command(file)
+        for file in (
+            "contrib/package/logrotate",
+            "contrib/fordway-serve.service.d/act-as-users.conf",
+            "docs/howto/install.md",
+        )
+    }
+    assert len(commands) == 1
+    sed = subprocess.run(["sed", *commands], input=of_other, capture_output=True, text=True, check=True)
+    for owner, text, works in [
+        (other, of_other, True),
+        ("root", sed.stdout, True),
+        ("root", of_other, False),
+    ]:
+        # Directories that other users cannot search are above pytest's own.
+        with tempfile.TemporaryDirectory() as place:
+            done = rotate(Path(place), owner, text)
+            rotated = sorted(path.name for path in (Path(place) / "log").iterdir())
+            expected = ["a.log.1", "a.log.2.gz"] if works else ["a.log", "a.log.1"]
+            assert (done.returncode == 0, rotated) == (works, expected), (owner, done.stderr)
+
+
+def unit(name: str) -> list[str]:
+    return (TREE / "contrib" / name).read_text().splitlines()
+
+
+def test_the_unit_keeps_the_mode_of_the_log_directory_that_the_docs_give_it() -> None:
+    page = (TREE / "docs/howto/admin.md").read_text()
+    mode = re.search(r"--owner fordway --group fordway --mode (\d+) /var/log/fordway", page)[1]
+    assert f"LogsDirectoryMode=0{mode}" in unit("fordway-serve.service")
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is missing")
+@pytest.mark.parametrize("name", ["fordway-serve.service", "fordway-node.service"])
+def test_systemd_reads_the_units(tmp_path: Path, name: str) -> None:
+    """The programs are not at the packages' path on this machine."""
+    for path in (TREE / "contrib").rglob("*"):
+        if path.suffix in (".service", ".conf") and path.parent.name in ("contrib", f"{name}.d"):
+            copy = tmp_path / path.relative_to(TREE / "contrib")
+            copy.parent.mkdir(exist_ok=True)
+            copy.write_text(path.read_text().replace("/usr/bin/fordway", "/bin/true"))
+    command = ["systemd-analyze", "verify", "--man=no", tmp_path / name]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
