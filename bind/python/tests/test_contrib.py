@@ -98,3 +98,34 @@ def test_systemd_reads_the_units(tmp_path: Path, name: str) -> None:
     command = ["systemd-analyze", "verify", "--man=no", tmp_path / name]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs a prolog")
+@pytest.mark.parametrize("directory", ["usr/bin", "usr/local/bin"])
+@pytest.mark.parametrize("kind", ["", "-serve"])
+def test_the_prolog_finds_the_program_of_a_package_and_of_a_build(directory: str, kind: str) -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        place = Path(scratch)
+        (place / directory).mkdir(parents=True)
+        (place / directory / "fordway").symlink_to(program())
+        (place / "root").mkdir()
+        paths = {"/usr/local/bin:/usr/bin": f"{place}/usr/local/bin:{place}/usr/bin", "/run/": f"{place}/"}
+        environment = {
+            "PATH": os.environ["PATH"],
+            "SLURM_JOB_ID": "7",
+            "SLURM_JOB_UID": "0",
+            "FORDWAY_ROOT": str(place / "root"),
+        }
+
+        def run(name: str) -> subprocess.CompletedProcess[str]:
+            text = (TREE / "contrib" / f"{name}{kind}").read_text()
+            for old, new in paths.items():
+                text = text.replace(old, new)
+            return subprocess.run(["bash", "-c", text], env=environment, capture_output=True, text=True)
+
+        started = run("slurm-prolog")
+        ended = run("slurm-epilog")
+        assert (started.returncode, ended.returncode) == (0, 0), started.stderr + ended.stderr
+        (place / directory / "fordway").unlink()
+        refused = run("slurm-prolog")
+        assert refused.returncode == 1 and "set FORDWAY_BIN" in refused.stderr, refused.stderr
