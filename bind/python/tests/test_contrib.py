@@ -24,6 +24,38 @@ if TYPE_CHECKING:
 TREE = docs_blocks.ROOT
 
 
+def tool(name: str) -> ModuleType:
+    """Loads a Python program of tools/ without running it."""
+    loader = importlib.machinery.SourceFileLoader(name.replace("-", "_"), str(TREE / "tools" / name))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+    loader.exec_module(module)
+    return module
+
+
+def test_containers_with_our_image_run_what_it_contains() -> None:
+    soak = tool("soak-kubernetes")
+    documents = [each for text in soak.of_docs().values() for each in yaml.safe_load_all(text)]
+    assert list(soak.missing_commands(documents)) == []
+    broken = yaml.safe_load(
+        "kind: Deployment\n"
+        "spec: {template: {spec: {containers: [], initContainers: [\n"
+        "  {name: ours, image: 'registry.example/fordway:0.1', command: [sh]},\n"
+        "  {name: program, image: fordway, command: [fordway, ls]},\n"
+        "  {name: other, image: 'debian:12', command: [sh]}]}}}\n"
+    )
+    assert list(soak.missing_commands([broken])) == [("ours", "sh")]
+
+
+def test_the_manifests_give_the_gateway_a_users_file_that_it_accepts() -> None:
+    """The files of a Secret belong to root and the group `fsGroup`, and Kubernetes adds the mode 0440."""
+    page = tool("soak-kubernetes").of_docs()["docs: gateway.yaml"]
+    spec = next(each for each in yaml.safe_load_all(page) if each["kind"] == "Deployment")
+    pod = spec["spec"]["template"]["spec"]
+    secret = next(each["secret"] for each in pod["volumes"] if "secret" in each)
+    assert secret["defaultMode"] == 0o440
+    assert pod["securityContext"]["fsGroup"] == pod["securityContext"]["runAsGroup"]
+
+
 def sed_command(file: str) -> str:
     """Returns the command of a file that adapts logrotate's settings to a gateway that root runs."""
     commands = re.findall(r"sed -i '(.*)' /etc/logrotate.d/fordway", (TREE / file).read_text())
