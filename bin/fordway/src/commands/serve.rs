@@ -104,11 +104,11 @@ fn config(args: &ServeArgs, tls: Option<TlsCertificate>) -> GatewayConfig {
     }
 }
 
-/// Prints a note if other nodes may change files in the served mount and the root has no valid mount verdict.
+/// Prints a note if the served mount is read-only, or if other nodes may change files in it and the root has no valid
+/// mount verdict.
 fn note_on_mount(root: &Path, context: &CommandContext) {
-    if let Some(note) = fordway_posix::note_on_mount(root) {
-        context.output.note(&note);
-    }
+    let notes = [fordway_posix::note_on_read_only_mount(root), fordway_posix::note_on_mount(root)];
+    notes.iter().flatten().for_each(|note| context.output.note(note));
 }
 
 /// Returns the users. If there is only one key pair, also returns the pair and whether it was generated.
