@@ -23,6 +23,7 @@ use crate::args::{GatewayArgs, NodeArgs, ServeArgs};
 
 pub(super) fn run(args: &ServeArgs, context: &CommandContext) -> Result<CommandExit> {
     raise_open_files();
+    check_immutable_locks(args)?;
     let store = args.store();
     let (users, pair) = users(args, &store)?;
     let webhooks = args.events.configurations()?.into_iter().map(Webhook::new);
@@ -109,6 +110,19 @@ fn config(args: &ServeArgs, tls: Option<TlsCertificate>) -> GatewayConfig {
 fn note_on_mount(root: &Path, context: &CommandContext) {
     let notes = [fordway_posix::note_on_read_only_mount(root), fordway_posix::note_on_mount(root)];
     notes.iter().flatten().for_each(|note| context.output.note(note));
+}
+
+/// Checks that the process may set the immutable flag, if an option requires it, because otherwise only the first
+/// locked object would show the mistake. Errors: `AccessDenied`.
+fn check_immutable_locks(args: &ServeArgs) -> Result<()> {
+    match !args.immutable_locks || fordway_sys::may_set_immutable() {
+        true => Ok(()),
+        false => {
+            let why = "--immutable-locks needs the capability CAP_LINUX_IMMUTABLE; run the gateway as root, and if a \
+                       systemd unit has CapabilityBoundingSet=, add the capability there";
+            Err(Error::new(ErrorKind::AccessDenied, why))
+        }
+    }
 }
 
 /// Returns the users. If there is only one key pair, also returns the pair and whether it was generated.
