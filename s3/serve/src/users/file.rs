@@ -338,8 +338,17 @@ fn check(document: &UsersDocument, own_uid: u32) -> Result<()> {
 /// Reads a file that contains secrets. Errors: `AccessDenied` if other users may read or write the file;
 /// `InvalidArgument`.
 pub(crate) fn read_private(path: &Path) -> Result<String> {
-    let failed = |error| {
-        Error::new(ErrorKind::InvalidArgument, format!("{} cannot be read", path.display())).caused_by(error)
+    let failed = |error: std::io::Error| {
+        let why = match error.kind() {
+            std::io::ErrorKind::NotFound => {
+                "does not exist; correct the path, or create the file with mode 600"
+            }
+            std::io::ErrorKind::PermissionDenied => {
+                "cannot be read; make the gateway's user its owner with `chown`"
+            }
+            _ => "cannot be read",
+        };
+        Error::new(ErrorKind::InvalidArgument, format!("{} {why}", path.display())).caused_by(error)
     };
     let file = File::open(path).map_err(failed)?;
     // The metadata is read from the open file, so nobody can replace the file between the check and the read.
