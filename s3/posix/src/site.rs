@@ -74,8 +74,8 @@ pub fn note_on_mount(root: &Path) -> Option<String> {
     ))
 }
 
-/// Returns a note for operators if `root` is on a read-only mount, where all writes fail. systemd makes such mounts for a
-/// unit, so the note says where to look.
+/// Returns a note for operators if `root` is on a read-only mount, where all writes fail. systemd makes such mounts
+/// for a unit, so the note says where to look.
 pub fn note_on_read_only_mount(root: &Path) -> Option<String> {
     let opened = RootDirectory::open(root, PathResolutionMethod::Kernel).ok()?;
     fordway_sys::is_read_only(opened.dir()).ok()?.then(|| {
