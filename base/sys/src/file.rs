@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, Gid, IFlags, Mode, OFlags, RenameFlags, Stat, Statx, StatxFlags, Timespec,
-    Timestamps, UTIME_OMIT, Uid, XattrFlags,
+    AtFlags, CWD, FileType, Gid, IFlags, Mode, OFlags, RenameFlags, Stat, StatVfsMountFlags, Statx,
+    StatxFlags, Timespec, Timestamps, UTIME_OMIT, Uid, XattrFlags,
 };
 use rustix::io::{Errno, Result};
 use rustix::path::Arg;
@@ -336,6 +336,11 @@ pub fn links_in(dir: impl AsFd, name: &str) -> Result<u64> {
 /// Returns the number of bytes that an ordinary user may still write to the file system of `file`.
 pub fn free_bytes(file: impl AsFd) -> Result<u64> {
     fstatvfs(file).map(|stat| stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+/// Returns whether the mount of an open file is read-only, for this process's mount namespace. Cost: one `fstatvfs`.
+pub fn is_read_only(file: impl AsFd) -> Result<bool> {
+    fstatvfs(file).map(|stat| stat.f_flag.contains(StatVfsMountFlags::RDONLY))
 }
 
 /// The system call number of `getxattrat` on every architecture (Linux 6.13).

@@ -169,6 +169,12 @@ pub fn may_act_as_others() -> bool {
     capabilities(None).is_ok_and(|sets| sets.permitted.contains(needed))
 }
 
+/// Returns whether the process may set and clear the immutable flag of files ([`crate::set_immutable`]), as far as its
+/// capabilities determine this.
+pub fn may_set_immutable() -> bool {
+    capabilities(None).is_ok_and(|sets| sets.permitted.contains(CapabilitySet::LINUX_IMMUTABLE))
+}
+
 /// Runs `work` with the capabilities `wanted` in effect for the calling thread only. Only capabilities that the thread
 /// is permitted to use take effect, even within a role. Errors: from changing the capabilities. If restoring the former
 /// capabilities fails, which should never happen, the process aborts.

@@ -52,13 +52,13 @@ pub use dir::{
 };
 pub use file::{
     FileStat, copy_range, create_unnamed, created_ns, free_bytes, get_xattr, get_xattr_in, is_immutable,
-    link, link_unnamed, links_in, make_dir, open_in, read_into_spare, remove_dir, remove_file, remove_xattr,
-    rename, rename_new, set_group, set_immutable, set_mode, set_modified, set_owner, set_xattr, stat,
-    stat_in, sync_all, sync_data, write_all_at,
+    is_read_only, link, link_unnamed, links_in, make_dir, open_in, read_into_spare, remove_dir, remove_file,
+    remove_xattr, rename, rename_new, set_group, set_immutable, set_mode, set_modified, set_owner, set_xattr,
+    stat, stat_in, sync_all, sync_data, write_all_at,
 };
 pub use identity::{
     ImpersonatedUser, PrivilegedThread, act_as, act_for, file_user, group_id, is_in_group, may_act_as_others,
-    peer_of_user, user_id, user_name, user_named,
+    may_set_immutable, peer_of_user, user_id, user_name, user_named,
 };
 pub use lock::{ByteLockGuard, ByteRangeLocks, LockOrderKey, await_unlocked, lock_file, with_lock_patience};
 pub use memory::{FileMapping, give_back_heap, in_huge_pages, unused_heap_bytes};

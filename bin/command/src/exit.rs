@@ -15,7 +15,7 @@ pub enum CommandExit {
     Failure = 1,
     /// The command line is invalid, or contains an invalid name or value.
     Usage = 2,
-    /// The bucket, object, upload or file does not exist.
+    /// The bucket, object, upload, file or directory does not exist.
     NotFound = 3,
     /// Permission was denied, or the credentials are invalid.
     Denied = 4,
@@ -32,12 +32,14 @@ pub enum CommandExit {
 }
 
 impl CommandExit {
-    /// Returns the code for an error. For an `Io` error on a local file, the underlying operating-system error
-    /// determines the code.
+    /// Returns the code for an error. For an error of a local file or directory, also one that the command line names,
+    /// the underlying operating-system error determines whether the code is `NotFound`.
     pub fn of(error: &Error) -> Self {
         let system = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
         match (error.kind(), system.map(io::Error::kind)) {
-            (ErrorKind::Io, Some(io::ErrorKind::NotFound)) => CommandExit::NotFound,
+            (ErrorKind::Io | ErrorKind::InvalidArgument, Some(io::ErrorKind::NotFound)) => {
+                CommandExit::NotFound
+            }
             (kind, _) => CommandExit::of_kind(kind),
         }
     }
@@ -124,6 +126,11 @@ mod tests {
     fn a_missing_file_is_not_found() {
         let error = file_error("opening", "x", io::ErrorKind::NotFound.into());
         assert_eq!(CommandExit::of(&error), CommandExit::NotFound);
+        let named = |kind: io::ErrorKind| {
+            CommandExit::of(&Error::new(ErrorKind::InvalidArgument, "x").caused_by(io::Error::from(kind)))
+        };
+        assert_eq!(named(io::ErrorKind::NotFound), CommandExit::NotFound);
+        assert_eq!(named(io::ErrorKind::InvalidInput), CommandExit::Usage);
         let full = file_error("opening", "x", io::Error::from_raw_os_error(24));
         assert_eq!(full.kind(), ErrorKind::TooManyOpenFiles);
         assert_eq!(

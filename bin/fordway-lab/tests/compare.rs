@@ -163,16 +163,16 @@ fn what_is_no_directory_is_said_in_a_sentence() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("empty")).unwrap();
     std::fs::write(dir.path().join("file"), "x").unwrap();
-    for (source, says) in
-        [("missing", "cannot be read"), ("empty", "no regular file"), ("file", "not a directory")]
+    for (source, says, code) in
+        [("missing", "cannot be read", 3), ("empty", "no regular file", 2), ("file", "not a directory", 2)]
     {
         let ran = fordway(&["compare", source]).current_dir(dir.path()).output().unwrap();
-        assert_eq!(ran.status.code(), Some(2));
+        assert_eq!(ran.status.code(), Some(code));
         assert!(text(&ran.stderr).contains(says), "{}", text(&ran.stderr));
     }
     let ran =
         fordway(&["compare", ".", "--root", "/does/not/exist"]).current_dir(dir.path()).output().unwrap();
-    assert_eq!(ran.status.code(), Some(2));
+    assert_eq!(ran.status.code(), Some(3));
     assert!(text(&ran.stderr).contains("--root /does/not/exist"), "{}", text(&ran.stderr));
 }
 

@@ -38,15 +38,17 @@ DESCRIPTION = """\
 Runs PROGRAM with the objects of a directory as its S3 service.
 
 boto3 and the programs built on it (s3transfer, aws-cli from Python packages) call the store inside their own
-process. All other S3 clients that read AWS_ENDPOINT_URL use a gateway, which listens on loopback and ends
-with PROGRAM. The exit status is PROGRAM's own; if a signal ends PROGRAM, it ends this command too. The
-signals HUP, TERM, USR1 and USR2 are passed on to PROGRAM. If this command is killed, PROGRAM and the gateway
-get TERM."""
+process. Other S3 clients use a gateway, which listens on loopback and ends with PROGRAM. They find it in
+AWS_ENDPOINT_URL (aws-cli, s3fs, obstore, polars) or in S3_ENDPOINT_URL (s5cmd); rclone has a remote
+`fordway:`. PyArrow, DuckDB and s3cmd read none of these, and need the endpoint as an option. The exit
+status is PROGRAM's own; if a signal ends PROGRAM, it ends this command too. The signals HUP, TERM, USR1 and
+USR2 are passed on to PROGRAM. If this command is killed, PROGRAM and the gateway get TERM."""
 
 EXAMPLES = """\
 Examples:
   fordway run --root data -- python3 analysis.py
-  fordway run --root data --explain -- aws s3 ls s3://results"""
+  fordway run --root data --explain -- aws s3 ls s3://results
+  fordway run --root data -- rclone lsf fordway:results"""
 
 
 def main() -> None:
@@ -156,16 +158,36 @@ def environment(
     kept = {name: value for name, value in inherited.items() if name not in dropped}
     region = {"AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1"}
     path = [str(HOOK), *filter(None, [inherited.get("PYTHONPATH")])]
+    # Without a gateway, nothing listens at this address, so calls fail immediately and do not leave the
+    # machine.
+    address = endpoint or "http://127.0.0.1:9"
     return {
         **region,
         **kept,
         **keys,
-        # Without a gateway, nothing listens at this address, so calls fail immediately and do not leave the
-        # machine.
-        "AWS_ENDPOINT_URL": endpoint or "http://127.0.0.1:9",
+        **rclone_remote(address, keys),
+        "AWS_ENDPOINT_URL": address,
+        # The name that s5cmd reads.
+        "S3_ENDPOINT_URL": address,
+        # Programs with the Rust library object_store (obstore, polars) otherwise refuse the address.
+        "AWS_ALLOW_HTTP": "true",
         "FORDWAY_STORE": f"file://{root}",
         "PYTHONPATH": os.pathsep.join(path),
     }
+
+
+def rclone_remote(endpoint: str, keys: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables that define rclone's remote `fordway:`, or redirect it if the configuration file
+    defines it. RCLONE_S3_ENDPOINT would redirect all other remotes of the configuration file too.
+    """
+    settings = {
+        "TYPE": "s3",
+        "PROVIDER": "Other",
+        "ENDPOINT": endpoint,
+        "ACCESS_KEY_ID": keys["AWS_ACCESS_KEY_ID"],
+        "SECRET_ACCESS_KEY": keys["AWS_SECRET_ACCESS_KEY"],
+    }
+    return {f"RCLONE_CONFIG_FORDWAY_{name}": value for name, value in settings.items()}
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -99,3 +100,42 @@ def test_ctrl_c_ends_the_program_first(command: list[str]) -> None:
     with subprocess.Popen(words, start_new_session=True, preexec_fn=as_at_a_terminal) as ran:
         ran.wait(PATIENCE_S)
     assert ran.returncode == 3
+
+
+OBSTORE = """
+import obstore
+from obstore.store import S3Store
+print(*[each["path"] for each in obstore.list(S3Store("bucket")).collect()])
+"""
+
+
+def test_clients_that_do_not_read_the_usual_variable_use_the_gateway(
+    command: list[str], tmp_path: Path
+) -> None:
+    """The configuration of rclone has a remote of the same name, and one that keeps its own endpoint."""
+    (tmp_path / "bucket").mkdir()
+    (tmp_path / "bucket/key").write_text("content")
+    config = tmp_path / "rclone.conf"
+    config.write_text(
+        "[fordway]\ntype = s3\nprovider = AWS\nendpoint = http://127.0.0.1:9\naccess_key_id = other\n"
+        "secret_access_key = other\n\n[other]\ntype = s3\nprovider = AWS\nendpoint = http://127.0.0.1:9\n"
+    )
+    # rclone 1.60 fails if this variable is set.
+    dropped = ("AWS_CA_BUNDLE", "AWS_ALLOW_HTTP", "RCLONE_S3_ENDPOINT")
+    variables = {name: value for name, value in os.environ.items() if name not in dropped}
+    variables |= {"RCLONE_CONFIG": str(config), "RCLONE_RETRIES": "1", "RCLONE_LOW_LEVEL_RETRIES": "1"}
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*command, *words], env=variables, capture_output=True, text=True, timeout=60)
+
+    shown = run("sh", "-c", "echo $AWS_ENDPOINT_URL $S3_ENDPOINT_URL $RCLONE_CONFIG_FORDWAY_ENDPOINT")
+    addresses = shown.stdout.split()
+    assert len(addresses) == 3 and len(set(addresses)) == 1, shown
+    if shutil.which("rclone"):
+        listed = run("rclone", "lsf", "fordway:bucket")
+        assert listed.stdout == "key\n", listed.stderr
+        other = run("rclone", "lsf", "other:bucket")
+        assert other.returncode != 0 and "127.0.0.1:9/" in other.stderr, other.stderr
+    pytest.importorskip("obstore")
+    listed = run(sys.executable, "-c", OBSTORE)
+    assert listed.stdout == "key\n", listed.stderr

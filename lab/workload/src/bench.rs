@@ -46,6 +46,15 @@ impl WorkloadPlan {
         }
     }
 
+    /// Returns the name of the run file, without its ending, if the user chooses none. A run of some phases of
+    /// mdworkbench has the names of the phases in its name, so that the run of the next phase does not replace it.
+    pub fn run_name(&self) -> String {
+        match self {
+            WorkloadPlan::Mdworkbench(plan) => self.name().to_owned() + &plan.chosen_phases(),
+            _ => self.name().to_owned(),
+        }
+    }
+
     /// Checks that `ranks` ranks can run the plan. Errors: `InvalidArgument` if they cannot run the plan.
     pub fn check(&self, ranks: usize) -> Result<()> {
         match self {
@@ -206,7 +215,7 @@ impl MeasurementArgs {
 
     /// Returns the directory to which the run is written.
     pub fn path(&self, workload: &WorkloadPlan) -> PathBuf {
-        self.output.path(workload.name())
+        self.output.path(&workload.run_name())
     }
 
     /// Returns the chosen parameters, for the run file.

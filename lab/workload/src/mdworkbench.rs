@@ -21,7 +21,8 @@ const STATE_KEY: &str = "mdworkbench-state.json";
 /// The options of md-workbench's pattern.
 #[derive(Clone, Debug, Args, Serialize)]
 pub struct MdworkbenchPlan {
-    /// Phases to run; omit phases to use data sets of an earlier run, or to keep data sets for a later run
+    /// Phases to run; omit phases to use data sets of an earlier run, or to keep data sets for a later run. The default
+    /// run file of some phases contains their names, such as mdworkbench-benchmark.run
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [MdworkbenchPhase::Precreate, MdworkbenchPhase::Benchmark, MdworkbenchPhase::Cleanup])]
     pub phases: Vec<MdworkbenchPhase>,
     /// Number of data sets per rank
@@ -81,6 +82,16 @@ struct SavedMdworkbenchState {
 impl MdworkbenchPlan {
     fn has(&self, part: MdworkbenchPhase) -> bool {
         self.phases.contains(&part)
+    }
+
+    /// Returns the names of the phases, each after a hyphen; returns nothing if all phases are to run.
+    pub(crate) fn chosen_phases(&self) -> String {
+        let names = MdworkbenchPhase::value_variants().iter().filter(|part| self.has(**part));
+        let names: Vec<_> = names.filter_map(|part| part.to_possible_value()).collect();
+        match names.len() == MdworkbenchPhase::value_variants().len() {
+            true => String::new(),
+            false => names.iter().map(|name| format!("-{}", name.get_name())).collect(),
+        }
     }
 
     /// Returns whether the run creates the site.

@@ -129,6 +129,20 @@ fn mdtest_on_both_kinds() {
     assert!(store.list_buckets().unwrap().is_empty());
 }
 
+/// The runs of the phases of md-workbench do not replace each other.
+#[test]
+fn the_run_of_a_phase_has_its_own_name() {
+    for (words, name) in [
+        ("", "mdworkbench"),
+        ("--phases precreate", "mdworkbench-precreate"),
+        ("--phases cleanup,benchmark", "mdworkbench-benchmark-cleanup"),
+        ("--phases precreate,benchmark,cleanup", "mdworkbench"),
+    ] {
+        assert_eq!(mdworkbench(words).run_name(), name);
+    }
+    assert_eq!(mdtest("").run_name(), "mdtest");
+}
+
 /// The three phases of md-workbench are separate runs on the same data sets. A data set keeps its size while its
 /// objects are replaced.
 #[test]

@@ -69,7 +69,9 @@ pub(crate) fn on_root(errno: Errno, root: &Path) -> Error {
     let root = root.display();
     match errno {
         Errno::NOENT => {
-            Error::new(ErrorKind::InvalidArgument, format!("the directory {root} does not exist"))
+            let why =
+                format!("the directory {root} does not exist; correct the path, or create the directory");
+            Error::new(ErrorKind::InvalidArgument, why).caused_by(std::io::Error::from(errno))
         }
         Errno::NOTDIR => Error::new(ErrorKind::InvalidArgument, format!("{root} is not a directory")),
         errno => from_errno(errno, &format!("opening {root}")),

@@ -79,7 +79,7 @@ pub use layout::PRIVATE_DIR;
 pub use lifecycle::{LifecycleAction, LifecycleChange, LifecycleEvent, LifecycleOptions, LifecycleSummary};
 pub use migrate::MigrationStep;
 pub use record::etag_of_bare_file;
-pub use site::note_on_mount;
+pub use site::{note_on_mount, note_on_read_only_mount};
 pub use spool::{EventJournal, ReadEvents, StoredEvent, WaitingEvents};
 pub use usage::{FileTotals, UsageEvent, UserSpaceUsage};
 use volume::StoreRootDirectory;

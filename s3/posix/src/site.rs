@@ -74,6 +74,19 @@ pub fn note_on_mount(root: &Path) -> Option<String> {
     ))
 }
 
+/// Returns a note for operators if `root` is on a read-only mount, where all writes fail. systemd makes such mounts
+/// for a unit, so the note says where to look.
+pub fn note_on_read_only_mount(root: &Path) -> Option<String> {
+    let opened = RootDirectory::open(root, PathResolutionMethod::Kernel).ok()?;
+    fordway_sys::is_read_only(opened.dir()).ok()?.then(|| {
+        format!(
+            "{} is on a read-only mount, so all writes will fail. If systemd started this gateway, check the settings \
+             ProtectHome= and ProtectSystem= of the unit",
+            root.display()
+        )
+    })
+}
+
 /// Checks that the file system of `what` is suitable for a store with `config`. Errors: `NotImplemented` if the store's
 /// guarantees would not hold on this file system.
 pub(crate) fn require_fit(

@@ -89,8 +89,14 @@ impl TlsCertificate {
 
 fn read(certificate: &Path, key: &Path) -> Result<ServerConfig> {
     let refused = |path: &Path, what: &str| {
-        let detail = format!("{} {what}", path.display());
-        move |error| Error::new(ErrorKind::InvalidArgument, detail).caused_by(error)
+        let (path, what) = (path.display().to_string(), what.to_owned());
+        move |error| match error {
+            pem::Error::Io(error) => {
+                let detail = format!("{path} cannot be read; correct the path or the permissions");
+                Error::new(ErrorKind::InvalidArgument, detail).caused_by(error)
+            }
+            error => Error::new(ErrorKind::InvalidArgument, format!("{path} {what}")).caused_by(error),
+        }
     };
     let chain = CertificateDer::pem_file_iter(certificate)
         .and_then(Iterator::collect::<std::result::Result<Vec<_>, _>>)

@@ -109,9 +109,12 @@ fn json_is_rows() {
 #[test]
 fn what_cannot_be_done_is_usage() {
     let dir = tempfile::tempdir().unwrap();
+    let missing = fordway(dir.path(), &["bench", "ior", "/does/not/exist"]).output().unwrap();
+    assert_eq!(missing.status.code(), Some(3));
+    assert!(text(&missing.stderr).contains("give an existing directory"), "{}", text(&missing.stderr));
     for (words, why) in [
         (&["bench", "ior", ".", "-t", "3MiB", "-b", "4MiB"][..], "not a multiple"),
-        (&["bench", "ior", "/does/not/exist"], "is not a directory"),
+        (&["bench", "ior", "/dev/null"], "is not a directory"),
         (&["bench", "mdtest", "ftp://x"], "scheme"),
         (&["bench", "mdtest", ".", "--name", "A/b"], "--name"),
     ] {

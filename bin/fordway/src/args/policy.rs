@@ -31,12 +31,14 @@ pub enum PolicySubcommand {
     --with aws:SourceIp=10.1.2.3
   fordway policy explain s3://data/run.h5 --action PutObject --user bob --file new-policy.json --json
   fordway policy explain s3://data/run.h5 --action GetObject --role readers --session night-run
+  fordway policy explain s3://data/run.h5 --action PutObject --user bob --credentials users.toml
 
 The command reads the policy and the public access block of the bucket, or the policy in FILE, and evaluates them for \
 one request. If a condition needs the tags of the object, the command reads them, unless --with sets them. For each \
 statement, it reports whether the statement applies, or the first element that does not match. \
-Only the HTTP gateway applies these rules. For requests that the rules permit, the kernel also checks the access. The \
-exit code is 0 if the rules permit the request, and 4 if they refuse it.")]
+With --credentials, the command first looks for the user or the role in the users file, and checks the fields buckets, \
+prefixes and read_only. Only the HTTP gateway applies these rules. For requests that the rules permit, the kernel also \
+checks the access. The exit code is 0 if the rules permit the request, and 4 if they refuse it.")]
 pub struct ExplainArgs {
     /// s3://BUCKET or s3://BUCKET/KEY
     pub address: String,
@@ -61,6 +63,10 @@ pub struct ExplainArgs {
     /// Value of a condition key, such as aws:SourceIp=10.1.2.3 (may be repeated)
     #[arg(long = "with", value_name = "KEY=VALUE", value_parser = condition)]
     pub conditions: Vec<(String, String)>,
+    /// Also check the fields of this users file (the gateway's --credentials FILE); needs the permissions of the
+    /// gateway's user
+    #[arg(long, value_name = "FILE")]
+    pub credentials: Option<PathBuf>,
     /// Read the policy from this file instead of the bucket
     #[arg(long, value_name = "FILE")]
     pub file: Option<PathBuf>,

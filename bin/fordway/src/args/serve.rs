@@ -167,7 +167,8 @@ pub struct ServeArgs {
     #[arg(long)]
     pub signature_v2: bool,
     /// Set the immutable flag on the files of locked versions, so that POSIX programs cannot remove these files either;
-    /// needs root, and a file system that supports the flag (ext4, XFS, Btrfs, tmpfs)
+    /// needs root (the capability CAP_LINUX_IMMUTABLE), and a file system that supports the flag (ext4, XFS, Btrfs,
+    /// tmpfs)
     #[arg(long)]
     pub immutable_locks: bool,
     /// Apply the lifecycle rules of all buckets at this interval, or every hour if no interval is given;

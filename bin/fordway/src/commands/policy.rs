@@ -1,13 +1,15 @@
-//! `policy explain` shows whether the rules of a bucket permit a request, and why.
+//! `policy explain` shows whether the users file and the rules of a bucket permit a request, and why.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::path::Path;
 
-use fordway_command::{CommandContext, CommandExit, StorageAddress, file_error};
+use fordway_command::{CommandContext, CommandExit, StorageAddress, file_error, shown_name};
 use fordway_policy::{
     AccessRequest, BucketAccessDecision, BucketAccessRules, CallerRole, CannedAcl, ConditionKeyValues,
     Effect, Policy, Principal, PublicAccessBlock, StatementMatchReport, StatementMismatch,
 };
+use fordway_serve::{UsersFileEntry, read_users_file};
 use fordway_store::{Bucket, BucketDocumentKind, Error, ErrorKind, Key, Result, Store};
 use fordway_wire::s3_xml::XmlElement;
 use serde::Serialize;
@@ -16,6 +18,8 @@ use crate::args::{ExplainArgs, PolicyArgs, PolicySubcommand};
 
 /// The condition key of a tag that the object has, without the tag's name.
 const EXISTING_TAG: &str = "s3:existingobjecttag/";
+/// The condition key of the prefix of a listing.
+const LISTED_PREFIX: &str = "s3:prefix";
 
 pub(super) fn run(args: &PolicyArgs, context: &CommandContext) -> Result<CommandExit> {
     match &args.action {
@@ -48,17 +52,54 @@ fn explain(args: &ExplainArgs, context: &CommandContext) -> Result<CommandExit> 
     };
     let ruling = rules.rule(role, &request);
     let reports = rules.policy.as_ref().map(|policy| policy.explain(&request)).unwrap_or_default();
+    let refusal = match &args.credentials {
+        Some(file) => refusal_of_users_file(&read_users_file(file)?, args, (&bucket, key.as_deref())),
+        None => None,
+    };
+    let permitted = refusal.is_none() && ruling.is_permitted();
     context.output.record(&PolicyDecisionOutput {
         kind: "policy",
         bucket: bucket.as_str(),
         key: key.as_deref(),
         action: args.action.to_string(),
-        permitted: ruling.is_permitted(),
-        reason: reason(ruling, role),
+        permitted,
+        reason: refusal.map_or_else(|| reason(ruling, role).into(), Cow::from),
+        not_checked: if permitted { not_checked(args) } else { Vec::new() },
         statement: deciding(ruling).map(|at| at + 1),
         statements: reports.iter().enumerate().map(StatementEvaluation::new).collect(),
     })?;
-    Ok(if ruling.is_permitted() { CommandExit::Ok } else { CommandExit::Denied })
+    Ok(if permitted { CommandExit::Ok } else { CommandExit::Denied })
+}
+
+/// Returns the reason why the users file refuses the request: it has no such user or role, or the fields of the user or
+/// role do not permit the action. A key that is not a prefix of a listing is the key of the object.
+fn refusal_of_users_file(
+    entries: &[UsersFileEntry],
+    args: &ExplainArgs,
+    (bucket, key): (&Bucket, Option<&str>),
+) -> Option<String> {
+    let (kind, name) = match (&args.user, &args.role) {
+        (Some(user), _) => ("user", user),
+        (None, Some(role)) => ("role", role),
+        // The users file has no entry for anonymous requests.
+        (None, None) => return None,
+    };
+    let Some(entry) = entries.iter().find(|entry| entry.kind == kind && entry.name == *name) else {
+        return Some(format!("the users file has no {kind} {}", shown_name(name)));
+    };
+    let prefix =
+        args.conditions.iter().find(|(key, _)| key == LISTED_PREFIX).map(|(_, prefix)| prefix.as_str());
+    let refused = entry.admit(args.action, bucket, key.or(prefix).unwrap_or_default()).err()?;
+    Some(format!("the users file refuses it: {}", refused.detail()))
+}
+
+/// Returns what else decides about a request that the rules permit.
+fn not_checked(args: &ExplainArgs) -> Vec<&'static str> {
+    let users = "the users file (add --credentials FILE)";
+    let anonymous = "whether the gateway serves anonymous requests (--anonymous-user)";
+    let is_unread = !args.anonymous && args.credentials.is_none();
+    let also = is_unread.then_some(users).or(args.anonymous.then_some(anonymous));
+    also.into_iter().chain(["the permissions in the file system"]).collect()
 }
 
 /// Returns the bucket of the address and, if the action is on objects, the key. Errors: `InvalidArgument` if the
@@ -189,7 +230,7 @@ fn reason(ruling: BucketAccessDecision, role: CallerRole) -> &'static str {
         BucketAccessDecision::NotAllowed if role == CallerRole::User => {
             "no statement allows it; if the caller owns the bucket, add --owner"
         }
-        BucketAccessDecision::NoPolicy => "the bucket has no policy; only the file system checks access",
+        BucketAccessDecision::NoPolicy => "the bucket has no policy",
         BucketAccessDecision::Owner => "the caller owns the bucket, and no statement denies it",
         BucketAccessDecision::Allowed(_) => "a statement allows it, and none denies it",
         BucketAccessDecision::AllowedByAcl => "the ACL of the bucket allows it, and no statement denies it",
@@ -217,7 +258,9 @@ struct PolicyDecisionOutput<'r> {
     key: Option<&'r str>,
     action: String,
     permitted: bool,
-    reason: &'static str,
+    reason: Cow<'static, str>,
+    /// What else decides about a permitted request, and was not checked.
+    not_checked: Vec<&'static str>,
     /// The number of the statement that decides, counting from 1.
     statement: Option<usize>,
     statements: Vec<StatementEvaluation>,
@@ -263,6 +306,9 @@ impl fmt::Display for PolicyDecisionOutput<'_> {
                 Some(misfit) => write!(f, "does not apply: {misfit} does not match")?,
             }
         }
-        Ok(())
+        match self.not_checked[..] {
+            [] => Ok(()),
+            _ => write!(f, "\n  not checked: {}", self.not_checked.join("; ")),
+        }
     }
 }

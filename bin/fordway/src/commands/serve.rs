@@ -23,6 +23,7 @@ use crate::args::{GatewayArgs, NodeArgs, ServeArgs};
 
 pub(super) fn run(args: &ServeArgs, context: &CommandContext) -> Result<CommandExit> {
     raise_open_files();
+    check_immutable_locks(args)?;
     let store = args.store();
     let (users, pair) = users(args, &store)?;
     let webhooks = args.events.configurations()?.into_iter().map(Webhook::new);
@@ -104,10 +105,23 @@ fn config(args: &ServeArgs, tls: Option<TlsCertificate>) -> GatewayConfig {
     }
 }
 
-/// Prints a note if other nodes may change files in the served mount and the root has no valid mount verdict.
+/// Prints a note if the served mount is read-only, or if other nodes may change files in it and the root has no valid
+/// mount verdict.
 fn note_on_mount(root: &Path, context: &CommandContext) {
-    if let Some(note) = fordway_posix::note_on_mount(root) {
-        context.output.note(&note);
+    let notes = [fordway_posix::note_on_read_only_mount(root), fordway_posix::note_on_mount(root)];
+    notes.iter().flatten().for_each(|note| context.output.note(note));
+}
+
+/// Checks that the process may set the immutable flag, if an option requires it, because otherwise only the first
+/// locked object would show the mistake. Errors: `AccessDenied`.
+fn check_immutable_locks(args: &ServeArgs) -> Result<()> {
+    match !args.immutable_locks || fordway_sys::may_set_immutable() {
+        true => Ok(()),
+        false => {
+            let why = "--immutable-locks needs the capability CAP_LINUX_IMMUTABLE; run the gateway as root, and if a \
+                       systemd unit has CapabilityBoundingSet=, add the capability there";
+            Err(Error::new(ErrorKind::AccessDenied, why))
+        }
     }
 }
 

@@ -142,9 +142,10 @@ fn fsck_in_json_has_one_object_per_finding() {
 #[test]
 fn what_is_not_there_is_said() {
     let (rig, _) = rig_with_a_bucket();
-    for command in ["gc", "fsck"] {
-        let ran = rig.run(&[command, "DIR/none"]).ended(CommandExit::Usage);
-        assert!(ran.stderr.contains("none does not exist"), "{}", ran.stderr);
+    for command in ["gc", "fsck", "lifecycle"] {
+        let ran = rig.run(&[command, "DIR/none"]).ended(CommandExit::NotFound);
+        let advice = "none does not exist; correct the path, or create the directory";
+        assert!(ran.stderr.contains(advice), "{}", ran.stderr);
         let ran = rig.run(&[command, "DIR/root", "--bucket", "missing"]).ended(CommandExit::NotFound);
         assert!(ran.stderr.contains("s3://missing"), "{}", ran.stderr);
     }

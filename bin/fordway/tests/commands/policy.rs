@@ -92,6 +92,57 @@ fn the_acl_of_the_bucket_counts() {
     assert_eq!(explain(&["--anonymous"]).exit, CommandExit::Denied);
 }
 
+#[test]
+fn the_users_file_decides_first() {
+    let rig = Rig::new();
+    let who = format!("uid = {}\ngid = {}\n", fordway_sys::user_id(), fordway_sys::group_id());
+    let user = |name: &str, more: &str| {
+        format!("[[user]]\nname = \"{name}\"\naccess_key = \"{name}\"\nsecret_key = \"s\"\n{who}{more}")
+    };
+    let (bob, eve) = (user("bob", "read_only = true\n"), user("eve", "buckets = [\"other\"]\n"));
+    rig.write("users.toml", user("ann", "prefixes = [\"ann/\"]\n") + &bob + &eve);
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(rig.path("users.toml"), mode).unwrap();
+    let explain = |address: &str, action: &str, who: &[&str]| {
+        let words = ["policy", "explain", address, "--action", action, "--credentials", "DIR/users.toml"];
+        rig.run(&[&words[..], who].concat())
+    };
+    for (address, action, who, why) in [
+        (
+            "s3://bkt/k",
+            "PutObject",
+            &["--user", "bob"][..],
+            "the users file refuses it: this access key is read-only",
+        ),
+        ("s3://bkt/k", "GetObject", &["--user", "eve"], "may not access the bucket bkt"),
+        ("s3://bkt/k", "GetObject", &["--user", "ann"], "does not start with a prefix"),
+        (
+            "s3://bkt",
+            "ListBucket",
+            &["--user", "ann", "--with", "s3:prefix=b"],
+            "does not start with a prefix",
+        ),
+        ("s3://bkt/k", "GetObject", &["--user", "carol"], "the users file has no user carol"),
+        ("s3://bkt/k", "GetObject", &["--role", "bob"], "the users file has no role bob"),
+    ] {
+        let refused = explain(address, action, who).ended(CommandExit::Denied);
+        assert!(refused.stdout.contains(why), "{who:?}: {}", refused.stdout);
+        assert!(!refused.stdout.contains("not checked"), "{}", refused.stdout);
+    }
+    explain("s3://bkt", "ListBucket", &["--user", "ann", "--with", "s3:prefix=ann/"]).ok();
+    let permitted = explain("s3://bkt/k", "GetObject", &["--user", "bob"]).ok();
+    let shown = "permitted: s3:GetObject on s3://bkt/k: the bucket has no policy\n  \
+                 not checked: the permissions in the file system\n";
+    assert_eq!(permitted.stdout, shown);
+    let unread =
+        rig.run(&["policy", "explain", "s3://bkt/k", "--action", "PutObject", "--user", "carol"]).ok();
+    assert!(
+        unread.stdout.contains("not checked: the users file (add --credentials FILE); the permissions"),
+        "{}",
+        unread.stdout
+    );
+}
+
 /// As in the gateway, the object's own tags count.
 #[test]
 fn the_tags_of_the_object_are_looked_up() {

@@ -82,7 +82,8 @@ fn credentials_that_cannot_be_used_are_said_at_the_start() {
     let dir = place();
     let users = dir.path().join("users.toml");
     let options = ["--credentials", users.to_str().unwrap()];
-    assert!(Process::refusal(dir.path(), &options).contains("cannot be read"));
+    let said = Process::refusal(dir.path(), &options);
+    assert!(said.contains("users.toml does not exist; correct the path, or create the file"), "{said}");
     write_credentials(&users, &["one"]);
     std::fs::set_permissions(&users, PermissionsExt::from_mode(0o644)).unwrap();
     let said = Process::refusal(dir.path(), &options);

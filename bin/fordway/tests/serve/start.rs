@@ -150,3 +150,56 @@ fn an_env_file_has_all_that_a_client_needs() {
     assert!(child.wait().unwrap().success());
     assert!(said.all(|line| !line.unwrap().contains("SECRET")));
 }
+
+/// A gateway that cannot set the immutable flag refuses the option at the start, not at the first locked object.
+#[test]
+fn immutable_locks_without_the_capability_are_refused_at_the_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = [
+        "serve",
+        dir.path().to_str().unwrap(),
+        "--listen",
+        "127.0.0.1:0",
+        "--until-eof",
+        "--immutable-locks",
+    ];
+    let mut command = match fordway_sys::may_set_immutable() {
+        false => fordway(&words),
+        true => {
+            let Some(setpriv) = fordway_needs::program("setpriv") else { return };
+            let mut command = Command::new(setpriv);
+            command.args(["--bounding-set=-linux_immutable", env!("CARGO_BIN_EXE_fordway")]).args(words);
+            command
+        }
+    };
+    let ended = command.envs(KEYS).stdin(Stdio::null()).output().unwrap();
+    let said = text(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(4), "{said}");
+    assert!(
+        said.contains("--immutable-locks needs the capability CAP_LINUX_IMMUTABLE; run the gateway as"),
+        "{said}"
+    );
+}
+
+/// With `ProtectHome=read-only`, systemd mounts home directories read-only for the unit.
+#[test]
+fn a_read_only_mount_is_said_at_the_start() {
+    if !fordway_needs::root("mount a directory read-only") || !fordway_needs::programs(&["unshare", "mount"])
+    {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let script = "mount --bind \"$1\" \"$1\" && mount --options remount,bind,ro \"$1\" || exit 77
+        exec \"$0\" serve \"$1\" --listen 127.0.0.1:0 --until-eof";
+    let words = ["--mount", "sh", "-c", script, env!("CARGO_BIN_EXE_fordway"), dir.path().to_str().unwrap()];
+    let ended = Command::new("unshare").args(words).envs(KEYS).stdin(Stdio::null()).output().unwrap();
+    let said = text(&ended.stderr);
+    if matches!(ended.status.code(), Some(1 | 77)) {
+        return fordway_needs::skip(format_args!("no directory can be mounted: {said}"));
+    }
+    assert!(ended.status.success(), "{said}");
+    assert!(
+        said.contains("is on a read-only mount, so all writes will fail") && said.contains("ProtectHome="),
+        "{said}"
+    );
+}

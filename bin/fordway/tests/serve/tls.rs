@@ -106,7 +106,7 @@ fn a_certificate_that_cannot_be_used_is_an_error_at_once() {
     let place = Place::new();
     let ran = place.command().output().unwrap();
     let said = String::from_utf8(ran.stderr).unwrap();
-    assert_eq!(ran.status.code(), Some(2), "{said}");
+    assert_eq!(ran.status.code(), Some(3), "{said}");
     assert!(said.contains(place.path("cert").to_str().unwrap()), "{said}");
     let ran = Command::new(env!("CARGO_BIN_EXE_fordway"))
         .args(["serve", "/", "--tls-cert", "/dev/null"])

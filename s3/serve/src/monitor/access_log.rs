@@ -52,7 +52,10 @@ impl AccessLog {
     /// owner. Errors: `InvalidArgument` if the file cannot be opened.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let failed = |error: io::Error| {
-            let why = format!("the access log {} cannot be opened", path.display());
+            let why = format!(
+                "the access log {} cannot be opened; use a directory that exists and that the gateway's user can write",
+                path.display()
+            );
             Error::new(ErrorKind::InvalidArgument, why).caused_by(error)
         };
         let sink = LogSink::open(path).map_err(failed)?;

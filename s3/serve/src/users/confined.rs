@@ -18,14 +18,72 @@ use fordway_sys::{Errno, ImpersonatedUser};
 use crate::users::file::UserEntry;
 use crate::users::{AnonymousUser, StoreOpenFunction};
 
+/// The limits that the users file sets for a user or a role, apart from the kernel's permissions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct AccessLimits {
+    /// Patterns of bucket names; `None` allows all buckets.
+    pub(super) buckets: Option<Vec<String>>,
+    /// Allowed prefixes of keys; `None` allows all keys.
+    pub(super) prefixes: Option<Vec<String>>,
+    pub(super) read_only: bool,
+}
+
+impl AccessLimits {
+    fn allows(&self, bucket: &Bucket) -> bool {
+        self.buckets
+            .as_ref()
+            .is_none_or(|patterns| patterns.iter().any(|pattern| fits(pattern, bucket.as_str())))
+    }
+
+    /// Checks that the user may access the bucket. Errors: `AccessDenied`.
+    pub(super) fn admit(&self, bucket: &Bucket) -> Result<()> {
+        match self.allows(bucket) {
+            true => Ok(()),
+            false => {
+                let why = format!("this access key may not access the bucket {bucket}");
+                Err(Error::new(ErrorKind::AccessDenied, why))
+            }
+        }
+    }
+
+    /// Checks that the user may access keys that start with `start`, which is a key or the prefix of a listing. Errors:
+    /// `AccessDenied`.
+    pub(super) fn admit_keys(&self, start: &str) -> Result<()> {
+        let is_within =
+            |prefixes: &Vec<String>| prefixes.iter().any(|prefix| start.starts_with(prefix.as_str()));
+        match self.prefixes.as_ref().is_none_or(is_within) {
+            true => Ok(()),
+            false => {
+                let why = "the key does not start with a prefix of this access key; use the prefixes in the users file";
+                Err(Error::new(ErrorKind::AccessDenied, why))
+            }
+        }
+    }
+
+    /// Checks that the user may change the bucket as a whole. Errors: `AccessDenied`.
+    pub(super) fn admit_whole(&self) -> Result<()> {
+        match self.prefixes {
+            None => Ok(()),
+            Some(_) => {
+                let why = "this access key may change keys below its prefixes, but not buckets";
+                Err(Error::new(ErrorKind::AccessDenied, why))
+            }
+        }
+    }
+
+    /// Checks that the user may change anything. Errors: `AccessDenied`.
+    pub(super) fn admit_change(&self) -> Result<()> {
+        match self.read_only {
+            false => Ok(()),
+            true => Err(Error::new(ErrorKind::AccessDenied, "this access key is read-only")),
+        }
+    }
+}
+
 pub(super) struct ConfinedStore {
     inner: Arc<dyn Store>,
     role: Option<Arc<ImpersonatedUser>>,
-    /// Patterns of bucket names; `None` allows all buckets.
-    buckets: Option<Vec<String>>,
-    /// Allowed prefixes of keys; `None` allows all keys.
-    prefixes: Option<Vec<String>>,
-    read_only: bool,
+    limits: AccessLimits,
 }
 
 impl ConfinedStore {
@@ -45,11 +103,12 @@ impl ConfinedStore {
             let why = format!("the user {:?} cannot open the directory: {}", entry.name, error.detail());
             Error::new(error.kind(), why).caused_by(error)
         })?;
-        if role.is_none() && entry.buckets.is_none() && entry.prefixes.is_none() && !entry.read_only {
-            return Ok(inner);
-        }
         let (buckets, prefixes) = (entry.buckets.clone(), entry.prefixes.clone());
-        Ok(Arc::new(ConfinedStore { inner, role, buckets, prefixes, read_only: entry.read_only }))
+        let limits = AccessLimits { buckets, prefixes, read_only: entry.read_only };
+        match role.is_none() && limits == AccessLimits::default() {
+            true => Ok(inner),
+            false => Ok(Arc::new(ConfinedStore { inner, role, limits })),
+        }
     }
 
     /// Opens the store as the user for anonymous requests. The store never follows symbolic links to other buckets,
@@ -65,62 +124,18 @@ impl ConfinedStore {
             let why = format!("the user {:?} cannot open the directory: {}", user.name, error.detail());
             Error::new(error.kind(), why).caused_by(error)
         })?;
-        Ok(Arc::new(ConfinedStore { inner, role, buckets: None, prefixes: None, read_only: false }))
-    }
-
-    fn allows(&self, bucket: &Bucket) -> bool {
-        self.buckets
-            .as_ref()
-            .is_none_or(|patterns| patterns.iter().any(|pattern| fits(pattern, bucket.as_str())))
-    }
-
-    /// Checks that the user may access the bucket. Errors: `AccessDenied`.
-    fn admit(&self, bucket: &Bucket) -> Result<()> {
-        match self.allows(bucket) {
-            true => Ok(()),
-            false => {
-                let why = format!("this access key may not access the bucket {bucket}");
-                Err(Error::new(ErrorKind::AccessDenied, why))
-            }
-        }
-    }
-
-    /// Checks that the user may access keys that start with `start`, which is a key or the prefix of a listing. Errors:
-    /// `AccessDenied`.
-    fn admit_keys(&self, start: &str) -> Result<()> {
-        let is_within =
-            |prefixes: &Vec<String>| prefixes.iter().any(|prefix| start.starts_with(prefix.as_str()));
-        match self.prefixes.as_ref().is_none_or(is_within) {
-            true => Ok(()),
-            false => {
-                let why = "the key does not start with a prefix of this access key; use the prefixes in the users file";
-                Err(Error::new(ErrorKind::AccessDenied, why))
-            }
-        }
-    }
-
-    /// Checks that the user may change the bucket as a whole. Errors: `AccessDenied`.
-    fn admit_whole(&self) -> Result<()> {
-        match self.prefixes {
-            None => Ok(()),
-            Some(_) => {
-                let why = "this access key may change keys below its prefixes, but not buckets";
-                Err(Error::new(ErrorKind::AccessDenied, why))
-            }
-        }
+        Ok(Arc::new(ConfinedStore { inner, role, limits: AccessLimits::default() }))
     }
 
     /// Calls the store for an operation that changes nothing. Errors: `AccessDenied`.
     fn read<T>(&self, bucket: &Bucket, call: impl FnOnce(&dyn Store) -> Result<T>) -> Result<T> {
-        self.admit(bucket)?;
+        self.limits.admit(bucket)?;
         play(self.role.as_deref(), || call(&*self.inner))
     }
 
     /// Calls the store for an operation that may change something. Errors: `AccessDenied`.
     fn write<T>(&self, bucket: &Bucket, call: impl FnOnce(&dyn Store) -> Result<T>) -> Result<T> {
-        if self.read_only {
-            return Err(Error::new(ErrorKind::AccessDenied, "this access key is read-only"));
-        }
+        self.limits.admit_change()?;
         self.read(bucket, call)
     }
 
@@ -168,12 +183,12 @@ impl Objects for ConfinedStore {
 
     fn list_buckets(&self) -> Result<Vec<BucketInfo>> {
         let mut buckets = play(self.role.as_deref(), || self.inner.list_buckets())?;
-        buckets.retain(|bucket| self.allows(&bucket.name));
+        buckets.retain(|bucket| self.limits.allows(&bucket.name));
         Ok(buckets)
     }
 
     fn create_bucket(&self, bucket: &Bucket) -> Result<()> {
-        self.admit_whole()?;
+        self.limits.admit_whole()?;
         self.write(bucket, |store| store.create_bucket(bucket))
     }
 
@@ -182,29 +197,29 @@ impl Objects for ConfinedStore {
     }
 
     fn delete_bucket(&self, bucket: &Bucket) -> Result<()> {
-        self.admit_whole()?;
+        self.limits.admit_whole()?;
         self.write(bucket, |store| store.delete_bucket(bucket))
     }
 
     fn writer(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<Box<dyn Writer>> {
-        self.admit_keys(key.as_str())?;
+        self.limits.admit_keys(key.as_str())?;
         self.write(bucket, |store| store.writer(bucket, key, options)).map(|writer| self.confine(writer))
     }
 
     fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject> {
-        self.admit_keys(key.as_str())?;
+        self.limits.admit_keys(key.as_str())?;
         self.read(bucket, |store| store.get(bucket, key, options))
     }
 
     fn head(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<ObjectInfo> {
-        self.admit_keys(key.as_str())?;
+        self.limits.admit_keys(key.as_str())?;
         self.read(bucket, |store| store.head(bucket, key, options))
     }
 
     fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<DeleteResult> {
-        self.admit_keys(key.as_str())?;
+        self.limits.admit_keys(key.as_str())?;
         // Only users who may change the settings of a bucket may bypass a retention.
-        let bypass_governance = options.bypass_governance && self.prefixes.is_none();
+        let bypass_governance = options.bypass_governance && self.limits.prefixes.is_none();
         let options = DeleteOptions { bypass_governance, ..options.clone() };
         self.write(bucket, |store| store.delete(bucket, key, &options))
     }
@@ -216,14 +231,14 @@ impl Objects for ConfinedStore {
         key: &Key,
         options: &CopyOptions,
     ) -> Result<PutResult> {
-        self.admit_keys(from.1.as_str())?;
-        self.admit_keys(key.as_str())?;
-        self.admit(from.0)?;
+        self.limits.admit_keys(from.1.as_str())?;
+        self.limits.admit_keys(key.as_str())?;
+        self.limits.admit(from.0)?;
         self.write(bucket, |store| store.copy(from, bucket, key, options))
     }
 
     fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<ObjectListing> {
-        self.admit_keys(&query.prefix)?;
+        self.limits.admit_keys(&query.prefix)?;
         self.read(bucket, |store| store.list(bucket, query))
     }
 }
@@ -234,20 +249,20 @@ impl ObjectBatchOperations for ConfinedStore {}
 
 impl ObjectRenameOperations for ConfinedStore {
     fn rename(&self, bucket: &Bucket, from: &Key, to: &Key, options: &RenameOptions) -> Result<()> {
-        self.admit_keys(from.as_str())?;
-        self.admit_keys(to.as_str())?;
+        self.limits.admit_keys(from.as_str())?;
+        self.limits.admit_keys(to.as_str())?;
         self.write(bucket, |store| store.rename(bucket, from, to, options))
     }
 }
 
 impl ObjectTagOperations for ConfinedStore {
     fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags> {
-        self.admit_keys(key.as_str())?;
+        self.limits.admit_keys(key.as_str())?;
         self.read(bucket, |store| store.tags(bucket, key, version))
     }
 
     fn set_tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>, tags: &Tags) -> Result<()> {
-        self.admit_keys(key.as_str())?;
+        self.limits.admit_keys(key.as_str())?;
         self.write(bucket, |store| store.set_tags(bucket, key, version, tags))
     }
 }
@@ -258,12 +273,12 @@ impl ObjectVersionOperations for ConfinedStore {
     }
 
     fn set_versioning(&self, bucket: &Bucket, versioning: VersioningState) -> Result<()> {
-        self.admit_whole()?;
+        self.limits.admit_whole()?;
         self.write(bucket, |store| store.set_versioning(bucket, versioning))
     }
 
     fn list_versions(&self, bucket: &Bucket, query: &VersionsQuery) -> Result<VersionListing> {
-        self.admit_keys(&query.prefix)?;
+        self.limits.admit_keys(&query.prefix)?;
         self.read(bucket, |store| store.list_versions(bucket, query))
     }
 }
@@ -274,7 +289,7 @@ impl ObjectLockOperations for ConfinedStore {
     }
 
     fn set_lock_configuration(&self, bucket: &Bucket, configuration: &LockConfiguration) -> Result<()> {
-        self.admit_whole()?;
+        self.limits.admit_whole()?;
         self.write(bucket, |store| store.set_lock_configuration(bucket, configuration))
     }
 
@@ -286,9 +301,9 @@ impl ObjectLockOperations for ConfinedStore {
         retention: Option<Retention>,
         bypass: bool,
     ) -> Result<()> {
-        self.admit_keys(key.as_str())?;
+        self.limits.admit_keys(key.as_str())?;
         if bypass {
-            self.admit_whole()?;
+            self.limits.admit_whole()?;
         }
         self.write(bucket, |store| store.set_retention(bucket, key, version, retention, bypass))
     }
@@ -300,7 +315,7 @@ impl ObjectLockOperations for ConfinedStore {
         version: Option<&VersionId>,
         is_on: bool,
     ) -> Result<()> {
-        self.admit_keys(key.as_str())?;
+        self.limits.admit_keys(key.as_str())?;
         self.write(bucket, |store| store.set_legal_hold(bucket, key, version, is_on))
     }
 }
@@ -311,12 +326,12 @@ impl BucketDocumentOperations for ConfinedStore {
     }
 
     fn set_document(&self, bucket: &Bucket, kind: &BucketDocumentKind, document: &[u8]) -> Result<()> {
-        self.admit_whole()?;
+        self.limits.admit_whole()?;
         self.write(bucket, |store| store.set_document(bucket, kind, document))
     }
 
     fn delete_document(&self, bucket: &Bucket, kind: &BucketDocumentKind) -> Result<()> {
-        self.admit_whole()?;
+        self.limits.admit_whole()?;
         self.write(bucket, |store| store.delete_document(bucket, kind))
     }
 
@@ -327,12 +342,12 @@ impl BucketDocumentOperations for ConfinedStore {
 
 impl MultipartUploadOperations for ConfinedStore {
     fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>> {
-        self.admit_keys(key.as_str())?;
+        self.limits.admit_keys(key.as_str())?;
         self.read(bucket, |store| store.object_parts(bucket, key, options))
     }
 
     fn create_upload(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<UploadId> {
-        self.admit_keys(key.as_str())?;
+        self.limits.admit_keys(key.as_str())?;
         self.write(bucket, |store| store.create_upload(bucket, key, options))
     }
 
@@ -344,7 +359,7 @@ impl MultipartUploadOperations for ConfinedStore {
         number: u16,
         options: &PartOptions,
     ) -> Result<Box<dyn Writer>> {
-        self.admit_keys(key.as_str())?;
+        self.limits.admit_keys(key.as_str())?;
         self.write(bucket, |store| store.part_writer(bucket, key, upload, number, options))
             .map(|writer| self.confine(writer))
     }
@@ -355,9 +370,9 @@ impl MultipartUploadOperations for ConfinedStore {
         options: &GetOptions,
         to: (&Bucket, &Key, &UploadId, u16),
     ) -> Result<PutResult> {
-        self.admit_keys(from.1.as_str())?;
-        self.admit_keys(to.1.as_str())?;
-        self.admit(from.0)?;
+        self.limits.admit_keys(from.1.as_str())?;
+        self.limits.admit_keys(to.1.as_str())?;
+        self.limits.admit(from.0)?;
         self.write(to.0, |store| store.copy_part(from, options, to))
     }
 
@@ -368,12 +383,12 @@ impl MultipartUploadOperations for ConfinedStore {
         upload: &UploadId,
         query: &PartsQuery,
     ) -> Result<PartListing> {
-        self.admit_keys(key.as_str())?;
+        self.limits.admit_keys(key.as_str())?;
         self.read(bucket, |store| store.list_parts(bucket, key, upload, query))
     }
 
     fn list_uploads(&self, bucket: &Bucket, query: &UploadsQuery) -> Result<UploadListing> {
-        self.admit_keys(&query.prefix)?;
+        self.limits.admit_keys(&query.prefix)?;
         self.read(bucket, |store| store.list_uploads(bucket, query))
     }
 
@@ -385,12 +400,12 @@ impl MultipartUploadOperations for ConfinedStore {
         parts: &[CompletedPart],
         options: &CompleteOptions,
     ) -> Result<PutResult> {
-        self.admit_keys(key.as_str())?;
+        self.limits.admit_keys(key.as_str())?;
         self.write(bucket, |store| store.complete_upload(bucket, key, upload, parts, options))
     }
 
     fn abort_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<()> {
-        self.admit_keys(key.as_str())?;
+        self.limits.admit_keys(key.as_str())?;
         self.write(bucket, |store| store.abort_upload(bucket, key, upload))
     }
 }

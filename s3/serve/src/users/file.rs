@@ -370,25 +370,23 @@ fn check(document: &UsersDocument, own_uid: u32) -> Result<()> {
 /// Reads a file that contains secrets. Errors: `AccessDenied` if other users may read or write the file;
 /// `InvalidArgument`.
 pub(crate) fn read_private(path: &Path) -> Result<String> {
-    let failed = |error| {
-        Error::new(ErrorKind::InvalidArgument, format!("{} cannot be read", path.display())).caused_by(error)
+    let failed = |error: std::io::Error| {
+        let why = match error.kind() {
+            std::io::ErrorKind::NotFound => {
+                "does not exist; correct the path, or create the file with mode 600"
+            }
+            std::io::ErrorKind::PermissionDenied => {
+                "cannot be read; make the gateway's user its owner with `chown`"
+            }
+            _ => "cannot be read",
+        };
+        Error::new(ErrorKind::InvalidArgument, format!("{} {why}", path.display())).caused_by(error)
     };
     let file = File::open(path).map_err(failed)?;
     // The metadata is read from the open file, so nobody can replace the file between the check and the read.
     let found = file.metadata().map_err(failed)?;
-    if found.uid() != user_id() && found.uid() != 0 {
-        let why = format!("{} belongs to another user, who could add anyone to it; chown it", path.display());
-        return Err(Error::new(ErrorKind::AccessDenied, why));
-    }
-    let mode = found.mode();
-    if mode & 0o077 != 0 {
-        let why = format!(
-            "{} holds secrets and may be read or written by others (mode {:o}); run `chmod 600` on it",
-            path.display(),
-            mode & 0o777
-        );
-        return Err(Error::new(ErrorKind::AccessDenied, why));
-    }
+    check_private(found.uid(), found.mode() & 0o777, user_id())
+        .map_err(|why| Error::new(ErrorKind::AccessDenied, format!("{} {why}", path.display())))?;
     let mut text = String::new();
     let bytes = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(failed)?;
     // A file that exceeds the limit is refused rather than truncated, because the beginning of the file could be a
@@ -399,6 +397,22 @@ pub(crate) fn read_private(path: &Path) -> Result<String> {
             Err(Error::new(ErrorKind::InvalidArgument, why))
         }
         false => Ok(text),
+    }
+}
+
+/// Checks that only the gateway's user and root may read or write a file that contains secrets. A file of root may also
+/// be readable by its group, through which a gateway that is not root reads the file: Kubernetes creates the files of a
+/// Secret with this owner and mode. Errors: the reason.
+fn check_private(owner: u32, mode: u32, own_uid: u32) -> std::result::Result<(), String> {
+    if owner != own_uid && owner != 0 {
+        return Err("belongs to another user, who could add anyone to it; chown it".to_owned());
+    }
+    let (refused, permitted) = if owner == 0 && own_uid != 0 { (0o037, "640") } else { (0o077, "600") };
+    match mode & refused {
+        0 => Ok(()),
+        _ => Err(format!(
+            "holds secrets and may be read or written by others (mode {mode:o}); run `chmod {permitted}` on it"
+        )),
     }
 }
 
@@ -505,6 +519,20 @@ mod tests {
         ] {
             let said = parsed(&format!("{users}{more}"), 1000).err().unwrap_or_default();
             assert!(said.contains(why), "{said}");
+        }
+    }
+
+    #[test]
+    fn only_a_file_of_root_may_be_readable_by_its_group() {
+        for (owner, mode, own_uid) in
+            [(7, 0o600, 7), (0, 0o600, 0), (0, 0o400, 0), (0, 0o440, 7), (0, 0o640, 7)]
+        {
+            assert_eq!(check_private(owner, mode, own_uid), Ok(()), "{owner} {mode:o} {own_uid}");
+        }
+        for (owner, mode, own_uid) in
+            [(7, 0o440, 7), (0, 0o440, 0), (0, 0o660, 7), (0, 0o444, 7), (0, 0o604, 7), (8, 0o600, 7)]
+        {
+            assert!(check_private(owner, mode, own_uid).is_err(), "{owner} {mode:o} {own_uid}");
         }
     }
 

@@ -354,8 +354,11 @@ impl Users {
 
     fn load(root: &Path, open: StoreOpenFunction, credentials: CredentialSource) -> Result<Self> {
         let place = place_of(root).map_err(|error| {
-            Error::new(ErrorKind::InvalidArgument, format!("{} cannot be examined", root.display()))
-                .caused_by(error)
+            let why = match error.kind() {
+                std::io::ErrorKind::NotFound => "does not exist; correct the path, or create the directory",
+                _ => "cannot be examined; correct the path, or the permissions of its parent directories",
+            };
+            Error::new(ErrorKind::InvalidArgument, format!("{} {why}", root.display())).caused_by(error)
         })?;
         let state = UsersReloadState { root: place, stamp: None, document: UsersDocument::default() };
         let origin = GatewayUserSource {

@@ -2,9 +2,11 @@
 
 use std::path::Path;
 
-use fordway_store::Result;
+use fordway_policy::Action;
+use fordway_store::{Bucket, Result};
 use serde::Serialize;
 
+use super::confined::AccessLimits;
 use super::file::{self, RoleEntry, UserEntry};
 use crate::sts::IdentityProviderEntry;
 
@@ -34,6 +36,32 @@ pub struct UsersFileEntry {
     /// The issuers whose identities may assume a role.
     pub issuers: Vec<String>,
 }
+
+impl UsersFileEntry {
+    /// Checks whether `buckets`, `prefixes` and `read_only` permit an action, as a gateway does. `start` is the key of
+    /// an object, or the prefix of a listing. Errors: `AccessDenied`, with the reason.
+    pub fn admit(&self, action: Action, bucket: &Bucket, start: &str) -> Result<()> {
+        let (buckets, prefixes) = (self.buckets.clone(), self.prefixes.clone());
+        let limits = AccessLimits { buckets, prefixes, read_only: self.read_only };
+        let name = action.short_name();
+        let is_read = name.starts_with("Get") || name.starts_with("List");
+        limits.admit(bucket)?;
+        if action.is_of_objects() || LISTINGS.contains(&name) {
+            limits.admit_keys(start)?;
+        }
+        if !is_read {
+            limits.admit_change()?;
+        }
+        // A retention may be bypassed only by users who may change the settings of the bucket.
+        match name == "BypassGovernanceRetention" || !is_read && !action.is_of_objects() {
+            true => limits.admit_whole(),
+            false => Ok(()),
+        }
+    }
+}
+
+/// The actions that list keys of a bucket.
+const LISTINGS: [&str; 3] = ["ListBucket", "ListBucketVersions", "ListBucketMultipartUploads"];
 
 /// Reads and checks a users file as a gateway of the calling user does, and returns its entries in the order of the
 /// file: users, roles, OIDC providers. Errors: `InvalidArgument` with the line or the entry that is wrong;
@@ -85,5 +113,44 @@ fn of_provider(provider: &IdentityProviderEntry) -> UsersFileEntry {
         read_only: false,
         assumed_by: Vec::new(),
         issuers: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_limits_the_actions_that_it_limits_in_a_gateway() {
+        let document = |fields: &str| {
+            let text = format!("[[user]]\nname='a'\naccess_key='A'\nsecret_key='s'\n{fields}");
+            toml::from_str::<file::UsersDocument>(&text).unwrap()
+        };
+        for (fields, action, start, expected) in [
+            ("", "DeleteBucket", "", ""),
+            ("buckets=['data']", "GetObject", "k", ""),
+            ("buckets=['other-*']", "GetObject", "k", "may not access the bucket data"),
+            ("read_only=true", "GetObject", "k", ""),
+            ("read_only=true", "ListBucket", "", ""),
+            ("read_only=true", "PutObject", "k", "is read-only"),
+            ("read_only=true", "AbortMultipartUpload", "k", "is read-only"),
+            ("read_only=true", "PutBucketPolicy", "", "is read-only"),
+            ("prefixes=['a/']", "PutObject", "a/k", ""),
+            ("prefixes=['a/']", "GetObject", "b/k", "does not start with a prefix"),
+            ("prefixes=['a/']", "ListBucket", "a/", ""),
+            ("prefixes=['a/']", "ListBucketVersions", "", "does not start with a prefix"),
+            ("prefixes=['a/']", "GetBucketPolicy", "", ""),
+            ("prefixes=['a/']", "CreateBucket", "", "but not buckets"),
+            ("prefixes=['a/']", "BypassGovernanceRetention", "a/k", "but not buckets"),
+        ] {
+            let entry = of_user("user", &document(fields).user[0]);
+            let action = Action::new(action).unwrap();
+            let found = entry.admit(action, &Bucket::new("data").unwrap(), start);
+            let found = found.err().map(|error| error.detail().to_owned()).unwrap_or_default();
+            assert!(
+                found.contains(expected) && found.is_empty() == expected.is_empty(),
+                "{fields} {action}: {found}"
+            );
+        }
     }
 }

@@ -200,10 +200,12 @@ impl BenchLocations {
     }
 
     fn add_dir(&mut self, dir: &Path, args: &BenchEndpointArgs) -> Result<()> {
-        let dir = dir.canonicalize().ok().filter(|dir| dir.is_dir()).ok_or_else(|| {
-            let why = format!("{} is not a directory; give an existing directory", dir.display());
+        let refused = |what: &str| {
+            let why = format!("{} {what}; give an existing directory", dir.display());
             Error::new(ErrorKind::InvalidArgument, why)
-        })?;
+        };
+        let found = dir.canonicalize().map_err(|error| refused("cannot be found").caused_by(error))?;
+        let dir = found.is_dir().then_some(found).ok_or_else(|| refused("is not a directory"))?;
         self.dirs.push(dir.clone());
         self.sites.push(WorkloadLocation::files(&dir, args.setting.name.clone()));
         if args.all_lanes {
