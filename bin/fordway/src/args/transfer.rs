@@ -199,7 +199,7 @@ impl TransferArgs {
 #[command(after_help = "Examples:
   fordway cat s3://data/notes.txt
   fordway cat s3://data/run.h5 --range 0-511 | xxd
-  fordway cat s3://data/notes.txt --version-id 3sL4kqtJlcpXroDTDmJ
+  fordway cat s3://data/notes.txt --version-id 18a3b2c4d5e6f708.0123456789abcdef
   fordway cat 's3://data/logs/*.gz' | zcat
   fordway cat --metalink events.meta4 | sha256sum")]
 pub struct CatArgs {
@@ -230,7 +230,7 @@ pub struct CatArgs {
   fordway rm 's3://data/logs/2023-*' --dry-run
   fordway rm davs://host.example/old --recursive
   fordway rm s3://data/old --recursive --exclude '*.keep'
-  fordway rm s3://data/run.h5 --version-id 3sL4kqtJlcpXroDTDmJ
+  fordway rm s3://data/run.h5 --version-id 18a3b2c4d5e6f708.0123456789abcdef
 
 Removing an object that does not exist succeeds. In a bucket with versioning enabled, the command adds a delete \
 marker and keeps the object as a noncurrent version. With --version-id, the command removes a version or a delete \

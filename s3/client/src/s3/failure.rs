@@ -116,7 +116,7 @@ fn kind_of(status: u16, said: &ErrorDocument, call: &S3Call) -> ErrorKind {
     if is_elsewhere(status, said) {
         return ErrorKind::InvalidArgument;
     }
-    if status == 400 && call.names("versionId") && says_no_version(said) {
+    if status == 400 && call.selects_version() && says_no_version(said) {
         return ErrorKind::NoSuchVersion;
     }
     // For the following errors, AWS's message is more precise than its code.
@@ -150,9 +150,10 @@ fn copies_marker(said: &ErrorDocument) -> bool {
 }
 
 /// Returns whether the error means that the service never generates version IDs in the form of the requested one. Also
-/// returns true if the response has no error code, like every response to HEAD.
+/// returns true if the response has no message, like every response to HEAD, and no more specific code.
 fn says_no_version(said: &ErrorDocument) -> bool {
-    said.code.is_empty() || said.message.starts_with("Invalid version id")
+    let says_nothing = said.message.is_empty() && matches!(said.code.as_str(), "" | "InvalidArgument");
+    says_nothing || said.message.starts_with("Invalid version id")
 }
 
 /// Returns whether the error code of a 404 contains no more information than the status, which then means that the
