@@ -6,6 +6,9 @@ use std::time::SystemTime;
 
 use crate::VersionId;
 
+/// The text between the reason of an error and the advice on what to do next.
+const ADVICE_FOLLOWS: &str = "; ";
+
 /// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -25,7 +28,7 @@ macro_rules! kinds {
                 match self { $(ErrorKind::$kind => stringify!($kind)),* }
             }
 
-            /// Returns advice on what the user can do next; empty if none is needed.
+            /// Returns general advice on what the user can do next; empty if none is needed.
             pub const fn advice(self) -> &'static str {
                 match self { $(ErrorKind::$kind => $advice),* }
             }
@@ -145,7 +148,8 @@ struct ErrorFields {
 }
 
 impl Error {
-    /// Creates an error of `kind`. `detail` is a sentence fragment that states the reason, and may be empty.
+    /// Creates an error of `kind`. `detail` is a sentence fragment that states the reason, and may be empty. If the
+    /// general advice of the kind does not fit the reason, `detail` ends with a semicolon and advice that does.
     // All functions that create errors are marked as cold. The compiler therefore separates the code that handles
     // errors from the code that usually runs.
     #[cold]
@@ -281,6 +285,19 @@ impl Error {
         &self.0.target
     }
 
+    /// Returns the general advice of the kind on what the user can do next. Returns an empty string if the reason
+    /// already contains advice, because the general advice may not fit the reason. In a reason, advice follows a
+    /// semicolon.
+    pub fn advice(&self) -> &'static str {
+        if self.0.detail.contains(ADVICE_FOLLOWS) { "" } else { self.0.kind.advice() }
+    }
+
+    /// Returns whether the message of the error that caused this one contains advice.
+    fn is_advised_by_source(&self) -> bool {
+        let source = self.0.source.as_deref().and_then(|source| source.downcast_ref::<Error>());
+        source.is_some_and(|inner| !inner.advice().is_empty() || inner.detail().contains(ADVICE_FOLLOWS))
+    }
+
     /// Returns the number of attempts.
     pub fn tries(&self) -> u32 {
         self.0.tries
@@ -349,10 +366,10 @@ impl fmt::Display for Error {
         if inner.tries > 1 {
             write!(f, ", after {} tries", inner.tries)?;
         }
-        if !inner.kind.advice().is_empty() {
-            write!(f, "; {}", inner.kind.advice())?;
+        match self.advice() {
+            advice if advice.is_empty() || self.is_advised_by_source() => Ok(()),
+            advice => write!(f, "{ADVICE_FOLLOWS}{advice}"),
         }
-        Ok(())
     }
 }
 
@@ -384,6 +401,22 @@ mod tests {
             "put s3://b/k (embedded): no space: 4096 of 65536 bytes written, after 3 tries; \
              free space on the file system, or choose another root"
         );
+    }
+
+    #[test]
+    fn advice_is_given_once_and_the_specific_advice_wins() {
+        let locked = Error::new(ErrorKind::AccessDenied, "the version is retained; wait until its date");
+        assert_eq!(locked.to_string(), "access denied: the version is retained; wait until its date");
+        assert_eq!(locked.advice(), "");
+        let outer = Error::new(ErrorKind::AccessDenied, "deleting").caused_by(locked);
+        assert_eq!(
+            outer.to_string(),
+            "access denied: deleting: access denied: the version is retained; wait until its date"
+        );
+        let plain = Error::new(ErrorKind::AccessDenied, "permission denied");
+        let advice = ErrorKind::AccessDenied.advice();
+        let outer = Error::new(ErrorKind::AccessDenied, "opening").caused_by(plain).to_string();
+        assert!(outer.ends_with(advice) && outer.matches(advice).count() == 1, "{outer}");
     }
 
     #[test]

@@ -179,9 +179,9 @@ pub fn detail(error: &Error) -> String {
         "" => why.to_owned(),
         target => format!("{target}: {why}"),
     };
-    if !error.kind().advice().is_empty() {
+    if !error.advice().is_empty() {
         text.push_str("; ");
-        text.push_str(error.kind().advice());
+        text.push_str(error.advice());
     }
     printable(text)
 }

@@ -18,6 +18,9 @@ use fordway_sys::{Errno, ImpersonatedUser};
 use crate::users::file::UserEntry;
 use crate::users::{AnonymousUser, StoreOpenFunction};
 
+/// The advice to users whose access key lacks a permission.
+const OTHER_KEY: &str = "use another key, or ask the gateway's operator";
+
 pub(super) struct ConfinedStore {
     inner: Arc<dyn Store>,
     role: Option<Arc<ImpersonatedUser>>,
@@ -79,7 +82,7 @@ impl ConfinedStore {
         match self.allows(bucket) {
             true => Ok(()),
             false => {
-                let why = format!("this access key may not access the bucket {bucket}");
+                let why = format!("this access key may not access the bucket {bucket}; {OTHER_KEY}");
                 Err(Error::new(ErrorKind::AccessDenied, why))
             }
         }
@@ -104,7 +107,9 @@ impl ConfinedStore {
         match self.prefixes {
             None => Ok(()),
             Some(_) => {
-                let why = "this access key may change keys below its prefixes, but not buckets";
+                let why = format!(
+                    "this access key may change keys below its prefixes, but not buckets; {OTHER_KEY}"
+                );
                 Err(Error::new(ErrorKind::AccessDenied, why))
             }
         }
@@ -119,7 +124,8 @@ impl ConfinedStore {
     /// Calls the store for an operation that may change something. Errors: `AccessDenied`.
     fn write<T>(&self, bucket: &Bucket, call: impl FnOnce(&dyn Store) -> Result<T>) -> Result<T> {
         if self.read_only {
-            return Err(Error::new(ErrorKind::AccessDenied, "this access key is read-only"));
+            let why = format!("this access key is read-only; {OTHER_KEY}");
+            return Err(Error::new(ErrorKind::AccessDenied, why));
         }
         self.read(bucket, call)
     }
