@@ -52,7 +52,8 @@ kinds! {
     /// The bucket contains objects, so it cannot be removed.
     BucketNotEmpty = "empty it first, or use `fordway rb --force`";
     /// The name is not valid for a bucket.
-    InvalidBucketName = "use 3 to 63 lower-case letters, digits, dots and hyphens, starting with a letter or digit";
+    InvalidBucketName = "use 3 to 63 lower-case letters, digits, dots and hyphens, starting with a letter or digit; \
+                         without S3, capitals, underscores and up to 255 characters are possible too";
     /// The key is empty, is not UTF-8, or contains a NUL byte.
     InvalidKey = "use a key of 1 to 1,024 bytes of UTF-8";
     /// The key is longer than 1,024 bytes, or its path is longer than the file system allows.
