@@ -2,6 +2,7 @@
 //! definition.
 
 mod admin;
+mod aws;
 mod listing;
 mod metadata;
 mod policy;
@@ -12,6 +13,7 @@ pub(crate) use admin::{
     AdminAclArgs, AdminArgs, AdminGetArgs, AdminRmArgs, AdminSetArgs, AdminShowArgs, AdminSubcommand,
     AdminUsersArgs, BucketSettingArg,
 };
+pub(crate) use aws::AwsOptions;
 pub(crate) use fordway_command::args::{
     DurabilityArg, ETagArg, GlobalArgs, ReplicaArgs, VectorReadArgs, byte_range,
 };

@@ -11,7 +11,7 @@ use clap::{
 use fordway_store::{ByteRange, ChecksumAlgorithm, VersionId};
 use fordway_wire::size_text::parse_bytes;
 
-use super::{MetadataArgs, ReplicaArgs, VectorReadArgs, byte_range, version_id};
+use super::{AwsOptions, MetadataArgs, ReplicaArgs, VectorReadArgs, byte_range, version_id};
 use crate::wildcard::{FilterAction, FilterRules, WildcardPattern};
 
 /// Options of `cp`.
@@ -185,6 +185,9 @@ pub struct TransferArgs {
     /// The metadata of the objects written
     #[command(flatten)]
     pub object: MetadataArgs,
+    /// Options of `aws s3` that have no effect here, or are refused
+    #[command(flatten)]
+    pub aws: AwsOptions,
 }
 
 impl TransferArgs {
@@ -258,6 +261,9 @@ pub struct RmArgs {
     /// Number of batches of up to 1,000 objects to remove in parallel, from 1 to 1024
     #[arg(long, short, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub jobs: u16,
+    /// Options of `aws s3` that have no effect here, or are refused
+    #[command(flatten)]
+    pub aws: AwsOptions,
 }
 
 fn part_size(text: &str) -> Result<u64, String> {

@@ -113,6 +113,9 @@ fn usage_errors_say_what_is_wanted() {
             "only the storage class STANDARD is supported",
         ),
         (&["sync", "d", "s3://b/k", "--acl", "public-read"], "only `private` is supported"),
+        (&["sync", "d", "s3://b/k", "--sse", "AES256"], "encryption by the server is not supported"),
+        (&["cp", "--debug", "f", "s3://b/k"], "FORDWAY_LOG=debug"),
+        (&["ls", "s3://b", "--output", "json"], "use --json"),
         (&["read", "s3://b/k"], "<--ranges <FILE>|--sequential <SIZE>>"),
         (&["read", "s3://b/k", "--sequential", "0"], "a block must have at least one byte"),
     ];
