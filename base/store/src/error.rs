@@ -6,6 +6,9 @@ use std::time::SystemTime;
 
 use crate::VersionId;
 
+/// The text between the reason of an error and the advice on what to do next.
+const ADVICE_FOLLOWS: &str = "; ";
+
 /// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -25,7 +28,7 @@ macro_rules! kinds {
                 match self { $(ErrorKind::$kind => stringify!($kind)),* }
             }
 
-            /// Returns advice on what the user can do next; empty if none is needed.
+            /// Returns general advice on what the user can do next; empty if none is needed.
             pub const fn advice(self) -> &'static str {
                 match self { $(ErrorKind::$kind => $advice),* }
             }
@@ -49,7 +52,8 @@ kinds! {
     /// The bucket contains objects, so it cannot be removed.
     BucketNotEmpty = "empty it first, or use `fordway rb --force`";
     /// The name is not valid for a bucket.
-    InvalidBucketName = "use 3 to 63 lower-case letters, digits, dots and hyphens, starting with a letter or digit";
+    InvalidBucketName = "use 3 to 63 lower-case letters, digits, dots and hyphens, starting with a letter or digit; \
+                         without S3, capitals, underscores and up to 255 characters are possible too";
     /// The key is empty, is not UTF-8, or contains a NUL byte.
     InvalidKey = "use a key of 1 to 1,024 bytes of UTF-8";
     /// The key is longer than 1,024 bytes, or its path is longer than the file system allows.
@@ -147,7 +151,8 @@ struct ErrorFields {
 }
 
 impl Error {
-    /// Creates an error of `kind`. `detail` is a sentence fragment that states the reason, and may be empty.
+    /// Creates an error of `kind`. `detail` is a sentence fragment that states the reason, and may be empty. If the
+    /// general advice of the kind does not fit the reason, `detail` ends with a semicolon and advice that does.
     // All functions that create errors are marked as cold. The compiler therefore separates the code that handles
     // errors from the code that usually runs.
     #[cold]
@@ -176,7 +181,7 @@ impl Error {
     }
 
     /// Replaces the advice of the kind, which does not fit every situation. The node protocol does not transfer the
-    /// new advice.
+    /// new advice; a store states its advice in the reason instead.
     pub fn with_advice(mut self, advice: &'static str) -> Self {
         self.0.advice = Some(advice);
         self
@@ -287,14 +292,26 @@ impl Error {
         &self.0.detail
     }
 
-    /// Returns what to do next, or an empty string.
-    pub fn advice(&self) -> &'static str {
-        self.0.advice.unwrap_or(self.kind().advice())
-    }
-
     /// Returns the address of the operation's target (`s3://bucket/key`), or an empty string.
     pub fn target(&self) -> &str {
         &self.0.target
+    }
+
+    /// Returns what to do next: the advice that replaces the kind's, or the general advice of the kind. Returns an empty
+    /// string if the reason already contains advice, because the general advice may not fit the reason. In a reason,
+    /// advice follows a semicolon.
+    pub fn advice(&self) -> &'static str {
+        match self.0.advice {
+            Some(advice) => advice,
+            None if self.0.detail.contains(ADVICE_FOLLOWS) => "",
+            None => self.0.kind.advice(),
+        }
+    }
+
+    /// Returns whether the message of the error that caused this one contains advice.
+    fn is_advised_by_source(&self) -> bool {
+        let source = self.0.source.as_deref().and_then(|source| source.downcast_ref::<Error>());
+        source.is_some_and(|inner| !inner.advice().is_empty() || inner.detail().contains(ADVICE_FOLLOWS))
     }
 
     /// Returns the number of attempts.
@@ -366,8 +383,8 @@ impl fmt::Display for Error {
             write!(f, ", after {} tries", inner.tries)?;
         }
         match self.advice() {
-            "" => Ok(()),
-            advice => write!(f, "; {advice}"),
+            advice if advice.is_empty() || self.is_advised_by_source() => Ok(()),
+            advice => write!(f, "{ADVICE_FOLLOWS}{advice}"),
         }
     }
 }
@@ -400,6 +417,22 @@ mod tests {
             "put s3://b/k (embedded): no space: 4096 of 65536 bytes written, after 3 tries; \
              free space on the file system, or use another one"
         );
+    }
+
+    #[test]
+    fn advice_is_given_once_and_the_specific_advice_wins() {
+        let locked = Error::new(ErrorKind::AccessDenied, "the version is retained; wait until its date");
+        assert_eq!(locked.to_string(), "access denied: the version is retained; wait until its date");
+        assert_eq!(locked.advice(), "");
+        let outer = Error::new(ErrorKind::AccessDenied, "deleting").caused_by(locked);
+        assert_eq!(
+            outer.to_string(),
+            "access denied: deleting: access denied: the version is retained; wait until its date"
+        );
+        let plain = Error::new(ErrorKind::AccessDenied, "permission denied");
+        let advice = ErrorKind::AccessDenied.advice();
+        let outer = Error::new(ErrorKind::AccessDenied, "opening").caused_by(plain).to_string();
+        assert!(outer.ends_with(advice) && outer.matches(advice).count() == 1, "{outer}");
     }
 
     #[test]

@@ -554,7 +554,7 @@ pub fn content_error(error: io::Error, left: u64) -> Error {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => Error::new(
             ErrorKind::IncompleteBody,
-            format!("the content ended early; up to {left} bytes are missing"),
+            format!("the content ended early: up to {left} bytes are missing"),
         ),
         // A socket with a time limit fails with EAGAIN.
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {

@@ -15,6 +15,8 @@ impl VersionId {
     pub const NULL: &'static str = "null";
     /// The maximum length of an ID (S3's limit).
     pub const MAX_BYTES: usize = 1024;
+    /// The minimum length of the IDs, other than `null`, that Fordway's stores generate.
+    pub const GENERATED_BYTES_MIN: usize = 24;
 
     /// Checks an ID that a client sent: 1 to 1,024 visible ASCII characters. Errors: `NoSuchVersion` for any other
     /// text, because no store creates such an ID.
@@ -23,6 +25,15 @@ impl VersionId {
         match (1..=Self::MAX_BYTES).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic()) {
             true => Ok(VersionId(id.into())),
             false => Err(Error::new(ErrorKind::NoSuchVersion, format!("{id:?} is not a version ID"))),
+        }
+    }
+
+    /// Checks that Fordway's stores may have generated this ID. Without the check, a delete would report success for a
+    /// text that never names a version, such as `None`. Errors: `NoSuchVersion`.
+    pub fn check_generated(&self) -> Result<()> {
+        match self.is_null() || self.0.len() >= Self::GENERATED_BYTES_MIN {
+            true => Ok(()),
+            false => Err(Error::new(ErrorKind::NoSuchVersion, format!("{:?} is not a version ID", self.0))),
         }
     }
 

@@ -8,6 +8,9 @@ use fordway_wire::uri::without_secrets;
 
 use crate::web;
 
+/// The form of an object's address.
+const OBJECT: &str = "s3://BUCKET/KEY";
+
 /// A source or destination of data.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum StorageAddress {
@@ -98,9 +101,23 @@ impl StorageAddress {
         match self {
             StorageAddress::S3(bucket, key) => Ok((bucket, key)),
             other => {
-                Err(Error::new(ErrorKind::InvalidArgument, format!("{other} is not of the form {form}")))
+                let next = other.as_bucket().map(|text| match (form, text.contains('/')) {
+                    (OBJECT, false) => format!("; write s3://{text}/KEY"),
+                    _ => format!("; write s3://{text}"),
+                });
+                let why = format!("{other} is not of the form {form}{}", next.unwrap_or_default());
+                Err(Error::new(ErrorKind::InvalidArgument, why))
             }
         }
+    }
+
+    /// Returns the text of a local path that may be the name of a bucket, or such a name and a key: the user may have
+    /// forgotten `s3://`.
+    pub fn as_bucket(&self) -> Option<&str> {
+        let StorageAddress::Local(path) = self else { return None };
+        let text = path.to_str()?;
+        let (bucket, _) = text.split_once('/').unwrap_or((text, ""));
+        Bucket::new(bucket).ok().map(|_| text)
     }
 
     /// Returns the bucket of an address that has no key. Errors: `InvalidArgument`.
@@ -116,7 +133,7 @@ impl StorageAddress {
 
     /// Returns the bucket and key of one object. Errors: `InvalidArgument` if there is no key.
     pub fn into_object(self) -> Result<(Bucket, Key)> {
-        match self.split("s3://BUCKET/KEY")? {
+        match self.split(OBJECT)? {
             (bucket, key) if key.is_empty() => Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!("s3://{bucket} is a bucket; specify an object: s3://{bucket}/KEY"),
@@ -192,6 +209,27 @@ mod tests {
         assert_eq!(kind(s3("b", "k").into_bucket()), ErrorKind::InvalidArgument);
         assert_eq!(kind(StorageAddress::Stdio.into_bucket()), ErrorKind::InvalidArgument);
         assert_eq!(s3("b", "").into_object().unwrap_err().kind(), ErrorKind::InvalidArgument);
+    }
+
+    #[test]
+    fn a_forgotten_scheme_is_suggested() {
+        let local = |text: &str| StorageAddress::Local(text.into());
+        let says = |error: Error, wanted: &str| assert_eq!(error.detail(), wanted);
+        says(
+            local("results").into_bucket().unwrap_err(),
+            "results is not of the form s3://BUCKET; write s3://results",
+        );
+        says(
+            local("data").into_object().unwrap_err(),
+            "data is not of the form s3://BUCKET/KEY; write s3://data/KEY",
+        );
+        says(
+            local("data/a").into_object().unwrap_err(),
+            "data/a is not of the form s3://BUCKET/KEY; write s3://data/a",
+        );
+        for text in ["./data", "/data/a", "a b"] {
+            says(local(text).into_s3().unwrap_err(), &format!("{text} is not of the form s3://BUCKET"));
+        }
     }
 
     #[test]

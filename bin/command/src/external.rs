@@ -11,8 +11,18 @@ use fordway_store::{Error, ErrorKind, Result};
 
 use crate::exit::{CommandExit, file_error};
 
-/// The commands that the Python package provides.
-const PYTHON_COMMANDS: [&str; 4] = ["report", "model", "diff", "run"];
+/// The commands that the Python package provides, with their descriptions.
+pub const PYTHON_COMMANDS: [(&str, &str); 4] = [
+    ("run", "Run an unchanged S3 program on a directory"),
+    ("report", "Write an HTML report of the runs of measuring commands"),
+    ("model", "Fit a cost model to runs, check it, predict costs and advise"),
+    ("diff", "Show the differences between two runs"),
+];
+
+/// Returns whether the Python package provides this command.
+pub fn is_of_python(name: &str) -> bool {
+    PYTHON_COMMANDS.iter().any(|(known, _)| *known == name)
+}
 
 /// Replaces this process with `fordway-NAME`; returns only on failure. Errors: `InvalidArgument` if there is no such
 /// program.
@@ -33,7 +43,7 @@ pub fn run(words: &[OsString]) -> Result<CommandExit> {
 }
 
 fn missing(name: &str) -> Error {
-    let why = match PYTHON_COMMANDS.contains(&name) {
+    let why = match is_of_python(name) {
         true => {
             format!(
                 "`fordway {name}` is part of the Python package; install that (`pip install` the wheel that `make \

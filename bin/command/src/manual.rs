@@ -35,7 +35,20 @@ pub struct ManArgs {
 pub fn completions(shell: Shell, mut command: clap::Command, name: &str) -> Vec<u8> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, name, &mut script);
-    script
+    match shell {
+        Shell::Bash => with_one_separator(script, name),
+        _ => script,
+    }
+}
+
+/// Corrects a script for bash, in which clap_complete writes a hyphen of the program's name in two ways: where it
+/// selects a command, and where it lists the options of that command. Otherwise, no options would be completed.
+fn with_one_separator(script: Vec<u8>, name: &str) -> Vec<u8> {
+    let (of_list, of_selection) = (name.replace('-', "__subcmd__"), name.replace('-', "__"));
+    match String::from_utf8(script) {
+        Ok(text) => text.replace(&of_list, &of_selection).into_bytes(),
+        Err(error) => error.into_bytes(),
+    }
 }
 
 /// Returns the manual page of a program. Errors: `Io`.

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use fordway_cli::davix::{self, DavixTool};
 use fordway_cli::{BuiltinCommand, CommandLine, LabCommand};
+use fordway_command::external::is_of_python;
 use fordway_command::program;
 
 #[global_allocator]
@@ -24,12 +25,14 @@ fn main() -> ExitCode {
     program::run_on_lane(&global, lane, log, |context| fordway_cli::run(cli, context).into())
 }
 
-/// Returns the words of the command line. `help COMMAND` becomes `COMMAND --help` for a command of `fordway-lab`,
-/// because only `fordway-lab` contains the help texts of its commands.
+/// Returns the words of the command line. `help COMMAND` becomes `COMMAND --help` for a command of `fordway-lab` or of
+/// the Python package, because only these contain the help texts of their commands.
 fn words() -> Vec<OsString> {
     let mut words: Vec<_> = std::env::args_os().collect();
-    let is_of_lab = |word: &OsString| word.to_str().is_some_and(LabCommand::has_subcommand);
-    if words.get(1).is_some_and(|word| word == "help") && words.get(2).is_some_and(is_of_lab) {
+    let is_elsewhere = |word: &OsString| {
+        word.to_str().is_some_and(|name| LabCommand::has_subcommand(name) || is_of_python(name))
+    };
+    if words.get(1).is_some_and(|word| word == "help") && words.get(2).is_some_and(is_elsewhere) {
         words.remove(1);
         words.push("--help".into());
     }

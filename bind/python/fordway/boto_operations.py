@@ -56,7 +56,7 @@ interprets other names as ARNs, or refuses them.
 """
 NEW_BUCKET = re.compile(r"[a-z0-9.-]{1,63}")
 NOT_NEW = (
-    '"{}" is not 3 to 63 lower-case letters, digits, dots and hyphens; '
+    '"{}" is not a name that S3 allows for a new bucket; '
     "use 3 to 63 lower-case letters, digits, dots and hyphens, starting with a letter or digit"
 )
 """A gateway's error message for a name of a new bucket that S3 would refuse."""

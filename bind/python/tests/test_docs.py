@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -109,6 +110,20 @@ def test_generated_pages_are_what_the_code_says() -> None:
     tool = docs_blocks.ROOT / "tools" / "reference-pages"
     done = subprocess.run([tool, "--check", fordway()], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_only_shared_options_are_left_out() -> None:
+    tool = docs_blocks.ROOT / "tools" / "reference-pages"
+    pages = runpy.run_path(str(tool), run_name="reference_pages")
+    without_shared = pages["without_shared"]
+    options = "  -h, --human-readable  Show sizes\n  -V, --verbose\n          Print more\n\n"
+    short = "  -h, --help            Print help\n  -V, --version         Print version\n"
+    long = "  -h, --help\n          Print help\n\n  -V, --version\n          Print version\n\n"
+    shared = "Global options:\n      --json  Print JSON\n\n"
+    for own in (f"Options:\n{options}{short}\n", f"Options:\n{options}{long}"):
+        kept = without_shared(f"{own}{shared}Examples:\n  fordway ls\n")
+        assert kept.replace("\n\n\n", "\n\n") == f"Options:\n{options}Examples:\n  fordway ls\n"
+    assert without_shared(f"Options:\n{short}\n{shared}Examples:\n") == "Examples:\n"
 
 
 def test_every_block_is_run_or_says_why_not() -> None:

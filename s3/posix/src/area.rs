@@ -477,8 +477,9 @@ impl StoreRootDirectory {
     pub(crate) fn check_decides(&self, bucket: &Bucket, what: &str) -> Result<()> {
         match self.guard_now(bucket)? {
             Some(guard) if !guard.trusts(file_user()) => {
-                let why =
-                    format!("the bucket has the sticky bit, so only its owner decides whether it {what}");
+                let why = format!(
+                    "the bucket has the sticky bit, so only its owner decides whether it {what}; ask the owner"
+                );
                 Err(Error::new(ErrorKind::AccessDenied, why))
             }
             _ => Ok(()),
@@ -493,8 +494,8 @@ impl StoreRootDirectory {
         match self.keeper(bucket, kind)? {
             Some(keeper) if !keeper.trusts(file_user()) => {
                 let why = match kind.decides_access() {
-                    true => "only the bucket's owner decides who may access it",
-                    false => "only the bucket's owner decides who is told about its changes",
+                    true => "only the bucket's owner decides who may access it; ask the owner",
+                    false => "only the bucket's owner decides who is told about its changes; ask the owner",
                 };
                 Err(Error::new(ErrorKind::AccessDenied, why))
             }

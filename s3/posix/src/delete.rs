@@ -32,6 +32,7 @@ impl PosixStoreState {
         if !options.conditions.is_empty() {
             self.require_locks("If-Match on deletes")?;
         }
+        options.version.as_ref().map_or(Ok(()), VersionId::check_generated)?;
         let (mut pending, mut late) = (None, None);
         let delete = |contents: PrivateDirectoryContents| {
             if !options.conditions.is_empty() {

@@ -396,10 +396,15 @@ fn what_is_not_offered_is_refused_to_known_callers_only() {
     let fixture = serve();
     let answer = answer_to(&fixture, &format!("/{BUCKET}?website"), "");
     assert_eq!(answer.error(), (403, "AccessDenied".to_owned()));
-    let website =
-        |bucket: &str| fixture.client.send(&Call::new("PUT", format!("/{bucket}")).query("website")).error();
-    assert_eq!(website(BUCKET), (501, "NotImplemented".to_owned()));
-    assert_eq!(website("nowhere"), (404, "NoSuchBucket".to_owned()));
+    let put =
+        |bucket: &str, what: &str| fixture.client.send(&Call::new("PUT", format!("/{bucket}")).query(what));
+    // Most programs show only the message.
+    for (what, operation) in [("website", "PutBucketWebsite"), ("encryption", "PutBucketEncryption")] {
+        let refused = put(BUCKET, what);
+        assert_eq!(refused.error(), (501, "NotImplemented".to_owned()));
+        assert_eq!(refused.element("Message"), Some(format!("{operation} is not supported")));
+    }
+    assert_eq!(put("nowhere", "website").error(), (404, "NoSuchBucket".to_owned()));
     let retention = fixture.client.send(&Call::on("GET", "k").query("retention"));
     assert_eq!(retention.error(), (404, "NoSuchKey".to_owned()));
 }

@@ -109,6 +109,7 @@ impl BucketState {
     pub(super) fn object(&self, key: &Key, version: Option<&VersionId>) -> Result<&StoredObject> {
         let latest = self.objects.get(key.as_str());
         let Some(wanted) = version else { return latest.ok_or_else(|| self.missing(key)) };
+        wanted.check_generated()?;
         if let Some(found) = latest.filter(|latest| latest.id() == *wanted) {
             return Ok(found);
         }

@@ -208,6 +208,7 @@ impl Objects for MemoryStore {
     fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<DeleteResult> {
         let marker = version_id(self.next_version());
         self.on("delete", bucket, key.as_str(), |state| {
+            options.version.as_ref().map_or(Ok(()), VersionId::check_generated)?;
             if !options.conditions.is_empty() {
                 let found = state.object(key, options.version.as_ref());
                 if !options.conditions.check_delete(found.map(|object| object.info.etag.clone()))? {

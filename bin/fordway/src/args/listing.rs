@@ -4,7 +4,7 @@
 use clap::{ArgAction, Args, ValueEnum};
 use fordway_store::VersionId;
 
-use super::version_id;
+use super::{AwsOptions, version_id};
 
 /// Options of `ls`. As with the system's `ls`, `-h` does not print help.
 #[derive(Debug, Args)]
@@ -37,6 +37,9 @@ pub struct LsArgs {
     /// Treat * and ? in the address as literal characters
     #[arg(long)]
     pub raw: bool,
+    /// Options of `aws s3` that have no effect here, or are refused
+    #[command(flatten)]
+    pub aws: AwsOptions,
 }
 
 /// Options of `stat`.

@@ -2,6 +2,7 @@
 //! definition.
 
 mod admin;
+mod aws;
 mod listing;
 mod metadata;
 mod policy;
@@ -12,6 +13,7 @@ pub(crate) use admin::{
     AdminAclArgs, AdminArgs, AdminGetArgs, AdminRmArgs, AdminSetArgs, AdminShowArgs, AdminSubcommand,
     AdminUsersArgs, BucketSettingArg,
 };
+pub(crate) use aws::AwsOptions;
 pub(crate) use fordway_command::args::{
     DurabilityArg, ETagArg, GlobalArgs, ReplicaArgs, VectorReadArgs, byte_range,
 };
@@ -32,6 +34,7 @@ use std::ffi::OsString;
 
 use clap::{Args, Parser, Subcommand};
 use fordway_client::s3::S3Credentials;
+use fordway_command::external::PYTHON_COMMANDS;
 use fordway_command::version::long_version;
 use fordway_http::TlsRoots;
 use fordway_lanes::LaneConfigOverrides;
@@ -41,7 +44,7 @@ use fordway_store::VersionId;
 #[derive(Debug, Parser)]
 #[command(name = "fordway", version, long_version = long_version(FEATURES), propagate_version = true, max_term_width = 100)]
 #[command(about = "Work with S3 objects in a local directory or on an S3 service")]
-#[command(after_help = AFTER_HELP)]
+#[command(after_help = after_help())]
 pub struct CommandLine {
     /// Options of every command.
     #[command(flatten)]
@@ -82,6 +85,12 @@ const FEATURES: &[&str] = &[
     #[cfg(feature = "http3")]
     "http3",
 ];
+
+/// Returns the text after the help: the commands of the Python package, and facts about all commands.
+fn after_help() -> String {
+    let rows = PYTHON_COMMANDS.iter().map(|(name, about)| format!("  {name:<11}  {about}\n"));
+    format!("Python package:\n{}\n{AFTER_HELP}", rows.collect::<String>())
+}
 
 const AFTER_HELP: &str = "\
 Addresses are s3://BUCKET/KEY, local paths, http(s):// or dav(s):// URLs, or - for standard input and output. Quote wildcards ('s3://b/logs/*.gz'): fordway expands them itself, and * also matches slashes.

@@ -11,7 +11,7 @@ use clap::{
 use fordway_store::{ByteRange, ChecksumAlgorithm, VersionId};
 use fordway_wire::size_text::parse_bytes;
 
-use super::{MetadataArgs, ReplicaArgs, VectorReadArgs, byte_range, version_id};
+use super::{AwsOptions, MetadataArgs, ReplicaArgs, VectorReadArgs, byte_range, version_id};
 use crate::wildcard::{FilterAction, FilterRules, WildcardPattern};
 
 /// Options of `cp`.
@@ -185,6 +185,9 @@ pub struct TransferArgs {
     /// The metadata of the objects written
     #[command(flatten)]
     pub object: MetadataArgs,
+    /// Options of `aws s3` that have no effect here, or are refused
+    #[command(flatten)]
+    pub aws: AwsOptions,
 }
 
 impl TransferArgs {
@@ -199,7 +202,7 @@ impl TransferArgs {
 #[command(after_help = "Examples:
   fordway cat s3://data/notes.txt
   fordway cat s3://data/run.h5 --range 0-511 | xxd
-  fordway cat s3://data/notes.txt --version-id 3sL4kqtJlcpXroDTDmJ
+  fordway cat s3://data/notes.txt --version-id 18a3b2c4d5e6f708.0123456789abcdef
   fordway cat 's3://data/logs/*.gz' | zcat
   fordway cat --metalink events.meta4 | sha256sum")]
 pub struct CatArgs {
@@ -230,7 +233,7 @@ pub struct CatArgs {
   fordway rm 's3://data/logs/2023-*' --dry-run
   fordway rm davs://host.example/old --recursive
   fordway rm s3://data/old --recursive --exclude '*.keep'
-  fordway rm s3://data/run.h5 --version-id 3sL4kqtJlcpXroDTDmJ
+  fordway rm s3://data/run.h5 --version-id 18a3b2c4d5e6f708.0123456789abcdef
 
 Removing an object that does not exist succeeds. In a bucket with versioning enabled, the command adds a delete \
 marker and keeps the object as a noncurrent version. With --version-id, the command removes a version or a delete \
@@ -258,6 +261,9 @@ pub struct RmArgs {
     /// Number of batches of up to 1,000 objects to remove in parallel, from 1 to 1024
     #[arg(long, short, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub jobs: u16,
+    /// Options of `aws s3` that have no effect here, or are refused
+    #[command(flatten)]
+    pub aws: AwsOptions,
 }
 
 fn part_size(text: &str) -> Result<u64, String> {

@@ -86,6 +86,7 @@ pub(super) fn run(args: &LsArgs, context: &CommandContext) -> Result<CommandExit
                 false => lister.bucket(&bucket, &key, args).map(|()| asked)?,
             }
         }
+        place @ StorageAddress::Local(_) if is_missing(&place) => return Err(forgotten_scheme(&place)),
         StorageAddress::Local(path) => lister.directory(&path, args.recursive).map(|()| false)?,
         stdio @ StorageAddress::Stdio => stdio.into_s3().map(|_| false)?,
     };
@@ -94,6 +95,16 @@ pub(super) fn run(args: &LsArgs, context: &CommandContext) -> Result<CommandExit
     }
     // As with `aws`, a prefix without any objects is a failure, but an empty bucket is not.
     Ok(if asked_for_something && lister.lines == 0 { CommandExit::Failure } else { CommandExit::Ok })
+}
+
+/// Returns whether there is no such local path, and the user may have meant a bucket.
+fn is_missing(place: &StorageAddress) -> bool {
+    place.as_bucket().is_some_and(|path| Path::new(path).symlink_metadata().is_err())
+}
+
+fn forgotten_scheme(place: &StorageAddress) -> Error {
+    let why = format!("there is no file or directory {place}; for a bucket, write s3://{place}");
+    Error::new(ErrorKind::NoSuchBucket, why)
 }
 
 impl ListingPrinter<'_> {

@@ -11,6 +11,7 @@ mod env_file;
 mod events;
 mod lifecycle;
 mod ls;
+mod manual;
 mod metalink;
 mod overlap;
 mod policy;
@@ -23,16 +24,15 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
-use clap::CommandFactory;
 use fordway_command::program::finish;
-use fordway_command::{CommandContext, CommandExit, StorageAddress, external, file_error, manual};
+use fordway_command::{CommandContext, CommandExit, StorageAddress, external, file_error};
 use fordway_http::TlsRoots;
 use fordway_http::vector::SessionOptions;
 use fordway_lanes::LaneConfigOverrides;
 use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, ListQuery, Result};
 
 use super::transfer::plan::{self, SyncItemIterator};
-use crate::args::{BuiltinCommand, CommandLine, CompletionsArgs, ManArgs};
+use crate::args::{BuiltinCommand, CommandLine};
 use crate::wildcard::{FilterRules, WildcardPattern, directory, has_wildcard, literal_prefix};
 
 /// Runs the command of a parsed command line. Reports all errors before it returns.
@@ -79,8 +79,8 @@ fn dispatch(
         BuiltinCommand::Gc(args) => care::gc(&args, context),
         BuiltinCommand::Lifecycle(args) => lifecycle::run(&args, context),
         BuiltinCommand::Fsck(args) => care::fsck(&args, context),
-        BuiltinCommand::Completions(args) => completions(&args, context),
-        BuiltinCommand::Man(args) => man(&args, context),
+        BuiltinCommand::Completions(args) => manual::completions(&args, context),
+        BuiltinCommand::Man(args) => manual::man(&args, context),
         BuiltinCommand::External(words) => external::run(&words),
     }
 }
@@ -319,21 +319,4 @@ fn lab_output(words: &[&str]) -> Vec<u8> {
 
 fn program() -> PathBuf {
     external::beside(PROGRAM).unwrap_or_else(|| PathBuf::from(PROGRAM))
-}
-
-fn completions(args: &CompletionsArgs, context: &CommandContext) -> Result<CommandExit> {
-    context.output.data(&manual::completions(args.shell, CommandLine::command(), "fordway"))?;
-    context.output.data(&lab_output(&["completions", &args.shell.to_string()]))?;
-    Ok(CommandExit::Ok)
-}
-
-fn man(args: &ManArgs, context: &CommandContext) -> Result<CommandExit> {
-    match &args.out {
-        None => context.output.data(&manual::front_page(CommandLine::command())?)?,
-        Some(directory) => {
-            manual::write_pages(CommandLine::command(), directory)?;
-            lab_output(&["man", "--out", &directory.to_string_lossy()]);
-        }
-    }
-    Ok(CommandExit::Ok)
 }

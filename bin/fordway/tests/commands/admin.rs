@@ -189,7 +189,7 @@ fn one_failing_setting_does_not_hide_the_others() {
     for (kind, exit, words) in [
         (ErrorKind::NotImplemented, CommandExit::Ok, "not supported by the endpoint"),
         (ErrorKind::MethodNotAllowed, CommandExit::Ok, "not supported by the endpoint"),
-        (ErrorKind::AccessDenied, CommandExit::Denied, "unknown"),
+        (ErrorKind::AccessDenied, CommandExit::Denied, "not permitted"),
     ] {
         let rig = Rig::over(|inner| Arc::new(FaultyStore { inner, fault: Fault::Fails("cors", kind) }));
         set(&rig, "tags", r#"{"TagSet": []}"#).ok();
@@ -199,6 +199,12 @@ fn one_failing_setting_does_not_hide_the_others() {
         let record = rig.run(&["admin", "show", "s3://bkt", "--json"]).ended(exit).stdout;
         assert!(!record.contains("cors") && record.contains("TagSet"), "{record}");
     }
+    // One cause is reported once, although it concerns all settings.
+    let fault = Fault::Fails("", ErrorKind::AccessDenied);
+    let rig = Rig::over(|inner| Arc::new(FaultyStore { inner, fault }));
+    let ran = rig.run(&["admin", "show", "s3://bkt"]).ended(CommandExit::Denied);
+    assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
+    assert_eq!(ran.stdout.matches("not permitted").count(), 9, "{}", ran.stdout);
     let fault = Fault::Fails("cors", ErrorKind::MethodNotAllowed);
     let rig = Rig::over(|inner| Arc::new(FaultyStore { inner, fault }));
     let ran = rig.run(&["admin", "get", "cors", "s3://bkt"]).ended(CommandExit::Failure);

@@ -113,6 +113,9 @@ fn usage_errors_say_what_is_wanted() {
             "only the storage class STANDARD is supported",
         ),
         (&["sync", "d", "s3://b/k", "--acl", "public-read"], "only `private` is supported"),
+        (&["sync", "d", "s3://b/k", "--sse", "AES256"], "encryption by the server is not supported"),
+        (&["cp", "--debug", "f", "s3://b/k"], "FORDWAY_LOG=debug"),
+        (&["ls", "s3://b", "--output", "json"], "use --json"),
         (&["read", "s3://b/k"], "<--ranges <FILE>|--sequential <SIZE>>"),
         (&["read", "s3://b/k", "--sequential", "0"], "a block must have at least one byte"),
     ];
@@ -166,6 +169,50 @@ fn completions_know_the_commands() {
     }
 }
 
+/// In bash, fordway completes the options of the measuring commands, and the names of the commands in the Python
+/// package.
+#[test]
+fn completions_include_other_programs() {
+    let completed = |words: &[&str]| {
+        let (last, before) = (words[words.len() - 1], words[words.len() - 2]);
+        let script = format!(
+            "source <(\"$0\" completions bash); COMP_WORDS=({}); COMP_CWORD={}; \
+             _fordway_or_lab fordway '{last}' '{before}'; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+            words.join(" "),
+            words.len() - 1
+        );
+        let ran = Command::new("bash").args(["-c", &script, env!("CARGO_BIN_EXE_fordway")]).output().unwrap();
+        text(&ran.stdout)
+    };
+    let options = completed(&["fordway", "--endpoint", "x", "--json", "compare", "--ro"]);
+    assert_eq!(options, "--root\n--rounds\n");
+    assert!(completed(&["fordway", "bench", "re"]).contains("rest\n"));
+    assert_eq!(completed(&["fordway", "mo"]), "model\n");
+    assert!(completed(&["fordway", "cp", "--mul"]).contains("--multipart-threshold"));
+    for (name, _) in fordway_command::external::PYTHON_COMMANDS {
+        for shell in ["zsh", "fish"] {
+            let script = text(&fordway(&["completions", shell], "").stdout);
+            assert!(
+                script.contains(&format!("{name}:")) || script.contains(&format!("-a \"{name}\"")),
+                "{name}"
+            );
+        }
+    }
+}
+
+#[test]
+fn help_is_that_of_the_program() {
+    let dir = tempfile::tempdir().unwrap();
+    let overview = text(&fordway(&["--help"], "").stdout);
+    assert!(overview.contains("\nPython package:\n  run "), "{overview}");
+    for name in ["run", "report", "model", "diff"] {
+        assert!(overview.contains(&format!("\n  {name} ")), "{overview}");
+        script(&dir.path().join(format!("fordway-{name}")), &format!("echo \"{name} $*\""));
+        let ran = fordway(&["help", name], dir.path());
+        assert_eq!(text(&ran.stdout), format!("{name} --help\n"), "{}", text(&ran.stderr));
+    }
+}
+
 #[test]
 fn manual_pages() {
     let front = fordway(&["man"], "");
@@ -176,7 +223,11 @@ fn manual_pages() {
     assert!(ran.status.success(), "{}", text(&ran.stderr));
     for command in COMMANDS {
         let page = std::fs::read_to_string(out.join(format!("fordway-{command}.1"))).unwrap();
-        assert!(page.contains("Examples:"), "{command}");
+        // Only fordway-lab knows the options of its commands.
+        let refers = page.contains(&format!("\\fBfordway\\-lab\\-{command}\\fR(1)"));
+        assert_eq!(refers, command == "doctor", "{command}");
+        assert!(refers != page.contains("Examples:"), "{command}");
+        assert!(!refers || !page.contains("GLOBAL OPTIONS"), "{command}");
     }
     assert!(std::fs::read_to_string(out.join("fordway.1")).unwrap().contains(".TH fordway 1"));
 }

@@ -77,7 +77,7 @@ fn all_headers_can_be_set_and_copies_keep_the_others() {
     };
     let headers =
         ["--cache-control", "no-cache", "--content-disposition", "attachment", "--content-language", "de"];
-    let defaults = ["--storage-class", "STANDARD", "--acl", "private"];
+    let defaults = ["--storage-class", "STANDARD", "--acl", "private", "--page-size", "9"];
     let more = ["--content-encoding", "gzip", "--expires", "2030-01-31T12:00:00Z", "--metadata", "a=1,b=2"];
     rig.run(&[&["cp", "DIR/a.json", "s3://bkt/a"][..], &headers, &more, &defaults].concat()).ok();
     let first = Metadata {

@@ -71,10 +71,16 @@ fn addresses_that_are_nearly_right_are_shown_right() {
         "{}",
         ran.stderr
     );
+    for command in ["cat", "rm", "mb"] {
+        let ran = rig.run(&[command, "bucket-a"]).ended(CommandExit::Usage);
+        assert!(ran.stderr.contains("; write s3://bucket-a"), "{}", ran.stderr);
+    }
+    let ran = rig.run(&["ls", "no-such-bucket"]).ended(CommandExit::NotFound);
+    assert!(ran.stderr.ends_with("; for a bucket, write s3://no-such-bucket\n"), "{}", ran.stderr);
     let ran = rig.run(&["tag", "p/a"]).ended(CommandExit::Usage);
     assert!(ran.stderr.contains("p/a is not of the form s3://BUCKET/KEY"), "{}", ran.stderr);
     let ran = rig.run(&["mb", "bkt"]).ended(CommandExit::Usage);
-    assert!(ran.stderr.ends_with("bkt is not of the form s3://BUCKET\n"), "{}", ran.stderr);
+    assert!(ran.stderr.ends_with("bkt is not of the form s3://BUCKET; write s3://bkt\n"), "{}", ran.stderr);
 }
 
 #[test]

@@ -160,6 +160,10 @@ pub fn a_legal_hold_protects(store: &dyn Store) {
     let second = put_with(store, &b, "k", &PutOptions::default());
     assert_eq!(lock_of(store, &b, "k", &first), lock);
     assert_kind(remove(store, &b, "k", &first, true), ErrorKind::AccessDenied);
+    let none = fordway_store::VersionId::new("None").unwrap();
+    assert_kind(store.set_legal_hold(&b, &key("k"), Some(&none), false), ErrorKind::NoSuchVersion);
+    let released = store.set_retention(&b, &key("k"), Some(&none), None, false);
+    assert_kind(released, ErrorKind::NoSuchVersion);
     store.set_legal_hold(&b, &key("k"), Some(&first), false).unwrap();
     assert_eq!(lock_of(store, &b, "k", &first).legal_hold, Some(false));
     remove(store, &b, "k", &first, false).unwrap();

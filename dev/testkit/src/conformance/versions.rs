@@ -2,7 +2,7 @@
 
 use fordway_store::{
     Bucket, ChecksumAlgorithm, ChecksumType, Conditions, CopyOptions, DeleteOptions, DeleteResult, ErrorKind,
-    ExpectedContent, GetOptions, PutOptions, Result, Store, VersionId, VersionListing, VersionSummary,
+    ExpectedContent, GetOptions, PutOptions, Result, Store, Tags, VersionId, VersionListing, VersionSummary,
     VersioningState, VersionsQuery,
 };
 
@@ -304,6 +304,37 @@ pub fn unknown_versions_are_named(store: &dyn Store) {
         assert_kind(copied, ErrorKind::NoSuchVersion);
     }
     assert_kind(get(store, &b, "copy"), ErrorKind::NoSuchKey);
+}
+
+/// A text that is not a version ID, such as the `None` of a script, is refused by every operation. A delete of a
+/// version that does not exist succeeds, so without this check it would report that it removed something.
+pub fn a_malformed_id_is_refused(store: &dyn Store) {
+    let b = bucket(store);
+    let none = VersionId::new("None").unwrap();
+    let refused = |b: &Bucket| {
+        for name in ["k", "none"] {
+            assert_kind(get_version(store, b, name, &none), ErrorKind::NoSuchVersion);
+            assert_kind(
+                store.head(b, &key(name), &GetOptions::version(none.clone())),
+                ErrorKind::NoSuchVersion,
+            );
+            assert_kind(store.tags(b, &key(name), Some(&none)), ErrorKind::NoSuchVersion);
+            let tagged = store.set_tags(b, &key(name), Some(&none), &Tags::new());
+            assert_kind(tagged, ErrorKind::NoSuchVersion);
+            let options = DeleteOptions { version: Some(none.clone()), ..Default::default() };
+            assert_kind(store.delete(b, &key(name), &options), ErrorKind::NoSuchVersion);
+            let options = CopyOptions { source_version: Some(none.clone()), ..Default::default() };
+            let copied = store.copy((b, &key(name)), b, &key("copy"), &options);
+            assert_kind(copied, ErrorKind::NoSuchVersion);
+        }
+    };
+    put(store, &b, "k", b"x");
+    refused(&b);
+    store.set_versioning(&b, VersioningState::Enabled).unwrap();
+    refused(&b);
+    put_version(store, &b, "k", b"y");
+    refused(&b);
+    assert_eq!(all_versions(store, &b).len(), 2);
 }
 
 /// A bucket is not empty while it has versions or delete markers.

@@ -9,6 +9,7 @@ use fordway_store::{
 use fordway_wire::s3_xml::{DeleteFailure, DeleteObjectsResult, XmlElement};
 use fordway_wire::{s3_error, s3_xml};
 
+use crate::s3::failure::own_words;
 use crate::s3::headers::{OF_OBJECT, add_bypass, add_conditions, version};
 use crate::s3::request::S3Call;
 use crate::s3::session::S3Session;
@@ -122,7 +123,11 @@ fn unmentioned(stray: &DeleteFailure) -> Error {
 
 fn explained(failure: &DeleteFailure) -> Error {
     let kind = s3_error::from_s3(400, &failure.code);
-    Error::new(kind, format!("{} ({})", failure.message, failure.code)).with_s3_code(&failure.code)
+    let detail = match own_words(&failure.message, kind) {
+        "" => failure.code.clone(),
+        words => format!("{words} ({})", failure.code),
+    };
+    Error::new(kind, detail).with_s3_code(&failure.code)
 }
 
 /// The kind of document that S3 removes when an empty one is put; S3 has no other operation for this purpose.
@@ -164,4 +169,26 @@ pub(super) fn delete_document(session: &S3Session, bucket: &Bucket, kind: &Bucke
 
 fn not_text() -> Error {
     Error::new(ErrorKind::InvalidArgument, "a document that is sent over HTTP must be UTF-8")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_of_a_gateway_is_not_repeated() {
+        let failed = |code: &str, message: &str| {
+            let (key, code, message) = ("k".to_owned(), code.to_owned(), message.to_owned());
+            explained(&DeleteFailure { key, code, message }).to_string()
+        };
+        let advice = ErrorKind::AccessDenied.advice();
+        assert_eq!(
+            failed("AccessDenied", &format!("s3://b/k: permission denied; {advice}")),
+            format!("access denied: permission denied (AccessDenied); {advice}")
+        );
+        assert_eq!(
+            failed("AccessDenied", "s3://b/k: the version is retained; wait until its date"),
+            "access denied: the version is retained; wait until its date (AccessDenied)"
+        );
+    }
 }

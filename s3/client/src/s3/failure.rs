@@ -82,7 +82,7 @@ pub(super) fn of_answer(
 pub(super) fn of_status(status: u16, document: &[u8], call: &S3Call, config: &S3Config) -> Error {
     let said = error_document(document).ok().flatten().unwrap_or_default();
     let kind = kind_of(status, &said, call);
-    let mut detail = sentence(status, &said, kind);
+    let mut detail = advised_sentence(status, &said, kind);
     add_credentials(&mut detail, status, config);
     with_code(Error::new(kind, detail), status, &said)
 }
@@ -116,7 +116,7 @@ fn kind_of(status: u16, said: &ErrorDocument, call: &S3Call) -> ErrorKind {
     if is_elsewhere(status, said) {
         return ErrorKind::InvalidArgument;
     }
-    if status == 400 && call.names("versionId") && says_no_version(said) {
+    if status == 400 && call.selects_version() && says_no_version(said) {
         return ErrorKind::NoSuchVersion;
     }
     // For the following errors, AWS's message is more precise than its code.
@@ -150,9 +150,10 @@ fn copies_marker(said: &ErrorDocument) -> bool {
 }
 
 /// Returns whether the error means that the service never generates version IDs in the form of the requested one. Also
-/// returns true if the response has no error code, like every response to HEAD.
+/// returns true if the response has no message, like every response to HEAD, and no more specific code.
 fn says_no_version(said: &ErrorDocument) -> bool {
-    said.code.is_empty() || said.message.starts_with("Invalid version id")
+    let says_nothing = said.message.is_empty() && matches!(said.code.as_str(), "" | "InvalidArgument");
+    says_nothing || said.message.starts_with("Invalid version id")
 }
 
 /// Returns whether the error code of a 404 contains no more information than the status, which then means that the
@@ -173,7 +174,7 @@ fn detail(
     config: &S3Config,
     sent: SystemTime,
 ) -> String {
-    let mut detail = sentence(response.status(), said, kind);
+    let mut detail = advised_sentence(response.status(), said, kind);
     if is_elsewhere(response.status(), said) {
         detail.push_str(&direction(response, said, config));
     }
@@ -213,6 +214,21 @@ fn direction(response: &HttpResponse, said: &ErrorDocument, config: &S3Config) -
     }
 }
 
+/// Like [`sentence`]; for refusals, also adds advice, unless the server's message contains some. Facts about the request
+/// follow these sentences, so the error itself would no longer add advice.
+fn advised_sentence(status: u16, said: &ErrorDocument, kind: ErrorKind) -> String {
+    let sentence = sentence(status, said, kind);
+    let general = match kind {
+        // Without the server's own words, nothing is known about files.
+        ErrorKind::AccessDenied if !said.message.ends_with(kind.advice()) => {
+            "check the permissions of the access key"
+        }
+        kind => kind.advice(),
+    };
+    let is_complete = general.is_empty() || sentence.contains("; ") || !matches!(status, 401 | 403);
+    if is_complete { sentence } else { format!("{sentence}; {general}") }
+}
+
 /// Returns the status with the server's message, code and request ID, or only the status if there is no message.
 fn sentence(status: u16, said: &ErrorDocument, kind: ErrorKind) -> String {
     let id = match said.request_id.as_str() {
@@ -227,14 +243,18 @@ fn sentence(status: u16, said: &ErrorDocument, kind: ErrorKind) -> String {
 }
 
 /// Returns the part of a server's message that our own error does not already contain. A message from our gateway
-/// begins with the object's address and ends with advice. Our own error also contains the address and the advice.
-/// Returns an empty string if only the name of the error kind remains.
-fn own_words(message: &str, kind: ErrorKind) -> &str {
+/// begins with the object's address and ends with advice. Our own error also contains the address, and the advice
+/// unless it is specific to the cause. Returns an empty string if only the name of the error kind remains.
+pub(super) fn own_words(message: &str, kind: ErrorKind) -> &str {
     let ending = match kind.advice() {
         "" => String::new(),
         advice => format!("; {advice}"),
     };
-    let Some(words) = message.strip_suffix(&ending) else { return message };
+    let words = match message.strip_suffix(&ending) {
+        Some(words) => words,
+        None if message.contains("; ") => message,
+        None => return message,
+    };
     let words = match words.strip_prefix("s3://").and_then(|rest| rest.split_once(": ")) {
         Some((_, words)) => words,
         None => words,
@@ -262,6 +282,31 @@ mod tests {
         let whole = said(&format!("s3://b/k: it went away: just now; {advice}"));
         assert_eq!(whole, "it went away: just now (NoSuchKey, HTTP status 404)");
         assert_eq!(said(&format!("gone; {advice}")), "gone (NoSuchKey, HTTP status 404)");
+    }
+
+    #[test]
+    fn a_refusal_has_the_advice_that_fits() {
+        let refused = |message: &str| {
+            let said = ErrorDocument {
+                code: "AccessDenied".to_owned(),
+                message: message.to_owned(),
+                ..ErrorDocument::default()
+            };
+            advised_sentence(403, &said, ErrorKind::AccessDenied)
+        };
+        assert_eq!(
+            refused("s3://b/k: this access key is read-only; use another"),
+            "this access key is read-only; use another (AccessDenied, HTTP status 403)"
+        );
+        assert_eq!(
+            refused("Access Denied."),
+            "Access Denied (AccessDenied, HTTP status 403); check the permissions of the access key"
+        );
+        let files = ErrorKind::AccessDenied.advice();
+        assert_eq!(
+            refused(&format!("s3://b/k: permission denied; {files}")),
+            format!("permission denied (AccessDenied, HTTP status 403); {files}")
+        );
     }
 
     #[test]

@@ -89,6 +89,14 @@ impl<'a> S3Call<'a> {
         self.query.iter().any(|(named, _)| *named == name)
     }
 
+    /// Returns whether the request selects a version of its object, or of the source of a copy.
+    pub(super) fn selects_version(&self) -> bool {
+        let is_of_copy = |(name, value): &(Cow<'_, str>, Cow<'_, str>)| {
+            name == "x-amz-copy-source" && value.contains("?versionId=")
+        };
+        self.names("versionId") || self.headers.iter().any(is_of_copy)
+    }
+
     pub(super) fn header(&mut self, name: impl Into<Cow<'static, str>>, value: impl Into<Cow<'a, str>>) {
         self.headers.push((name.into(), value.into()));
     }

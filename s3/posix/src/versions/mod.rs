@@ -54,6 +54,7 @@ impl StoreRootDirectory {
     ) -> Result<ObjectFile> {
         self.freshen(bucket, key)?;
         let Some(version) = version else { return self.open_object(bucket, key) };
+        version.check_generated()?;
         let mut seen = None;
         for race in 0..MAX_RACES {
             give_way(race);

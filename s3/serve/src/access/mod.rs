@@ -307,7 +307,8 @@ fn refusal(ruling: BucketAccessDecision, user: &User, need: &RequiredPermission<
                  explicit deny in a resource-based policy",
                 user.name, need.bucket
             );
-            S3Failure::aws("AccessDenied", StatusCode::FORBIDDEN, &words, "ask the bucket's owner")
+            let detail = format!("the bucket's policy denies you {action}; ask the bucket's owner");
+            S3Failure::aws("AccessDenied", StatusCode::FORBIDDEN, &words, &detail)
         }
         BucketAccessDecision::Restricted => denied(
             "the bucket's public access block limits its public policy to the bucket's owner; ask the owner",

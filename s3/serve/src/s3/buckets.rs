@@ -167,8 +167,10 @@ fn check_name(bucket: &Bucket) -> OperationResult<()> {
     match name.len() <= NAME_BYTES_MAX && name.bytes().all(is_plain) {
         true => Ok(()),
         false => {
-            let detail =
-                format!("{name:?} is not 3 to {NAME_BYTES_MAX} lower-case letters, digits, dots and hyphens");
+            let detail = format!(
+                "{name:?} is not a name that S3 allows for a new bucket; use 3 to {NAME_BYTES_MAX} lower-case letters, \
+                 digits, dots and hyphens, starting with a letter or digit"
+            );
             Err(Error::new(ErrorKind::InvalidBucketName, detail).into())
         }
     }

@@ -37,7 +37,7 @@ pub(super) fn version(named: Option<&str>) -> OperationResult<Option<VersionId>>
         let detail = "versionId is empty; omit it to select the latest version";
         return Err(Error::new(ErrorKind::InvalidArgument, detail).into());
     }
-    if named.is_some_and(|name| name != VersionId::NULL && name.len() < VERSION_BYTES_MIN) {
+    if named.is_some_and(|name| name != VersionId::NULL && name.len() < VersionId::GENERATED_BYTES_MIN) {
         return Err(S3Failure::argument(
             "Invalid version id specified",
             "versionId",
@@ -46,9 +46,6 @@ pub(super) fn version(named: Option<&str>) -> OperationResult<Option<VersionId>>
     }
     Ok(named.map(VersionId::new).transpose()?)
 }
-
-/// The minimum length of a version ID that a store generates.
-const VERSION_BYTES_MIN: usize = 24;
 
 /// Converts a version ID to the text in a response.
 pub(super) fn version_name(version: Option<VersionId>) -> Option<String> {

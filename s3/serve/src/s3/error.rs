@@ -180,9 +180,6 @@ pub(super) fn wrong_sha256() -> S3Failure {
     S3Failure::new("XAmzContentSHA256Mismatch", StatusCode::BAD_REQUEST, message)
 }
 
-/// AWS's message for an operation that is not implemented.
-const NOT_IMPLEMENTED: &str = "A header you provided implies functionality that is not implemented.";
-
 /// Returns the error for an unsupported operation. `has_document` is true if the request has a body.
 pub(super) fn refusal(
     store: &dyn Store,
@@ -197,8 +194,10 @@ pub(super) fn refusal(
     match checked {
         Err(failure) => failure,
         Ok(()) => {
-            let detail = format!("{operation} is not supported");
-            S3Failure::aws("NotImplemented", StatusCode::NOT_IMPLEMENTED, NOT_IMPLEMENTED, &detail)
+            // AWS's message speaks of a header, which the request need not have. `aws` and boto3 show only the message,
+            // so it names the operation.
+            let message = format!("{operation} is not supported");
+            S3Failure::new("NotImplemented", StatusCode::NOT_IMPLEMENTED, message)
         }
     }
 }

@@ -18,6 +18,9 @@ use fordway_sys::{Errno, ImpersonatedUser};
 use crate::users::file::UserEntry;
 use crate::users::{AnonymousUser, StoreOpenFunction};
 
+/// The advice to users whose access key lacks a permission.
+const OTHER_KEY: &str = "use another key, or ask the gateway's operator";
+
 /// The limits that the users file sets for a user or a role, apart from the kernel's permissions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct AccessLimits {
@@ -40,7 +43,7 @@ impl AccessLimits {
         match self.allows(bucket) {
             true => Ok(()),
             false => {
-                let why = format!("this access key may not access the bucket {bucket}");
+                let why = format!("this access key may not access the bucket {bucket}; {OTHER_KEY}");
                 Err(Error::new(ErrorKind::AccessDenied, why))
             }
         }
@@ -65,7 +68,9 @@ impl AccessLimits {
         match self.prefixes {
             None => Ok(()),
             Some(_) => {
-                let why = "this access key may change keys below its prefixes, but not buckets";
+                let why = format!(
+                    "this access key may change keys below its prefixes, but not buckets; {OTHER_KEY}"
+                );
                 Err(Error::new(ErrorKind::AccessDenied, why))
             }
         }
@@ -75,7 +80,10 @@ impl AccessLimits {
     pub(super) fn admit_change(&self) -> Result<()> {
         match self.read_only {
             false => Ok(()),
-            true => Err(Error::new(ErrorKind::AccessDenied, "this access key is read-only")),
+            true => {
+                let why = format!("this access key is read-only; {OTHER_KEY}");
+                Err(Error::new(ErrorKind::AccessDenied, why))
+            }
         }
     }
 }

@@ -501,7 +501,9 @@ impl Users {
         }
         let by_key = self.by_key.read().unwrap_or_else(PoisonError::into_inner);
         let only = by_key.values().next().map(|user| user.store.clone());
-        only.ok_or_else(|| Error::new(ErrorKind::AccessDenied, "nobody may call this gateway"))
+        only.ok_or_else(|| {
+            Error::new(ErrorKind::AccessDenied, "nobody may call this gateway; add a user to its users file")
+        })
     }
 
     /// Returns the file server of the whole root or of `bucket`, if there is one. Cost: no system call.

@@ -1,11 +1,12 @@
 //! `admin show`: shows all settings of a bucket, each in a few words.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use clap::ValueEnum;
 use fordway_command::{CommandContext, CommandExit, StorageAddress, shown_name};
 use fordway_policy::Policy;
-use fordway_store::{Bucket, ErrorKind, Result, VersioningState};
+use fordway_store::{Bucket, Error, ErrorKind, Result, VersioningState};
 use fordway_wire::s3_xml::XmlElement;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -47,6 +48,9 @@ struct RenderedSettings {
     values: Map<String, Value>,
     #[serde(skip)]
     rows: Vec<(&'static str, String)>,
+    /// The causes of the refusals that were reported.
+    #[serde(skip)]
+    denials: BTreeSet<String>,
 }
 
 impl RenderedSettings {
@@ -66,7 +70,11 @@ impl RenderedSettings {
                 words
             }
             Err(error) if is_unsupported(&error) => "not supported by the endpoint".to_owned(),
-            Err(error) if matches!(error.kind(), ErrorKind::AccessDenied | ErrorKind::BadResponse) => {
+            Err(error) if error.kind() == ErrorKind::AccessDenied => {
+                exit = self.report_denial(error, context)?;
+                "not permitted".to_owned()
+            }
+            Err(error) if error.kind() == ErrorKind::BadResponse => {
                 exit = report(context, error)?;
                 "unknown".to_owned()
             }
@@ -78,6 +86,17 @@ impl RenderedSettings {
         };
         self.rows.push((name, words));
         Ok(exit)
+    }
+
+    /// Reports a refusal, unless one with the same cause was reported before. A service refuses all settings of a
+    /// forbidden bucket, in texts that differ in the ID of the request.
+    fn report_denial(&mut self, error: Error, context: &CommandContext) -> Result<CommandExit> {
+        let cause = error.s3_code().unwrap_or_else(|| error.detail()).to_owned();
+        let exit = CommandExit::of(&error);
+        match self.denials.insert(cause) {
+            true => report(context, error),
+            false => Ok(exit),
+        }
     }
 }
 

@@ -17,9 +17,9 @@ use std::sync::Arc;
 use fordway_policy::Policy;
 use fordway_store::{Bucket, BucketDocumentKind, Error, ErrorKind, Result, Store};
 use fordway_wire::s3_error::from_s3;
-use fordway_wire::s3_xml::without_cdata;
+use fordway_wire::s3_xml::{XmlElement, without_cdata};
 use http::{HeaderValue, StatusCode, header};
-use s3s::xml::{Deserialize, Deserializer, Serialize, Serializer};
+use s3s::xml::{DeError, Deserialize, Deserializer, Serialize, Serializer};
 use s3s::{Body, S3Request, S3Response};
 
 use crate::access::{POLICY, forget_rules};
@@ -229,8 +229,39 @@ pub(crate) fn read<T: for<'xml> Deserialize<'xml>>(document: &[u8]) -> Operation
     let mut input = Deserializer::new(&document);
     let read = T::deserialize(&mut input).and_then(|value| input.expect_eof().map(|()| value));
     read.map_err(|error| {
-        malformed(format!("S3 does not accept this document here: {error}; check its elements"))
+        // The deserializer does not say which element is missing.
+        let missing = matches!(error, DeError::MissingField).then(|| missing_element(&document)).flatten();
+        let why = missing.unwrap_or_else(|| format!("{error}; check its elements"));
+        malformed(format!("S3 does not accept this document here: {why}"))
     })
+}
+
+/// The elements that S3 requires: the path of the parent, and the name of the element.
+const REQUIRED: [(&str, &str); 8] = [
+    ("CORSConfiguration", "CORSRule"),
+    ("CORSConfiguration/CORSRule", "AllowedMethod"),
+    ("CORSConfiguration/CORSRule", "AllowedOrigin"),
+    ("OwnershipControls", "Rule"),
+    ("OwnershipControls/Rule", "ObjectOwnership"),
+    ("Tagging", "TagSet"),
+    ("Tagging/TagSet/Tag", "Key"),
+    ("Tagging/TagSet/Tag", "Value"),
+];
+
+/// Returns a sentence about the first element in [`REQUIRED`] that is missing in a document; `None` if none is.
+fn missing_element(document: &[u8]) -> Option<String> {
+    let root = XmlElement::read(document).ok()?;
+    let is_lacking = |(path, name): &&(&str, &str)| {
+        let mut steps = path.split('/');
+        let mut parents = Vec::from_iter((steps.next() == Some(&*root.name)).then_some(&root));
+        for step in steps {
+            parents = parents.iter().flat_map(|it| &it.children).filter(|it| it.name == step).collect();
+        }
+        parents.iter().any(|parent| parent.child(name).is_none())
+    };
+    let (path, name) = REQUIRED.iter().find(is_lacking)?;
+    let parent = path.rsplit('/').next().unwrap_or(path);
+    Some(format!("{parent} has no {name}; add one"))
 }
 
 /// Serializes a document.
@@ -275,6 +306,24 @@ mod tests {
             let error = check(kind, document).unwrap_err();
             assert_eq!(error.kind(), why, "{kind}: {error}");
             assert!(!error.detail().is_empty(), "{kind}: {error}");
+        }
+        for (kind, document, missing) in [
+            ("cors", "<CORSConfiguration/>", "CORSConfiguration has no CORSRule; add one"),
+            (
+                "cors",
+                "<CORSConfiguration><CORSRule><AllowedMethod>GET</AllowedMethod></CORSRule></CORSConfiguration>",
+                "CORSRule has no AllowedOrigin; add one",
+            ),
+            ("ownership", "<OwnershipControls/>", "OwnershipControls has no Rule; add one"),
+            ("tagging", "<Tagging/>", "Tagging has no TagSet; add one"),
+            (
+                "tagging",
+                "<Tagging><TagSet><Tag><Key>a</Key></Tag></TagSet></Tagging>",
+                "Tag has no Value; add one",
+            ),
+        ] {
+            let error = check(kind, document).unwrap_err();
+            assert!(error.detail().ends_with(missing), "{kind}: {error}");
         }
     }
 }
