@@ -9,14 +9,14 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
     BoxedMetadata, Bucket, ByteRange, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, ErrorKind,
     ExpectedContent, GetOptions, Key, ListQuery, MIN_PART_BYTES, Metadata, MultipartUploadOperations,
-    ObjectRenameOperations, ObjectTagOperations, Objects, PartOptions, PutOptions, RenameOptions, Tags,
-    UploadsQuery,
+    ObjectRenameOperations, ObjectTagOperations, Objects, PartOptions, PartsQuery, PutOptions, RenameOptions,
+    Result, Tags, UploadsQuery,
 };
 use tempfile::TempDir;
 
@@ -214,6 +214,43 @@ fn an_upload_left_closed_is_not_lost() {
     let (upload, _) = start();
     store.abort_upload(&bucket, &key("k"), &upload).unwrap();
     assert!(store.list_uploads(&bucket, &UploadsQuery::default()).unwrap().uploads.is_empty());
+}
+
+/// While a completion runs, the parts are listed, and a further part is refused in such a way that clients send it
+/// again. After the completion has died, the next part reopens the upload.
+#[test]
+fn a_closed_upload_shows_its_parts_and_accepts_parts_once_its_completion_has_died() {
+    let (dir, store, bucket) = open();
+    let upload = store.create_upload(&bucket, &key("k"), &PutOptions::default()).unwrap();
+    let size = MIN_PART_BYTES as usize;
+    let begin = |number| {
+        let options = PartOptions { size_hint: Some(MIN_PART_BYTES), ..Default::default() };
+        store.part_writer(&bucket, &key("k"), &upload, number, &options)
+    };
+    let send = |number: u16| {
+        let mut writer = begin(number)?;
+        writer.write(&vec![number as u8; size])?;
+        Ok(CompletedPart::new(number, writer.commit(&ExpectedContent::default())?.etag))
+    };
+    let first = send(1).unwrap();
+    let mut in_flight = begin(2).unwrap();
+    in_flight.write(&vec![2; size]).unwrap();
+    let at = dir.path().join("root/bucket/.fordway/mpu").join(upload.as_str());
+    let completion = fs::File::options().read(true).write(true).open(at.join("data")).unwrap();
+    fordway_sys::lock_file(&completion, Duration::ZERO).unwrap();
+    fs::rename(at.join("upload"), at.join("closed")).unwrap();
+    let listed = store.list_parts(&bucket, &key("k"), &upload, &PartsQuery::default()).unwrap();
+    assert_eq!(listed.parts.iter().map(|part| part.number).collect::<Vec<_>>(), [1]);
+    let refused: Result<CompletedPart> = send(3);
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::LockTimeout);
+    let refused = in_flight.commit(&ExpectedContent::default()).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::LockTimeout);
+    assert!(at.join("closed").exists() && !at.join("upload").exists());
+    drop(completion);
+    let parts = [first, send(2).unwrap(), send(3).unwrap()];
+    store.complete_upload(&bucket, &key("k"), &upload, &parts, &CompleteOptions::default()).unwrap();
+    assert_eq!(get(&store, &bucket, "k"), Ok([vec![1; size], vec![2; size], vec![3; size]].concat()));
+    assert!(!at.exists());
 }
 
 fn mode(path: &Path, mode: u32) {
