@@ -253,6 +253,31 @@ fn a_closed_upload_shows_its_parts_and_accepts_parts_once_its_completion_has_die
     assert!(!at.exists());
 }
 
+/// Each copy of a part that is sent again replaces the copy before it, also on the disk. The first copy may be within
+/// the future object.
+#[test]
+fn a_part_that_is_sent_again_frees_its_earlier_copy() {
+    for size_hint in [None, Some(MIN_PART_BYTES)] {
+        let (dir, store, bucket) = open();
+        let upload = store.create_upload(&bucket, &key("k"), &PutOptions::default()).unwrap();
+        let options = PartOptions { size_hint, ..Default::default() };
+        let size = MIN_PART_BYTES as usize;
+        let mut last = Vec::new();
+        for value in 0..5 {
+            let mut writer = store.part_writer(&bucket, &key("k"), &upload, 1, &options).unwrap();
+            writer.write(&vec![value; size]).unwrap();
+            let etag = writer.commit(&ExpectedContent::default()).unwrap().etag;
+            last = vec![CompletedPart::new(1, etag)];
+        }
+        let at = dir.path().join("root/bucket/.fordway/mpu").join(upload.as_str());
+        let names = fs::read_dir(&at).unwrap().map(|entry| entry.unwrap().file_name());
+        let copies = names.filter(|name| name.to_str().is_some_and(|name| name.starts_with("00001-"))).count();
+        assert_eq!(copies, 1, "{size_hint:?}");
+        store.complete_upload(&bucket, &key("k"), &upload, &last, &CompleteOptions::default()).unwrap();
+        assert_eq!(get(&store, &bucket, "k"), Ok(vec![4; size]));
+    }
+}
+
 fn mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }

@@ -1,5 +1,6 @@
 //! Completes and aborts uploads.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -351,7 +352,8 @@ impl MultipartUploadManager<'_> {
 
     /// Returns the parts that have arrived, sorted by number, and the names of all files of the upload. On a shared
     /// file system, this node may have cached that a part is missing, or may have cached an earlier version of the
-    /// part. Therefore, if one of the `wanted` parts is not found, all of them are looked up again.
+    /// part, whose file no longer exists. Therefore, if one of the `wanted` parts or the file of a part is not found, all
+    /// of them are looked up again.
     fn parts_among(
         &self,
         bucket: &Bucket,
@@ -362,7 +364,9 @@ impl MultipartUploadManager<'_> {
         let files = UploadDirectory::new(volume, dir);
         let found = files.parts();
         let has_all = |parts: &[ArrivedPart]| CompletedPart::select(wanted, &infos_of(parts)).is_ok();
-        if !self.is_shared(bucket) || found.as_ref().is_ok_and(|(parts, _)| has_all(parts)) {
+        let are_whole =
+            |(parts, names): &(Vec<ArrivedPart>, Vec<String>)| has_all(parts) && have_files(parts, names);
+        if !self.is_shared(bucket) || found.as_ref().is_ok_and(are_whole) {
             return found;
         }
         volume.refresh_dirs(dir);
@@ -427,6 +431,12 @@ impl MultipartUploadManager<'_> {
 
 fn infos_of(parts: &[ArrivedPart]) -> Vec<PartInfo> {
     parts.iter().map(|part| part.info.clone()).collect()
+}
+
+/// Returns whether every part that is in a separate file has this file among `names`.
+fn have_files(parts: &[ArrivedPart], names: &[String]) -> bool {
+    let names: HashSet<&str> = names.iter().map(String::as_str).collect();
+    parts.iter().all(|part| part.file.as_deref().is_none_or(|file| names.contains(file)))
 }
 
 /// Returns whether `data`, which has `size` bytes, consists of exactly these parts. The parts must be numbered from 1

@@ -16,7 +16,8 @@
 //! upload therefore shows whether it was completed: if so, it has no `data`, or has `assembled` but no `whole`.
 //!
 //! A part is written into `data` only once. If a part is sent again, its bytes go to a separate file, so that the bytes
-//! that were acknowledged first are never overwritten.
+//! that were acknowledged first are never overwritten. When the part's record names the new file, the separate file that
+//! the record named before is removed.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -197,7 +198,14 @@ impl PartSink {
         let name = part_name(number);
         let mut staged = StagedFile::at(inner, bucket, in_upload(dir, &name))?;
         staged.write(&text)?;
+        let replaced = UploadDirectory::new(&inner.volume, dir).file_of_part(number);
         staged.publish_private()?;
+        // A completion that began before the new record was in place may need the replaced file. A completion that
+        // begins later reads the new record.
+        if let Some(replaced) = replaced.filter(|_| is_open(&held, sharing)) {
+            // A file that cannot be removed now is removed with the upload.
+            let _ = remove_file(&held, &replaced);
+        }
         Ok(made)
     }
 }
@@ -451,6 +459,13 @@ impl<'u> UploadDirectory<'u> {
         }
         parts.sort_unstable_by_key(|part| part.info.number);
         Ok((parts, names))
+    }
+
+    /// Returns the name of the separate file that holds the bytes of part `number`, if the part has arrived and has such
+    /// a file.
+    fn file_of_part(&self, number: u16) -> Option<String> {
+        let (record, _) = self.record(&part_name(number)).ok()??;
+        record.key.filter(|file| is_file_of_part(file, number))
     }
 
     /// Returns the names of all files of the upload. The caller must have closed the upload, so that the names include
