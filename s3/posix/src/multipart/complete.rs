@@ -93,7 +93,7 @@ impl MultipartUploadManager<'_> {
             Ok(taken) => taken.was_closed,
             Err(error) => error.kind() == ErrorKind::NoSuchUpload,
         };
-        if was_completed && let Some(made) = self.made_before(bucket, key, upload, parts.len())? {
+        if was_completed && let Some(made) = self.made_before(bucket, key, upload, parts)? {
             // The object already exists. Files that cannot be removed are left to `gc`.
             match taken {
                 Ok(taken) => drop(self.end_upload(taken)),
@@ -118,26 +118,24 @@ impl MultipartUploadManager<'_> {
         made
     }
 
-    /// Returns the result of an earlier completion of this upload, if its object is still the object at `key`. A client
-    /// that has not received the response may send the request again. Also records the event again, because the earlier
-    /// completion may have ended before it recorded the event.
+    /// Returns the result of an earlier completion of this upload from `parts`, if its object is still the object at
+    /// `key`. A client that has not received the response may send the request again. Also records the event again,
+    /// because the earlier completion may have ended before it recorded the event.
     fn made_before(
         &self,
         bucket: &Bucket,
         key: &Key,
         upload: &UploadId,
-        part_count: usize,
+        parts: &[CompletedPart],
     ) -> Result<Option<PutResult>> {
         let volume = &self.inner.volume;
         // Another node may have completed the upload.
         let contents = volume.contents(bucket)?;
         volume.refresh(bucket, key, contents)?;
-        let found = volume.find_object(bucket, key)?;
         let is_same = |opened: &ObjectFile| {
-            let record = opened.record();
-            record.made_by.as_ref() == Some(upload) && record.parts.len() == part_count
+            opened.record().made_by.as_ref() == Some(upload) && CompletedPart::make(parts, &opened.etag())
         };
-        let Some(opened) = found.filter(is_same) else { return Ok(None) };
+        let Some(opened) = volume.find_object(bucket, key)?.filter(is_same) else { return Ok(None) };
         let (_, info) = opened.into_info();
         let (etag, checksum, version) = (info.etag, info.checksum, info.version);
         let made = PutResult { etag, modified: info.modified, checksum, version };
