@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use fordway_store::{
     Bucket, CompleteOptions, CompletedPart, Error, ErrorKind, Key, PartInfo, PutResult, Result, UploadId,
+    VersioningState,
 };
 use fordway_sys::{
     Errno, FileSystemSharing, OFlags, links_in, lock_file, look_again, look_up_existing, open_in,
@@ -35,6 +36,9 @@ use crate::write::append_range;
 /// The longest time for which a part of a closed upload waits for the upload's lock. Most completions end sooner, and
 /// the part then gets a definite response.
 const REOPENING: Duration = Duration::from_secs(1);
+
+/// The number of old versions that are examined for the object of a repeated completion.
+const NEWER_VERSIONS_MAX: usize = 16;
 
 /// An upload locked by this process, so that no other process completes or aborts it.
 struct LockedUpload {
@@ -119,7 +123,7 @@ impl MultipartUploadManager<'_> {
     }
 
     /// Returns the result of an earlier completion of this upload from `parts`, if its object is still the object at
-    /// `key`. A client that has not received the response may send the request again. Also records the event again,
+    /// `key`, or one of the key's newest old versions. A client that has not received the response may send the request again. Also records the event again,
     /// because the earlier completion may have ended before it recorded the event.
     fn made_before(
         &self,
@@ -135,7 +139,11 @@ impl MultipartUploadManager<'_> {
         let is_same = |opened: &ObjectFile| {
             opened.record().made_by.as_ref() == Some(upload) && CompletedPart::make(parts, &opened.etag())
         };
-        let Some(opened) = volume.find_object(bucket, key)?.filter(is_same) else { return Ok(None) };
+        let mut found = volume.find_object(bucket, key)?.filter(is_same);
+        if found.is_none() && contents.versioning != VersioningState::Unversioned {
+            found = volume.find_recent_version(bucket, key, NEWER_VERSIONS_MAX, is_same)?;
+        }
+        let Some(opened) = found else { return Ok(None) };
         let (_, info) = opened.into_info();
         let (etag, checksum, version) = (info.etag, info.checksum, info.version);
         let made = PutResult { etag, modified: info.modified, checksum, version };
