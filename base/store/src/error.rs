@@ -66,8 +66,8 @@ kinds! {
     PreconditionFailed = "read the current state, and try again if the change still makes sense";
     /// Another writer changed the same key at the same time.
     ConditionalConflict = "retry";
-    /// The content does not match the MD5 or checksum that the caller stated.
-    BadDigest = "send the data again; it changed in transit";
+    /// The content does not match the MD5 or checksum that the caller, or the description of a file, states.
+    BadDigest = "the data changed in transit, or the digest is of other data: check the digest, and try again";
     /// Fewer (or more) bytes arrived than were announced.
     IncompleteBody = "repeat the transfer";
     /// The object is larger than the store allows.

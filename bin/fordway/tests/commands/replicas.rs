@@ -71,6 +71,18 @@ fn a_copy_that_cannot_be_right_is_none() {
     rig.run(&["cp", "--metalink", "DIR/nothing.meta4", "DIR/copy"]).ended(CommandExit::NotFound);
 }
 
+/// The advice of an error must fit a download, and a replica with another file counts as wrong data.
+#[test]
+fn a_replica_with_another_file_is_wrong_data() {
+    let other = HostileServer::start(content()[..1_000_000].to_vec(), ResponseFaultScript::honest());
+    let flipped = server(ResponseFaultScript::honest().always(ResponseFault::FlippedAt(800_000)));
+    for bad in [&other, &flipped] {
+        let ran = rig(&[bad]).run(&["cp", "--metalink", "DIR/m.meta4", "DIR/copy"]).ended(CommandExit::Corrupt);
+        assert!(!ran.stderr.contains("send the data"), "{}", ran.stderr);
+        assert!(ran.stderr.contains("check the digest"), "{}", ran.stderr);
+    }
+}
+
 #[test]
 fn a_metalink_is_understood_as_what_it_describes() {
     let good = server(ResponseFaultScript::honest());
