@@ -101,7 +101,7 @@ kinds! {
     /// The endpoint cannot be reached, or tells the client to retry later.
     Unavailable = "check that the server runs and the endpoint is right";
     /// Another program held the required lock for longer than the maximum wait; nothing was changed.
-    LockTimeout = "try again; if it keeps failing, see with `lslocks` which process holds a lock in the bucket's .fordway";
+    LockTimeout = "try again; if it keeps failing, see with `lslocks` who holds a lock in the bucket's .fordway";
     /// A deadline passed.
     Timeout = "retry, or raise the time limit";
     /// The peer sent an invalid response.

@@ -338,8 +338,8 @@ pub fn free_bytes(file: impl AsFd) -> Result<u64> {
     fstatvfs(file).map(|stat| stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
-/// Returns the number of free bytes, as [`free_bytes`], that the file system had when `file` had `written` bytes. A write
-/// that failed may have written some of its bytes, and may have allocated blocks for the others.
+/// Returns the number of free bytes, as [`free_bytes`], that the file system had when `file` had `written` bytes. A
+/// write that failed may have written some of its bytes, and may have allocated blocks for the others.
 pub fn free_bytes_before(file: impl AsFd, written: u64) -> Result<u64> {
     let stat = fstat(&file)?;
     let allocated = u64::try_from(stat.st_blocks).unwrap_or_default().saturating_mul(512);

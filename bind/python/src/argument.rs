@@ -31,7 +31,8 @@ impl<'py> FromPyObject<'_, 'py> for ByteCount {
     }
 }
 
-/// The number of a part. Errors: `InvalidArgument` outside 1 to 10,000; `TypeError` for anything that is not an integer.
+/// The number of a part. Errors: `InvalidArgument` outside 1 to 10,000; `TypeError` for anything that is not an
+/// integer.
 #[derive(Clone, Copy)]
 pub(crate) struct PartNumber(pub(crate) u16);
 

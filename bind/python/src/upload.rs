@@ -89,8 +89,8 @@ impl PyUpload {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs `send`, and records whether part `number` is being sent or failed. The type of the number ensures that a part
-    /// that cannot exist is never recorded.
+    /// Runs `send`, and records whether part `number` is being sent or failed. The type of the number ensures that a
+    /// part that cannot exist is never recorded.
     fn noting_part(
         &self,
         PartNumber(number): PartNumber,

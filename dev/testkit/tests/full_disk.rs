@@ -59,7 +59,8 @@ fn fills_up(store: &dyn Store) {
             assert!(error.to_string().contains("bytes were written"), "{error}");
             // The failed write itself used up the rest of the space before it failed.
             let number = |before: &str| -> usize {
-                let found = error.detail().split_once(before).map(|(text, _)| text.rsplit(' ').next().unwrap());
+                let found =
+                    error.detail().split_once(before).map(|(text, _)| text.rsplit(' ').next().unwrap());
                 found.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{error}"))
             };
             let room = number(" bytes were written") + number(" were free");

@@ -13,10 +13,10 @@ use std::time::{Duration, SystemTime};
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
-    BoxedMetadata, Bucket, ByteRange, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, ErrorKind,
-    ExpectedContent, GetOptions, Key, ListQuery, MIN_PART_BYTES, Metadata, MultipartUploadOperations,
-    ObjectRenameOperations, ObjectTagOperations, Objects, PartOptions, PartsQuery, PutOptions, RenameOptions,
-    Result, Tags, UploadsQuery,
+    BoxedMetadata, Bucket, ByteRange, CompleteOptions, CompletedPart, Conditions, CopyOptions, DeleteOptions,
+    ETagPolicy, ErrorKind, ExpectedContent, GetOptions, Key, ListQuery, MIN_PART_BYTES, Metadata,
+    MultipartUploadOperations, ObjectRenameOperations, ObjectTagOperations, Objects, PartOptions, PartsQuery,
+    PutOptions, RenameOptions, Result, Tags, UploadsQuery,
 };
 use tempfile::TempDir;
 
@@ -271,11 +271,45 @@ fn a_part_that_is_sent_again_frees_its_earlier_copy() {
         }
         let at = dir.path().join("root/bucket/.fordway/mpu").join(upload.as_str());
         let names = fs::read_dir(&at).unwrap().map(|entry| entry.unwrap().file_name());
-        let copies = names.filter(|name| name.to_str().is_some_and(|name| name.starts_with("00001-"))).count();
+        let copies =
+            names.filter(|name| name.to_str().is_some_and(|name| name.starts_with("00001-"))).count();
         assert_eq!(copies, 1, "{size_hint:?}");
         store.complete_upload(&bucket, &key("k"), &upload, &last, &CompleteOptions::default()).unwrap();
         assert_eq!(get(&store, &bucket, "k"), Ok(vec![4; size]));
     }
+}
+
+/// A completion reads the record of a part, and then the file that the record names. A part that is sent again in between
+/// must not remove this file.
+#[test]
+fn a_part_that_is_sent_again_takes_no_file_from_a_running_completion() {
+    let (_dir, store, bucket) = open();
+    store.put(&bucket, &key("k"), b"old", &PutOptions::default()).unwrap();
+    // With this policy, the ETag of the part remains the same.
+    let options = PutOptions { etag_policy: Some(ETagPolicy::Md5), ..Default::default() };
+    let upload = store.create_upload(&bucket, &key("k"), &options).unwrap();
+    let send = || {
+        let mut writer = store.part_writer(&bucket, &key("k"), &upload, 1, &PartOptions::default())?;
+        writer.write(b"content")?;
+        writer.commit(&ExpectedContent::default())
+    };
+    let parts = [CompletedPart::new(1, send().unwrap().etag)];
+    let complete = |conditions: Conditions| {
+        let options = CompleteOptions::conditions(conditions);
+        store.complete_upload(&bucket, &key("k"), &upload, &parts, &options)
+    };
+    thread::scope(|scope| {
+        let sender = scope.spawn(|| {
+            let refused = (0..300).filter_map(|_| send().err());
+            refused.for_each(|error| assert_eq!(error.kind(), ErrorKind::LockTimeout, "{error}"));
+        });
+        while !sender.is_finished() {
+            let refused = complete(Conditions::create_only()).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::PreconditionFailed, "{refused}");
+        }
+    });
+    complete(Conditions::default()).unwrap();
+    assert_eq!(get(&store, &bucket, "k"), Ok(b"content".to_vec()));
 }
 
 fn mode(path: &Path, mode: u32) {

@@ -64,8 +64,7 @@ fn a_completion_is_repeated_after_newer_versions() {
     let (dir, bucket) = open();
     let store = store(&dir);
     let upload = store.create_upload(&bucket, &key("k"), &PutOptions::default()).unwrap();
-    let mut writer =
-        store.part_writer(&bucket, &key("k"), &upload, 1, &PartOptions::default()).unwrap();
+    let mut writer = store.part_writer(&bucket, &key("k"), &upload, 1, &PartOptions::default()).unwrap();
     writer.write(b"content").unwrap();
     let etag = writer.commit(&ExpectedContent::default()).unwrap().etag;
     let complete = |etag: &ETag| {

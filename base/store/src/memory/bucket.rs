@@ -8,9 +8,9 @@ use bytes::Bytes;
 use crate::version::versions_after;
 use crate::{
     BucketDocumentKind, Checksum, CompletedPart, Conditions, DeleteMarker, DeleteResult, Error, ErrorKind,
-    GetOptions, Key, LockConfiguration, ObjectInfo, ObjectLock, ObjectPart, PartInfo, PutOptions, PutResult, RenameOptions,
-    Result, UploadId, VersionId, VersionListing, VersionPageBuilder, VersionSummary, VersioningState,
-    VersionsQuery, WalkInstruction, no_object_lock,
+    GetOptions, Key, LockConfiguration, ObjectInfo, ObjectLock, ObjectPart, PartInfo, PutOptions, PutResult,
+    RenameOptions, Result, UploadId, VersionId, VersionListing, VersionPageBuilder, VersionSummary,
+    VersioningState, VersionsQuery, WalkInstruction, no_object_lock,
 };
 
 pub(super) struct BucketState {
@@ -304,7 +304,7 @@ impl BucketState {
         parts: &[CompletedPart],
     ) -> Option<PutResult> {
         let is_same = |found: &&StoredObject| {
-            found.made_by.as_ref() == Some(upload) && CompletedPart::make(parts, &found.info.etag)
+            found.made_by.as_ref() == Some(upload) && CompletedPart::could_make(parts, &found.info.etag)
         };
         let older = self.older.get(key.as_str()).into_iter().flatten();
         let older = older.filter_map(|version| match version {

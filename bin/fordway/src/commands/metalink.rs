@@ -87,7 +87,8 @@ fn document(files: Vec<MetalinkFile>) -> Result<String> {
     match Metalink::parse(document.as_bytes())? == metalink {
         true => Ok(document),
         false => {
-            let why = "a file name or a URL contains characters that a Metalink cannot contain; rename the file";
+            let why =
+                "a file name or a URL contains characters that a Metalink cannot contain; rename the file";
             Err(Error::new(ErrorKind::InvalidArgument, why))
         }
     }
@@ -180,7 +181,9 @@ fn piece_length(size: u64, wanted: Option<u64>) -> Result<u64> {
     let most = DOCUMENT_BYTES_MAX as u64 / DOCUMENT_BYTES_PER_PIECE;
     if length == 0 || size.div_ceil(length) > most {
         let least = size.div_ceil(most).max(1);
-        let why = format!("pieces of {length} bytes are too small for {size} bytes; use --piece-size {least} or more");
+        let why = format!(
+            "pieces of {length} bytes are too small for {size} bytes; use --piece-size {least} or more"
+        );
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     Ok(length)

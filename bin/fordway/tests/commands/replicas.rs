@@ -77,7 +77,8 @@ fn a_replica_with_another_file_is_wrong_data() {
     let other = HostileServer::start(content()[..1_000_000].to_vec(), ResponseFaultScript::honest());
     let flipped = server(ResponseFaultScript::honest().always(ResponseFault::FlippedAt(800_000)));
     for bad in [&other, &flipped] {
-        let ran = rig(&[bad]).run(&["cp", "--metalink", "DIR/m.meta4", "DIR/copy"]).ended(CommandExit::Corrupt);
+        let ran =
+            rig(&[bad]).run(&["cp", "--metalink", "DIR/m.meta4", "DIR/copy"]).ended(CommandExit::Corrupt);
         assert!(!ran.stderr.contains("send the data"), "{}", ran.stderr);
         assert!(ran.stderr.contains("check the digest"), "{}", ran.stderr);
     }

@@ -24,8 +24,8 @@ use crate::layout::{ObjectPath, split, upload_dir, upload_of};
 use crate::locks::not_locked;
 use crate::multipart::MultipartUploadManager;
 use crate::multipart::parts::{
-    ASSEMBLED, ArrivedPart, CLOSED, DATA, UPLOAD, UploadDirectory, UploadRecord, WHOLE, all_claims_are_settled,
-    being_completed, has_at_server, open_content, part_name, remove_upload_dir,
+    ASSEMBLED, ArrivedPart, CLOSED, DATA, UPLOAD, UploadDirectory, UploadRecord, WHOLE,
+    all_claims_are_settled, being_completed, has_at_server, open_content, part_name, remove_upload_dir,
 };
 use crate::read::ObjectFile;
 use crate::record::ObjectRecord;
@@ -116,15 +116,17 @@ impl MultipartUploadManager<'_> {
         match &made {
             // The object exists. Files that cannot be removed are left to the next completion, or to `gc`.
             Ok(_) => drop(self.end_upload(taken)),
-            // If the upload cannot be reopened now, the next part that arrives tries again.
-            Err(_) => drop(taken.reopen()),
+            Err(_) => {
+                // If the upload cannot be reopened now, the next part that arrives tries again.
+                let _ = taken.reopen();
+            }
         }
         made
     }
 
     /// Returns the result of an earlier completion of this upload from `parts`, if its object is still the object at
-    /// `key`, or one of the key's newest old versions. A client that has not received the response may send the request again. Also records the event again,
-    /// because the earlier completion may have ended before it recorded the event.
+    /// `key`, or one of the key's newest old versions. A client that has not received the response may send the request
+    /// again. Also records the event again, because the earlier completion may have ended before it recorded the event.
     fn made_before(
         &self,
         bucket: &Bucket,
@@ -137,7 +139,8 @@ impl MultipartUploadManager<'_> {
         let contents = volume.contents(bucket)?;
         volume.refresh(bucket, key, contents)?;
         let is_same = |opened: &ObjectFile| {
-            opened.record().made_by.as_ref() == Some(upload) && CompletedPart::make(parts, &opened.etag())
+            opened.record().made_by.as_ref() == Some(upload)
+                && CompletedPart::could_make(parts, &opened.etag())
         };
         let mut found = volume.find_object(bucket, key)?.filter(is_same);
         if found.is_none() && contents.versioning != VersioningState::Unversioned {
@@ -232,8 +235,8 @@ impl MultipartUploadManager<'_> {
 
     /// Reopens an upload that a completion has closed, if the process of that completion has died before the upload
     /// became an object. Does nothing if the upload is open. Errors: `LockTimeout` if a completion holds the upload's
-    /// lock, or may hold it because the file system has no locks that work on all nodes; `NoSuchUpload` if the upload has
-    /// become an object.
+    /// lock, or may hold it because the file system has no locks that work on all nodes; `NoSuchUpload` if the upload
+    /// has become an object.
     pub(super) fn reopen_abandoned(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<()> {
         let missing = || self.inner.volume.missing(bucket, ErrorKind::NoSuchUpload);
         if self.inner.volume.contents(bucket)?.unfit.is_some() {
@@ -254,8 +257,8 @@ impl MultipartUploadManager<'_> {
         match self.locked_upload(bucket, held, data, (upload, true))?.reopen() {
             Ok(true) => Ok(()),
             Ok(false) => Err(Error::new(ErrorKind::NoSuchUpload, "it was completed before")),
-            // Another node has ended the upload, while this node still has the upload's files cached.
-            Err(Errno::NOENT) => Err(missing()),
+            // Another node has ended or reopened the upload, while this node still has the upload's files cached.
+            Err(Errno::NOENT) => Err(being_completed()),
             Err(errno) => Err(from_errno(errno, "reopening the upload")),
         }
     }
@@ -358,8 +361,8 @@ impl MultipartUploadManager<'_> {
 
     /// Returns the parts that have arrived, sorted by number, and the names of all files of the upload. On a shared
     /// file system, this node may have cached that a part is missing, or may have cached an earlier version of the
-    /// part, whose file no longer exists. Therefore, if one of the `wanted` parts or the file of a part is not found, all
-    /// of them are looked up again.
+    /// part, whose file no longer exists. Therefore, if one of the `wanted` parts or the file of a part is not found,
+    /// all of them are looked up again.
     fn parts_among(
         &self,
         bucket: &Bucket,

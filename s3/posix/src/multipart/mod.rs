@@ -13,9 +13,7 @@ use fordway_store::{
     Key, MAX_PARTS, ObjectContent, ObjectPart, OpenObject, PartInfo, PartListing, PartOptions, PartsQuery,
     PutOptions, PutResult, Result, UploadId, Writer, checked_part_number, multipart_checksum, multipart_etag,
 };
-use parts::{
-    DATA, PartSink, UPLOAD, UploadDirectory, being_completed, in_upload, part_name, part_number,
-};
+use parts::{DATA, PartSink, UPLOAD, UploadDirectory, being_completed, in_upload, part_name, part_number};
 
 use crate::PosixStoreState;
 use crate::errors::is_stale;
@@ -212,11 +210,12 @@ impl MultipartUploadManager<'_> {
         let dir = upload_dir(bucket, upload);
         let mut found = UploadDirectory::new(&self.inner.volume, &dir).record_of_upload();
         let is_doubtful = match &found {
-            Ok(found) => found.is_none(),
+            Ok(found) => found.as_ref().is_none_or(|found| !found.accepts_parts),
             Err(error) => is_stale(error),
         };
         if is_doubtful && self.is_shared(bucket) {
-            // Another node may have started or ended the upload, while this node's cache still shows the earlier state.
+            // Another node may have started, ended or reopened the upload, while this node's cache still shows the
+            // earlier state.
             self.inner.volume.refresh_dirs(&dir);
             found = UploadDirectory::new(&self.inner.volume, &dir).record_of_upload();
         }

@@ -16,8 +16,8 @@
 //! upload therefore shows whether it was completed: if so, it has no `data`, or has `assembled` but no `whole`.
 //!
 //! A part is written into `data` only once. If a part is sent again, its bytes go to a separate file, so that the bytes
-//! that were acknowledged first are never overwritten. When the part's record names the new file, the separate file that
-//! the record named before is removed.
+//! that were acknowledged first are never overwritten. When the part's record names the new file, the separate file
+//! that the record named before is removed.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -244,8 +244,8 @@ pub(crate) fn uniform(text: String) -> Option<u64> {
 }
 
 /// Claims the place of part `number` in `data`. Returns whether the place was free. Errors: `LockTimeout` or
-/// `NoSuchUpload` if the upload was closed before the claim. A completion first closes the upload and then looks for claims. Therefore either
-/// the writer notices that the upload is closed, or the completion notices the claim.
+/// `NoSuchUpload` if the upload was closed before the claim. A completion first closes the upload and then looks for
+/// claims. Therefore either the writer notices that the upload is closed, or the completion notices the claim.
 fn claim(dir: &DirectoryHandle, number: u16, sharing: FileSystemSharing) -> Result<bool> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
     match open_in(dir, &format!("{}.claim", part_name(number)), flags, FILE_MODE) {
@@ -263,7 +263,7 @@ fn claim(dir: &DirectoryHandle, number: u16, sharing: FileSystemSharing) -> Resu
 /// Returns the error for a part of an upload that is closed. The kind is one that clients answer with another attempt:
 /// if the completion fails, the upload accepts parts again.
 pub(crate) fn being_completed() -> Error {
-    let why = "the upload is being completed and accepts no parts; send the part again, or complete or abort the upload";
+    let why = "the upload is being completed; send the part again, or complete or abort the upload";
     Error::new(ErrorKind::LockTimeout, why)
 }
 
@@ -461,8 +461,8 @@ impl<'u> UploadDirectory<'u> {
         Ok((parts, names))
     }
 
-    /// Returns the name of the separate file that holds the bytes of part `number`, if the part has arrived and has such
-    /// a file.
+    /// Returns the name of the separate file that holds the bytes of part `number`, if the part has arrived and has
+    /// such a file.
     fn file_of_part(&self, number: u16) -> Option<String> {
         let (record, _) = self.record(&part_name(number)).ok()??;
         record.key.filter(|file| is_file_of_part(file, number))
