@@ -70,8 +70,8 @@ kinds! {
     PreconditionFailed = "read the current state, and try again if the change still makes sense";
     /// Another writer changed the same key at the same time.
     ConditionalConflict = "retry";
-    /// The content does not match the MD5 or checksum that the caller stated.
-    BadDigest = "transfer the data again; it changed in transit";
+    /// The content does not match the MD5 or checksum that the caller, or the description of a file, states.
+    BadDigest = "the data changed in transit, or the digest is of other data: check the digest, and try again";
     /// Fewer (or more) bytes arrived than were announced.
     IncompleteBody = "repeat the transfer";
     /// The object is larger than the store allows.
@@ -105,7 +105,7 @@ kinds! {
     /// The endpoint cannot be reached, or tells the client to retry later.
     Unavailable = "check that the server runs and the endpoint is right";
     /// Another program held the required lock for longer than the maximum wait; nothing was changed.
-    LockTimeout = "try again; if it keeps failing, see with `lslocks` which process holds the bucket's .fordway/locks";
+    LockTimeout = "try again; if it keeps failing, see with `lslocks` who holds a lock in the bucket's .fordway";
     /// A deadline passed.
     Timeout = "retry, or raise the time limit";
     /// The peer sent an invalid response.

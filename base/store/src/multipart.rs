@@ -228,6 +228,14 @@ impl CompletedPart {
         }
     }
 
+    /// Returns whether an object with this ETag can have been completed from the parts `wanted`, under either ETag
+    /// policy. The policy of a completed upload is no longer known.
+    pub fn could_make(wanted: &[CompletedPart], object: &ETag) -> bool {
+        [ETagPolicy::Md5, ETagPolicy::Fast]
+            .into_iter()
+            .any(|policy| etag_of_etags(policy, wanted.iter().map(|part| &part.etag)) == *object)
+    }
+
     fn find<'p>(&self, present: &'p [PartInfo]) -> Result<&'p PartInfo> {
         let found =
             present.binary_search_by_key(&self.number, |part| part.number).ok().map(|at| &present[at]);
@@ -249,14 +257,18 @@ impl CompletedPart {
 /// Returns the ETag of an object completed from `parts`. As in S3, the tag consists of the MD5 of the parts' MD5s and
 /// the number of parts. Under [`ETagPolicy::Fast`], the tag has the same form, but is derived from the parts' tags.
 pub fn multipart_etag(policy: ETagPolicy, parts: &[&PartInfo]) -> ETag {
-    let mut md5 = fast_md5::Md5::new();
-    for part in parts {
-        match (policy, part.etag.as_md5()) {
+    etag_of_etags(policy, parts.iter().map(|part| &part.etag))
+}
+
+fn etag_of_etags<'e>(policy: ETagPolicy, etags: impl ExactSizeIterator<Item = &'e ETag>) -> ETag {
+    let (mut md5, count) = (fast_md5::Md5::new(), etags.len());
+    for etag in etags {
+        match (policy, etag.as_md5()) {
             (ETagPolicy::Md5, Some(digest)) => md5.update(&digest),
-            _ => md5.update(part.etag.as_str().as_bytes()),
+            _ => md5.update(etag.as_str().as_bytes()),
         }
     }
-    ETag::of_parts(md5.finalize(), parts.len())
+    ETag::of_parts(md5.finalize(), count)
 }
 
 impl CompletedPart {
@@ -315,6 +327,21 @@ mod tests {
                     &parts.iter().collect::<Vec<_>>(),
                 );
                 assert_eq!(joined, Some(Checksum::of(algorithm, &content)), "{algorithm:?} cut at {cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn parts_make_the_object_whose_etag_follows_from_theirs() {
+        let parts = [part(1, 5), part(2, 5)];
+        let named = |tags: &[&str]| -> Vec<_> {
+            (1..).zip(tags).map(|(number, tag)| CompletedPart::new(number, ETag::new(tag))).collect()
+        };
+        for policy in [ETagPolicy::Md5, ETagPolicy::Fast] {
+            let made = multipart_etag(policy, &parts.iter().collect::<Vec<_>>());
+            assert!(CompletedPart::could_make(&named(&["t1", "t2"]), &made));
+            for other in [&["t2", "t1"][..], &["t1"], &["t1", "t3"], &[]] {
+                assert!(!CompletedPart::could_make(&named(other), &made), "{other:?}");
             }
         }
     }

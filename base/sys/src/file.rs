@@ -343,6 +343,14 @@ pub fn is_read_only(file: impl AsFd) -> Result<bool> {
     fstatvfs(file).map(|stat| stat.f_flag.contains(StatVfsMountFlags::RDONLY))
 }
 
+/// Returns the number of free bytes, as [`free_bytes`], that the file system had when `file` had `written` bytes. A
+/// write that failed may have written some of its bytes, and may have allocated blocks for the others.
+pub fn free_bytes_before(file: impl AsFd, written: u64) -> Result<u64> {
+    let stat = fstat(&file)?;
+    let allocated = u64::try_from(stat.st_blocks).unwrap_or_default().saturating_mul(512);
+    Ok(free_bytes(file)?.saturating_add(allocated.saturating_sub(written)))
+}
+
 /// The system call number of `getxattrat` on every architecture (Linux 6.13).
 const SYS_GETXATTRAT: libc::c_long = 464;
 

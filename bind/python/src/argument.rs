@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use fordway_store::{
     BoxedMetadata, Bucket, ByteRange, Conditions, ETag, ETagMatch, Error, ErrorKind, FileRegion, GetOptions,
-    Key, Metadata, ObjectContent, OpenObject, PutOptions, Result, Tags, VersionId,
+    Key, MAX_PARTS, Metadata, ObjectContent, OpenObject, PutOptions, Result, Tags, VersionId,
+    checked_part_number,
 };
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
@@ -28,6 +29,36 @@ impl<'py> FromPyObject<'_, 'py> for ByteCount {
             to_python(given.py(), &Error::new(ErrorKind::InvalidArgument, why))
         })
     }
+}
+
+/// The number of a part. Errors: `InvalidArgument` outside 1 to 10,000; `TypeError` for anything that is not an
+/// integer.
+#[derive(Clone, Copy)]
+pub(crate) struct PartNumber(pub(crate) u16);
+
+impl<'py> FromPyObject<'_, 'py> for PartNumber {
+    type Error = PyErr;
+
+    fn extract(given: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        let number = short_number(&given, "a part number")?;
+        checked_part_number(number).map(PartNumber).map_err(|error| to_python(given.py(), &error))
+    }
+}
+
+/// Returns the number after which a page of parts begins. Errors: `InvalidArgument` outside 0 to 65,535; `TypeError`
+/// for anything that is not an integer.
+pub(crate) fn part_marker(given: &Bound<'_, PyAny>) -> PyResult<u16> {
+    short_number(given, "a part number, or 0")
+}
+
+fn short_number(given: &Bound<'_, PyAny>, what: &str) -> PyResult<u16> {
+    given.extract().map_err(|error: PyErr| {
+        if !error.is_instance_of::<PyOverflowError>(given.py()) {
+            return error;
+        }
+        let why = format!("{given} is not {what}; parts have the numbers 1 to {MAX_PARTS}");
+        to_python(given.py(), &Error::new(ErrorKind::InvalidArgument, why))
+    })
 }
 
 /// The start of a range. In Python, a negative number counts from the end of the object.

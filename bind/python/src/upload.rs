@@ -13,7 +13,7 @@ use fordway_sys::ProcessIdentity;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use crate::argument::{ByteCount, ReadArguments, StartOffset, conditions};
+use crate::argument::{ByteCount, PartNumber, ReadArguments, StartOffset, conditions, part_marker};
 use crate::content::held_bytes;
 use crate::interpreter::{to_python, without_interpreter};
 use crate::listing::PyPutInfo;
@@ -89,8 +89,13 @@ impl PyUpload {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs `send`, and records whether part `number` is being sent or failed.
-    fn noting_part(&self, number: u16, send: impl FnOnce() -> PyResult<PyPutInfo>) -> PyResult<PyPutInfo> {
+    /// Runs `send`, and records whether part `number` is being sent or failed. The type of the number ensures that a
+    /// part that cannot exist is never recorded.
+    fn noting_part(
+        &self,
+        PartNumber(number): PartNumber,
+        send: impl FnOnce() -> PyResult<PyPutInfo>,
+    ) -> PyResult<PyPutInfo> {
         *self.progress().sending.entry(number).or_default() += 1;
         let sent = send();
         let mut progress = self.progress();
@@ -122,10 +127,16 @@ impl PyUpload {
     }
 
     /// Publishes the object that consists of `parts`, or of all parts if `parts` is `None`.
-    fn publish(&self, parts: Option<Vec<(u16, String)>>, options: &CompleteOptions) -> Result<PyPutInfo> {
+    fn publish(
+        &self,
+        parts: Option<Vec<(PartNumber, String)>>,
+        options: &CompleteOptions,
+    ) -> Result<PyPutInfo> {
         let parts: Vec<CompletedPart> = match parts {
             Some(parts) => {
-                let chosen = |(number, etag): (u16, String)| CompletedPart::new(number, ETag::new(&etag));
+                let chosen = |(PartNumber(number), etag): (PartNumber, String)| {
+                    CompletedPart::new(number, ETag::new(&etag))
+                };
                 parts.into_iter().map(chosen).collect()
             }
             None => {
@@ -178,13 +189,13 @@ impl PyUpload {
     ///
     /// Every part except the last must have at least 5 MiB. Raises `NotFoundError` if the upload is completed
     /// or aborted.
-    fn put_part(&self, py: Python<'_>, number: u16, data: Bound<'_, PyAny>) -> PyResult<PyPutInfo> {
+    fn put_part(&self, py: Python<'_>, number: PartNumber, data: Bound<'_, PyAny>) -> PyResult<PyPutInfo> {
         self.noting_part(number, || {
             let bytes = held_bytes(py, data)?;
             without_interpreter(py, || {
                 let options = PartOptions { size_hint: Some(bytes.len() as u64), ..PartOptions::default() };
                 let mut writer =
-                    self.store.part_writer(&self.bucket, &self.key, &self.id, number, &options)?;
+                    self.store.part_writer(&self.bucket, &self.key, &self.id, number.0, &options)?;
                 writer.write(&bytes)?;
                 writer.commit(&ExpectedContent::default()).map(PyPutInfo::from)
             })
@@ -200,7 +211,7 @@ impl PyUpload {
     fn copy_part(
         &self,
         py: Python<'_>,
-        number: u16,
+        number: PartNumber,
         source_bucket: String,
         source_key: String,
         start: Option<ByteCount>,
@@ -213,7 +224,7 @@ impl PyUpload {
             let options =
                 ReadArguments { start, length, version, if_match, if_none_match: None }.options()?;
             let source = (&Bucket::new(source_bucket)?, &Key::new(source_key)?);
-            let part = (&self.bucket, &self.key, &self.id, number);
+            let part = (&self.bucket, &self.key, &self.id, number.0);
             self.store.copy_part(source, &options, part).map(PyPutInfo::from)
         };
         self.noting_part(number, || without_interpreter(py, copy))
@@ -227,7 +238,12 @@ impl PyUpload {
 
     /// Returns one page of `parts`: at most `limit` (up to 1,000) with numbers larger than `after`.
     #[pyo3(signature = (after=0, *, limit=MAX_KEYS))]
-    fn parts_page(&self, py: Python<'_>, after: u16, limit: usize) -> PyResult<PyPartPage> {
+    fn parts_page(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = part_marker)] after: u16,
+        limit: usize,
+    ) -> PyResult<PyPartPage> {
         let page = without_interpreter(py, || {
             check_limit(limit)?;
             let query = PartsQuery { after, max_parts: limit };
@@ -245,7 +261,7 @@ impl PyUpload {
     fn complete(
         &self,
         py: Python<'_>,
-        parts: Option<Vec<(u16, String)>>,
+        parts: Option<Vec<(PartNumber, String)>>,
         if_none_match: Option<&str>,
         if_match: Option<&str>,
     ) -> PyResult<PyPutInfo> {

@@ -381,6 +381,22 @@ def test_an_upload_is_not_published_without_a_part(store: fordway.Store) -> None
     assert store.get(BUCKET, "key") == b"again"
 
 
+def test_a_part_that_cannot_exist_does_not_spoil_the_upload(store: fordway.Store) -> None:
+    numbers = (0, 10_001, 70_000, -1)
+    with store.upload(BUCKET, "key") as upload:
+        for number in numbers:
+            with pytest.raises(errors.InvalidArgumentError):
+                upload.put_part(number, b"x")
+            with pytest.raises(errors.InvalidArgumentError):
+                upload.copy_part(number, BUCKET, "missing")
+            with pytest.raises(errors.InvalidArgumentError):
+                upload.complete([(number, "etag")])
+        with pytest.raises(errors.InvalidArgumentError):
+            upload.parts_page(-1)
+        upload.put_part(1, b"content")
+    assert store.get(BUCKET, "key") == b"content"
+
+
 def test_an_upload_may_end_within_its_block(store: fordway.Store) -> None:
     with store.upload(BUCKET, "key") as upload:
         upload.put_part(1, b"whole")

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use fordway_store::{Bucket, ETag, ETagPolicy, Error, ErrorKind, PutResult, Result};
 use fordway_sys::{
-    CoarseInstant, Errno, FileStat, FileSystemSharing, Mode, OFlags, create_unnamed, free_bytes, link,
+    CoarseInstant, Errno, FileStat, FileSystemSharing, Mode, OFlags, create_unnamed, free_bytes_before, link,
     link_unnamed, open_in, remove_file, rename, rename_new, set_mode, set_modified, stat, stat_now, sync_all,
     sync_data, write_all_at,
 };
@@ -324,7 +324,8 @@ impl StagedFile {
     }
 
     pub(crate) fn failed_write(&self, errno: Errno, wanted: usize) -> Error {
-        let free = free_bytes(&self.file).map_or(String::new(), |free| format!(", {free} are free"));
+        let free = free_bytes_before(&self.file, self.written);
+        let free = free.map_or(String::new(), |free| format!(", and {free} were free"));
         from_errno(
             errno,
             &format!("{} bytes were written, and {wanted} more were announced{free}", self.written),

@@ -9,14 +9,14 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
-    BoxedMetadata, Bucket, ByteRange, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, ErrorKind,
-    ExpectedContent, GetOptions, Key, ListQuery, MIN_PART_BYTES, Metadata, MultipartUploadOperations,
-    ObjectRenameOperations, ObjectTagOperations, Objects, PartOptions, PutOptions, RenameOptions, Tags,
-    UploadsQuery,
+    BoxedMetadata, Bucket, ByteRange, CompleteOptions, CompletedPart, Conditions, CopyOptions, DeleteOptions,
+    ETagPolicy, ErrorKind, ExpectedContent, GetOptions, Key, ListQuery, MIN_PART_BYTES, Metadata,
+    MultipartUploadOperations, ObjectRenameOperations, ObjectTagOperations, Objects, PartOptions, PartsQuery,
+    PutOptions, RenameOptions, Result, Tags, UploadsQuery,
 };
 use tempfile::TempDir;
 
@@ -214,6 +214,102 @@ fn an_upload_left_closed_is_not_lost() {
     let (upload, _) = start();
     store.abort_upload(&bucket, &key("k"), &upload).unwrap();
     assert!(store.list_uploads(&bucket, &UploadsQuery::default()).unwrap().uploads.is_empty());
+}
+
+/// While a completion runs, the parts are listed, and a further part is refused in such a way that clients send it
+/// again. After the completion has died, the next part reopens the upload.
+#[test]
+fn a_closed_upload_shows_its_parts_and_accepts_parts_once_its_completion_has_died() {
+    let (dir, store, bucket) = open();
+    let upload = store.create_upload(&bucket, &key("k"), &PutOptions::default()).unwrap();
+    let size = MIN_PART_BYTES as usize;
+    let begin = |number| {
+        let options = PartOptions { size_hint: Some(MIN_PART_BYTES), ..Default::default() };
+        store.part_writer(&bucket, &key("k"), &upload, number, &options)
+    };
+    let send = |number: u16| {
+        let mut writer = begin(number)?;
+        writer.write(&vec![number as u8; size])?;
+        Ok(CompletedPart::new(number, writer.commit(&ExpectedContent::default())?.etag))
+    };
+    let first = send(1).unwrap();
+    let mut in_flight = begin(2).unwrap();
+    in_flight.write(&vec![2; size]).unwrap();
+    let at = dir.path().join("root/bucket/.fordway/mpu").join(upload.as_str());
+    let completion = fs::File::options().read(true).write(true).open(at.join("data")).unwrap();
+    fordway_sys::lock_file(&completion, Duration::ZERO).unwrap();
+    fs::rename(at.join("upload"), at.join("closed")).unwrap();
+    let listed = store.list_parts(&bucket, &key("k"), &upload, &PartsQuery::default()).unwrap();
+    assert_eq!(listed.parts.iter().map(|part| part.number).collect::<Vec<_>>(), [1]);
+    let refused: Result<CompletedPart> = send(3);
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::LockTimeout);
+    let refused = in_flight.commit(&ExpectedContent::default()).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::LockTimeout);
+    assert!(at.join("closed").exists() && !at.join("upload").exists());
+    drop(completion);
+    let parts = [first, send(2).unwrap(), send(3).unwrap()];
+    store.complete_upload(&bucket, &key("k"), &upload, &parts, &CompleteOptions::default()).unwrap();
+    assert_eq!(get(&store, &bucket, "k"), Ok([vec![1; size], vec![2; size], vec![3; size]].concat()));
+    assert!(!at.exists());
+}
+
+/// Each copy of a part that is sent again replaces the copy before it, also on the disk. The first copy may be within
+/// the future object.
+#[test]
+fn a_part_that_is_sent_again_frees_its_earlier_copy() {
+    for size_hint in [None, Some(MIN_PART_BYTES)] {
+        let (dir, store, bucket) = open();
+        let upload = store.create_upload(&bucket, &key("k"), &PutOptions::default()).unwrap();
+        let options = PartOptions { size_hint, ..Default::default() };
+        let size = MIN_PART_BYTES as usize;
+        let mut last = Vec::new();
+        for value in 0..5 {
+            let mut writer = store.part_writer(&bucket, &key("k"), &upload, 1, &options).unwrap();
+            writer.write(&vec![value; size]).unwrap();
+            let etag = writer.commit(&ExpectedContent::default()).unwrap().etag;
+            last = vec![CompletedPart::new(1, etag)];
+        }
+        let at = dir.path().join("root/bucket/.fordway/mpu").join(upload.as_str());
+        let names = fs::read_dir(&at).unwrap().map(|entry| entry.unwrap().file_name());
+        let copies =
+            names.filter(|name| name.to_str().is_some_and(|name| name.starts_with("00001-"))).count();
+        assert_eq!(copies, 1, "{size_hint:?}");
+        store.complete_upload(&bucket, &key("k"), &upload, &last, &CompleteOptions::default()).unwrap();
+        assert_eq!(get(&store, &bucket, "k"), Ok(vec![4; size]));
+    }
+}
+
+/// A completion reads the record of a part, and then the file that the record names. A part that is sent again in between
+/// must not remove this file.
+#[test]
+fn a_part_that_is_sent_again_takes_no_file_from_a_running_completion() {
+    let (_dir, store, bucket) = open();
+    store.put(&bucket, &key("k"), b"old", &PutOptions::default()).unwrap();
+    // With this policy, the ETag of the part remains the same.
+    let options = PutOptions { etag_policy: Some(ETagPolicy::Md5), ..Default::default() };
+    let upload = store.create_upload(&bucket, &key("k"), &options).unwrap();
+    let send = || {
+        let mut writer = store.part_writer(&bucket, &key("k"), &upload, 1, &PartOptions::default())?;
+        writer.write(b"content")?;
+        writer.commit(&ExpectedContent::default())
+    };
+    let parts = [CompletedPart::new(1, send().unwrap().etag)];
+    let complete = |conditions: Conditions| {
+        let options = CompleteOptions::conditions(conditions);
+        store.complete_upload(&bucket, &key("k"), &upload, &parts, &options)
+    };
+    thread::scope(|scope| {
+        let sender = scope.spawn(|| {
+            let refused = (0..300).filter_map(|_| send().err());
+            refused.for_each(|error| assert_eq!(error.kind(), ErrorKind::LockTimeout, "{error}"));
+        });
+        while !sender.is_finished() {
+            let refused = complete(Conditions::create_only()).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::PreconditionFailed, "{refused}");
+        }
+    });
+    complete(Conditions::default()).unwrap();
+    assert_eq!(get(&store, &bucket, "k"), Ok(b"content".to_vec()));
 }
 
 fn mode(path: &Path, mode: u32) {

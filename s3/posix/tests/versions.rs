@@ -7,8 +7,9 @@ use std::thread;
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
-    Bucket, DeleteOptions, ErrorKind, GetOptions, Key, LockConfiguration, ObjectLockOperations,
-    ObjectVersionOperations, Objects, PutOptions, Result, VersionId, VersioningState, VersionsQuery,
+    Bucket, CompleteOptions, CompletedPart, DeleteOptions, ETag, ErrorKind, ExpectedContent, GetOptions, Key,
+    LockConfiguration, MultipartUploadOperations, ObjectLockOperations, ObjectVersionOperations, Objects,
+    PartOptions, PutOptions, Result, VersionId, VersioningState, VersionsQuery,
 };
 use rustix::process::geteuid;
 use rustix::thread::set_thread_res_uid;
@@ -55,6 +56,33 @@ fn a_directory_of_versions_that_another_removes_is_made_again() {
         versions().iter().for_each(|each| drop(delete(Some(each.version.clone()))));
         assert!(versions().is_empty(), "round {round}");
     }
+}
+
+/// A client that missed the response to a completion gets it from a repetition, even after newer versions.
+#[test]
+fn a_completion_is_repeated_after_newer_versions() {
+    let (dir, bucket) = open();
+    let store = store(&dir);
+    let upload = store.create_upload(&bucket, &key("k"), &PutOptions::default()).unwrap();
+    let mut writer = store.part_writer(&bucket, &key("k"), &upload, 1, &PartOptions::default()).unwrap();
+    writer.write(b"content").unwrap();
+    let etag = writer.commit(&ExpectedContent::default()).unwrap().etag;
+    let complete = |etag: &ETag| {
+        let parts = [CompletedPart::new(1, etag.clone())];
+        store.complete_upload(&bucket, &key("k"), &upload, &parts, &CompleteOptions::default())
+    };
+    let made = complete(&etag).unwrap();
+    store.put(&bucket, &key("k"), b"newer", &PutOptions::default()).unwrap();
+    assert_eq!(complete(&etag).unwrap(), made);
+    store.delete(&bucket, &key("k"), &DeleteOptions::default()).unwrap();
+    assert_eq!(complete(&etag).unwrap(), made);
+    let refused = complete(&ETag::new("00000000000000000000000000000000")).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NoSuchUpload);
+    let versions = store.list_versions(&bucket, &VersionsQuery::default()).unwrap().versions;
+    assert_eq!(versions.len(), 3, "{versions:?}");
+    let options = DeleteOptions { version: made.version.clone(), ..Default::default() };
+    store.delete(&bucket, &key("k"), &options).unwrap();
+    assert_eq!(complete(&etag).unwrap_err().kind(), ErrorKind::NoSuchUpload);
 }
 
 /// If a delete reaches a large directory on a thread that must not scan the directory, the delete changes nothing that

@@ -87,6 +87,12 @@ fn a_completion_states_at_most_one_checksum_of_each_part() {
         (1, sha, "BadDigest", "The sha1 you specified for part 1 did not match what we received."),
         (1, &*format!("{crc}{sha}"), "InvalidArgument", "multiple checksums present"),
         (1, "<ChecksumCRC32>?</ChecksumCRC32>", "InvalidArgument", "Invalid Base64"),
+        (
+            1,
+            "",
+            "InvalidRequest",
+            "using a crc32 checksum. The complete request must include the checksum for",
+        ),
         (-4, &crc, "InvalidArgument", "PartNumber must be &gt;= 1"),
         (0, &crc, "InvalidArgument", "PartNumber must be &gt;= 1"),
     ] {

@@ -7,10 +7,10 @@ use bytes::Bytes;
 
 use crate::version::versions_after;
 use crate::{
-    BucketDocumentKind, Checksum, Conditions, DeleteMarker, DeleteResult, Error, ErrorKind, GetOptions, Key,
-    LockConfiguration, ObjectInfo, ObjectLock, ObjectPart, PartInfo, PutOptions, PutResult, RenameOptions,
-    Result, UploadId, VersionId, VersionListing, VersionPageBuilder, VersionSummary, VersioningState,
-    VersionsQuery, WalkInstruction, no_object_lock,
+    BucketDocumentKind, Checksum, CompletedPart, Conditions, DeleteMarker, DeleteResult, Error, ErrorKind,
+    GetOptions, Key, LockConfiguration, ObjectInfo, ObjectLock, ObjectPart, PartInfo, PutOptions, PutResult,
+    RenameOptions, Result, UploadId, VersionId, VersionListing, VersionPageBuilder, VersionSummary,
+    VersioningState, VersionsQuery, WalkInstruction, no_object_lock,
 };
 
 pub(super) struct BucketState {
@@ -296,11 +296,24 @@ impl BucketState {
         latest.into_iter().chain(older).map(|summary| (summary.version.clone(), summary)).collect()
     }
 
-    /// Returns the result of completing `upload`, if `key` still refers to the object that this upload created.
-    pub(super) fn made_before(&self, key: &Key, upload: &UploadId, part_count: usize) -> Option<PutResult> {
-        let found = self.objects.get(key.as_str())?;
-        let is_same = found.made_by.as_ref() == Some(upload) && found.parts.len() == part_count;
-        let info = is_same.then(|| found.info.clone())?;
+    /// Returns the result of completing `upload` from `parts`, if the object that this completion created is the
+    /// current or an old version of `key`.
+    pub(super) fn made_before(
+        &self,
+        key: &Key,
+        upload: &UploadId,
+        parts: &[CompletedPart],
+    ) -> Option<PutResult> {
+        let is_same = |found: &&StoredObject| {
+            found.made_by.as_ref() == Some(upload) && CompletedPart::could_make(parts, &found.info.etag)
+        };
+        let older = self.older.get(key.as_str()).into_iter().flatten();
+        let older = older.filter_map(|version| match version {
+            StoredVersion::Object(object) => Some(object),
+            StoredVersion::Marker(..) => None,
+        });
+        let found = self.objects.get(key.as_str()).into_iter().chain(older).find(is_same)?;
+        let info = found.info.clone();
         let (etag, checksum, version) = (info.etag, info.checksum, info.version);
         Some(PutResult { etag, modified: info.modified, checksum, version })
     }

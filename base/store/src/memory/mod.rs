@@ -467,7 +467,7 @@ impl MultipartUploadOperations for MemoryStore {
         self.on("complete upload", bucket, key.as_str(), |state| {
             // A repeated completion returns the result of the first completion, if the object of that completion still
             // exists.
-            if let Some(made) = state.made_before(key, upload, parts.len()) {
+            if let Some(made) = state.made_before(key, upload, parts) {
                 return Ok(made);
             }
             let found = state.upload(key, upload)?;

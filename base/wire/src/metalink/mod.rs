@@ -328,7 +328,9 @@ impl Metalink {
 }
 
 fn write_file(xml: &mut String, file: &MetalinkFile) -> std::fmt::Result {
-    writeln!(xml, "  <file name=\"{}\">", escape(&file.name))?;
+    // A reader replaces a plain tab or line break in an attribute by a space.
+    let name = escape(&file.name).replace('\t', "&#9;").replace('\n', "&#10;").replace('\r', "&#13;");
+    writeln!(xml, "  <file name=\"{name}\">")?;
     if let Some(size) = file.size_bytes {
         writeln!(xml, "    <size>{size}</size>")?;
     }

@@ -31,7 +31,9 @@ use crate::wildcard::{FilterAction, FilterRules, WildcardPattern};
 
 If the destination ends in / or is a directory, the copy keeps the name of the source. With --recursive, \
 s3://b/p selects everything below s3://b/p/; if there is nothing, it selects the object s3://b/p. Without --recursive, \
-s3://b/p/ selects the object with this key, if there is one."
+s3://b/p/ selects the object with this key, if there is one.
+
+The holes of a sparse file are copied as zeros."
 )]
 pub struct CpArgs {
     /// The sources and the destination

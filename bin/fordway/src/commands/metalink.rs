@@ -1,19 +1,21 @@
 //! `metalink`: creates and shows descriptions of files with replicas.
 
 use std::fmt;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use fordway_command::units::human_bytes;
 use fordway_command::{CommandContext, CommandExit, file_error};
-use fordway_http::replicas::{discover, is_metalink_name};
+use fordway_http::replicas::{check_replica, discover, is_metalink_name};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::file_hash::FileHasher;
 use fordway_wire::metalink::{
-    FileHash, FileHashAlgorithm, Metalink, MetalinkFile, MetalinkUrl, PRIORITY_LAST, PieceHashes,
+    DOCUMENT_BYTES_MAX, FileHashAlgorithm, Metalink, MetalinkFile, MetalinkUrl, PRIORITY_LAST, PieceHashes,
 };
 use fordway_wire::uri::without_secrets;
+use rustix::fs::OFlags;
 use serde::Serialize;
 
 use crate::args::{MetalinkArgs, MetalinkMakeArgs, MetalinkShowArgs, MetalinkSubcommand, ReplicaArgs};
@@ -24,6 +26,8 @@ use crate::web;
 const PIECE_BYTES_MIN: u64 = 256 << 10;
 const PIECES_MAX: u64 = 4_096;
 const READ_BYTES: usize = 256 << 10;
+/// The number of bytes of a document for each piece: the digest, its element and a line feed.
+const DOCUMENT_BYTES_PER_PIECE: u64 = 96;
 
 pub(super) fn run(args: &MetalinkArgs, context: &CommandContext) -> Result<CommandExit> {
     match &args.action {
@@ -48,8 +52,13 @@ impl fmt::Display for MetalinkMakeOutput {
 }
 
 fn make(args: &MetalinkMakeArgs, context: &CommandContext) -> Result<()> {
-    let replicas: Vec<UrlWithCountry> =
-        args.replicas.iter().map(|text| UrlWithCountry::parse(text)).collect::<Result<_>>()?;
+    let mut replicas: Vec<UrlWithCountry> = Vec::new();
+    for text in &args.replicas {
+        let replica = UrlWithCountry::parse(text)?;
+        if !replicas.iter().any(|known| known.url == replica.url) {
+            replicas.push(replica);
+        }
+    }
     if let Some(place) = replicas.iter().find(|place| args.files.len() > 1 && !place.url.ends_with('/')) {
         let why = format!("{} is the URL of one file; for several files, end it with /", place.url);
         return Err(Error::new(ErrorKind::InvalidArgument, why));
@@ -60,20 +69,36 @@ fn make(args: &MetalinkMakeArgs, context: &CommandContext) -> Result<()> {
         files.push(describe(path, &replicas, args.piece_size, context)?);
     }
     match &args.out {
-        Some(path) if path.as_os_str() == "-" => context.output.data(Metalink { files }.to_xml().as_bytes()),
-        Some(path) => write(path, &Metalink { files }, context),
+        Some(path) if path.as_os_str() == "-" => context.output.data(document(files)?.as_bytes()),
+        Some(path) => write(path, files, context),
         None => files.into_iter().zip(&args.files).try_for_each(|(file, path)| {
             let mut name = path.clone().into_os_string();
             name.push(".meta4");
-            write(Path::new(&name), &Metalink { files: vec![file] }, context)
+            write(Path::new(&name), vec![file], context)
         }),
     }
 }
 
-fn write(path: &Path, metalink: &Metalink, context: &CommandContext) -> Result<()> {
-    std::fs::write(path, metalink.to_xml()).map_err(|error| file_error("writing", path.display(), error))?;
+/// Returns the document that describes `files`. Errors: `InvalidArgument` if a reader would refuse the document, or
+/// would read something else, for example because a name contains a control character.
+fn document(files: Vec<MetalinkFile>) -> Result<String> {
+    let metalink = Metalink { files };
+    let document = metalink.to_xml();
+    match Metalink::parse(document.as_bytes())? == metalink {
+        true => Ok(document),
+        false => {
+            let why =
+                "a file name or a URL contains characters that a Metalink cannot contain; rename the file";
+            Err(Error::new(ErrorKind::InvalidArgument, why))
+        }
+    }
+}
+
+fn write(path: &Path, files: Vec<MetalinkFile>, context: &CommandContext) -> Result<()> {
+    let count = files.len();
+    std::fs::write(path, document(files)?).map_err(|error| file_error("writing", path.display(), error))?;
     let to = path.display().to_string();
-    context.output.event(&MetalinkMakeOutput { action: "make", to, files: metalink.files.len() })
+    context.output.event(&MetalinkMakeOutput { action: "make", to, files: count })
 }
 
 /// The URL of a directory or file, with its country.
@@ -90,10 +115,11 @@ impl UrlWithCountry {
             Some((url, country)) if is_country(country) => (url, Some(country.to_ascii_lowercase())),
             _ => (text, None),
         };
-        if !url.contains("://") || url.contains(char::is_whitespace) {
+        if !url.contains("://") || url.contains(|c: char| c.is_whitespace() || c.is_control()) {
             let why = format!("{text:?} is not a URL; write https://HOST/PATH");
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
+        check_replica(url)?;
         Ok(UrlWithCountry { url: url.to_owned(), location })
     }
 }
@@ -104,40 +130,16 @@ fn describe(
     piece_size: Option<u64>,
     context: &CommandContext,
 ) -> Result<MetalinkFile> {
-    let failed = |error| file_error("reading", path.display(), error);
-    let name = path.file_name().and_then(|name| name.to_str()).ok_or_else(|| {
-        let why = format!("the name of {} cannot be used in a Metalink", path.display());
+    // XML has no form for most control characters.
+    let is_unfit = |c: char| c.is_control() && !matches!(c, '\t' | '\n' | '\r');
+    let name = path.file_name().and_then(|name| name.to_str()).filter(|name| !name.contains(is_unfit));
+    let name = name.ok_or_else(|| {
+        let why = format!("the name {:?} cannot be used in a Metalink", path.display().to_string());
         Error::new(ErrorKind::InvalidArgument, why)
     })?;
-    let mut file = File::open(path).map_err(failed)?;
-    let size = file.metadata().map_err(failed)?.len();
-    // The length of a piece is a power of two that keeps the file within `PIECES_MAX` pieces.
-    let enough = size.div_ceil(PIECES_MAX).next_power_of_two().max(PIECE_BYTES_MIN);
-    let length_bytes = piece_size.unwrap_or(enough).max(1);
-    let (mut whole, mut hex, mut total) = (FileHasher::new(FileHashAlgorithm::Sha256), Vec::new(), 0);
-    let (mut piece, mut piece_bytes) = (FileHasher::new(FileHashAlgorithm::Sha256), 0);
-    let mut buffer = vec![0; READ_BYTES];
-    loop {
-        context.interrupt.check()?;
-        // Limit each read to the rest of the piece, because each piece has its own digest.
-        let room = usize::try_from(length_bytes - piece_bytes).unwrap_or(READ_BYTES).min(READ_BYTES);
-        let got = file.read(&mut buffer[..room]).map_err(failed)?;
-        whole.update(&buffer[..got]);
-        piece.update(&buffer[..got]);
-        (total, piece_bytes) = (total + got as u64, piece_bytes + got as u64);
-        // The last piece may be shorter.
-        if piece_bytes == length_bytes || got == 0 && piece_bytes > 0 {
-            let ended = std::mem::replace(&mut piece, FileHasher::new(FileHashAlgorithm::Sha256));
-            hex.push(ended.finish().hex);
-            piece_bytes = 0;
-        }
-        if got == 0 {
-            break;
-        }
-    }
-    let pieces =
-        (!hex.is_empty()).then_some(PieceHashes { length_bytes, kind: FileHashAlgorithm::Sha256, hex });
-    let hashes: Vec<FileHash> = vec![whole.finish()];
+    let file = open_regular(path)?;
+    let size = file.metadata().map_err(|error| file_error("reading", path.display(), error))?.len();
+    let length_bytes = piece_length(size, piece_size)?;
     let replicas = (1..).zip(places).map(|(priority, place)| MetalinkUrl {
         url: if place.url.ends_with('/') {
             format!("{}{}", place.url, encoded(name))
@@ -147,15 +149,85 @@ fn describe(
         priority,
         location: place.location.clone(),
     });
-    let replicas = replicas.collect();
-    Ok(MetalinkFile {
-        name: name.to_owned(),
-        size_bytes: Some(total),
-        hashes,
-        pieces,
-        replicas,
-        described_by: Vec::new(),
-    })
+    let mut described =
+        MetalinkFile { name: name.to_owned(), replicas: replicas.collect(), ..MetalinkFile::default() };
+    // The name and the addresses are checked before the file is read, which may take long.
+    document(vec![described.clone()])?;
+    add_digests(&mut described, (file, path), length_bytes, context)?;
+    Ok(described)
+}
+
+/// Opens a regular file. Errors: `InvalidArgument` for any other kind of file, without waiting for the writer of a
+/// pipe.
+fn open_regular(path: &Path) -> Result<File> {
+    let failed = |error| file_error("reading", path.display(), error);
+    let flags = OFlags::NONBLOCK.bits() as i32;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
+    match file.metadata().map_err(failed)?.is_file() {
+        true => Ok(file),
+        false => {
+            let why = format!("{} is not a regular file", path.display());
+            Err(Error::new(ErrorKind::InvalidArgument, why))
+        }
+    }
+}
+
+/// Returns the length of the pieces of a file of `size` bytes. Errors: `InvalidArgument` if `wanted` is 0, or so small
+/// that readers would refuse the document because of its size.
+fn piece_length(size: u64, wanted: Option<u64>) -> Result<u64> {
+    // The length of a piece is a power of two that keeps the file within `PIECES_MAX` pieces.
+    let enough = size.div_ceil(PIECES_MAX).next_power_of_two().max(PIECE_BYTES_MIN);
+    let length = wanted.unwrap_or(enough);
+    let most = DOCUMENT_BYTES_MAX as u64 / DOCUMENT_BYTES_PER_PIECE;
+    if length == 0 || size.div_ceil(length) > most {
+        let least = size.div_ceil(most).max(1);
+        let why = format!(
+            "pieces of {length} bytes are too small for {size} bytes; use --piece-size {least} or more"
+        );
+        return Err(Error::new(ErrorKind::InvalidArgument, why));
+    }
+    Ok(length)
+}
+
+/// Adds the size and the digests of the file and of its pieces of `length_bytes` bytes.
+fn add_digests(
+    described: &mut MetalinkFile,
+    (mut file, path): (File, &Path),
+    length_bytes: u64,
+    context: &CommandContext,
+) -> Result<()> {
+    let new = || FileHasher::new(FileHashAlgorithm::Sha256);
+    let (mut whole, mut hex, mut total) = (new(), Vec::new(), 0);
+    let (mut piece, mut piece_bytes) = (new(), 0);
+    let mut buffer = vec![0; READ_BYTES];
+    loop {
+        context.interrupt.check()?;
+        let got = file.read(&mut buffer).map_err(|error| file_error("reading", path.display(), error))?;
+        whole.update(&buffer[..got]);
+        total += got as u64;
+        let mut rest = &buffer[..got];
+        while !rest.is_empty() {
+            let room = usize::try_from(length_bytes - piece_bytes).unwrap_or(READ_BYTES).min(rest.len());
+            piece.update(&rest[..room]);
+            (rest, piece_bytes) = (&rest[room..], piece_bytes + room as u64);
+            if piece_bytes == length_bytes {
+                hex.push(std::mem::replace(&mut piece, new()).finish().hex);
+                piece_bytes = 0;
+            }
+        }
+        if got == 0 {
+            break;
+        }
+    }
+    // The last piece may be shorter.
+    if piece_bytes > 0 {
+        hex.push(piece.finish().hex);
+    }
+    described.size_bytes = Some(total);
+    described.hashes = vec![whole.finish()];
+    described.pieces =
+        (!hex.is_empty()).then_some(PieceHashes { length_bytes, kind: FileHashAlgorithm::Sha256, hex });
+    Ok(())
 }
 
 fn encoded(name: &str) -> String {

@@ -71,6 +71,19 @@ fn a_copy_that_cannot_be_right_is_none() {
     rig.run(&["cp", "--metalink", "DIR/nothing.meta4", "DIR/copy"]).ended(CommandExit::NotFound);
 }
 
+/// The advice of an error must fit a download, and a replica with another file counts as wrong data.
+#[test]
+fn a_replica_with_another_file_is_wrong_data() {
+    let other = HostileServer::start(content()[..1_000_000].to_vec(), ResponseFaultScript::honest());
+    let flipped = server(ResponseFaultScript::honest().always(ResponseFault::FlippedAt(800_000)));
+    for bad in [&other, &flipped] {
+        let ran =
+            rig(&[bad]).run(&["cp", "--metalink", "DIR/m.meta4", "DIR/copy"]).ended(CommandExit::Corrupt);
+        assert!(!ran.stderr.contains("send the data"), "{}", ran.stderr);
+        assert!(ran.stderr.contains("check the digest"), "{}", ran.stderr);
+    }
+}
+
 #[test]
 fn a_metalink_is_understood_as_what_it_describes() {
     let good = server(ResponseFaultScript::honest());
@@ -187,6 +200,65 @@ fn places_of_several_files_are_directories() {
     for (place, why) in [("http://h/f", "is the URL of one file"), ("h/f", "is not a URL")] {
         let refused = rig.run(&[&words[..], &["--replica", place]].concat()).ended(CommandExit::Usage);
         assert!(refused.stderr.contains(why), "{}", refused.stderr);
+    }
+}
+
+#[test]
+fn a_metalink_is_made_only_if_a_reader_would_accept_it() {
+    let rig = Rig::new();
+    rig.write("file", "0123456789");
+    let make = |file: &str, replica: &str, more: &[&str]| {
+        let words = ["metalink", "make", file, "--replica", replica, "--out", "DIR/m.meta4"];
+        rig.run(&[&words[..], more].concat())
+    };
+    for (replica, why) in [("ftp://h/d/", "ftp"), ("http://user@host/", "user or password")] {
+        let refused = make("DIR/file", replica, &[]).ended(CommandExit::Usage);
+        assert!(refused.stderr.contains(why), "{}", refused.stderr);
+    }
+    for name in ["a\\b", "a\u{1}b"] {
+        rig.write(name, "x");
+        make(&format!("DIR/{name}"), "http://h/d/", &[]).ended(CommandExit::Usage);
+    }
+    assert!(!rig.path("m.meta4").exists());
+    let name = "tab\tand\nlines\r";
+    rig.write(name, "x");
+    made(&make(&format!("DIR/{name}"), "http://h/d/", &[]));
+    let shown = rig.run(&["metalink", "show", "DIR/m.meta4", "--json"]).ok().stdout;
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap()["name"], name);
+    // A URL that is given twice is one replica.
+    made(&make("DIR/file", "http://h/d/", &["--replica", "http://h/d/"]));
+}
+
+#[test]
+fn pieces_have_the_size_that_is_asked_for() {
+    let rig = Rig::new();
+    rig.write("file", vec![7; 1_000_000]);
+    let make = |size: &str| {
+        let words = ["metalink", "make", "DIR/file", "--replica", "http://h/d/", "--out", "DIR/m.meta4"];
+        rig.run(&[&words[..], &["--piece-size", size]].concat())
+    };
+    let refused = make("0").ended(CommandExit::Usage);
+    assert!(refused.stderr.contains("use --piece-size 1 or more"), "{}", refused.stderr);
+    for (size, count) in [("300000", 4), ("1000000", 1), ("9999999", 1), ("1000", 1000), ("64", 15_625)] {
+        made(&make(size));
+        let shown = rig.run(&["metalink", "show", "DIR/m.meta4", "--json"]).ok().stdout;
+        let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+        assert_eq!(shown["pieces"]["count"], count, "{size}");
+    }
+    let sparse = std::fs::File::create(rig.path("file")).unwrap();
+    sparse.set_len(1 << 30).unwrap();
+    let refused = make("1").ended(CommandExit::Usage);
+    assert!(refused.stderr.contains("too small"), "{}", refused.stderr);
+}
+
+#[test]
+fn a_pipe_is_not_described() {
+    let rig = Rig::new();
+    rustix::fs::mkfifoat(rustix::fs::CWD, rig.path("pipe"), rustix::fs::Mode::RWXU).unwrap();
+    for name in ["DIR/pipe", "DIR/"] {
+        let refused = rig.run(&["metalink", "make", name, "--replica", "http://h/d/"]);
+        let refused = refused.ended(CommandExit::Usage);
+        assert!(refused.stderr.contains("not a regular file"), "{}", refused.stderr);
     }
 }
 

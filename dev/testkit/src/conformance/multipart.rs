@@ -108,7 +108,7 @@ pub fn multipart_outlives_a_failed_completion(store: &dyn Store) {
 }
 
 /// A client that missed the response to a completion can repeat the request. It gets the same response as long as the
-/// object is still the object that the upload created.
+/// object is still the object that the upload created. A completion with other parts is no repetition.
 pub fn multipart_completion_is_repeatable(store: &dyn Store) {
     let b = bucket(store);
     let options = PutOptions { checksum: Some(ChecksumAlgorithm::Sha256), ..Default::default() };
@@ -118,6 +118,8 @@ pub fn multipart_completion_is_repeatable(store: &dyn Store) {
     let again = complete(store, &b, "k", &upload, &parts).unwrap();
     assert_eq!((&again.etag, &again.checksum), (&made.etag, &made.checksum));
     assert!(made.checksum.is_some());
+    let others = [CompletedPart::new(1, ETag::new("00000000000000000000000000000000"))];
+    assert_kind(complete(store, &b, "k", &upload, &others), ErrorKind::NoSuchUpload);
     assert_kind(complete(store, &b, "other", &upload, &parts), ErrorKind::NoSuchUpload);
     put(store, &b, "k", b"newer");
     assert_kind(complete(store, &b, "k", &upload, &parts), ErrorKind::NoSuchUpload);

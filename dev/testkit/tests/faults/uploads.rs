@@ -11,7 +11,8 @@ use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{
     Bucket, CompleteOptions, CompletedPart, Conditions, DeleteOptions, ETag, ErrorKind, ExpectedContent,
     GetOptions, Key, MIN_PART_BYTES, MultipartUploadOperations, ObjectVersionOperations, Objects,
-    PartOptions, PutOptions, PutResult, Result, UploadId, UploadsQuery, VersioningState, VersionsQuery,
+    PartOptions, PartsQuery, PutOptions, PutResult, Result, UploadId, UploadsQuery, VersioningState,
+    VersionsQuery,
 };
 use fordway_sys::fault::{self, FaultInjectionPlan, SyscallFault};
 use fordway_sys::{Errno, FileSystemSharing};
@@ -264,6 +265,38 @@ fn is_interrupted_at(assembly: Assembly, (at, fault): (usize, SyscallFault), lat
         }
     }
     !is_done
+}
+
+/// Kills a completion at each of its calls. If the object does not exist afterwards, the parts are listed, the upload
+/// accepts a further part, and a completion with that part succeeds.
+#[test]
+fn an_upload_whose_completion_died_can_be_continued() {
+    for assembly in [Assembly::InPlace, Assembly::Copied] {
+        let calls = (1..MOST_CALLS).take_while(|at| is_continued_after(assembly, *at)).count();
+        assert!((10..MOST_CALLS - 1).contains(&calls), "{assembly:?}: {calls} calls");
+    }
+}
+
+fn is_continued_after(assembly: Assembly, at: usize) -> bool {
+    let dir = crate::way::scratch();
+    let (upload, mut parts) = assembly.prepared(dir.path());
+    let died = dies(&[], Before::Nothing, at, (&upload, &parts), dir.path());
+    let store = open(dir.path());
+    let place = format!("{assembly:?}, killed before call {at}");
+    if body(&store).is_some() {
+        let refused = put_part(&store, &upload, 3).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NoSuchUpload, "{place}");
+        assert!(body(&store) == Some(whole()), "{place}");
+        return died;
+    }
+    let listed = store.list_parts(&bucket(), &key(), &upload, &PartsQuery::default());
+    let listed = listed.unwrap_or_else(|error| panic!("{place}: {error}"));
+    assert_eq!(listed.parts.len(), 2, "{place}");
+    parts.push(put_part(&store, &upload, 3).unwrap_or_else(|error| panic!("{place}: {error}")));
+    complete(&store, Before::Nothing, &upload, &parts).unwrap_or_else(|error| panic!("{place}: {error}"));
+    assert!(body(&store) == Some([whole(), vec![3; PART_BYTES]].concat()), "{place}");
+    assert!(store.list_uploads(&bucket(), &UploadsQuery::default()).unwrap().uploads.is_empty(), "{place}");
+    died
 }
 
 /// Makes each system call of the completion fail once. Durability is `full`.

@@ -121,9 +121,13 @@ pub(crate) fn close_uploads(_: &Member) {
         let upload = start(&one, &name);
         send(&one, (&name, &upload), 1, &part(0, round)).unwrap();
         let dir = uploads.join(upload.as_str());
+        let completion = fs::File::options().read(true).write(true).open(dir.join("data")).unwrap();
+        // Without locks, a part is refused as well.
+        let _ = fordway_sys::lock_file(&completion, Duration::from_secs(10));
         fs::rename(dir.join("upload"), dir.join("closed")).unwrap();
         let refused = send(&one, (&name, &upload), 2, &part(1, round));
-        assert_eq!(refused.unwrap_err(), ErrorKind::NoSuchUpload, "round {round}");
+        assert_eq!(refused.unwrap_err(), ErrorKind::LockTimeout, "round {round}");
+        drop(completion);
         other.abort_upload(&bucket(), &key(&name), &upload).unwrap();
 
         let name = format!("claimed/{round}");

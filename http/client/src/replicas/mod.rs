@@ -429,6 +429,12 @@ fn sites(described: &MetalinkFile, locations: &[String]) -> Vec<ReplicaSite> {
     sites
 }
 
+/// Checks that a replica can be read from `url`. Errors: `InvalidArgument` for a scheme other than `http(s)` and
+/// `dav(s)`, and for a URL with a user or a password.
+pub fn check_replica(url: &str) -> Result<()> {
+    WebFileAddress::parse(&http_url(url)).map(drop)
+}
+
 /// Returns the URL with `http(s)` in place of `dav(s)`.
 fn http_url(url: &str) -> String {
     match url.split_once("://") {

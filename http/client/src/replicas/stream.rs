@@ -73,7 +73,7 @@ fn run(guard: &StreamGuard) {
     }
 }
 
-/// Opens the file at a replica. Errors: from opening the file; `InvalidArgument` if the replica has a different file.
+/// Opens the file at a replica. Errors: from opening the file; `BadDigest` if the replica has a file of another size.
 fn open(shared: &ReplicatedFileState, session: &Arc<HttpSession>, site: usize) -> Result<RemoteFile> {
     if let Some(file) = shared.take_spare(site) {
         return Ok(file);
@@ -83,7 +83,7 @@ fn open(shared: &ReplicatedFileState, session: &Arc<HttpSession>, site: usize) -
     if file.size_bytes() != shared.size_bytes {
         let (found, wanted) = (file.size_bytes(), shared.size_bytes);
         let detail = format!("it has {found} bytes instead of {wanted}: it is a different file");
-        return Err(Error::new(ErrorKind::InvalidArgument, detail));
+        return Err(Error::new(ErrorKind::BadDigest, detail));
     }
     Ok(file)
 }

@@ -8,7 +8,7 @@ use fordway_store::{
     Bucket, Error, ErrorKind, ExpectedContent, Key, PartOptions, PutOptions, PutResult, Result, UploadId,
     Writer,
 };
-use fordway_sys::{Errno, free_bytes, write_all_at};
+use fordway_sys::{Errno, free_bytes_before, write_all_at};
 use fordway_wire::node::{CommitResponse, Request, StartWriteResponse};
 
 use crate::node::session::{ConnectionLease, NodeCallTarget, NodeSession};
@@ -192,7 +192,8 @@ pub(super) fn failed_write(errno: Errno, file: &File, written_bytes: u64, wanted
         Errno::FBIG => ErrorKind::EntityTooLarge,
         _ => ErrorKind::Io,
     };
-    let free = free_bytes(file).map_or(String::new(), |free| format!(", {free} are free"));
+    let free = free_bytes_before(file, written_bytes);
+    let free = free.map_or(String::new(), |free| format!(", and {free} were free"));
     let why = format!("{written_bytes} bytes were written, {wanted} more were expected{free}");
     Error::new(kind, why).caused_by(errno)
 }

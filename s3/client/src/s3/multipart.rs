@@ -134,7 +134,49 @@ pub(super) fn copied(mut response: fordway_http::HttpResponse) -> Result<PutResu
     }
 }
 
+/// Completes an upload. A service may require the checksum of every part. If the service refuses a request without
+/// checksums, they are requested from the service, and the completion is sent again.
 pub(super) fn complete(
+    session: &S3Session,
+    target: (&Bucket, &Key, &UploadId),
+    parts: &[CompletedPart],
+    options: &CompleteOptions,
+) -> Result<PutResult> {
+    match complete_once(session, target, parts, options) {
+        Err(error) if error.s3_code() == Some("InvalidRequest") => {
+            match with_checksums(session, target, parts) {
+                Some(parts) => complete_once(session, target, &parts, options),
+                None => Err(error),
+            }
+        }
+        done => done,
+    }
+}
+
+/// Returns the parts with the checksums that the service lists for them; `None` if this adds no checksum. The ETags
+/// still determine which parts the object consists of. Cost: none if all parts have checksums.
+fn with_checksums(
+    session: &S3Session,
+    target: (&Bucket, &Key, &UploadId),
+    parts: &[CompletedPart],
+) -> Option<Vec<CompletedPart>> {
+    if parts.iter().all(|part| part.checksum.is_some()) {
+        return None;
+    }
+    let query = PartsQuery { max_parts: usize::from(MAX_PARTS), ..PartsQuery::default() };
+    let listed = list_parts(session, target, &query).ok()?.parts;
+    let checksum_of = |part: &CompletedPart| {
+        let found = listed.binary_search_by_key(&part.number, |listed| listed.number).ok()?;
+        listed[found].checksum.clone().filter(|_| listed[found].etag == part.etag)
+    };
+    let filled = parts.iter().map(|part| {
+        let checksum = part.checksum.clone().or_else(|| checksum_of(part));
+        CompletedPart { checksum, ..part.clone() }
+    });
+    Some(filled.collect::<Vec<_>>()).filter(|filled| filled != parts)
+}
+
+fn complete_once(
     session: &S3Session,
     (bucket, key, upload): (&Bucket, &Key, &UploadId),
     parts: &[CompletedPart],

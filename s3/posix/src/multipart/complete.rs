@@ -1,9 +1,13 @@
 //! Completes and aborts uploads.
 
+use std::collections::HashSet;
+use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use fordway_store::{
     Bucket, CompleteOptions, CompletedPart, Error, ErrorKind, Key, PartInfo, PutResult, Result, UploadId,
+    VersioningState,
 };
 use fordway_sys::{
     Errno, FileSystemSharing, OFlags, links_in, lock_file, look_again, look_up_existing, open_in,
@@ -20,14 +24,21 @@ use crate::layout::{ObjectPath, split, upload_dir, upload_of};
 use crate::locks::not_locked;
 use crate::multipart::MultipartUploadManager;
 use crate::multipart::parts::{
-    ASSEMBLED, ArrivedPart, CLOSED, DATA, UPLOAD, UploadDirectory, WHOLE, all_claims_are_settled,
-    has_at_server, open_content, part_name, remove_upload_dir,
+    ASSEMBLED, ArrivedPart, CLOSED, DATA, UPLOAD, UploadDirectory, UploadRecord, WHOLE,
+    all_claims_are_settled, being_completed, has_at_server, open_content, part_name, remove_upload_dir,
 };
 use crate::read::ObjectFile;
 use crate::record::ObjectRecord;
 use crate::shared::{MAX_STALE, stat_at_server, wait_for_server};
 use crate::stage::{FILE_MODE, StagedFile};
 use crate::write::append_range;
+
+/// The longest time for which a part of a closed upload waits for the upload's lock. Most completions end sooner, and
+/// the part then gets a definite response.
+const REOPENING: Duration = Duration::from_secs(1);
+
+/// The number of old versions that are examined for the object of a repeated completion.
+const NEWER_VERSIONS_MAX: usize = 16;
 
 /// An upload locked by this process, so that no other process completes or aborts it.
 struct LockedUpload {
@@ -43,13 +54,15 @@ struct LockedUpload {
 }
 
 impl LockedUpload {
-    /// Reopens the upload, so that it accepts parts again, after a completion has failed. If the upload has already
-    /// become an object, the upload remains closed: writing a part into `data` could change the object.
-    fn reopen(self) {
-        // If the upload cannot be reopened, it can still be completed and aborted, but accepts no parts.
-        if !self.is_published() && discard_whole(&self.held).is_ok() {
-            let _ = rename(&self.held, CLOSED, &self.held, UPLOAD);
+    /// Reopens the upload, so that it accepts parts again, after a completion has failed or died. If the upload has
+    /// already become an object, the upload remains closed: writing a part into `data` could change the object. Returns
+    /// whether the upload was reopened.
+    fn reopen(self) -> Result<bool, Errno> {
+        if self.is_published() {
+            return Ok(false);
         }
+        discard_whole(&self.held)?;
+        rename(&self.held, CLOSED, &self.held, UPLOAD).map(|()| true)
     }
 
     /// Returns whether the upload has become an object, even if that object no longer exists. If `data` has a second
@@ -84,7 +97,7 @@ impl MultipartUploadManager<'_> {
             Ok(taken) => taken.was_closed,
             Err(error) => error.kind() == ErrorKind::NoSuchUpload,
         };
-        if was_completed && let Some(made) = self.made_before(bucket, key, upload, parts.len())? {
+        if was_completed && let Some(made) = self.made_before(bucket, key, upload, parts)? {
             // The object already exists. Files that cannot be removed are left to `gc`.
             match taken {
                 Ok(taken) => drop(self.end_upload(taken)),
@@ -103,31 +116,37 @@ impl MultipartUploadManager<'_> {
         match &made {
             // The object exists. Files that cannot be removed are left to the next completion, or to `gc`.
             Ok(_) => drop(self.end_upload(taken)),
-            Err(_) => taken.reopen(),
+            Err(_) => {
+                // If the upload cannot be reopened now, the next part that arrives tries again.
+                let _ = taken.reopen();
+            }
         }
         made
     }
 
-    /// Returns the result of an earlier completion of this upload, if its object is still the object at `key`. A client
-    /// that has not received the response may send the request again. Also records the event again, because the earlier
-    /// completion may have ended before it recorded the event.
+    /// Returns the result of an earlier completion of this upload from `parts`, if its object is still the object at
+    /// `key`, or one of the key's newest old versions. A client that has not received the response may send the request
+    /// again. Also records the event again, because the earlier completion may have ended before it recorded the event.
     fn made_before(
         &self,
         bucket: &Bucket,
         key: &Key,
         upload: &UploadId,
-        part_count: usize,
+        parts: &[CompletedPart],
     ) -> Result<Option<PutResult>> {
         let volume = &self.inner.volume;
         // Another node may have completed the upload.
         let contents = volume.contents(bucket)?;
         volume.refresh(bucket, key, contents)?;
-        let found = volume.find_object(bucket, key)?;
         let is_same = |opened: &ObjectFile| {
-            let record = opened.record();
-            record.made_by.as_ref() == Some(upload) && record.parts.len() == part_count
+            opened.record().made_by.as_ref() == Some(upload)
+                && CompletedPart::could_make(parts, &opened.etag())
         };
-        let Some(opened) = found.filter(is_same) else { return Ok(None) };
+        let mut found = volume.find_object(bucket, key)?.filter(is_same);
+        if found.is_none() && contents.versioning != VersioningState::Unversioned {
+            found = volume.find_recent_version(bucket, key, NEWER_VERSIONS_MAX, is_same)?;
+        }
+        let Some(opened) = found else { return Ok(None) };
         let (_, info) = opened.into_info();
         let (etag, checksum, version) = (info.etag, info.checksum, info.version);
         let made = PutResult { etag, modified: info.modified, checksum, version };
@@ -203,6 +222,50 @@ impl MultipartUploadManager<'_> {
     }
 
     fn try_take_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<LockedUpload> {
+        let (held, data, dir) = self.opened_data(bucket, upload)?;
+        match lock_file(&data, self.inner.volume.config.lock_patience) {
+            // Without locks, two concurrent completions may both succeed. The result is still correct, because both
+            // completions create the same object.
+            Ok(()) | Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => {}
+            Err(errno) => return Err(not_locked(errno)),
+        }
+        let (upload, was_closed) = self.close_upload(bucket, key, &held, dir)?;
+        self.locked_upload(bucket, held, data, (upload, was_closed))
+    }
+
+    /// Reopens an upload that a completion has closed, if the process of that completion has died before the upload
+    /// became an object. Does nothing if the upload is open. Errors: `LockTimeout` if a completion holds the upload's
+    /// lock, or may hold it because the file system has no locks that work on all nodes; `NoSuchUpload` if the upload
+    /// has become an object.
+    pub(super) fn reopen_abandoned(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<()> {
+        let missing = || self.inner.volume.missing(bucket, ErrorKind::NoSuchUpload);
+        if self.inner.volume.contents(bucket)?.unfit.is_some() {
+            // A completion on another node may hold a lock that this node cannot see.
+            return Err(being_completed());
+        }
+        let (held, data, dir) = self.opened_data(bucket, upload)?;
+        lock_file(&data, REOPENING.min(self.inner.volume.config.lock_patience))
+            .map_err(|_| being_completed())?;
+        // Another process may have ended or reopened the upload before this process got the lock.
+        let found = UploadDirectory::new(&self.inner.volume, &dir).record_of_upload()?;
+        let found = found.filter(|found| found.record.key.as_deref() == Some(key.as_str()));
+        let UploadRecord { record, accepts_parts, .. } = found.ok_or_else(missing)?;
+        if accepts_parts {
+            return Ok(());
+        }
+        let upload = OpenUpload { record, dir, accepts_parts };
+        match self.locked_upload(bucket, held, data, (upload, true))?.reopen() {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Error::new(ErrorKind::NoSuchUpload, "it was completed before")),
+            // Another node has ended or reopened the upload, while this node still has the upload's files cached.
+            Err(Errno::NOENT) => Err(being_completed()),
+            Err(errno) => Err(from_errno(errno, "reopening the upload")),
+        }
+    }
+
+    /// Opens the directory of an upload and the file whose lock is the upload's lock. Also returns the path of the
+    /// directory.
+    fn opened_data(&self, bucket: &Bucket, upload: &UploadId) -> Result<(DirectoryHandle, File, String)> {
         let missing = || self.inner.volume.missing(bucket, ErrorKind::NoSuchUpload);
         let dir = upload_dir(bucket, &upload_of(upload.as_str()).ok_or_else(missing)?);
         let failed = |errno| match errno {
@@ -212,17 +275,21 @@ impl MultipartUploadManager<'_> {
         let held = self.inner.volume.dirs.open(&self.inner.volume.root, &dir).map_err(failed)?;
         self.inner.volume.check_keeping(bucket, &dir)?;
         let data = open_content(&held, DATA, OFlags::RDWR)?.ok_or_else(missing)?;
-        match lock_file(&data, self.inner.volume.config.lock_patience) {
-            // Without locks, two concurrent completions may both succeed. The result is still correct, because both
-            // completions create the same object.
-            Ok(()) | Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => {}
-            Err(errno) => return Err(not_locked(errno)),
-        }
+        Ok((held, data, dir))
+    }
+
+    /// Returns the upload whose lock the open file `data` holds.
+    fn locked_upload(
+        &self,
+        bucket: &Bucket,
+        held: DirectoryHandle,
+        data: File,
+        (upload, was_closed): (OpenUpload, bool),
+    ) -> Result<LockedUpload> {
         let locked = data.try_clone().map_err(|error| {
             let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
             from_errno(errno, "locking the upload")
         })?;
-        let (upload, was_closed) = self.close_upload(bucket, key, &held, dir)?;
         let (data, locked, sharing) =
             (Some(data.into()), locked.into(), self.inner.volume.sharing_of(bucket));
         Ok(LockedUpload { held, data, locked, upload, was_closed, sharing })
@@ -255,7 +322,7 @@ impl MultipartUploadManager<'_> {
                 errno => from_errno(errno, "closing the upload"),
             })?;
         }
-        Ok((OpenUpload { record, dir }, name == CLOSED))
+        Ok((OpenUpload { record, dir, accepts_parts: false }, name == CLOSED))
     }
 
     /// Creates the object from the given parts: from `data` itself if it holds exactly these parts, otherwise from a
@@ -294,7 +361,8 @@ impl MultipartUploadManager<'_> {
 
     /// Returns the parts that have arrived, sorted by number, and the names of all files of the upload. On a shared
     /// file system, this node may have cached that a part is missing, or may have cached an earlier version of the
-    /// part. Therefore, if one of the `wanted` parts is not found, all of them are looked up again.
+    /// part, whose file no longer exists. Therefore, if one of the `wanted` parts or the file of a part is not found,
+    /// all of them are looked up again.
     fn parts_among(
         &self,
         bucket: &Bucket,
@@ -305,7 +373,9 @@ impl MultipartUploadManager<'_> {
         let files = UploadDirectory::new(volume, dir);
         let found = files.parts();
         let has_all = |parts: &[ArrivedPart]| CompletedPart::select(wanted, &infos_of(parts)).is_ok();
-        if !self.is_shared(bucket) || found.as_ref().is_ok_and(|(parts, _)| has_all(parts)) {
+        let are_whole =
+            |(parts, names): &(Vec<ArrivedPart>, Vec<String>)| has_all(parts) && have_files(parts, names);
+        if !self.is_shared(bucket) || found.as_ref().is_ok_and(are_whole) {
             return found;
         }
         volume.refresh_dirs(dir);
@@ -370,6 +440,12 @@ impl MultipartUploadManager<'_> {
 
 fn infos_of(parts: &[ArrivedPart]) -> Vec<PartInfo> {
     parts.iter().map(|part| part.info.clone()).collect()
+}
+
+/// Returns whether every part that is in a separate file has this file among `names`.
+fn have_files(parts: &[ArrivedPart], names: &[String]) -> bool {
+    let names: HashSet<&str> = names.iter().map(String::as_str).collect();
+    parts.iter().all(|part| part.file.as_deref().is_none_or(|file| names.contains(file)))
 }
 
 /// Returns whether `data`, which has `size` bytes, consists of exactly these parts. The parts must be numbered from 1

@@ -10,7 +10,7 @@ use foldhash::{HashMap, HashMapExt};
 use fordway_store::{Bucket, ErrorKind, Key, Result, UploadId, UploadListing, UploadSummary, UploadsQuery};
 
 use super::MultipartUploadManager;
-use super::parts::{CLOSED, UPLOAD, UploadDirectory};
+use super::parts::{UploadDirectory, UploadRecord};
 use crate::errors::is_stale;
 use crate::layout::{upload_dir, upload_of, uploads_dir};
 use crate::read::system_time;
@@ -153,13 +153,9 @@ impl MultipartUploadManager<'_> {
         let dir = upload_dir(bucket, &upload);
         // A closed upload is being completed, or was being completed when the completing process died. A closed upload
         // is listed, because a client may try again to complete or abort the upload.
-        let open = UploadDirectory::new(&self.inner.volume, &dir).record(UPLOAD)?;
-        let found = open.map_or_else(
-            || UploadDirectory::new(&self.inner.volume, &dir).record(CLOSED),
-            |open| Ok(Some(open)),
-        )?;
+        let found = UploadDirectory::new(&self.inner.volume, &dir).record_of_upload()?;
         // An upload with an invalid key is not listed, because no request could complete or abort it.
-        Ok(found.and_then(|(record, started_ns)| {
+        Ok(found.and_then(|UploadRecord { record, started_ns, .. }| {
             let key = record.key.filter(|key| Key::new(key).is_ok())?;
             let (started, checksum) = (system_time(started_ns), record.upload_checksum);
             Some(UploadSummary { key, upload, started, checksum })

@@ -13,7 +13,7 @@ use fordway_store::{
     Key, MAX_PARTS, ObjectContent, ObjectPart, OpenObject, PartInfo, PartListing, PartOptions, PartsQuery,
     PutOptions, PutResult, Result, UploadId, Writer, checked_part_number, multipart_checksum, multipart_etag,
 };
-use parts::{DATA, PartSink, UPLOAD, UploadDirectory, in_upload, part_name, part_number};
+use parts::{DATA, PartSink, UPLOAD, UploadDirectory, being_completed, in_upload, part_name, part_number};
 
 use crate::PosixStoreState;
 use crate::errors::is_stale;
@@ -38,6 +38,8 @@ impl<'s> MultipartUploadManager<'s> {
 struct OpenUpload {
     record: ObjectRecord,
     dir: String,
+    /// Whether the upload accepts parts. An upload that is being completed, or whose completion died, does not.
+    accepts_parts: bool,
 }
 
 /// A part being written.
@@ -127,7 +129,7 @@ impl MultipartUploadManager<'_> {
         options: &PartOptions,
     ) -> Result<PartWriter> {
         checked_part_number(number)?;
-        let found = self.upload(bucket, key, upload)?;
+        let found = self.upload_for_parts(bucket, key, upload)?;
         self.inner.volume.check_keeping(bucket, &found.dir)?;
         let checksum = options.checksum_within(found.record.upload_checksum.map(|plan| plan.algorithm))?;
         Ok(PartWriter {
@@ -190,19 +192,34 @@ impl MultipartUploadManager<'_> {
         }
     }
 
+    /// Like [`Self::upload`], but returns only an upload that accepts parts. If a completion has died, the upload is
+    /// reopened first. Errors: as [`Self::upload`], and `LockTimeout` if a completion may still be running.
+    fn upload_for_parts(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<OpenUpload> {
+        let found = self.upload(bucket, key, upload)?;
+        if found.accepts_parts {
+            return Ok(found);
+        }
+        self.reopen_abandoned(bucket, key, upload)?;
+        match self.upload(bucket, key, upload)? {
+            found if found.accepts_parts => Ok(found),
+            _ => Err(being_completed()),
+        }
+    }
+
     fn find_upload(&self, bucket: &Bucket, upload: &UploadId) -> Result<Option<OpenUpload>> {
         let dir = upload_dir(bucket, upload);
-        let mut found = UploadDirectory::new(&self.inner.volume, &dir).record(UPLOAD);
+        let mut found = UploadDirectory::new(&self.inner.volume, &dir).record_of_upload();
         let is_doubtful = match &found {
-            Ok(found) => found.is_none(),
+            Ok(found) => found.as_ref().is_none_or(|found| !found.accepts_parts),
             Err(error) => is_stale(error),
         };
         if is_doubtful && self.is_shared(bucket) {
-            // Another node may have started or ended the upload, while this node's cache still shows the earlier state.
+            // Another node may have started, ended or reopened the upload, while this node's cache still shows the
+            // earlier state.
             self.inner.volume.refresh_dirs(&dir);
-            found = UploadDirectory::new(&self.inner.volume, &dir).record(UPLOAD);
+            found = UploadDirectory::new(&self.inner.volume, &dir).record_of_upload();
         }
-        Ok(found?.map(|(record, _)| OpenUpload { record, dir }))
+        Ok(found?.map(|found| OpenUpload { record: found.record, dir, accepts_parts: found.accepts_parts }))
     }
 }
 

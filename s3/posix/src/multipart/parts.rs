@@ -16,7 +16,8 @@
 //! upload therefore shows whether it was completed: if so, it has no `data`, or has `assembled` but no `whole`.
 //!
 //! A part is written into `data` only once. If a part is sent again, its bytes go to a separate file, so that the bytes
-//! that were acknowledged first are never overwritten.
+//! that were acknowledged first are never overwritten. When the part's record names the new file, the separate file
+//! that the record named before is removed.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -82,6 +83,14 @@ pub(crate) struct ArrivedPart {
     pub(crate) info: PartInfo,
     /// The name of the file that holds the part's bytes; `None` if the bytes are in `data`, at the part's offset.
     pub(crate) file: Option<String>,
+}
+
+/// The record of an upload.
+pub(crate) struct UploadRecord {
+    pub(crate) record: ObjectRecord,
+    pub(crate) started_ns: i64,
+    /// Whether the upload is open. Otherwise it is being completed, or its completion died.
+    pub(crate) accepts_parts: bool,
 }
 
 /// The purpose of a file in an upload's directory.
@@ -158,8 +167,8 @@ impl PartSink {
         }
     }
 
-    /// Publishes the bytes as part `number` of the upload in `dir`. Errors: as for a write; `NoSuchUpload` if the
-    /// upload is no longer open.
+    /// Publishes the bytes as part `number` of the upload in `dir`. Errors: as for a write; `LockTimeout` if the upload
+    /// is being completed, and `NoSuchUpload` if it has ended.
     pub(crate) fn publish(
         self,
         inner: &Arc<PosixStoreState>,
@@ -167,9 +176,11 @@ impl PartSink {
         (dir, number): (&str, u16),
         mut record: ObjectRecord,
     ) -> Result<fordway_store::PutResult> {
-        let held = inner.volume.dirs.open(&inner.volume.root, dir);
-        if !held.is_ok_and(|held| is_open(&held, inner.volume.sharing_of(bucket))) {
-            return Err(Error::new(ErrorKind::NoSuchUpload, "it was completed or aborted in the meantime"));
+        let ended = || Error::new(ErrorKind::NoSuchUpload, "it was completed or aborted in the meantime");
+        let held = inner.volume.dirs.open(&inner.volume.root, dir).map_err(|_| ended())?;
+        let sharing = inner.volume.sharing_of(bucket);
+        if !is_open(&held, sharing) {
+            return Err(if has_at_server(&held, CLOSED, sharing) { being_completed() } else { ended() });
         }
         let (made, size, file) = match self {
             PartSink::InPlace { data, written, .. } => {
@@ -187,7 +198,14 @@ impl PartSink {
         let name = part_name(number);
         let mut staged = StagedFile::at(inner, bucket, in_upload(dir, &name))?;
         staged.write(&text)?;
+        let replaced = UploadDirectory::new(&inner.volume, dir).file_of_part(number);
         staged.publish_private()?;
+        // A completion that began before the new record was in place may need the replaced file. A completion that
+        // begins later reads the new record.
+        if let Some(replaced) = replaced.filter(|_| is_open(&held, sharing)) {
+            // A file that cannot be removed now is removed with the upload.
+            let _ = remove_file(&held, &replaced);
+        }
         Ok(made)
     }
 }
@@ -225,9 +243,9 @@ pub(crate) fn uniform(text: String) -> Option<u64> {
     text.parse().ok().filter(|size| *size <= UNIFORM_BYTES_MAX)
 }
 
-/// Claims the place of part `number` in `data`. Returns whether the place was free. Errors: `NoSuchUpload` if the
-/// upload was closed before the claim. A completion first closes the upload and then looks for claims. Therefore either
-/// the writer notices that the upload is closed, or the completion notices the claim.
+/// Claims the place of part `number` in `data`. Returns whether the place was free. Errors: `LockTimeout` or
+/// `NoSuchUpload` if the upload was closed before the claim. A completion first closes the upload and then looks for
+/// claims. Therefore either the writer notices that the upload is closed, or the completion notices the claim.
 fn claim(dir: &DirectoryHandle, number: u16, sharing: FileSystemSharing) -> Result<bool> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
     match open_in(dir, &format!("{}.claim", part_name(number)), flags, FILE_MODE) {
@@ -237,8 +255,16 @@ fn claim(dir: &DirectoryHandle, number: u16, sharing: FileSystemSharing) -> Resu
     }
     match is_open(dir, sharing) {
         true => Ok(true),
-        false => Err(Error::new(ErrorKind::NoSuchUpload, "it is being completed")),
+        false if has_at_server(dir, CLOSED, sharing) => Err(being_completed()),
+        false => Err(Error::new(ErrorKind::NoSuchUpload, "it was completed or aborted")),
     }
+}
+
+/// Returns the error for a part of an upload that is closed. The kind is one that clients answer with another attempt:
+/// if the completion fails, the upload accepts parts again.
+pub(crate) fn being_completed() -> Error {
+    let why = "the upload is being completed; send the part again, or complete or abort the upload";
+    Error::new(ErrorKind::LockTimeout, why)
 }
 
 /// Returns whether the upload in `dir` is open, according to the file server. If the result were stale, a part could be
@@ -435,6 +461,13 @@ impl<'u> UploadDirectory<'u> {
         Ok((parts, names))
     }
 
+    /// Returns the name of the separate file that holds the bytes of part `number`, if the part has arrived and has
+    /// such a file.
+    fn file_of_part(&self, number: u16) -> Option<String> {
+        let (record, _) = self.record(&part_name(number)).ok()??;
+        record.key.filter(|file| is_file_of_part(file, number))
+    }
+
     /// Returns the names of all files of the upload. The caller must have closed the upload, so that the names include
     /// every claim that a writer may still act on.
     fn names(&self) -> Result<Vec<String>> {
@@ -460,6 +493,17 @@ impl<'u> UploadDirectory<'u> {
     pub(crate) fn part_size(&self) -> Result<Option<u64>> {
         let held = self.held().map_err(|e| from_errno(e, "opening the upload"))?;
         Ok(read_text(&held, PART_SIZE)?.and_then(uniform))
+    }
+
+    /// Returns the record of the upload, whether the upload is open or closed; `None` if there is no such upload.
+    pub(crate) fn record_of_upload(&self) -> Result<Option<UploadRecord>> {
+        // A failed completion may reopen the upload between the first two lookups.
+        for name in [UPLOAD, CLOSED, UPLOAD] {
+            if let Some((record, started_ns)) = self.record(name)? {
+                return Ok(Some(UploadRecord { record, started_ns, accepts_parts: name == UPLOAD }));
+            }
+        }
+        Ok(None)
     }
 
     /// Returns the record in the file `name`, and the time at which the record was written.

@@ -146,6 +146,30 @@ impl StoreRootDirectory {
         Ok(newest)
     }
 
+    /// Returns the `most` newest of the key's old versions, from the newest to the oldest. Delete markers do not count.
+    /// Holds only a few names in memory at a time. Cost: one read of the key's versions directory.
+    pub(super) fn newest_versions(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        most: usize,
+    ) -> Result<Vec<NoncurrentVersion>> {
+        let mut found: Vec<NoncurrentVersion> = Vec::new();
+        let contents = self.contents(bucket)?;
+        let keep_newest = |found: &mut Vec<NoncurrentVersion>| {
+            found.sort_unstable_by_key(|version| std::cmp::Reverse(version.order));
+            found.truncate(most);
+        };
+        self.each_archived(bucket, key, contents, |name| {
+            found.extend(NoncurrentVersion::parse(name).filter(|version| !version.is_marker));
+            if found.len() > 2 * most {
+                keep_newest(&mut found);
+            }
+        })?;
+        keep_newest(&mut found);
+        Ok(found)
+    }
+
     /// Calls `answer` with the index of the key's versions directory. Returns `None` if there is no index.
     fn in_versions_index<T>(
         &self,

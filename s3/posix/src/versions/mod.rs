@@ -113,6 +113,23 @@ impl StoreRootDirectory {
         self.open_file(bucket, &archived_place(bucket, key, found))
     }
 
+    /// Returns the newest old version that `is_it` accepts, among the `most` newest old versions of the key. Cost: one
+    /// read of the key's versions directory, and an open of each version that is examined.
+    pub(crate) fn find_recent_version(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        most: usize,
+        is_it: impl Fn(&ObjectFile) -> bool,
+    ) -> Result<Option<ObjectFile>> {
+        for version in self.newest_versions(bucket, key, most)? {
+            if let Some(found) = self.open_archived(bucket, key, &version)?.filter(&is_it) {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
     /// Creates a name in the key's versions directory. If the directory is gone, recreates it: another process may have
     /// removed the last name in it while this process holds the directory open.
     fn among_versions(

@@ -357,16 +357,28 @@ impl CompletionRequest {
     }
 }
 
-/// Checks the checksum that a CompleteMultipartUpload request states for a part, if the upload has checksums. Stating a
-/// checksum is optional. Errors: `BadDigest` if the checksum's algorithm differs from the upload's.
+/// Checks the checksum that a CompleteMultipartUpload request states for a part, if the upload has checksums. Errors:
+/// `BadDigest` if the checksum's algorithm differs from the upload's; `InvalidRequest` if the checksum is missing in an
+/// upload whose checksum is that of its parts.
 fn check_part(plan: ChecksumAlgorithmAndType, part: &CompletedPart) -> OperationResult<()> {
-    let Some(stated) = part.checksum.as_ref().filter(|stated| stated.algorithm != plan.algorithm) else {
-        return Ok(());
-    };
-    let (name, number) = (stated.algorithm.name().to_lowercase(), part.number);
-    let words = format!("The {name} you specified for part {number} did not match what we received.");
-    let detail = format!("the upload has a {}", plan.algorithm.name());
-    Err(S3Failure::aws("BadDigest", StatusCode::BAD_REQUEST, &words, &detail))
+    let number = part.number;
+    match &part.checksum {
+        Some(stated) if stated.algorithm != plan.algorithm => {
+            let name = stated.algorithm.name().to_lowercase();
+            let words = format!("The {name} you specified for part {number} did not match what we received.");
+            let detail = format!("the upload has a {}", plan.algorithm.name());
+            Err(S3Failure::aws("BadDigest", StatusCode::BAD_REQUEST, &words, &detail))
+        }
+        None if plan.kind == ChecksumType::Composite => {
+            let name = plan.algorithm.name().to_lowercase();
+            let words = format!(
+                "The upload was created using a {name} checksum. The complete request must include the checksum for \
+                 each part. It was missing for part {number} in the request."
+            );
+            Err(invalid_request(composed(&words, "", &[])))
+        }
+        Some(_) | None => Ok(()),
+    }
 }
 
 fn answer(bucket: &str, key: &str, location: &str, made: &PutResult) -> S3Response<Body> {

@@ -3,11 +3,13 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use fordway_store::{
     Bucket, Checksum, ChecksumAlgorithm, ContentHasher, ETagPolicy, ErrorKind, ExpectedContent, Key,
     PartOptions, PutOptions, PutResult, Store, Writer,
 };
+use fordway_sys::with_lock_patience;
 use fordway_wire::s3_error::INVALID_MD5;
 use http::{HeaderMap, HeaderName, StatusCode, header};
 use http_body::Body as _;
@@ -155,8 +157,9 @@ pub(super) async fn put_part(
         size_hint: checks.size,
     };
     let begin = move |store: &dyn Store| -> OperationResult<_> {
-        let part = store.part_writer(&bucket, &key, &upload, number, &options);
-        part.map_err(|error| match error.kind() {
+        // If the upload is being completed, a serving thread must not wait for the end of the completion.
+        let start = || store.part_writer(&bucket, &key, &upload, number, &options);
+        with_lock_patience(Duration::ZERO, start).map_err(|error| match error.kind() {
             // `InvalidArgument` means that the part and the upload have different checksum algorithms.
             ErrorKind::InvalidArgument => invalid_request(composed(error.detail(), "", &[])),
             _ => error.into(),
