@@ -474,3 +474,26 @@ fn an_upload_without_a_length_is_refused() {
         check_untouched(&fixture, version);
     }
 }
+
+/// RFC 9112 section 3.2.2. The signature covers the `Host` header.
+#[test]
+fn the_host_of_an_absolute_target_must_be_that_of_the_header() {
+    let fixture = fixture(serve());
+    let address = fixture.client.address;
+    let path = format!("/{BUCKET}/k");
+    let query = fixture.client.presigned("GET", &path, 60);
+    let get = |host: &str| {
+        fixture.client.send_raw(
+            "GET",
+            &format!(
+                "GET http://{host}{path}?{query} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n"
+            ),
+        )
+    };
+    get(&address.to_string()).ok();
+    for other in ["other.example", "127.0.0.1", &format!("user@{address}")] {
+        let answer = get(other);
+        assert!(answer.text().contains("the Host header and the host in the request's target differ"));
+        assert_eq!(answer.error(), (400, "InvalidRequest".to_owned()), "{other}");
+    }
+}

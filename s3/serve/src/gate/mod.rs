@@ -89,19 +89,25 @@ pub(crate) fn admit<B>(
     Ok(operation)
 }
 
-/// Copies the host of a request over HTTP/2 or 3 (`:authority`) to the `Host` header, from which all other code reads
-/// the host. Two programs could derive different buckets from a request whose two hosts differ. Errors:
-/// `InvalidRequest` if the request has a `Host` header with another host (RFC 9113 section 8.3.1, RFC 9114 section
-/// 4.3.1).
+/// Copies the host in the request's target (`:authority` over HTTP/2 and 3, or an absolute URL over HTTP/1) to the
+/// `Host` header, from which all other code reads the host. Two programs could derive different buckets from a request
+/// whose two hosts differ. Errors: `InvalidRequest` if the request has a `Host` header with another host (RFC 9112
+/// section 3.2.2, RFC 9113 section 8.3.1, RFC 9114 section 4.3.1).
 pub(crate) fn take_host<B>(request: &mut Request<B>) -> Result<(), GateRefusal> {
+    let Some(authority) = request.uri().authority() else { return Ok(()) };
     let is_newer = [Version::HTTP_2, Version::HTTP_3].contains(&request.version());
-    let Some(authority) = request.uri().authority().filter(|_| is_newer) else { return Ok(()) };
-    let host = HeaderValue::from_str(authority.as_str()).ok();
-    let stated = request.headers().get_all(header::HOST);
-    if host.is_none() || stated.iter().any(|stated| Some(stated) != host.as_ref()) {
-        return Err(GateRefusal::bad("InvalidRequest", "the Host header and :authority differ; send one"));
+    let of_target = if is_newer { ":authority" } else { "the host in the request's target" };
+    let differ = || {
+        let message = format!("the Host header and {of_target} differ; send the same host, or only one");
+        GateRefusal::bad("InvalidRequest", message)
+    };
+    let host = HeaderValue::from_str(authority.as_str()).map_err(|_| differ())?;
+    let mut stated = request.headers().get_all(header::HOST).iter();
+    if !stated.all(|stated| stated.as_bytes().eq_ignore_ascii_case(host.as_bytes())) {
+        return Err(differ());
     }
-    host.map(|host| request.headers_mut().insert(header::HOST, host));
+    // A host that the client has stated remains as it is, because the signature may cover it.
+    request.headers_mut().entry(header::HOST).or_insert(host);
     Ok(())
 }
 
