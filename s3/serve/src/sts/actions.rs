@@ -210,7 +210,7 @@ async fn verified<'t>(users: &Users, text: &'t str) -> Result<VerifiedWebIdentit
     }
     // Only the log contains the reason, because the caller is not authenticated and need not learn about the gateway's
     // network.
-    let keys = provider.keys(|keys| token.may_be_of(keys)).await.ok_or_else(|| {
+    let keys = provider.keys(|keys| token.is_signed_by(keys)).await.ok_or_else(|| {
         let why = "The keys of the identity provider cannot be fetched; the gateway's log states the reason";
         StsFailure::bad("IDPCommunicationError", why)
     })?;
