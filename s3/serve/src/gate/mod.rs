@@ -69,6 +69,7 @@ pub(crate) fn admit<B>(
     take_hoisted(&uri, &parameters, request.headers_mut())?;
     let resource = resource(request.headers(), &uri, domains);
     let headers = request.headers();
+    check_not_of_sts(resource, &parameters)?;
     check_combination(request.method(), resource, &parameters, headers)?;
     let operation = select(request.method(), resource, &parameters, headers)?;
     check_not_a_form(operation, headers)?;
@@ -248,6 +249,17 @@ fn resource(headers: &HeaderMap, uri: &Uri, domains: &BucketDomains) -> PathReso
         None if path.is_empty() => PathResource::Service,
         Some((at, length)) if at + length < path.len() => PathResource::Object,
         _ => PathResource::Bucket,
+    }
+}
+
+/// Refuses a request for the token service (STS) that has its parameters in the URL. Errors: `NotImplemented`.
+fn check_not_of_sts(resource: PathResource, parameters: &[QueryParameter<'_>]) -> Result<(), GateRefusal> {
+    let is_of_sts = resource == PathResource::Service && parameters.iter().any(|(name, _)| name == "Action");
+    match is_of_sts {
+        true => Err(GateRefusal::not_implemented(
+            "Action is not supported in a URL; send STS requests with POST, with all parameters in the body",
+        )),
+        false => Ok(()),
     }
 }
 
