@@ -299,6 +299,25 @@ fn it_needs_a_certificate() {
     assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
 }
 
+#[test]
+fn an_upload_without_a_length_is_refused() {
+    let (fixture, certificate) = serve_http3(|_| ());
+    run(async {
+        let mut http3 = Http3::connect(&fixture.client, &certificate).await;
+        for body in [&b""[..], b"content"] {
+            let mut request = http3.request(&Call::on("PUT", "k").payload("UNSIGNED-PAYLOAD"));
+            request.headers_mut().remove("content-length");
+            let mut upload = http3.start_request(request).await.unwrap();
+            // An error is ignored, because a server that refuses a body does not read the rest of the body.
+            let _ = upload.send_data(Bytes::from_static(body)).await;
+            let _ = upload.finish().await;
+            let answer = take(&mut upload).await;
+            assert_eq!(answer.error(), (411, "MissingContentLength".to_owned()));
+            assert!(fixture.store.head(&bucket(), &key("k"), &GetOptions::default()).is_err());
+        }
+    });
+}
+
 /// Many large responses share one connection, and none of them waits until the others are finished. A response that the
 /// client does not read does not delay other responses, and is ended by a timeout.
 #[test]

@@ -112,19 +112,25 @@ pub(crate) fn take_host<B>(request: &mut Request<B>) -> Result<(), GateRefusal> 
     Ok(())
 }
 
-/// Refuses an upload over HTTP/1 without `Content-Length` and `Transfer-Encoding`. Such a request has no body, so the
-/// gateway would store an empty object instead of the client's content. Errors: `MissingContentLength`.
+/// Refuses an upload whose head does not state the length of the body. Over HTTP/1, a request without
+/// `Transfer-Encoding` then has no body, so the gateway would store an empty object instead of the client's content. The
+/// length of an `aws-chunked` body is checked elsewhere. Errors: `MissingContentLength`.
 fn check_has_length<B>(operation: &OperationRule, request: &Request<B>) -> Result<(), GateRefusal> {
+    let headers = request.headers();
     let is_upload = ["PutObject", "UploadPart"].contains(&operation.name);
-    let has = |name| request.headers().contains_key(name);
-    match is_upload && request.version() <= Version::HTTP_11 {
-        true if !has(header::CONTENT_LENGTH) && !has(header::TRANSFER_ENCODING) => Err(GateRefusal {
-            status: StatusCode::LENGTH_REQUIRED,
-            code: "MissingContentLength",
-            message: composed("You must provide the Content-Length HTTP header.", "", &[]),
-        }),
-        _ => Ok(()),
+    let hash = headers.get("x-amz-content-sha256");
+    let is_in_chunks = hash.is_some_and(|hash| hash.as_bytes().starts_with(b"STREAMING-"));
+    let has_body = request.version() > Version::HTTP_11 || headers.contains_key(header::TRANSFER_ENCODING);
+    if !is_upload || headers.contains_key(header::CONTENT_LENGTH) || (is_in_chunks && has_body) {
+        return Ok(());
     }
+    let detail = "state the length of the body; content of unknown length needs a multipart upload, whose parts have \
+                  known lengths";
+    Err(GateRefusal {
+        status: StatusCode::LENGTH_REQUIRED,
+        code: "MissingContentLength",
+        message: composed("You must provide the Content-Length HTTP header.", detail, &[]),
+    })
 }
 
 /// Refuses a URL if its version 2 signature does not cover the parameter that selects the operation. Anyone who has the
