@@ -144,6 +144,12 @@ fn a_form_is_stored_with_all_that_it_says() {
     let empty = fixture.store.get(&bucket(), &key("up/a.txt"), &GetOptions::default()).unwrap();
     assert_eq!(empty.info.metadata.content_type, None, "the type of the part is not that of the object");
     assert_eq!(empty.info.size, 0);
+    // The policy is checked against the values in which the file's name has replaced its placeholder.
+    let named = ",[\"eq\",\"$x-amz-meta-name\",\"<a.txt>\"]";
+    let form = Form::new(&fixture, named).set("x-amz-meta-name", "<${filename}>");
+    assert_eq!(form.send(&fixture).status, 204);
+    let object = fixture.store.head(&bucket(), &key("up/k"), &GetOptions::default()).unwrap();
+    assert_eq!(object.metadata.user["name"], "<a.txt>");
 }
 
 #[test]
