@@ -170,6 +170,14 @@ fn the_form_chooses_the_response() {
     assert_eq!(created.element("Key").as_deref(), Some("up/k"));
     assert_eq!(created.element("Location").as_deref(), created.header("location"));
     assert_eq!(created.element("ETag").as_deref(), created.header("etag"));
+    // Clients would remove the segments from a URL, and then request another object.
+    for name in ["../k", "a/./k", "a/.."] {
+        let form = Form::new(&fixture, status).set("success_action_status", "201");
+        let form = form.set("success_action_redirect", "").set("key", &format!("up/{name}"));
+        let answer = form.send(&fixture).ok();
+        assert_eq!((answer.header("location"), answer.element("Location")), (None, None), "{name}");
+        assert_eq!(answer.element("Key"), Some(format!("up/{name}")));
+    }
     let sent_on = form("201", "https://page.example/done?a=b");
     let etag = sent_on.header("etag").unwrap().trim_matches('"').to_owned();
     let url = format!("https://page.example/done?a=b&bucket={BUCKET}&key=up%2Fk&etag=%22{etag}%22");
