@@ -9,30 +9,35 @@ use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_http::TlsRoots;
 use fordway_store::{Bucket, GetOptions, Key, Objects, PutOptions};
 
-const KEYS: [&str; 2] = ["me", "my-secret-my-secret"];
+pub(super) const KEYS: [&str; 2] = ["me", "my-secret-my-secret"];
 
-struct Place(tempfile::TempDir);
+pub(super) struct Place(tempfile::TempDir);
 
 impl Place {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let place = Place(tempfile::tempdir().unwrap());
         std::fs::create_dir_all(place.path("root/bucket")).unwrap();
         place
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
-    fn write_certificate(&self) {
+    pub(super) fn write_certificate(&self) {
         let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
         std::fs::write(self.path("cert"), made.cert.pem()).unwrap();
         std::fs::write(self.path("key"), made.signing_key.serialize_pem()).unwrap();
     }
 
-    fn command(&self) -> Command {
+    pub(super) fn command(&self) -> Command {
+        self.command_at("127.0.0.1:0")
+    }
+
+    /// Returns the command for a gateway that listens on the address `listen`.
+    fn command_at(&self, listen: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fordway"));
-        command.arg("serve").arg(self.path("root")).args(["--listen", "127.0.0.1:0", "--tls-cert"]);
+        command.arg("serve").arg(self.path("root")).args(["--listen", listen, "--tls-cert"]);
         command.arg(self.path("cert")).arg("--tls-key").arg(self.path("key"));
         command.env("AWS_ACCESS_KEY_ID", KEYS[0]).env("AWS_SECRET_ACCESS_KEY", KEYS[1]);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -41,7 +46,7 @@ impl Place {
 }
 
 /// A gateway process, which is killed when this value is dropped.
-struct Gateway(Child);
+pub(super) struct Gateway(pub(super) Child);
 
 impl Drop for Gateway {
     fn drop(&mut self) {
