@@ -24,7 +24,7 @@ use h3_quinn::{BidiStream, RecvStream, SendStream};
 use http::{HeaderMap, Method, Request, Response, header};
 use http_body::{Body, Frame, SizeHint};
 use quinn::crypto::rustls::QuicServerConfig;
-use quinn::{Endpoint, EndpointConfig, Incoming, TokioRuntime, VarInt};
+use quinn::{ConnectionId, ConnectionIdGenerator, Endpoint, EndpointConfig, Incoming, TokioRuntime, VarInt};
 use rustls::ServerConfig;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -36,7 +36,7 @@ use crate::gateway::StopReceiver;
 use crate::http1::STALLED;
 use crate::limits::{BodyTransferLimits, ConnectionLimitState};
 use crate::multiplexed::{ReplyBody, SharedConnectionState};
-use crate::tls::TlsVersion;
+use crate::tls::{GatewaySecret, TlsVersion};
 use crate::unsigned::ConnectionPeer;
 use crate::{TlsCertificate, multiplexed};
 
@@ -309,12 +309,20 @@ impl QuicListener {
         Ok(())
     }
 
-    /// Listens in the calling runtime, on a socket that was [prepared](QuicListener::prepare). Errors:
-    /// `InvalidArgument`, `Io`.
-    pub(crate) fn start(socket: UdpSocket, tls: TlsCertificate, idle_timeout: Duration) -> Result<Self> {
+    /// Listens in the calling runtime, on a socket that was [prepared](QuicListener::prepare). A listener with the same
+    /// `secret`, for example after a restart, can tell clients of an earlier listener that their connections are gone.
+    /// Errors: `InvalidArgument`, `Io`.
+    pub(crate) fn start(
+        socket: UdpSocket,
+        tls: TlsCertificate,
+        secret: &GatewaySecret,
+        idle_timeout: Duration,
+    ) -> Result<Self> {
         let first = config(&tls.current(), idle_timeout)?;
-        let endpoint = Endpoint::new(EndpointConfig::default(), Some(first), socket, Arc::new(TokioRuntime))
-            .map_err(|error| Error::new(ErrorKind::Io, "listening for HTTP/3").caused_by(error))?;
+        let address = socket.local_addr().map_err(cannot_listen)?;
+        let settings = endpoint_config(secret, address);
+        let endpoint =
+            Endpoint::new(settings, Some(first), socket, Arc::new(TokioRuntime)).map_err(cannot_listen)?;
         Ok(QuicListener { endpoint, tls, idle_timeout, made: Mutex::default() })
     }
 
@@ -353,6 +361,48 @@ impl QuicListener {
     pub(crate) async fn close(&self) {
         self.endpoint.close(VarInt::from_u32(0), b"the gateway ended");
         let _ = tokio::time::timeout(Duration::from_secs(1), self.endpoint.wait_idle()).await;
+    }
+}
+
+fn cannot_listen(error: io::Error) -> Error {
+    Error::new(ErrorKind::Io, "listening for HTTP/3").caused_by(error)
+}
+
+/// The minimum time between two stateless resets. After a restart, clients of many connections need one each.
+const RESET_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Returns the settings of an endpoint at `address`. Its key for stateless resets is the same after a restart, so the
+/// clients of its predecessor believe that their connections are gone (RFC 9000 section 10.3). The key depends on the
+/// machine and the address, because gateways that share a secret must not have the same key: a reset by one gateway
+/// could end a connection to another (RFC 9000 section 21.11).
+fn endpoint_config(secret: &GatewaySecret, address: SocketAddr) -> EndpointConfig {
+    let (machine, address) = (rustix::system::uname(), address.to_string());
+    let key = secret.derived(&[b"fordway quic reset 1", machine.nodename().to_bytes(), address.as_bytes()]);
+    let mut config = EndpointConfig::new(Arc::new(ring::hmac::Key::new(ring::hmac::HMAC_SHA256, &key)));
+    config.cid_generator(|| Box::new(RandomConnectionIds)).min_reset_interval(RESET_INTERVAL);
+    config
+}
+
+/// Generates connection IDs. With the generator of quinn, an endpoint recognises only its own IDs, so it would not
+/// answer packets for the connections of its predecessor.
+struct RandomConnectionIds;
+
+/// The number of bytes of a connection ID.
+const CONNECTION_ID_BYTES: usize = 8;
+
+impl ConnectionIdGenerator for RandomConnectionIds {
+    fn generate_cid(&mut self) -> ConnectionId {
+        let mut bytes = [0; CONNECTION_ID_BYTES];
+        getrandom::fill(&mut bytes).expect("the kernel provides random numbers");
+        ConnectionId::new(&bytes)
+    }
+
+    fn cid_len(&self) -> usize {
+        CONNECTION_ID_BYTES
+    }
+
+    fn cid_lifetime(&self) -> Option<Duration> {
+        None
     }
 }
 

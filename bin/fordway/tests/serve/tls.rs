@@ -200,3 +200,31 @@ fn files_at_urls_come_and_go_over_every_version() {
     gateway.signal("-TERM");
     assert!(gateway.0.wait().unwrap().success());
 }
+
+/// A killed gateway cannot close its connections. Its successor tells the clients that the connections are gone;
+/// otherwise, they would wait for 30 s.
+#[cfg(feature = "http3")]
+#[test]
+fn clients_of_http3_notice_at_once_that_a_gateway_was_killed_and_restarted() {
+    let place = Place::new();
+    place.write_certificate();
+    let start = |listen: &str| {
+        let mut gateway = Gateway(place.command_at(listen).arg("--http3").spawn().unwrap());
+        let mut ready = String::new();
+        BufReader::new(gateway.0.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+        (gateway, ready.trim().rsplit_once(" at ").unwrap().1.to_owned())
+    };
+    let (gateway, endpoint) = start("127.0.0.1:0");
+    let keys = S3Credentials::keys(KEYS[0], KEYS[1], "the test");
+    let mut config = S3Config::new(&endpoint, "us-east-1", keys);
+    config.tls_roots = TlsRoots::File(place.path("cert"));
+    config.http = fordway_http::HttpVersion::Http3;
+    let store = S3Store::new(config).unwrap();
+    let (bucket, key) = (Bucket::new("bucket").unwrap(), Key::new("k").unwrap());
+    store.put(&bucket, &key, b"hello", &PutOptions::default()).unwrap();
+    drop(gateway);
+    let (_gateway, _) = start(endpoint.strip_prefix("https://").unwrap());
+    let begin = Instant::now();
+    store.head(&bucket, &key, &GetOptions::default()).unwrap();
+    assert!(begin.elapsed() < Duration::from_secs(15), "{:?}", begin.elapsed());
+}
