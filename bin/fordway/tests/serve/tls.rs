@@ -121,6 +121,47 @@ fn a_certificate_that_cannot_be_used_is_an_error_at_once() {
     assert!(String::from_utf8(ran.stderr).unwrap().contains("--tls-key"));
 }
 
+/// Runs `ls` with the version `version` of HTTP, and returns the error message.
+fn failure(place: &Place, endpoint: &str, version: &str) -> String {
+    let ran = Command::new(env!("CARGO_BIN_EXE_fordway"))
+        .args(["--endpoint", endpoint, "ls"])
+        .env("AWS_ACCESS_KEY_ID", KEYS[0])
+        .env("AWS_SECRET_ACCESS_KEY", KEYS[1])
+        .env("AWS_REGION", "us-east-1")
+        .env("AWS_CA_BUNDLE", place.path("cert"))
+        .env("FORDWAY_HTTP_VERSION", version)
+        .output()
+        .unwrap();
+    let said = String::from_utf8(ran.stderr).unwrap();
+    assert_eq!(ran.status.code(), Some(7), "{version}: {said}");
+    said
+}
+
+#[test]
+fn clients_explain_why_a_connection_with_tls_fails() {
+    let place = Place::new();
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut authority = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+    authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    std::fs::write(place.path("cert"), authority.self_signed(&key).unwrap().pem()).unwrap();
+    std::fs::write(place.path("key"), key.serialize_pem()).unwrap();
+    let has_http3 = cfg!(feature = "http3");
+    let mut command = place.command();
+    command.args(has_http3.then_some("--http3"));
+    let mut gateway = Gateway(command.spawn().unwrap());
+    let mut ready = String::new();
+    BufReader::new(gateway.0.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+    let endpoint = ready.trim().rsplit_once(" at ").unwrap().1;
+    for version in ["1.1", "2"].into_iter().chain(has_http3.then_some("3")) {
+        let said = failure(&place, endpoint, version);
+        assert!(said.contains("CA:TRUE") && said.contains("CA:FALSE"), "{version}: {said}");
+    }
+    for version in ["1.1", "2"] {
+        let said = failure(&place, &endpoint.replace("https", "http"), version);
+        assert!(said.contains("is the address https://"), "{version}: {said}");
+    }
+}
+
 /// Runs our load generator over each version of HTTP, including HTTP/3, against one gateway.
 #[cfg(feature = "http3")]
 #[test]
