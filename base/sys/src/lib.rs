@@ -83,7 +83,7 @@ pub use shared::{
     FileSystemSharing, forget_names, inode_among, inode_in, look_again, look_up_existing, require_kept,
     stat_now,
 };
-pub use signal::{after_signal, ask_after_signals, is_ignored, sleep, wait_at_most};
+pub use signal::{after_signal, ask_after_signals, is_ignored, sleep, wait_at_most, with_grace};
 pub use socket::{
     PeerCredentials, SocketBlockingMode, TcpInfo, is_writable, keep_alive, offer_room, peer_of, receive,
     receive_with_descriptor, send_all, send_file, send_more, send_unpaced_on_loopback, set_receive_low_water,

@@ -4,6 +4,7 @@
 //! program knows what the signal meant, so these functions ask the program whether to stop. A signal that arrives just
 //! before the wait wakes up no thread, so the program is also asked at intervals.
 
+use std::cell::Cell;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,11 @@ use rustix::time::Timespec;
 const NOTICE_TIME: Duration = Duration::from_millis(100);
 
 static MUST_STOP: OnceLock<fn() -> bool> = OnceLock::new();
+
+thread_local! {
+    /// The time until which waits of this thread continue, even if the program wants to stop.
+    static GRACE_UNTIL: Cell<Option<Instant>> = const { Cell::new(None) };
+}
 
 /// Makes waits of this process call `must_stop` when a signal wakes them up. `must_stop` runs in the waiting thread,
 /// outside the signal handler. Only the first call in a process has an effect. In a process that never calls this
@@ -33,9 +39,27 @@ pub fn wait_at_most(limit: Duration) -> Duration {
 /// to stop. Errors: `CANCELED` if the program wants to stop.
 pub fn after_signal() -> Result<()> {
     match MUST_STOP.get() {
+        Some(_) if GRACE_UNTIL.get().is_some_and(|until| Instant::now() < until) => Ok(()),
         Some(must_stop) if must_stop() => Err(Errno::CANCELED),
         _ => Ok(()),
     }
+}
+
+/// Calls `work`. For `grace`, waits of `work` in this thread continue even if the program wants to stop. For requests
+/// that remove what an interrupted operation leaves behind, such as the parts of an upload. The grace time of an
+/// enclosing call applies if it ends later.
+pub fn with_grace<T>(grace: Duration, work: impl FnOnce() -> T) -> T {
+    /// Ends the grace time, even if `work` panics.
+    struct Restore(Option<Instant>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            GRACE_UNTIL.set(self.0);
+        }
+    }
+    let before = GRACE_UNTIL.get();
+    let _restore = Restore(before);
+    GRACE_UNTIL.set(before.max(Instant::now().checked_add(grace)));
+    work()
 }
 
 /// Makes the calling thread sleep. Errors: `CANCELED` if a signal arrived and the program wants to stop.
@@ -75,6 +99,27 @@ mod tests {
         sleep(Duration::from_millis(20)).unwrap();
         assert!(begin.elapsed() >= Duration::from_millis(20));
         assert_eq!(after_signal(), Ok(()));
+    }
+
+    /// The process of this test must not have another function that decides about stops, so the test is the only one
+    /// that registers one.
+    #[test]
+    fn waits_end_after_a_stop_except_in_a_grace_time() {
+        thread_local!(static STOPS: Cell<bool> = const { Cell::new(false) });
+        ask_after_signals(|| STOPS.get());
+        assert_eq!(after_signal(), Ok(()));
+        STOPS.set(true);
+        assert_eq!(after_signal(), Err(Errno::CANCELED));
+        let long = Duration::from_secs(600);
+        with_grace(long, || {
+            assert_eq!(after_signal(), Ok(()));
+            with_grace(Duration::ZERO, || assert_eq!(after_signal(), Ok(()), "the longer time applies"));
+        });
+        assert_eq!(with_grace(Duration::ZERO, after_signal), Err(Errno::CANCELED));
+        assert_eq!(after_signal(), Err(Errno::CANCELED), "the grace time has ended");
+        let begin = Instant::now();
+        assert_eq!(sleep(long), Err(Errno::CANCELED));
+        assert!(begin.elapsed() < Duration::from_secs(60));
     }
 
     #[test]

@@ -127,6 +127,8 @@ pub struct InterruptFlag(Arc<InterruptState>);
 #[derive(Default)]
 struct InterruptState {
     is_raised: AtomicBool,
+    /// Whether the program is a server, which finishes its requests after a signal.
+    is_of_server: AtomicBool,
     /// Temporary files, and whether each can be resumed. Their names are generated, not chosen by a user.
     temporary: Mutex<BTreeMap<PathBuf, IncompleteFileKind>>,
     on_hang_up: Mutex<Option<Box<dyn Fn() + Send>>>,
@@ -143,6 +145,16 @@ impl InterruptFlag {
     /// Returns whether the flag is set, so that the caller must stop.
     pub fn is_raised(&self) -> bool {
         self.0.is_raised.load(Ordering::Relaxed)
+    }
+
+    /// Records that the program is a server.
+    pub(crate) fn set_of_server(&self) {
+        self.0.is_of_server.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether the program is a server.
+    pub(crate) fn is_of_server(&self) -> bool {
+        self.0.is_of_server.load(Ordering::Relaxed)
     }
 
     /// Returns the underlying flag, for code that does not use [`InterruptFlag`].

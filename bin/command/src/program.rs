@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal, Read, Write as _};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fordway_http::replicas::MetalinkCache;
@@ -20,6 +21,9 @@ use crate::args::GlobalArgs;
 use crate::context::CommandContext;
 use crate::exit::CommandExit;
 use crate::output::{CommandOutputStreams, OutputFormat};
+
+/// Whether waits for other hosts must end, because a signal has requested a stop.
+static ENDS_WAITS: AtomicBool = AtomicBool::new(false);
 
 /// How often a server checks whether it should stop.
 const STOP_POLL: Duration = Duration::from_millis(50);
@@ -68,11 +72,13 @@ fn tell(context: &CommandContext, error: &Error) -> CommandExit {
         return CommandExit::Ok;
     }
     context.output.error(error);
-    CommandExit::of(error)
+    // After a signal, other errors may be its consequences: for example, Ctrl-C also ends a local server.
+    let is_stopped = context.interrupt.is_raised() && !context.interrupt.is_of_server();
+    if is_stopped { CommandExit::Interrupted } else { CommandExit::of(error) }
 }
 
-/// Handles signals: SIGINT, SIGTERM and SIGHUP stop transfers at their next chunk, so that temporary files are removed.
-/// A second signal ends the process even if the process hangs in a read. A gateway handles SIGHUP differently: it
+/// Handles signals: SIGINT, SIGTERM and SIGHUP stop transfers at their next chunk and end waits for other hosts, so that
+/// temporary files are removed soon. A server finishes its requests, so its waits go on. A second signal ends the process even if the process hangs in a read. A gateway handles SIGHUP differently: it
 /// reloads its files. Signals that the parent process made this process ignore stay ignored, for example SIGHUP after
 /// `nohup`.
 fn stop_on_signals(interrupt: InterruptFlag) {
@@ -86,10 +92,15 @@ fn stop_on_signals(interrupt: InterruptFlag) {
         }
     };
     interrupt.set_signals(signals.handle());
+    fordway_sys::ask_after_signals(|| ENDS_WAITS.load(Ordering::Relaxed));
     let wait = move || {
         for signal in signals.forever() {
-            let is_taken = signal == SIGHUP && interrupt.hang_up();
-            if !is_taken && interrupt.raise() {
+            if signal == SIGHUP && interrupt.hang_up() {
+                continue;
+            }
+            let is_second = interrupt.raise();
+            ENDS_WAITS.store(!interrupt.is_of_server(), Ordering::Relaxed);
+            if is_second {
                 for kept in interrupt.leave() {
                     let kept = kept.display();
                     // Ignore the error: if standard error is closed, there is nowhere to report it.
@@ -175,12 +186,14 @@ fn start_logging(default: Option<&str>) {
     }
 }
 
-/// Calls `stop` to end a server when a signal arrives or, if `until_eof` is set, at the end of standard input.
+/// Calls `stop` to end a server when a signal arrives or, if `until_eof` is set, at the end of standard input. A signal
+/// then does not end the server's waits for other hosts, because requests in progress may need them.
 pub fn stop_when_asked(
     stop: impl Fn() + Clone + Send + 'static,
     interrupt: &InterruptFlag,
     until_eof: bool,
 ) -> Result<()> {
+    interrupt.set_of_server();
     if until_eof {
         let stop = stop.clone();
         let wait = move || {

@@ -260,10 +260,23 @@ impl TlsConnector {
         }
         match roots.is_empty() {
             false => Ok(roots),
-            true => Err(Error::new(
-                ErrorKind::InvalidArgument,
-                "there is no trusted certificate; install ca-certificates, or name a file in AWS_CA_BUNDLE or a directory in X509_CERT_DIR",
-            )),
+            true => Err(Error::new(ErrorKind::InvalidArgument, self.none_trusted())),
+        }
+    }
+
+    /// Returns the message for a source of certificates that contains none.
+    fn none_trusted(&self) -> String {
+        match &self.roots {
+            TlsRoots::File(path) => {
+                format!("{} contains no certificate in PEM; name another file, as in AWS_CA_BUNDLE", path.display())
+            }
+            TlsRoots::Directory(path) => {
+                let path = path.display();
+                format!("{path} contains no file with a certificate in PEM; name another directory in X509_CERT_DIR")
+            }
+            _ => "there is no trusted certificate; install ca-certificates, or name a file in AWS_CA_BUNDLE or a \
+                  directory in X509_CERT_DIR"
+                .to_owned(),
         }
     }
 }
@@ -355,28 +368,33 @@ pub(super) fn alert_refusal(alert: rustls::AlertDescription) -> Option<Error> {
 }
 
 /// The explanation of an untrusted certificate.
-pub(super) const UNKNOWN_ISSUER: &str =
+const UNKNOWN_ISSUER: &str =
     " (no trusted authority has signed its certificate; set AWS_CA_BUNDLE to trust another)";
 
 /// Returns an explanation of the most common failures, for the administrators of client and server. Returns an empty
 /// string for other failures.
 fn in_words(error: &std::io::Error) -> &'static str {
-    use rustls::{CertificateError, Error as Tls, InvalidMessage};
+    use rustls::{Error as Tls, InvalidMessage};
     match of_rustls(error) {
         Some(Tls::InvalidMessage(InvalidMessage::InvalidContentType)) => {
             " (the server does not speak TLS; is the address http:// ?)"
         }
-        Some(Tls::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature)) => {
-            UNKNOWN_ISSUER
-        }
-        Some(Tls::InvalidCertificate(CertificateError::Other(other)))
-            if format!("{other:?}").contains("CaUsedAsEndEntity") =>
-        {
-            " (its certificate is for a certificate authority, CA:TRUE, as `openssl req -x509` makes by default; make \
-             one with `-addext basicConstraints=critical,CA:FALSE`)"
-        }
+        Some(Tls::InvalidCertificate(why)) => certificate_in_words(&format!("{why:?}")),
         _ => "",
     }
+}
+
+/// Returns an explanation of the most common faults of a server's certificate. `why` contains the fault in rustls's
+/// words, because quinn reports only the text of an error. Returns an empty string for other faults.
+pub(super) fn certificate_in_words(why: &str) -> &'static str {
+    if why.contains("UnknownIssuer") || why.contains("BadSignature") {
+        return UNKNOWN_ISSUER;
+    }
+    if why.contains("CaUsedAsEndEntity") {
+        return " (its certificate is for a certificate authority, CA:TRUE, as `openssl req -x509` makes by default; make \
+                one with `-addext basicConstraints=critical,CA:FALSE`)";
+    }
+    ""
 }
 
 #[cfg(test)]
@@ -436,6 +454,22 @@ mod tests {
         std::fs::write(&one, format!("# a comment\n{}", certificate.cert.pem())).unwrap();
         assert_eq!(handshake(&trusted, &origin), Some(HandshakeKind::Full));
     }
+
+    #[test]
+    fn a_source_without_certificates_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let junk = dir.path().join("junk.pem");
+        std::fs::write(&junk, "no certificate\n").unwrap();
+        for (roots, path) in [
+            (TlsRoots::File(junk.clone()), &junk),
+            (TlsRoots::Directory(dir.path().to_owned()), &dir.path().to_owned()),
+        ] {
+            let error = TlsConnector::new(roots, b"h2").config().expect_err("there is no certificate");
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            assert!(error.to_string().contains(&format!("{} contains no", path.display())), "{error}");
+        }
+    }
+
     /// A program can set the variables after its first connection.
     #[test]
     fn certificates_of_the_system_depend_on_the_environment() {

@@ -144,6 +144,14 @@ impl MeasuredTarget for StoreTarget {
     }
 
     fn clean_up(&self) -> Result<()> {
+        // After a signal, only a second signal ends the removal.
+        fordway_sys::with_grace(Duration::MAX, || self.remove_everything())
+    }
+}
+
+impl StoreTarget {
+    /// Removes all objects of this target and, if the target has its own bucket, the bucket.
+    fn remove_everything(&self) -> Result<()> {
         let full = |(key, _): (String, u64)| Key::new(self.prefix.clone() + &key);
         let keys = self.list()?.into_iter().map(full).collect::<Result<Vec<_>>>()?;
         for batch in keys.chunks(1000) {

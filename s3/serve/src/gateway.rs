@@ -283,7 +283,11 @@ impl Gateway {
         #[cfg(feature = "http3")]
         let http3 = match (self.sockets.quic, self.config.tls.clone()) {
             (Some(socket), Some(tls)) => {
-                Some(http3::QuicListener::start(socket, tls, self.config.header_timeout)?)
+                let secret = match &self.config.session_key {
+                    Some(keys) => keys.secret(),
+                    None => tls.secret()?,
+                };
+                Some(http3::QuicListener::start(socket, tls, &secret, self.config.header_timeout)?)
             }
             _ => None,
         };

@@ -17,13 +17,14 @@ use std::time::Duration;
 use bytes::{Buf as _, Bytes};
 use fordway_http::parts::quic_transport;
 use fordway_store::{Error, ErrorKind, Result};
+use fordway_wire::range::digits;
 use h3::error::{Code, StreamError};
 use h3::server::{RequestResolver, RequestStream};
 use h3_quinn::{BidiStream, RecvStream, SendStream};
-use http::{Method, Request, Response, header};
+use http::{HeaderMap, Method, Request, Response, header};
 use http_body::{Body, Frame, SizeHint};
 use quinn::crypto::rustls::QuicServerConfig;
-use quinn::{Endpoint, EndpointConfig, Incoming, TokioRuntime, VarInt};
+use quinn::{ConnectionId, ConnectionIdGenerator, Endpoint, EndpointConfig, Incoming, TokioRuntime, VarInt};
 use rustls::ServerConfig;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -35,7 +36,7 @@ use crate::gateway::StopReceiver;
 use crate::http1::STALLED;
 use crate::limits::{BodyTransferLimits, ConnectionLimitState};
 use crate::multiplexed::{ReplyBody, SharedConnectionState};
-use crate::tls::TlsVersion;
+use crate::tls::{GatewaySecret, TlsVersion};
 use crate::unsigned::ConnectionPeer;
 use crate::{TlsCertificate, multiplexed};
 
@@ -154,8 +155,16 @@ async fn exchange(
     let head = timeout(limits.header_timeout, resolver.resolve_request()).await?;
     let (request, stream): (Request<()>, RequestStream<BidiStream<Bytes>, Bytes>) =
         head.map_err(io::Error::other)?;
-    let (mut send, receive) = stream.split();
-    let (body, length) = body_of(&request, receive, limits);
+    let (mut send, mut receive) = stream.split();
+    let stated = match checked_length(&request, &mut receive, limits).await {
+        Ok(stated) => stated,
+        Err(error) => {
+            receive.stop_sending(Code::H3_MESSAGE_ERROR);
+            send.stop_stream(Code::H3_MESSAGE_ERROR);
+            return Err(error);
+        }
+    };
+    let (body, length) = body_of(&request, stated, receive, limits);
     // This future is larger than the state for sending the response. The future is boxed, so that its memory is freed
     // when the response begins.
     let answering = multiplexed::exchange((shared, state), caller, request.map(|()| body), length);
@@ -300,12 +309,20 @@ impl QuicListener {
         Ok(())
     }
 
-    /// Listens in the calling runtime, on a socket that was [prepared](QuicListener::prepare). Errors:
-    /// `InvalidArgument`, `Io`.
-    pub(crate) fn start(socket: UdpSocket, tls: TlsCertificate, idle_timeout: Duration) -> Result<Self> {
+    /// Listens in the calling runtime, on a socket that was [prepared](QuicListener::prepare). A listener with the same
+    /// `secret`, for example after a restart, can tell clients of an earlier listener that their connections are gone.
+    /// Errors: `InvalidArgument`, `Io`.
+    pub(crate) fn start(
+        socket: UdpSocket,
+        tls: TlsCertificate,
+        secret: &GatewaySecret,
+        idle_timeout: Duration,
+    ) -> Result<Self> {
         let first = config(&tls.current(), idle_timeout)?;
-        let endpoint = Endpoint::new(EndpointConfig::default(), Some(first), socket, Arc::new(TokioRuntime))
-            .map_err(|error| Error::new(ErrorKind::Io, "listening for HTTP/3").caused_by(error))?;
+        let address = socket.local_addr().map_err(cannot_listen)?;
+        let settings = endpoint_config(secret, address);
+        let endpoint =
+            Endpoint::new(settings, Some(first), socket, Arc::new(TokioRuntime)).map_err(cannot_listen)?;
         Ok(QuicListener { endpoint, tls, idle_timeout, made: Mutex::default() })
     }
 
@@ -347,6 +364,48 @@ impl QuicListener {
     }
 }
 
+fn cannot_listen(error: io::Error) -> Error {
+    Error::new(ErrorKind::Io, "listening for HTTP/3").caused_by(error)
+}
+
+/// The minimum time between two stateless resets. After a restart, clients of many connections need one each.
+const RESET_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Returns the settings of an endpoint at `address`. Its key for stateless resets is the same after a restart, so the
+/// clients of its predecessor believe that their connections are gone (RFC 9000 section 10.3). The key depends on the
+/// machine and the address, because gateways that share a secret must not have the same key: a reset by one gateway
+/// could end a connection to another (RFC 9000 section 21.11).
+fn endpoint_config(secret: &GatewaySecret, address: SocketAddr) -> EndpointConfig {
+    let (machine, address) = (rustix::system::uname(), address.to_string());
+    let key = secret.derived(&[b"fordway quic reset 1", machine.nodename().to_bytes(), address.as_bytes()]);
+    let mut config = EndpointConfig::new(Arc::new(ring::hmac::Key::new(ring::hmac::HMAC_SHA256, &key)));
+    config.cid_generator(|| Box::new(RandomConnectionIds)).min_reset_interval(RESET_INTERVAL);
+    config
+}
+
+/// Generates connection IDs. With the generator of quinn, an endpoint recognises only its own IDs, so it would not
+/// answer packets for the connections of its predecessor.
+struct RandomConnectionIds;
+
+/// The number of bytes of a connection ID.
+const CONNECTION_ID_BYTES: usize = 8;
+
+impl ConnectionIdGenerator for RandomConnectionIds {
+    fn generate_cid(&mut self) -> ConnectionId {
+        let mut bytes = [0; CONNECTION_ID_BYTES];
+        getrandom::fill(&mut bytes).expect("the kernel provides random numbers");
+        ConnectionId::new(&bytes)
+    }
+
+    fn cid_len(&self) -> usize {
+        CONNECTION_ID_BYTES
+    }
+
+    fn cid_lifetime(&self) -> Option<Duration> {
+        None
+    }
+}
+
 /// Returns the QUIC configuration of a gateway, for servers that measure QUIC without a gateway. Errors:
 /// `InvalidArgument`.
 pub fn quic_server_config(tls: &TlsCertificate, idle_timeout: Duration) -> Result<quinn::ServerConfig> {
@@ -383,21 +442,74 @@ fn config(tls: &ServerConfig, idle_timeout: Duration) -> Result<quinn::ServerCon
     Ok(config)
 }
 
-/// Returns the body of `request` for the S3 layer, and the body's length as far as it is known.
+/// Headers that apply to a connection, which HTTP/3 forbids (RFC 9114 section 4.2).
+const OF_CONNECTION: [&str; 5] =
+    ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"];
+
+/// Checks the headers of a request, and that a body with the stated length 0 is empty. Returns the stated length of the
+/// body, if any. Errors: `InvalidData` for a malformed request (RFC 9114 sections 4.1.2 and 4.2); `TimedOut`; errors of
+/// the connection.
+pub(super) async fn checked_length(
+    request: &Request<()>,
+    stream: &mut RequestStream<RecvStream, Bytes>,
+    limits: &ConnectionRequestLimits,
+) -> io::Result<Option<u64>> {
+    let headers = request.headers();
+    if OF_CONNECTION.iter().any(|name| headers.contains_key(*name))
+        || headers.get_all(header::TE).iter().any(|value| !value.as_bytes().eq_ignore_ascii_case(b"trailers"))
+    {
+        return Err(malformed("a header applies to a connection"));
+    }
+    let stated = stated_length(headers)?;
+    if stated == Some(0) {
+        timeout(limits.body.stall_timeout, receive_end(stream)).await??;
+    }
+    Ok(stated)
+}
+
+/// Receives the end of an empty body. Errors: `InvalidData` if the body is not empty; errors of the connection.
+async fn receive_end(stream: &mut RequestStream<RecvStream, Bytes>) -> io::Result<()> {
+    while let Some(piece) = stream.recv_data().await.map_err(io::Error::other)? {
+        if piece.has_remaining() {
+            return Err(malformed("there is a body, but its stated length is 0"));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the value of `content-length`. Errors: `InvalidData` if a value is not a number, or if two values differ.
+fn stated_length(headers: &HeaderMap) -> io::Result<Option<u64>> {
+    let mut stated = None;
+    for value in headers.get_all(header::CONTENT_LENGTH) {
+        let length = value.to_str().ok().and_then(digits);
+        let length = length.ok_or_else(|| malformed("content-length is not a number"))?;
+        if stated.replace(length).is_some_and(|before| before != length) {
+            return Err(malformed("two values of content-length differ"));
+        }
+    }
+    Ok(stated)
+}
+
+fn malformed(why: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
+/// Returns the body of `request` for the S3 layer, and the body's length as far as it is known. `stated` is the result
+/// of [`checked_length`].
 pub(super) fn body_of(
     request: &Request<()>,
+    stated: Option<u64>,
     stream: RequestStream<RecvStream, Bytes>,
     limits: &ConnectionRequestLimits,
 ) -> (Option<Http3RequestBody>, SizeHint) {
-    let stated = request.headers().get(header::CONTENT_LENGTH);
-    let length: Option<u64> = stated.and_then(|length| length.to_str().ok()?.parse().ok());
     let has_none = matches!(*request.method(), Method::GET | Method::HEAD | Method::DELETE);
-    if length == Some(0) || (length.is_none() && has_none) {
+    if stated == Some(0) || (stated.is_none() && has_none) {
         return (None, SizeHint::with_exact(0));
     }
     let received = Http3RequestBody {
         stream,
-        left: length,
+        left: stated,
+        has_ended: false,
         patience: WaitDeadline::default(),
         stall_timeout: limits.body.stall_timeout,
     };
@@ -409,12 +521,18 @@ pub(super) struct Http3RequestBody {
     stream: RequestStream<RecvStream, Bytes>,
     /// The number of bytes that have not arrived yet, if known.
     left: Option<u64>,
+    /// Whether the end of the body has been received. A body may continue beyond its stated length, so the length alone
+    /// does not show the end.
+    has_ended: bool,
     patience: WaitDeadline,
     stall_timeout: Duration,
 }
 
 impl Http3RequestBody {
     fn poll_data(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Option<Bytes>>> {
+        if self.has_ended {
+            return Poll::Ready(Ok(None));
+        }
         let received = self.stream.poll_recv_data(context);
         let received = received.map_ok(|data| data.map(|mut data| data.copy_to_bytes(data.remaining())));
         let Poll::Ready(received) = received else {
@@ -432,7 +550,25 @@ impl Http3RequestBody {
             Some(left) => *left -= count,
             None => {}
         }
+        self.has_ended = data.is_none();
+        if data.is_some() && self.left == Some(0) {
+            self.look_for_end(context)?;
+        }
         Poll::Ready(Ok(data))
+    }
+
+    /// Checks whether the end of the body has already arrived after its last byte. The end then needs no further call.
+    /// Errors: `UnexpectedEof` if the body is longer than stated.
+    fn look_for_end(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        match self.stream.poll_recv_data(context) {
+            Poll::Ready(Ok(Some(data))) if data.has_remaining() => Err(io::ErrorKind::UnexpectedEof.into()),
+            Poll::Ready(Ok(None)) => {
+                self.has_ended = true;
+                Ok(())
+            }
+            Poll::Ready(Err(error)) => Err(io::Error::other(error)),
+            Poll::Ready(Ok(Some(_))) | Poll::Pending => Ok(()),
+        }
     }
 }
 
@@ -448,7 +584,7 @@ impl Body for Http3RequestBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.left == Some(0)
+        self.has_ended
     }
 
     fn size_hint(&self) -> SizeHint {

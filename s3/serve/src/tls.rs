@@ -43,6 +43,31 @@ impl TlsVersion {
     }
 }
 
+/// A secret that is the same after a restart of the gateway, from which other keys are derived.
+#[cfg(feature = "http3")]
+pub(crate) struct GatewaySecret([u8; 32]);
+
+#[cfg(feature = "http3")]
+impl GatewaySecret {
+    /// Creates the secret from a key, which cannot be derived from the secret.
+    pub(crate) fn of(key: &[u8]) -> Self {
+        GatewaySecret(hmac_sha256(key, b"fordway gateway secret 1"))
+    }
+
+    /// Returns a key that depends on all of `parts`.
+    pub(crate) fn derived(&self, parts: &[&[u8]]) -> [u8; 32] {
+        parts.iter().fold(self.0, |key, part| hmac_sha256(&key, part))
+    }
+}
+
+#[cfg(feature = "http3")]
+fn hmac_sha256(key: &[u8], text: &[u8]) -> [u8; 32] {
+    let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, key);
+    let mut tag = [0; 32];
+    tag.copy_from_slice(ring::hmac::sign(&key, text).as_ref());
+    tag
+}
+
 /// A certificate and its key, from two PEM files. Clones share the certificate.
 #[derive(Clone, Debug)]
 pub struct TlsCertificate(Arc<WatchedCertificate>);
@@ -75,6 +100,12 @@ impl TlsCertificate {
         Ok(())
     }
 
+    /// Returns a secret from the private key in the file. Errors: `InvalidArgument` if the file can no longer be read.
+    #[cfg(feature = "http3")]
+    pub(crate) fn secret(&self) -> Result<GatewaySecret> {
+        Ok(GatewaySecret::of(read_key(&self.0.key)?.secret_der()))
+    }
+
     /// Returns the configuration with the current certificate.
     pub(crate) fn current(&self) -> Arc<ServerConfig> {
         self.0.current.read().unwrap_or_else(PoisonError::into_inner).clone()
@@ -88,22 +119,11 @@ impl TlsCertificate {
 }
 
 fn read(certificate: &Path, key: &Path) -> Result<ServerConfig> {
-    let refused = |path: &Path, what: &str| {
-        let (path, what) = (path.display().to_string(), what.to_owned());
-        move |error| match error {
-            pem::Error::Io(error) => {
-                let detail = format!("{path} cannot be read; correct the path or the permissions");
-                Error::new(ErrorKind::InvalidArgument, detail).caused_by(error)
-            }
-            error => Error::new(ErrorKind::InvalidArgument, format!("{path} {what}")).caused_by(error),
-        }
-    };
     let chain = CertificateDer::pem_file_iter(certificate)
         .and_then(Iterator::collect::<std::result::Result<Vec<_>, _>>)
         .and_then(|chain| if chain.is_empty() { Err(pem::Error::NoItemsFound) } else { Ok(chain) })
         .map_err(refused(certificate, "is not a PEM file with a certificate"))?;
-    let secret =
-        PrivateKeyDer::from_pem_file(key).map_err(refused(key, "is not a PEM file with a private key"))?;
+    let secret = read_key(key)?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -120,6 +140,21 @@ fn read(certificate: &Path, key: &Path) -> Result<ServerConfig> {
     })?;
     config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
     Ok(config)
+}
+
+fn read_key(file: &Path) -> Result<PrivateKeyDer<'static>> {
+    PrivateKeyDer::from_pem_file(file).map_err(refused(file, "is not a PEM file with a private key"))
+}
+
+fn refused(file: &Path, what: &str) -> impl FnOnce(pem::Error) -> Error {
+    let (file, what) = (file.display().to_string(), what.to_owned());
+    move |error| match error {
+        pem::Error::Io(error) => {
+            let detail = format!("{file} cannot be read; correct the path or the permissions");
+            Error::new(ErrorKind::InvalidArgument, detail).caused_by(error)
+        }
+        error => Error::new(ErrorKind::InvalidArgument, format!("{file} {what}")).caused_by(error),
+    }
 }
 
 #[cfg(test)]

@@ -144,6 +144,12 @@ fn a_form_is_stored_with_all_that_it_says() {
     let empty = fixture.store.get(&bucket(), &key("up/a.txt"), &GetOptions::default()).unwrap();
     assert_eq!(empty.info.metadata.content_type, None, "the type of the part is not that of the object");
     assert_eq!(empty.info.size, 0);
+    // The policy is checked against the values in which the file's name has replaced its placeholder.
+    let named = ",[\"eq\",\"$x-amz-meta-name\",\"<a.txt>\"]";
+    let form = Form::new(&fixture, named).set("x-amz-meta-name", "<${filename}>");
+    assert_eq!(form.send(&fixture).status, 204);
+    let object = fixture.store.head(&bucket(), &key("up/k"), &GetOptions::default()).unwrap();
+    assert_eq!(object.metadata.user["name"], "<a.txt>");
 }
 
 #[test]
@@ -164,6 +170,14 @@ fn the_form_chooses_the_response() {
     assert_eq!(created.element("Key").as_deref(), Some("up/k"));
     assert_eq!(created.element("Location").as_deref(), created.header("location"));
     assert_eq!(created.element("ETag").as_deref(), created.header("etag"));
+    // Clients would remove the segments from a URL, and then request another object.
+    for name in ["../k", "a/./k", "a/.."] {
+        let form = Form::new(&fixture, status).set("success_action_status", "201");
+        let form = form.set("success_action_redirect", "").set("key", &format!("up/{name}"));
+        let answer = form.send(&fixture).ok();
+        assert_eq!((answer.header("location"), answer.element("Location")), (None, None), "{name}");
+        assert_eq!(answer.element("Key"), Some(format!("up/{name}")));
+    }
     let sent_on = form("201", "https://page.example/done?a=b");
     let etag = sent_on.header("etag").unwrap().trim_matches('"').to_owned();
     let url = format!("https://page.example/done?a=b&bucket={BUCKET}&key=up%2Fk&etag=%22{etag}%22");

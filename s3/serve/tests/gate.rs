@@ -458,19 +458,45 @@ fn an_empty_condition_is_refused() {
     }
 }
 
-/// Over HTTP/1, a request without a length has no body, so an empty object would replace the existing object.
+/// Over HTTP/1, a request without a length and without a transfer coding has no body, so an empty object would replace
+/// the existing object.
 #[test]
 fn an_upload_without_a_length_is_refused() {
     let fixture = fixture(serve());
     let path = format!("/{BUCKET}/k");
     let query = fixture.client.presigned("PUT", &path, 60);
-    for version in ["HTTP/1.0", "HTTP/1.1"] {
+    let chunked = "transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
+    for (version, rest) in [("HTTP/1.0", "\r\n"), ("HTTP/1.1", "\r\n"), ("HTTP/1.1", chunked)] {
         let head = format!(
-            "PUT {path}?{query} {version}\r\nhost: {}\r\nconnection: close\r\n\r\n",
+            "PUT {path}?{query} {version}\r\nhost: {}\r\nconnection: close\r\n{rest}",
             fixture.client.address
         );
         let answer = fixture.client.send_raw("PUT", &head);
+        assert!(answer.text().contains("state the length of the body"), "{}", answer.text());
         assert_eq!(answer.error(), (411, "MissingContentLength".to_owned()), "{version}");
         check_untouched(&fixture, version);
+    }
+}
+
+/// RFC 9112 section 3.2.2. The signature covers the `Host` header.
+#[test]
+fn the_host_of_an_absolute_target_must_be_that_of_the_header() {
+    let fixture = fixture(serve());
+    let address = fixture.client.address;
+    let path = format!("/{BUCKET}/k");
+    let query = fixture.client.presigned("GET", &path, 60);
+    let get = |host: &str| {
+        fixture.client.send_raw(
+            "GET",
+            &format!(
+                "GET http://{host}{path}?{query} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n"
+            ),
+        )
+    };
+    get(&address.to_string()).ok();
+    for other in ["other.example", "127.0.0.1", &format!("user@{address}")] {
+        let answer = get(other);
+        assert!(answer.text().contains("the Host header and the host in the request's target differ"));
+        assert_eq!(answer.error(), (400, "InvalidRequest".to_owned()), "{other}");
     }
 }

@@ -220,6 +220,73 @@ fn a_body_cut_short_is_refused() {
     });
 }
 
+/// RFC 9114 sections 4.1.2 and 4.2.
+#[test]
+fn malformed_requests_are_reset() {
+    let (fixture, certificate) = serve_http3(|_| ());
+    run(async {
+        let mut http3 = Http3::connect(&fixture.client, &certificate).await;
+        let put = Call::on("PUT", "k").body(vec![5; 1000]);
+        for (name, values) in [
+            ("content-length", &["0"][..]),
+            ("content-length", &["5, 1000"]),
+            ("content-length", &["1000, 1000"]),
+            ("content-length", &["5", "1000"]),
+            ("content-length", &["1000", "5"]),
+            ("content-length", &["+1000"]),
+            ("content-length", &["-1"]),
+            ("content-length", &[""]),
+            ("content-length", &["99999999999999999999999"]),
+            ("transfer-encoding", &["chunked"]),
+            ("connection", &["close"]),
+            ("keep-alive", &["timeout=5"]),
+            ("te", &["gzip"]),
+        ] {
+            let mut request = http3.request(&put);
+            request.headers_mut().remove(name);
+            for value in values {
+                request.headers_mut().append(name, value.parse().unwrap());
+            }
+            let mut stream = http3.start_request(request).await.unwrap();
+            let _ = stream.send_data(Bytes::copy_from_slice(&put.body)).await;
+            let _ = stream.finish().await;
+            let error = stream.recv_response().await.expect_err("it is malformed");
+            let h3::error::StreamError::RemoteTerminate { code, .. } = error else {
+                panic!("{name} {values:?}: {error}")
+            };
+            assert_eq!(code, h3::error::Code::H3_MESSAGE_ERROR, "{name} {values:?}");
+        }
+        assert!(fixture.store.head(&bucket(), &key("k"), &GetOptions::default()).is_err());
+        let mut request = http3.request(&put);
+        request.headers_mut().append("content-length", "1000".parse().unwrap());
+        request.headers_mut().append("te", "trailers".parse().unwrap());
+        let mut stream = http3.start_request(request).await.unwrap();
+        stream.send_data(Bytes::copy_from_slice(&put.body)).await.unwrap();
+        stream.finish().await.unwrap();
+        take(&mut stream).await.ok();
+        http3.send(&Call::on("PUT", "empty")).await.ok();
+    });
+}
+
+/// The body goes on after as many bytes as its head states.
+#[test]
+fn a_body_longer_than_stated_is_refused() {
+    let (fixture, certificate) = serve_http3(|_| ());
+    run(async {
+        let mut http3 = Http3::connect(&fixture.client, &certificate).await;
+        for pause in [Duration::ZERO, Duration::from_millis(200)] {
+            let put = Call::on("PUT", "k").body(vec![5; 1000]);
+            let mut upload = http3.start(&put).await;
+            upload.send_data(Bytes::copy_from_slice(&put.body)).await.unwrap();
+            tokio::time::sleep(pause).await;
+            let _ = upload.send_data(Bytes::from_static(b"more")).await;
+            let _ = upload.finish().await;
+            assert_eq!(take(&mut upload).await.error().0, 400, "{pause:?}");
+            assert!(fixture.store.head(&bucket(), &key("k"), &GetOptions::default()).is_err());
+        }
+    });
+}
+
 #[test]
 fn it_needs_a_certificate() {
     let mut config = GatewayConfig::new("127.0.0.1:0".parse().unwrap());
@@ -230,6 +297,25 @@ fn it_needs_a_certificate() {
     );
     let refused = fordway_serve::Gateway::bind(users, config).err().expect("there is no certificate");
     assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+}
+
+#[test]
+fn an_upload_without_a_length_is_refused() {
+    let (fixture, certificate) = serve_http3(|_| ());
+    run(async {
+        let mut http3 = Http3::connect(&fixture.client, &certificate).await;
+        for body in [&b""[..], b"content"] {
+            let mut request = http3.request(&Call::on("PUT", "k").payload("UNSIGNED-PAYLOAD"));
+            request.headers_mut().remove("content-length");
+            let mut upload = http3.start_request(request).await.unwrap();
+            // An error is ignored, because a server that refuses a body does not read the rest of the body.
+            let _ = upload.send_data(Bytes::from_static(body)).await;
+            let _ = upload.finish().await;
+            let answer = take(&mut upload).await;
+            assert_eq!(answer.error(), (411, "MissingContentLength".to_owned()));
+            assert!(fixture.store.head(&bucket(), &key("k"), &GetOptions::default()).is_err());
+        }
+    });
 }
 
 /// Many large responses share one connection, and none of them waits until the others are finished. A response that the

@@ -114,8 +114,16 @@ impl Key {
 
     /// Returns a token that this key has signed.
     fn token(&self, id: &str, claims: &Value) -> String {
-        let header = json!({"typ": "JWT", "alg": self.algorithm(), "kid": id});
-        let signed = unsigned(&header, claims);
+        self.token_with(&json!({"typ": "JWT", "alg": self.algorithm(), "kid": id}), claims)
+    }
+
+    /// Returns a token that does not name the key.
+    fn token_without_id(&self, claims: &Value) -> String {
+        self.token_with(&json!({"typ": "JWT", "alg": self.algorithm()}), claims)
+    }
+
+    fn token_with(&self, header: &Value, claims: &Value) -> String {
+        let signed = unsigned(header, claims);
         let signature = URL_SAFE_NO_PAD.encode(self.sign(signed.as_bytes()));
         format!("{signed}.{signature}")
     }
@@ -493,6 +501,26 @@ fn new_keys_are_found_and_inventions_are_not_looked_for_again() {
     }
     assert_eq!(provider.requests(), before);
     ground.assume(&old.token("old", &provider.claims())).ok();
+}
+
+/// A provider may replace a key without changing its ID, or give its keys no IDs.
+#[test]
+fn a_new_key_with_a_known_id_is_found() {
+    for id in [Some("k"), None] {
+        let provider = Provider::start();
+        let (old, new) = (Key::p256(), Key::p256());
+        let token = |key: &Key| match id {
+            Some(id) => key.token(id, &provider.claims()),
+            None => key.token_without_id(&provider.claims()),
+        };
+        provider.keys(&[("k", &old)]);
+        let ground = Ground::new(&provider);
+        ground.assume(&token(&old)).ok();
+        provider.keys(&[("k", &new)]);
+        ground.assume(&token(&new)).ok();
+        refused(&ground.assume(&token(&old)), 400, "InvalidIdentityToken");
+        assert_eq!(provider.requests(), 4, "the keys were not fetched again for the old key");
+    }
 }
 
 #[test]

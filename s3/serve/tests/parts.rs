@@ -105,6 +105,23 @@ fn a_completion_states_at_most_one_checksum_of_each_part() {
     assert_eq!(done.element("Location"), Some(place));
 }
 
+/// Clients would remove the segments `.` and `..` from a URL, and then request another object.
+#[test]
+fn a_key_that_no_url_can_name_has_no_location() {
+    let fixture = serve();
+    let client = &fixture.client;
+    let begun = client.send(&Call::on("POST", "a/../b").query("uploads=")).ok();
+    let id = begun.element("UploadId").unwrap();
+    let (part, whole) = (format!("partNumber=1&uploadId={id}"), format!("uploadId={id}"));
+    let put = client.send(&Call::on("PUT", "a/../b").query(&part).body("x")).ok();
+    let etag = put.header("etag").unwrap();
+    let body = format!(
+        "<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>{etag}</ETag></Part></CompleteMultipartUpload>"
+    );
+    let done = client.send(&Call::on("POST", "a/../b").query(&whole).body(body)).ok();
+    assert_eq!((done.element("Location"), done.element("Key")), (None, Some("a/../b".to_owned())));
+}
+
 #[test]
 fn a_checksum_of_the_whole_is_that_of_its_parts_joined() {
     let upload = Upload::start("FULL_OBJECT");

@@ -444,8 +444,34 @@ fn users_assume_the_roles_that_name_them() {
     refused(&assume(&client, Some(&session.token), "readers", ""), 403, "AccessDenied");
     refused(&sts(&client, Some(&session.token), "Action=GetSessionToken"), 403, "AccessDenied");
     assume(&ground.alice(), None, "readers", "&DurationSeconds=7200").ok();
-    for more in ["&DurationSeconds=7201", "&DurationSeconds=899", "&Policy=%7B%7D", "&ExternalId=x"] {
+    assume(&ground.alice(), None, "readers", "&ExternalId=x").ok();
+    for more in ["&DurationSeconds=7201", "&DurationSeconds=899"] {
         refused(&assume(&ground.alice(), None, "readers", more), 400, "ValidationError");
+    }
+    for (more, why) in [
+        ("&Policy=%7B%7D", "Policy is not supported here, because sessions have all permissions"),
+        ("&SourceIdentity=x", "SourceIdentity is not supported here, because neither tokens nor policies"),
+        ("&ProviderId=x", "ProviderId is not supported here, because it is not for OIDC tokens"),
+        ("&Unheard=x", "Unheard is not supported here; omit it"),
+    ] {
+        let answer = assume(&ground.alice(), None, "readers", more);
+        assert!(answer.text().contains(why), "{}", answer.text());
+        refused(&answer, 400, "ValidationError");
+    }
+    let of_partition = |partition: &str| {
+        let arn = format!("arn%3A{partition}%3Aiam%3A%3A1%3Arole%2Fpath%2Freaders");
+        sts(&ground.alice(), None, &format!("Action=AssumeRole&RoleSessionName=job-1&RoleArn={arn}"))
+    };
+    for partition in ["aws", "aws-cn", "aws-us-gov"] {
+        of_partition(partition).ok();
+    }
+    for partition in ["", "other", "aws%3A", "AWS"] {
+        refused(&of_partition(partition), 400, "ValidationError");
+    }
+    for method in ["GET", "POST"] {
+        let answer = ground.alice().send(&Call::new(method, "/").query("Action=GetCallerIdentity"));
+        assert!(answer.text().contains("send STS requests with POST"), "{}", answer.text());
+        refused(&answer, 501, "NotImplemented");
     }
     for form in [
         "Action=AssumeRole&RoleSessionName=job",

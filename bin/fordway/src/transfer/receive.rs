@@ -26,7 +26,7 @@ pub(crate) struct ObjectReadSource<'s> {
 
 impl ObjectReadSource<'_> {
     /// Passes each byte of an opened object to `consume` once, in order. Errors: `Unavailable` if the connection breaks
-    /// too often; `ConditionalConflict` if the object was replaced in the meantime; errors of `consume`.
+    /// too often; `ConditionalConflict` if the object was replaced in the meantime; `Interrupted`; errors of `consume`.
     pub(crate) fn receive(
         &self,
         opened: OpenObject,
@@ -44,6 +44,8 @@ impl ObjectReadSource<'_> {
                 Ok(())
             });
             let Err(error) = received else { return Ok(()) };
+            // After a signal, a wait for content fails like a broken connection.
+            self.interrupt.check()?;
             if !is_stream || has_refused || !is_broken(error.kind()) {
                 return Err(error);
             }

@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::time::Duration;
 
 use fordway_command::{StorageAddress, file_error};
 use fordway_store::{
@@ -20,6 +21,8 @@ use super::{OverwritePolicy, TransferAction, TransferRunner, TransferTask};
 
 /// S3's limit for the size of a part, in bytes.
 const MAX_PART_BYTES: u64 = 5 << 30;
+/// How long a command that a signal stops still waits for the server to abort an upload.
+const ABORT_GRACE: Duration = Duration::from_secs(1);
 
 impl TransferRunner<'_> {
     /// Uploads a file; returns the number of bytes, and the state of the uploaded file.
@@ -130,6 +133,7 @@ impl TransferRunner<'_> {
     }
 
     /// Starts a multipart upload, calls `send` to fill it, and completes the upload; aborts the upload after a failure.
+    /// After a signal, the abort may still wait [`ABORT_GRACE`] for the server.
     pub(super) fn in_parts(
         &self,
         bucket: &Bucket,
@@ -144,8 +148,9 @@ impl TransferRunner<'_> {
             self.store().complete_upload(bucket, key, &upload, &parts, &done)?;
             Ok(bytes)
         });
+        let abort = || self.store().abort_upload(bucket, key, &upload);
         if sent.is_err()
-            && let Err(error) = self.store().abort_upload(bucket, key, &upload)
+            && let Err(error) = fordway_sys::with_grace(ABORT_GRACE, abort)
         {
             self.context.output.note(&format!(
                 "the upload {} of s3://{bucket}/{key} could not be aborted and may still use space: {error}",

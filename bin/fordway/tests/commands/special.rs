@@ -117,6 +117,14 @@ fn one_signal_ends_a_command_that_waits_for_input() {
     drop(input);
 }
 
+#[test]
+fn one_signal_ends_a_command_that_waits_before_another_attempt() {
+    let busy = ResponseFaultScript::honest().always(ResponseFault::Status(503, Some(60)));
+    let server = HostileServer::start(vec![b'x'; 1000], busy);
+    let (code, said) = stopped(fordway(place().path(), &["cat", &server.url()]).spawn().unwrap());
+    assert_eq!(code, Some(130), "{said}");
+}
+
 /// `nohup` ignores SIGHUP, and a shell without job control ignores SIGINT for commands that it starts with `&`.
 #[test]
 fn signals_that_the_parent_ignores_do_not_stop_a_command() {

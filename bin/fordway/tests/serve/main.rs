@@ -3,6 +3,7 @@
 
 mod events;
 mod hand_over;
+mod interrupts;
 mod nginx;
 mod process;
 mod race;

@@ -9,30 +9,35 @@ use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_http::TlsRoots;
 use fordway_store::{Bucket, GetOptions, Key, Objects, PutOptions};
 
-const KEYS: [&str; 2] = ["me", "my-secret-my-secret"];
+pub(super) const KEYS: [&str; 2] = ["me", "my-secret-my-secret"];
 
-struct Place(tempfile::TempDir);
+pub(super) struct Place(tempfile::TempDir);
 
 impl Place {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let place = Place(tempfile::tempdir().unwrap());
         std::fs::create_dir_all(place.path("root/bucket")).unwrap();
         place
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
-    fn write_certificate(&self) {
+    pub(super) fn write_certificate(&self) {
         let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
         std::fs::write(self.path("cert"), made.cert.pem()).unwrap();
         std::fs::write(self.path("key"), made.signing_key.serialize_pem()).unwrap();
     }
 
-    fn command(&self) -> Command {
+    pub(super) fn command(&self) -> Command {
+        self.command_at("127.0.0.1:0")
+    }
+
+    /// Returns the command for a gateway that listens on the address `listen`.
+    fn command_at(&self, listen: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fordway"));
-        command.arg("serve").arg(self.path("root")).args(["--listen", "127.0.0.1:0", "--tls-cert"]);
+        command.arg("serve").arg(self.path("root")).args(["--listen", listen, "--tls-cert"]);
         command.arg(self.path("cert")).arg("--tls-key").arg(self.path("key"));
         command.env("AWS_ACCESS_KEY_ID", KEYS[0]).env("AWS_SECRET_ACCESS_KEY", KEYS[1]);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -41,7 +46,7 @@ impl Place {
 }
 
 /// A gateway process, which is killed when this value is dropped.
-struct Gateway(Child);
+pub(super) struct Gateway(pub(super) Child);
 
 impl Drop for Gateway {
     fn drop(&mut self) {
@@ -114,6 +119,47 @@ fn a_certificate_that_cannot_be_used_is_an_error_at_once() {
         .unwrap();
     assert_eq!(ran.status.code(), Some(2));
     assert!(String::from_utf8(ran.stderr).unwrap().contains("--tls-key"));
+}
+
+/// Runs `ls` with the version `version` of HTTP, and returns the error message.
+fn failure(place: &Place, endpoint: &str, version: &str) -> String {
+    let ran = Command::new(env!("CARGO_BIN_EXE_fordway"))
+        .args(["--endpoint", endpoint, "ls"])
+        .env("AWS_ACCESS_KEY_ID", KEYS[0])
+        .env("AWS_SECRET_ACCESS_KEY", KEYS[1])
+        .env("AWS_REGION", "us-east-1")
+        .env("AWS_CA_BUNDLE", place.path("cert"))
+        .env("FORDWAY_HTTP_VERSION", version)
+        .output()
+        .unwrap();
+    let said = String::from_utf8(ran.stderr).unwrap();
+    assert_eq!(ran.status.code(), Some(7), "{version}: {said}");
+    said
+}
+
+#[test]
+fn clients_explain_why_a_connection_with_tls_fails() {
+    let place = Place::new();
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut authority = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+    authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    std::fs::write(place.path("cert"), authority.self_signed(&key).unwrap().pem()).unwrap();
+    std::fs::write(place.path("key"), key.serialize_pem()).unwrap();
+    let has_http3 = cfg!(feature = "http3");
+    let mut command = place.command();
+    command.args(has_http3.then_some("--http3"));
+    let mut gateway = Gateway(command.spawn().unwrap());
+    let mut ready = String::new();
+    BufReader::new(gateway.0.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+    let endpoint = ready.trim().rsplit_once(" at ").unwrap().1;
+    for version in ["1.1", "2"].into_iter().chain(has_http3.then_some("3")) {
+        let said = failure(&place, endpoint, version);
+        assert!(said.contains("CA:TRUE") && said.contains("CA:FALSE"), "{version}: {said}");
+    }
+    for version in ["1.1", "2"] {
+        let said = failure(&place, &endpoint.replace("https", "http"), version);
+        assert!(said.contains("is the address https://"), "{version}: {said}");
+    }
 }
 
 /// Runs our load generator over each version of HTTP, including HTTP/3, against one gateway.
@@ -194,4 +240,32 @@ fn files_at_urls_come_and_go_over_every_version() {
     }
     gateway.signal("-TERM");
     assert!(gateway.0.wait().unwrap().success());
+}
+
+/// A killed gateway cannot close its connections. Its successor tells the clients that the connections are gone;
+/// otherwise, they would wait for 30 s.
+#[cfg(feature = "http3")]
+#[test]
+fn clients_of_http3_notice_at_once_that_a_gateway_was_killed_and_restarted() {
+    let place = Place::new();
+    place.write_certificate();
+    let start = |listen: &str| {
+        let mut gateway = Gateway(place.command_at(listen).arg("--http3").spawn().unwrap());
+        let mut ready = String::new();
+        BufReader::new(gateway.0.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+        (gateway, ready.trim().rsplit_once(" at ").unwrap().1.to_owned())
+    };
+    let (gateway, endpoint) = start("127.0.0.1:0");
+    let keys = S3Credentials::keys(KEYS[0], KEYS[1], "the test");
+    let mut config = S3Config::new(&endpoint, "us-east-1", keys);
+    config.tls_roots = TlsRoots::File(place.path("cert"));
+    config.http = fordway_http::HttpVersion::Http3;
+    let store = S3Store::new(config).unwrap();
+    let (bucket, key) = (Bucket::new("bucket").unwrap(), Key::new("k").unwrap());
+    store.put(&bucket, &key, b"hello", &PutOptions::default()).unwrap();
+    drop(gateway);
+    let (_gateway, _) = start(endpoint.strip_prefix("https://").unwrap());
+    let begin = Instant::now();
+    store.head(&bucket, &key, &GetOptions::default()).unwrap();
+    assert!(begin.elapsed() < Duration::from_secs(15), "{:?}", begin.elapsed());
 }

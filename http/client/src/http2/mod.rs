@@ -158,7 +158,8 @@ impl Http2Connection {
         }
         if let Poll::Ready(ended) = Pin::new(&mut self.connection).poll(&mut looking()) {
             let gone = || io::Error::new(io::ErrorKind::ConnectionReset, "the server closed the connection");
-            self.end = Some(ended.map_or_else(cut, |()| gone()));
+            let end = ended.map_or_else(cut, |()| gone());
+            self.end = Some(if self.gauge.wants_tls() { wants_tls() } else { end });
         }
     }
 
@@ -353,8 +354,17 @@ impl Http2Connection {
     }
 
     /// Drives the connection in this thread until `work` is done. Errors: `TimedOut` if there is no progress within the
-    /// timeout.
+    /// timeout; the errors of `work`.
     fn drive<T>(
+        &mut self,
+        patience: TimeLimitRenewal,
+        work: impl Future<Output = io::Result<T>>,
+    ) -> io::Result<T> {
+        let driven = self.drive_to_end(patience, work);
+        driven.map_err(|error| if self.gauge.wants_tls() { wants_tls() } else { error })
+    }
+
+    fn drive_to_end<T>(
         &mut self,
         patience: TimeLimitRenewal,
         work: impl Future<Output = io::Result<T>>,
@@ -470,6 +480,12 @@ async fn handshake(
 /// Creates a context for callers that poll again when the socket is ready, and so need no waker.
 fn looking() -> Context<'static> {
     Context::from_waker(Waker::noop())
+}
+
+/// Returns the error for a server that accepts only TLS.
+fn wants_tls() -> io::Error {
+    let detail = "the server's response is not HTTP; is the address https:// ?";
+    io::Error::other(Error::new(ErrorKind::BadResponse, detail))
 }
 
 /// Returns the error for a connection or stream that ended early.

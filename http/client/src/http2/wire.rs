@@ -50,7 +50,13 @@ pub(super) struct SocketFlowLimiter {
     sent_bytes: AtomicU64,
     /// Whether the socket's buffer had no room at the last attempt to send.
     is_blocked: AtomicBool,
+    /// Whether the server has sent a TLS alert on a connection without TLS.
+    wants_tls: AtomicBool,
 }
+
+/// The start of a TLS alert (RFC 8446 section 5.1): its type, and the first byte of the version. No HTTP/2 connection
+/// begins with these bytes.
+const TLS_ALERT: [u8; 2] = [21, 3];
 
 impl SocketFlowLimiter {
     /// Allows this many bytes to be received.
@@ -77,6 +83,11 @@ impl SocketFlowLimiter {
         self.is_blocked.load(Ordering::Relaxed)
     }
 
+    /// Returns whether the server accepts only TLS, but this connection has none.
+    pub(super) fn wants_tls(&self) -> bool {
+        self.wants_tls.load(Ordering::Relaxed)
+    }
+
     fn sent<T>(&self, done: io::Result<T>) -> Poll<io::Result<T>> {
         let is_blocked = matches!(&done, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
         self.is_blocked.store(is_blocked, Ordering::Relaxed);
@@ -100,7 +111,11 @@ impl Http2Socket {
             SocketTransport::Tls(stream) => stream.read(&mut self.buffer),
         })?;
         (self.used, self.filled) = (0, got);
-        self.gauge.received_bytes.fetch_add(got as u64, Ordering::Relaxed);
+        let before = self.gauge.received_bytes.fetch_add(got as u64, Ordering::Relaxed);
+        let is_plain = matches!(self.transport, SocketTransport::Plain(_));
+        if before == 0 && is_plain && self.buffer[..got].starts_with(&TLS_ALERT) {
+            self.gauge.wants_tls.store(true, Ordering::Relaxed);
+        }
         Ok(got)
     }
 }

@@ -24,7 +24,7 @@ use tokio::task::{JoinSet, LocalSet};
 
 use super::dial::NEXT_ADDRESS_AFTER;
 use super::socket::TcpSocket;
-use super::tls::{TlsConnector, UNKNOWN_ISSUER, alert_refusal};
+use super::tls::{TlsConnector, alert_refusal, certificate_in_words};
 use super::{Origin, Timeouts};
 
 /// The flow-control window per request: the bandwidth-delay product of 1 Gbit/s and 60 ms. The connection as a whole
@@ -262,8 +262,7 @@ fn handshake_failure(error: ConnectionError, origin: &Origin) -> Error {
         }
         // The certificate is not trusted. Another attempt would not help.
         ConnectionError::TransportError(told) if alert(told.code).is_some() => {
-            let hint = if told.reason.contains("UnknownIssuer") { UNKNOWN_ISSUER } else { "" };
-            (ErrorKind::BadResponse, no_connection + hint)
+            (ErrorKind::BadResponse, no_connection + certificate_in_words(&told.reason))
         }
         ConnectionError::TimedOut => (ErrorKind::Timeout, format!("{no_connection}; {OTHERWISE}")),
         _ => match received_alert(&error) {

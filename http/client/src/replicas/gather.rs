@@ -413,12 +413,13 @@ impl<'a> CopyJobQueue<'a> {
             return Ok(None);
         }
         let under_way = &self.under_way;
-        let (at, outcome) = self.file.shared.wait_for(|board| {
+        let waited = self.file.shared.wait_for(|board| {
             under_way
                 .iter()
                 .enumerate()
                 .find_map(|(at, (id, _))| Some((at, board.jobs.get(id).and_then(|job| job.outcome.clone())?)))
         });
+        let (at, outcome) = waited.map_err(|told| self.file.named((&told).into()))?;
         let Some((id, offset)) = self.under_way.remove(at) else { return Ok(None) };
         self.taken(id, offset, outcome)
     }

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::metalink::{FileHash, MetalinkFile, PieceHashes};
 
-use self::board::{RangeJobId, RangeJobResult, RangeJobScheduler, ReplicaStreamId, StallPolicy};
+use self::board::{RangeJobId, RangeJobResult, RangeJobScheduler, ReplicaStreamId, SharedError, StallPolicy};
 use self::gather::PieceCache;
 use self::site::ReplicaSite;
 use self::stream::TICK;
@@ -214,14 +214,22 @@ impl ReplicatedFileState {
         }
     }
 
-    /// Waits until `look` finds a result on the board, and supervises the streams while it waits.
-    fn wait_for<T>(self: &Arc<Self>, mut look: impl FnMut(&mut RangeJobScheduler) -> Option<T>) -> T {
+    /// Waits until `look` finds a result on the board, and supervises the streams while it waits. Errors: `Interrupted`
+    /// if a signal has arrived and the program wants to stop.
+    fn wait_for<T>(
+        self: &Arc<Self>,
+        mut look: impl FnMut(&mut RangeJobScheduler) -> Option<T>,
+    ) -> Result<T, SharedError> {
         loop {
             self.ensure_streams();
             let hedge = {
                 let mut board = self.board();
                 if let Some(found) = look(&mut board) {
-                    return found;
+                    return Ok(found);
+                }
+                if fordway_sys::after_signal().is_err() {
+                    let detail = "a signal interrupted the wait".to_owned();
+                    return Err(SharedError { kind: ErrorKind::Interrupted, detail });
                 }
                 let now = Instant::now();
                 let suspect = board.supervise(now);
@@ -241,7 +249,7 @@ impl ReplicatedFileState {
 
     /// Waits until a job has ended.
     fn wait_job(self: &Arc<Self>, id: RangeJobId) -> RangeJobResult {
-        self.wait_for(|board| board.jobs.get(&id).and_then(|job| job.outcome.clone()))
+        self.wait_for(|board| board.jobs.get(&id).and_then(|job| job.outcome.clone()))?
     }
 }
 

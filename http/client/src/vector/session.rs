@@ -158,7 +158,7 @@ impl HttpSession {
         self.take_permit(&mut self.in_use.locked(), origin)
     }
 
-    /// Waits for a permit. Errors: `Timeout`.
+    /// Waits for a permit. Errors: `Timeout`; `Interrupted` if a signal has arrived and the program wants to stop.
     pub(crate) fn permit(&self, origin: &Origin) -> Result<ConnectionPermit> {
         let limit = self.options.timeouts.first_byte;
         let deadline = Instant::now() + limit;
@@ -175,7 +175,10 @@ impl HttpSession {
                 );
                 return Err(Error::new(ErrorKind::Timeout, detail));
             }
-            in_use = self.in_use.freed.wait_timeout(in_use, left).unwrap_or_else(PoisonError::into_inner).0;
+            fordway_sys::after_signal()
+                .map_err(|_| Error::new(ErrorKind::Interrupted, "a signal interrupted the wait"))?;
+            let step = fordway_sys::wait_at_most(left);
+            in_use = self.in_use.freed.wait_timeout(in_use, step).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 

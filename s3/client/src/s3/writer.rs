@@ -1,6 +1,7 @@
 //! Streamed writes. Content is buffered up to the size of a part, and then sent as one PUT or as a multipart upload.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use fordway_store::{
     Bucket, Checksum, ChecksumAlgorithm, ChecksumType, CompleteOptions, CompletedPart, ContentHasher,
@@ -20,6 +21,8 @@ use crate::s3::store::LANE;
 const PART_BYTES_MAX: u64 = 5 << 30;
 /// The maximum size of content that is buffered completely and sent in one request, if its size is known.
 const SINGLE_PUT_BYTES: u64 = 64 * 1024 * 1024;
+/// How long a program that wants to stop still waits for the server to abort an upload.
+const ABORT_GRACE: Duration = Duration::from_secs(1);
 
 /// Stores `body` in one request. The server verifies the body against `checksum` and `md5`, unless these are `None`.
 pub(super) fn put(
@@ -236,7 +239,8 @@ impl Drop for StartedUpload {
         if self.is_over {
             return;
         }
-        if let Err(error) = multipart::abort(&self.session, &self.bucket, &self.key, &self.id) {
+        let abort = || multipart::abort(&self.session, &self.bucket, &self.key, &self.id);
+        if let Err(error) = fordway_sys::with_grace(ABORT_GRACE, abort) {
             tracing::warn!(%error, upload = self.id.as_str(), "parts of an abandoned upload are left behind");
         }
     }

@@ -69,6 +69,7 @@ pub(crate) fn admit<B>(
     take_hoisted(&uri, &parameters, request.headers_mut())?;
     let resource = resource(request.headers(), &uri, domains);
     let headers = request.headers();
+    check_not_of_sts(resource, &parameters)?;
     check_combination(request.method(), resource, &parameters, headers)?;
     let operation = select(request.method(), resource, &parameters, headers)?;
     check_not_a_form(operation, headers)?;
@@ -89,35 +90,47 @@ pub(crate) fn admit<B>(
     Ok(operation)
 }
 
-/// Copies the host of a request over HTTP/2 or 3 (`:authority`) to the `Host` header, from which all other code reads
-/// the host. Two programs could derive different buckets from a request whose two hosts differ. Errors:
-/// `InvalidRequest` if the request has a `Host` header with another host (RFC 9113 section 8.3.1, RFC 9114 section
-/// 4.3.1).
+/// Copies the host in the request's target (`:authority` over HTTP/2 and 3, or an absolute URL over HTTP/1) to the
+/// `Host` header, from which all other code reads the host. Two programs could derive different buckets from a request
+/// whose two hosts differ. Errors: `InvalidRequest` if the request has a `Host` header with another host (RFC 9112
+/// section 3.2.2, RFC 9113 section 8.3.1, RFC 9114 section 4.3.1).
 pub(crate) fn take_host<B>(request: &mut Request<B>) -> Result<(), GateRefusal> {
+    let Some(authority) = request.uri().authority() else { return Ok(()) };
     let is_newer = [Version::HTTP_2, Version::HTTP_3].contains(&request.version());
-    let Some(authority) = request.uri().authority().filter(|_| is_newer) else { return Ok(()) };
-    let host = HeaderValue::from_str(authority.as_str()).ok();
-    let stated = request.headers().get_all(header::HOST);
-    if host.is_none() || stated.iter().any(|stated| Some(stated) != host.as_ref()) {
-        return Err(GateRefusal::bad("InvalidRequest", "the Host header and :authority differ; send one"));
+    let of_target = if is_newer { ":authority" } else { "the host in the request's target" };
+    let differ = || {
+        let message = format!("the Host header and {of_target} differ; send the same host, or only one");
+        GateRefusal::bad("InvalidRequest", message)
+    };
+    let host = HeaderValue::from_str(authority.as_str()).map_err(|_| differ())?;
+    let mut stated = request.headers().get_all(header::HOST).iter();
+    if !stated.all(|stated| stated.as_bytes().eq_ignore_ascii_case(host.as_bytes())) {
+        return Err(differ());
     }
-    host.map(|host| request.headers_mut().insert(header::HOST, host));
+    // A host that the client has stated remains as it is, because the signature may cover it.
+    request.headers_mut().entry(header::HOST).or_insert(host);
     Ok(())
 }
 
-/// Refuses an upload over HTTP/1 without `Content-Length` and `Transfer-Encoding`. Such a request has no body, so the
-/// gateway would store an empty object instead of the client's content. Errors: `MissingContentLength`.
+/// Refuses an upload whose head does not state the length of the body. Over HTTP/1, a request without
+/// `Transfer-Encoding` then has no body, so the gateway would store an empty object instead of the client's content. The
+/// length of an `aws-chunked` body is checked elsewhere. Errors: `MissingContentLength`.
 fn check_has_length<B>(operation: &OperationRule, request: &Request<B>) -> Result<(), GateRefusal> {
+    let headers = request.headers();
     let is_upload = ["PutObject", "UploadPart"].contains(&operation.name);
-    let has = |name| request.headers().contains_key(name);
-    match is_upload && request.version() <= Version::HTTP_11 {
-        true if !has(header::CONTENT_LENGTH) && !has(header::TRANSFER_ENCODING) => Err(GateRefusal {
-            status: StatusCode::LENGTH_REQUIRED,
-            code: "MissingContentLength",
-            message: composed("You must provide the Content-Length HTTP header.", "", &[]),
-        }),
-        _ => Ok(()),
+    let hash = headers.get("x-amz-content-sha256");
+    let is_in_chunks = hash.is_some_and(|hash| hash.as_bytes().starts_with(b"STREAMING-"));
+    let has_body = request.version() > Version::HTTP_11 || headers.contains_key(header::TRANSFER_ENCODING);
+    if !is_upload || headers.contains_key(header::CONTENT_LENGTH) || (is_in_chunks && has_body) {
+        return Ok(());
     }
+    let detail = "state the length of the body; content of unknown length needs a multipart upload, whose parts have \
+                  known lengths";
+    Err(GateRefusal {
+        status: StatusCode::LENGTH_REQUIRED,
+        code: "MissingContentLength",
+        message: composed("You must provide the Content-Length HTTP header.", detail, &[]),
+    })
 }
 
 /// Refuses a URL if its version 2 signature does not cover the parameter that selects the operation. Anyone who has the
@@ -242,6 +255,17 @@ fn resource(headers: &HeaderMap, uri: &Uri, domains: &BucketDomains) -> PathReso
         None if path.is_empty() => PathResource::Service,
         Some((at, length)) if at + length < path.len() => PathResource::Object,
         _ => PathResource::Bucket,
+    }
+}
+
+/// Refuses a request for the token service (STS) that has its parameters in the URL. Errors: `NotImplemented`.
+fn check_not_of_sts(resource: PathResource, parameters: &[QueryParameter<'_>]) -> Result<(), GateRefusal> {
+    let is_of_sts = resource == PathResource::Service && parameters.iter().any(|(name, _)| name == "Action");
+    match is_of_sts {
+        true => Err(GateRefusal::not_implemented(
+            "Action is not supported in a URL; send STS requests with POST, with all parameters in the body",
+        )),
+        false => Ok(()),
     }
 }
 

@@ -300,12 +300,17 @@ pub(super) fn parameter(uri: &Uri, name: &str) -> Option<String> {
     Some(percent_decode_str(&spaced).decode_utf8_lossy().into_owned())
 }
 
-/// Returns the URL of an object, with the host of the request, or only the path if the request has no host.
+/// Returns the URL of an object, with the host of the request, or only the path if the request has no host. Returns
+/// `None` if the key has a segment `.` or `..`: clients remove such segments from URLs, even if they are encoded, and
+/// would then request another object (RFC 3986 section 5.2.4).
 pub(super) fn location(
     (bucket, key): &(String, String),
     scheme: Option<UrlScheme>,
     headers: &HeaderMap,
-) -> String {
+) -> Option<String> {
+    if key.split('/').any(|segment| matches!(segment, "." | "..")) {
+        return None;
+    }
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
     let mut location = match (scheme, host) {
         (Some(UrlScheme(scheme)), Some(host)) => format!("{scheme}://{host}"),
@@ -316,7 +321,7 @@ pub(super) fn location(
     }
     location.push('/');
     push_path(&mut location, key);
-    location
+    Some(location)
 }
 
 /// Returns an ETag in quotes, as in headers and documents.

@@ -260,7 +260,7 @@ pub(super) async fn complete(
         wanted.complete(store, &parts).map(|made| (names, made))
     });
     let ((bucket, key), made) = made.await?;
-    Ok(answer(&bucket, &key, &location, &made))
+    Ok(answer(&bucket, &key, location.as_deref(), &made))
 }
 
 fn malformed(error: Error) -> S3Failure {
@@ -381,9 +381,11 @@ fn check_part(plan: ChecksumAlgorithmAndType, part: &CompletedPart) -> Operation
     }
 }
 
-fn answer(bucket: &str, key: &str, location: &str, made: &PutResult) -> S3Response<Body> {
+fn answer(bucket: &str, key: &str, location: Option<&str>, made: &PutResult) -> S3Response<Body> {
     let mut result = ResponseDocumentBuilder::new("CompleteMultipartUploadResult");
-    result.element("Location", location);
+    if let Some(location) = location {
+        result.element("Location", location);
+    }
     result.element("Bucket", bucket).element("Key", key).element("ETag", &quoted(&made.etag));
     result.checksum_with_type(made.checksum.as_ref());
     let mut response = document(result);

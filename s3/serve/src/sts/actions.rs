@@ -95,6 +95,9 @@ impl TokenService {
         let role = users.role(name).filter(|role| is_user && role.may_be_assumed_by(&caller.user.name));
         let role = role.ok_or_else(denied)?;
         let duration_s = role_duration_s(parameters, &role)?;
+        // On AWS, this parameter has an effect only if the trust policy of the role has a condition on it. The roles of
+        // this gateway have no such conditions.
+        parameters.take("ExternalId");
         parameters.check_all_taken()?;
         let in_token = RoleInToken { name: name.to_owned(), session, ids: None };
         let credentials =
@@ -210,7 +213,7 @@ async fn verified<'t>(users: &Users, text: &'t str) -> Result<VerifiedWebIdentit
     }
     // Only the log contains the reason, because the caller is not authenticated and need not learn about the gateway's
     // network.
-    let keys = provider.keys(|keys| token.may_be_of(keys)).await.ok_or_else(|| {
+    let keys = provider.keys(|keys| token.is_signed_by(keys)).await.ok_or_else(|| {
         let why = "The keys of the identity provider cannot be fetched; the gateway's log states the reason";
         StsFailure::bad("IDPCommunicationError", why)
     })?;
@@ -240,11 +243,17 @@ fn assumed_role_user(role: &RoleInToken) -> String {
     format!("<AssumedRoleUser>{}</AssumedRoleUser>", elements(&[("AssumedRoleId", &id), ("Arn", &arn)]))
 }
 
-/// Returns the name of a role from its ARN, in any account. A path before the name is ignored. Errors:
-/// `ValidationError`.
+/// Returns the name of a role from its ARN, in any account and any partition of AWS (such as `aws-cn`). A path before
+/// the name is ignored. Errors: `ValidationError`.
 fn role_name(arn: &str) -> Result<&str, StsFailure> {
-    let name = arn.strip_prefix("arn:aws:iam::").and_then(|rest| rest.split_once(":role/"));
-    name.filter(|(account, _)| account.bytes().all(|byte| byte.is_ascii_digit()))
+    let is_of_aws = |partition: &str| {
+        partition.starts_with("aws")
+            && partition.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-')
+    };
+    let resource = arn.strip_prefix("arn:").and_then(|rest| rest.split_once(":iam::"));
+    let name = resource.filter(|(partition, _)| is_of_aws(partition));
+    name.and_then(|(_, rest)| rest.split_once(":role/"))
+        .filter(|(account, _)| account.bytes().all(|byte| byte.is_ascii_digit()))
         .and_then(|(_, path)| path.rsplit('/').next())
         .filter(|name| !name.is_empty())
         .ok_or_else(|| StsFailure::validation(&format!("{} is invalid", shown(arn))))

@@ -61,12 +61,6 @@ impl<'t> WebIdentityToken<'t> {
         self.claims.get(claim)?.as_str()
     }
 
-    /// Returns whether one of the keys matches the token's algorithm and key ID, and could therefore have signed the
-    /// token.
-    pub(super) fn may_be_of(&self, keys: &[PublicKey]) -> bool {
-        keys.iter().any(|key| key.is_for(self.algorithm, self.key_id.as_deref()))
-    }
-
     /// Returns whether one of the keys has signed the token.
     pub(super) fn is_signed_by(&self, keys: &[PublicKey]) -> bool {
         let mut keys = keys.iter().filter(|key| key.is_for(self.algorithm, self.key_id.as_deref()));

@@ -258,9 +258,11 @@ impl IdentityProvider {
         has_key: impl Fn(&[PublicKey]) -> bool,
     ) -> Option<Arc<Vec<PublicKey>>> {
         let mut fetched = self.fetched.subscribe();
+        // The search verifies signatures, so it must not hold the lock.
+        let keys = self.known().keys.clone();
+        let is_known = has_key(&keys);
         let must_wait = {
             let mut known = self.known();
-            let is_known = has_key(&known.keys);
             if known.begin(is_known) {
                 drop(known);
                 self.fetch_apart();

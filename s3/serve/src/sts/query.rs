@@ -76,14 +76,22 @@ impl Parameters {
     /// Checks that no parameters remain. Ignoring a parameter, such as a session policy, could give the caller more
     /// rights than the request intended. Errors: `ValidationError`.
     pub(super) fn check_all_taken(&self) -> Result<(), StsFailure> {
-        match self.0.first() {
-            None => Ok(()),
-            Some((name, _)) => {
-                Err(StsFailure::validation(&format!("{} is not supported here; omit it", shown(name))))
-            }
-        }
+        let Some((name, _)) = self.0.first() else { return Ok(()) };
+        let why = UNSUPPORTED.iter().find(|(start, _)| name.starts_with(start)).map_or("", |(_, why)| why);
+        Err(StsFailure::validation(&format!("{} is not supported here{why}; omit it", shown(name))))
     }
 }
+
+/// Parameters of AWS that are refused, by the start of their names, and the reasons.
+const UNSUPPORTED: [(&str, &str); 7] = [
+    ("Policy", ", because sessions have all permissions of their role or user"),
+    ("Tags.", ", because sessions have no tags"),
+    ("TransitiveTagKeys.", ", because sessions have no tags"),
+    ("SourceIdentity", ", because neither tokens nor policies contain it"),
+    ("ProviderId", ", because it is not for OIDC tokens, which name their issuer"),
+    ("SerialNumber", ", because the gateway has no multi-factor authentication"),
+    ("TokenCode", ", because the gateway has no multi-factor authentication"),
+];
 
 fn decoded(text: &str) -> Option<String> {
     let spaced = text.replace('+', " ");

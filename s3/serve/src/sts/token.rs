@@ -96,6 +96,12 @@ impl SessionTokenKeys {
         Ok(SessionTokenKeys { keys })
     }
 
+    /// Returns a secret from the first key.
+    #[cfg(feature = "http3")]
+    pub(crate) fn secret(&self) -> crate::tls::GatewaySecret {
+        crate::tls::GatewaySecret::of(&self.keys[0])
+    }
+
     /// Generates a key. Errors: `Io`.
     pub(super) fn random() -> Result<Self> {
         Ok(SessionTokenKeys { keys: vec![random::<32>()?.to_vec()] })

@@ -62,6 +62,10 @@ impl Http3 {
 
     pub async fn try_start(&mut self, call: &Call<'_>) -> Result<Stream, h3::error::StreamError> {
         let request = self.request(call);
+        self.start_request(request).await
+    }
+
+    pub async fn start_request(&mut self, request: Request<()>) -> Result<Stream, h3::error::StreamError> {
         self.send.send_request(request).await
     }
 

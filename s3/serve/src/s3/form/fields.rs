@@ -13,22 +13,23 @@ use crate::s3::documents;
 use crate::s3::error::{OperationResult, S3Failure};
 use crate::s3::tagging;
 
-/// The placeholder for the file's name in a key.
+/// The placeholder for the file's name in the value of a field.
 const FILE_NAME: &str = "${filename}";
 
 /// The fields of a form. Each name occurs at most once, because metadata fields with the same name are joined into one
-/// list.
-pub(super) struct FormFields {
-    fields: Vec<FormField>,
-    file_name: String,
-}
+/// list. The file's name has replaced its placeholder in all values, so the policy is checked against the values that are
+/// used, as AWS does.
+pub(super) struct FormFields(Vec<FormField>);
 
 impl FormFields {
     /// Collects the fields of a form. Errors: `InvalidArgument` for a field that occurs twice, because two programs
     /// could interpret such a form differently.
     pub(super) fn new(start: UploadFormFields) -> OperationResult<Self> {
+        // Old browsers send the file's full path, so only its last component is used.
+        let file_name = start.file_name.rsplit(['/', '\\']).next().unwrap_or_default();
         let mut fields: Vec<FormField> = Vec::with_capacity(start.fields.len());
         for FormField { name, value } in start.fields {
+            let value = value.replace(FILE_NAME, file_name);
             match fields.iter_mut().find(|known| known.name == name) {
                 None => fields.push(FormField { name, value }),
                 Some(known) if name.starts_with("x-amz-meta-") => known.value += &format!(",{value}"),
@@ -38,17 +39,17 @@ impl FormFields {
                 }
             }
         }
-        Ok(FormFields { fields, file_name: start.file_name })
+        Ok(FormFields(fields))
     }
 
     /// Returns the value of a field. `name` is in lower case.
     pub(super) fn get(&self, name: &str) -> Option<&str> {
-        self.fields.iter().find(|field| field.name == name).map(|field| field.value.as_str())
+        self.0.iter().find(|field| field.name == name).map(|field| field.value.as_str())
     }
 
     /// Returns the names of all fields except the file, in lower case.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
-        self.fields.iter().map(|field| field.name.as_str())
+        self.0.iter().map(|field| field.name.as_str())
     }
 
     /// Returns the value of a required field. Errors: `InvalidArgument`.
@@ -64,10 +65,7 @@ impl FormFields {
 
     /// Returns the key of the object. Errors: `InvalidArgument` for a form without a key.
     pub(super) fn key(&self) -> OperationResult<String> {
-        let key = self.required("key")?;
-        // Old browsers send the file's full path, so only its last component is used.
-        let name = self.file_name.rsplit(['/', '\\']).next().unwrap_or_default();
-        Ok(key.replace(FILE_NAME, name))
+        self.required("key").map(str::to_owned)
     }
 
     /// Returns the URL of the page to show after the upload. The field has two names. The second name is the older one.
@@ -79,7 +77,7 @@ impl FormFields {
     /// unsupported fields; `MalformedXML` or `InvalidTag` for tags; `InvalidArgument`.
     pub(super) fn headers(&self) -> OperationResult<HeaderMap> {
         let mut headers = HeaderMap::new();
-        for FormField { name, value } in &self.fields {
+        for FormField { name, value } in &self.0 {
             let header = match name.as_str() {
                 "acl" => Ok(HeaderName::from_static("x-amz-acl")),
                 "tagging" => continue,
@@ -168,6 +166,24 @@ mod tests {
         assert_eq!(key("../../etc/passwd"), "up/passwd");
         assert_eq!(key(""), "up/");
         assert_eq!(code(fields(&[], "").unwrap().key()), "InvalidArgument");
+    }
+
+    #[test]
+    fn the_name_of_the_file_is_in_every_field() {
+        let values = [
+            ("key", "k"),
+            ("x-amz-meta-name", "${filename}"),
+            ("x-amz-meta-name", "<${filename}>${filename}"),
+            ("content-disposition", "attachment; filename=\"${filename}\""),
+            ("success_action_redirect", "https://page/?${filename}&${file}"),
+        ];
+        let form = fields(&values, "C:\\dir\\${filename}").unwrap();
+        assert_eq!(form.get("x-amz-meta-name"), Some("${filename},<${filename}>${filename}"));
+        let form = fields(&values, "dir/a.txt").unwrap();
+        assert_eq!(form.redirect(), Some("https://page/?a.txt&${file}"));
+        let headers = form.headers().unwrap();
+        assert_eq!(headers["x-amz-meta-name"], "a.txt,<a.txt>a.txt");
+        assert_eq!(headers["content-disposition"], "attachment; filename=\"a.txt\"");
     }
 
     #[test]

@@ -99,7 +99,7 @@ impl PostFormContext<'_> {
             upload.receive(Body::http_body_unsync(file), self.publishing, user.server.as_ref()).await;
         let made = stored.map_err(|failure| complaint.take().unwrap_or(failure))?;
         let scheme = parts.extensions.get::<UrlScheme>().copied();
-        Ok(stored_answer(&form, &target, &made, &location(&target, scheme, &parts.headers)))
+        Ok(stored_answer(&form, &target, &made, location(&target, scheme, &parts.headers).as_deref()))
     }
 
     /// Returns the user whose identity the upload uses: the user who signed the form's policy, the user whom the kernel
@@ -187,7 +187,7 @@ fn stored_answer(
     form: &FormFields,
     (bucket, key): &(String, String),
     made: &PutResult,
-    location: &str,
+    location: Option<&str>,
 ) -> Response<Body> {
     let etag = quoted(&made.etag);
     let mut response = Response::new(Body::empty());
@@ -203,7 +203,9 @@ fn stored_answer(
         *response.status_mut() = StatusCode::SEE_OTHER;
         return response;
     }
-    add_text(headers, header::LOCATION, location);
+    if let Some(location) = location {
+        add_text(headers, header::LOCATION, location);
+    }
     *response.status_mut() = match form.get("success_action_status") {
         Some("200") => StatusCode::OK,
         Some("201") => StatusCode::CREATED,
@@ -211,8 +213,10 @@ fn stored_answer(
     };
     if response.status() == StatusCode::CREATED {
         let mut document = ResponseDocumentBuilder::new("PostResponse");
-        document.element("Location", location).element("Bucket", bucket).element("Key", key);
-        document.element("ETag", &etag);
+        if let Some(location) = location {
+            document.element("Location", location);
+        }
+        document.element("Bucket", bucket).element("Key", key).element("ETag", &etag);
         headers_of_document(&mut response);
         *response.body_mut() = Body::from(document.finish());
     }
