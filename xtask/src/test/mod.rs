@@ -67,6 +67,12 @@ struct SuiteReport {
     run_time: Duration,
 }
 
+/// The number of test programs, or of Python tests, that run at the same time: one more than processors, because most
+/// tests often wait for programs that they have started. With two on two processors, a third of the time was idle.
+fn workers() -> usize {
+    std::thread::available_parallelism().map_or(3, |count| count.get().max(2) + 1)
+}
+
 fn words(line: &str) -> Vec<String> {
     line.split(' ').map(str::to_owned).collect()
 }
@@ -75,10 +81,11 @@ fn words(line: &str) -> Vec<String> {
 fn suites(python: &str) -> Vec<TestSuite> {
     let maturin = Path::new(python).with_file_name("maturin").display().to_string();
     let develop = "develop --locked --quiet --manifest-path bind/python/Cargo.toml";
-    // Most tests wait for programs that they have started. All tests of a file run in one worker, because they share
-    // servers.
-    let pytest =
-        format!("-m pytest -rs --color=no --numprocesses=2 --dist=loadfile --timeout={LIMIT_SECONDS}");
+    // All tests of a file run in one worker, because they share servers.
+    let pytest = format!(
+        "-m pytest -rs --color=no --numprocesses={} --dist=loadfile --timeout={LIMIT_SECONDS}",
+        workers()
+    );
     let pytest = [vec![python.to_owned()], words(&pytest), vec![PYTHON_TESTS.to_owned()]].concat();
     let programs = |cargo: &str, has_doc_tests| {
         TestRunMethod::Programs(ProgramSelection {

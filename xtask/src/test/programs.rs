@@ -31,10 +31,11 @@ const ALONE: &[&str] = &[
 const LONGEST: &[&str] = &[
     "testkit/shared",
     "testkit/faults",
-    "testkit/replicas",
-    "libs3/contexts",
-    "testkit/vectored",
     "testkit/tenants",
+    "testkit/replicas",
+    "testkit/vectored",
+    "testkit/http",
+    "libs3/contexts",
     "fordway-lab/doctor",
 ];
 
@@ -116,15 +117,13 @@ fn limited(command: &[String]) -> Vec<String> {
     [&words(&format!("timeout --kill-after=10 {LIMIT_SECONDS}")), command].concat()
 }
 
-/// Runs the programs, two or more at a time, and then the programs that must run alone, one by one. `logs` is a
+/// Runs the programs, three or more at a time, and then the programs that must run alone, one by one. `logs` is a
 /// directory for their output, which is printed when a program ends.
 pub(super) fn run(programs: Vec<TestProgram>, record: &Path, logs: &Path) -> Result<Vec<TestProgramOutcome>> {
     fs::create_dir_all(logs).with_context(|| format!("{} cannot be made", logs.display()))?;
     let (alone, others): (Vec<_>, Vec<_>) =
         programs.into_iter().partition(|program| ALONE.contains(&program.name.as_str()));
-    // Many tests wait for other processes, so one program rarely keeps a processor busy.
-    let workers = std::thread::available_parallelism().map_or(2, |count| count.get().max(2));
-    let mut ends = run_at_once(others, workers, record, logs)?;
+    let mut ends = run_at_once(others, super::workers(), record, logs)?;
     ends.extend(run_at_once(alone, 1, record, logs)?);
     Ok(ends)
 }

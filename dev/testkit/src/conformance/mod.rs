@@ -213,11 +213,12 @@ fn assert_kind<T>(result: Result<T>, kind: ErrorKind) -> Error {
 /// Returns bytes that depend on the offset and the seed.
 fn bytes(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
+    let mut content = vec![0; len];
+    for piece in content.chunks_mut(size_of::<u64>()) {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        state as u8
-    };
-    (0..len).map(|_| next()).collect()
+        piece.copy_from_slice(&state.to_le_bytes()[..piece.len()]);
+    }
+    content
 }
