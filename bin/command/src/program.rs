@@ -77,10 +77,10 @@ fn tell(context: &CommandContext, error: &Error) -> CommandExit {
     if is_stopped { CommandExit::Interrupted } else { CommandExit::of(error) }
 }
 
-/// Handles signals: SIGINT, SIGTERM and SIGHUP stop transfers at their next chunk and end waits for other hosts, so that
-/// temporary files are removed soon. A server finishes its requests, so its waits go on. A second signal ends the process even if the process hangs in a read. A gateway handles SIGHUP differently: it
-/// reloads its files. Signals that the parent process made this process ignore stay ignored, for example SIGHUP after
-/// `nohup`.
+/// Handles signals: SIGINT, SIGTERM and SIGHUP stop transfers at their next chunk, and end waits for other hosts. The
+/// program then removes its temporary files. A server finishes its requests, so its waits go on. A second signal ends
+/// the process even if the process hangs in a read. A gateway handles SIGHUP differently: it reloads its files. Signals
+/// that the parent process made this process ignore stay ignored, for example SIGHUP after `nohup`.
 fn stop_on_signals(interrupt: InterruptFlag) {
     let caught = [Signal::INT, Signal::TERM, Signal::HUP].into_iter().filter(|signal| !is_ignored(*signal));
     let mut signals = match Signals::new(caught.map(Signal::as_raw)) {

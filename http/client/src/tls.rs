@@ -391,8 +391,8 @@ pub(super) fn certificate_in_words(why: &str) -> &'static str {
         return UNKNOWN_ISSUER;
     }
     if why.contains("CaUsedAsEndEntity") {
-        return " (its certificate is for a certificate authority, CA:TRUE, as `openssl req -x509` makes by default; make \
-                one with `-addext basicConstraints=critical,CA:FALSE`)";
+        return " (its certificate is for a certificate authority, CA:TRUE, as `openssl req -x509` makes by default; \
+                make one with `-addext basicConstraints=critical,CA:FALSE`)";
     }
     ""
 }

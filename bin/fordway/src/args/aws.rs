@@ -2,6 +2,8 @@
 //! is accepted. Any other one is refused with a text that says what to do instead, because the parser alone would
 //! suggest an option with a similar name. The help does not list these options.
 
+use std::cell::Cell;
+
 use clap::builder::ValueParser;
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches};
@@ -95,8 +97,26 @@ fn only(accepted: &'static [&'static str], why: &'static str) -> ValueParser {
     })
 }
 
+thread_local! {
+    static IS_OMITTED: Cell<bool> = const { Cell::new(false) };
+}
+
+impl AwsOptions {
+    /// Returns a command line without these options, which `make` defines on this thread. Scripts for completions would
+    /// contain them otherwise, because clap_complete does not omit hidden options.
+    pub(crate) fn omitted_from(make: impl FnOnce() -> Command) -> Command {
+        IS_OMITTED.set(true);
+        let made = make();
+        IS_OMITTED.set(false);
+        made
+    }
+}
+
 impl Args for AwsOptions {
     fn augment_args(command: Command) -> Command {
+        if IS_OMITTED.get() {
+            return command;
+        }
         OPTIONS.iter().fold(command, |command, (name, treatment)| {
             let option = Arg::new(*name).long(*name).hide(true);
             command.arg(match treatment {

@@ -10,11 +10,11 @@ use fordway_command::{CommandContext, CommandExit, file_error, manual};
 use fordway_store::Result;
 
 use super::lab_output;
-use crate::args::{CommandLine, CompletionsArgs, LabCommand, ManArgs};
+use crate::args::{AwsOptions, CommandLine, CompletionsArgs, LabCommand, ManArgs};
 
 pub(super) fn completions(args: &CompletionsArgs, context: &CommandContext) -> Result<CommandExit> {
     let python = PYTHON_COMMANDS.iter().map(|(name, about)| Command::new(*name).about(*about));
-    let command = CommandLine::command().subcommands(python);
+    let command = AwsOptions::omitted_from(CommandLine::command).subcommands(python);
     let own = manual::completions(args.shell, command, "fordway");
     let of_lab = lab_output(&["completions", &args.shell.to_string()]);
     let own = String::from_utf8_lossy(&own).into_owned();

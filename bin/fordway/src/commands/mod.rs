@@ -105,8 +105,8 @@ fn for_each<T>(
     Ok(first_failure)
 }
 
-/// Reports an error that does not end the command. Returns an error that ends it. Errors: `Interrupted`, any error after
-/// a signal, and a failure to write to an output whose reader has exited.
+/// Reports an error that does not end the command. Returns an error that ends it. Errors: `Interrupted`, any error
+/// after a signal, and a failure to write to an output whose reader has exited.
 pub(crate) fn report(context: &CommandContext, error: Error) -> Result<CommandExit> {
     let is_stopped = error.kind() == ErrorKind::Interrupted || context.interrupt.is_raised();
     if is_stopped || context.output.is_reader_gone(&error) {

@@ -166,6 +166,7 @@ fn completions_know_the_commands() {
         assert!(ran.status.success(), "{shell}");
         let script = text(&ran.stdout);
         assert!(script.contains("presign") && script.contains("multipart-threshold"), "{shell}");
+        assert!(!script.contains("sse-kms"), "{shell}: options that are refused");
     }
 }
 

@@ -113,8 +113,8 @@ pub(crate) fn take_host<B>(request: &mut Request<B>) -> Result<(), GateRefusal> 
 }
 
 /// Refuses an upload whose head does not state the length of the body. Over HTTP/1, a request without
-/// `Transfer-Encoding` then has no body, so the gateway would store an empty object instead of the client's content. The
-/// length of an `aws-chunked` body is checked elsewhere. Errors: `MissingContentLength`.
+/// `Transfer-Encoding` then has no body, so the gateway would store an empty object instead of the client's content.
+/// The length of an `aws-chunked` body is checked elsewhere. Errors: `MissingContentLength`.
 fn check_has_length<B>(operation: &OperationRule, request: &Request<B>) -> Result<(), GateRefusal> {
     let headers = request.headers();
     let is_upload = ["PutObject", "UploadPart"].contains(&operation.name);

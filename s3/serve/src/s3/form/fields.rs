@@ -17,8 +17,8 @@ use crate::s3::tagging;
 const FILE_NAME: &str = "${filename}";
 
 /// The fields of a form. Each name occurs at most once, because metadata fields with the same name are joined into one
-/// list. The file's name has replaced its placeholder in all values, so the policy is checked against the values that are
-/// used, as AWS does.
+/// list. The file's name has replaced its placeholder in all values, so the policy is checked against the values that
+/// are used, as AWS does.
 pub(super) struct FormFields(Vec<FormField>);
 
 impl FormFields {
