@@ -19,12 +19,12 @@ from botocore.utils import parse_to_aware_datetime
 
 from fordway import CommonPrefix, boto_tags
 from fordway.boto_responses import RefusedError, code_of, encoded, response
-from fordway.errors import DataError, FordwayError, InvalidArgumentError, InvalidNameError, NotFoundError
+from fordway.errors import DataError, FordwayError, InvalidArgumentError, InvalidNameError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fordway import ObjectInfo, PutInfo, Store, Upload
+    from fordway import ObjectInfo, PutInfo, Store
 
     Parameters = dict[str, Any]
     Response = dict[str, Any]
@@ -69,11 +69,6 @@ TO_ITSELF = (
 """AWS's message for a copy that changes nothing."""
 OTHER_CHECKSUM = "The provided 'x-amz-content-sha256' header does not match what was computed."
 """AWS's message for a body whose checksum is not the one in the request."""
-NO_PART_CHECKSUM = (
-    "The upload was created using a {} checksum. The complete request must include the checksum for each "
-    "part. It was missing for part {} in the request."
-)
-"""AWS's message for a completion without the checksum of a part."""
 SOURCE_FIELDS = {"Bucket", "Key", "VersionId"}
 
 
@@ -634,21 +629,6 @@ def upload_part_copy(store: Store, parameters: Parameters) -> Response | None:
     return response(CopyPartResult=part)
 
 
-def _check_part_checksums(upload: Upload, listed: list[Parameters]) -> None:
-    """Like S3, refuses a completion without the parts' checksums if the object's checksum is made of them."""
-    without = [part for part in listed if not any(name.startswith("Checksum") for name in part)]
-    if not without:
-        return
-    try:
-        algorithm, kind = upload.parts_page(limit=0).checksum or ("", "")
-    except NotFoundError:
-        # The upload may already be completed. The store returns the result of that completion again.
-        return
-    if kind == "COMPOSITE":
-        text = NO_PART_CHECKSUM.format(algorithm.lower(), without[0]["PartNumber"])
-        raise RefusedError(text, "InvalidRequest", {})
-
-
 @operation("Bucket Key UploadId MultipartUpload", "IfMatch IfNoneMatch")
 def complete_multipart_upload(store: Store, parameters: Parameters) -> Response | None:
     """Publishes the object that consists of the parts."""
@@ -657,7 +637,6 @@ def complete_multipart_upload(store: Store, parameters: Parameters) -> Response 
         return None
     bucket, key = parameters["Bucket"], parameters["Key"]
     upload = store.resume_upload(bucket, key, parameters["UploadId"])
-    _check_part_checksums(upload, listed)
     made = upload.complete(
         [(part["PartNumber"], _etag(part["ETag"]) or "") for part in listed],
         if_none_match=_etag(parameters.get("IfNoneMatch")),

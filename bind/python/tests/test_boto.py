@@ -540,13 +540,12 @@ def upload_outcomes(client: Any) -> list[dict[str, Any]]:  # noqa: ANN401
         {"PartNumber": 2, "ETag": client.upload_part_copy(Bucket=BUCKET, **last)["CopyPartResult"]["ETag"]},
     ]
     listed = client.list_parts(Bucket=BUCKET, **upload)["Parts"]
-    without = parts
+    # A gateway requires these checksums. A store within the process knows them.
     parts = [{**part, "ChecksumCRC32": its["ChecksumCRC32"]} for part, its in zip(parts, listed, strict=True)]
     outcomes = [
         outcome(client, "create_multipart_upload", begun),
         compared(first),
         outcome(client, "upload_part_copy", last),
-        outcome(client, "complete_multipart_upload", {"MultipartUpload": {"Parts": without}, **upload}),
         outcome(client, "complete_multipart_upload", {"MultipartUpload": {"Parts": parts[::-1]}, **upload}),
         outcome(client, "complete_multipart_upload", {"MultipartUpload": {"Parts": parts}, **upload}),
         outcome(client, "head_object", {"Key": "upload"}),
