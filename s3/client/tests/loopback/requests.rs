@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};
 
+use fordway_client::s3::S3Store;
+
 use crate::scripted::{Seen, Server, answer, bucket, error, key, object};
 use fordway_store::{
     BoxedMetadata, BucketDocumentKind, BucketDocumentOperations, ByteRange, Checksum, ChecksumAlgorithm,
@@ -166,6 +168,29 @@ fn success_with_an_error_inside_is_an_error() {
     assert_eq!(completed.unwrap_err().kind(), ErrorKind::Io);
     let copied = store.copy((&bucket(), &key("k")), &bucket(), &key("l"), &CopyOptions::default());
     assert_eq!(copied.unwrap_err().kind(), ErrorKind::Io);
+}
+
+/// AWS requires the checksums of the parts if the checksum of the object is made of them. A caller need not know them.
+#[test]
+fn a_completion_that_lacks_checksums_is_sent_again_with_them() {
+    let listed = "<ListPartsResult><IsTruncated>false</IsTruncated><Part><PartNumber>1</PartNumber>\
+        <LastModified>2026-01-01T00:00:00Z</LastModified><ETag>\"t\"</ETag><Size>1</Size>\
+        <ChecksumCRC32>AAAAAA==</ChecksumCRC32></Part></ListPartsResult>";
+    let done = "<CompleteMultipartUploadResult><ETag>\"x-1\"</ETag></CompleteMultipartUploadResult>";
+    let refused = || error(400, "InvalidRequest", "");
+    let complete = |store: &S3Store, etag: &str| {
+        let parts = [CompletedPart::new(1, ETag::new(etag))];
+        let upload = UploadId::foreign("u");
+        store.complete_upload(&bucket(), &key("k"), &upload, &parts, &CompleteOptions::default())
+    };
+    let server = Server::answering(vec![refused(), answer(200, "", listed), answer(200, "", done)]);
+    assert_eq!(complete(&server.store(|_| {}), "t").unwrap().etag, ETag::new("x-1"));
+    let last = String::from_utf8(server.seen()[2].body.clone()).unwrap();
+    assert!(last.contains("<ETag>\"t\"</ETag><ChecksumCRC32>AAAAAA==</ChecksumCRC32>"), "{last}");
+    // The checksum of another part does not help.
+    let server = Server::answering(vec![refused(), answer(200, "", listed)]);
+    let error = complete(&server.store(|_| {}), "other").unwrap_err();
+    assert_eq!(error.s3_code(), Some("InvalidRequest"));
 }
 
 #[test]
