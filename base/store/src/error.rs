@@ -297,9 +297,9 @@ impl Error {
         &self.0.target
     }
 
-    /// Returns what to do next: the advice that replaces the kind's, or the general advice of the kind. Returns an empty
-    /// string if the reason already contains advice, because the general advice may not fit the reason. In a reason,
-    /// advice follows a semicolon.
+    /// Returns what to do next: the advice that replaces the kind's, or the general advice of the kind. Returns an
+    /// empty string if the reason already contains advice, because the general advice may not fit the reason. In a
+    /// reason, a semicolon precedes advice and nothing else.
     pub fn advice(&self) -> &'static str {
         match self.0.advice {
             Some(advice) => advice,

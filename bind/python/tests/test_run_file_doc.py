@@ -10,6 +10,8 @@ import pyarrow as pa
 import pytest
 from sample_run import BLOCK_TYPES, OPERATION_TYPES, write_sample_run
 
+from fordway.report import shape
+
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "reference" / "run-file.md"
 MEASURE = ROOT / "lab" / "measure" / "src"
@@ -72,6 +74,15 @@ def test_every_field_is_on_the_page() -> None:
     }
     assert len(names) > 50
     assert sorted(name for name in names if f"`{name}`" not in page) == []
+
+
+def test_every_kind_of_run_is_on_the_page_and_is_written_by_a_command() -> None:
+    lines = PAGE.read_text().splitlines()
+    (row,) = [line for line in lines if line.startswith("| `kind` | string | the measuring command")]
+    assert tuple(re.findall(r"`(\w+)`", row.partition("command")[2])) == shape.RUN_KINDS
+    sources = [path for part in ("lab", "bin/fordway-lab") for path in (ROOT / part).rglob("src/**/*.rs")]
+    written = {kind for path in sources for kind in re.findall(r'\bkind: "(\w+)"', path.read_text())}
+    assert written - {"test", "other"} <= set(shape.RUN_KINDS)
 
 
 def test_the_sample_is_what_rust_would_write(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ impl RetryBudget {
                     let seconds = wish.as_secs().saturating_add(u64::from(wish.subsec_nanos() > 0));
                     format!("{}; {WISH} {seconds}s", error.detail())
                 }
-                _ => format!("{}; no time is left for another attempt", error.detail()),
+                _ => format!("{}, and no time is left for another attempt", error.detail()),
             };
             return Err(self.last(error.with_detail(detail)));
         }

@@ -85,7 +85,7 @@ impl WorkloadPlan {
             _ => true,
         };
         if begins {
-            crew.first_does(|| site.make().map_err(|error| with_advice(error, site)))?;
+            crew.first_does(|| site.make().map_err(|error| naming_the_bucket(error, site)))?;
         }
         let outcome = match self {
             WorkloadPlan::Ior(plan) => plan.run(crew, site),
@@ -137,7 +137,7 @@ fn with_left_over(error: Error, left: &Error, site: &WorkloadLocation) -> Error 
     Error::new(error.kind(), detail)
 }
 
-fn with_advice(error: Error, site: &WorkloadLocation) -> Error {
+fn naming_the_bucket(error: Error, site: &WorkloadLocation) -> Error {
     match error.kind() {
         ErrorKind::BucketAlreadyOwnedByYou => Error::new(
             ErrorKind::BucketAlreadyOwnedByYou,

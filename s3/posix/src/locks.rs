@@ -373,7 +373,7 @@ fn hold_known<'l>(
 pub(crate) fn not_locked(errno: Errno) -> Error {
     match errno {
         Errno::TIMEDOUT => {
-            let why = "another program held the lock until the time limit; nothing was changed";
+            let why = "another program held the lock until the time limit, so nothing was changed";
             Error::new(ErrorKind::LockTimeout, why)
         }
         Errno::NOLCK => {

@@ -279,8 +279,8 @@ fn a_part_that_is_sent_again_frees_its_earlier_copy() {
     }
 }
 
-/// A completion reads the record of a part, and then the file that the record names. A part that is sent again in between
-/// must not remove this file.
+/// A completion reads the record of a part, and then the file that the record names. A part that is sent again in
+/// between must not remove this file.
 #[test]
 fn a_part_that_is_sent_again_takes_no_file_from_a_running_completion() {
     let (_dir, store, bucket) = open();

@@ -165,8 +165,8 @@ pub(super) fn told(sites: &[ReplicaSite]) -> SharedError {
     };
     let why: Vec<_> = causes.iter().map(|(site, told)| format!("{}: {}", site.shown, told.detail)).collect();
     let detail = match sites.len() {
-        1 => why.join("; "),
-        count => format!("none of the {count} replicas delivered it: {}", why.join("; ")),
+        1 => why.join(", "),
+        count => format!("none of the {count} replicas delivered it: {}", why.join(", ")),
     };
     SharedError { kind, detail }
 }
