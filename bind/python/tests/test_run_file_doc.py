@@ -82,6 +82,7 @@ def test_every_kind_of_run_is_on_the_page_and_is_written_by_a_command() -> None:
     assert tuple(re.findall(r"`(\w+)`", row.partition("command")[2])) == shape.RUN_KINDS
     sources = [path for part in ("lab", "bin/fordway-lab") for path in (ROOT / part).rglob("src/**/*.rs")]
     written = {kind for path in sources for kind in re.findall(r'\bkind: "(\w+)"', path.read_text())}
+    assert {"compare", "rest", "speedup"} <= written
     assert written - {"test", "other"} <= set(shape.RUN_KINDS)
 
 
