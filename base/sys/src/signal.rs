@@ -16,6 +16,9 @@ use rustix::time::Timespec;
 /// The maximum time for which a signal may go unnoticed.
 const NOTICE_TIME: Duration = Duration::from_millis(100);
 
+/// The grace time that applies if the clock cannot represent the end of a longer one: about 100 years.
+const GRACE_TIME_MAX: Duration = Duration::from_secs(100 * 366 * 86_400);
+
 static MUST_STOP: OnceLock<fn() -> bool> = OnceLock::new();
 
 thread_local! {
@@ -46,8 +49,8 @@ pub fn after_signal() -> Result<()> {
 }
 
 /// Calls `work`. For `grace`, waits of `work` in this thread continue even if the program wants to stop. For requests
-/// that remove what an interrupted operation leaves behind, such as the parts of an upload. The grace time of an
-/// enclosing call applies if it ends later.
+/// that remove what an interrupted operation leaves behind, such as the parts of an upload. With `Duration::MAX`, the
+/// waits never end early. The grace time of an enclosing call applies if it ends later.
 pub fn with_grace<T>(grace: Duration, work: impl FnOnce() -> T) -> T {
     /// Ends the grace time, even if `work` panics.
     struct Restore(Option<Instant>);
@@ -58,7 +61,10 @@ pub fn with_grace<T>(grace: Duration, work: impl FnOnce() -> T) -> T {
     }
     let before = GRACE_UNTIL.get();
     let _restore = Restore(before);
-    GRACE_UNTIL.set(before.max(Instant::now().checked_add(grace)));
+    let now = Instant::now();
+    // The clock cannot represent the end of a very long grace time, such as `Duration::MAX`.
+    let until = now.checked_add(grace).or_else(|| now.checked_add(GRACE_TIME_MAX));
+    GRACE_UNTIL.set(before.max(until));
     work()
 }
 
@@ -115,6 +121,7 @@ mod tests {
             assert_eq!(after_signal(), Ok(()));
             with_grace(Duration::ZERO, || assert_eq!(after_signal(), Ok(()), "the longer time applies"));
         });
+        assert_eq!(with_grace(Duration::MAX, after_signal), Ok(()), "too long for the clock");
         assert_eq!(with_grace(Duration::ZERO, after_signal), Err(Errno::CANCELED));
         assert_eq!(after_signal(), Err(Errno::CANCELED), "the grace time has ended");
         let begin = Instant::now();

@@ -1,7 +1,8 @@
 //! Signals to the process group of a measuring command, as a terminal sends them after Ctrl-C, and `timeout` after its
 //! time limit: the command reports the complete rounds, and nothing else remains.
 
-use std::io::Read as _;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -17,6 +18,7 @@ struct GroupLeader {
 }
 
 impl GroupLeader {
+    /// Starts `fordway-lab` with `words`, and with the keys of [`SlowGateway`].
     fn start(words: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (source, scratch) = (dir.path().join("source"), dir.path().join("tmp"));
@@ -32,6 +34,7 @@ impl GroupLeader {
             .env("PATH", "/nonexistent")
             .env("TMPDIR", &scratch)
             .env("FORDWAY_LAB_FORCE", "1")
+            .envs(KEYS)
             .current_dir(dir.path())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -57,6 +60,64 @@ impl GroupLeader {
         self.child.stderr.take().unwrap().read_to_end(&mut stderr).unwrap();
         (Output { status: self.child.wait().unwrap(), stdout, stderr }, self.dir)
     }
+}
+
+const KEYS: [(&str, &str); 2] = [("AWS_ACCESS_KEY_ID", "key"), ("AWS_SECRET_ACCESS_KEY", "secret")];
+
+/// A gateway whose responses arrive late.
+struct SlowGateway {
+    child: Child,
+    root: TempDir,
+    endpoint: String,
+}
+
+impl SlowGateway {
+    /// The delay of each response. It is longer than a client waits before it checks for signals.
+    const DELAY: Duration = Duration::from_millis(300);
+
+    fn start() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let program = Path::new(env!("CARGO_BIN_EXE_fordway-lab")).with_file_name("fordway");
+        let mut command = Command::new(program);
+        command.args(["--quiet", "serve", "--listen", "127.0.0.1:0"]).arg(root.path());
+        let mut child = command.envs(KEYS).stdout(Stdio::piped()).spawn().unwrap();
+        let mut ready = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut ready).unwrap();
+        let address = ready.trim().rsplit('/').next().unwrap().to_owned();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        // The thread ends with the process of the test.
+        std::thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                let Ok(server) = TcpStream::connect(&address) else { return };
+                let (from, to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+                std::thread::spawn(move || forward(from, to, Duration::ZERO));
+                std::thread::spawn(move || forward(server, client, Self::DELAY));
+            }
+        });
+        SlowGateway { child, root, endpoint }
+    }
+}
+
+impl Drop for SlowGateway {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Forwards everything, each piece after `delay`, until one side closes its connection.
+fn forward(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
+    let mut buffer = [0; 65_536];
+    while let Ok(len) = from.read(&mut buffer)
+        && len > 0
+    {
+        std::thread::sleep(delay);
+        if to.write_all(&buffer[..len]).is_err() {
+            break;
+        }
+    }
+    let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
 }
 
 fn entries(dir: &Path) -> Vec<String> {
@@ -92,6 +153,29 @@ fn an_interrupted_comparison_keeps_its_complete_rounds() {
 #[test]
 fn an_interrupted_workload_keeps_its_complete_rounds() {
     keeps_complete_rounds(&["bench", "mdtest", "source", "--all-lanes", "--items", "5", "--rounds", "1000"]);
+}
+
+/// The removal of what a workload created waits for the responses of a slow server, although a signal has arrived.
+#[test]
+fn an_interrupted_workload_leaves_no_bucket_on_a_slow_server() {
+    let gateway = SlowGateway::start();
+    let command = GroupLeader::start(&["bench", "mdtest", &gateway.endpoint, "--items", "5"]);
+    let bucket = gateway.root.path().join("fordway-bench");
+    let end = Instant::now() + Duration::from_secs(20);
+    let has_object = || {
+        bucket
+            .read_dir()
+            .is_ok_and(|mut entries| entries.any(|entry| entry.unwrap().file_name() != ".fordway"))
+    };
+    while !has_object() {
+        assert!(Instant::now() < end, "it never began");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    command.interrupt();
+    let (ended, _) = command.wait();
+    let stderr = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(130), "{stderr}");
+    assert!(!bucket.exists(), "{stderr}");
 }
 
 /// A second signal ends the command at once, and also removes its temporary directories.

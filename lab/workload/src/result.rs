@@ -112,10 +112,13 @@ impl PhaseResult {
         self.ranks.iter().enumerate().flat_map(of_rank).collect()
     }
 
-    /// Returns the kind of the first failure on the rank with the lowest number; `None` if nothing failed.
+    /// Returns the kind of the first failure on the lowest rank that names a kind; `None` if nothing failed. Returns
+    /// `Internal` if operations failed, but no rank names a kind that this version knows: a rank may run another
+    /// version of this program.
     pub fn first_failure(&self) -> Option<ErrorKind> {
-        let name = self.ranks.iter().find_map(|rank| rank.first_failure.as_deref())?;
-        ErrorKind::ALL.iter().find(|kind| kind.name() == name).copied()
+        let known = |name: &str| ErrorKind::ALL.iter().find(|kind| kind.name() == name).copied();
+        let named = self.ranks.iter().filter_map(|rank| rank.first_failure.as_deref()).find_map(known);
+        named.or_else(|| (self.errors() > 0).then_some(ErrorKind::Internal))
     }
 
     /// Combines `parts`, the results of several kinds of operation in the same phase, into one result called `name`.
@@ -192,5 +195,28 @@ impl RankResult {
         self.cpu_ns = self.cpu_ns.max(other.cpu_ns);
         self.elapsed_ns = self.elapsed_ns.max(other.elapsed_ns);
         self.aside_ns = self.aside_ns.max(other.aside_ns);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rank(errors: u64, first_failure: Option<&str>) -> RankResult {
+        RankResult { errors, first_failure: first_failure.map(str::to_owned), ..RankResult::default() }
+    }
+
+    /// Errors without a known kind must not look like success.
+    #[test]
+    fn errors_without_a_known_kind_are_failures() {
+        for (ranks, kind) in [
+            (vec![rank(0, None), rank(0, None)], None),
+            (vec![rank(0, None), rank(1, None)], Some(ErrorKind::Internal)),
+            (vec![rank(1, Some("OfALaterVersion"))], Some(ErrorKind::Internal)),
+            (vec![rank(1, Some("OfALaterVersion")), rank(1, Some("NoSpace"))], Some(ErrorKind::NoSpace)),
+            (vec![rank(1, Some("Corrupt")), rank(1, Some("NoSpace"))], Some(ErrorKind::Corrupt)),
+        ] {
+            assert_eq!(PhaseResult { ranks, ..PhaseResult::default() }.first_failure(), kind);
+        }
     }
 }

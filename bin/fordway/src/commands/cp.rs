@@ -91,15 +91,13 @@ pub(super) fn copy_all(
         }
         action
     });
-    if !settings.removes_sources() {
+    // A dry run removes nothing, so no removal has to wait.
+    if !settings.removes_sources() || settings.dry_run {
         return transfer::run(context, settings, actions);
     }
-    let roots: Vec<StorageAddress> = sources.iter().map(SourceSelection::root).collect();
-    let local = roots.iter().filter_map(|root| match root {
-        StorageAddress::Local(path) => Some(path.as_path()),
-        _ => None,
-    });
-    transfer::run_move(context, settings, &PostponedRemovals::of(local, filters), actions)
+    let local = sources.iter().filter_map(SourceSelection::local);
+    let postponed = PostponedRemovals::of(local, filters, &context.interrupt);
+    transfer::run_move(context, settings, &postponed, actions)
 }
 
 /// Copies a file from a web server; the file must be the only source.

@@ -236,6 +236,15 @@ impl SourceSelection {
         }
     }
 
+    /// Returns the path of a local file or directory.
+    fn local(&self) -> Option<&Path> {
+        match self {
+            SourceSelection::One(StorageAddress::Local(path))
+            | SourceSelection::Below(StorageAddress::Local(path)) => Some(path),
+            _ => None,
+        }
+    }
+
     /// Returns whether an object below the root belongs to this source.
     fn selects(&self, key: &str) -> bool {
         match self {

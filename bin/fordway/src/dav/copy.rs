@@ -150,11 +150,14 @@ pub(crate) fn copy(order: &DavCopyOptions<'_>, context: &CommandContext) -> Resu
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     let dav = client(context)?;
+    // A dry run removes nothing, so no removal has to wait.
+    let removes = order.moves && !order.transfer.dry_run;
     let local = sources.iter().filter_map(|source| match source {
-        DavCopyEndpoint::Local(path) if order.moves => Some(path.as_path()),
+        DavCopyEndpoint::Local(path) if removes => Some(path.as_path()),
         _ => None,
     });
-    let copier = DavCopier::new(&dav, order, PostponedRemovals::of(local, &order.filters), context);
+    let postponed = PostponedRemovals::of(local, &order.filters, &context.interrupt);
+    let copier = DavCopier::new(&dav, order, postponed, context);
     let plan = |source: &'_ DavCopyEndpoint| plan(&dav, context, order, source, (&destination, is_directory));
     let mut taken = ClaimedDestinations::by(sources.len());
     let tasks = sources.iter().flat_map(plan).map(|task| {

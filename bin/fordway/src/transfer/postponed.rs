@@ -5,8 +5,9 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use fordway_command::InterruptFlag;
 use fordway_store::{Error, ErrorKind, Result};
-use walkdir::WalkDir;
+use walkdir::{DirEntry, WalkDir};
 
 use super::moved::{FileId, LocalSourceStamps};
 use super::plan::is_private_area;
@@ -31,12 +32,18 @@ pub(crate) struct PostponedRemovals {
 }
 
 impl PostponedRemovals {
-    /// Looks for the links that a move of `sources` copies. Links that cannot be read are ignored, because the listing
-    /// of the source reports them. Cost: lists each directory.
-    pub(crate) fn of<'s>(sources: impl Iterator<Item = &'s Path>, filters: &FilterRules) -> Self {
+    /// Looks for the links that a move of `sources`, which are files and directories, copies. Links that cannot be read
+    /// are ignored, because the listing of the source reports them. The search ends early when `interrupt` is raised:
+    /// the links are then incomplete, and the caller must not move anything. Cost: lists each directory.
+    pub(crate) fn of<'s>(
+        sources: impl Iterator<Item = &'s Path>,
+        filters: &FilterRules,
+        interrupt: &InterruptFlag,
+    ) -> Self {
+        let find = |source| links_in(source, filters, interrupt);
         let links: Vec<SourceLink> = match filters.skips_links() {
             true => Vec::new(),
-            false => sources.flat_map(|source| links_in(source, filters)).map(SourceLink::new).collect(),
+            false => sources.flat_map(find).map(SourceLink::new).collect(),
         };
         let led_to = links.iter().flat_map(|link| link.led_to.iter().copied()).collect();
         PostponedRemovals { links, led_to, waiting: Mutex::default() }
@@ -89,21 +96,28 @@ impl SourceLink {
     }
 }
 
-/// Returns the links below `source`, or `source` itself if it is a link to a file.
-fn links_in(source: &Path, filters: &FilterRules) -> Vec<PathBuf> {
+/// Returns the links below `source`, or `source` itself if it is a link to a file. The filters apply to the path below
+/// `source`, or to the name of a single link. Does not enter directories whose whole content the filters exclude.
+fn links_in(source: &Path, filters: &FilterRules, interrupt: &InterruptFlag) -> Vec<PathBuf> {
     if !source.is_dir() {
-        return source.is_symlink().then(|| source.to_owned()).into_iter().collect();
+        let name = source.file_name().unwrap_or_default();
+        let is_wanted = source.is_symlink() && filters.admit(&name.to_string_lossy());
+        return is_wanted.then(|| source.to_owned()).into_iter().collect();
     }
-    let entries = WalkDir::new(source).min_depth(1).into_iter();
-    let entries = entries.filter_entry(|entry| !is_private_area(entry.path())).filter_map(|entry| entry.ok());
-    let is_wanted = |path: &PathBuf| {
-        let relative = path.strip_prefix(source).unwrap_or(path);
-        filters.admit(&relative.to_string_lossy())
+    let relative = |path: &Path| path.strip_prefix(source).unwrap_or(path).to_string_lossy().into_owned();
+    let is_entered = |entry: &DirEntry| {
+        let is_excluded = entry.depth() > 0
+            && entry.file_type().is_dir()
+            && filters.exclude_all_below(&format!("{}/", relative(entry.path())));
+        !is_excluded && !is_private_area(entry.path())
     };
+    let entries = WalkDir::new(source).min_depth(1).into_iter().filter_entry(is_entered);
     entries
+        .take_while(|_| !interrupt.is_raised())
+        .filter_map(|entry| entry.ok())
         .filter(|entry| entry.path_is_symlink())
-        .map(walkdir::DirEntry::into_path)
-        .filter(is_wanted)
+        .map(DirEntry::into_path)
+        .filter(|path| filters.admit(&relative(path)))
         .collect()
 }
 
@@ -115,4 +129,50 @@ fn needed_by(path: &Path, link: &Path) -> Error {
         link.display()
     );
     Error::new(ErrorKind::ConditionalConflict, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use crate::wildcard::{FilterAction, WildcardPattern};
+
+    /// Creates `t/data`, and the links to it `t/latest` and `t/d/deep`.
+    fn tree() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("t/d")).unwrap();
+        std::fs::write(dir.path().join("t/data"), "data").unwrap();
+        symlink("data", dir.path().join("t/latest")).unwrap();
+        symlink("../data", dir.path().join("t/d/deep")).unwrap();
+        dir
+    }
+
+    fn found(source: &Path, filters: &FilterRules, interrupt: &InterruptFlag) -> Vec<PathBuf> {
+        let mut found = links_in(source, filters, interrupt);
+        found.sort();
+        found
+    }
+
+    #[test]
+    fn filters_exclude_links() {
+        let (dir, go) = (tree(), InterruptFlag::default());
+        let path = |name: &str| dir.path().join(name);
+        let without =
+            |name| FilterRules::new(vec![(FilterAction::Exclude, WildcardPattern::of_filter(name))]);
+        let all = FilterRules::default();
+        assert_eq!(found(&path("t"), &all, &go), [path("t/d/deep"), path("t/latest")]);
+        assert_eq!(found(&path("t"), &without("d/*"), &go), [path("t/latest")]);
+        assert_eq!(found(&path("t/latest"), &all, &go), [path("t/latest")]);
+        assert_eq!(found(&path("t/latest"), &without("latest"), &go), [] as [PathBuf; 0]);
+        assert_eq!(found(&path("t/data"), &all, &go), [] as [PathBuf; 0]);
+    }
+
+    #[test]
+    fn a_signal_ends_the_search() {
+        let (dir, interrupt) = (tree(), InterruptFlag::default());
+        interrupt.raise();
+        let source = dir.path().join("t");
+        assert_eq!(found(&source, &FilterRules::default(), &interrupt), [] as [PathBuf; 0]);
+    }
 }

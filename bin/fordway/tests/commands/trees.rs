@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
+use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use fordway_command::CommandExit;
@@ -201,6 +202,57 @@ fn mv_keeps_the_file_of_a_link_that_is_not_moved() {
         rig.run(&[&["mv", "-r", "DIR/t", "s3://bkt/n"], words].concat()).ok();
         assert!(!rig.path("t/data").exists() && rig.path("t/latest").is_symlink(), "{words:?}");
     }
+}
+
+/// A link that the command line does not name is not in the sources, although it is beside a source.
+#[test]
+fn mv_of_a_file_ignores_the_links_beside_it() {
+    let rig = Rig::new();
+    rig.write("t/data", "data");
+    symlink("data", rig.path("t/latest")).unwrap();
+    rig.run(&["mv", "DIR/t/data", "s3://bkt/m/"]).ok();
+    assert_eq!(rig.keys(), ["m/data"]);
+    assert!(!rig.path("t/data").exists() && rig.path("t/latest").is_symlink());
+}
+
+/// A file and a link to it may be separate sources. The link is copied before the file is removed.
+#[test]
+fn mv_copies_a_link_that_is_named_after_its_file() {
+    let rig = Rig::new();
+    rig.write("t/data", "data");
+    symlink("data", rig.path("t/latest")).unwrap();
+    rig.run(&["mv", "-j", "1", "DIR/t/data", "DIR/t/latest", "s3://bkt/m/"]).ok();
+    assert_eq!((rig.get("m/data").unwrap(), rig.get("m/latest").unwrap()), (b"data".into(), b"data".into()));
+    assert!(!rig.path("t/data").exists() && !rig.path("t/latest").is_symlink());
+}
+
+/// The sources may be names without a directory.
+#[test]
+fn mv_copies_a_link_in_the_working_directory() {
+    let rig = Rig::new();
+    rig.write("t/data", "data");
+    symlink("data", rig.path("t/latest")).unwrap();
+    std::fs::create_dir_all(rig.path("root/bucket")).unwrap();
+    let endpoint = format!("file://{}", rig.path("root").display());
+    let ran = Command::new(env!("CARGO_BIN_EXE_fordway"))
+        .args(["--endpoint", &endpoint, "mv", "-j", "1", "data", "latest", "s3://bucket/m/"])
+        .current_dir(rig.path("t"))
+        .output()
+        .unwrap();
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    assert_eq!(std::fs::read(rig.path("root/bucket/m/latest")).unwrap(), b"data");
+    assert!(!rig.path("t/data").exists() && !rig.path("t/latest").is_symlink());
+}
+
+/// A link that the filters exclude keeps no file, also if the link is a source itself.
+#[test]
+fn mv_removes_the_file_of_an_excluded_link() {
+    let rig = Rig::new();
+    rig.write("t/data", "data");
+    symlink("data", rig.path("t/latest")).unwrap();
+    rig.run(&["mv", "DIR/t/data", "DIR/t/latest", "s3://bkt/m/", "--exclude", "latest"]).ok();
+    assert_eq!(rig.keys(), ["m/data"]);
+    assert!(!rig.path("t/data").exists() && rig.path("t/latest").is_symlink());
 }
 
 /// An entry that cannot be a copy of an object is a warning, and does not stop the copies.
