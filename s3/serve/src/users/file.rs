@@ -461,10 +461,17 @@ mod tests {
     const TRUST: &str = "[[role.oidc]]\nissuer='https://i.example'\n[role.oidc.claims]\nsub=['s']\n";
     const ALICE: &str = "[[user]]\nname='alice'\naccess_key='A'\nsecret_key='s'\n";
 
+    /// Checks that each file is refused for the stated reason, if the gateway's user has the stated uid.
+    fn refused(files: &[(&str, u32, &str)]) {
+        for (text, own_uid, why) in files {
+            let said = parsed(text, *own_uid).err().unwrap_or_default();
+            assert!(said.contains(why), "{text}: {said}");
+        }
+    }
+
     #[test]
-    fn what_is_wrong_is_said() {
-        let uid = user_id();
-        for (text, own_uid, why) in [
+    fn what_is_wrong_with_a_user_is_said() {
+        refused(&[
             ("", 0, "no [[user]]"),
             (ALICE, 0, "state the user's uid"),
             (&format!("{ALICE}uid=7"), 0, "a uid needs a gid"),
@@ -474,6 +481,15 @@ mod tests {
             (&format!("{ALICE}{ALICE}"), 1000, "appears twice"),
             (&format!("{ALICE}{}", ALICE.replace("alice", "bob")), 1000, "also belongs to another user"),
             (&ALICE.replace("'A'", "'a/b'"), 1000, "without a slash"),
+            (&format!("{ALICE}requests=0"), 1000, "requests must be"),
+            (&format!("{ALICE}weight=1001"), 1000, "weight must be 1 to 1000"),
+            (&format!("{ALICE}rate='fast'"), 1000, "rate is not a number of bytes"),
+        ]);
+    }
+
+    #[test]
+    fn what_is_wrong_with_names_is_said() {
+        refused(&[
             (&format!("{ALICE}prefixes=['']"), 1000, "a prefix must not be empty"),
             (
                 &format!("{ALICE}prefixes=['home/alice/*']"),
@@ -491,13 +507,16 @@ mod tests {
             (&format!("{ALICE}prefixes=['/']"), 1000, "omit prefixes to allow all keys"),
             (&format!("{ALICE}prefixes=['//home/*']"), 1000, "start with a slash; write \"home/\""),
             (&format!("{ALICE}prefixes=['/home/*/x']"), 1000, "prefixes have no wildcards"),
-            (&format!("{ALICE}[[role]]\nname='r'\nprefixes=['/a']"), 1000, "role \"r\": the prefix \"/a\""),
             (&format!("{ALICE}prefixes=['s3://lab/home/']"), 1000, "names no bucket"),
             (&format!("{ALICE}buckets=['lab/home']"), 1000, "names of buckets have no slash"),
             (&format!("{ALICE}buckets=['s3://lab']"), 1000, "names of buckets have no slash"),
-            (&format!("{ALICE}requests=0"), 1000, "requests must be"),
-            (&format!("{ALICE}weight=1001"), 1000, "weight must be 1 to 1000"),
-            (&format!("{ALICE}rate='fast'"), 1000, "rate is not a number of bytes"),
+        ]);
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_role_is_said() {
+        refused(&[
+            (&format!("{ALICE}[[role]]\nname='r'\nprefixes=['/a']"), 1000, "role \"r\": the prefix \"/a\""),
             (&format!("{ALICE}uid=7\ngid=7\n[[role]]\nname='r'"), 0, "state the role's uid"),
             (&format!("{ALICE}[[role]]\nname='r\u{fc}'"), 1000, "a name has 1 to 64"),
             (&format!("{ALICE}[[role]]\nname='alice'"), 1000, "a user has the same name"),
@@ -519,10 +538,12 @@ mod tests {
             (&format!("{ALICE}[[role]]\nname='r'\n{IDS}id_min=0"), 1000, "id_min must be"),
             (&format!("{ALICE}{OIDC}{OIDC}"), 1000, "appears twice"),
             (&format!("{ALICE}{OIDC}").replace("https", "http"), 1000, "must be https"),
-        ] {
-            let said = parsed(text, own_uid).err().unwrap_or_default();
-            assert!(said.contains(why), "{text}: {said}");
-        }
+        ]);
+    }
+
+    #[test]
+    fn a_user_acts_as_its_uid_and_groups() {
+        let uid = user_id();
         assert_eq!(parsed(&format!("{ALICE}uid={uid}\ngid={}", group_id()), uid).unwrap()[0].acts_as(), None);
         let other = parsed(&format!("{ALICE}uid=7\ngid=8\ngroups=[10, 9]"), 0).unwrap()[0].acts_as();
         assert_eq!(other, Some(PeerCredentials { uid: 7, gid: 8, groups: vec![9, 10] }));
