@@ -160,8 +160,13 @@ async fn exchange(
     let stated = match checked_length(&request, &mut receive, limits).await {
         Ok(stated) => stated,
         Err(error) => {
-            receive.stop_sending(Code::H3_MESSAGE_ERROR);
-            send.stop_stream(Code::H3_MESSAGE_ERROR);
+            let code = reset_code(&error);
+            // While the stream waits for data, as after a timeout, h3-quinn panics in `stop_sending`. Dropping the
+            // stream also stops the client.
+            if code == Code::H3_MESSAGE_ERROR {
+                receive.stop_sending(code);
+            }
+            send.stop_stream(code);
             return Err(error);
         }
     };
@@ -176,6 +181,15 @@ async fn exchange(
         send.stop_stream(Code::H3_INTERNAL_ERROR);
     }
     sent
+}
+
+/// Returns the code that tells a client why its request was reset (RFC 9114 section 8.1). A client that is too slow has
+/// made no error in its message.
+fn reset_code(error: &io::Error) -> Code {
+    match error.kind() {
+        io::ErrorKind::InvalidData => Code::H3_MESSAGE_ERROR,
+        _ => Code::H3_REQUEST_CANCELLED,
+    }
 }
 
 async fn send_answer(
