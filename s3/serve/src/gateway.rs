@@ -281,16 +281,8 @@ impl Gateway {
             .map_err(|error| cannot_listen(self.address, error))?;
         let drain_timeout = self.config.drain_timeout;
         #[cfg(feature = "http3")]
-        let http3 = match (self.sockets.quic, self.config.tls.clone()) {
-            (Some(socket), Some(tls)) => {
-                let secret = match &self.config.session_key {
-                    Some(keys) => keys.secret(),
-                    None => tls.secret()?,
-                };
-                Some(http3::QuicListener::start(socket, tls, &secret, self.config.header_timeout)?)
-            }
-            _ => None,
-        };
+        let http3 =
+            self.sockets.quic.map(|socket| quic_listener(socket, &self.config)).transpose()?.flatten();
         let addresses = UnauthenticatedConnections::new(
             self.config.address_connections_max.max(1),
             self.counters.clone(),
@@ -431,6 +423,17 @@ impl ClientAcceptor<'_> {
         }
         listener.refuse_all();
     }
+}
+
+/// Listens for HTTP/3 on a socket; `None` if the gateway has no certificate. Errors: `InvalidArgument`, `Io`.
+#[cfg(feature = "http3")]
+fn quic_listener(socket: std::net::UdpSocket, config: &GatewayConfig) -> Result<Option<http3::QuicListener>> {
+    let Some(tls) = config.tls.clone() else { return Ok(None) };
+    let secret = match &config.session_key {
+        Some(keys) => keys.secret(),
+        None => tls.secret()?,
+    };
+    http3::QuicListener::start(socket, tls, &secret, config.header_timeout).map(Some)
 }
 
 /// Returns the `Alt-Svc` value that tells TCP clients that HTTP/3 is available on the same port.

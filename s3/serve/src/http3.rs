@@ -8,6 +8,7 @@
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
+use std::os::unix::fs::MetadataExt as _;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -159,8 +160,13 @@ async fn exchange(
     let stated = match checked_length(&request, &mut receive, limits).await {
         Ok(stated) => stated,
         Err(error) => {
-            receive.stop_sending(Code::H3_MESSAGE_ERROR);
-            send.stop_stream(Code::H3_MESSAGE_ERROR);
+            let code = reset_code(&error);
+            // While the stream waits for data, as after a timeout, h3-quinn panics in `stop_sending`. Dropping the
+            // stream also stops the client.
+            if code == Code::H3_MESSAGE_ERROR {
+                receive.stop_sending(code);
+            }
+            send.stop_stream(code);
             return Err(error);
         }
     };
@@ -175,6 +181,15 @@ async fn exchange(
         send.stop_stream(Code::H3_INTERNAL_ERROR);
     }
     sent
+}
+
+/// Returns the code that tells a client why its request was reset (RFC 9114 section 8.1). A client that is too slow has
+/// made no error in its message.
+fn reset_code(error: &io::Error) -> Code {
+    match error.kind() {
+        io::ErrorKind::InvalidData => Code::H3_MESSAGE_ERROR,
+        _ => Code::H3_REQUEST_CANCELLED,
+    }
 }
 
 async fn send_answer(
@@ -372,15 +387,42 @@ fn cannot_listen(error: io::Error) -> Error {
 const RESET_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Returns the settings of an endpoint at `address`. Its key for stateless resets is the same after a restart, so the
-/// clients of its predecessor believe that their connections are gone (RFC 9000 section 10.3). The key depends on the
-/// machine and the address, because gateways that share a secret must not have the same key: a reset by one gateway
-/// could end a connection to another (RFC 9000 section 21.11).
+/// clients of its predecessor believe that their connections are gone (RFC 9000 section 10.3).
 fn endpoint_config(secret: &GatewaySecret, address: SocketAddr) -> EndpointConfig {
-    let (machine, address) = (rustix::system::uname(), address.to_string());
-    let key = secret.derived(&[b"fordway quic reset 1", machine.nodename().to_bytes(), address.as_bytes()]);
+    let key = reset_key(secret, &HostIdentity::read(), address);
     let mut config = EndpointConfig::new(Arc::new(ring::hmac::Key::new(ring::hmac::HMAC_SHA256, &key)));
     config.cid_generator(|| Box::new(RandomConnectionIds)).min_reset_interval(RESET_INTERVAL);
     config
+}
+
+/// The properties that distinguish the hosts of gateways: machines, and containers on one machine. They remain the same
+/// if the process of the gateway is restarted.
+#[derive(Clone, Default)]
+struct HostIdentity {
+    name: Vec<u8>,
+    /// The content of `/etc/machine-id`. Cloned machines may have the same name; empty if there is no such file.
+    machine: Vec<u8>,
+    /// The inode number of the network namespace. Containers on one machine may have the same name and machine ID.
+    network: u64,
+}
+
+impl HostIdentity {
+    fn read() -> Self {
+        let network = std::fs::metadata("/proc/self/ns/net");
+        HostIdentity {
+            name: rustix::system::uname().nodename().to_bytes().to_vec(),
+            machine: std::fs::read("/etc/machine-id").unwrap_or_default(),
+            network: network.map_or(0, |found| found.ino()),
+        }
+    }
+}
+
+/// Returns the key for stateless resets. The key depends on the host and the address, because gateways that share a
+/// secret must not have the same key: if a load balancer assigns a connection to another gateway, a reset by that
+/// gateway would end the connection (RFC 9000 section 21.11).
+fn reset_key(secret: &GatewaySecret, host: &HostIdentity, address: SocketAddr) -> [u8; 32] {
+    let (network, address) = (host.network.to_be_bytes(), address.to_string());
+    secret.derived(&[b"fordway quic reset 2", &host.name, &host.machine, &network, address.as_bytes()])
 }
 
 /// Generates connection IDs. With the generator of quinn, an endpoint recognises only its own IDs, so it would not
@@ -667,5 +709,27 @@ mod tests {
         assert_eq!(send_window_bytes(far, 100 << 10), SEND_WINDOW_BYTES);
         assert_eq!(send_window_bytes(far, 3 << 20), 6 << 20);
         assert_eq!(send_window_bytes(far, 64 << 20), FAR_SEND_WINDOW_BYTES);
+    }
+
+    #[test]
+    fn gateways_with_the_same_secret_have_different_reset_keys() {
+        let secret = GatewaySecret::of(b"the key of a certificate");
+        let address: SocketAddr = "0.0.0.0:443".parse().unwrap();
+        let host = HostIdentity { name: b"gateway".to_vec(), machine: b"1\n".to_vec(), network: 1 };
+        let key = reset_key(&secret, &host, address);
+        assert_eq!(key, reset_key(&secret, &host, address));
+        for other in [
+            HostIdentity { name: b"other".to_vec(), ..host.clone() },
+            HostIdentity { machine: b"2\n".to_vec(), ..host.clone() },
+            HostIdentity { machine: Vec::new(), ..host.clone() },
+            HostIdentity { network: 2, ..host.clone() },
+        ] {
+            assert_ne!(key, reset_key(&secret, &other, address));
+        }
+        assert_ne!(key, reset_key(&secret, &host, "0.0.0.0:8443".parse().unwrap()));
+        assert_ne!(key, reset_key(&GatewaySecret::of(b"another key"), &host, address));
+        let own = [HostIdentity::read(), HostIdentity::read()].map(|own| reset_key(&secret, &own, address));
+        assert_eq!(own[0], own[1], "the key is the same after a restart");
+        assert_ne!(HostIdentity::read().network, 0);
     }
 }

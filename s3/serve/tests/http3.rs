@@ -268,6 +268,22 @@ fn malformed_requests_are_reset() {
     });
 }
 
+/// A request that states an empty body is well-formed as long as its end has not arrived.
+#[test]
+fn a_request_without_an_end_is_cancelled() {
+    let (fixture, certificate) = serve_http3(|config| config.stall_timeout = Duration::from_millis(300));
+    run(async {
+        let mut http3 = Http3::connect(&fixture.client, &certificate).await;
+        let mut request = http3.request(&Call::on("PUT", "k"));
+        request.headers_mut().insert("content-length", "0".parse().unwrap());
+        let mut stream = http3.start_request(request).await.unwrap();
+        let error = stream.recv_response().await.expect_err("the end never arrives");
+        let h3::error::StreamError::RemoteTerminate { code, .. } = error else { panic!("{error}") };
+        assert_eq!(code, h3::error::Code::H3_REQUEST_CANCELLED);
+        assert!(fixture.store.head(&bucket(), &key("k"), &GetOptions::default()).is_err());
+    });
+}
+
 /// The body goes on after as many bytes as its head states.
 #[test]
 fn a_body_longer_than_stated_is_refused() {

@@ -443,6 +443,17 @@ fn users_assume_the_roles_that_name_them() {
     refused(&assume(&bob, None, "writers", ""), 403, "AccessDenied");
     refused(&assume(&client, Some(&session.token), "readers", ""), 403, "AccessDenied");
     refused(&sts(&client, Some(&session.token), "Action=GetSessionToken"), 403, "AccessDenied");
+    // A session of a user may assume a role.
+    let of_user = ground.session();
+    let chained = assume(&ground.in_session(&of_user), Some(&of_user.token), "readers", "");
+    let chained = Credentials::of(&chained.ok());
+    assert_eq!(ground.in_session(&chained).send(&get(&chained.token)).ok().text(), "hello");
+}
+
+#[test]
+fn requests_for_a_role_are_checked() {
+    let readers = role("readers", "assumed_by=['alice']\nmax_duration_s=7200");
+    let ground = Ground::new(&format!("{}{readers}", alice()));
     assume(&ground.alice(), None, "readers", "&DurationSeconds=7200").ok();
     assume(&ground.alice(), None, "readers", "&ExternalId=x").ok();
     for more in ["&DurationSeconds=7201", "&DurationSeconds=899"] {
@@ -458,6 +469,24 @@ fn users_assume_the_roles_that_name_them() {
         assert!(answer.text().contains(why), "{}", answer.text());
         refused(&answer, 400, "ValidationError");
     }
+    for form in [
+        "Action=AssumeRole&RoleSessionName=job",
+        "Action=AssumeRole&RoleArn=readers&RoleSessionName=job",
+        "Action=AssumeRole&RoleArn=arn%3Aaws%3Aiam%3A%3A1%3Arole%2Freaders&RoleSessionName=j",
+        "Action=AssumeRole&RoleArn=arn%3Aaws%3Aiam%3A%3A1%3Arole%2Freaders&RoleSessionName=j%0Aj",
+    ] {
+        refused(&sts(&ground.alice(), None, form), 400, "ValidationError");
+    }
+    for method in ["GET", "POST"] {
+        let answer = ground.alice().send(&Call::new(method, "/").query("Action=GetCallerIdentity"));
+        assert!(answer.text().contains("send STS requests with POST"), "{}", answer.text());
+        refused(&answer, 501, "NotImplemented");
+    }
+}
+
+#[test]
+fn the_arn_of_a_role_may_be_in_any_partition_of_aws() {
+    let ground = Ground::new(&format!("{}{}", alice(), role("readers", "assumed_by=['alice']")));
     let of_partition = |partition: &str| {
         let arn = format!("arn%3A{partition}%3Aiam%3A%3A1%3Arole%2Fpath%2Freaders");
         sts(&ground.alice(), None, &format!("Action=AssumeRole&RoleSessionName=job-1&RoleArn={arn}"))
@@ -468,24 +497,6 @@ fn users_assume_the_roles_that_name_them() {
     for partition in ["", "other", "aws%3A", "AWS"] {
         refused(&of_partition(partition), 400, "ValidationError");
     }
-    for method in ["GET", "POST"] {
-        let answer = ground.alice().send(&Call::new(method, "/").query("Action=GetCallerIdentity"));
-        assert!(answer.text().contains("send STS requests with POST"), "{}", answer.text());
-        refused(&answer, 501, "NotImplemented");
-    }
-    for form in [
-        "Action=AssumeRole&RoleSessionName=job",
-        "Action=AssumeRole&RoleArn=readers&RoleSessionName=job",
-        "Action=AssumeRole&RoleArn=arn%3Aaws%3Aiam%3A%3A1%3Arole%2Freaders&RoleSessionName=j",
-        "Action=AssumeRole&RoleArn=arn%3Aaws%3Aiam%3A%3A1%3Arole%2Freaders&RoleSessionName=j%0Aj",
-    ] {
-        refused(&sts(&ground.alice(), None, form), 400, "ValidationError");
-    }
-    // A session of a user may assume a role.
-    let of_user = ground.session();
-    let chained = assume(&ground.in_session(&of_user), Some(&of_user.token), "readers", "");
-    let chained = Credentials::of(&chained.ok());
-    assert_eq!(ground.in_session(&chained).send(&get(&chained.token)).ok().text(), "hello");
 }
 
 #[test]

@@ -113,11 +113,13 @@ pub struct ServeArgs {
     /// Options of every gateway.
     #[command(flatten)]
     pub common: GatewayArgs,
-    /// File that lists the users, with their keys, uids and buckets (TOML, mode 0600); replaces the single key pair
+    /// File that lists the users, with their keys, uids and buckets (TOML, mode 0600, or 0640 if it belongs to root
+    /// and to a group of the gateway; all of the group can read the keys); replaces the single key pair
     #[arg(long, value_name = "FILE")]
     pub credentials: Option<PathBuf>,
-    /// File with the keys that authenticate session tokens, one per line (mode 0600); gateways with the same file
-    /// accept each other's tokens [default: a new key, so that tokens become invalid when the gateway exits]
+    /// File with the keys that authenticate session tokens, one per line (mode 0600, or 0640 as for --credentials);
+    /// gateways with the same file accept each other's tokens [default: a new key, so that tokens become invalid when
+    /// the gateway exits]
     #[arg(long, value_name = "FILE")]
     pub session_key: Option<PathBuf>,
     /// Carry out anonymous requests as this system user, if the bucket's policy permits them; needs root, and the uid
@@ -193,7 +195,7 @@ pub struct EventArgs {
     /// arn:fordway:sqs::NAME:webhook (may be repeated)
     #[arg(long = "webhook", value_name = "NAME=URL", value_parser = named)]
     pub webhooks: Vec<(String, String)>,
-    /// File with a bearer token for the webhook NAME (mode 0600)
+    /// File with a bearer token for the webhook NAME (mode 0600, or 0640 as for --credentials)
     #[arg(long = "webhook-token", value_name = "NAME=FILE", value_parser = named, requires = "webhooks")]
     pub tokens: Vec<(String, String)>,
     /// PEM file with the certificate authorities for the webhook NAME [default: the system's authorities]

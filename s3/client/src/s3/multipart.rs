@@ -134,37 +134,49 @@ pub(super) fn copied(mut response: fordway_http::HttpResponse) -> Result<PutResu
     }
 }
 
-/// Completes an upload. A service may require the checksum of every part. If the service refuses a request without
-/// checksums, they are requested from the service, and the completion is sent again.
+/// Completes an upload. A service may require the checksum of every part. If the service refuses a request because a
+/// checksum is missing, the checksums are requested from the service, and the completion is sent again.
 pub(super) fn complete(
     session: &S3Session,
     target: (&Bucket, &Key, &UploadId),
     parts: &[CompletedPart],
     options: &CompleteOptions,
 ) -> Result<PutResult> {
-    match complete_once(session, target, parts, options) {
-        Err(error) if error.s3_code() == Some("InvalidRequest") => {
-            match with_checksums(session, target, parts) {
-                Some(parts) => complete_once(session, target, &parts, options),
-                None => Err(error),
-            }
+    let refusal = match complete_once(session, target, parts, options) {
+        Err(error) if misses_checksum(&error) => error,
+        done => return done,
+    };
+    match with_checksums(session, target, parts) {
+        Ok(Some(parts)) => complete_once(session, target, &parts, options),
+        Ok(None) => Err(refusal),
+        Err(error) => {
+            let refusal = refusal.detail();
+            let detail =
+                format!("{}; the list is needed, because completion failed: {refusal}", error.detail());
+            Err(error.with_detail(detail))
         }
-        done => done,
     }
 }
 
+/// Returns whether a completion was refused because it does not state the checksum of a part. AWS has no separate error
+/// code for this reason, so the message must be examined.
+fn misses_checksum(error: &Error) -> bool {
+    error.s3_code() == Some("InvalidRequest") && error.detail().contains("must include the checksum")
+}
+
 /// Returns the parts with the checksums that the service lists for them; `None` if this adds no checksum. The ETags
-/// still determine which parts the object consists of. Cost: none if all parts have checksums.
+/// still determine which parts the object consists of. Cost: none if all parts have checksums. Errors: as
+/// [`list_parts`].
 fn with_checksums(
     session: &S3Session,
     target: (&Bucket, &Key, &UploadId),
     parts: &[CompletedPart],
-) -> Option<Vec<CompletedPart>> {
+) -> Result<Option<Vec<CompletedPart>>> {
     if parts.iter().all(|part| part.checksum.is_some()) {
-        return None;
+        return Ok(None);
     }
     let query = PartsQuery { max_parts: usize::from(MAX_PARTS), ..PartsQuery::default() };
-    let listed = list_parts(session, target, &query).ok()?.parts;
+    let listed = list_parts(session, target, &query)?.parts;
     let checksum_of = |part: &CompletedPart| {
         let found = listed.binary_search_by_key(&part.number, |listed| listed.number).ok()?;
         listed[found].checksum.clone().filter(|_| listed[found].etag == part.etag)
@@ -173,7 +185,7 @@ fn with_checksums(
         let checksum = part.checksum.clone().or_else(|| checksum_of(part));
         CompletedPart { checksum, ..part.clone() }
     });
-    Some(filled.collect::<Vec<_>>()).filter(|filled| filled != parts)
+    Ok(Some(filled.collect::<Vec<_>>()).filter(|filled| filled != parts))
 }
 
 fn complete_once(

@@ -177,7 +177,13 @@ fn a_completion_that_lacks_checksums_is_sent_again_with_them() {
         <LastModified>2026-01-01T00:00:00Z</LastModified><ETag>\"t\"</ETag><Size>1</Size>\
         <ChecksumCRC32>AAAAAA==</ChecksumCRC32></Part></ListPartsResult>";
     let done = "<CompleteMultipartUploadResult><ETag>\"x-1\"</ETag></CompleteMultipartUploadResult>";
-    let refused = || error(400, "InvalidRequest", "");
+    let refused = || {
+        let words = "The upload was created using a crc32 checksum. The complete request must include the checksum \
+            for each part. It was missing for part 1 in the request.";
+        let document = format!("<Error><Code>InvalidRequest</Code><Message>{words}</Message></Error>");
+        answer(400, "content-type: application/xml\r\n", document)
+    };
+    let forbidden = error(403, "AccessDenied", "");
     let complete = |store: &S3Store, etag: &str| {
         let parts = [CompletedPart::new(1, ETag::new(etag))];
         let upload = UploadId::foreign("u");
@@ -191,6 +197,25 @@ fn a_completion_that_lacks_checksums_is_sent_again_with_them() {
     let server = Server::answering(vec![refused(), answer(200, "", listed)]);
     let error = complete(&server.store(|_| {}), "other").unwrap_err();
     assert_eq!(error.s3_code(), Some("InvalidRequest"));
+    // An error of the list is reported, together with the reason for the list.
+    let server = Server::answering(vec![refused(), forbidden]);
+    let error = complete(&server.store(|_| {}), "t").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AccessDenied, "{error}");
+    for part in ["list parts", "must include the checksum"] {
+        assert!(error.to_string().contains(part), "{error}");
+    }
+}
+
+/// A completion that is refused for any other reason is not sent again.
+#[test]
+fn a_completion_that_lacks_no_checksums_is_sent_once() {
+    let server = Server::answering(vec![error(400, "InvalidRequest", "")]);
+    let (parts, upload) = ([CompletedPart::new(1, ETag::new("t"))], UploadId::foreign("u"));
+    let options = CompleteOptions { size: Some(5), ..Default::default() };
+    let error =
+        server.store(|_| {}).complete_upload(&bucket(), &key("k"), &upload, &parts, &options).unwrap_err();
+    assert_eq!(error.s3_code(), Some("InvalidRequest"));
+    assert_eq!(server.seen().len(), 1);
 }
 
 #[test]

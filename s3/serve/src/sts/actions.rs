@@ -213,11 +213,11 @@ async fn verified<'t>(users: &Users, text: &'t str) -> Result<VerifiedWebIdentit
     }
     // Only the log contains the reason, because the caller is not authenticated and need not learn about the gateway's
     // network.
-    let keys = provider.keys(|keys| token.is_signed_by(keys)).await.ok_or_else(|| {
+    let is_signed = provider.has_key(|keys| token.is_signed_by(keys)).await.ok_or_else(|| {
         let why = "The keys of the identity provider cannot be fetched; the gateway's log states the reason";
         StsFailure::bad("IDPCommunicationError", why)
     })?;
-    match token.is_signed_by(&keys) {
+    match is_signed {
         true => Ok(VerifiedWebIdentity { token, issuer, audience }),
         false => Err(invalid("no key of its issuer has signed it")),
     }

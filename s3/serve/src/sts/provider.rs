@@ -251,12 +251,10 @@ impl IdentityProvider {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the provider's keys. Fetches the keys first if they are not fresh, or if `has_key` does not find the
-    /// wanted key among them. Returns `None` if there are no usable keys.
-    pub(super) async fn keys(
-        self: &Arc<Self>,
-        has_key: impl Fn(&[PublicKey]) -> bool,
-    ) -> Option<Arc<Vec<PublicKey>>> {
+    /// Returns whether `has_key` finds the wanted key among the provider's keys. Fetches the keys first if they are not
+    /// fresh, or if the wanted key is not among the known keys. Returns `None` if there are no usable keys. Cost: one
+    /// call of `has_key`, and another call if the keys have been fetched in the meantime.
+    pub(super) async fn has_key(self: &Arc<Self>, has_key: impl Fn(&[PublicKey]) -> bool) -> Option<bool> {
         let mut fetched = self.fetched.subscribe();
         // The search verifies signatures, so it must not hold the lock.
         let keys = self.known().keys.clone();
@@ -275,7 +273,11 @@ impl IdentityProvider {
             // If fetching takes longer than `FETCH_TIMEOUT`, the keys that are already known are used.
             let _ = tokio::time::timeout(FETCH_TIMEOUT, fetched.changed()).await;
         }
-        self.known().usable()
+        let usable = self.known().usable()?;
+        match Arc::ptr_eq(&usable, &keys) {
+            true => Some(is_known),
+            false => Some(has_key(&usable)),
+        }
     }
 
     /// Fetches the keys on a separate thread, because the time for looking up a host's address cannot be limited.
@@ -404,6 +406,28 @@ mod tests {
         ] {
             assert!(entry.check_place(bad).is_err(), "{bad}");
         }
+    }
+
+    /// A signature is verified by `has_key`, which is expensive.
+    #[test]
+    fn known_keys_are_searched_once() {
+        // Nothing listens at this address, so the keys cannot be fetched.
+        let entry = "issuer='http://127.0.0.1:1'\naudience=['a']\nallow_private=true\nproxy=''";
+        let provider = IdentityProvider::new(toml::from_str(entry).unwrap());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let searched = |is_found: bool| {
+            let calls = std::cell::Cell::new(0);
+            let has_key = |_: &[PublicKey]| {
+                calls.set(calls.get() + 1);
+                is_found
+            };
+            let found = runtime.block_on(provider.has_key(has_key));
+            (found, calls.get())
+        };
+        assert_eq!(searched(false), (None, 1), "there are no keys");
+        provider.known().since = Some(Instant::now());
+        assert_eq!(searched(true), (Some(true), 1));
+        assert_eq!(searched(false), (Some(false), 1), "fetching the keys has failed");
     }
 
     #[test]

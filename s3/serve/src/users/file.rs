@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_sys::{PeerCredentials, group_id, user_id};
+use fordway_sys::{Errno, PeerCredentials, get_xattr, group_id, is_in_group, user_id};
 use fordway_wire::size_text::parse_bytes;
 use serde::Deserialize;
 
@@ -385,8 +385,12 @@ pub(crate) fn read_private(path: &Path) -> Result<String> {
     let file = File::open(path).map_err(failed)?;
     // The metadata is read from the open file, so nobody can replace the file between the check and the read.
     let found = file.metadata().map_err(failed)?;
-    check_private(found.uid(), found.mode() & 0o777, user_id())
-        .map_err(|why| Error::new(ErrorKind::AccessDenied, format!("{} {why}", path.display())))?;
+    let mode = found.mode() & 0o777;
+    let checked = check_private(found.uid(), mode, user_id()).and_then(|()| match mode & GROUP_MAY_READ {
+        0 => Ok(()),
+        _ => check_group(is_in_group(found.gid()), has_acl(&file)),
+    });
+    checked.map_err(|why| Error::new(ErrorKind::AccessDenied, format!("{} {why}", path.display())))?;
     let mut text = String::new();
     let bytes = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(failed)?;
     // A file that exceeds the limit is refused rather than truncated, because the beginning of the file could be a
@@ -400,9 +404,12 @@ pub(crate) fn read_private(path: &Path) -> Result<String> {
     }
 }
 
+/// The bit of a mode that permits the file's group to read the file.
+const GROUP_MAY_READ: u32 = 0o040;
+
 /// Checks that only the gateway's user and root may read or write a file that contains secrets. A file of root may also
 /// be readable by its group, through which a gateway that is not root reads the file: Kubernetes creates the files of a
-/// Secret with this owner and mode. Errors: the reason.
+/// Secret with this owner and mode. [`check_group`] checks the group. Errors: the reason.
 fn check_private(owner: u32, mode: u32, own_uid: u32) -> std::result::Result<(), String> {
     if owner != own_uid && owner != 0 {
         return Err("belongs to another user, who could add anyone to it; chown it".to_owned());
@@ -414,6 +421,27 @@ fn check_private(owner: u32, mode: u32, own_uid: u32) -> std::result::Result<(),
             "holds secrets and may be read or written by others (mode {mode:o}); run `chmod {permitted}` on it"
         )),
     }
+}
+
+/// Checks that only members of a group of the gateway may read a file that its group may read. Errors: the reason.
+fn check_group(is_of_gateway: bool, has_acl: bool) -> std::result::Result<(), String> {
+    if !is_of_gateway {
+        return Err("holds secrets and may be read by a group that the gateway does not belong to; run `chmod 600` on \
+                    it, or make a group of the gateway its group with `chgrp`"
+            .to_owned());
+    }
+    // In the mode of a file with an ACL, the bits of the group are those of all users and groups in the ACL.
+    if has_acl {
+        return Err(
+            "holds secrets and may be read by those whom its ACL names; run `setfacl -b` on it".to_owned()
+        );
+    }
+    Ok(())
+}
+
+/// Returns whether a file has a POSIX ACL, or may have one that cannot be read.
+fn has_acl(file: &File) -> bool {
+    !matches!(get_xattr(file, c"system.posix_acl_access", &mut [0; 64]), Ok(None) | Err(Errno::OPNOTSUPP))
 }
 
 #[cfg(test)]
@@ -433,10 +461,17 @@ mod tests {
     const TRUST: &str = "[[role.oidc]]\nissuer='https://i.example'\n[role.oidc.claims]\nsub=['s']\n";
     const ALICE: &str = "[[user]]\nname='alice'\naccess_key='A'\nsecret_key='s'\n";
 
+    /// Checks that each file is refused for the stated reason, if the gateway's user has the stated uid.
+    fn refused(files: &[(&str, u32, &str)]) {
+        for (text, own_uid, why) in files {
+            let said = parsed(text, *own_uid).err().unwrap_or_default();
+            assert!(said.contains(why), "{text}: {said}");
+        }
+    }
+
     #[test]
-    fn what_is_wrong_is_said() {
-        let uid = user_id();
-        for (text, own_uid, why) in [
+    fn what_is_wrong_with_a_user_is_said() {
+        refused(&[
             ("", 0, "no [[user]]"),
             (ALICE, 0, "state the user's uid"),
             (&format!("{ALICE}uid=7"), 0, "a uid needs a gid"),
@@ -446,6 +481,15 @@ mod tests {
             (&format!("{ALICE}{ALICE}"), 1000, "appears twice"),
             (&format!("{ALICE}{}", ALICE.replace("alice", "bob")), 1000, "also belongs to another user"),
             (&ALICE.replace("'A'", "'a/b'"), 1000, "without a slash"),
+            (&format!("{ALICE}requests=0"), 1000, "requests must be"),
+            (&format!("{ALICE}weight=1001"), 1000, "weight must be 1 to 1000"),
+            (&format!("{ALICE}rate='fast'"), 1000, "rate is not a number of bytes"),
+        ]);
+    }
+
+    #[test]
+    fn what_is_wrong_with_names_is_said() {
+        refused(&[
             (&format!("{ALICE}prefixes=['']"), 1000, "a prefix must not be empty"),
             (
                 &format!("{ALICE}prefixes=['home/alice/*']"),
@@ -463,13 +507,16 @@ mod tests {
             (&format!("{ALICE}prefixes=['/']"), 1000, "omit prefixes to allow all keys"),
             (&format!("{ALICE}prefixes=['//home/*']"), 1000, "start with a slash; write \"home/\""),
             (&format!("{ALICE}prefixes=['/home/*/x']"), 1000, "prefixes have no wildcards"),
-            (&format!("{ALICE}[[role]]\nname='r'\nprefixes=['/a']"), 1000, "role \"r\": the prefix \"/a\""),
             (&format!("{ALICE}prefixes=['s3://lab/home/']"), 1000, "names no bucket"),
             (&format!("{ALICE}buckets=['lab/home']"), 1000, "names of buckets have no slash"),
             (&format!("{ALICE}buckets=['s3://lab']"), 1000, "names of buckets have no slash"),
-            (&format!("{ALICE}requests=0"), 1000, "requests must be"),
-            (&format!("{ALICE}weight=1001"), 1000, "weight must be 1 to 1000"),
-            (&format!("{ALICE}rate='fast'"), 1000, "rate is not a number of bytes"),
+        ]);
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_role_is_said() {
+        refused(&[
+            (&format!("{ALICE}[[role]]\nname='r'\nprefixes=['/a']"), 1000, "role \"r\": the prefix \"/a\""),
             (&format!("{ALICE}uid=7\ngid=7\n[[role]]\nname='r'"), 0, "state the role's uid"),
             (&format!("{ALICE}[[role]]\nname='r\u{fc}'"), 1000, "a name has 1 to 64"),
             (&format!("{ALICE}[[role]]\nname='alice'"), 1000, "a user has the same name"),
@@ -491,10 +538,12 @@ mod tests {
             (&format!("{ALICE}[[role]]\nname='r'\n{IDS}id_min=0"), 1000, "id_min must be"),
             (&format!("{ALICE}{OIDC}{OIDC}"), 1000, "appears twice"),
             (&format!("{ALICE}{OIDC}").replace("https", "http"), 1000, "must be https"),
-        ] {
-            let said = parsed(text, own_uid).err().unwrap_or_default();
-            assert!(said.contains(why), "{text}: {said}");
-        }
+        ]);
+    }
+
+    #[test]
+    fn a_user_acts_as_its_uid_and_groups() {
+        let uid = user_id();
         assert_eq!(parsed(&format!("{ALICE}uid={uid}\ngid={}", group_id()), uid).unwrap()[0].acts_as(), None);
         let other = parsed(&format!("{ALICE}uid=7\ngid=8\ngroups=[10, 9]"), 0).unwrap()[0].acts_as();
         assert_eq!(other, Some(PeerCredentials { uid: 7, gid: 8, groups: vec![9, 10] }));
@@ -533,6 +582,42 @@ mod tests {
             [(7, 0o440, 7), (0, 0o440, 0), (0, 0o660, 7), (0, 0o444, 7), (0, 0o604, 7), (8, 0o600, 7)]
         {
             assert!(check_private(owner, mode, own_uid).is_err(), "{owner} {mode:o} {own_uid}");
+        }
+    }
+
+    #[test]
+    fn a_group_that_reads_is_one_of_the_gateway() {
+        assert_eq!(check_group(true, false), Ok(()));
+        assert!(check_group(false, false).unwrap_err().contains("chgrp"));
+        assert!(check_group(true, true).unwrap_err().contains("setfacl -b"));
+        let group = group_id();
+        assert_eq!((is_in_group(group), is_in_group(group + 12_345)), (true, false));
+    }
+
+    #[test]
+    fn an_acl_is_found() {
+        let file = tempfile::tempfile().unwrap();
+        assert!(!has_acl(&file));
+        // The entries of an ACL (the tag, the permissions and the ID) in the format of the kernel: the owner, a user,
+        // the group, the mask and others.
+        let entries =
+            [(1, 6, u32::MAX), (2, 4, user_id()), (4, 0, u32::MAX), (16, 4, u32::MAX), (32, 0, u32::MAX)];
+        let mut acl = 2_u32.to_le_bytes().to_vec();
+        for (tag, permissions, id) in entries {
+            acl.extend_from_slice(&u16::to_le_bytes(tag));
+            acl.extend_from_slice(&u16::to_le_bytes(permissions));
+            acl.extend_from_slice(&u32::to_le_bytes(id));
+        }
+        match fordway_sys::set_xattr(&file, c"system.posix_acl_access", &acl) {
+            Ok(()) => {
+                assert_eq!(
+                    file.metadata().unwrap().mode() & 0o777,
+                    0o640,
+                    "the mask is in place of the group"
+                );
+                assert!(has_acl(&file));
+            }
+            Err(error) => assert_eq!(error, Errno::OPNOTSUPP),
         }
     }
 

@@ -1,7 +1,7 @@
 //! The fields of a form, and their conversion to the headers of a PutObject request.
 
 use fordway_store::Tags;
-use fordway_wire::form_data::{FormField, UploadFormFields};
+use fordway_wire::form_data::{FIELDS_BYTES_MAX, FormError, FormField, UploadFormFields};
 use fordway_wire::tagging::{collect, encode};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use s3s::dto::Tagging;
@@ -23,10 +23,16 @@ pub(super) struct FormFields(Vec<FormField>);
 
 impl FormFields {
     /// Collects the fields of a form. Errors: `InvalidArgument` for a field that occurs twice, because two programs
-    /// could interpret such a form differently.
+    /// could interpret such a form differently; `MaxPostPreDataLengthExceeded` for values that are too large with the
+    /// file's name.
     pub(super) fn new(start: UploadFormFields) -> OperationResult<Self> {
         // Old browsers send the file's full path, so only its last component is used.
         let file_name = start.file_name.rsplit(['/', '\\']).next().unwrap_or_default();
+        // Nobody has been authenticated yet, so the size is checked before memory is allocated for the values.
+        let sizes = start.fields.iter().map(|field| bytes_with_name(&field.value, file_name));
+        if sizes.sum::<usize>() > FIELDS_BYTES_MAX {
+            return Err(super::refused(FormError::FieldsTooLarge));
+        }
         let mut fields: Vec<FormField> = Vec::with_capacity(start.fields.len());
         for FormField { name, value } in start.fields {
             let value = value.replace(FILE_NAME, file_name);
@@ -100,6 +106,12 @@ impl FormFields {
         }
         Ok(headers)
     }
+}
+
+/// Returns the size of a value in which the file's name has replaced its placeholder.
+fn bytes_with_name(value: &str, file_name: &str) -> usize {
+    let count = value.matches(FILE_NAME).count();
+    value.len() - count * FILE_NAME.len() + count * file_name.len()
 }
 
 /// Headers that describe an object or state a digest of its content. Other fields become headers only if they have the
@@ -184,6 +196,24 @@ mod tests {
         let headers = form.headers().unwrap();
         assert_eq!(headers["x-amz-meta-name"], "a.txt,<a.txt>a.txt");
         assert_eq!(headers["content-disposition"], "attachment; filename=\"a.txt\"");
+    }
+
+    #[test]
+    fn the_values_with_the_name_of_the_file_have_a_maximum_size() {
+        let file_name = "n".repeat(1024);
+        let values = ["${filename}".repeat(19), "v".repeat(1024)];
+        let [names, rest] = [&*values[0], &*values[1]];
+        let form = fields(&[("key", names), ("policy", rest)], &file_name).unwrap();
+        assert_eq!(form.key().unwrap().len(), 19 * 1024);
+        for more in ["policy", "x-amz-meta-name"] {
+            let form = fields(&[("key", names), (more, rest), ("x-amz-meta-name", "v")], &file_name);
+            assert_eq!(code(form), "MaxPostPreDataLengthExceeded", "{more}");
+        }
+        // The field that is refused may be any of the fields, also one that occurs twice.
+        let form = fields(&[("key", "k"), ("x-ignore", names), ("x-ignore", names)], &file_name);
+        assert_eq!(code(form), "MaxPostPreDataLengthExceeded");
+        let form = fields(&[("key", &"${filename}".repeat(1800))], &"n".repeat(10_000));
+        assert_eq!(code(form), "MaxPostPreDataLengthExceeded");
     }
 
     #[test]
