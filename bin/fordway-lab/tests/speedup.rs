@@ -185,7 +185,8 @@ fn half_of_the_ranks_are_under_each_of_two_kernels() {
     let fails = "echo rank $OMPI_COMM_WORLD_RANK gives up; exit $((OMPI_COMM_WORLD_RANK * 3))";
     let output = speedup(dir.path(), &["--setup", "two-kernels", "--deadline", "30s"], fails);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
-    assert!(said(&output).contains("Exit code:    3"), "its output arrives here: {}", said(&output));
+    // The order in which mpirun prints the reasons differs, and only the first lines are repeated.
+    assert!(said(&output).contains("rank 1 gives up"), "its output arrives here: {}", said(&output));
     assert_eq!(processes(dir.path().to_str().unwrap()), Vec::<String>::new());
 }
 
