@@ -48,9 +48,9 @@ pub fn after_signal() -> Result<()> {
     }
 }
 
-/// Calls `work`. For `grace`, waits of `work` in this thread continue even if the program wants to stop. For requests
-/// that remove what an interrupted operation leaves behind, such as the parts of an upload. With `Duration::MAX`, the
-/// waits never end early. The grace time of an enclosing call applies if it ends later.
+/// Calls `work`. For `grace`, waits of `work` in this thread continue even if the program wants to stop. With
+/// `Duration::MAX`, the waits never end early. Used for clean-up after an interrupted operation, such as aborting an
+/// upload. The grace time of an enclosing call applies if it ends later.
 pub fn with_grace<T>(grace: Duration, work: impl FnOnce() -> T) -> T {
     /// Ends the grace time, even if `work` panics.
     struct Restore(Option<Instant>);

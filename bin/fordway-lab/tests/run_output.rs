@@ -58,8 +58,8 @@ impl Drop for SmallDisk<'_> {
     }
 }
 
-/// The disk of the target becomes full. Reads then find content that was never written, but the exit code is that of
-/// the first error.
+/// If the target's disk becomes full during the writes, later reads find wrong content. The first error, not the last,
+/// sets the exit code.
 #[test]
 fn a_target_that_becomes_full_sets_the_exit_code() {
     let place = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! `man` and `completions`: the manual pages and completion scripts of fordway. The pages and the completions of the
-//! measuring commands are those of `fordway-lab`, and fordway's refer to them.
+//! `man` and `completions`: the manual pages and completion scripts of fordway. For the measuring commands, both refer
+//! to the pages and scripts of `fordway-lab`.
 
 use std::io::Write as _;
 use std::path::Path;

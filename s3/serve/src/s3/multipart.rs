@@ -358,8 +358,8 @@ impl CompletionRequest {
 }
 
 /// Checks the checksum that a CompleteMultipartUpload request states for a part, if the upload has checksums. Errors:
-/// `BadDigest` if the checksum's algorithm differs from the upload's; `InvalidRequest` if the checksum is missing in an
-/// upload whose checksum is that of its parts.
+/// `BadDigest` if the checksum's algorithm differs from the upload's; `InvalidRequest` if the checksum is missing and
+/// the upload's checksum type is `COMPOSITE`.
 fn check_part(plan: ChecksumAlgorithmAndType, part: &CompletedPart) -> OperationResult<()> {
     let number = part.number;
     match &part.checksum {

@@ -287,8 +287,8 @@ impl UserEntry {
     }
 }
 
-/// Checks a prefix of keys. Keys may begin with a slash and may contain `*`, but whoever writes such a prefix most
-/// likely means a path or a pattern, which would match nothing. Errors: the reason, and what to write instead.
+/// Checks a prefix of keys. Keys may begin with a slash and may contain `*`. As a prefix, however, such a text is
+/// probably meant as a path or a pattern, and would match nothing. Errors: the reason, and what to write instead.
 fn check_prefix(prefix: &str) -> std::result::Result<(), String> {
     let meant = prefix.trim_start_matches('/').trim_end_matches('*');
     let instead = match meant {
@@ -430,7 +430,7 @@ fn check_group(is_of_gateway: bool, has_acl: bool) -> std::result::Result<(), St
                     it, or make a group of the gateway its group with `chgrp`"
             .to_owned());
     }
-    // In the mode of a file with an ACL, the bits of the group are those of all users and groups in the ACL.
+    // If a file has an ACL, the group bits of its mode are the mask of the ACL, which also covers other users.
     if has_acl {
         return Err(
             "holds secrets and may be read by those whom its ACL names; run `setfacl -b` on it".to_owned()
