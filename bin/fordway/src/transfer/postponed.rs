@@ -124,7 +124,8 @@ fn links_in(source: &Path, filters: &FilterRules, interrupt: &InterruptFlag) -> 
 /// Returns the error for a source that was copied, and that a link needs.
 fn needed_by(path: &Path, link: &Path) -> Error {
     let why = format!(
-        "{} was copied but not removed, because the link {}, which was not moved, leads to it",
+        "{} was copied but not removed, because the link {}, which was not moved, leads to it; move or remove the link, \
+         then remove the file",
         path.display(),
         link.display()
     );

@@ -306,8 +306,8 @@ pub fn unknown_versions_are_named(store: &dyn Store) {
     assert_kind(get(store, &b, "copy"), ErrorKind::NoSuchKey);
 }
 
-/// Every operation refuses a malformed version ID, such as the text `None` that a script may pass. Deleting a version
-/// that does not exist succeeds, so an unchecked ID would look like a successful deletion.
+/// Every operation refuses a malformed version ID, such as `None`. Deleting a version that does not exist succeeds, so
+/// without this check, a delete with a malformed ID would succeed too.
 pub fn a_malformed_id_is_refused(store: &dyn Store) {
     let b = bucket(store);
     let none = VersionId::new("None").unwrap();

@@ -152,7 +152,7 @@ pub(super) fn complete(
         Err(error) => {
             let refusal = refusal.detail();
             let detail =
-                format!("{}; the list is needed, because completion failed: {refusal}", error.detail());
+                format!("{} (the parts are listed because the completion failed: {refusal})", error.detail());
             Err(error.with_detail(detail))
         }
     }
