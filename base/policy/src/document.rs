@@ -119,7 +119,7 @@ impl Policy {
             Some(_) => return error("The policy must contain a valid version string", "write 2012-10-17"),
         };
         if !matches!(member(root, "Id"), None | Some(Json::Text(_))) {
-            return error("This policy contains invalid Json", "Id is a text");
+            return error("This policy contains invalid Json", "Id must be a string");
         }
         let statements = match statements {
             Json::List(statements) => &statements[..],
@@ -212,7 +212,7 @@ impl Statement {
         let sid = match member(members, "Sid") {
             None => None,
             Some(Json::Text(sid)) => Some(sid.clone()).filter(|sid| !sid.is_empty()),
-            Some(_) => return error("This policy contains invalid Json", "Sid is a text"),
+            Some(_) => return error("This policy contains invalid Json", "Sid must be a string"),
         };
         let effect = effect(member(members, "Effect"))?;
         let (principals, excludes_principals) = principals(members, effect)?;

@@ -73,7 +73,7 @@ impl PrincipalSet {
             Json::Object(members) if !members.is_empty() => {
                 for (kind, names) in members {
                     if !["AWS", "CanonicalUser"].contains(&kind.as_str()) {
-                        return Err(format!("principals of the kind {kind} are not supported; name users"));
+                        return Err(format!("principals of type {kind} are not supported; name users"));
                     }
                     set.add_all(names)?;
                 }
@@ -91,7 +91,7 @@ impl PrincipalSet {
             Json::Text(name) => self.add(name),
             Json::List(names) if !names.is_empty() => names.iter().try_for_each(|name| match name {
                 Json::Text(name) => self.add(name),
-                _ => Err("a principal is a text".to_owned()),
+                _ => Err("a principal must be a string".to_owned()),
             }),
             _ => Err("name at least one principal".to_owned()),
         }

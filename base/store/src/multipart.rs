@@ -213,7 +213,10 @@ impl CompletedPart {
     /// in order. Errors: `InvalidArgument` for an empty list, `InvalidPartOrder`, `InvalidPart`, `EntityTooSmall`.
     pub fn select<'p>(wanted: &[CompletedPart], present: &'p [PartInfo]) -> Result<Vec<&'p PartInfo>> {
         if wanted.is_empty() {
-            return Err(Error::new(ErrorKind::InvalidArgument, "an upload of no parts cannot be completed"));
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                "an upload without parts cannot be completed",
+            ));
         }
         if !wanted.windows(2).all(|pair| pair[0].number < pair[1].number) {
             return Err(ErrorKind::InvalidPartOrder.into());

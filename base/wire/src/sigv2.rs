@@ -10,8 +10,8 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use hmac::{Hmac, KeyInit, Mac};
 use sha1::Sha1;
 
-/// The query parameters that are signed.
-const SIGNED_PARAMETERS: [&str; 30] = [
+/// The query parameters that are signed. The gateway, too, verifies signatures with this list.
+const SIGNED_PARAMETERS: [&str; 31] = [
     "accelerate",
     "acl",
     "analytics",
@@ -42,11 +42,27 @@ const SIGNED_PARAMETERS: [&str; 30] = [
     "versionId",
     "versioning",
     "versions",
+    "website",
 ];
 
 /// Returns whether a signature covers the query parameter `name`.
 pub fn covers(name: &str) -> bool {
     SIGNED_PARAMETERS.contains(&name)
+}
+
+/// Returns the signed part of a query: `?`, followed by the signed parameters in order. Returns an empty string if no
+/// parameter is signed. `query` contains names and values, not encoded, in any order.
+pub fn signed_query(query: &[(&str, &str)]) -> String {
+    let mut text = String::new();
+    let mut signed: Vec<_> = query.iter().filter(|(name, _)| covers(name)).collect();
+    signed.sort_unstable();
+    for (index, (name, value)) in signed.into_iter().enumerate() {
+        text.extend([if index == 0 { "?" } else { "&" }, name]);
+        if !value.is_empty() {
+            text.extend(["=", value]);
+        }
+    }
+    text
 }
 
 /// The parts of a request that are signed.
@@ -82,24 +98,12 @@ impl LegacySignedRequest<'_> {
         }
         text.extend(self.host_bucket.into_iter().flat_map(|bucket| ["/", bucket]));
         text.push_str(self.path);
-        self.push_query(&mut text);
+        text.push_str(&signed_query(self.query));
         text
     }
 
     fn header(&self, wanted: &str) -> &str {
         self.headers.iter().find(|(name, _)| *name == wanted).map_or("", |(_, value)| value)
-    }
-
-    fn push_query(&self, text: &mut String) {
-        let mut signed: Vec<_> =
-            self.query.iter().filter(|(name, _)| SIGNED_PARAMETERS.contains(name)).collect();
-        signed.sort_unstable();
-        for (index, (name, value)) in signed.into_iter().enumerate() {
-            text.extend([if index == 0 { "?" } else { "&" }, name]);
-            if !value.is_empty() {
-                text.extend(["=", value]);
-            }
-        }
     }
 }
 
@@ -125,6 +129,16 @@ mod tests {
             let found = request.authorization("AKIAIOSFODNN7EXAMPLE", secret_key);
             assert_eq!(found, format!("AWS AKIAIOSFODNN7EXAMPLE:{signature}"));
         }
+    }
+
+    /// AWS lists `website` among the subresources that are signed (REST authentication).
+    #[test]
+    fn the_settings_of_a_bucket_are_signed() {
+        for name in ["cors", "lifecycle", "notification", "policy", "tagging", "versioning", "website"] {
+            assert_eq!(signed_query(&[("prefix", "p"), (name, "")]), format!("?{name}"));
+        }
+        assert_eq!(signed_query(&[("prefix", "p"), ("max-keys", "1")]), "");
+        assert!(SIGNED_PARAMETERS.is_sorted(), "the signed text is in this order");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Sizes as people write them.
+//! Human-readable sizes.
 
 const UNITS: [(&str, u64); 12] = [
     ("kib", 1 << 10),

@@ -118,7 +118,7 @@ impl BareSocketClient {
         while got < MESSAGE_BYTES + 4096 {
             let (socket, room) = (&self.socket, &mut self.buffer[got..]);
             let (count, _) = wait(self.looks_out, |wait| receive_with_descriptor(socket, room, wait))?;
-            ensure!(count > 0, "the bare server is gone");
+            ensure!(count > 0, "the bare server has exited");
             got += count;
         }
         self.looks_out = self.buffer[0] == 1;

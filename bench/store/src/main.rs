@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::Result;
 use clap::Parser;
-use fordway_measure::{LaneDescription, Machine, RunDocument, SCHEMA, SCHEMA_VERSION, table};
+use fordway_measure::{Machine, RowDescription, RunDocument, SCHEMA, SCHEMA_VERSION, table};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{Bucket, Error, ErrorKind, Key};
 use fordway_workload::compare::{ComparePhase, ComparePlan, run};
@@ -79,7 +79,7 @@ fn compare(options: &StoreBenchArgs, place: &std::path::Path, s3: &std::path::Pa
     ];
     let (plan, tree) = (plan(options), tree(options)?);
     let outcome = run(&plan, &tree, &targets, &AtomicBool::new(false), &mut |_| {})?;
-    let lanes: Vec<LaneDescription> = targets.iter().map(|target| target.lane().clone()).collect();
+    let lanes: Vec<RowDescription> = targets.iter().map(|target| target.lane().clone()).collect();
     let machine = Machine::observe(&[("root", place)]);
     let capacity = RunParallelism { threads: plan.threads, cpus: machine.cpus };
     let summaries = summarise(&lanes, &outcome.records, capacity);
@@ -120,13 +120,13 @@ fn tree(options: &StoreBenchArgs) -> Result<FileTree> {
 
 fn embedded(root: &std::path::Path, name: &str, if_match: bool) -> Result<StoreTarget> {
     let store = PosixStore::open(root, PosixConfig { if_match, ..PosixConfig::default() })?;
-    let lane = LaneDescription { name: name.to_owned(), description: String::new() };
+    let lane = RowDescription { name: name.to_owned(), description: String::new() };
     Ok(StoreTarget::new(lane, std::sync::Arc::new(store), Bucket::new(name)?, None)?)
 }
 
 /// A target that stores objects with the `object_store` crate, below one directory.
 pub(crate) struct ObjectStoreCrateTarget {
-    lane: LaneDescription,
+    lane: RowDescription,
     store: LocalFileSystem,
     runtime: Runtime,
 }
@@ -134,7 +134,7 @@ pub(crate) struct ObjectStoreCrateTarget {
 impl ObjectStoreCrateTarget {
     pub(crate) fn new(dir: &Path) -> anyhow::Result<Self> {
         std::fs::create_dir(dir)?;
-        let lane = LaneDescription { name: "object_store".into(), description: String::new() };
+        let lane = RowDescription { name: "object_store".into(), description: String::new() };
         let store = LocalFileSystem::new_with_prefix(dir)?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         Ok(ObjectStoreCrateTarget { lane, store, runtime })
@@ -151,7 +151,7 @@ fn path(key: &Key) -> object_store::path::Path {
 }
 
 impl MeasuredTarget for ObjectStoreCrateTarget {
-    fn lane(&self) -> &LaneDescription {
+    fn lane(&self) -> &RowDescription {
         &self.lane
     }
 

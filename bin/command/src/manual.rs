@@ -61,7 +61,7 @@ pub fn front_page(command: clap::Command) -> Result<Vec<u8>> {
 /// Writes `PROGRAM.1`, and `PROGRAM-NAME.1` for each command, into `directory`. Errors: `Io`.
 pub fn write_pages(command: clap::Command, directory: &Path) -> Result<()> {
     let made = std::fs::create_dir_all(directory);
-    made.map_err(|error| file_error("making", directory.display(), error))?;
+    made.map_err(|error| file_error("creating", directory.display(), error))?;
     let pages = clap_mangen::generate_to(command.disable_help_subcommand(true), directory);
     pages.map_err(|error| file_error("writing manual pages in", directory.display(), error))
 }

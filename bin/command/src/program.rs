@@ -197,7 +197,7 @@ pub fn stop_when_asked(
     if until_eof {
         let stop = stop.clone();
         let wait = move || {
-            // End of file and a read error both mean that the other side has exited.
+            // End of file and a read error both mean that the peer has exited.
             let _ = std::io::stdin().read_to_end(&mut Vec::new());
             stop();
         };

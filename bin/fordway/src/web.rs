@@ -344,7 +344,7 @@ impl<'c> PartialDownloadFile<'c> {
         let failed = |error| file_error("writing", path.display(), error);
         let made = MadeDirectories::default();
         let mode = if rights.is_some() { PRIVATE_MODE } else { NEW_FILE_MODE };
-        // Whoever may write to the directory can predict the name, and could put a link or a FIFO there.
+        // Any user who may write to the directory can predict the name, and could put a link or a FIFO there.
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
         let open = || OpenOptions::new().append(true).create(true).mode(mode).custom_flags(flags).open(&path);
         let opened = made.open_in(parent(&path), open);

@@ -155,7 +155,7 @@ impl FilterRules {
     }
 
     /// Returns the same filters for a command that removes the files that it has listed. Such a command must not enter
-    /// links to directories, because the files that they lead to may belong to another directory tree.
+    /// links to directories, because the files that they point to may belong to another directory tree.
     pub(crate) fn refusing_linked_directories(&self) -> Self {
         FilterRules { refuses_linked_directories: true, ..self.clone() }
     }

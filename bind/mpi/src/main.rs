@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use clap::{Args, Parser, Subcommand};
 use fordway_lanes::LaneConfigOverrides;
-use fordway_measure::{LaneDescription, Machine, RunClock, RunDocument};
+use fordway_measure::{Machine, RowDescription, RunClock, RunDocument};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{Signal, is_ignored};
 use fordway_workload::bench::{LaneResults, MeasurementArgs, RunMetadata, WorkloadPlan, describe};
@@ -182,7 +182,7 @@ fn open(setting: &MeasurementArgs) -> Result<Vec<WorkloadLocation>> {
         }
         let options = LaneConfigOverrides { endpoint: Some(place.clone()), ..LaneConfigOverrides::default() };
         let store = fordway_lanes::open(&options)?.store;
-        let lane = LaneDescription { name: store.lane().to_owned(), description: format!("S3 on {place}") };
+        let lane = RowDescription { name: store.lane().to_owned(), description: format!("S3 on {place}") };
         sites.push(WorkloadLocation::objects(lane, store, setting.name.clone(), None));
     }
     WorkloadLocation::number_lanes(&mut sites);

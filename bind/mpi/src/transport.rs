@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use fordway_measure::{LaneDescription, Machine, transfer_table};
+use fordway_measure::{Machine, RowDescription, transfer_table};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::summary::RunHeader;
 use fordway_workload::transport::{
@@ -70,7 +70,7 @@ pub(crate) fn run_ranks(
         sides: [MpiJobProcess::own(), MpiJobProcess::from_bytes(theirs)],
     };
     let description = format!("2 ranks of {}, as the launcher placed them", hello.implementation);
-    let lane = LaneDescription { name: "mpi".to_owned(), description };
+    let lane = RowDescription { name: "mpi".to_owned(), description };
     let mut linked = LinkTransport::new(lane, link);
     match args.control {
         Some(control) => answer(control, &hello, &mut linked).map(|()| true),

@@ -287,7 +287,7 @@ class Store:
         if_match: str | None = None,
         if_none_match: str | None = None,
     ) -> tuple[bytes, ObjectInfo]:
-        """Returns the bytes that `get` returns, and the description of the object, from a single open.
+        """Returns the content (as `get` does) and the object's metadata. Opens the object only once.
 
         Raises what `get` raises.
         """
@@ -303,7 +303,7 @@ class Store:
         if_match: str | None = None,
         if_none_match: str | None = None,
     ) -> tuple[ObjectStream, ObjectInfo]:
-        """Opens the object once, for reading from front to back, and returns the stream and the description.
+        """Opens the object once, for reading sequentially, and returns the stream and the description.
 
         The stream has the bytes that `get` returns, and keeps them even if the object is replaced or removed
         meanwhile. Content of up to 1 MiB is read at once. The stream of longer content holds an open file, or
@@ -523,7 +523,7 @@ class Store:
 
 @final
 class ObjectStream(io.RawIOBase):
-    """The content of an object as it was when the object was opened, read from front to back.
+    """The content of an object as it was when the object was opened, read sequentially.
 
     `Store.stream` opens the stream, which is an unbuffered binary file (`io.RawIOBase`): wrap it in
     `io.BufferedReader` for small reads. As a context manager, the stream is closed at the end of its block.

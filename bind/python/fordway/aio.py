@@ -96,7 +96,7 @@ def _sending_twin(
 
 
 class AsyncStore:
-    """A store whose calls are awaited. Arguments, results and errors are those of `fordway.Store`."""
+    """An asyncio version of `fordway.Store`, with the same arguments, results and errors."""
 
     def __init__(self, store: fordway.Store) -> None:
         self.store = store
@@ -175,7 +175,7 @@ class AsyncStore:
 
 
 class AsyncUpload:
-    """An upload whose calls are awaited. Arguments, results and errors are those of `fordway.Upload`.
+    """An asyncio version of `fordway.Upload`, with the same arguments, results and errors.
 
     An upload is also an asynchronous context manager: it is completed at the end of the block. It is aborted
     if the block raises an exception or the completion fails, for example because a part is missing. The end

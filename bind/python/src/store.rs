@@ -288,7 +288,7 @@ impl PyStore {
         opened.into_bytes(py)
     }
 
-    /// Returns the bytes that `get` returns, and the description of the object, from a single open.
+    /// Returns the content (as `get` does) and the object's metadata. Opens the object only once.
     ///
     /// Raises what `get` raises.
     #[pyo3(signature = (bucket, key, *, start=None, length=None, version=None, if_match=None, if_none_match=None))]
@@ -313,7 +313,7 @@ impl PyStore {
         Ok((opened.into_bytes(py)?, PyObjectInfo::from(info)))
     }
 
-    /// Opens the object once, for reading from front to back, and returns the stream and the description.
+    /// Opens the object once, for reading sequentially, and returns the stream and the description.
     ///
     /// The stream has the bytes that `get` returns, and keeps them even if the object is replaced or removed
     /// meanwhile. Content of up to 1 MiB is read at once. The stream of longer content holds an open file, or

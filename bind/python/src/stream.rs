@@ -35,7 +35,7 @@ impl UnreadContent {
     }
 }
 
-/// The content of an object as it was when the object was opened, read from front to back.
+/// The content of an object as it was when the object was opened, read sequentially.
 ///
 /// `Store.stream` opens the stream, which is an unbuffered binary file (`io.RawIOBase`): wrap it in
 /// `io.BufferedReader` for small reads. As a context manager, the stream is closed at the end of its block.

@@ -237,12 +237,12 @@ def test_damaged_targets_are_refused(
 
 
 def test_slow_start_ends_where_the_line_is_full() -> None:
-    path = link.Link(30_000, 125)
+    path = link.NetworkPath(30_000, 125)
     full = path.slow_start_us(2**40, "get")
     assert full == path.slow_start_us(2**30, "get")
     assert full / 30_000 == 7  # the window doubles from 14,480 B until 3.6 MB are in flight
     assert path.slow_start_us(10_000, "get") == path.slow_start_us(2**30, "head") == 0
-    assert link.Link(30_000, None).listing_us(2_500) == 90_000
+    assert link.NetworkPath(30_000, None).listing_us(2_500) == 90_000
 
 
 def test_a_tree_is_its_regular_files(tmp_path: Path) -> None:

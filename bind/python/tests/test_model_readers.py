@@ -187,7 +187,7 @@ def test_damaged_outputs_are_refused_or_read_and_nothing_else(tmp_path: Path) ->
         path.write_text("".join(text))
         try:
             readers.read([path], readers.Choice())
-        except points.DataError as error:
+        except points.MeasurementError as error:
             refusals += 1
             assert str(error), turn
     assert refusals > 0
@@ -260,7 +260,7 @@ def test_quantities_have_units() -> None:
     assert quantities.parse("0.06ms", "time") == pytest.approx(60)
     assert quantities.parse("64KiB", "size") == 65_536
     for text in ("5900", "5900 parsecs", "-1us", ""):
-        with pytest.raises(points.DataError):
+        with pytest.raises(points.MeasurementError):
             quantities.parse(text, "bandwidth")
 
 

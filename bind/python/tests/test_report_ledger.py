@@ -8,7 +8,7 @@ import pytest
 from sample_run import write_sample_run
 
 from fordway.model import options, readers
-from fordway.model.points import DataError
+from fordway.model.points import MeasurementError
 from fordway.report import cli, figures_ledger, kinds, runfile
 
 INTERVAL = {"confidence": 0.95, "samples": 9}
@@ -123,9 +123,9 @@ def test_a_probe_stands_in_for_what_is_not_given(tmp_path: Path) -> None:
 def test_what_is_no_probe_is_refused(tmp_path: Path) -> None:
     other = tmp_path / "run.json"
     other.write_text("{}", encoding="utf-8")
-    with pytest.raises(DataError, match="machines probe --json"):
+    with pytest.raises(MeasurementError, match="machines probe --json"):
         options.take_probe(chosen(other))
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(MeasurementError, match="cannot be read"):
         options.take_probe(chosen(tmp_path / "missing.json"))
 
 

@@ -20,7 +20,7 @@ use super::{Origin, Timeouts};
 /// The receive window in bytes advertised from the start: the bandwidth-delay product of 1 Gbit/s and 60 ms.
 const ROOM_BYTES: usize = 8 << 20;
 
-/// A connected socket, without Nagle's algorithm.
+/// A connected socket with `TCP_NODELAY`.
 pub struct TcpSocket {
     stream: TcpStream,
     read_timeout: Duration,

@@ -22,8 +22,8 @@ pub use machine::{FileSystem, Machine};
 pub use names::unknown_name;
 pub use record::{BlockRecord, ObjectDirectoryCounts, OperationRecord, RankRecord, RunRecords};
 pub use run::{
-    Io500Scores, LaneDescription, LaneIo500Score, LanePhaseResult, LatencyQuantiles, LimitingResource,
-    LoadGeneratorSummary, MessageTransferSummary, ParallelJobSummary, RunDocument, RunError, SCHEMA,
+    Io500Scores, LaneIo500Score, LanePhaseResult, LatencyQuantiles, LimitingResource, LoadGeneratorSummary,
+    MessageTransferSummary, ParallelJobSummary, RowDescription, RunDocument, RunError, SCHEMA,
     SCHEMA_VERSION, SpeedRatio, SpeedVerdict, TcpConnectionStats,
 };
 pub use stats::{ConfidenceInterval, LatencyHistogram, SeededRandom, median, median_interval};

@@ -46,7 +46,7 @@ pub struct RunDocument {
     /// The chosen parameters, by name; each kind of run defines their meaning.
     pub parameters: serde_json::Map<String, serde_json::Value>,
     /// The lanes, in the order of the indices in records; the first is the reference.
-    pub lanes: Vec<LaneDescription>,
+    pub lanes: Vec<RowDescription>,
     /// The phases, in the order of the indices in records.
     pub phases: Vec<String>,
     /// The results, one entry for each lane and phase.
@@ -61,12 +61,12 @@ pub struct RunDocument {
     pub conditions: Option<RunReliabilityReport>,
 }
 
-/// A measured lane, or another way of doing the same work (such as plain files), with which lanes are compared.
+/// A row of a run: a lane, or another way of doing the same work (such as plain files), or a component of the ledger.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct LaneDescription {
-    /// The lane's name in tables.
+pub struct RowDescription {
+    /// The row's name in tables.
     pub name: String,
-    /// A description of what the lane does, in one sentence.
+    /// A description of what the row measures, in one sentence.
     pub description: String,
 }
 
@@ -580,7 +580,7 @@ mod tests {
             command: vec!["fordway".into()],
             machine: Machine::default(),
             parameters: serde_json::Map::new(),
-            lanes: vec![LaneDescription { name: "posix".into(), description: String::new() }],
+            lanes: vec![RowDescription { name: "posix".into(), description: String::new() }],
             phases: vec!["put".into()],
             summaries: vec![],
             scores: vec![],

@@ -23,7 +23,7 @@ impl NetworkNamespace {
     /// missing.
     pub fn new() -> Result<Self> {
         let made = in_a_thread(fordway_sys::new_network_namespace)?;
-        let descriptor = made.map_err(|error| refused("making a network namespace", error))?;
+        let descriptor = made.map_err(|error| refused("creating a network namespace", error))?;
         let namespace = NetworkNamespace(Arc::new(descriptor));
         // IPv6 is switched off, because its router solicitations would be additional packets on the link.
         namespace.set("net/ipv6/conf/default/disable_ipv6", "1").or_else(ignore_missing)?;
@@ -167,7 +167,7 @@ impl MountNamespace {
             std::fs::create_dir(Self::SCRATCH)?;
             Ok(made)
         })?;
-        let descriptor = made.map_err(|error| refused("making a mount namespace", error))?;
+        let descriptor = made.map_err(|error| refused("creating a mount namespace", error))?;
         Ok(MountNamespace(Arc::new(descriptor)))
     }
 
@@ -257,7 +257,7 @@ impl NamespaceProcess {
             .map_err(|error| Error::new(ErrorKind::Io, "starting a thread").caused_by(error))?;
         let child = child
             .recv()
-            .map_err(|_| Error::new(ErrorKind::Internal, "the thread that starts programs is gone"))??;
+            .map_err(|_| Error::new(ErrorKind::Internal, "the thread that starts programs has exited"))??;
         Ok(NamespaceProcess { child, keeper: Some((keeper, thread)) })
     }
 
@@ -321,7 +321,7 @@ fn launch(
     }
     if is_contained {
         fordway_sys::own_process_namespace()
-            .map_err(|error| refused("making a process namespace", error.into()))?;
+            .map_err(|error| refused("creating a process namespace", error.into()))?;
     }
     fordway_sys::end_with_thread(&mut command);
     let program = command.get_program().to_string_lossy().into_owned();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use fordway_measure::{
-    LaneDescription, LaneIo500Score, LanePhaseResult, Machine, RunDocument, RunRecords, SCHEMA,
+    LaneIo500Score, LanePhaseResult, Machine, RowDescription, RunDocument, RunRecords, SCHEMA,
     SCHEMA_VERSION, SpeedRatio, SpeedVerdict, median_interval,
 };
 use fordway_store::{Bucket, Error, ErrorKind, Result};
@@ -250,7 +250,7 @@ impl MeasuredRounds {
 #[derive(Clone, Debug)]
 pub struct LaneResults {
     /// The lane that was measured.
-    pub lane: LaneDescription,
+    pub lane: RowDescription,
     /// The phases of each round.
     pub rounds: Vec<Vec<PhaseResult>>,
 }

@@ -165,7 +165,7 @@ impl ResolvedIorPlan {
         }
         if transfer > 4 << 30 {
             return invalid(format!(
-                "a transfer of {} is held in memory as a whole; use at most 4 GiB",
+                "a transfer of {} is too large, because each transfer is held in memory; use at most 4 GiB",
                 bytes_text(transfer)
             ));
         }
@@ -304,7 +304,7 @@ impl IorFile {
         let is_mine = shape.file_per_process || rank == 0;
         match self.path() {
             Some(path) => fs::create_dir_all(path.parent().unwrap_or(&path)).map_err(|error| {
-                Error::new(ErrorKind::from(&error), format!("making the directory of {}", path.display()))
+                Error::new(ErrorKind::from(&error), format!("creating the directory of {}", path.display()))
                     .caused_by(error)
             }),
             None if self.is_bucket() && is_mine => self.site.make(),

@@ -83,7 +83,8 @@ impl MdtestPlan {
         let bytes = self.file_size.unwrap_or(bytes);
         if bytes > MAX_BYTES {
             let why = format!(
-                "files of {bytes} bytes are held in memory as a whole; use at most {MAX_BYTES}, or ior"
+                "files of {bytes} bytes are too large, because each file is held in memory; use at most {MAX_BYTES} \
+                 bytes, or ior"
             );
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }

@@ -116,7 +116,9 @@ impl MdworkbenchPlan {
             );
         }
         if self.object_size > 1 << 30 {
-            return invalid("objects are held in memory as a whole; use an --object-size of at most 1 GiB");
+            return invalid(
+                "the --object-size is too large, because each object is held in memory; use at most 1 GiB",
+            );
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use fordway_measure::LaneDescription;
+use fordway_measure::RowDescription;
 use fordway_store::{Error, ErrorKind, Key, Result};
 use fordway_sys::read_into_spare;
 use walkdir::WalkDir;
@@ -16,7 +16,7 @@ const LANE: &str = "posix";
 
 /// Plain files in a directory.
 pub struct PosixTarget {
-    lane: LaneDescription,
+    lane: RowDescription,
     dir: PathBuf,
     sync: SyncLevel,
     publish: PublishMethod,
@@ -47,18 +47,18 @@ impl PosixTarget {
     /// and renames it.
     pub fn new(dir: &Path, sync: SyncLevel) -> Result<Self> {
         fs::create_dir(dir).map_err(|error| {
-            Error::new(ErrorKind::from(&error), format!("making the directory {}", dir.display()))
+            Error::new(ErrorKind::from(&error), format!("creating the directory {}", dir.display()))
                 .caused_by(error)
         })?;
         let description =
             "plain open, read, write to a temporary name, rename, unlink by absolute path".into();
-        let lane = LaneDescription { name: LANE.into(), description };
+        let lane = RowDescription { name: LANE.into(), description };
         Ok(PosixTarget { lane, dir: dir.to_owned(), sync, publish: PublishMethod::Rename })
     }
 
     /// Creates a target that stores files in the directory `dir`, which exists or will exist before the first call. A
     /// put creates the file under its final name and waits only for the page cache.
-    pub(crate) fn in_place(lane: LaneDescription, dir: PathBuf) -> Self {
+    pub(crate) fn in_place(lane: RowDescription, dir: PathBuf) -> Self {
         PosixTarget { lane, dir, sync: SyncLevel::Nothing, publish: PublishMethod::InPlace }
     }
 
@@ -118,7 +118,7 @@ impl PosixTarget {
 }
 
 impl MeasuredTarget for PosixTarget {
-    fn lane(&self) -> &LaneDescription {
+    fn lane(&self) -> &RowDescription {
         &self.lane
     }
 

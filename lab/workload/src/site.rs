@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fs, io};
 
-use fordway_measure::LaneDescription;
+use fordway_measure::RowDescription;
 use fordway_store::{Bucket, Error, ErrorKind, Result, Store};
 
 use crate::{MeasuredTarget, PosixTarget, StoreTarget};
@@ -18,7 +18,7 @@ use crate::{MeasuredTarget, PosixTarget, StoreTarget};
 /// A bucket or directory, which need not exist yet. Clones refer to the same bucket or directory.
 #[derive(Clone)]
 pub struct WorkloadLocation {
-    lane: LaneDescription,
+    lane: RowDescription,
     name: Bucket,
     kind: WorkloadLocationKind,
 }
@@ -42,14 +42,14 @@ impl WorkloadLocation {
     pub fn files(parent: &Path, name: Bucket) -> Self {
         let description =
             format!("plain open, pwrite, pread, stat and unlink by absolute path below {}", parent.display());
-        let lane = LaneDescription { name: "posix".into(), description };
+        let lane = RowDescription { name: "posix".into(), description };
         WorkloadLocation { lane, name, kind: WorkloadLocationKind::Files { parent: parent.to_owned() } }
     }
 
     /// Creates a site for the bucket `name` of `store`. `server_pid` is the process whose CPU time counts as the
     /// server's.
     pub fn objects(
-        lane: LaneDescription,
+        lane: RowDescription,
         store: Arc<dyn Store>,
         name: Bucket,
         server_pid: Option<u32>,
@@ -75,7 +75,7 @@ impl WorkloadLocation {
     }
 
     /// Returns the lane of the site.
-    pub fn lane(&self) -> &LaneDescription {
+    pub fn lane(&self) -> &RowDescription {
         &self.lane
     }
 
@@ -102,7 +102,7 @@ impl WorkloadLocation {
                         io::ErrorKind::NotFound => ErrorKind::InvalidArgument,
                         _ => ErrorKind::from(&error),
                     };
-                    let what = format!("making the directory {} in {}", self.name, parent.display());
+                    let what = format!("creating the directory {} in {}", self.name, parent.display());
                     Error::new(kind, what).caused_by(error)
                 }),
         }

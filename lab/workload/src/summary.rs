@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fordway_measure::{
-    BlockRecord, ConfidenceInterval, LaneDescription, LanePhaseResult, LatencyHistogram, LimitingResource,
-    Machine, OperationRecord, RunRecords, SpeedRatio, SpeedVerdict, median, median_interval,
+    BlockRecord, ConfidenceInterval, LanePhaseResult, LatencyHistogram, LimitingResource, Machine,
+    OperationRecord, RowDescription, RunRecords, SpeedRatio, SpeedVerdict, median, median_interval,
 };
 
 use crate::compare::ComparePhase;
@@ -41,7 +41,7 @@ pub struct RunParallelism {
 /// Returns one summary for each phase of a comparison and each lane, sorted by phase. The first lane is the
 /// reference.
 pub fn summarise(
-    lanes: &[LaneDescription],
+    lanes: &[RowDescription],
     records: &RunRecords,
     capacity: RunParallelism,
 ) -> Vec<LanePhaseResult> {
@@ -52,7 +52,7 @@ pub fn summarise(
 
 /// Returns one summary for each lane, for the phase with this index and name.
 pub fn summarise_phase(
-    lanes: &[LaneDescription],
+    lanes: &[RowDescription],
     phase: (u8, &str),
     records: &RunRecords,
     capacity: RunParallelism,
@@ -62,7 +62,7 @@ pub fn summarise_phase(
 }
 
 struct SummaryRow<'r> {
-    lanes: &'r [LaneDescription],
+    lanes: &'r [RowDescription],
     phase: &'r str,
     lane: u8,
     operations: Vec<&'r OperationRecord>,
@@ -72,7 +72,7 @@ struct SummaryRow<'r> {
 
 impl<'r> SummaryRow<'r> {
     fn new(
-        lanes: &'r [LaneDescription],
+        lanes: &'r [RowDescription],
         records: &'r RunRecords,
         (number, phase): (u8, &'r str),
         lane: u8,
@@ -261,7 +261,7 @@ mod tests {
             records.blocks.push(block(1, number, 2_000, client_cpu_ns, server_cpu_ns));
             records.operations.extend([operation(0, number, 1_000), operation(1, number, 2_000)]);
         }
-        let lane = |name: &str| LaneDescription { name: name.into(), description: String::new() };
+        let lane = |name: &str| RowDescription { name: name.into(), description: String::new() };
         let mut rows = summarise(&[lane("a"), lane("b")], &records, CAPACITY);
         rows.retain(|row| row.phase == "get");
         rows
@@ -287,7 +287,7 @@ mod tests {
                 records.blocks.push(BlockRecord { round: *round, operations: *operations, ..block });
             }
         }
-        let lane = |name: &str| LaneDescription { name: name.into(), description: String::new() };
+        let lane = |name: &str| RowDescription { name: name.into(), description: String::new() };
         let phase = (ComparePhase::Get as u8, "get");
         summarise_phase(&[lane("a"), lane("b")], phase, &records, CAPACITY).swap_remove(1).ratio.unwrap()
     }

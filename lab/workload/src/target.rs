@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use fordway_measure::{LaneDescription, SeededRandom};
+use fordway_measure::{RowDescription, SeededRandom};
 use fordway_store::{
     Bucket, ByteRange, DeleteOptions, Error, ErrorKind, GetOptions, Key, ListEntry, ListQuery, PutOptions,
     Result, Store,
@@ -14,7 +14,7 @@ use fordway_store::{
 /// Stores and fetches objects; the speed of these operations is measured. Calls may come from several threads.
 pub trait MeasuredTarget: Send + Sync {
     /// Returns the target's name and description.
-    fn lane(&self) -> &LaneDescription;
+    fn lane(&self) -> &RowDescription;
 
     /// Returns the process whose CPU time counts as the server's, if there is one.
     fn server_pid(&self) -> Option<u32> {
@@ -45,7 +45,7 @@ pub trait MeasuredTarget: Send + Sync {
 
 /// A target on any store, in its own bucket or below a prefix in an existing bucket.
 pub struct StoreTarget {
-    lane: LaneDescription,
+    lane: RowDescription,
     store: Arc<dyn Store>,
     bucket: Bucket,
     /// The prefix of all keys; empty if the target has its own bucket, which is removed at the end.
@@ -56,7 +56,7 @@ pub struct StoreTarget {
 impl StoreTarget {
     /// Creates `bucket` in `store`. [`MeasuredTarget::clean_up`] removes the bucket with its content.
     pub fn new(
-        lane: LaneDescription,
+        lane: RowDescription,
         store: Arc<dyn Store>,
         bucket: Bucket,
         server_pid: Option<u32>,
@@ -66,13 +66,13 @@ impl StoreTarget {
     }
 
     /// Creates a target below `prefix` (which must not be empty) in an existing bucket, which is kept.
-    pub fn below(lane: LaneDescription, store: Arc<dyn Store>, bucket: Bucket, prefix: String) -> Self {
+    pub fn below(lane: RowDescription, store: Arc<dyn Store>, bucket: Bucket, prefix: String) -> Self {
         StoreTarget { lane, store, bucket, prefix, server_pid: None }
     }
 
     /// Creates a target in a bucket that exists or will exist before the first call.
     pub fn within(
-        lane: LaneDescription,
+        lane: RowDescription,
         store: Arc<dyn Store>,
         bucket: Bucket,
         server_pid: Option<u32>,
@@ -103,7 +103,7 @@ impl StoreTarget {
 }
 
 impl MeasuredTarget for StoreTarget {
-    fn lane(&self) -> &LaneDescription {
+    fn lane(&self) -> &RowDescription {
         &self.lane
     }
 
@@ -179,7 +179,7 @@ pub(crate) fn failed(doing: &'static str, lane: &'static str, key: &Key, error: 
 /// A target that sleeps before every operation of the target `within`, and logs how long it actually slept. A correct
 /// measurement reports latencies that are longer by this time.
 pub struct DelayInjectingTarget {
-    lane: LaneDescription,
+    lane: RowDescription,
     within: Box<dyn MeasuredTarget>,
     delay: Duration,
     log: InjectedDelayCounter,
@@ -209,7 +209,7 @@ impl DelayInjectingTarget {
         let name = format!("{}+delay", within.lane().name);
         let description = format!("{}, each call after a sleep of about {delay:?}", within.lane().name);
         DelayInjectingTarget {
-            lane: LaneDescription { name, description },
+            lane: RowDescription { name, description },
             within,
             delay,
             log: InjectedDelayCounter::default(),
@@ -232,7 +232,7 @@ impl DelayInjectingTarget {
 }
 
 impl MeasuredTarget for DelayInjectingTarget {
-    fn lane(&self) -> &LaneDescription {
+    fn lane(&self) -> &RowDescription {
         &self.lane
     }
 

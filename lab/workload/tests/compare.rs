@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use fordway_measure::{LaneDescription, OperationRecord, SpeedVerdict};
+use fordway_measure::{OperationRecord, RowDescription, SpeedVerdict};
 use fordway_store::{Bucket, Error, ErrorKind, Key, MemoryStore, Result};
 use fordway_workload::compare::{ComparePhase, ComparePlan, CompareProgress, ComparisonResults, run};
 use fordway_workload::summary::{RunParallelism, summarise};
@@ -24,8 +24,8 @@ fn tree(files: usize) -> FileTree {
     FileTree { bytes: items.iter().map(|item| item.body.len() as u64).sum(), items, warnings: vec![] }
 }
 
-fn lane(name: &str) -> LaneDescription {
-    LaneDescription { name: name.into(), description: String::new() }
+fn lane(name: &str) -> RowDescription {
+    RowDescription { name: name.into(), description: String::new() }
 }
 
 fn memory(name: &str) -> StoreTarget {
@@ -46,7 +46,7 @@ fn compare(
     run(plan, tree, targets, &AtomicBool::new(false), &mut |_| {})
 }
 
-fn lanes(targets: &[Box<dyn MeasuredTarget>]) -> Vec<LaneDescription> {
+fn lanes(targets: &[Box<dyn MeasuredTarget>]) -> Vec<RowDescription> {
     targets.iter().map(|target| target.lane().clone()).collect()
 }
 
@@ -125,7 +125,7 @@ struct Liar {
 }
 
 impl MeasuredTarget for Liar {
-    fn lane(&self) -> &LaneDescription {
+    fn lane(&self) -> &RowDescription {
         self.within.lane()
     }
     fn put(&self, key: &Key, body: &[u8]) -> Result<()> {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use fordway_measure::{ConfidenceInterval, LaneDescription, RunRecords};
+use fordway_measure::{ConfidenceInterval, RowDescription, RunRecords};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::ledger::{
     LedgerComponent, LedgerCostReport, LedgerPlan, LedgerProgress, NamedComponent, PathDecomposition,
@@ -49,10 +49,10 @@ impl LedgerComponent for Fake {
 }
 
 fn fake(name: &str, clock: &Rc<Cell<u64>>, per_operation_ns: u64, bytes_per_ns: u64) -> NamedComponent {
-    let lane = LaneDescription { name: name.into(), description: String::new() };
+    let row = RowDescription { name: name.into(), description: String::new() };
     let clock = clock.clone();
     let fake = Fake { clock, per_operation_ns, bytes_per_ns, size_bytes: 0, runs: 0, is_broken: false };
-    NamedComponent { lane, component: Box::new(fake) }
+    NamedComponent { row, component: Box::new(fake) }
 }
 
 fn plan() -> LedgerPlan {
@@ -70,7 +70,7 @@ fn account(whole_ns: u64) -> LedgerCostReport {
     let mut components =
         [fake("socket", &clock, 3_000, 1), fake("copy", &clock, 100, 4), whole(&clock, whole_ns)];
     let records = run(&mut components, &clock).unwrap();
-    let names: Vec<String> = components.iter().map(|component| component.lane.name.clone()).collect();
+    let names: Vec<String> = components.iter().map(|component| component.row.name.clone()).collect();
     let path = PathDecomposition::new("path").with("socket").with("copy").with_over("copy", 64 << 10);
     LedgerCostReport::of(&names, &SIZES, &[path], &records, 1).unwrap()
 }
@@ -92,8 +92,8 @@ fn whole(clock: &Rc<Cell<u64>>, more_ns: u64) -> NamedComponent {
     }
     let clock = clock.clone();
     let fake = Fake { clock, per_operation_ns: 0, bytes_per_ns: 1, size_bytes: 0, runs: 0, is_broken: false };
-    let lane = LaneDescription { name: "path".into(), description: String::new() };
-    NamedComponent { lane, component: Box::new(Whole(fake, more_ns)) }
+    let row = RowDescription { name: "path".into(), description: String::new() };
+    NamedComponent { row, component: Box::new(Whole(fake, more_ns)) }
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn what_a_component_has_too_much_is_taken_off() {
     let mut components =
         [fake("path", &clock, 3_000, u64::MAX), fake("both", &clock, 3_100, 4), fake("copy", &clock, 100, 4)];
     let records = run(&mut components, &clock).unwrap();
-    let names: Vec<String> = components.iter().map(|component| component.lane.name.clone()).collect();
+    let names: Vec<String> = components.iter().map(|component| component.row.name.clone()).collect();
     let path = PathDecomposition::new("path").with("both").less("copy");
     let account = LedgerCostReport::of(&names, &SIZES, &[path], &records, 1).unwrap();
     for size in SIZES {
@@ -167,7 +167,7 @@ fn a_ladder_counts_common_work_once() {
     let mut components =
         [fake("path", &clock, 3_100, 4), fake("quic", &clock, 3_100, 4), fake("udp", &clock, 100, 4)];
     let records = run(&mut components, &clock).unwrap();
-    let names: Vec<String> = components.iter().map(|component| component.lane.name.clone()).collect();
+    let names: Vec<String> = components.iter().map(|component| component.row.name.clone()).collect();
     let path = PathDecomposition::new("path").with("udp").with_beyond("quic", "udp");
     let account = LedgerCostReport::of(&names, &SIZES, &[path], &records, 1).unwrap();
     for size in SIZES {
@@ -233,9 +233,9 @@ fn what_goes_wrong_ends_it_and_is_named() {
         runs: 0,
         is_broken: true,
     };
-    let lane = LaneDescription { name: "bad".into(), description: String::new() };
+    let row = RowDescription { name: "bad".into(), description: String::new() };
     let error =
-        run(&mut [NamedComponent { lane, component: Box::new(broken) }], &clock).expect_err("it is broken");
+        run(&mut [NamedComponent { row, component: Box::new(broken) }], &clock).expect_err("it is broken");
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     assert!(error.to_string().contains("the component bad at "), "{error}");
 
@@ -281,10 +281,10 @@ fn a_failure_after_a_request_to_stop_keeps_the_complete_rounds() {
     let measured = |is_asked: bool| {
         let (round, stopped) = (Rc::new(Cell::new(0)), Rc::new(AtomicBool::new(false)));
         let component = Box::new(Gateway { round: round.clone(), stopped: stopped.clone(), is_asked });
-        let lane = LaneDescription { name: "gateway".into(), description: String::new() };
+        let row = RowDescription { name: "gateway".into(), description: String::new() };
         let long = LedgerPlan { duration: Duration::from_secs(1_000), ..plan() };
         let mut progress = |at: LedgerProgress| round.set(at.round);
-        let mut components = [NamedComponent { lane, component }];
+        let mut components = [NamedComponent { row, component }];
         measure(&long, &mut components, &|| clock.get(), &stopped, &mut progress)
     };
     assert_eq!(measured(false).expect_err("nobody asked to stop").kind(), ErrorKind::Unavailable);

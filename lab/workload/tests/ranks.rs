@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use clap::{Args, FromArgMatches};
-use fordway_measure::{LaneDescription, RunClock};
+use fordway_measure::{RowDescription, RunClock};
 use fordway_store::{
     Bucket, DeleteOptions, ErrorKind, GetOptions, Key, ListQuery, MemoryStore, Objects, PutOptions, Result,
 };
@@ -41,7 +41,7 @@ fn name() -> Bucket {
 }
 
 fn objects(store: &Arc<MemoryStore>) -> WorkloadLocation {
-    let lane = LaneDescription { name: "memory".into(), description: String::new() };
+    let lane = RowDescription { name: "memory".into(), description: String::new() };
     WorkloadLocation::objects(lane, store.clone(), name(), None)
 }
 

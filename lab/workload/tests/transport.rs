@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use fordway_measure::{LaneDescription, LanePhaseResult, Machine, RunDocument};
+use fordway_measure::{LanePhaseResult, Machine, RowDescription, RunDocument};
 use fordway_store::Objects as _;
 use fordway_store::{Bucket, ETagPolicy, ErrorKind, MemoryStore, PutOptions};
 use fordway_workload::summary::RunHeader;
@@ -20,8 +20,8 @@ use fordway_workload::transport::{
 
 const SIZES: [u64; 3] = [1, 4096, 3_000_000];
 
-fn lane(name: &str) -> LaneDescription {
-    LaneDescription { name: name.into(), description: String::new() }
+fn lane(name: &str) -> RowDescription {
+    RowDescription { name: name.into(), description: String::new() }
 }
 
 fn pair() -> (TcpStream, TcpStream) {

@@ -169,13 +169,15 @@ struct FileServerWriter {
 
 impl FileServerWriter {
     fn take(&mut self) -> Result<Box<dyn Writer>, Error> {
-        self.inner.take().ok_or_else(|| Error::new(ErrorKind::Internal, "a writer was used after its end"))
+        self.inner
+            .take()
+            .ok_or_else(|| Error::new(ErrorKind::Internal, "the writer was used after commit or abort"))
     }
 }
 
 impl Writer for FileServerWriter {
     fn write(&mut self, data: &[u8]) -> Result<(), Error> {
-        let ended = || Error::new(ErrorKind::Internal, "a writer was used after its end");
+        let ended = || Error::new(ErrorKind::Internal, "the writer was used after commit or abort");
         self.inner.as_mut().ok_or_else(ended)?.write(data)
     }
 

@@ -32,7 +32,7 @@ use crate::{SessionTokenKeys, TlsCertificate, Users, Webhook, connection, s3};
 /// transit, and the response announces the end of the connection. A longer time would not help a client that reads from
 /// its connection only when it sends a request. Such a client notices the end of the connection only with its next
 /// request.
-pub(crate) const LEAVE_TAKING: Duration = Duration::from_secs(1);
+pub(crate) const IDLE_CLOSE_DELAY: Duration = Duration::from_secs(1);
 /// The pause of the accept loop after an error, for example because the process has run out of file descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 
@@ -159,10 +159,10 @@ impl StopReceiver {
         let _ = self.0.wait_for(|stopped| *stopped).await;
     }
 
-    /// Completes [`LEAVE_TAKING`] after the gateway is told to stop.
+    /// Completes [`IDLE_CLOSE_DELAY`] after the gateway is told to stop.
     pub(crate) async fn over_and_left(self) {
         self.over().await;
-        sleep(LEAVE_TAKING).await;
+        sleep(IDLE_CLOSE_DELAY).await;
     }
 }
 
@@ -488,7 +488,7 @@ async fn next_connection(
             // The client closed the connection before it was accepted, so there is no reason to pause.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection; if descriptors ran out, raise `ulimit -n`");
+                tracing::warn!(%error, "cannot accept a connection; if too many files are open, raise `ulimit -n`");
                 tokio::time::sleep(ACCEPT_BACKOFF).await;
             }
         }

@@ -22,7 +22,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::answer::GatewayState;
 use crate::connection::{ClientSocket, WaitDeadline};
-use crate::gateway::{LEAVE_TAKING, StopReceiver};
+use crate::gateway::{IDLE_CLOSE_DELAY, StopReceiver};
 use crate::limits::{BodyTransferLimits, ConnectionLimitState};
 use crate::multiplexed::{ReplyBody, SharedConnectionState};
 use crate::unread_body::ReadToEndBody;
@@ -110,7 +110,7 @@ where
         }
         let is_stopped = !is_ending && stop.as_mut().poll(context).is_ready();
         if is_stopped {
-            idle.shorten(LEAVE_TAKING);
+            idle.shorten(IDLE_CLOSE_DELAY);
         }
         if !is_ending && (is_idle || is_stopped || !account.is_welcome()) {
             is_ending = true;

@@ -21,7 +21,7 @@ use crate::access::{PolicyRequestContext, authorise, unsigned};
 use crate::message::composed;
 use crate::monitor::{OperationCode, RequestTrace, SignedOperation};
 use crate::s3::{S3Failure, beyond_limit, copy_source, look_up};
-use crate::sts::{Session, current_session};
+use crate::sts::{StsSession, current_session};
 use crate::users::User;
 
 /// An access key and its secret.
@@ -99,7 +99,7 @@ struct KnownCaller {
     /// The user whom the kernel identified when the client connected.
     user: Option<Arc<User>>,
     /// The session that the request's security token belongs to.
-    session: Option<Arc<Session>>,
+    session: Option<Arc<StsSession>>,
 }
 
 impl KnownCaller {

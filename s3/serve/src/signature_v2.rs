@@ -6,11 +6,12 @@ use std::time::SystemTime;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use fordway_wire::date;
+use fordway_wire::{date, sigv2};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use http::header::{AUTHORIZATION, CONTENT_TYPE, DATE};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, Request, StatusCode, Uri};
+use percent_encoding::percent_decode_str;
 
 use crate::Users;
 use crate::gate::GateRefusal;
@@ -45,30 +46,6 @@ fn date_of_any_weekday(text: &str) -> Option<SystemTime> {
     let days = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
     days.iter().find_map(|day| date::parse_http(&format!("{day}, {rest}")))
 }
-
-/// The bucket subresources that a version 2 signature covers, in order.
-const SUBRESOURCES: [&str; 20] = [
-    "accelerate",
-    "acl",
-    "analytics",
-    "cors",
-    "delete",
-    "inventory",
-    "lifecycle",
-    "location",
-    "logging",
-    "metrics",
-    "notification",
-    "object-lock",
-    "policy",
-    "replication",
-    "requestPayment",
-    "tagging",
-    "uploads",
-    "versioning",
-    "versions",
-    "website",
-];
 
 /// Appends a slash to the path of a bucket if the signature covers a path with a slash, because boto3 requests
 /// `/bucket` and signs `/bucket/`. The S3 layer verifies a signature only for the path of the request.
@@ -108,12 +85,12 @@ fn string_to_sign<B>(request: &Request<B>) -> String {
         signed.push_str(&format!("{name}:{}\n", values.collect::<Vec<_>>().join(",")));
     }
     signed.push_str(&format!("{}/", request.uri().path()));
-    let asked: Vec<_> = request.uri().query().unwrap_or_default().split('&').collect();
-    let is_asked = |name: &&&str| asked.iter().any(|pair| pair.split('=').next() == Some(**name));
-    let covered: Vec<_> = SUBRESOURCES.iter().filter(is_asked).copied().collect();
-    if !covered.is_empty() {
-        signed.push_str(&format!("?{}", covered.join("&")));
-    }
+    let query = request.uri().query().unwrap_or_default();
+    let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
+    let pairs = query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    let pairs: Vec<_> = pairs.map(|(name, value)| (decoded(name), decoded(value))).collect();
+    let pairs: Vec<_> = pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    signed.push_str(&sigv2::signed_query(&pairs));
     signed
 }
 

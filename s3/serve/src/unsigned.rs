@@ -203,7 +203,7 @@ impl Body for UnchunkedBody {
     }
 }
 
-/// The other end of a connection.
+/// The peer of a connection.
 #[derive(Clone)]
 pub(crate) enum ConnectionPeer {
     /// A remote address, whose requests must be signed.

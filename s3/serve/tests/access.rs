@@ -146,6 +146,8 @@ fn a_version_2_signature_of_a_bucket_may_cover_a_slash() {
             assert_eq!(send(&resource, &target).status, 200, "{resource} for {target}");
         }
     }
+    let missing = send(&format!("/{BUCKET}/?website"), &format!("/{BUCKET}?website"));
+    assert_eq!(missing.error(), (404, "NoSuchWebsiteConfiguration".to_owned()));
     let wrong = (403, "SignatureDoesNotMatch".to_owned());
     for resource in ["/other/", "/", &format!("/{BUCKET}//"), &format!("/{BUCKET}/?acl")] {
         assert_eq!(send(resource, &format!("/{BUCKET}")).error(), wrong, "{resource}");

@@ -4,7 +4,7 @@
 //! written.
 //!
 //! The input is not trusted. A document type declaration is rejected, because it can declare entities that expand
-//! without bound. Names that lead out of a directory are also rejected. Unknown elements are ignored.
+//! without bound. Names that point outside a directory are also rejected. Unknown elements are ignored.
 
 mod read;
 
@@ -71,7 +71,7 @@ pub struct MetalinkUrl {
 
 impl Metalink {
     /// Reads a document: Metalink 4 or 3 if it is XML, otherwise a list of URLs. Errors: `InvalidArgument` if the
-    /// document is neither, is truncated, has a document type, names that lead out of a directory, or impossible
+    /// document is neither, is truncated, has a document type, names that point outside a directory, or impossible
     /// numbers.
     pub fn parse(document: &[u8]) -> Result<Self> {
         if document.len() > DOCUMENT_BYTES_MAX {
@@ -162,7 +162,7 @@ impl MetalinkFile {
     fn check(&self) -> Result<()> {
         let is_hostile = |segment: &str| matches!(segment, ".." | ".") || segment.contains(['\\', '\0']);
         if self.name.starts_with('/') || self.name.split('/').any(is_hostile) {
-            return Err(refused(format!("the name {:?} leads out of its directory", self.name)));
+            return Err(refused(format!("the name {:?} points outside its directory", self.name)));
         }
         let Some(pieces) = &self.pieces else { return Ok(()) };
         let covered = pieces.length_bytes.checked_mul(pieces.hex.len() as u64);
@@ -436,7 +436,7 @@ mod tests {
         for name in ["../x", "a/../../x", "/etc/passwd", "..", "a\\..\\x", "a/./b"] {
             let metalink = Metalink { files: vec![MetalinkFile { name: name.into(), ..Default::default() }] };
             let error = Metalink::parse(metalink.to_xml().as_bytes()).unwrap_err();
-            assert!(error.to_string().contains("leads out of"), "{name}: {error}");
+            assert!(error.to_string().contains("points outside"), "{name}: {error}");
         }
     }
 

@@ -93,7 +93,7 @@ fn begin(path: &[OpenElement], reading: &mut MetalinkReader) -> Result<bool> {
     if path.len() == 1 {
         return match element.name.as_str() {
             "metalink" => Ok(true),
-            other => Err(refused(format!("it is a document of the kind {other:?}"))),
+            other => Err(refused(format!("it is a document of type {other:?}"))),
         };
     }
     match element.name.as_str() {
@@ -273,7 +273,7 @@ mod tests {
             (&length, "pieces are empty"),
             (&hash, "is not a sha-1"),
             ("<metalink>&nope;</metalink>", "declares an entity"),
-            ("<html><body/></html>", "of the kind \"html\""),
+            ("<html><body/></html>", "of type \"html\""),
             ("<metalink><file name=\"a\">", "is truncated"),
         ] {
             let error = document(text).unwrap_err().to_string();

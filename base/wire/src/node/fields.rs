@@ -79,7 +79,7 @@ impl<'a> MessageCursor<'a> {
     /// Returns the next text, without copying it.
     pub fn text(&mut self) -> Result<&'a str> {
         let len = u32::take(self)? as usize;
-        std::str::from_utf8(self.bytes(len)?).map_err(|_| malformed("a text is not UTF-8"))
+        std::str::from_utf8(self.bytes(len)?).map_err(|_| malformed("a string is not UTF-8"))
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N]> {

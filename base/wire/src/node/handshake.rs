@@ -77,7 +77,7 @@ impl NodeGatewayHello {
 fn after_magic(bytes: &[u8]) -> Result<(u16, u8)> {
     let mut input = MessageCursor::new(bytes);
     if input.bytes(4)? != MAGIC {
-        let why = "the other side does not use the protocol of the node lane";
+        let why = "the peer does not use the protocol of the node lane";
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     let version = u16::take(&mut input)?;

@@ -49,7 +49,7 @@ pub(crate) fn for_each_element(
 ) -> Result<()> {
     let root = root(document)?;
     if !root.starts_with(kind) {
-        return Err(bad(format!("the document is of the kind {root}, not {kind}...")));
+        return Err(bad(format!("the document is of type {root}, not {kind}...")));
     }
     let mut reader = Reader::from_str(as_text(document)?);
     let (mut path, mut text, mut elements) = (String::new(), String::new(), 0_usize);

@@ -164,8 +164,8 @@ pub struct PerformanceMarkerParser {
 }
 
 impl PerformanceMarkerParser {
-    /// Parses the next piece; returns whether a marker ended in it. Errors: `BadResponse` if a line is too long or
-    /// there are too many stripes.
+    /// Parses the next chunk of the report. Returns whether the chunk completed a performance marker. Errors:
+    /// `BadResponse` if a line is too long or there are too many stripes.
     pub fn push(&mut self, piece: &[u8]) -> Result<bool> {
         let mut has_marker = false;
         for part in piece.split_inclusive(|byte| *byte == b'\n') {

@@ -48,7 +48,7 @@ pub(crate) struct ProbeArgs {
     /// Directory on the disk to measure; the command writes and reads 256 MiB there [default: no disk is measured]
     #[arg(long, value_name = "DIR")]
     pub(crate) disk: Option<PathBuf>,
-    /// Server at the other end of the network to measure: with HOST:PORT, the command measures the round-trip time, and
+    /// Peer server for measuring the network: with HOST:PORT, the command measures the round-trip time, and
     /// with http://HOST[:PORT]/PATH, also the bandwidth [default: the loopback interface]
     #[arg(long, value_name = "PEER")]
     pub(crate) peer: Option<String>,

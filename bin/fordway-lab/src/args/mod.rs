@@ -196,8 +196,8 @@ pub(crate) struct LedgerArgs {
     #[arg(long = "path", value_enum, value_name = "PATH", value_delimiter = ',')]
     pub(crate) paths: Vec<LedgerPathArg>,
     /// Also break down an HTTP GET over the network of a set-up: bare, vxlan, tunnel, or the path of a set-up file.
-    /// With NAME+container, the gateway runs in a container at the far end of that network; with container, it runs in
-    /// a container in this machine's network. All set-ups need root
+    /// With NAME+container, the gateway runs in a container in the second network of that set-up; with container, it
+    /// runs in a container in this machine's network. All set-ups need root
     #[arg(long, value_name = "NAME|FILE", value_delimiter = ',')]
     pub(crate) setup: Vec<String>,
     /// Content sizes to print; other sizes are measured for the fits but not printed [default: 4KiB and 1MiB]

@@ -186,7 +186,7 @@ pub(crate) struct TunnelArgs {
     /// Address and UDP port of this end
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) listen: String,
-    /// Address and UDP port of the other end
+    /// Address and UDP port of the peer
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) peer: String,
 }

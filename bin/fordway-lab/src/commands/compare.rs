@@ -11,7 +11,7 @@ use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_http::HttpVersion;
 use fordway_machine::MachineWatch;
 use fordway_measure::{
-    LaneDescription, LanePhaseResult, Machine, RunDocument, SCHEMA, SCHEMA_VERSION, bytes_text, table,
+    LanePhaseResult, Machine, RowDescription, RunDocument, SCHEMA, SCHEMA_VERSION, bytes_text, table,
 };
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Result};
@@ -168,7 +168,7 @@ fn describe(
     tree: &FileTree,
     outcome: &ComparisonResults,
     machine: Machine,
-    lanes: Vec<LaneDescription>,
+    lanes: Vec<RowDescription>,
     started: (jiff::Timestamp, Instant),
 ) -> RunDocument {
     let capacity = RunParallelism { threads: plan.threads, cpus: machine.cpus };
@@ -357,7 +357,7 @@ impl ComparedLanes {
             }
         }
         let root = place.join("s3");
-        std::fs::create_dir(&root).map_err(|error| file_error("making", root.display(), error))?;
+        std::fs::create_dir(&root).map_err(|error| file_error("creating", root.display(), error))?;
         for (at, lane) in asked.iter().enumerate() {
             let target = self.target(*lane, &lane_name(*lane), args, place, &root)?;
             // The rows of Fordway's own lanes come before the rows of services, although services were opened first.
@@ -399,21 +399,28 @@ impl ComparedLanes {
                 );
                 Ok(Box::new(StoreTarget::new(lane, gateway.client()?, bucket, Some(gateway.pid()))?))
             }
-            _ => {
-                let gateway = self.gateway(lane, args, root)?;
-                let protocol = match lane {
-                    LaneArg::Https => "HTTP/1.1 and TLS",
-                    LaneArg::Http2 => "HTTP/2",
-                    #[cfg(feature = "http3")]
-                    LaneArg::Http3 => "HTTP/3",
-                    _ => "HTTP/1.1",
-                };
-                let description =
-                    format!("S3 REST over {protocol} on loopback to a gateway process on the same directory");
-                let lane = described(lane, &description);
-                Ok(Box::new(StoreTarget::new(lane, gateway.client()?, bucket, Some(gateway.pid()))?))
-            }
+            LaneArg::Http => self.rest_target(lane, "HTTP/1.1", bucket, args, root),
+            LaneArg::Https => self.rest_target(lane, "HTTP/1.1 and TLS", bucket, args, root),
+            LaneArg::Http2 => self.rest_target(lane, "HTTP/2", bucket, args, root),
+            #[cfg(feature = "http3")]
+            LaneArg::Http3 => self.rest_target(lane, "HTTP/3", bucket, args, root),
         }
+    }
+
+    /// Returns a target that sends S3 requests over `protocol` to the gateway of `lane`.
+    fn rest_target(
+        &mut self,
+        lane: LaneArg,
+        protocol: &str,
+        bucket: Bucket,
+        args: &CompareArgs,
+        root: &Path,
+    ) -> Result<Box<dyn MeasuredTarget>> {
+        let gateway = self.gateway(lane, args, root)?;
+        let description =
+            format!("S3 REST over {protocol} on loopback to a gateway process on the same directory");
+        let lane = described(lane, &description);
+        Ok(Box::new(StoreTarget::new(lane, gateway.client()?, bucket, Some(gateway.pid()))?))
     }
 
     /// Returns the gateway of `lane`, which is started on first use.
@@ -424,14 +431,17 @@ impl ComparedLanes {
             None => {
                 let (etag, durability) = (args.etag.into(), args.durability.into());
                 let gateway = match lane {
+                    LaneArg::Posix | LaneArg::Embedded => {
+                        return Err(Error::new(ErrorKind::Internal, "this lane needs no gateway"));
+                    }
                     LaneArg::Node => GatewayProcess::start_node(root, etag, durability)?,
+                    LaneArg::Http => GatewayProcess::start(root, etag, durability)?,
                     LaneArg::Https => GatewayProcess::start_tls(root, etag, durability)?,
                     LaneArg::Http2 => {
                         GatewayProcess::start(root, etag, durability)?.asked_in(HttpVersion::Http2)
                     }
                     #[cfg(feature = "http3")]
                     LaneArg::Http3 => GatewayProcess::start_http3(root, etag, durability)?,
-                    _ => GatewayProcess::start(root, etag, durability)?,
                 };
                 self.gateways.push((lane, gateway));
                 self.gateways.len() - 1
@@ -444,7 +454,7 @@ impl ComparedLanes {
         &self.targets
     }
 
-    fn descriptions(&self) -> Vec<LaneDescription> {
+    fn descriptions(&self) -> Vec<RowDescription> {
         self.targets.iter().map(|target| target.lane().clone()).collect()
     }
 
@@ -475,8 +485,8 @@ fn lane_name(lane: LaneArg) -> String {
     lane.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-fn described(lane: LaneArg, description: &str) -> LaneDescription {
-    LaneDescription { name: lane_name(lane), description: description.to_owned() }
+fn described(lane: LaneArg, description: &str) -> RowDescription {
+    RowDescription { name: lane_name(lane), description: description.to_owned() }
 }
 
 /// Creates a temporary directory in `root`. If there is no `root`, uses the first writable directory on the file system

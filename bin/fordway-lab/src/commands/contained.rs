@@ -41,7 +41,7 @@ impl ContainedProgram {
         variables: &[(String, String)],
     ) -> Result<Self> {
         let (output, stdout) =
-            std::io::pipe().map_err(|error| file_error("making", "a pipe for a container", error))?;
+            std::io::pipe().map_err(|error| file_error("creating", "a pipe for a container", error))?;
         let network = place.far.map(|far| &far.network);
         let asked = ContainerCommand { name: "ledger", words, variables, network };
         let process = place.containers.start(&asked, stdout.into(), Stdio::inherit())?;

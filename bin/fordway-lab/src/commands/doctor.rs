@@ -7,8 +7,8 @@ use std::path::Path;
 
 use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_machine::doctor::{
-    DoctorFinding, DoctorVerdict, JobScheduler, JobSize, ProcessorNoise, RICHTERS_POINTS, SystemTree,
-    examine, examine_mounts, processors, share_caches, verdict_on,
+    DoctorFinding, DoctorVerdict, JobScheduler, JobSize, RICHTERS_POINTS, SystemNoise, SystemTree, examine,
+    examine_mounts, processors, share_caches, verdict_on,
 };
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{MountGuaranteeVerdict, MountProperties};
@@ -90,7 +90,7 @@ fn tree(args: &DoctorArgs) -> Result<SystemTree> {
     std::fs::read_dir(root).map_err(|error| file_error("opening the copy", root.display(), error))?;
     let tree = SystemTree::at(root);
     let Some(copy) = &args.save else { return Ok(tree) };
-    std::fs::create_dir_all(copy).map_err(|error| file_error("making", copy.display(), error))?;
+    std::fs::create_dir_all(copy).map_err(|error| file_error("creating", copy.display(), error))?;
     Ok(tree.copying_to(copy))
 }
 
@@ -99,11 +99,11 @@ fn measure(tree: &SystemTree, args: &DoctorArgs, context: &CommandContext) -> Re
     let processors = processors(tree).unwrap_or_default();
     context.output.start_steps();
     context.output.steps(0, 2, "measuring noise");
-    let noise = ProcessorNoise::listen(&processors, args.listen, context.interrupt.flag());
+    let noise = SystemNoise::listen(&processors, args.listen, context.interrupt.flag());
     context.output.steps(1, 2, "round trips between two MPI ranks");
     let ranks = context.interrupt.check().map(|()| round_trip());
     context.output.end_progress();
-    Ok(vec![noise.as_ref().map_or_else(ProcessorNoise::unheard, ProcessorNoise::finding), ranks?])
+    Ok(vec![noise.as_ref().map_or_else(SystemNoise::unheard, SystemNoise::finding), ranks?])
 }
 
 fn round_trip() -> DoctorFinding {

@@ -60,8 +60,7 @@ impl LoopbackCertificate {
         let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()])
             .map_err(|error| Error::new(ErrorKind::Internal, "creating a certificate").caused_by(error))?;
         let dir = ScratchDirectory::new("certificate", &std::env::temp_dir());
-        let dir =
-            dir.map_err(|error| file_error("making", "creating a directory for a certificate", error))?;
+        let dir = dir.map_err(|error| file_error("creating", "a directory for a certificate", error))?;
         let certificate = LoopbackCertificate(dir);
         for (path, text) in [
             (certificate.path(), made.cert.pem()),
@@ -184,7 +183,7 @@ impl GatewayProcess {
     /// Serves `root` in the protocol of the node lane, on a socket in a new directory.
     pub(super) fn start_node(root: &Path, etag: ETagPolicy, durability: Durability) -> Result<Self> {
         let dir = ScratchDirectory::new("node", &std::env::temp_dir());
-        let dir = dir.map_err(|error| file_error("making", "creating a directory for a socket", error))?;
+        let dir = dir.map_err(|error| file_error("creating", "a directory for a socket", error))?;
         let socket = dir.path().join("node.sock");
         check_socket_path(&socket)?;
         let mut command = command("node", root, etag, durability)?;

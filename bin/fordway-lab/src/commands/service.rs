@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fordway_client::s3::{S3Config, S3Store};
 use fordway_command::CommandContext;
-use fordway_measure::LaneDescription;
+use fordway_measure::RowDescription;
 use fordway_store::{Bucket, Error, ErrorKind, Key, Result, Store};
 use fordway_workload::{MeasuredTarget, StoreTarget};
 
@@ -87,13 +87,13 @@ impl ServiceStorePair {
     }
 }
 
-fn lane(target: &TargetArg) -> LaneDescription {
+fn lane(target: &TargetArg) -> RowDescription {
     let place = match &target.bucket {
         None => "in its own bucket".to_owned(),
         Some(_) => "below its own prefix".to_owned(),
     };
     let description = format!("the service at {}, not started by this run, {place}", target.url);
-    LaneDescription { name: target.name.clone(), description }
+    RowDescription { name: target.name.clone(), description }
 }
 
 /// Returns the error for a service that cannot be measured, with advice.
@@ -106,7 +106,8 @@ fn refusal(target: &TargetArg, error: &Error) -> Error {
         (K::Unavailable | K::Timeout, _) => ("does not respond".to_owned(), "start it, or correct the URL"),
         (K::AccessDenied | K::InvalidAccessKeyId | K::SignatureDoesNotMatch, None) => (
             "rejects these keys, or does not allow them to create a bucket".to_owned(),
-            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to keys of this server, or give a bucket in the URL",
+            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to keys of this server, or add an existing bucket to the \
+             URL",
         ),
         (K::AccessDenied | K::InvalidAccessKeyId | K::SignatureDoesNotMatch, Some(_)) => (
             "rejects these keys".to_owned(),

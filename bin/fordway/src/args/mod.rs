@@ -137,7 +137,7 @@ pub enum BuiltinCommand {
     Sync(SyncArgs),
     /// Show, replace or remove an object's tags
     Tag(TagArgs),
-    /// Show or change whether a bucket keeps versions
+    /// Show or change a bucket's versioning
     Versioning(VersioningArgs),
     /// Explain what a bucket's rules permit
     Policy(PolicyArgs),

@@ -205,7 +205,7 @@ pub struct EventArgs {
     /// may then use http
     #[arg(long = "webhook-private", value_name = "NAME", requires = "webhooks")]
     pub private: Vec<String>,
-    /// Drop events that were not delivered for this long
+    /// Drop events that have remained undelivered for longer than this
     #[arg(long, value_name = "TIME", default_value = "7d", requires = "webhooks", value_parser = parse_period)]
     pub event_age: Duration,
 }
@@ -412,7 +412,7 @@ pub struct GcArgs {
     /// Remove multipart uploads that have received no data for this long
     #[arg(long, value_name = "TIME", default_value = "7d", value_parser = parse_duration)]
     pub uploads_older_than: Duration,
-    /// Remove events that were not delivered to a webhook for this long
+    /// Remove events that have remained undelivered for longer than this
     #[arg(long, value_name = "TIME", default_value = "30d", value_parser = parse_duration)]
     pub events_older_than: Duration,
     /// Show what would be removed, without removing it
@@ -466,7 +466,7 @@ fn parse_period(text: &str) -> Result<Duration, String> {
 The command compares the files on disk with their stored metadata. Without --migrate, the command changes nothing. \
 Each finding is one line: severity, kind, path, and the recommended action. With --read, the command also reads the \
 content of objects that have an MD5 or a checksum, and compares the content with these values. The command does not \
-read objects that have neither an MD5 nor a checksum, because ETags of the kind `fast` do not depend on the \
+read objects that have neither an MD5 nor a checksum, because ETags of type `fast` do not depend on the \
 content. The exit code is 8 if anything is corrupt, 1 if something could not be read, and otherwise 0, even if \
 there are notes.")]
 pub struct FsckArgs {

@@ -419,7 +419,7 @@ fn is_shared(
     is_shared
 }
 
-/// The links to directories at a local destination. Files that such a link leads to may belong to another directory
+/// The links to directories at a local destination. Files that such a link points to may belong to another directory
 /// tree, so `sync --delete` does not remove them.
 struct DestinationLinks {
     /// The destination; `None` if it is not a local directory.
@@ -437,7 +437,7 @@ impl DestinationLinks {
         DestinationLinks { root, last: None }
     }
 
-    /// Returns whether a link to a directory leads to the item. Prints a note about each such link.
+    /// Returns whether a link to a directory points to the item. Prints a note about each such link.
     fn lead_to(&mut self, item: &SyncItem, context: &CommandContext) -> bool {
         let Some(root) = &self.root else { return false };
         let parents = item.relative.match_indices('/').map(|(slash, _)| root.join(&item.relative[..slash]));
@@ -503,7 +503,7 @@ fn destination_items<'c>(
 fn make_destination(to: &StorageAddress) -> Result<()> {
     match to {
         StorageAddress::Local(path) => {
-            std::fs::create_dir_all(path).map_err(|error| file_error("making", path.display(), error))
+            std::fs::create_dir_all(path).map_err(|error| file_error("creating", path.display(), error))
         }
         _ => Ok(()),
     }

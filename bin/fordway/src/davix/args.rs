@@ -261,7 +261,7 @@ pub(super) struct DavixRequestArgs {
   davix-rm davs://host.example/data/run.root"
 )]
 pub(super) struct DavixRmArgs {
-    /// Remove everything below the URL, with this many concurrent requests
+    /// Remove recursively, with N concurrent requests
     #[arg(short = 'r', value_name = "N")]
     pub(super) recursive: Option<u16>,
     /// Accepted, without effect
@@ -342,7 +342,7 @@ pub(super) struct DavixCpArgs {
 The exit code is 0 if the server responded, even with an error status. The command prints the error status to standard \
 error. The exit code is 255 for the statuses 401 and 403."
 )]
-pub(super) struct DavixHttpArgs {
+pub(super) struct DavixHttpCommandArgs {
     #[command(flatten)]
     pub(super) request: DavixRequestArgs,
     /// http(s):// or dav(s):// URL
@@ -366,6 +366,6 @@ mod tests {
         DavixMkdirArgs::command().debug_assert();
         DavixMvArgs::command().debug_assert();
         DavixCpArgs::command().debug_assert();
-        DavixHttpArgs::command().debug_assert();
+        DavixHttpCommandArgs::command().debug_assert();
     }
 }

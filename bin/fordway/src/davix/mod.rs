@@ -26,7 +26,7 @@ use fordway_store::{Error, ErrorKind, Result};
 
 use self::address::DavixAddress;
 use self::args::{
-    DavixCpArgs, DavixGetArgs, DavixHttpArgs, DavixLsArgs, DavixMkdirArgs, DavixMvArgs, DavixOptions,
+    DavixCpArgs, DavixGetArgs, DavixHttpCommandArgs, DavixLsArgs, DavixMkdirArgs, DavixMvArgs, DavixOptions,
     DavixPutArgs, DavixRmArgs,
 };
 use crate::args::GlobalArgs;
@@ -110,7 +110,7 @@ pub fn run(tool: DavixTool, words: Vec<OsString>) -> ExitCode {
         DavixTool::Mkdir => run_line::<DavixMkdirArgs>(tool, words),
         DavixTool::Mv => run_line::<DavixMvArgs>(tool, words),
         DavixTool::Cp => run_line::<DavixCpArgs>(tool, words),
-        DavixTool::Http => run_line::<DavixHttpArgs>(tool, words),
+        DavixTool::Http => run_line::<DavixHttpCommandArgs>(tool, words),
     }
 }
 

@@ -12,7 +12,7 @@ use fordway_store::{Error, ErrorKind, Result};
 
 use super::address::DavixAddress;
 use super::args::{
-    DavixCopyMode, DavixCpArgs, DavixGetArgs, DavixHttpArgs, DavixLsArgs, DavixMkdirArgs, DavixMvArgs,
+    DavixCopyMode, DavixCpArgs, DavixGetArgs, DavixHttpCommandArgs, DavixLsArgs, DavixMkdirArgs, DavixMvArgs,
     DavixOptions, DavixPutArgs, DavixRmArgs,
 };
 use super::{DavixToolCommand, connection, listing};
@@ -278,7 +278,7 @@ const METHODS: [&str; 18] = [
     "ACL",
 ];
 
-impl DavixToolCommand for DavixHttpArgs {
+impl DavixToolCommand for DavixHttpCommandArgs {
     fn options(&self) -> &DavixOptions {
         &self.options
     }

@@ -9,7 +9,7 @@
 //! - `receive` continues a download whose connection broke;
 //! - `special` opens destinations that are not regular files;
 //! - `moved` removes the source of a move;
-//! - `postponed` removes sources of a move that links lead to, at the end;
+//! - `postponed` removes sources of a move that links point to, at the end;
 //! - `run` (below) connects these modules with a bounded queue, counts results, and chooses the exit code.
 
 mod access;

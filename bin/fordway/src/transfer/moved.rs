@@ -26,7 +26,7 @@ pub(super) enum CopiedSource {
     NotRemovable,
 }
 
-/// The state of a local path, and the state of the file that the path leads to. The two states differ if the path is a
+/// The state of a local path, and the state of the file that the path points to. The two states differ if the path is a
 /// symbolic link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LocalSourceStamps {
@@ -75,7 +75,7 @@ impl LocalSourceStamps {
         Ok(LocalSourceStamps::new(&link, &file))
     }
 
-    /// Removes the path if it still leads to the copied file. Errors: `ConditionalConflict`, `Io`.
+    /// Removes the path if it still points to the copied file. Errors: `ConditionalConflict`, `Io`.
     pub(crate) fn remove(&self, path: &Path) -> Result<()> {
         let failed = |error| file_error("reading", path.display(), error);
         let link = path.symlink_metadata().map_err(failed)?;

@@ -380,7 +380,7 @@ fn find_files(
         return Err(Error::new(ErrorKind::InvalidArgument, format!("{} is not a directory", root.display())));
     }
     let refuses_links = filters.refuses_linked_directories();
-    // `link/` is the directory that the link leads to, and not the link.
+    // `link/` is the directory that the link points to, and not the link.
     if refuses_links && root.is_symlink() {
         return Err(linked_source(root));
     }
@@ -484,7 +484,7 @@ fn linked_directory(link: &Path, root: &Path) -> Error {
 struct DirectoryKeySorter {
     /// The directory that is being sorted.
     parent: PathBuf,
-    /// Whether each link in that directory leads to a directory. The results are remembered, because a sort needs the
+    /// Whether each link in that directory points to a directory. The results are remembered, because a sort needs the
     /// same result for each comparison of an entry.
     links: HashMap<OsString, bool>,
 }
@@ -498,7 +498,7 @@ impl DirectoryKeySorter {
         name
     }
 
-    /// Returns whether a link leads to a directory. Entries are sorted before the walk follows links, so this function
+    /// Returns whether a link points to a directory. Entries are sorted before the walk follows links, so this function
     /// follows the link itself.
     fn is_link_to_directory(&mut self, entry: &DirEntry) -> bool {
         let parent = entry.path().parent().unwrap_or(Path::new(""));

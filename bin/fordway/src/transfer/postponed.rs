@@ -1,4 +1,4 @@
-//! Removals that a move postpones to its end: a link in the source may lead to a file that the same command moves. The
+//! Removals that a move postpones to its end: a link in the source may point to a file that the same command moves. The
 //! file must exist until the link has been copied, because the copy of a link has the content of the file.
 
 use std::collections::{HashMap, HashSet};
@@ -19,7 +19,7 @@ const LINKS_MAX: usize = 40;
 /// A link in the source of a move.
 struct SourceLink {
     path: PathBuf,
-    /// The file that the link leads to, and the other links on the way to it.
+    /// The file that the link points to, and the other links on the way to it.
     led_to: Vec<FileId>,
 }
 
@@ -59,7 +59,7 @@ impl PostponedRemovals {
         Ok(())
     }
 
-    /// Removes the sources that wait, unless a link that was not moved still leads to them. Returns the failures.
+    /// Removes the sources that wait, unless a link that was not moved still points to them. Returns the failures.
     pub(crate) fn finish(&self) -> Vec<Error> {
         let mut waiting = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
         let mut failures = Vec::new();
@@ -124,8 +124,8 @@ fn links_in(source: &Path, filters: &FilterRules, interrupt: &InterruptFlag) -> 
 /// Returns the error for a source that was copied, and that a link needs.
 fn needed_by(path: &Path, link: &Path) -> Error {
     let why = format!(
-        "{} was copied but not removed, because the link {}, which was not moved, leads to it; move or remove the link, \
-         then remove the file",
+        "{} was copied but not removed, because the link {}, which was not moved, points to it; move or remove the \
+         link, then remove the file",
         path.display(),
         link.display()
     );

@@ -18,12 +18,12 @@ pub(crate) fn open_special(path: &Path) -> Option<io::Result<File>> {
     is_special.then(|| OpenOptions::new().write(true).open(path))
 }
 
-/// Returns whether `path` leads to an open file of a process, which a rename must not replace.
+/// Returns whether `path` points to an open file of a process, which a rename must not replace.
 pub(crate) fn is_open_file(path: &Path) -> bool {
     descriptor(path).is_some()
 }
 
-/// If the path leads to an open file of a process, returns its path below `/proc`.
+/// If the path points to an open file of a process, returns its path below `/proc`.
 fn descriptor(path: &Path) -> Option<PathBuf> {
     let mut path = path.to_owned();
     for _ in 0..MAX_LINKS {

@@ -67,7 +67,7 @@ fn links_can_be_skipped() {
     symlink("..", rig.path("t/d/loop")).unwrap();
     symlink("t", rig.path("root")).unwrap();
     let skips = "--no-follow-symlinks";
-    // A link that the user names as the source is followed even with `--no-follow-symlinks`, if it leads to a
+    // A link that the user names as the source is followed even with `--no-follow-symlinks`, if it points to a
     // directory.
     rig.run(&["cp", "-r", "DIR/root", "s3://bkt/c", skips]).ok();
     rig.run(&["sync", "DIR/t", "s3://bkt/s", "--follow-symlinks", skips]).ok();
@@ -120,7 +120,7 @@ fn sync_removes_nothing_below_a_linked_directory() {
     assert!(!rig.path("d/gone").exists());
 }
 
-/// A link to a directory may lead out of the source. `mv` must not remove the files that it leads to.
+/// A link to a directory may point outside the source. `mv` must not remove the files that it points to.
 #[test]
 fn mv_removes_nothing_behind_a_linked_directory() {
     let rig = Rig::new();
@@ -163,7 +163,7 @@ fn mv_removes_nothing_behind_a_linked_directory() {
     assert!(rig.path("t/link").is_symlink() && !rig.path("outside/precious").exists());
 }
 
-/// A link may lead to a file of the same tree, also through another link. The file is removed when all links have been
+/// A link may point to a file of the same tree, also through another link. The file is removed when all links have been
 /// copied.
 #[test]
 fn mv_copies_links_to_files_of_the_same_tree() {
@@ -186,7 +186,7 @@ fn mv_copies_links_to_files_of_the_same_tree() {
     }
 }
 
-/// If a link is not moved, the file that it leads to is kept. Links that the user excludes keep no file.
+/// If a link is not moved, the file that it points to is kept. Links that the user excludes keep no file.
 #[test]
 fn mv_keeps_the_file_of_a_link_that_is_not_moved() {
     let rig = Rig::new();

@@ -171,7 +171,7 @@ fn an_interrupted_copy_goes_on_where_it_ended() {
     assert_eq!(last.header("if-range"), Some("\"version-0\""));
 }
 
-/// Whoever may write to the directory can put a link in the place of the part file.
+/// Any user who may write to the directory can put a link in the place of the part file.
 #[test]
 fn a_copy_is_not_continued_in_the_file_of_somebody_else() {
     let (rig, server) = interrupted_copy();

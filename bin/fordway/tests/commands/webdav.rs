@@ -259,7 +259,7 @@ fn a_move_removes_no_collection_and_replaces_no_device() {
     rig.write("target", "old");
     std::os::unix::fs::symlink("target", rig.path("link")).unwrap();
     rig.run(&["mv", &file, "DIR/link"]).ok();
-    assert!(rig.path("link").is_symlink(), "the file that the link leads to is replaced");
+    assert!(rig.path("link").is_symlink(), "the file that the link points to is replaced");
     assert_eq!(std::fs::read(rig.path("target")).unwrap(), b"1");
     rig.run(&["stat", &file]).ended(CommandExit::NotFound);
 }
@@ -371,7 +371,7 @@ fn a_copy_whose_source_cannot_be_read_leaves_the_destination() {
     let (code, _, told) = fordway(&authority, &["cp", missing.to_str().unwrap(), &there]);
     assert_eq!(code, 3, "{told}");
     assert!(!told.contains("tries"), "{told}");
-    // The server does not notice that these addresses lead to one file.
+    // The server does not notice that these addresses point to one file.
     for other in [there.replace("/f", "/%66"), there.replace("/f", "//f")] {
         for command in ["cp", "mv"] {
             let (code, _, told) = fordway(&authority, &[command, &there, &other]);

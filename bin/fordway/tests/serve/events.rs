@@ -313,7 +313,7 @@ fn some_refused_events_delay_the_others_only_a_little() {
     wait_for(|| waiting(dir.path(), "bucket") == 6);
 }
 
-/// Whoever may write to a bucket may fill its journal with entries that are not records.
+/// Any user who may write to a bucket may fill its journal with entries that are not records.
 #[test]
 fn entries_that_are_not_records_hide_no_events() {
     let (dir, receiver) = (place(), Receiver::new());

@@ -125,7 +125,7 @@ fn a_root_that_goes_away_is_answered_with_503_and_logged() {
     std::fs::rename(&away, &root).unwrap();
     wait_for(|| store.get(&bucket(), &key, &GetOptions::default()).is_ok());
     let log = gateway.stop_well();
-    assert!(log.contains("is gone; requests are answered with 503 until it is back"), "{log}");
+    assert!(log.contains("is missing; requests are answered with 503 until it is back"), "{log}");
     assert!(log.contains("is now a different directory"), "{log}");
 }
 

@@ -87,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         default=5,
         metavar="PERCENT",
-        help="ignore smaller changes of times (default: 5)",
+        help="ignore changes smaller than this percentage (default: 5)",
     )
     parser.add_argument(
         "--different-work",

@@ -130,8 +130,8 @@ def compare(before: Path, after: Path, least: float, *, different_work: bool = F
     work = list(_work(*infos))
     if work and not different_work:
         raise DiffError(
-            f"the runs did different work ({'; '.join(work)}), so a change of times is no change of speed; "
-            "measure the same work twice, or give --different-work"
+            f"the runs did different work ({'; '.join(work)}), so different times do not mean a "
+            "different speed; measure the same work twice, or give --different-work"
         )
     times = [round_times(path, info) for path, info in zip((before, after), infos, strict=True)]
     common = [cell for cell in times[0] if cell in times[1]]

@@ -27,7 +27,7 @@ def is_a_directory(path: str, why: str = "") -> IsADirectoryError:
     return IsADirectoryError(errno.EISDIR, why or os.strerror(errno.EISDIR), path)
 
 
-class ObjectReader(AbstractBufferedFile):
+class FsspecObjectFile(AbstractBufferedFile):
     """A readable, seekable object that uses fsspec's caches. All reads return the version that existed at
     `open`.
 
@@ -62,9 +62,9 @@ class ObjectReader(AbstractBufferedFile):
 
 def _reopened(
     fs: ObjectFileSystem, path: str, details: dict[str, Any], options: dict[str, Any], position: int
-) -> ObjectReader:
+) -> FsspecObjectFile:
     """Returns the file that pickle restores."""
-    file = ObjectReader(fs, path, details, **options)
+    file = FsspecObjectFile(fs, path, details, **options)
     file.seek(position)
     return file
 
@@ -254,7 +254,7 @@ class NewObject(io.BufferedIOBase):
             self.discard()
 
 
-class CompressedObject(io.BufferedIOBase):
+class CompressingObjectWriter(io.BufferedIOBase):
     """An object being written through a compressor. Closing this file also closes the object, because
     fsspec's compressors do not close it.
     """

@@ -29,7 +29,13 @@ from fordway.errors import (
 )
 from fordway.fsspec.copying import check_no_move_into_itself, planned_pairs
 from fordway.fsspec.coroutines import Coroutines
-from fordway.fsspec.files import COPY_BYTES, CompressedObject, NewObject, ObjectReader, is_a_directory
+from fordway.fsspec.files import (
+    COPY_BYTES,
+    CompressingObjectWriter,
+    FsspecObjectFile,
+    NewObject,
+    is_a_directory,
+)
 from fordway.fsspec.local import opened_target
 from fordway.fsspec.slices import one_each, within
 
@@ -534,7 +540,7 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
             raise UnsupportedError("a zip file cannot be appended to", "NotImplemented", path)
         file = super().open(path, mode, block_size, cache_options, **options)
         try:
-            return CompressedObject(file, compr[compression](file, mode="w"))
+            return CompressingObjectWriter(file, compr[compression](file, mode="w"))
         except BaseException:
             file.discard()
             raise
@@ -549,14 +555,14 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
         cache_type: str = "readahead",
         size: int | None = None,
         **described: Any,  # noqa: ANN401
-    ) -> ObjectReader | NewObject:
+    ) -> FsspecObjectFile | NewObject:
         is_usual = block_size in (None, "default")
         if mode == "rb":
             if described:
                 raise TypeError(f"reading has no option {next(iter(described))!r}")
             usual = READ_AHEAD_BYTES.get(self.store.lane, LOCAL_READ_AHEAD_BYTES)
             caching = {"cache_type": cache_type, "cache_options": cache_options, "size": size}
-            return ObjectReader(self, path, block_size=usual if is_usual else block_size, **caching)
+            return FsspecObjectFile(self, path, block_size=usual if is_usual else block_size, **caching)
         if mode not in ("wb", "xb", "ab"):
             why = f"objects are read or written as a whole, not opened by {mode!r}; use rb, wb, xb or ab"
             raise UnsupportedError(why, "NotImplemented", path)

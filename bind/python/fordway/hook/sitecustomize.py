@@ -9,18 +9,18 @@ import sys
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 
-AWAITED = "botocore.client"
+TARGET_MODULE = "botocore.client"
 """The module whose import triggers the installation of `fordway.boto`. `fordway.boto` changes a class of this
 module, so the import must be complete.
 """
 
 
 class AfterImport(MetaPathFinder, Loader):
-    """Imports the awaited module as usual, and then installs `fordway.boto`."""
+    """Imports the target module as usual, and then installs `fordway.boto`."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """Finds the awaited module, and then stops intercepting imports."""
-        if name != AWAITED:
+        """Finds the target module, and then stops intercepting imports."""
+        if name != TARGET_MODULE:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from fordway.model.points import CONNECTIONS, RATE, REQUESTS, SIDES, SIZE, TIME, DataError, Points
+from fordway.model.points import CONNECTIONS, RATE, REQUESTS, SIDES, SIZE, TIME, MeasurementError, Points
 
 COVERED_MIN = 0.99
 """Minimum share of a run that counters must cover. The limit is below 1 because printed times are rounded."""
@@ -51,28 +51,29 @@ Row = Mapping[str, float]
 
 
 @dataclass(frozen=True)
-class Link:
+class LoadProperties:
     """Properties of the network and the load that are not part of the measurements. `None` means unknown."""
 
     network_bytes_per_us: float | None = None
     asked_rate_per_s: float | None = None
 
 
-def checked(points: Points, link: Link, *, skip_bad: bool) -> Points:
+def checked(points: Points, load: LoadProperties, *, skip_bad: bool) -> Points:
     """Returns the rows that pass the checks, without impossible counters. `Points.refused` contains the
     reasons for refused counters.
 
-    Raises `DataError` for impossible rows, unless `skip_bad` is true. In that case, these rows are omitted.
+    Raises `MeasurementError` for impossible rows, unless `skip_bad` is true. In that case, these rows are
+    omitted.
     """
     if not len(points):
-        raise DataError("there are no rows: nothing was measured")
+        raise MeasurementError("there are no rows: nothing was measured")
     _refuse_uncovered(points)
     _refuse_swapped(points)
     bad = pd.Series(False, index=points.rows.index)
     sentences = []
     with np.errstate(divide="ignore", invalid="ignore"):
         for at, row in enumerate(_each(points.rows.drop(columns="source"))):
-            for problem in problems(row, link, points.statistic):
+            for problem in problems(row, load, points.statistic):
                 bad.iat[at] = True
                 sentences.append(f"{points.rows['source'].iat[at]}: {problem}")
     _warn_long(points)
@@ -80,7 +81,7 @@ def checked(points: Points, link: Link, *, skip_bad: bool) -> Points:
     if not sentences:
         return _without_gaps(points)
     if not skip_bad or bad.all():
-        raise DataError(_listed(sentences, "" if bad.all() else "; --skip-bad omits such rows"))
+        raise MeasurementError(_listed(sentences, "" if bad.all() else "; --skip-bad omits such rows"))
     points.notes.append(_listed(sentences, "") + f" [{int(bad.sum())} row(s) left out]")
     return _without_gaps(points.where(~bad))
 
@@ -116,14 +117,14 @@ def _listed(sentences: list[str], then: str) -> str:
     return "; ".join(sentences[:SENTENCES_MAX]) + rest + then
 
 
-def problems(row: Row, link: Link, statistic: str = "mean") -> Iterator[str]:
+def problems(row: Row, load: LoadProperties, statistic: str = "mean") -> Iterator[str]:
     """Yields the problems of a row, as sentences without a full stop."""
     yield from _not_measured(row)
     yield from _failed(row)
-    yield from _saturated(row, link, statistic)
+    yield from _saturated(row, load, statistic)
     yield from _clocks(row)
     yield from _busy(row)
-    yield from _bytes(row, link)
+    yield from _bytes(row, load)
 
 
 def _not_measured(row: Row) -> Iterator[str]:
@@ -159,14 +160,14 @@ def _failed(row: Row) -> Iterator[str]:
         yield f"{row['errors']:,.0f} requests failed, and their bytes and cycles are in the counters"
 
 
-def _saturated(row: Row, link: Link, statistic: str) -> Iterator[str]:
+def _saturated(row: Row, load: LoadProperties, statistic: str) -> Iterator[str]:
     """Yields a problem if the load saturated the server.
 
     By Little's law, the number of requests in flight cannot exceed the number of connections, unless the
     latency includes time in a queue.
     """
     under_way = row[RATE] * row[TIME] / 1e6
-    asked_per_s = link.asked_rate_per_s or row["asked_rate_per_s"]
+    asked_per_s = load.asked_rate_per_s or row["asked_rate_per_s"]
     expected = _expected(row, asked_per_s)
     if statistic == "mean" and under_way > 1.1 * row[CONNECTIONS]:
         yield (
@@ -224,7 +225,7 @@ def _busy(row: Row) -> Iterator[str]:
         )
 
 
-def _bytes(row: Row, link: Link) -> Iterator[str]:
+def _bytes(row: Row, load: LoadProperties) -> Iterator[str]:
     for column in ("body_bytes", "read_bytes"):
         each = row[column] / row[REQUESTS]
         # The counters also include parts of responses to requests that are not counted.
@@ -234,12 +235,12 @@ def _bytes(row: Row, link: Link) -> Iterator[str]:
                 f"the size is {row[SIZE]:,.0f} B but {each:,.0f} B were read for each request: check the "
                 "unit of the size"
             )
-    if link.network_bytes_per_us is None:
+    if load.network_bytes_per_us is None:
         return
     carried = max(row[SIZE] / row[TIME], row[SIZE] * row[RATE] / 1e6 if row[RATE] > 0 else 0)
-    if carried > LINK_SLACK * link.network_bytes_per_us:
+    if carried > LINK_SLACK * load.network_bytes_per_us:
         yield (
-            f"{carried:,.0f} MB/s are more than the link's {link.network_bytes_per_us:,.0f} MB/s: check "
+            f"{carried:,.0f} MB/s are more than the link's {load.network_bytes_per_us:,.0f} MB/s: check "
             "the units of sizes, times and the bandwidth"
         )
 
@@ -273,7 +274,7 @@ def _refuse_uncovered(points: Points) -> None:
 
 
 def _refuse_swapped(points: Points) -> None:
-    """Raises `DataError` if sizes and times are swapped.
+    """Raises `MeasurementError` if sizes and times are swapped.
 
     Sizes are integers, and usually powers of two. Times are not.
     """
@@ -282,7 +283,7 @@ def _refuse_swapped(points: Points) -> None:
         return
     fractions = (sizes % 1 != 0).any() and not (times % 1 != 0).any()
     if fractions or (_all_round(times) and not _all_round(sizes)):
-        raise DataError(
+        raise MeasurementError(
             "the sizes look like times and the times like sizes "
             f"({sizes.iloc[0]:,g} B in {times.iloc[0]:,g} µs): swap the two columns, or correct their names"
         )

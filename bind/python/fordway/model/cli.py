@@ -20,14 +20,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command in `arguments`. Returns the exit status."""
     chosen = options.parser().parse_args(arguments)
     try:
-        from fordway.model.points import DataError
+        from fordway.model.points import MeasurementError
     except ModuleNotFoundError as error:
         return _fail(f"{NOT_INSTALLED} ({error})")
     try:
         return {"fit": _fit, "check": _check, "predict": _predict, "advise": _advise}[chosen.command](chosen)
     except ModuleNotFoundError as error:
         return _fail(f"{NOT_INSTALLED} ({error})")
-    except (DataError, output.OutputError) as error:
+    except (MeasurementError, output.OutputError) as error:
         return _fail(str(error))
 
 
@@ -47,7 +47,7 @@ def _check(chosen: Namespace) -> int:
     from fordway.model import models, points, predict, report, study
 
     if chosen.model and chosen.fit:
-        raise points.DataError("--model and --fit exclude each other: give one of them")
+        raise points.MeasurementError("--model and --fit exclude each other: give one of them")
     rows, constants = _read(chosen), options.constants(chosen)
     if chosen.fit:
         stored = predict.read_fit(chosen.fit)
@@ -67,8 +67,8 @@ def _data(chosen: Namespace, rows: "Points") -> int:
     from fordway.model import points, report
 
     if chosen.plot:
-        raise points.DataError("a figure needs a model: add --model or --fit")
-    found = report.data_document(rows, options.link(chosen), options.constants(chosen))
+        raise points.MeasurementError("a figure needs a model: add --model or --fit")
+    found = report.data_document(rows, options.load(chosen), options.constants(chosen))
     _print(chosen, found, report.data_text(found))
     return _fail("; ".join(rows.refused)) if rows.refused else 0
 
@@ -108,7 +108,7 @@ def _read(chosen: Namespace) -> "Points":
         plot.check_form(chosen.plot)
     options.take_probe(chosen)
     points = readers.read(chosen.files, options.choice(chosen))
-    return checks.checked(points, options.link(chosen), skip_bad=chosen.skip_bad)
+    return checks.checked(points, options.load(chosen), skip_bad=chosen.skip_bad)
 
 
 def _show(chosen: Namespace, found: dict[str, Any]) -> int:

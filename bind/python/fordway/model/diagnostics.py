@@ -247,7 +247,7 @@ def standard_errors(found: Fit, weighted: np.ndarray) -> np.ndarray:
 
 def leave_one_out(model: Model, terms: Terms, method: str) -> LeftOut:
     """Fits repeatedly, each time without one row, or without a group of rows if there are many. Raises
-    `DataError` if the remaining rows cannot determine the coefficients.
+    `MeasurementError` if the remaining rows cannot determine the coefficients.
     """
     enough(model, terms, len(model.coefficients) + 1)
     rows = len(terms)

@@ -6,7 +6,7 @@ import numpy as np
 from scipy import optimize
 
 from fordway.model.models import Concurrent, Model, Structure
-from fordway.model.points import DataError
+from fordway.model.points import MeasurementError
 from fordway.model.terms import Terms
 
 METHODS = {
@@ -62,16 +62,16 @@ def given(model: Model, terms: Terms, values: np.ndarray, structure: Structure) 
 
 
 def fit(model: Model, terms: Terms, method: str) -> Fit:
-    """Returns the best coefficients. Raises `DataError` if the rows are too few for the model."""
+    """Returns the best coefficients. Raises `MeasurementError` if the rows are too few for the model."""
     enough(model, terms, len(model.coefficients))
     fits = [_settled(model, terms, method, structure) for structure in model.structures(terms)]
     return min(fits, key=lambda found: found.loss)
 
 
 def enough(model: Model, terms: Terms, rows_min: int) -> None:
-    """Raises `DataError` if there are fewer than `rows_min` rows."""
+    """Raises `MeasurementError` if there are fewer than `rows_min` rows."""
     if len(terms) < rows_min:
-        raise DataError(
+        raise MeasurementError(
             f"{len(terms)} row(s) cannot determine the {len(model.coefficients)} coefficients of "
             f"{model.name} and their accuracy: {rows_min} are needed; measure more sizes, or choose a "
             "model with fewer coefficients"

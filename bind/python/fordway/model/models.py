@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fordway.model.points import DataError
+from fordway.model.points import MeasurementError
 from fordway.model.terms import Terms
 
 BREAKS_MAX = 50
@@ -73,16 +73,15 @@ class Break(Model):
 
     def structures(self, terms: Terms) -> list[Structure]:
         """Returns the sizes that have at least three rows at or below them and three rows above them. If
-        there are too many, returns an evenly spread selection. Raises `DataError` if there is no such size.
+        there are too many, returns an evenly spread selection. Raises `MeasurementError` if there is no
+        such size.
         """
         sizes = terms.columns["size"].to_numpy()
         found, counts = np.unique(sizes, return_counts=True)
         upto = np.cumsum(counts)
         kept = found[(upto >= 3) & (len(sizes) - upto >= 3)]
         if not len(kept):
-            raise DataError(
-                "no size has three rows up to it and three above it, so there is no candidate for a break"
-            )
+            raise MeasurementError("a breakpoint needs at least three rows on each side")
         if len(kept) > BREAKS_MAX:
             kept = kept[np.linspace(0, len(kept) - 1, BREAKS_MAX).round().astype(int)]
         return [float(at) for at in kept]
@@ -110,7 +109,7 @@ class Concurrent(Model):
         """
         found = np.unique(terms.columns["connections"].to_numpy())
         if len(found) < 3:
-            raise DataError(
+            raise MeasurementError(
                 "there are fewer than three different numbers of connections: the rows do not show what "
                 "connections share"
             )

@@ -147,7 +147,8 @@ def _files(command: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="output of likwid-perfctr for the server, one file for each text file in turn",
+        help="output of likwid-perfctr for the server, one file for each text file, in the same order as the "
+        "text files",
     )
     rows.add_argument("--asked-rate", metavar="N/s", help="request rate of wrk2 (its option -R)")
     rows.add_argument("--skip-bad", action="store_true", help="skip unusable rows, and report them")
@@ -199,7 +200,7 @@ PROBED = {
 
 
 def take_probe(chosen: Namespace) -> None:
-    """Fills missing options with the values of a probe of the machine. Raises `DataError`."""
+    """Fills missing options with the values of a probe of the machine. Raises `MeasurementError`."""
     from fordway.model import points
 
     if getattr(chosen, "machine", None) is None:
@@ -207,9 +208,11 @@ def take_probe(chosen: Namespace) -> None:
     try:
         probe = json.loads(chosen.machine.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise points.DataError(f"{chosen.machine} cannot be read: {error}") from error
+        raise points.MeasurementError(f"{chosen.machine} cannot be read: {error}") from error
     if not isinstance(probe, dict) or probe.get("schema") != "fordway.probe":
-        raise points.DataError(f"{chosen.machine} is not the output of `fordway machines probe --json`")
+        raise points.MeasurementError(
+            f"{chosen.machine} is not the output of `fordway machines probe --json`"
+        )
     for found in probe["quantities"]:
         option = PROBED.get(found["name"])
         if option and found["value"] is not None and getattr(chosen, option) is None:
@@ -217,8 +220,8 @@ def take_probe(chosen: Namespace) -> None:
 
 
 def quantity(text: str | None, kind: str) -> float | None:
-    """Returns an option's quantity, or `None` if the option is not given. Raises `DataError` for a value that
-    is not greater than 0.
+    """Returns an option's quantity, or `None` if the option is not given. Raises `MeasurementError` for a
+    value that is not greater than 0.
     """
     from fordway.model import points, quantities
 
@@ -226,7 +229,7 @@ def quantity(text: str | None, kind: str) -> float | None:
         return None
     value = quantities.parse(text, kind)
     if value <= 0 and kind != "size":
-        raise points.DataError(f"{text!r} is not a possible {kind}: give a value above 0")
+        raise points.MeasurementError(f"{text!r} is not a possible {kind}: give a value above 0")
     return value
 
 
@@ -243,15 +246,17 @@ def choice(chosen: Namespace) -> "readers.Choice":
     )
 
 
-def link(chosen: Namespace) -> "checks.Link":
+def load(chosen: Namespace) -> "checks.LoadProperties":
     """Returns the properties of the network and the load, for checks."""
     from fordway.model import checks
 
-    return checks.Link(quantity(chosen.network_bandwidth, "bandwidth"), quantity(chosen.asked_rate, "rate"))
+    return checks.LoadProperties(
+        quantity(chosen.network_bandwidth, "bandwidth"), quantity(chosen.asked_rate, "rate")
+    )
 
 
 def objects(chosen: Namespace) -> "moved.Objects":
-    """Returns the objects to transfer. Raises `DataError`."""
+    """Returns the objects to transfer. Raises `MeasurementError`."""
     from fordway.model.advice import objects as moved
 
     if chosen.tree is not None:
@@ -259,11 +264,11 @@ def objects(chosen: Namespace) -> "moved.Objects":
     return moved.of_sizes(chosen.sizes) if chosen.histogram is None else moved.of_histogram(chosen.histogram)
 
 
-def network(chosen: Namespace) -> "network_link.Link":
+def network(chosen: Namespace) -> "network_link.NetworkPath":
     """Returns the network path of the HTTP lanes."""
-    from fordway.model.advice.link import Link
+    from fordway.model.advice.link import NetworkPath
 
-    return Link(quantity(chosen.rtt, "time"), quantity(chosen.bandwidth, "bandwidth"))
+    return NetworkPath(quantity(chosen.rtt, "time"), quantity(chosen.bandwidth, "bandwidth"))
 
 
 def names(text: str | None) -> list[str] | None:
@@ -272,16 +277,20 @@ def names(text: str | None) -> list[str] | None:
 
 
 def constants(chosen: Namespace) -> "terms.Constants":
-    """Returns the properties of the machines. Raises `DataError` for impossible values."""
+    """Returns the properties of the machines. Raises `MeasurementError` for impossible values."""
     from fordway.model import checks, mathis, points, terms
 
     clocks = {name: quantity(getattr(chosen, name), "frequency") for name in ("clock", "frequency")}
     low, high = checks.CLOCK_MHZ
     for name, mhz in clocks.items():
         if mhz is not None and not low <= mhz <= high:
-            raise points.DataError(f"--{name} is {mhz:,.0f} MHz, which no processor has: check its unit")
+            raise points.MeasurementError(
+                f"--{name} is {mhz:,.0f} MHz, which no processor has: check its unit"
+            )
     if chosen.loss is not None and not 0 <= chosen.loss < 1:
-        raise points.DataError(f"--loss is {chosen.loss:g}: it is a share of packets, from 0 to below 1")
+        raise points.MeasurementError(
+            f"--loss is {chosen.loss:g}: it is a share of packets, from 0 to below 1"
+        )
     path = mathis.Path(quantity(chosen.mss, "size"), quantity(chosen.rtt, "time"), chosen.loss)
     return terms.Constants(
         clocks["clock"],

@@ -8,7 +8,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from fordway.model.points import DataError
+from fordway.model.points import MeasurementError
 from fordway.report import figures
 
 MEASURED, MODEL, LEFT_OUT = "#6e7681", "#0072b2", "#d55e00"
@@ -16,9 +16,9 @@ FORMS = (".svg", ".html")
 
 
 def check_form(path: Path) -> None:
-    """Raises `DataError` if the file name has an unsupported suffix."""
+    """Raises `MeasurementError` if the file name has an unsupported suffix."""
     if path.suffix not in FORMS:
-        raise DataError(f"{path}: a figure is written to FILE.svg or FILE.html")
+        raise MeasurementError(f"{path}: a figure is written to FILE.svg or FILE.html")
 
 
 def save(found: dict[str, Any], text: str, path: Path) -> None:
@@ -27,7 +27,7 @@ def save(found: dict[str, Any], text: str, path: Path) -> None:
 
 
 def write(figure: Figure, title: str, text: str, path: Path) -> None:
-    """Writes a figure. An HTML page also contains `text`. Raises `DataError` if the file cannot be
+    """Writes a figure. An HTML page also contains `text`. Raises `MeasurementError` if the file cannot be
     written.
     """
     check_form(path)
@@ -39,7 +39,7 @@ def write(figure: Figure, title: str, text: str, path: Path) -> None:
     try:
         path.write_text(svg if path.suffix == ".svg" else page, encoding="utf-8")
     except OSError as error:
-        raise DataError(f"{path} cannot be written: {error}") from error
+        raise MeasurementError(f"{path} cannot be written: {error}") from error
 
 
 def _svg(figure: Figure) -> str:

@@ -38,7 +38,7 @@ request. `read_bytes` and `errors` are totals of the whole run. `mhz` is a measu
 """
 
 
-class DataError(Exception):
+class MeasurementError(Exception):
     """The measurements or options are unusable. The message gives the reason and the remedy."""
 
 
@@ -75,9 +75,9 @@ def from_records(records: Iterable[dict[str, Any]], statistic: str = "mean") -> 
 
 
 def joined(parts: Sequence[Points]) -> Points:
-    """Returns the rows of all `parts`, in order. Raises `DataError` if their statistics differ."""
+    """Returns the rows of all `parts`, in order. Raises `MeasurementError` if their statistics differ."""
     if len({part.statistic for part in parts}) > 1:
-        raise DataError("some files have mean times and others only medians: model them separately")
+        raise MeasurementError("some files have mean times and others only medians: model them separately")
     rows = pd.concat([part.rows for part in parts], ignore_index=True)
     notes = [note for part in parts for note in part.notes]
     return Points(rows, parts[0].statistic, notes, [note for part in parts for note in part.refused])

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from fordway.model.models import MODELS, Model, Structure
-from fordway.model.points import DataError
+from fordway.model.points import MeasurementError
 from fordway.model.report import SCHEMA, SCHEMA_VERSION
 from fordway.model.terms import Constants, Terms
 from fordway.report import runfile, shape
@@ -32,15 +32,15 @@ AT_HAND = {"size", "mhz", "connections"}
 
 
 def read_fit(path: Path) -> dict[str, Any]:
-    """Returns the fit in `path`. Raises `DataError` if the file does not contain a fit."""
+    """Returns the fit in `path`. Raises `MeasurementError` if the file does not contain a fit."""
     try:
         found = runfile.read_json(path)
     except (FileNotFoundError, runfile.RunFileError) as error:
-        raise DataError(f"{path} cannot be read as a fit: {error}") from error
+        raise MeasurementError(f"{path} cannot be read as a fit: {error}") from error
     if not isinstance(found, dict) or found.get("schema") != SCHEMA or "coefficients" not in found:
-        raise DataError(f"{path} is not a fit: give the output of `fordway model fit --json`")
+        raise MeasurementError(f"{path} is not a fit: give the output of `fordway model fit --json`")
     if found.get("schema_version") != SCHEMA_VERSION or str(found.get("model")) not in MODELS:
-        raise DataError(f"{path} is of a newer version: install a newer fordway to read it")
+        raise MeasurementError(f"{path} is of a newer version: install a newer fordway to read it")
     problem = shape.problem(found, FIT)
     if not problem and not found["points"]:
         problem = "points is empty"
@@ -49,7 +49,10 @@ def read_fit(path: Path) -> dict[str, Any]:
     if not problem and len(found["coefficients"]) != len(MODELS[found["model"]].coefficients):
         problem = f"{found['model']} has {len(MODELS[found['model']].coefficients)} coefficients"
     if problem:
-        raise DataError(f"{path} is not a valid fit: {problem}; it was changed or truncated, fit again")
+        raise MeasurementError(
+            f"{path} is not a valid fit: {problem}; the file was changed or truncated. "
+            "Run `fordway model fit` again"
+        )
     return found
 
 
@@ -69,12 +72,12 @@ def constants_of(found: dict[str, Any], constants: Constants) -> Constants:
 def predict(
     found: dict[str, Any], sizes: list[float], frequency_mhz: float | None, connections: float | None
 ) -> dict[str, Any]:
-    """Returns predicted times at `sizes`. Raises `DataError` for models that need counters."""
+    """Returns predicted times at `sizes`. Raises `MeasurementError` for models that need counters."""
     model, values, structure = coefficients(found)
     if connections is not None and not 1 <= connections < float("inf"):
-        raise DataError(f"--connections is {connections:g}: it should be 1 or more")
+        raise MeasurementError(f"--connections is {connections:g}: it should be 1 or more")
     if not set(model.needs) <= AT_HAND:
-        raise DataError(
+        raise MeasurementError(
             f"{model.name} needs counters of the predicted run: compare it with measurements by "
             "`fordway model check FILES --fit FIT.json`, or fit a model of sizes"
         )
@@ -111,7 +114,7 @@ def _terms(
 ) -> tuple[Terms, list[str]]:
     warnings = []
     if "connections" in model.needs and connections is None:
-        raise DataError(f"{model.name} needs --connections to predict")
+        raise MeasurementError(f"{model.name} needs --connections to predict")
     mhz = np.full(len(sizes), np.nan if frequency_mhz is None else frequency_mhz)
     if "mhz" in model.needs and frequency_mhz is None:
         mhz = _measured_mhz(found, sizes)

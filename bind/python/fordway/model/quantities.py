@@ -1,13 +1,13 @@
 """Numbers with units.
 
 Inside the package, times are in µs, sizes in bytes, frequencies in MHz (cycles per µs) and bandwidths in
-bytes per µs (MB/s), so that quotients need no factors.
+bytes per µs (MB/s), so that ratios need no factors.
 """
 
 import math
 import re
 
-from fordway.model.points import DataError
+from fordway.model.points import MeasurementError
 
 KINDS: dict[str, dict[str, float]] = {
     # Unicode has two characters for micro: the micro sign (U+00B5), and the Greek letter (U+03BC), which many
@@ -55,16 +55,18 @@ NUMBER = r"([0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)"
 
 
 def parse(text: str, kind: str) -> float:
-    """Returns the quantity in `text`, in the package's unit. Raises `DataError` if the unit is missing or
-    unknown.
+    """Returns the quantity in `text`, in the package's unit. Raises `MeasurementError` if the unit is missing
+    or unknown.
     """
     found = re.fullmatch(rf"\s*{NUMBER}\s*(\S*)\s*", text.replace(",", ""))
     units = KINDS[kind]
     if found is None or found[2] not in units:
-        raise DataError(f"{text!r} is not a {kind}: write a number and a unit, such as {EXAMPLES[kind]}")
+        raise MeasurementError(
+            f"{text!r} is not a {kind}: write a number and a unit, such as {EXAMPLES[kind]}"
+        )
     value = float(found[1]) * units[found[2]]
     if math.isinf(value):
-        raise DataError(f"{text!r} is too large a {kind} to reckon with")
+        raise MeasurementError(f"{text!r} is too large")
     return value
 
 

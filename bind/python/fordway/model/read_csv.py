@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from fordway.model import quantities
-from fordway.model.points import CACHE_LINE_BYTES, SIDES, DataError, Points, from_records
+from fordway.model.points import CACHE_LINE_BYTES, SIDES, MeasurementError, Points, from_records
 
 TIMES = {
     "mean": ["lat_avg", "lat_mean", "latency_avg", "latency_mean", "t_req", "t_request", "hdr_mean"],
@@ -42,7 +42,7 @@ COUNTER = re.compile(r"(server|client)_(CUC|REF|LLOD|L3EV)(_cycles|_lines|_B)?(_
 
 
 def read(name: str, text: str, statistic: str) -> Points:
-    """Returns the rows of the table in `text`. Raises `DataError` if it is invalid or lacks sizes or
+    """Returns the rows of the table in `text`. Raises `MeasurementError` if it is invalid or lacks sizes or
     times.
     """
     rows = table(name, text)
@@ -61,32 +61,32 @@ def read(name: str, text: str, statistic: str) -> Points:
 
 
 def table(name: str, text: str) -> pd.DataFrame:
-    """Returns the table in `text`. Raises `DataError` if it is invalid or has no rows."""
+    """Returns the table in `text`. Raises `MeasurementError` if it is invalid or has no rows."""
     head = header(text)
     for separator, named in ((";", "semicolons"), ("\t", "tabs")):
         if separator in head and "," not in head:
-            raise DataError(
+            raise MeasurementError(
                 f"{name} separates its columns with {named}: save it with commas, and with decimal points"
             )
     twice = [
         column for column, count in Counter(map(str.strip, head.split(","))).items() if count > 1 and column
     ]
     if twice:
-        raise DataError(f"{name} has the column {twice[0]} twice: remove one of them")
+        raise MeasurementError(f"{name} has the column {twice[0]} twice: remove one of them")
     try:
         rows = pd.read_csv(io.StringIO(text), skipinitialspace=True, comment="#")
     except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise DataError(f"{name} cannot be read as a table: {str(error).strip()}") from error
+        raise MeasurementError(f"{name} cannot be read as a table: {str(error).strip()}") from error
     # If all rows have more cells than the header, pandas uses the first cells as row labels, and each column
     # contains the cells of a neighbouring column.
     if not isinstance(rows.index, pd.RangeIndex):
-        raise DataError(
+        raise MeasurementError(
             f"{name}: the rows have more cells than the header: use decimal points rather than commas, and "
             "name every column"
         )
     rows.columns = [str(column).strip() for column in rows.columns]
     if not len(rows):
-        raise DataError(f"{name} has a header but no rows: there is nothing to fit")
+        raise MeasurementError(f"{name} has a header but no rows: there is nothing to fit")
     return rows
 
 
@@ -125,16 +125,23 @@ class Table:
         self.name, self.table = name, table
 
     def number(self, column: str) -> pd.Series:
-        """Returns the column as numbers, with NaN for empty cells. Raises `DataError` for other text."""
+        """Returns the column as numbers, with NaN for empty cells.
+
+        Raises `MeasurementError` for other text.
+        """
         cells = self.table[column]
         try:
             numbers = pd.to_numeric(cells, errors="coerce").astype("float64")
         except OverflowError as error:
-            raise DataError(f"{self.name}: {column} has a number that is too large: {error}") from error
+            raise MeasurementError(
+                f"{self.name}: {column} has a number that is too large: {error}"
+            ) from error
         words = numbers.isna() & cells.notna() & (cells.astype(str).str.strip().str.lower() != "nan")
         if words.any():
             at = int(np.flatnonzero(words)[0])
-            raise DataError(f"{self.name} row {at + 1}: {column} is {str(cells.iloc[at])!r}, not a number")
+            raise MeasurementError(
+                f"{self.name} row {at + 1}: {column} is {str(cells.iloc[at])!r}, not a number"
+            )
         return numbers
 
     def first(self, names: list[str]) -> pd.Series:
@@ -154,7 +161,7 @@ class Table:
     def with_unit(self, names: list[str], kind: str, *, optional: bool = False) -> pd.Series:
         """Returns the first column named `NAME_UNIT` for one of `names`, in the package's unit.
 
-        Raises `DataError` if there is no such column, unless `optional` is true.
+        Raises `MeasurementError` if there is no such column, unless `optional` is true.
         """
         units = quantities.KINDS[kind] | ({"KB": 1000.0} if kind == "size" else {})
         for name in names:
@@ -163,20 +170,20 @@ class Table:
                 if column.startswith(f"{name}_") and unit in units:
                     return self._agreed(column, names, units)
             if name in self.table.columns and not optional:
-                raise DataError(
+                raise MeasurementError(
                     f"{self.name}: the column {name!r} does not state its unit; name it "
                     f"{name}_{'us' if kind == 'time' else 'B'}, or with its actual unit"
                 )
         if optional:
             return self.missing()
-        raise DataError(
+        raise MeasurementError(
             f"{self.name} has no column of {kind}s: it needs one of {', '.join(names)} with its unit, such "
             f"as {names[0]}_{'us' if kind == 'time' else 'B'}"
         )
 
     def _agreed(self, column: str, names: list[str], units: dict[str, float]) -> pd.Series:
-        """Returns the column in the package's unit. Raises `DataError` if another column of `names` contains
-        different values.
+        """Returns the column in the package's unit. Raises `MeasurementError` if another column of `names`
+        contains different values.
         """
         used = self.number(column) * units[_unit_of(column, names)]
         for other in self.table.columns:
@@ -186,7 +193,7 @@ class Table:
             shares = (self.number(other) * units[unit] / used - 1).abs()
             if (shares > AGREED_SHARE).any():
                 at = int(np.flatnonzero(shares > AGREED_SHARE)[0])
-                raise DataError(
+                raise MeasurementError(
                     f"{self.name} row {at + 1}: {column} and {other} differ ({self.table[column].iloc[at]} "
                     f"and {self.table[other].iloc[at]}); keep the correct one"
                 )
@@ -197,7 +204,7 @@ class Table:
         if statistic == "auto":
             try:
                 return self.with_unit(TIMES["mean"], "time"), "mean"
-            except DataError as error:
+            except MeasurementError as error:
                 found = self.with_unit(TIMES["p50"], "time", optional=True)
                 if found.isna().all():
                     raise error
@@ -239,7 +246,7 @@ class Table:
         if COUNTERS[name[2]] != "evicted_bytes":
             return False
         if name[3] not in ("_lines", "_B"):
-            raise DataError(
+            raise MeasurementError(
                 f"{self.name}: the column {name[0]!r} does not state whether it counts lines or bytes "
                 "(_lines, _B)"
             )
@@ -247,7 +254,7 @@ class Table:
 
     def _per_request(self, column: str, requests: pd.Series) -> Callable[[pd.Series], pd.Series]:
         if requests.isna().all():
-            raise DataError(
+            raise MeasurementError(
                 f"{self.name}: {column} is a total of the run, and there is no column of requests (nreq) to "
                 "divide it by"
             )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fordway.model.points import SIDES, DataError, Points, from_records
+from fordway.model.points import SIDES, MeasurementError, Points, from_records
 from fordway.report import runfile, shape
 
 OPERATIONS_PER_CLASS_MIN = 5
@@ -28,7 +28,7 @@ def read_directory(path: Path, statistic: str, lane: str | None, phase: str | No
     try:
         run = runfile.read_run(path)
     except runfile.RunFileError as error:
-        raise DataError(str(error)) from error
+        raise MeasurementError(str(error)) from error
     if run.info["kind"] == "rest":
         points = read_summaries(run.name, run.info["summaries"], statistic, lane)
     else:
@@ -59,7 +59,7 @@ def _doubts(name: str, part: dict[str, Any]) -> list[str]:
 
 
 def read_summaries(name: str, summaries: list[dict[str, Any]], statistic: str, lane: str | None) -> Points:
-    """Returns one point for each summary that has a load. Raises `DataError` if there is none."""
+    """Returns one point for each summary that has a load. Raises `MeasurementError` if there is none."""
     wanted = [row for row in summaries if isinstance(row, dict) and row.get("load") and row.get("latency")]
     statistic = "mean" if statistic == "auto" else statistic
     try:
@@ -67,7 +67,9 @@ def read_summaries(name: str, summaries: list[dict[str, Any]], statistic: str, l
         chosen = _one_of(name, "lane", lanes, lane)
         records = [_summary(name, row, statistic) for row in wanted if row["lane"] == chosen]
     except (KeyError, TypeError) as error:
-        raise DataError(f"{name} is not a complete run of `bench rest`: a summary lacks {error}") from error
+        raise MeasurementError(
+            f"{name} is not a complete run of `bench rest`: a summary lacks {error}"
+        ) from error
     return from_records(records, statistic)
 
 
@@ -79,7 +81,7 @@ def _documents(name: str, text: str) -> list[Any]:
     try:
         return [json.loads(line) for line in text.splitlines() if line.strip()]
     except ValueError as error:
-        raise DataError(f"{name} is not valid JSON: {error}") from error
+        raise MeasurementError(f"{name} is not valid JSON: {error}") from error
 
 
 def _one_of(name: str, what: str, names: list[str], wanted: str | None) -> str:
@@ -88,9 +90,9 @@ def _one_of(name: str, what: str, names: list[str], wanted: str | None) -> str:
     if wanted in names:
         return wanted
     if not names:
-        raise DataError(f"{name} has no successful requests, so there is nothing to model")
+        raise MeasurementError(f"{name} has no successful requests, so there is nothing to model")
     problem = f"has no {what} {wanted!r}" if wanted else f"has several {what}s"
-    raise DataError(f"{name} {problem}; choose one with --{what}: {', '.join(names)}")
+    raise MeasurementError(f"{name} {problem}; choose one with --{what}: {', '.join(names)}")
 
 
 def _summary(name: str, row: dict[str, Any], statistic: str) -> dict[str, Any]:
@@ -134,7 +136,7 @@ def _classes(run: runfile.Run, statistic: str, lane: str | None, phase: str) -> 
     rows = run.operations if is_ledger else run.operations[run.operations["phase"] == phase]
     phases = [found for found in run.phases if (run.operations["phase"] == found).any()]
     if not len(rows):
-        raise DataError(
+        raise MeasurementError(
             f"{run.name} has no operations of the phase {phase!r}; choose one with --phase: "
             f"{', '.join(phases)}"
         )

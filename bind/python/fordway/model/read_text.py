@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from fordway.model.points import CACHE_LINE_BYTES, SIDES, DataError, Points, from_records
+from fordway.model.points import CACHE_LINE_BYTES, SIDES, MeasurementError, Points, from_records
 from fordway.model.quantities import KINDS, parse_tool
 from fordway.report import likwid
 
@@ -40,7 +40,7 @@ def read(name: str, text: str, statistic: str, size_bytes: float | None, server:
 
     The client's counters are in `text` if likwid-perfctr ran the load generator. The server's counters are in
     the files `server`. `size_bytes` is the size of the objects; if it is `None`, the size is taken from the
-    output. Raises `DataError`.
+    output. Raises `MeasurementError`.
     """
     statistic = "mean" if statistic == "auto" else statistic
     clock = CLOCK.search(text)
@@ -54,7 +54,9 @@ def read(name: str, text: str, statistic: str, size_bytes: float | None, server:
         mhz = float(clock[1]) * KINDS["frequency"][clock[2]] if clock else None
         records.append(record | _counters("client", likwid.parse_counted(name, part), record, mhz))
     if server and len(server) != len(records):
-        raise DataError(f"{len(server)} files of server counters are given for {len(records)} runs in {name}")
+        raise MeasurementError(
+            f"{len(server)} files of server counters are given for {len(records)} runs in {name}"
+        )
     for record, path in zip(records, server, strict=False):
         record |= _server_counters(path, record)
     return from_records(records, statistic)
@@ -104,7 +106,7 @@ def _h2load(name: str, part: str, statistic: str) -> dict[str, Any]:
     sizes = re.findall(r"\((\d+)\) (total|headers|data)", re.sub(r"headers \([^)]*\)", "headers", part))
     traffic = {what: float(count) for count, what in sizes}
     if "total" not in traffic or "data" not in traffic:
-        raise DataError(f"{name}: the line 'traffic' of h2load lacks its bytes in parentheses")
+        raise MeasurementError(f"{name}: the line 'traffic' of h2load lacks its bytes in parentheses")
     clients = sum(int(count) for count in re.findall(r"(\d+) total client\(s\)", part))
     succeeded = float(asked[2])
     return {
@@ -131,21 +133,21 @@ def _h2load_time(name: str, part: str, column: str) -> str:
     row = _need(r"^(?:time for )?request\s*:\s+(.*)$", part, name, "time for request")
     names, cells = re.findall(r"\+/-\s*sd|\S+", head[1]), row[1].split()
     if column not in names or names.index(column) >= len(cells):
-        raise DataError(f"{name}: this h2load prints no {column} of the time for request")
+        raise MeasurementError(f"{name}: this h2load prints no {column} of the time for request")
     return cells[names.index(column)]
 
 
 def _need(pattern: str | re.Pattern[str], part: str, name: str, what: str) -> re.Match[str]:
     found = (re.compile(pattern, re.MULTILINE) if isinstance(pattern, str) else pattern).search(part)
     if found is None:
-        raise DataError(f"{name} lacks the line {what!r}: was the output cut off?")
+        raise MeasurementError(f"{name} lacks the line {what!r}: was the output cut off?")
     return found
 
 
 def _time(name: str, text: str) -> float:
     value = parse_tool(text, KINDS["time"])
     if value is None:
-        raise DataError(f"{name}: {text!r} is not a time with a unit")
+        raise MeasurementError(f"{name}: {text!r} is not a time with a unit")
     return value
 
 
@@ -153,8 +155,8 @@ def _size(name: str, part: str, record: dict[str, Any]) -> float:
     """Returns the number in the URL that is consistent with the bytes read per request, as the size of the
     objects.
 
-    The URL is used because wrk does not print the size of the objects. Raises `DataError` if no number is
-    consistent.
+    The URL is used because wrk does not print the size of the objects. Raises `MeasurementError` if no number
+    is consistent.
     """
     each = record["read_bytes"] / record["requests"] if record["read_bytes"] and record["requests"] else None
     if each is None:
@@ -164,7 +166,7 @@ def _size(name: str, part: str, record: dict[str, Any]) -> float:
     named = [number * unit for number in numbers for unit in (1, 1e3, 1024, 1e6, 1024**2)]
     near = [size for size in named if -0.01 * size <= each - size <= HEAD_BYTES_MAX]
     if not near:
-        raise DataError(
+        raise MeasurementError(
             f"{name}: {each:,.0f} B were read for each request, head and body, and the URL {url} does not "
             "state the size of the body; give it with --object-size"
         )
@@ -175,10 +177,12 @@ def _server_counters(path: Path, record: dict[str, Any]) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
+        raise MeasurementError(f"{path} cannot be read: {error}") from error
     counted = likwid.parse_counted(path.name, text)
     if not counted.events:
-        raise DataError(f"{path} has no table of events: give the output of likwid-perfctr for the server")
+        raise MeasurementError(
+            f"{path} has no table of events: give the output of likwid-perfctr for the server"
+        )
     clock = CLOCK.search(text)
     return _counters(
         "server", counted, record, float(clock[1]) * KINDS["frequency"][clock[2]] if clock else None

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fordway.model import read_csv, read_run, read_text
-from fordway.model.points import DataError, Points, joined
+from fordway.model.points import MeasurementError, Points, joined
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Choice:
 
 
 def read(paths: Sequence[Path], choice: Choice) -> Points:
-    """Returns the measurements in `paths`, in order. Raises `DataError`."""
+    """Returns the measurements in `paths`, in order. Raises `MeasurementError`."""
     server = list(choice.server)
     parts = []
     for path in paths:
@@ -32,20 +32,20 @@ def read(paths: Sequence[Path], choice: Choice) -> Points:
         if server and path.is_file():
             server = server[1:]
     if server:
-        raise DataError(
+        raise MeasurementError(
             f"{server[0]} is left over: give one file of server counters for each output of a load generator"
         )
     return joined(parts)
 
 
 def text_of(path: Path) -> str:
-    """Returns the text of a file. Raises `DataError` if the file is unreadable or empty."""
+    """Returns the text of a file. Raises `MeasurementError` if the file is unreadable or empty."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
+        raise MeasurementError(f"{path} cannot be read: {error}") from error
     if not text.strip():
-        raise DataError(f"{path} is empty")
+        raise MeasurementError(f"{path} is empty")
     return text
 
 
@@ -59,7 +59,7 @@ def _read(path: Path, choice: Choice, server: Sequence[Path]) -> Points:
         return read_text.read(path.name, text, choice.statistic, choice.size_bytes, server)
     if {",", ";", "\t"} & set(read_csv.header(text)):
         return read_csv.read(path.name, text, choice.statistic)
-    raise DataError(
+    raise MeasurementError(
         f"{path} has an unknown format: give a run directory, JSON of `bench rest`, a CSV with named "
         "columns, or the output of wrk, wrk2 or h2load"
     )

@@ -235,7 +235,7 @@ def _candidate_rows(candidates: list[dict[str, Any]]) -> list[list[str]]:
     return rows
 
 
-def data_document(points: Points, link: checks.Link, constants: Constants) -> dict[str, Any]:
+def data_document(points: Points, load: checks.LoadProperties, constants: Constants) -> dict[str, Any]:
     """Returns the measurements as a JSON document, without a model. The document contains derived quantities,
     and the reasons for missing terms.
     """
@@ -261,7 +261,7 @@ def data_document(points: Points, link: checks.Link, constants: Constants) -> di
             "command": "check",
             "statistic": points.statistic,
             "rows": len(points),
-            "asked_rate_per_s": link.asked_rate_per_s,
+            "asked_rate_per_s": load.asked_rate_per_s,
             "points": _rows(columns),
             "missing": found.missing,
             "warnings": [*mathis.exceeded(points, bounds), *points.refused, *points.notes],

@@ -10,7 +10,7 @@ from fordway.model import diagnostics, fitting, mathis, terms
 from fordway.model.diagnostics import Diagnosis
 from fordway.model.fitting import Fit
 from fordway.model.models import FITTED, MODELS, Model, Structure
-from fordway.model.points import DataError, Points
+from fordway.model.points import MeasurementError, Points
 from fordway.model.terms import Constants, Terms
 
 ERROR_MIN_PCT = 0.1
@@ -47,7 +47,7 @@ class Candidate:
 
 
 def examine(points: Points, constants: Constants, name: str, method: str) -> Result:
-    """Fits the model `name` to `points`. Raises `DataError` if the rows are insufficient."""
+    """Fits the model `name` to `points`. Raises `MeasurementError` if the rows are insufficient."""
     model, found = MODELS[name], _terms(points, constants, MODELS[name])
     fitting.enough(model, found, len(model.coefficients) + 1)
     _different(model, found)
@@ -63,7 +63,7 @@ def hold(
 ) -> Result:
     """Compares the model with `points`. The model's coefficients are `values`, or the published coefficients.
 
-    Raises `DataError` if the rows lack a column that the model needs.
+    Raises `MeasurementError` if the rows lack a column that the model needs.
     """
     found = _terms(points, constants, model)
     values = np.array(model.published) if values is None else values
@@ -74,7 +74,7 @@ def _terms(points: Points, constants: Constants, model: Model) -> Terms:
     found = terms.derive(points, constants)
     missing = found.why_not(model.needs)
     if missing:
-        raise DataError(f"{model.name} cannot be used: {'; '.join(missing)}")
+        raise MeasurementError(f"{model.name} cannot be used: {'; '.join(missing)}")
     return found
 
 
@@ -84,12 +84,12 @@ def _result(fit: Fit, found: Terms, points: Points, constants: Constants) -> Res
 
 
 def _different(model: Model, found: Terms) -> None:
-    """Raises `DataError` if there are fewer distinct rows than coefficients, such as a single size for a
-    line.
+    """Raises `MeasurementError` if there are fewer distinct rows than coefficients, such as a single size
+    for a line.
     """
     different = len(found.columns[list(model.needs)].drop_duplicates())
     if different < len(model.coefficients):
-        raise DataError(
+        raise MeasurementError(
             f"only {different} of the {len(found)} rows differ in the terms of {model.name}, which has "
             f"{len(model.coefficients)} coefficients: measure more sizes, or choose a model with fewer"
         )
@@ -134,14 +134,14 @@ def _condition(diagnosis: Diagnosis, fit: Fit) -> str:
 def choose(points: Points, constants: Constants, method: str) -> tuple[Result, list[Candidate]]:
     """Returns the model with the smallest leave-one-out error, and all candidates.
 
-    A model with more coefficients must be clearly better (`CLEARLY_BETTER`). Raises `DataError` if no model
-    can be fitted.
+    A model with more coefficients must be clearly better (`CLEARLY_BETTER`). Raises `MeasurementError` if no
+    model can be fitted.
     """
     tried = [_try(points, constants, name, method) for name in FITTED]
     fitted = [candidate.result for candidate in tried if candidate.result is not None]
     if not fitted:
         reasons = "; ".join(f"{each.name}: {each.why_not}" for each in tried)
-        raise DataError(f"no model can be fitted: {reasons}")
+        raise MeasurementError(f"no model can be fitted: {reasons}")
     best = fitted[0]
     for result in sorted(fitted, key=lambda result: len(result.fit.values)):
         if left_out_pct(result) < CLEARLY_BETTER * left_out_pct(best):
@@ -152,7 +152,7 @@ def choose(points: Points, constants: Constants, method: str) -> tuple[Result, l
 def _try(points: Points, constants: Constants, name: str, method: str) -> Candidate:
     try:
         return Candidate(name, examine(points, constants, name, method), None)
-    except DataError as error:
+    except MeasurementError as error:
         return Candidate(name, None, str(error).removeprefix(f"{name} cannot be used: "))
 
 

@@ -51,7 +51,7 @@ def _report(options: argparse.Namespace, out: Path) -> bool:
         if wrong := [f"{run.name}: {each}" for run in runs for each in physics.impossible(run.info)]:
             return _fail(
                 f"the page was not written, because run.json has impossible figures ({'; '.join(wrong)}); "
-                "it was changed or damaged, measure again"
+                "the file was changed or damaged. Measure again"
             )
         missing = [run.name for run in runs if not _has_sizes(run)]
         if missing:

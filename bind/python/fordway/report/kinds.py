@@ -46,7 +46,7 @@ DRAWINGS = {
         "Speed relative to the reference",
         "Each row is one phase on one lane. The dot is the median ratio of speeds over blocks of equal "
         "work; the bar is its 95 % interval. If the bar crosses the line at 1, the run cannot tell which is "
-        "faster, and the dot is hollow. A dot without a bar is a quotient of rates: there were too few "
+        "faster, and the dot is hollow. A dot without a bar is a ratio of rates: there were too few "
         "rounds for an interval.",
         figures.ratios,
     ),

@@ -94,7 +94,7 @@ class Run:
         """Returns the speed of a summary relative to the reference, or `None` if it is unknown.
 
         The speed is the median over blocks if there were enough blocks for an interval. With fewer blocks,
-        the speed is the quotient of the rates.
+        the speed is the ratio of the rates.
         """
         if row["ratio"] is None:
             return None
@@ -126,7 +126,7 @@ def _read_ledger(path: Path) -> dict[str, Any]:
     problem = shape.problem(ledger, shape.LEDGER)
     if problem:
         raise RunFileError(
-            f"{path} is not a valid ledger: {problem}; it was changed or damaged, measure again"
+            f"{path} is not a valid ledger: {problem}; the file was changed or damaged. Measure again"
         )
     return ledger
 
@@ -154,7 +154,9 @@ def read_info(directory: Path) -> dict[str, Any]:
     if not problem and info.get("conditions"):
         problem = shape.contradiction(info["conditions"])
     if problem:
-        raise RunFileError(f"{path} is not a valid run: {problem}; it was changed or damaged, measure again")
+        raise RunFileError(
+            f"{path} is not a valid run: {problem}; the file was changed or damaged. Measure again"
+        )
     _check_files(directory)
     return info
 
@@ -183,7 +185,7 @@ def _check_blocks(path: Path) -> None:
         at, row = wrong.index[0], wrong.iloc[0]
         raise RunFileError(
             f"{path}: row {at} ({row['phase']} on {row['lane']}) has {row['operations']} operations, but its "
-            "elapsed_ns is 0; it was changed or damaged, measure again"
+            "elapsed_ns is 0; the file was changed or damaged. Measure again"
         )
 
 
@@ -200,7 +202,7 @@ def check_counts(path: Path, info: dict[str, Any], rows: pd.DataFrame) -> None:
             if found > said or (found < said and info["kind"] in COUNTED):
                 raise RunFileError(
                     f"{path.parent / 'run.json'} is not a valid run: summaries[{at}].{field} is {said}, but "
-                    f"{path.name} has {found} of them; it was changed or damaged, measure again"
+                    f"{path.name} has {found} of them; the file was changed or damaged. Measure again"
                 )
 
 

@@ -21,7 +21,7 @@ pub(super) fn metalink(bytes: &[u8]) {
     let Ok(found) = Metalink::parse(bytes) else { return };
     for file in &found.files {
         let climbs = file.name.starts_with('/') || file.name.split('/').any(|name| name == "..");
-        assert!(!climbs, "{:?} leads out of a directory", file.name);
+        assert!(!climbs, "{:?} points outside a directory", file.name);
         assert!(file.pieces.as_ref().is_none_or(|PieceHashes { length_bytes, .. }| *length_bytes > 0));
         let _strongest = file.strongest_hash();
     }

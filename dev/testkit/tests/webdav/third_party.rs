@@ -224,7 +224,7 @@ fn silence_ends_it() {
         let copy = ThirdPartyCopy { silence: Duration::from_millis(300), ..order(&from, &there) };
         let error = client(|_| {}).third_party_copy(&copy, &mut |_, _| Ok(())).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Timeout);
-        assert!(error.to_string().ends_with("before you copy again"), "{error}");
+        assert!(error.to_string().ends_with("whether the destination is still growing"), "{error}");
         to.wait_for_closed(1);
     });
 }

@@ -345,7 +345,7 @@ async fn receive(
 }
 
 async fn pass(pieces: &mpsc::Sender<ResponsePiece>, piece: Bytes) -> io::Result<()> {
-    pieces.send(ResponsePiece::Bytes(piece)).await.map_err(|_| invalid("the caller is gone"))
+    pieces.send(ResponsePiece::Bytes(piece)).await.map_err(|_| invalid("the caller has dropped the response"))
 }
 
 /// Returns the head without connection-specific headers (RFC 9114 section 4.2).

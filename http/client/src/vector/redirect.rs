@@ -121,7 +121,7 @@ impl RedirectRoute {
             self.forget();
         }
         if is_circle {
-            return Err(self.refused("it leads in a circle; report this to the operator of the server"));
+            return Err(self.refused("it is a redirect loop; report this to the operator of the server"));
         }
         if self.passed.len() > HOPS_MAX {
             let why = format!("it has more than {HOPS_MAX} steps; use an address further along it");

@@ -29,10 +29,10 @@ pub struct SessionOptions {
     pub headers: Arc<[(String, String)]>,
     /// The proxies.
     pub proxies: ProxySettings,
-    /// The minimum time limit for the second of two responses, if two requests are sent together to a server that has
-    /// never responded to such a pair. After the limit, the second request is sent again, and requests are no longer
-    /// sent together to this server. The limit is 4 times the wait for the first response, if that time is longer. The
-    /// limit is multiplied by 4 if the server has already responded to a request that was sent before the previous
+    /// The minimum timeout for the second response when two requests are pipelined to a server that has not answered
+    /// pipelined requests before. After the timeout, the second request is sent again, and requests are no longer
+    /// pipelined to this server. The timeout is 4 times the wait for the first response, if that time is longer. The
+    /// timeout is multiplied by 4 if the server has already responded to a request that was sent before the previous
     /// response had ended.
     pub patience: Duration,
     /// The maximum number of connections to one origin at the same time, at least 1.

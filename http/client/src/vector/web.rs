@@ -161,7 +161,7 @@ impl RangeTarget for WebFileAddress {
         let (kind, why) = match (status, location) {
             (304, _) => {
                 let why = "the server states that the file has not changed, although the request did not ask for \
-                           this; a cache on the way may be at fault";
+                           this; an intermediate cache may be the cause";
                 (ErrorKind::BadResponse, why.to_owned())
             }
             (300..=399, Some(location)) => {

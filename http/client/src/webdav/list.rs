@@ -173,7 +173,7 @@ impl CollectionWalk<'_> {
     fn enter(&mut self, collection: &DavResource) -> Result<()> {
         if collection.relative.split('/').count() > DEPTH_MAX {
             let detail = format!(
-                "{} is deeper than {DEPTH_MAX} collections; links may lead in a circle",
+                "{} is deeper than {DEPTH_MAX} collections; there may be a symbolic-link loop",
                 without_query(&collection.url)
             );
             return Err(Error::new(ErrorKind::BadResponse, detail));

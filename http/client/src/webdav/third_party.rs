@@ -273,7 +273,7 @@ fn silent(silence: Duration) -> Error {
     let detail =
         format!("the server reported nothing about the copy for {silence:?}; it may still be copying");
     Error::new(ErrorKind::Timeout, detail)
-        .with_advice("see with `fordway stat` whether the destination grows, before you copy again")
+        .with_advice("before you retry, use `fordway stat` to check whether the destination is still growing")
 }
 
 #[cfg(test)]

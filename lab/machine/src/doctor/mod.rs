@@ -10,7 +10,7 @@ mod tree;
 pub use checks::examine;
 pub(crate) use checks::{CpuQuotaCounters, quota_counters};
 pub use fix::{JobScheduler, JobSize};
-pub use noise::ProcessorNoise;
+pub use noise::SystemNoise;
 pub(crate) use noise::WorkQuantum;
 pub use shared::{examine_mounts, share_caches, verdict_on};
 pub use tree::{SystemTree, UnreadableFile};

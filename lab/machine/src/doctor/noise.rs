@@ -25,7 +25,7 @@ const COSTS: f64 = 1.0;
 
 /// The noise on all measured processors together.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ProcessorNoise {
+pub struct SystemNoise {
     /// The number of processors on which noise was measured, all at the same time.
     pub processors: usize,
     /// The number of repetitions of the fixed task on all processors.
@@ -40,7 +40,7 @@ pub struct ProcessorNoise {
     pub detour_max_ns: u64,
 }
 
-impl ProcessorNoise {
+impl SystemNoise {
     /// Measures noise for `duration` on each of `processors`, with one thread pinned to each. Ends early if `stop` is
     /// set. Cost: keeps these processors fully busy. `None` if no repetition was completed.
     pub fn listen(processors: &[usize], duration: Duration, stop: &AtomicBool) -> Option<Self> {
@@ -48,7 +48,7 @@ impl ProcessorNoise {
             let started = begin(scope, processors, duration, stop);
             started.into_iter().filter_map(|listener| listener.join().ok()).collect::<Vec<_>>()
         });
-        ProcessorNoise::of(&heard)
+        SystemNoise::of(&heard)
     }
 
     /// Evaluates the durations of the fixed task's repetitions on each processor. `None` if there are no durations.
@@ -65,7 +65,7 @@ impl ProcessorNoise {
         let beyond = || times().map(|(time, shortest)| time - shortest);
         let total: u64 = heard.iter().flatten().sum();
         let is_detour = |(time, shortest): &(u64, u64)| *time as f64 >= DETOUR * *shortest as f64;
-        Some(ProcessorNoise {
+        Some(SystemNoise {
             processors: heard.len(),
             quanta: heard.iter().map(Vec::len).sum(),
             quantum_ns,
@@ -222,21 +222,21 @@ mod tests {
 
     #[test]
     fn what_is_beyond_the_shortest_is_noise() {
-        let noise = ProcessorNoise::of(&[vec![100, 100, 105], vec![100, 195]]).unwrap();
+        let noise = SystemNoise::of(&[vec![100, 100, 105], vec![100, 195]]).unwrap();
         assert_eq!((noise.processors, noise.quanta, noise.quantum_ns), (2, 5, 100));
         assert_eq!((noise.detours, noise.detour_max_ns), (1, 95));
         assert!((noise.share - 100.0 / 600.0).abs() < 1e-12);
         assert_eq!(noise.finding().verdict, DoctorVerdict::Costs);
-        let quiet = ProcessorNoise::of(&[vec![1000, 1001]]).unwrap();
+        let quiet = SystemNoise::of(&[vec![1000, 1001]]).unwrap();
         assert_eq!(quiet.finding().verdict, DoctorVerdict::Ok);
-        assert_eq!(ProcessorNoise::of(&[vec![]]), None);
+        assert_eq!(SystemNoise::of(&[vec![]]), None);
     }
 
     #[test]
     fn it_hears_on_every_processor_and_ends_when_asked() {
-        let heard = ProcessorNoise::listen(&[0], Duration::from_millis(20), &AtomicBool::new(false)).unwrap();
+        let heard = SystemNoise::listen(&[0], Duration::from_millis(20), &AtomicBool::new(false)).unwrap();
         assert!(heard.processors == 1 && heard.quanta > 0 && heard.quantum_ns > 0);
-        assert_eq!(ProcessorNoise::listen(&[0], Duration::from_secs(3600), &AtomicBool::new(true)), None);
+        assert_eq!(SystemNoise::listen(&[0], Duration::from_secs(3600), &AtomicBool::new(true)), None);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use fordway_store::{Error, ErrorKind, Result};
 
 use self::counters::{MachineCounters, PressureCounters};
 use self::sampler::{RunSampler, RunSamples};
-use crate::doctor::{ProcessorNoise, SystemTree, WorkQuantum};
+use crate::doctor::{SystemNoise, SystemTree, WorkQuantum};
 
 /// The time for which the fixed task is repeated before the run. This time must be long compared with the kernel's time
 /// slices, which are a few milliseconds.
@@ -136,7 +136,7 @@ impl PreRunConditions {
 /// Repeats the fixed task on all allowed processors, and returns the share of time that the task lost to other
 /// programs.
 fn lost_share() -> Option<f64> {
-    let noise = ProcessorNoise::listen(&fordway_sys::usable_cores(), LISTEN, &AtomicBool::new(false))?;
+    let noise = SystemNoise::listen(&fordway_sys::usable_cores(), LISTEN, &AtomicBool::new(false))?;
     Some(noise.share)
 }
 

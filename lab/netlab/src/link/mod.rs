@@ -43,7 +43,8 @@ pub struct LinkConfig {
     pub loss: f64,
     /// The seed of random losses. For equal sequences of packets, links with equal seeds lose the same packets.
     pub seed: u64,
-    /// Whether pieces of up to 64 KiB pass unsegmented; `None` means yes if there is no loss, and no if there is loss.
+    /// Whether segments of up to 64 KiB are passed as one packet (TSO); `None` means yes if there is no loss, and no if
+    /// there is loss.
     pub large_packets: Option<bool>,
 }
 
@@ -54,7 +55,7 @@ impl LinkConfig {
         self.queue_bytes.unwrap_or((in_a_round_trip as u64).max(256 << 10))
     }
 
-    /// Returns whether pieces of up to 64 KiB pass unsegmented.
+    /// Returns whether segments of up to 64 KiB are passed as one packet (TSO).
     pub fn has_large_packets(&self) -> bool {
         self.large_packets.unwrap_or(self.loss == 0.0)
     }
@@ -66,7 +67,7 @@ impl LinkConfig {
             LinkConfig { rate_bits_per_s: Some(0), .. } => "a rate of 0",
             _ => return Ok(()),
         };
-        Err(Error::new(ErrorKind::InvalidArgument, format!("no link has {problem}")))
+        Err(Error::new(ErrorKind::InvalidArgument, format!("invalid link: {problem}")))
     }
 }
 
@@ -115,7 +116,7 @@ impl EmulatedLink {
         let [first, second] = ends.map(|(namespace, address)| open_end(namespace, address, large_packets));
         let devices = [first?, second?];
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|error| Error::new(ErrorKind::Io, "making an eventfd").caused_by(error))?;
+            .map_err(|error| Error::new(ErrorKind::Io, "creating an eventfd").caused_by(error))?;
         let (stop, stats) = (Arc::new(stop), Arc::new(Mutex::new(LinkStats::default())));
         let mut engine = LinkEmulatorState::new(devices, config, Arc::clone(&stop), Arc::clone(&stats));
         let thread = std::thread::Builder::new().name("netlab-link".to_owned());
@@ -135,7 +136,7 @@ impl EmulatedLink {
 fn open_end(namespace: &NetworkNamespace, address: &str, large_packets: bool) -> Result<TunDevice> {
     let device = namespace
         .run(|| TunDevice::new(DEVICE, large_packets))?
-        .map_err(|error| refused("making a network device", error))?;
+        .map_err(|error| refused("creating a network device", error))?;
     // The queue in front of the device is not part of the link, so this queue must never drop packets.
     namespace
         .ip(&format!("link set {DEVICE} txqueuelen 100000 mtu 1500 up\naddr add {address} dev {DEVICE}"))?;

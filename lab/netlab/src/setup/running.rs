@@ -504,7 +504,7 @@ impl ProgramLog {
     pub(super) fn new() -> Result<Self> {
         let made = memfd_create("fordway-log", MemfdFlags::CLOEXEC).map_err(std::io::Error::from);
         made.map(|file| ProgramLog(file.into()))
-            .map_err(|error| Error::new(ErrorKind::Io, "making a file in memory").caused_by(error))
+            .map_err(|error| Error::new(ErrorKind::Io, "creating a file in memory").caused_by(error))
     }
 
     /// Returns the log as a stream for the output of a program; if the file cannot be shared, the output is

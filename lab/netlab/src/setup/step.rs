@@ -108,7 +108,7 @@ fn is_there(
 /// program, `InvalidArgument` if `words` is empty.
 pub(super) fn command(words: &[String]) -> Result<Command> {
     let [program, arguments @ ..] = words else {
-        return Err(Error::new(ErrorKind::InvalidArgument, "a command without a word"));
+        return Err(Error::new(ErrorKind::InvalidArgument, "the command is empty"));
     };
     let path_of = match program.contains('/') {
         true => Some(PathBuf::from(program)),

@@ -258,7 +258,7 @@ fn look_at_objects(site: &WorkloadLocation, prefix: &str, newer_than: SystemTime
 
 fn modified(path: &Path) -> Result<SystemTime> {
     std::fs::metadata(path).and_then(|meta| meta.modified()).map_err(|error| {
-        Error::new(ErrorKind::from(&error), format!("looking at {}", path.display())).caused_by(error)
+        Error::new(ErrorKind::from(&error), format!("examining {}", path.display())).caused_by(error)
     })
 }
 

@@ -17,7 +17,7 @@ pub use account::{
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use fordway_measure::{BlockRecord, LaneDescription, OperationRecord, RunRecords, SeededRandom};
+use fordway_measure::{BlockRecord, OperationRecord, RowDescription, RunRecords, SeededRandom};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::process_cpu_ns;
 use serde::{Deserialize, Serialize};
@@ -171,7 +171,7 @@ pub struct LedgerPlan {
 /// A component with its name.
 pub struct NamedComponent {
     /// The component's name and description.
-    pub lane: LaneDescription,
+    pub row: RowDescription,
     /// The component.
     pub component: Box<dyn LedgerComponent>,
 }
@@ -245,15 +245,15 @@ impl LedgerRunState<'_> {
     ) -> Result<()> {
         let mut order: Vec<usize> = (0..components.len()).collect();
         random.shuffle(&mut order);
-        for lane in order {
+        for index in order {
             if self.stop.load(Ordering::Relaxed) {
                 return Err(Error::new(ErrorKind::Interrupted, "stopped by request"));
             }
             let place =
-                LedgerPosition { lane: lane as u8, phase: size as u8, round: round.saturating_sub(1) };
-            let NamedComponent { lane, component } = &mut components[lane];
+                LedgerPosition { lane: index as u8, phase: size as u8, round: round.saturating_sub(1) };
+            let NamedComponent { row, component } = &mut components[index];
             self.block(place, &mut **component, plan.sizes[size]).map_err(|error| {
-                let doing = format!("measuring the component {} at {} bytes", lane.name, plan.sizes[size]);
+                let doing = format!("measuring the component {} at {} bytes", row.name, plan.sizes[size]);
                 Error::new(error.kind(), doing).caused_by(error)
             })?;
         }

@@ -51,7 +51,7 @@ struct RoundingRange {
 
 impl RoundingRange {
     fn divided_by(self, other: RoundingRange) -> RoundingRange {
-        // If the divisor is a time that was rounded to 0, the quotient has no upper bound.
+        // If the divisor is a time that was rounded to 0, the ratio has no upper bound.
         RoundingRange { low: self.low / other.high, high: self.high / other.low.max(f64::MIN_POSITIVE) }
     }
 

@@ -5,7 +5,7 @@
 //! cost is negative: each subset of the three costs is fitted, and the best fit in which no cost is negative is used.
 
 use fordway_measure::{
-    ConfidenceInterval, LaneDescription, LanePhaseResult, LimitingResource, Machine, ParallelJobSummary,
+    ConfidenceInterval, LanePhaseResult, LimitingResource, Machine, ParallelJobSummary, RowDescription,
     RunDocument, SCHEMA, SCHEMA_VERSION, median, median_interval,
 };
 use serde::{Deserialize, Serialize};
@@ -28,7 +28,7 @@ pub struct SetupSpeedupFit {
 /// Returns the run file of `outcome`, which `plan` measured on `lanes`.
 pub fn describe(
     plan: &SpeedupPlan,
-    lanes: Vec<LaneDescription>,
+    lanes: Vec<RowDescription>,
     outcome: &SpeedupResults,
     header: RunHeader,
 ) -> RunDocument {
@@ -70,7 +70,7 @@ fn phase(ranks: u32) -> String {
 /// Returns one summary for each lane that took part.
 fn of_phase(
     plan: &SpeedupPlan,
-    lanes: &[LaneDescription],
+    lanes: &[RowDescription],
     at: usize,
     outcome: &SpeedupResults,
     machine: &Machine,
@@ -128,7 +128,7 @@ fn divided(interval: &ConfidenceInterval, by: f64) -> ConfidenceInterval {
 
 /// Fits the model's costs to the median times of each lane. The reference's time on one rank is used for all lanes that
 /// did not run jobs with one rank.
-pub fn fits(plan: &SpeedupPlan, lanes: &[LaneDescription], outcome: &SpeedupResults) -> Vec<SetupSpeedupFit> {
+pub fn fits(plan: &SpeedupPlan, lanes: &[RowDescription], outcome: &SpeedupResults) -> Vec<SetupSpeedupFit> {
     let time = |lane: usize, phase: usize| {
         let samples = outcome.samples.iter().filter(|sample| (sample.lane, sample.phase) == (lane, phase));
         let times = samples.filter_map(|sample| sample.job.time_ns(plan.time));
@@ -140,7 +140,7 @@ pub fn fits(plan: &SpeedupPlan, lanes: &[LaneDescription], outcome: &SpeedupResu
         };
         plan.ranks.iter().enumerate().filter_map(of).collect()
     };
-    let fitted = |(at, lane): (usize, &LaneDescription)| SetupSpeedupFit {
+    let fitted = |(at, lane): (usize, &RowDescription)| SetupSpeedupFit {
         lane: lane.name.clone(),
         fit: SpeedupFit::of(&points(at)),
     };
@@ -303,7 +303,7 @@ mod tests {
         let plan = SpeedupPlan { time, ..plan(&[1, 2, 4, 8]) };
         let outcome =
             measured(&plan, &mut ScalingLawLauncher { failing: Some((1, 8)), launched: Vec::new() });
-        let lane = |name: &str| LaneDescription { name: name.into(), description: String::new() };
+        let lane = |name: &str| RowDescription { name: name.into(), description: String::new() };
         let lanes = vec![lane("a"), lane("b")];
         let fits = fits(&plan, &lanes, &outcome);
         let header = RunHeader {
@@ -354,7 +354,7 @@ mod tests {
         let plan = plan(&[1, 2]);
         let mut outcome = measured(&plan, &mut ScalingLawLauncher { failing: None, launched: Vec::new() });
         let told = |outcome: &SpeedupResults| {
-            let lane = |name: &str| LaneDescription { name: name.into(), description: String::new() };
+            let lane = |name: &str| RowDescription { name: name.into(), description: String::new() };
             let machine = Machine::observe(&[]);
             let rows = of_phase(&plan, &[lane("a"), lane("b")], 0, outcome, &machine);
             launch_doubt(&plan, &rows)

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fordway_measure::{
-    BlockRecord, LaneDescription, LanePhaseResult, LimitingResource, Machine, MessageTransferSummary,
-    OperationRecord, RunClock, RunDocument, RunRecords, SCHEMA, SCHEMA_VERSION, SeededRandom, median,
+    BlockRecord, LanePhaseResult, LimitingResource, Machine, MessageTransferSummary, OperationRecord,
+    RowDescription, RunClock, RunDocument, RunRecords, SCHEMA, SCHEMA_VERSION, SeededRandom, median,
     median_interval,
 };
 use fordway_store::{Error, ErrorKind, Result};
@@ -213,7 +213,7 @@ const POLLS: f64 = 1.5;
 /// Returns the run file of `outcome`, which `plan` measured on `lanes`.
 pub fn describe(
     plan: &TransportPlan,
-    lanes: Vec<LaneDescription>,
+    lanes: Vec<RowDescription>,
     outcome: &TransportResults,
     header: RunHeader,
 ) -> RunDocument {
@@ -250,7 +250,7 @@ pub fn describe(
 
 /// Returns one summary for each lane that took part.
 fn of_phase(
-    lanes: &[LaneDescription],
+    lanes: &[RowDescription],
     (phase, task): (u8, &MessageBlockTask),
     records: &RunRecords,
     machine: &Machine,
@@ -339,14 +339,14 @@ fn polls(transfer: &MessageTransferSummary) -> Option<LimitingResource> {
 }
 
 /// Returns a warning for each lane that polled, with the number of processors that it kept busy.
-fn polling(lanes: &[LaneDescription], summaries: &[LanePhaseResult]) -> Vec<String> {
+fn polling(lanes: &[RowDescription], summaries: &[LanePhaseResult]) -> Vec<String> {
     let latency = MessageExchangePattern::Fetch.name();
-    let busy = |lane: &LaneDescription| {
+    let busy = |lane: &RowDescription| {
         let rows = summaries.iter().filter(|row| row.lane == lane.name);
         let transfers = rows.filter_map(|row| row.transfer.as_ref()).filter(|of| of.exchange == latency);
         median(&transfers.map(|of| of.processors_busy).collect::<Vec<_>>())
     };
-    let said = |lane: &LaneDescription| {
+    let said = |lane: &RowDescription| {
         let busy = busy(lane).filter(|busy| *busy >= POLLS)?;
         Some(format!(
             "{} polls while it waits: {busy:.2} processors were busy with one message at a time. Its latency \

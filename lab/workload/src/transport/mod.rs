@@ -24,7 +24,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
-use fordway_measure::{LaneDescription, bytes_text};
+use fordway_measure::{RowDescription, bytes_text};
 use fordway_store::{Error, ErrorKind, Key, Result};
 use fordway_wire::size_text::parse_bytes;
 use serde::{Deserialize, Serialize};
@@ -35,7 +35,7 @@ use crate::options::OutputFileArgs;
 /// A way to receive bytes from another process, or from a store.
 pub trait MessageTransport {
     /// Returns the transport's name and description.
-    fn lane(&self) -> &LaneDescription;
+    fn lane(&self) -> &RowDescription;
 
     /// Returns whether the transport supports this exchange.
     fn can(&self, exchange: MessageExchangePattern) -> bool;
@@ -108,7 +108,7 @@ impl MessageBlockTask {
         self.size_bytes * self.window
     }
 
-    /// Encodes the task, to be sent to the other end of a link.
+    /// Encodes the task, to be sent to the peer of a link.
     fn to_bytes(self) -> [u8; TASK_BYTES] {
         let words = [self.exchange.code(), self.size_bytes, self.window, self.count, self.warm_up];
         let mut bytes = [0; TASK_BYTES];

@@ -12,7 +12,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Instant;
 
-use fordway_measure::LaneDescription;
+use fordway_measure::RowDescription;
 use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Result, Store};
 use fordway_sys::process_cpu_ns;
 use serde::de::DeserializeOwned;
@@ -47,17 +47,17 @@ pub trait MessageLink {
     fn receive_idly(&mut self, buffer: &mut [u8]) -> Result<()>;
 }
 
-/// The requesting side of a link. Dropping the transport tells the other side that there are no more tasks.
+/// The requesting side of a link. Dropping the transport tells the peer that there are no more tasks.
 pub struct LinkTransport<L: MessageLink> {
-    lane: LaneDescription,
+    lane: RowDescription,
     link: L,
     content: Vec<u8>,
     buffer: Vec<u8>,
 }
 
 impl<L: MessageLink> LinkTransport<L> {
-    /// Creates a transport over a link whose other end runs [`follow`].
-    pub fn new(lane: LaneDescription, link: L) -> Self {
+    /// Creates a transport over a link whose peer runs [`follow`].
+    pub fn new(lane: RowDescription, link: L) -> Self {
         LinkTransport { lane, link, content: Vec::new(), buffer: Vec::new() }
     }
 
@@ -107,13 +107,13 @@ impl<L: MessageLink> LinkTransport<L> {
 
 impl<L: MessageLink> Drop for LinkTransport<L> {
     fn drop(&mut self) {
-        // Ignore the error: if the other side has already ended, it needs no message.
+        // Ignore the error: if the peer has already ended, it needs no message.
         let _ = self.link.send(&[0; TASK_BYTES]);
     }
 }
 
 impl<L: MessageLink> MessageTransport for LinkTransport<L> {
-    fn lane(&self) -> &LaneDescription {
+    fn lane(&self) -> &RowDescription {
         &self.lane
     }
 
@@ -145,7 +145,7 @@ impl<L: MessageLink> MessageTransport for LinkTransport<L> {
     }
 }
 
-/// The responding side of a link: carries out the tasks that the [`LinkTransport`] at the other end sends, until there
+/// The responding side of a link: carries out the tasks that the peer's [`LinkTransport`] sends, until there
 /// are no more tasks.
 pub fn follow(link: &mut dyn MessageLink) -> Result<()> {
     let (mut content, mut buffer) = (Vec::new(), Vec::new());
@@ -171,7 +171,7 @@ pub fn follow(link: &mut dyn MessageLink) -> Result<()> {
             }
         };
         (0..task.warm_up).try_for_each(|_| answer(link, &mut buffer))?;
-        // The other side starts its clock when this response arrives, so both sides have finished the warm-up before
+        // The peer starts its clock when this response arrives, so both sides have finished the warm-up before
         // either side starts to count.
         link.receive(&mut [0; REQUEST.len()])?;
         let before_ns = own_cpu_ns();
@@ -242,7 +242,7 @@ impl MessageLink for TcpLink {
 /// A transport whose messages are objects of `bucket`, named by [`message_of`]; [`ObjectTransport::content`]
 /// returns their content.
 pub struct ObjectTransport {
-    lane: LaneDescription,
+    lane: RowDescription,
     store: Arc<dyn Store>,
     bucket: Bucket,
     server_pid: Option<u32>,
@@ -256,7 +256,7 @@ impl ObjectTransport {
     /// Creates a transport that reads from `bucket` in `store`. At most `connections` threads read a window of
     /// messages; the store owns the connections.
     pub fn new(
-        lane: LaneDescription,
+        lane: RowDescription,
         store: Arc<dyn Store>,
         bucket: Bucket,
         server_pid: Option<u32>,
@@ -327,7 +327,7 @@ fn read_some(
 }
 
 impl MessageTransport for ObjectTransport {
-    fn lane(&self) -> &LaneDescription {
+    fn lane(&self) -> &RowDescription {
         &self.lane
     }
 
@@ -446,7 +446,7 @@ fn another_version(what: &str) -> Error {
 
 /// The controlling side of a remote transport: sends the tasks.
 pub struct RemoteTransport {
-    lane: LaneDescription,
+    lane: RowDescription,
     lines: JsonLineConnection,
 }
 
@@ -462,7 +462,7 @@ impl RemoteTransport {
         let hello: MpiJobDescription = lines.read().map_err(failed)?.ok_or_else(|| gone(name))?;
         Ok((
             RemoteTransport {
-                lane: LaneDescription { name: name.to_owned(), description: String::new() },
+                lane: RowDescription { name: name.to_owned(), description: String::new() },
                 lines,
             },
             hello,
@@ -477,7 +477,7 @@ impl RemoteTransport {
 }
 
 impl MessageTransport for RemoteTransport {
-    fn lane(&self) -> &LaneDescription {
+    fn lane(&self) -> &RowDescription {
         &self.lane
     }
 

@@ -231,8 +231,8 @@ async fn check(
         return Ok(());
     }
     match rules.rule(role, &request) {
-        // Anonymous callers never read or change a policy, because whoever can change the policy can permit all other
-        // actions.
+        // Anonymous callers never read or change a policy, because anyone who can change the policy can permit all
+        // other actions.
         ruling if ruling.is_permitted() && role == CallerRole::Anonymous && is_of_policy(need.action) => {
             let detail =
                 "only the bucket's owner reads and changes its policy; sign the request as the owner";

@@ -507,7 +507,7 @@ fn take_hoisted(
         let is_presigned = uri.query().is_some_and(|query| query.contains("X-Amz-Signature="));
         let header = HeaderName::from_bytes(name.as_bytes()).ok().zip(HeaderValue::from_str(value).ok());
         let refused = || {
-            let message = format!("the query parameter {} is a header of S3; send it as one", shown(name));
+            let message = format!("send {} as a header, not as a query parameter", shown(name));
             GateRefusal::not_implemented(message)
         };
         let (header, value) = header.filter(|_| is_presigned).ok_or_else(refused)?;

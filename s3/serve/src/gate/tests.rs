@@ -24,7 +24,9 @@ fn a_version_2_url_selects_no_operation_that_it_does_not_sign() {
         assert!(plain(method, target).is_ok(), "{target}");
         assert_eq!(plain(method, &format!("{target}&{signed}")), Err(403), "{target}");
     }
-    for (method, target) in [("PUT", "/b/k?"), ("GET", "/b?list-type=2&"), ("PUT", "/b/k?tagging&")] {
+    for (method, target) in
+        [("PUT", "/b/k?"), ("GET", "/b?list-type=2&"), ("PUT", "/b/k?tagging&"), ("GET", "/b?website&")]
+    {
         assert!(plain(method, &format!("{target}{signed}")).is_ok(), "{target}");
     }
 }

@@ -29,9 +29,9 @@ use crate::unsigned::ConnectionPeer;
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Serves one connection until it ends or the gateway is stopped. If the gateway is stopped, finishes the request in
-/// progress. If no request is in progress, waits [`LEAVE_TAKING`](crate::gateway::LEAVE_TAKING) for a last request.
-/// `ahead` holds bytes that were already read. If the client begins with HTTP/2, returns the socket and all bytes that
-/// were read from it.
+/// progress. If no request is in progress, waits [`IDLE_CLOSE_DELAY`](crate::gateway::IDLE_CLOSE_DELAY) for a last
+/// request. `ahead` holds bytes that were already read. If the client begins with HTTP/2, returns the socket and all
+/// bytes that were read from it.
 pub(crate) async fn serve(
     socket: ClientSocket,
     ahead: Vec<u8>,
@@ -154,7 +154,7 @@ impl ConnectionDriver<'_> {
         }
     }
 
-    /// Waits for a complete head. Between requests, the wait ends `LEAVE_TAKING` after the gateway is told to stop.
+    /// Waits for a complete head. Between requests, the wait ends `IDLE_CLOSE_DELAY` after the gateway is told to stop.
     async fn next(
         &self,
         wire: &mut BufferedSocket,

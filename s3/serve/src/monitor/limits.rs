@@ -31,7 +31,7 @@ pub(crate) fn put_limits(
     }
     users.sort_unstable_by_key(|(user, _)| *user);
     let name = "user_requests_in_flight";
-    put_help(text, name, "gauge", "Requests of a user in flight.");
+    put_help(text, name, "gauge", "A user's requests in flight.");
     for (user, counts) in users.iter().filter(|(_, counts)| counts.in_flight > 0) {
         let _ = writeln!(text, "fordway_{name}{{user=\"{}\"}} {}", label(user), counts.in_flight);
     }

@@ -163,7 +163,7 @@ impl GatewayMetrics {
             (
                 "received_bytes_total",
                 "counter",
-                "Bytes of request bodies of stated length.",
+                "Bytes of request bodies with a Content-Length.",
                 total(|s| &s.received_bytes),
             ),
             ("sent_bytes_total", "counter", "Bytes of responses' bodies.", total(|shard| &shard.sent_bytes)),

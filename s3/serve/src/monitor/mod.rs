@@ -133,7 +133,7 @@ async fn answer(mut socket: TcpStream, health: &impl HealthMetricsSource) -> io:
         line if line.starts_with(b"GET /ready ") => (
             "503 Service Unavailable",
             "text/plain",
-            "the directory is gone, or the gateway is ending\n".to_owned(),
+            "the directory is missing, or the gateway is stopping\n".to_owned(),
         ),
         _ => ("404 Not Found", "text/plain", "the paths here are /metrics, /health and /ready\n".to_owned()),
     };

@@ -12,7 +12,7 @@ use crate::Users;
 use crate::monitor::{OperationCode, RequestTrace, SignedOperation};
 use crate::sts::TokenService;
 use crate::sts::caller::Caller;
-use crate::sts::jwt::{ClaimFault, WebIdentityToken};
+use crate::sts::jwt::{ClaimFault, UnverifiedWebIdentityToken};
 use crate::sts::query::{Parameters, StsFailure, VERSION, document, elements, shown};
 use crate::sts::session::{SessionAttributes, now_s};
 use crate::sts::token::{RoleInToken, SessionToken, TokenParent, new_access_key};
@@ -184,7 +184,7 @@ impl TokenService {
 
 /// A web identity token whose signature and claims were verified.
 struct VerifiedWebIdentity<'t> {
-    token: WebIdentityToken<'t>,
+    token: UnverifiedWebIdentityToken<'t>,
     issuer: String,
     audience: String,
 }
@@ -194,7 +194,7 @@ async fn verified<'t>(users: &Users, text: &'t str) -> Result<VerifiedWebIdentit
     let invalid = |why: &str| {
         StsFailure::bad("InvalidIdentityToken", format!("The web identity token is refused: {why}"))
     };
-    let token = WebIdentityToken::read(text).map_err(invalid)?;
+    let token = UnverifiedWebIdentityToken::read(text).map_err(invalid)?;
     let issuer = token.text("iss").unwrap_or_default().to_owned();
     let provider = users.provider(&issuer).ok_or_else(|| invalid("its issuer is unknown here"))?;
     if !provider.entry.allows(token.algorithm) {
@@ -224,7 +224,10 @@ async fn verified<'t>(users: &Users, text: &'t str) -> Result<VerifiedWebIdentit
 }
 
 /// Returns the uid and the gid that a token states, as numbers or as digits. Errors: `IDPRejectedClaim`.
-fn stated_ids(token: &WebIdentityToken<'_>, claims: &UidGidClaimNames) -> Result<(u32, u32), StsFailure> {
+fn stated_ids(
+    token: &UnverifiedWebIdentityToken<'_>,
+    claims: &UidGidClaimNames,
+) -> Result<(u32, u32), StsFailure> {
     let id = |claim: &str| {
         let value = token.claims.get(claim);
         let number = value.and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok());

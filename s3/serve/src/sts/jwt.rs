@@ -13,7 +13,7 @@ const TOKEN_CHARS_MAX: usize = 20_000;
 const LEEWAY_S: f64 = 60.0;
 
 /// A token that has not been verified yet.
-pub(super) struct WebIdentityToken<'t> {
+pub(super) struct UnverifiedWebIdentityToken<'t> {
     /// The encoded header and claims, which the signature covers.
     signed: &'t str,
     signature: Vec<u8>,
@@ -37,7 +37,7 @@ struct Header {
     crit: Option<Value>,
 }
 
-impl<'t> WebIdentityToken<'t> {
+impl<'t> UnverifiedWebIdentityToken<'t> {
     /// Parses a token. Errors: the reason why the token is malformed.
     pub(super) fn read(text: &'t str) -> Result<Self, &'static str> {
         if text.len() > TOKEN_CHARS_MAX {
@@ -54,7 +54,13 @@ impl<'t> WebIdentityToken<'t> {
         let algorithm =
             SignatureAlgorithm::named(&header.alg).ok_or("its algorithm is not RS256, ES256 or EdDSA")?;
         let claims = serde_json::from_slice(&decode(claims)?).map_err(|_| "its claims are not an object")?;
-        Ok(WebIdentityToken { signed, signature: decode(signature)?, algorithm, key_id: header.kid, claims })
+        Ok(UnverifiedWebIdentityToken {
+            signed,
+            signature: decode(signature)?,
+            algorithm,
+            key_id: header.kid,
+            claims,
+        })
     }
 
     pub(super) fn text(&self, claim: &str) -> Option<&str> {
@@ -111,7 +117,7 @@ mod tests {
     #[test]
     fn malformed_tokens_are_refused() {
         let good = token(r#"{"alg":"ES256","kid":"k"}"#, r#"{"iss":"i"}"#);
-        let read = WebIdentityToken::read(&good).unwrap();
+        let read = UnverifiedWebIdentityToken::read(&good).unwrap();
         assert_eq!((read.key_id.as_deref(), read.text("iss")), (Some("k"), Some("i")));
         for (header, claims) in [
             (r#"{"alg":"none"}"#, "{}"),
@@ -123,11 +129,11 @@ mod tests {
             (r#"{"alg":"ES256"}"#, "{"),
             ("", ""),
         ] {
-            assert!(WebIdentityToken::read(&token(header, claims)).is_err(), "{header} {claims}");
+            assert!(UnverifiedWebIdentityToken::read(&token(header, claims)).is_err(), "{header} {claims}");
         }
         let long = "a".repeat(20_001);
         for bad in ["", ".", "..", "a.b", "a.b.c.d", &good.replace('.', "=."), &good[..9], &long] {
-            assert!(WebIdentityToken::read(bad).is_err(), "{bad}");
+            assert!(UnverifiedWebIdentityToken::read(bad).is_err(), "{bad}");
         }
     }
 
@@ -135,7 +141,7 @@ mod tests {
     fn times_have_a_leeway_of_a_minute() {
         let check = |claims: &str| {
             let text = token(r#"{"alg":"ES256"}"#, claims);
-            WebIdentityToken::read(&text).unwrap().check_claims(1000)
+            UnverifiedWebIdentityToken::read(&text).unwrap().check_claims(1000)
         };
         assert_eq!(check(r#"{"sub":"s","exp":941,"nbf":1060,"iat":1060.0}"#), Ok(()));
         assert_eq!(check(r#"{"sub":"s","exp":940}"#), Err(ClaimFault::Expired));
@@ -159,7 +165,7 @@ mod tests {
         let of = |claims: &str| {
             let text = token(r#"{"alg":"ES256"}"#, claims);
             let permitted = ["a".to_owned(), "b".to_owned()];
-            WebIdentityToken::read(&text).unwrap().audience(&permitted).map(str::to_owned)
+            UnverifiedWebIdentityToken::read(&text).unwrap().audience(&permitted).map(str::to_owned)
         };
         assert_eq!(of(r#"{"aud":"b"}"#).as_deref(), Some("b"));
         assert_eq!(of(r#"{"aud":["x","a"]}"#).as_deref(), Some("a"));

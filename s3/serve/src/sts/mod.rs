@@ -33,7 +33,7 @@ use crate::domains::BucketDomains;
 use crate::monitor::RequestTrace;
 pub(crate) use provider::{IdentityProvider, IdentityProviderEntry, RoleTrust};
 pub(crate) use session::{
-    Session, SessionAttributes, current_session, session_of, session_with, with_session,
+    SessionAttributes, StsSession, current_session, session_of, session_with, with_session,
 };
 pub use token::SessionTokenKeys;
 
@@ -116,7 +116,7 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let key = SessionTokenKeys::random().expect("the system has random bytes");
     assert!(key.open(text).is_none(), "a token that nobody made");
-    if let Ok(token) = jwt::WebIdentityToken::read(text.trim()) {
+    if let Ok(token) = jwt::UnverifiedWebIdentityToken::read(text.trim()) {
         let _fault = token.check_claims(0);
         assert!(!token.is_signed_by(&keys), "a token that nobody signed");
     }

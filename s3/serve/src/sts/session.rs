@@ -23,11 +23,11 @@ const TOKEN_PARAMETER: &str = "X-Amz-Security-Token";
 tokio::task_local! {
     /// The session of the request that the S3 layer is serving. This variable stores the session, because the S3 layer
     /// does not pass the request to the function that looks up keys.
-    static CURRENT: Arc<Session>;
+    static CURRENT: Arc<StsSession>;
 }
 
 /// A session: a user who signs with temporary credentials.
-pub(crate) struct Session {
+pub(crate) struct StsSession {
     pub(crate) user: Arc<User>,
     pub(crate) access_key: String,
     pub(crate) secret_key: String,
@@ -58,14 +58,14 @@ impl TokenService {
         users: &Users,
         text: &str,
         now_s: u64,
-    ) -> Result<(Session, TokenParent), TokenFault> {
+    ) -> Result<(StsSession, TokenParent), TokenFault> {
         let (token, key) = self.key.open(text).ok_or(TokenFault::Invalid)?;
         if now_s >= token.expires_s {
             return Err(TokenFault::Expired);
         }
         let (user, parent_secret) = user_of(users, &token).await.ok_or(TokenFault::Invalid)?;
         let secret_key = token::secret(key, text, &parent_secret);
-        Ok((Session { user, access_key: token.access_key, secret_key }, token.parent))
+        Ok((StsSession { user, access_key: token.access_key, secret_key }, token.parent))
     }
 }
 
@@ -103,7 +103,7 @@ pub(crate) async fn session_of(
     users: &Users,
     headers: &HeaderMap,
     uri: &Uri,
-) -> Result<Option<Arc<Session>>, GateRefusal> {
+) -> Result<Option<Arc<StsSession>>, GateRefusal> {
     let in_header = headers.get(TOKEN_HEADER);
     let in_query = uri.query().and_then(|_| parameter(uri, TOKEN_PARAMETER));
     if in_header.is_none() && in_query.is_none() {
@@ -126,7 +126,7 @@ pub(crate) async fn session_with(
     service: Option<&TokenService>,
     users: &Users,
     token: &str,
-) -> Result<Arc<Session>, GateRefusal> {
+) -> Result<Arc<StsSession>, GateRefusal> {
     let session = match service {
         Some(service) => service.session(users, token, now_s()).await,
         None => Err(TokenFault::Invalid),
@@ -155,11 +155,11 @@ fn refused(code: &'static str, words: &str, detail: &str) -> GateRefusal {
 }
 
 /// Serves a request to S3 that belongs to a session.
-pub(crate) async fn with_session<F: Future>(session: Arc<Session>, serve: F) -> F::Output {
+pub(crate) async fn with_session<F: Future>(session: Arc<StsSession>, serve: F) -> F::Output {
     CURRENT.scope(session, serve).await
 }
 
 /// Returns the session of the request that the calling task serves.
-pub(crate) fn current_session() -> Option<Arc<Session>> {
+pub(crate) fn current_session() -> Option<Arc<StsSession>> {
     CURRENT.try_with(Arc::clone).ok()
 }

@@ -434,7 +434,7 @@ struct ConfinedWriter {
 
 impl Writer for ConfinedWriter {
     fn write(&mut self, data: &[u8]) -> Result<()> {
-        let ended = || Error::new(ErrorKind::Internal, "a writer was used after its end");
+        let ended = || Error::new(ErrorKind::Internal, "the writer was used after commit or abort");
         let writer = self.inner.as_mut().ok_or_else(ended)?;
         play(Some(&self.role), || writer.write(data))
     }
@@ -446,13 +446,13 @@ impl Writer for ConfinedWriter {
     }
 
     fn commit(mut self: Box<Self>, expected: &ExpectedContent) -> Result<PutResult> {
-        let ended = || Error::new(ErrorKind::Internal, "a writer was used after its end");
+        let ended = || Error::new(ErrorKind::Internal, "the writer was used after commit or abort");
         let writer = self.inner.take().ok_or_else(ended)?;
         play(Some(&self.role), || writer.commit(expected))
     }
 
     fn try_commit(mut self: Box<Self>, expected: &ExpectedContent) -> Result<PutResult, CommitFailure> {
-        let ended = || Error::new(ErrorKind::Internal, "a writer was used after its end");
+        let ended = || Error::new(ErrorKind::Internal, "the writer was used after commit or abort");
         let writer = self.inner.take().ok_or_else(ended).map_err(CommitFailure::Failed)?;
         let done =
             play(Some(&self.role), || Ok(writer.try_commit(expected))).map_err(CommitFailure::Failed)?;

@@ -557,7 +557,7 @@ impl Users {
                 if self.is_available.swap(false, Ordering::Relaxed) {
                     tracing::error!(
                         %error,
-                        "{root} is gone; requests are answered with 503 until it is back: mount it, or restore it"
+                        "{root} is missing; requests are answered with 503 until it is back: mount it, or restore it"
                     );
                 }
             }

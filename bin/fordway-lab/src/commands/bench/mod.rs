@@ -13,7 +13,7 @@ use std::time::Instant;
 use fordway_client::s3::S3Config;
 use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_machine::MachineWatch;
-use fordway_measure::{LaneDescription, LaneIo500Score, Machine, RunClock, RunDocument, RunRecords};
+use fordway_measure::{LaneIo500Score, Machine, RowDescription, RunClock, RunDocument, RunRecords};
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Result, Store};
 use fordway_workload::bench::{
@@ -225,7 +225,7 @@ impl BenchLocations {
     }
 
     fn add_store(&mut self, store: Arc<dyn Store>, behind: &str, name: &Bucket, server_pid: Option<u32>) {
-        let lane = LaneDescription { name: store.lane().to_owned(), description: format!("S3 on {behind}") };
+        let lane = RowDescription { name: store.lane().to_owned(), description: format!("S3 on {behind}") };
         self.sites.push(WorkloadLocation::objects(lane, store, name.clone(), server_pid));
     }
 

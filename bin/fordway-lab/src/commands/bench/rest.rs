@@ -14,7 +14,7 @@ use fordway_load::{
 };
 use fordway_machine::MachineWatch;
 use fordway_measure::{
-    LaneDescription, LanePhaseResult, Machine, RunClock, RunDocument, SCHEMA, SCHEMA_VERSION,
+    LanePhaseResult, Machine, RowDescription, RunClock, RunDocument, SCHEMA, SCHEMA_VERSION,
     TcpConnectionStats, bytes_text, load_table, rate_text,
 };
 use fordway_store::{Error, ErrorKind, Result};
@@ -265,7 +265,7 @@ fn describe(
         }
     }
     warnings.extend(unsigned(args, &summaries));
-    let lane = |http: &HttpVersionArg| LaneDescription {
+    let lane = |http: &HttpVersionArg| RowDescription {
         name: lane_name(*http).to_owned(),
         description: format!("requests over {} to {}", lane_name(*http), args.url),
     };

@@ -6,7 +6,7 @@ use fordway_command::reading::{FinishedReadCall, ReadSelection, ReadSpecificatio
 use fordway_command::{CommandContext, CommandExit};
 use fordway_machine::MachineWatch;
 use fordway_measure::{
-    BlockRecord, LaneDescription, Machine, OperationRecord, RunClock, RunDocument, RunRecords, SCHEMA,
+    BlockRecord, Machine, OperationRecord, RowDescription, RunClock, RunDocument, RunRecords, SCHEMA,
     SCHEMA_VERSION, ns_text, rate_text,
 };
 use fordway_store::{Error, Result};
@@ -133,7 +133,7 @@ fn describe(
     records: &RunRecords,
     ranges: usize,
 ) -> RunDocument {
-    let lanes: Vec<LaneDescription> = args.window.iter().map(|window| lane(*window)).collect();
+    let lanes: Vec<RowDescription> = args.window.iter().map(|window| lane(*window)).collect();
     let capacity = RunParallelism { threads: 1, cpus: machine.cpus };
     let parameters = json!({
         "url": args.url,
@@ -162,12 +162,12 @@ fn describe(
     }
 }
 
-fn lane(window: u32) -> LaneDescription {
+fn lane(window: u32) -> RowDescription {
     let description = match window {
         1 => "each call waits for the previous one".to_owned(),
         window => format!("{window} calls are in flight"),
     };
-    LaneDescription { name: format!("window-{window}"), description }
+    RowDescription { name: format!("window-{window}"), description }
 }
 
 fn report(

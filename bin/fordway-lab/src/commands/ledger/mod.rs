@@ -15,7 +15,7 @@ use clap::ValueEnum;
 use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_machine::MachineWatch;
 use fordway_measure::{
-    LaneDescription, LimitingResource, Machine, RunClock, RunDocument, RunRecords, SCHEMA, SCHEMA_VERSION,
+    LimitingResource, Machine, RowDescription, RunClock, RunDocument, RunRecords, SCHEMA, SCHEMA_VERSION,
     bytes_text,
 };
 use fordway_store::{Error, ErrorKind, Result};
@@ -105,7 +105,7 @@ fn sizes(args: &LedgerArgs) -> Result<(Vec<u64>, Vec<u64>)> {
 
 /// The measurements, and the account computed from them.
 struct LedgerRunResult {
-    lanes: Vec<LaneDescription>,
+    lanes: Vec<RowDescription>,
     records: RunRecords,
     account: LedgerCostReport,
     placement: CpuPlacementArg,
@@ -125,8 +125,7 @@ fn work(
 ) -> Result<LedgerRunResult> {
     let mut setup = PreparedLedgerRun::new(dir, &plan.sizes, paths, &args.setup)?;
     let placement = choose_placement(&setup, args.placement)?;
-    let lanes: Vec<LaneDescription> =
-        setup.components.iter().map(|component| component.lane.clone()).collect();
+    let lanes: Vec<RowDescription> = setup.components.iter().map(|component| component.row.clone()).collect();
     let names: Vec<String> = lanes.iter().map(|lane| lane.name.clone()).collect();
     let clock = RunClock::start();
     context.output.start_steps();

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_machine::MachineWatch;
-use fordway_measure::{LaneDescription, Machine, RunDocument, ns_text, parallel_table, unknown_name};
+use fordway_measure::{Machine, RowDescription, RunDocument, ns_text, parallel_table, unknown_name};
 use fordway_netlab::setup::{MachineContainer, NetworkPair, NetworkSetup, UserModeKernels, WireSettings};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::speedup::{
@@ -43,7 +43,7 @@ pub(super) fn run(args: &SpeedupArgs, context: &CommandContext) -> Result<Comman
     let mut warnings = Vec::new();
     let setups = bring_up(&asked, context, &mut warnings)?;
     let plan = plan(args, &setups)?;
-    let lanes: Vec<LaneDescription> = setups.iter().map(RunningJobSetup::lane).collect();
+    let lanes: Vec<RowDescription> = setups.iter().map(RunningJobSetup::lane).collect();
     let mut jobs = MpiJobRunner::new(args, &launcher, setups, context)?;
     let outcome = drive(&plan, &lanes, &mut jobs, context);
     drop(jobs);
@@ -84,7 +84,7 @@ fn plan(args: &SpeedupArgs, setups: &[RunningJobSetup]) -> Result<SpeedupPlan> {
 
 fn drive(
     plan: &SpeedupPlan,
-    lanes: &[LaneDescription],
+    lanes: &[RowDescription],
     jobs: &mut MpiJobRunner<'_>,
     context: &CommandContext,
 ) -> Result<SpeedupResults> {
@@ -205,9 +205,9 @@ struct RunningJobSetup {
 }
 
 impl RunningJobSetup {
-    fn lane(&self) -> LaneDescription {
+    fn lane(&self) -> RowDescription {
         let how = if self.is_yielding { "; ranks yield while they wait" } else { "" };
-        LaneDescription { name: self.name.clone(), description: format!("{}{how}", self.description) }
+        RowDescription { name: self.name.clone(), description: format!("{}{how}", self.description) }
     }
 }
 

@@ -1,4 +1,5 @@
-//! The programs that the launcher uses instead of ssh and an ssh server, to start ranks at the far end of a set-up.
+//! The programs that the launcher uses instead of ssh and an ssh server, to start ranks in the second network of a
+//! set-up.
 //! `enter` replaces ssh. The program that replaces ssh enters another network of this machine, or sends the command to
 //! a container or a kernel. In the container or kernel, `accept` replaces the ssh server. Only the two networks of the
 //! set-up can reach `accept`.
@@ -107,12 +108,12 @@ pub(super) fn accept(address: IpAddr) -> Result<CommandExit> {
 
 fn run(mut stream: TcpStream) {
     let mut command = Vec::new();
-    // The other side opens a connection without a command only to check whether this program is ready.
+    // The peer opens a connection without a command only to check whether this program is ready.
     if stream.read_to_end(&mut command).is_err() || command.is_empty() {
         return;
     }
     let has_succeeded = run_shell(&OsString::from_vec(command), &stream).is_ok_and(|status| status.success());
-    // Ignore the error: if the other side has exited, nobody needs the result.
+    // Ignore the error: if the peer has exited, nobody needs the result.
     let _ = stream.write_all(&[if has_succeeded { SUCCEEDED } else { FAILED }]);
     // Shut the connection down, because processes that the command started may still have its descriptor open.
     let _ = stream.shutdown(Shutdown::Both);
@@ -130,10 +131,10 @@ pub(super) fn wait_for(address: IpAddr, process: &mut NamespaceProcess) -> Resul
     let since = Instant::now();
     while TcpStream::connect_timeout(&address, CONNECT_WITHIN).is_err() {
         if let Some(status) = process.ended()? {
-            return Err(Error::new(ErrorKind::Unavailable, format!("the far end stopped: {status}")));
+            return Err(Error::new(ErrorKind::Unavailable, format!("the peer stopped: {status}")));
         }
         if since.elapsed() > READY_WITHIN {
-            let detail = format!("the far end does not respond after {READY_WITHIN:?}");
+            let detail = format!("the peer does not respond after {READY_WITHIN:?}");
             return Err(Error::new(ErrorKind::Timeout, detail));
         }
         std::thread::sleep(POLL);

@@ -35,7 +35,7 @@ pub(super) fn run(args: &AdminArgs, context: &CommandContext) -> Result<CommandE
 }
 
 /// A setting, with its names on the command line and in S3.
-struct BucketSetting {
+struct AdminSetting {
     arg: BucketSettingArg,
     /// The name on the command line.
     name: &'static str,
@@ -46,7 +46,7 @@ struct BucketSetting {
     is_wrapped: bool,
 }
 
-impl BucketSetting {
+impl AdminSetting {
     fn of(arg: BucketSettingArg) -> Self {
         let (name, kind, root, is_wrapped) = match arg {
             BucketSettingArg::Policy => ("policy", "policy", "", false),
@@ -60,7 +60,7 @@ impl BucketSetting {
             BucketSettingArg::Lock => ("lock", "object-lock", "ObjectLockConfiguration", true),
             BucketSettingArg::Tags => ("tags", "tagging", "Tagging", false),
         };
-        BucketSetting { arg, name, kind: BucketDocumentKind::known(kind), root, is_wrapped }
+        AdminSetting { arg, name, kind: BucketDocumentKind::known(kind), root, is_wrapped }
     }
 
     /// Reads the document; `None` if the bucket does not have the setting.
@@ -74,7 +74,7 @@ impl BucketSetting {
         }
     }
 
-    /// Like [`BucketSetting::read`], but checks a document that no service has checked. Errors: `Corrupt`, and errors
+    /// Like [`AdminSetting::read`], but checks a document that no service has checked. Errors: `Corrupt`, and errors
     /// from reading.
     fn read_sound(&self, store: &dyn Store, bucket: &Bucket) -> Result<Option<Vec<u8>>> {
         match self.arg {
@@ -166,7 +166,7 @@ fn is_unsupported(error: &Error) -> bool {
 /// public policy that the bucket's public access block refuses.
 fn check_policy(store: &dyn Store, bucket: &Bucket, document: &[u8]) -> Result<()> {
     let policy = super::policy::parsed(document, bucket)?;
-    let block = store.document(bucket, &BucketSetting::of(BucketSettingArg::PublicAccess).kind)?;
+    let block = store.document(bucket, &AdminSetting::of(BucketSettingArg::PublicAccess).kind)?;
     let block = block.map(|block| XmlElement::read(&block)).transpose()?.unwrap_or_default();
     let is_blocked = block.child("BlockPublicPolicy").is_some_and(|flag| flag.text.trim() == "true");
     match is_blocked && policy.is_public() {
@@ -180,7 +180,7 @@ fn check_policy(store: &dyn Store, bucket: &Bucket, document: &[u8]) -> Result<(
 
 fn get(args: &AdminGetArgs, context: &CommandContext) -> Result<CommandExit> {
     let bucket = StorageAddress::parse(&args.bucket)?.into_bucket()?;
-    let setting = BucketSetting::of(args.setting);
+    let setting = AdminSetting::of(args.setting);
     let name = setting.name;
     let found = setting.read_sound(&*context.store()?, &bucket);
     let Some(mut document) = found.map_err(|error| setting.explained(error))? else {
@@ -201,7 +201,7 @@ fn get(args: &AdminGetArgs, context: &CommandContext) -> Result<CommandExit> {
 
 fn set(args: &AdminSetArgs, context: &CommandContext) -> Result<CommandExit> {
     let bucket = StorageAddress::parse(&args.bucket)?.into_bucket()?;
-    let setting = BucketSetting::of(args.setting);
+    let setting = AdminSetting::of(args.setting);
     let document = setting.document(content(args, context)?)?;
     setting.write(&*context.store()?, &bucket, &document)?;
     changed("set", &setting, &bucket, context)
@@ -224,7 +224,7 @@ fn content(args: &AdminSetArgs, context: &CommandContext) -> Result<Vec<u8>> {
 
 fn rm(args: &AdminRmArgs, context: &CommandContext) -> Result<CommandExit> {
     let bucket = StorageAddress::parse(&args.bucket)?.into_bucket()?;
-    let setting = BucketSetting::of(args.setting);
+    let setting = AdminSetting::of(args.setting);
     if setting.arg == BucketSettingArg::Lock {
         let why = "object lock cannot be removed from a bucket; to remove its default retention, use `fordway \
                    admin set lock` with {\"ObjectLockEnabled\": \"Enabled\"}";
@@ -251,7 +251,7 @@ impl fmt::Display for SettingChangeOutput<'_> {
 
 fn changed(
     operation: &'static str,
-    setting: &BucketSetting,
+    setting: &AdminSetting,
     bucket: &Bucket,
     context: &CommandContext,
 ) -> Result<CommandExit> {

@@ -11,7 +11,7 @@ use fordway_wire::s3_xml::XmlElement;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::{BucketSetting, is_unsupported};
+use super::{AdminSetting, is_unsupported};
 use crate::args::{AdminShowArgs, BucketSettingArg};
 use crate::commands::report;
 
@@ -24,7 +24,7 @@ pub(super) fn run(args: &AdminShowArgs, context: &CommandContext) -> Result<Comm
     let mut first_failure = shown.add("versioning", versioning, context)?;
     for arg in BucketSettingArg::value_variants() {
         context.interrupt.check()?;
-        let setting = BucketSetting::of(*arg);
+        let setting = AdminSetting::of(*arg);
         let found = setting.read_sound(&*store, &bucket);
         let found = found.and_then(|found| found.map(|it| of_document(&setting, &bucket, &it)).transpose());
         let exit = shown.add(setting.name, found, context)?;
@@ -118,7 +118,7 @@ fn of_versioning(state: VersioningState) -> RenderedSetting {
     (words.to_owned(), words.into())
 }
 
-fn of_document(setting: &BucketSetting, bucket: &Bucket, document: &[u8]) -> Result<RenderedSetting> {
+fn of_document(setting: &AdminSetting, bucket: &Bucket, document: &[u8]) -> Result<RenderedSetting> {
     let value = setting.json(document)?;
     if setting.arg == BucketSettingArg::Policy {
         return Ok((of_policy(bucket, document), value));

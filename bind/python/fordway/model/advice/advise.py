@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from fordway.model.advice import times
-from fordway.model.advice.link import Link, crosses, is_over_network
+from fordway.model.advice.link import NetworkPath, crosses, is_over_network
 from fordway.model.advice.machine import Machine
 from fordway.model.advice.objects import Objects
 from fordway.model.advice.times import Times
-from fordway.model.points import DataError
+from fordway.model.points import MeasurementError
 from fordway.model.report import SCHEMA, SCHEMA_VERSION, clean
 
 OUTSIDE_MAX = 0.2
@@ -25,9 +25,9 @@ ROUNDS_MIN = 5
 
 
 def advise(
-    machine: Machine, objects: Objects, link: Link, phases: list[str] | None, lanes: list[str] | None
+    machine: Machine, objects: Objects, link: NetworkPath, phases: list[str] | None, lanes: list[str] | None
 ) -> dict[str, Any]:
-    """Returns the advice as a JSON document. Raises `DataError` for phases or lanes that were not
+    """Returns the advice as a JSON document. Raises `MeasurementError` for phases or lanes that were not
     measured.
     """
     phases = _chosen("phase", phases, machine.phases)
@@ -54,7 +54,7 @@ def advise(
 def _chosen(what: str, wanted: list[str] | None, there: list[str]) -> list[str]:
     missing = [name for name in wanted or [] if name not in there]
     if missing:
-        raise DataError(
+        raise MeasurementError(
             f"the machine was not measured in the {what} {', '.join(missing)}; it was measured in: "
             f"{', '.join(there)}"
         )
@@ -128,7 +128,7 @@ def _faster(one: Times, other: Times) -> bool:
 
 
 def _warnings(
-    machine: Machine, objects: Objects, link: Link, found: dict[str, dict[str, Times]]
+    machine: Machine, objects: Objects, link: NetworkPath, found: dict[str, dict[str, Times]]
 ) -> list[str]:
     said = [
         *objects.notes,
@@ -150,7 +150,7 @@ def _warnings(
     return said
 
 
-def _networks(machine: Machine, link: Link, lanes: list[str]) -> list[str]:
+def _networks(machine: Machine, link: NetworkPath, lanes: list[str]) -> list[str]:
     """Returns warnings about the networks that the times of the HTTP lanes include."""
     targets = machine.targets
     said = [

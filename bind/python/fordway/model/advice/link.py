@@ -19,7 +19,7 @@ SCHEMES = ("http", "https")
 
 
 @dataclass(frozen=True)
-class Link:
+class NetworkPath:
     """A network path. `None` means that a property is the same as on the machine's loopback interface."""
 
     rtt_us: float | None = None

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pandas as pd
 
-from fordway.model.points import DataError
+from fordway.model.points import MeasurementError
 from fordway.report import runfile
 
 OPERATION_COLUMNS = ["lane", "phase", "round", "block", "duration_ns", "bytes", "ok"]
@@ -58,7 +58,7 @@ class Machine:
 
 
 def read(paths: list[Path]) -> Machine:
-    """Returns the machine measured by the runs in `paths`. Raises `DataError` if they are unusable."""
+    """Returns the machine measured by the runs in `paths`. Raises `MeasurementError` if they are unusable."""
     infos, parts, notes = [], [], []
     for number, path in enumerate(paths):
         try:
@@ -66,14 +66,14 @@ def read(paths: list[Path]) -> Machine:
             _check_targets(path, info)
             parts.append(_operations(path, info, notes).assign(run=number))
         except runfile.RunFileError as error:
-            raise DataError(str(error)) from error
+            raise MeasurementError(str(error)) from error
         infos.append(info)
     _alike(paths, infos)
     operations = pd.concat(parts, ignore_index=True)
     lanes = _in_order(infos, operations, "lane", lambda info: [lane["name"] for lane in info["lanes"]])
     phases = _in_order(infos, operations, "phase", lambda info: info["phases"])
     if not lanes or not phases:
-        raise DataError(f"{paths[0]} has no operations of its own lanes and phases: measure again")
+        raise MeasurementError(f"{paths[0]} has no operations of its own lanes and phases: measure again")
     doubts = [
         said for path, info in zip(paths, infos, strict=True) for said in runfile.doubts_of(path.name, info)
     ]
@@ -87,11 +87,11 @@ def _in_order(infos: list[dict[str, Any]], operations: pd.DataFrame, column: str
 
 def _operations(path: Path, info: dict[str, Any], notes: list[str]) -> pd.DataFrame:
     if info["kind"] != "compare":
-        raise DataError(f"{path} is a run of {info['kind']}: advice needs a run of `fordway compare`")
+        raise MeasurementError(f"{path} is a run of {info['kind']}: advice needs a run of `fordway compare`")
     rows = runfile.read_table(path / "operations.arrow", OPERATION_COLUMNS)
     runfile.check_counts(path / "operations.arrow", info, rows)
     if not rows["ok"].any():
-        raise DataError(f"{path} has no successful operations, so there is nothing to predict from")
+        raise MeasurementError(f"{path} has no successful operations, so there is nothing to predict from")
     rows = rows.astype({"lane": str, "phase": str, "bytes": "float64"})
     # A time shorter than a clock tick is recorded as 0. As in histograms, the recorded 0 counts as 1 ns.
     rows["duration_ns"] = rows["duration_ns"].astype("float64").clip(lower=1)
@@ -111,7 +111,9 @@ def _with_shares(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
     blocks["elapsed_ns"] = blocks["elapsed_ns"].clip(lower=1)
     rows = rows.merge(blocks, on=keys, how="left")
     if rows["elapsed_ns"].isna().any():
-        raise DataError(f"{path}: blocks.arrow and operations.arrow belong to different runs: measure again")
+        raise MeasurementError(
+            f"{path}: blocks.arrow and operations.arrow belong to different runs: measure again"
+        )
     whole_ns = rows.groupby(keys, sort=False)["duration_ns"].transform("sum")
     share = rows["duration_ns"] / whole_ns
     return rows.assign(time_us=share * rows["elapsed_ns"] / 1e3).drop(columns="elapsed_ns")
@@ -145,7 +147,9 @@ def _each(path: Path, rows: pd.DataFrame, objects: pd.DataFrame, phase: str) -> 
     moved = rows["bytes"].to_numpy()
     whole = phase in ("put", "get")
     if len(objects) != len(rows) or (whole and (moved != objects["bytes"])[rows["ok"].to_numpy()].any()):
-        raise DataError(f"{path}: objects.arrow and operations.arrow belong to different runs: measure again")
+        raise MeasurementError(
+            f"{path}: objects.arrow and operations.arrow belong to different runs: measure again"
+        )
     size = moved if phase == OF_CONTENT else objects["bytes"].to_numpy()
     counts = {name: objects[name].to_numpy() for name in DIRECTORIES}
     return rows.assign(bytes=size, objects=np.nan, **counts)
@@ -158,18 +162,20 @@ def _targets(info: dict[str, Any]) -> dict[str, Any]:
 def _check_targets(path: Path, info: dict[str, Any]) -> None:
     targets = _targets(info)
     if not isinstance(targets, dict) or not all(isinstance(url, str) for url in targets.values()):
-        raise DataError(f"{path}: parameters.targets does not contain the URLs of lanes: measure again")
+        raise MeasurementError(
+            f"{path}: parameters.targets does not contain the URLs of lanes: measure again"
+        )
     for lane, url in targets.items():
         try:
             urlsplit(url)
         except ValueError as error:
-            raise DataError(
+            raise MeasurementError(
                 f"{path}: parameters.targets.{lane} is not a URL ({error}): measure again"
             ) from error
 
 
 def _alike(paths: list[Path], infos: list[dict[str, Any]]) -> None:
-    """Raises `DataError` if the runs differ in the machine or its state."""
+    """Raises `MeasurementError` if the runs differ in the machine or its state."""
     for path, info in zip(paths[1:], infos[1:], strict=True):
         for what, value in (
             ("machine", lambda one: (one["machine"].get("cpu_model"), one["machine"].get("cpus"))),
@@ -180,7 +186,7 @@ def _alike(paths: list[Path], infos: list[dict[str, Any]]) -> None:
         ):
             first, other = value(infos[0]), value(info)
             if first != other:
-                raise DataError(
+                raise MeasurementError(
                     f"{path} has a different {what} from {paths[0]} ({other}, not {first}): "
                     "use them one at a time"
                 )

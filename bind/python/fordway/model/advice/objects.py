@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from fordway.model import quantities, read_csv, readers
-from fordway.model.points import DataError
+from fordway.model.points import MeasurementError
 
 COUNT_MAX = 10**15
 """Maximum plausible count of objects. A larger count indicates a wrong unit."""
@@ -47,11 +47,13 @@ class Objects:
 
 
 def of_tree(path: Path) -> Objects:
-    """Returns the regular files below `path`. Does not follow symbolic links. Raises `DataError` if there are
-    no files.
+    """Returns the regular files below `path`. Does not follow symbolic links. Raises `MeasurementError` if
+    there are no files.
     """
     if not _is_directory(path):
-        raise DataError(f"{path} is not a directory: give the tree to transfer, or --histogram, or --sizes")
+        raise MeasurementError(
+            f"{path} is not a directory: give the tree to transfer, or --histogram, or --sizes"
+        )
     unreadable: list[OSError] = []
     sizes, depths = [], []
     holding: set[Path] = set()
@@ -61,7 +63,7 @@ def of_tree(path: Path) -> Objects:
         if directory not in holding:
             holding |= {directory, *directory.parents}
     if not sizes:
-        raise DataError(
+        raise MeasurementError(
             f"{path} contains no regular file{_left_out(unreadable)}: there is nothing to transfer"
         )
     rows = pd.DataFrame({"bytes": sizes, "directories": depths}, dtype="float64")
@@ -79,7 +81,7 @@ def _is_directory(path: Path) -> bool:
     try:
         return path.is_dir()
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
+        raise MeasurementError(f"{path} cannot be read: {error}") from error
 
 
 def _left_out(unreadable: list[OSError]) -> str:
@@ -104,14 +106,14 @@ def _files(path: Path, unreadable: list[OSError]) -> Iterator[tuple[int, Path]]:
 
 def of_histogram(path: Path) -> Objects:
     """Returns the objects in a CSV file of sizes (`size_B`, `size_KiB`, ...) and `count`. Raises
-    `DataError`.
+    `MeasurementError`.
     """
     if _is_directory(path):
-        raise DataError(f"{path} is a directory: give it with --tree")
+        raise MeasurementError(f"{path} is a directory: give it with --tree")
     table = read_csv.table(path.name, readers.text_of(path))
     reader = read_csv.Table(path.name, table)
     if "count" not in table:
-        raise DataError(
+        raise MeasurementError(
             f"{path.name} has no column 'count': a histogram has sizes (such as size_B) and counts"
         )
     rows = pd.DataFrame({"bytes": reader.with_unit(read_csv.SIZES, "size"), "count": reader.number("count")})
@@ -119,7 +121,7 @@ def of_histogram(path: Path) -> Objects:
 
 
 def of_sizes(text: str) -> Objects:
-    """Returns the objects of `SIZExCOUNT,...`, such as `4KiBx1000,1MiB`. Raises `DataError`."""
+    """Returns the objects of `SIZExCOUNT,...`, such as `4KiBx1000,1MiB`. Raises `MeasurementError`."""
     pairs = [_pair(part) for part in text.split(",")]
     return of_counts("the sizes", pd.DataFrame(pairs, columns=["bytes", "count"]))
 
@@ -128,22 +130,22 @@ def _pair(part: str) -> tuple[float, float]:
     found = re.fullmatch(r"\s*(.*?)\s*(?:[x×*]\s*([0-9]+))?\s*", part)
     try:
         size = quantities.parse(found[1], "size")
-    except DataError as error:
+    except MeasurementError as error:
         if found[2] is None:
             raise
-        raise DataError(f"{part.strip()!r}: {error}") from error
+        raise MeasurementError(f"{part.strip()!r}: {error}") from error
     return size, float(found[2] or 1)
 
 
 def of_counts(name: str, rows: pd.DataFrame) -> Objects:
     """Returns the objects of a table with `bytes` and `count`, whose directories are unknown. Raises
-    `DataError`.
+    `MeasurementError`.
     """
     for at, (size, count) in enumerate(rows.itertuples(index=False), 1):
         _check_row(f"{name} row {at}", size, count)
     rows = rows[rows["count"] > 0].groupby("bytes", as_index=False)["count"].sum()
     if rows.empty:
-        raise DataError(f"{name}: all counts are 0: there is nothing to transfer")
+        raise MeasurementError(f"{name}: all counts are 0: there is nothing to transfer")
     note = f"{name} lists no directories: the cost of creating and listing them is left out; give --tree"
     return Objects(name, _complete(rows.assign(directories=0.0), 0.0), [note])
 
@@ -151,11 +153,13 @@ def of_counts(name: str, rows: pd.DataFrame) -> Objects:
 def _check_row(where: str, size: float, count: float) -> None:
     for what, value in (("size", size), ("count", count)):
         if not np.isfinite(value):
-            raise DataError(f"{where}: the {what} is missing or not a finite number")
+            raise MeasurementError(f"{where}: the {what} is missing or not a finite number")
         if value < 0 or value != np.floor(value):
-            raise DataError(f"{where}: the {what} is {value:g}; it must be a whole number of at least 0")
+            raise MeasurementError(
+                f"{where}: the {what} is {value:g}; it must be a whole number of at least 0"
+            )
         if value > (2**63 if what == "size" else COUNT_MAX):
-            raise DataError(
+            raise MeasurementError(
                 f"{where}: the {what} is {value:g}, more than any file system holds: check its unit"
             )
 

@@ -13,7 +13,7 @@ from scipy.stats import t as student
 
 from fordway.model.advice import cost
 from fordway.model.advice.cost import Cost
-from fordway.model.advice.link import Link, crosses
+from fordway.model.advice.link import NetworkPath, crosses
 from fordway.model.advice.machine import LIST, OF_CONTENT, Machine
 from fordway.model.advice.objects import Objects
 
@@ -61,7 +61,7 @@ class _Rounds:
     """Factor that widens the draws, because a few rounds underestimate the variation between rounds."""
 
 
-def of_phase(machine: Machine, phase: str, objects: Objects, link: Link) -> dict[str, Times]:
+def of_phase(machine: Machine, phase: str, objects: Objects, link: NetworkPath) -> dict[str, Times]:
     """Returns the times of `phase` on each lane on which the phase was measured."""
     rows = machine.operations[machine.operations["phase"] == phase]
     rounds = _rounds(rows, phase)
@@ -204,7 +204,7 @@ def is_outside(size: pd.Series, low: float, high: float) -> pd.Series:
     return ((size < low) & (low > SMALL_BYTES)) | (size > high)
 
 
-def _over(link: Link, times: Times, moved: pd.DataFrame, phase: str) -> Times:
+def _over(link: NetworkPath, times: Times, moved: pd.DataFrame, phase: str) -> Times:
     """Returns the times over a network. The additional time is treated as exact."""
     if phase == LIST:
         more_us = link.listing_us(moved["objects"].iloc[0])

@@ -19,7 +19,7 @@ def against_reference(run: Run, phase: str, lane: str, seed: int = 1) -> pd.Data
     """Returns the rate of `lane` relative to the reference (1 means equally fast), by size class.
 
     The result has a row for each class with enough messages on both lanes. The columns are `size_bytes`, the
-    quotient of the medians (`ratio`), and its 95 % bootstrap interval (`low`, `high`).
+    ratio of the medians (`ratio`), and its 95 % bootstrap interval (`low`, `high`).
     """
     rows = run.operations[run.operations["phase"] == phase]
     if rows.empty:
@@ -52,7 +52,7 @@ def near(run: Run, phase: str, lane: str, size_bytes: float) -> float | None:
 
 
 def interval(reference: np.ndarray, times: np.ndarray, random: np.random.Generator) -> tuple[float, float]:
-    """Returns the 95 % interval of the quotient of two medians, computed by resampling both samples (Efron
+    """Returns the 95 % interval of the ratio of two medians, computed by resampling both samples (Efron
     and Tibshirani 1993).
     """
     ratios = _medians(reference, random) / _medians(times, random)

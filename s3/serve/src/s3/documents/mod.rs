@@ -76,12 +76,16 @@ pub(super) fn of_operation(name: &str) -> Option<(&'static BucketDocumentRules, 
 }
 
 /// Checks an XML document in the same way as a document that a client puts, and returns the document to store. Whether
-/// a gateway has the webhooks that a notification configuration names is not checked. A program that sets documents without a gateway must call this function first, because stores do not check documents.
+/// a gateway has the webhooks that a notification configuration names is not checked. A program that sets documents
+/// without a gateway must call this function first, because stores do not check documents.
 /// Errors: `InvalidArgument`, `InvalidTag`, and `NotImplemented` for elements and kinds that the gateway does not
 /// support.
 pub fn checked_document(kind: &BucketDocumentKind, document: &[u8]) -> Result<Vec<u8>> {
     let Some((operation, check)) = check_of(kind) else {
-        return Err(Error::new(ErrorKind::NotImplemented, format!("there are no documents {kind}")));
+        return Err(Error::new(
+            ErrorKind::NotImplemented,
+            format!("the bucket setting {kind} is not supported"),
+        ));
     };
     let unknown = |refusal: GateRefusal| Error::new(ErrorKind::NotImplemented, refusal.message);
     check_elements_of(operation, document).map_err(unknown)?;

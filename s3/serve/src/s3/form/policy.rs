@@ -21,12 +21,12 @@ const UNCONDITIONED_PREFIXES: [&str; 2] = ["x-ignore-", "x-amz-checksum-"];
 #[derive(Debug)]
 pub(super) struct PostPolicy {
     expiration: SystemTime,
-    conditions: Vec<Condition>,
+    conditions: Vec<FormCondition>,
 }
 
 /// A condition on a form.
 #[derive(Debug)]
-enum Condition {
+enum FormCondition {
     Field(FieldCondition),
     /// The allowed sizes of the file in bytes.
     Size(RangeInclusive<u64>),
@@ -63,7 +63,7 @@ impl PostPolicy {
         let Value::Array(conditions) = conditions else {
             return Err(invalid("Invalid 'conditions' value: must be a List."));
         };
-        let conditions = conditions.iter().map(Condition::read).collect::<OperationResult<_>>()?;
+        let conditions = conditions.iter().map(FormCondition::read).collect::<OperationResult<_>>()?;
         Ok(PostPolicy { expiration, conditions })
     }
 
@@ -101,15 +101,15 @@ impl PostPolicy {
 
     fn fields(&self) -> impl Iterator<Item = &FieldCondition> {
         self.conditions.iter().filter_map(|condition| match condition {
-            Condition::Field(condition) => Some(condition),
-            Condition::Size(_) => None,
+            FormCondition::Field(condition) => Some(condition),
+            FormCondition::Size(_) => None,
         })
     }
 
     fn sizes(&self) -> RangeInclusive<u64> {
         self.conditions.iter().fold(0..=u64::MAX, |all, condition| match condition {
-            Condition::Size(sizes) => *all.start().max(sizes.start())..=*all.end().min(sizes.end()),
-            Condition::Field(_) => all,
+            FormCondition::Size(sizes) => *all.start().max(sizes.start())..=*all.end().min(sizes.end()),
+            FormCondition::Field(_) => all,
         })
     }
 }
@@ -118,11 +118,11 @@ fn is_unconditioned(name: &str) -> bool {
     UNCONDITIONED.contains(&name) || UNCONDITIONED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
-impl Condition {
+impl FormCondition {
     fn read(condition: &Value) -> OperationResult<Self> {
         match condition {
-            Value::Object(simple) => FieldCondition::simple(simple).map(Condition::Field),
-            Value::Array(items) => Condition::operation(condition, items),
+            Value::Object(simple) => FieldCondition::simple(simple).map(FormCondition::Field),
+            Value::Array(items) => FormCondition::operation(condition, items),
             _ => Err(invalid("Invalid condition test: must be a List or Object.")),
         }
     }
@@ -140,7 +140,7 @@ impl Condition {
             return Err(invalid(&format!("Invalid {operation}: wrong number of arguments.")));
         };
         if lower == "content-length-range" {
-            return Ok(Condition::Size(bytes(first)?..=bytes(second)?));
+            return Ok(FormCondition::Size(bytes(first)?..=bytes(second)?));
         }
         let (field, text_of) = (text(first)?, condition.to_string());
         let value = match second {
@@ -155,7 +155,7 @@ impl Condition {
             is_prefix,
             text: text_of,
         };
-        if named.is_none() { Err(condition.failed()) } else { Ok(Condition::Field(condition)) }
+        if named.is_none() { Err(condition.failed()) } else { Ok(FormCondition::Field(condition)) }
     }
 }
 

@@ -16,7 +16,7 @@ use crate::message::composed;
 use crate::s3::error::{OperationResult, S3Failure};
 use crate::s3::form::fields::FormFields;
 use crate::signature::{self, check_credential};
-use crate::sts::Session;
+use crate::sts::StsSession;
 use crate::users::{User, Users};
 
 /// The fields of a version 4 signature, in AWS's order.
@@ -89,7 +89,7 @@ impl<'f> FormSignature<'f> {
     pub(super) fn signer(
         &self,
         users: &Users,
-        session: Option<&Session>,
+        session: Option<&StsSession>,
         region: &str,
     ) -> OperationResult<Arc<User>> {
         if let Some(credential) = self.credential {
@@ -110,7 +110,7 @@ impl<'f> FormSignature<'f> {
 
     /// Returns the user of the session whose token is in the form. Errors: as for a signature with long-term keys;
     /// `InvalidToken` for a token that belongs to another access key.
-    fn signer_in_session(&self, session: &Session) -> OperationResult<Arc<User>> {
+    fn signer_in_session(&self, session: &StsSession) -> OperationResult<Arc<User>> {
         if self.credential.is_none() || session.access_key != self.access_key {
             let words = "The provided token is malformed or otherwise invalid.";
             let detail = "the token belongs to another access key, or the signature is not of version 4";

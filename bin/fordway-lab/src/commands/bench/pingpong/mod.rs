@@ -294,7 +294,7 @@ impl PingpongRunMetadata<'_> {
         for lane in lanes {
             warnings.extend(remark(lane));
         }
-        let lane = |lane: &MeasuredNetworkSetup| fordway_measure::LaneDescription {
+        let lane = |lane: &MeasuredNetworkSetup| fordway_measure::RowDescription {
             name: lane.label(),
             description: lane.setup.description.clone(),
         };

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_machine::MachineWatch;
-use fordway_measure::{LaneDescription, Machine, RunDocument, RunRecords, transfer_table};
+use fordway_measure::{Machine, RowDescription, RunDocument, RunRecords, transfer_table};
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Objects as _, PutOptions, Result, Store};
 use fordway_workload::summary::RunHeader;
@@ -173,7 +173,7 @@ impl TransportSet {
     /// Stores a message of each size.
     fn messages(&self, plan: &TransportPlan) -> Result<Arc<dyn Store>> {
         let (root, bucket) = (self.dir.path().join("s3"), Bucket::new(BUCKET)?);
-        std::fs::create_dir(&root).map_err(|error| file_error("making", root.display(), error))?;
+        std::fs::create_dir(&root).map_err(|error| file_error("creating", root.display(), error))?;
         let config = PosixConfig { etag_policy: ETagPolicy::Fast, ..PosixConfig::default() };
         let store = PosixStore::open(&root, config)?;
         store.create_bucket(&bucket)?;
@@ -238,7 +238,7 @@ impl TransportSet {
         command.args(["bench", "transport", "--follow", &door.address()?.to_string()]).stdin(Stdio::null());
         let mut program = ChildProgram::start("tcp", &mut command)?;
         let link = TcpLink::new(door.wait_for(&mut program)?)?;
-        let what = "a bare TCP connection on loopback between two processes, blocking, without Nagle's delay";
+        let what = "a bare TCP connection on loopback between two processes, blocking, with TCP_NODELAY";
         self.all.push(Box::new(LinkTransport::new(lane("tcp", what), link)));
         self.answerers.push(program.pid());
         self.programs.push(program);
@@ -288,7 +288,7 @@ impl TransportSet {
         &mut self.all
     }
 
-    fn descriptions(&self) -> Vec<LaneDescription> {
+    fn descriptions(&self) -> Vec<RowDescription> {
         self.all.iter().map(|transport| transport.lane().clone()).collect()
     }
 
@@ -316,6 +316,6 @@ fn keep_on(processes: &[u32], cpus: &[usize]) -> Result<()> {
     })
 }
 
-fn lane(name: &str, description: &str) -> LaneDescription {
-    LaneDescription { name: name.to_owned(), description: description.to_owned() }
+fn lane(name: &str, description: &str) -> RowDescription {
+    RowDescription { name: name.to_owned(), description: description.to_owned() }
 }

@@ -1,5 +1,5 @@
 //! The protection of QUIC packets (RFC 9001 section 5), in memory. One side encrypts each packet and masks its header.
-//! The other side unmasks the header and decrypts the packet.
+//! The peer unmasks the header and decrypts the packet.
 
 use fordway_store::Result;
 use fordway_workload::ledger::LedgerComponent;

@@ -425,7 +425,7 @@ impl Http3RoundTripComponent {
             }
             match response.status().is_success() {
                 true => Ok(received),
-                false => Err(Error::new(ErrorKind::BadResponse, "the other side of HTTP/3 failed")),
+                false => Err(Error::new(ErrorKind::BadResponse, "the HTTP/3 peer failed")),
             }
         })
     }

@@ -30,7 +30,7 @@ pub(super) const HEAD_BUFFER_BYTES: usize = 16 << 10;
 /// The size of the receive buffer of the node lane's client.
 const INBOX_BYTES: usize = 72 << 10;
 /// The name of the responding process in error messages.
-const PEER: &str = "the other side of a round trip";
+const PEER: &str = "the peer of a round trip";
 /// The maximum time for the responding process to start.
 const READY_WITHIN: Duration = Duration::from_secs(30);
 
@@ -107,10 +107,7 @@ impl PeerServer {
         let mut line = String::new();
         BufReader::new(&control).read_line(&mut line).map_err(failed)?;
         let address = line.trim_end().parse().map_err(|_| {
-            Error::new(
-                ErrorKind::Unavailable,
-                "the process at the other side of the round trips did not serve",
-            )
+            Error::new(ErrorKind::Unavailable, "the peer process of the round trips did not serve")
         })?;
         Ok(PeerServer { address, _control: control, other })
     }
@@ -160,7 +157,7 @@ pub(super) fn accepted<T>(
             Err(_) => {}
         }
         if other.has_ended() || since.elapsed() > READY_WITHIN {
-            let why = "the process at the other side of the round trips did not start";
+            let why = "the peer process of the round trips did not start";
             return Err(Error::new(ErrorKind::Unavailable, why));
         }
         std::thread::sleep(Duration::from_millis(1));

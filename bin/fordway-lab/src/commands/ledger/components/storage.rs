@@ -69,7 +69,7 @@ impl LedgerComponent for FileOpenComponent {
 
     fn run(&mut self) -> Result<()> {
         let size = opened(&self.path)?.metadata().map(|meta| meta.len());
-        black_box(size.map_err(|error| file_error("looking at", self.path.display(), error))?);
+        black_box(size.map_err(|error| file_error("examining", self.path.display(), error))?);
         Ok(())
     }
 }
@@ -181,7 +181,7 @@ impl LedgerComponent for PosixReadComponent {
 
     fn run(&mut self) -> Result<()> {
         let file = opened(&self.path)?;
-        let size = file.metadata().map_err(|e| file_error("looking at", self.path.display(), e))?.len();
+        let size = file.metadata().map_err(|e| file_error("examining", self.path.display(), e))?.len();
         self.buffer.clear();
         read_into_spare(&file, &mut self.buffer, 0, size as usize)
             .map_err(|error| file_error("reading", self.path.display(), error.into()))?;
@@ -212,7 +212,7 @@ pub(in crate::commands::ledger) struct AtomicFileCreateComponent {
 impl AtomicFileCreateComponent {
     /// Creates the component, which works in the new directory `dir`.
     pub(in crate::commands::ledger) fn new(dir: &Path) -> Result<Self> {
-        std::fs::create_dir(dir).map_err(|error| file_error("making", dir.display(), error))?;
+        std::fs::create_dir(dir).map_err(|error| file_error("creating", dir.display(), error))?;
         Ok(AtomicFileCreateComponent { dir: opened_dir(dir)? })
     }
 }

@@ -48,7 +48,7 @@ pub(in crate::commands::ledger) fn on_the_wire(stream_bytes: usize) -> usize {
 pub(in crate::commands::ledger) struct DatagramEndpoint {
     socket: Arc<dyn AsyncUdpSocket>,
     writable: Pin<Box<dyn UdpPoller>>,
-    /// The address of the other end. The end that waits for requests learns the address from the first datagram.
+    /// The address of the peer. The end that waits for requests learns the address from the first datagram.
     peer: Option<SocketAddr>,
     room: Vec<u8>,
 }
@@ -60,7 +60,7 @@ struct ReceivedBatch {
     /// The request at the start of the data; `None` if the data does not start with a request.
     order: Option<EchoRequest>,
     acknowledged_bytes: usize,
-    /// The number of bytes that the other end still needs; `None` if the other end did not request missing bytes.
+    /// The number of bytes that the peer still needs; `None` if the peer did not request missing bytes.
     missing_bytes: Option<usize>,
 }
 
@@ -118,7 +118,7 @@ impl DatagramEndpoint {
         Ok(())
     }
 
-    /// Receives a message of `bytes`. Errors: operating-system errors; `TimedOut` if the other end no longer responds.
+    /// Receives a message of `bytes`. Errors: operating-system errors; `TimedOut` if the peer no longer responds.
     pub(in crate::commands::ledger) async fn receive(&mut self, bytes: usize) -> io::Result<()> {
         let (mut left_bytes, mut asks) = (bytes, 0);
         while left_bytes > 0 {
@@ -140,7 +140,7 @@ impl DatagramEndpoint {
     }
 
     /// Waits for a request, and receives all of it. Resends the missing bytes of the last response, `answer`, if the
-    /// other end requests them. Errors: operating-system errors.
+    /// peer requests them. Errors: operating-system errors.
     pub(in crate::commands::ledger) async fn order(&mut self, answer: &[u8]) -> io::Result<EchoRequest> {
         loop {
             let received = self.batch().await?;

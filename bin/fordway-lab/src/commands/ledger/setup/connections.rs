@@ -5,7 +5,7 @@ use fordway_store::Result;
 use fordway_workload::ledger::PathDecomposition;
 use rustls::HandshakeKind;
 
-use super::{LedgerObjectLocation, PreparedLedgerRun};
+use super::{LedgerObjectLocation, PreparedLedgerRun, names};
 use crate::args::LedgerPathArg;
 use crate::commands::gateway::GatewayProcess;
 use crate::commands::ledger::components::connections::{
@@ -18,29 +18,16 @@ use crate::commands::ledger::components::quic::{
 };
 use crate::commands::ledger::components::storage::{MeasuredObject, ObjectGetComponent};
 
-/// The component that reuses one connection. The components with new connections are compared with this component.
-const KEPT_TCP: &str = "tcp, kept connection";
-const NEW_TCP: &str = "tcp, new connection";
-const NEW_TLS: &str = "tls, new connection";
-const RESUMED_TLS: &str = "tls, resumed session";
-const SETTINGS: &str = "tls settings";
-#[cfg(feature = "http3")]
-const KEPT_QUIC: &str = "quic round trip";
-#[cfg(feature = "http3")]
-const NEW_QUIC: &str = "quic round trip, new connection";
-#[cfg(feature = "http3")]
-const RESUMED_QUIC: &str = "quic round trip, resumed session";
-
 impl PreparedLedgerRun {
     /// Adds a GET over HTTP/1.1 on new connections, and the GET on a reused connection.
     pub(super) fn http_new(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         self.path(LedgerPathArg::Http, site)?;
         self.tcp_connections()?;
         let gateway = PreparedLedgerRun::gateway(site.root)?;
-        self.fresh_get("http get, new connection", "HTTP/1.1", &gateway, site)?;
+        self.fresh_get(names::HTTP_GET_NEW_CONNECTION, "HTTP/1.1", &gateway, site)?;
         self.gateways.push(gateway);
-        let path = PathDecomposition::new("http get, new connection").with("http get");
-        self.paths.push(path.with_beyond(NEW_TCP, KEPT_TCP));
+        let path = PathDecomposition::new(names::HTTP_GET_NEW_CONNECTION).with(names::HTTP_GET);
+        self.paths.push(path.with_beyond(names::NEW_TCP, names::KEPT_TCP));
         Ok(())
     }
 
@@ -50,13 +37,16 @@ impl PreparedLedgerRun {
         self.tcp_connections()?;
         self.tls_connections()?;
         let gateway = PreparedLedgerRun::tls_gateway(site.root)?;
-        self.fresh_get("https get, new connection", "HTTP/1.1 and TLS", &gateway, site)?;
-        self.resuming_get("https get, resumed session", "HTTP/1.1 and TLS", &gateway, site)?;
+        self.fresh_get(names::HTTPS_GET_NEW_CONNECTION, "HTTP/1.1 and TLS", &gateway, site)?;
+        self.resuming_get(names::HTTPS_GET_RESUMED_SESSION, "HTTP/1.1 and TLS", &gateway, site)?;
         self.gateways.push(gateway);
-        let base = |name| PathDecomposition::new(name).with("https get").with_beyond(NEW_TCP, KEPT_TCP);
-        let full = base("https get, new connection").with_beyond(NEW_TLS, NEW_TCP);
-        self.paths.push(full.with(SETTINGS));
-        self.paths.push(base("https get, resumed session").with_beyond(RESUMED_TLS, NEW_TCP));
+        let base = |name| {
+            PathDecomposition::new(name).with(names::HTTPS_GET).with_beyond(names::NEW_TCP, names::KEPT_TCP)
+        };
+        let full = base(names::HTTPS_GET_NEW_CONNECTION).with_beyond(names::NEW_TLS, names::NEW_TCP);
+        self.paths.push(full.with(names::TLS_SETTINGS));
+        self.paths
+            .push(base(names::HTTPS_GET_RESUMED_SESSION).with_beyond(names::RESUMED_TLS, names::NEW_TCP));
         Ok(())
     }
 
@@ -65,7 +55,7 @@ impl PreparedLedgerRun {
     #[cfg(feature = "http3")]
     pub(super) fn http3_new(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         self.path(LedgerPathArg::Http3, site)?;
-        if !self.paths.iter().any(|path| path.name == "http3 get") {
+        if !self.paths.iter().any(|path| path.name == names::HTTP3_GET) {
             self.left_out
                 .push("skipped the path http3 get, new connection: http3 get is left out".to_owned());
             return Ok(());
@@ -74,23 +64,29 @@ impl PreparedLedgerRun {
         let messages = Http3MessageSizes::new(&request, &self.certificate()?);
         for (name, description, setup) in [
             (
-                NEW_QUIC,
+                names::NEW_QUIC,
                 "the same on new connections: full handshake, certificate verified",
                 QuicHandshakeKind::Full,
             ),
-            (RESUMED_QUIC, "the same on new connections that resume a session", QuicHandshakeKind::Resumed),
+            (
+                names::RESUMED_QUIC,
+                "the same on new connections that resume a session",
+                QuicHandshakeKind::Resumed,
+            ),
         ] {
             self.add(name, description, || Ok(Box::new(QuicConnectionComponent::new(setup, &messages)?)))?;
         }
         self.tls_in_memory()?;
         let gateway = PreparedLedgerRun::http3_gateway(site.root)?;
-        self.fresh_get("http3 get, new connection", "HTTP/3", &gateway, site)?;
-        self.resuming_get("http3 get, resumed session", "HTTP/3", &gateway, site)?;
+        self.fresh_get(names::HTTP3_GET_NEW_CONNECTION, "HTTP/3", &gateway, site)?;
+        self.resuming_get(names::HTTP3_GET_RESUMED_SESSION, "HTTP/3", &gateway, site)?;
         self.gateways.push(gateway);
-        let base = |name| PathDecomposition::new(name).with("http3 get");
-        let full = base("http3 get, new connection").with_beyond(NEW_QUIC, KEPT_QUIC);
-        self.paths.push(full.with(SETTINGS));
-        self.paths.push(base("http3 get, resumed session").with_beyond(RESUMED_QUIC, KEPT_QUIC));
+        let base = |name| PathDecomposition::new(name).with(names::HTTP3_GET);
+        let full = base(names::HTTP3_GET_NEW_CONNECTION).with_beyond(names::NEW_QUIC, names::QUIC_ROUND_TRIP);
+        self.paths.push(full.with(names::TLS_SETTINGS));
+        self.paths.push(
+            base(names::HTTP3_GET_RESUMED_SESSION).with_beyond(names::RESUMED_QUIC, names::QUIC_ROUND_TRIP),
+        );
         Ok(())
     }
 
@@ -104,19 +100,27 @@ impl PreparedLedgerRun {
 
     fn tcp_connections(&mut self) -> Result<()> {
         self.connections([
-            (KEPT_TCP, "the smallest messages over TCP on a kept connection", ConnectionHandshakeKind::Kept),
-            (NEW_TCP, "the same on a new connection", ConnectionHandshakeKind::Tcp),
+            (
+                names::KEPT_TCP,
+                "the smallest messages over TCP on a kept connection",
+                ConnectionHandshakeKind::Kept,
+            ),
+            (names::NEW_TCP, "the same on a new connection", ConnectionHandshakeKind::Tcp),
         ])
     }
 
     fn tls_connections(&mut self) -> Result<()> {
         self.connections([
             (
-                NEW_TLS,
+                names::NEW_TLS,
                 "the same with TLS: full handshake, certificate verified",
                 ConnectionHandshakeKind::FullTls,
             ),
-            (RESUMED_TLS, "the same with TLS that resumes a session", ConnectionHandshakeKind::ResumedTls),
+            (
+                names::RESUMED_TLS,
+                "the same with TLS that resumes a session",
+                ConnectionHandshakeKind::ResumedTls,
+            ),
         ])?;
         self.tls_in_memory()
     }
@@ -135,7 +139,9 @@ impl PreparedLedgerRun {
     fn tls_in_memory(&mut self) -> Result<()> {
         let certificate = self.certificate()?;
         let description = "our client's TLS settings made, from a file with one trusted certificate";
-        self.add(SETTINGS, description, || Ok(Box::new(TrustedCertificatesComponent(certificate))))?;
+        self.add(names::TLS_SETTINGS, description, || {
+            Ok(Box::new(TrustedCertificatesComponent(certificate)))
+        })?;
         let description = "both sides of a full TLS handshake, in memory";
         self.add("tls handshake", description, || {
             Ok(Box::new(TlsHandshakeComponent::new(HandshakeKind::Full)?))

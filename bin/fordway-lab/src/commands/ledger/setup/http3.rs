@@ -9,7 +9,7 @@ use fordway_store::{ETagPolicy, ErrorKind, Result};
 use fordway_workload::ledger::PathDecomposition;
 
 use super::paths::{GET_PIECES, PUT_CONTENT};
-use super::{LedgerObjectLocation, PreparedLedgerRun};
+use super::{LedgerObjectLocation, PreparedLedgerRun, names};
 use crate::commands::gateway::GatewayProcess;
 use crate::commands::ledger::components::ObjectOperation;
 use crate::commands::ledger::components::protection::PacketProtectionComponent;
@@ -70,20 +70,20 @@ impl PreparedLedgerRun {
         let messages = Http3MessageSizes::new(request, &self.certificate()?);
         let description = "datagrams as many and as long as QUIC's over loopback UDP to a process that only \
                            responds, and back, by QUIC's socket code";
-        self.add(&named("udp round trip", operation), description, || {
+        self.add(&named(names::UDP_ROUND_TRIP, operation), description, || {
             Ok(Box::new(UdpRoundTripComponent::new(&messages)?))
         })?;
         let description = "messages as long as HTTP/3's on a stream of QUIC to a process that only responds";
-        self.add(&named("quic round trip", operation), description, || {
+        self.add(&named(names::QUIC_ROUND_TRIP, operation), description, || {
             Ok(Box::new(QuicRoundTripComponent::new(&messages)?))
         })?;
         let description = "a request over HTTP/3 to a process that responds with the gateway's head";
-        self.add(&named("http3 round trip", operation), description, || {
+        self.add(&named(names::HTTP3_ROUND_TRIP, operation), description, || {
             Ok(Box::new(Http3RoundTripComponent::new(&messages, &site.contents)?))
         })?;
         let description =
             "messages as long as HTTP/1.1's over a pair of sockets to a thread that only responds";
-        self.add(&named("socket pair round trip", operation), description, || {
+        self.add(&named(names::SOCKET_PAIR_ROUND_TRIP, operation), description, || {
             Ok(Box::new(SocketPairComponent::new(pair_messages(request.clone()))))
         })
     }
@@ -114,13 +114,17 @@ fn pair_messages(request: S3RequestTemplate) -> MessageSizeFunction {
 fn decomposition(path: &str, operation: ObjectOperation) -> PathDecomposition {
     let begun = PathDecomposition::new(path);
     let (content, heads, layer) = match operation {
-        ObjectOperation::Get => (GET_PIECES, "http1 heads", "s3 layer"),
-        ObjectOperation::Put => (PUT_CONTENT, "http1 heads, put", "s3 layer, put"),
+        ObjectOperation::Get => (GET_PIECES, names::HTTP1_HEADS, names::S3_LAYER),
+        ObjectOperation::Put => (PUT_CONTENT, names::HTTP1_HEADS_PUT, names::S3_LAYER_PUT),
     };
     let begun = content.into_iter().fold(begun, |path, component| path.with(component));
-    let [udp, quic, http3, pair] =
-        ["udp round trip", "quic round trip", "http3 round trip", "socket pair round trip"]
-            .map(|component| named(component, operation));
+    let [udp, quic, http3, pair] = [
+        names::UDP_ROUND_TRIP,
+        names::QUIC_ROUND_TRIP,
+        names::HTTP3_ROUND_TRIP,
+        names::SOCKET_PAIR_ROUND_TRIP,
+    ]
+    .map(|component| named(component, operation));
     begun
         .with(&udp)
         .with_beyond(&quic, &udp)
@@ -128,6 +132,6 @@ fn decomposition(path: &str, operation: ObjectOperation) -> PathDecomposition {
         .with(&pair)
         // The client writes its requests in HTTP/1.1 format, and the thread translates them to HTTP/3.
         .with(heads)
-        .with("sign")
+        .with(names::SIGN)
         .with(layer)
 }

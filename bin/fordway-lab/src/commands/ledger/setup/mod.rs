@@ -5,6 +5,7 @@
 mod connections;
 #[cfg(feature = "http3")]
 mod http3;
+mod names;
 mod networks;
 mod paths;
 
@@ -12,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fordway_command::file_error;
-use fordway_measure::LaneDescription;
+use fordway_measure::RowDescription;
 use fordway_netlab::setup::NetworkPair;
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{Bucket, ETagPolicy, ErrorKind, Key, Objects as _, PutOptions, Result};
@@ -71,7 +72,7 @@ impl PreparedLedgerRun {
     ) -> Result<Self> {
         let setups = chosen(networks)?;
         let root = dir.join("s3");
-        std::fs::create_dir(&root).map_err(|error| file_error("making", root.display(), error))?;
+        std::fs::create_dir(&root).map_err(|error| file_error("creating", root.display(), error))?;
         let bucket = Bucket::new(BUCKET)?;
         let config = PosixConfig { etag_policy: ETagPolicy::Fast, ..PosixConfig::default() };
         let store = PosixStore::open(&root, config)?;
@@ -107,9 +108,9 @@ impl PreparedLedgerRun {
         description: &str,
         component: impl FnOnce() -> Result<Box<dyn LedgerComponent>>,
     ) -> Result<()> {
-        if self.components.iter().all(|known| known.lane.name != name) {
-            let lane = LaneDescription { name: name.to_owned(), description: description.to_owned() };
-            self.components.push(NamedComponent { lane, component: component()? });
+        if self.components.iter().all(|known| known.row.name != name) {
+            let row = RowDescription { name: name.to_owned(), description: description.to_owned() };
+            self.components.push(NamedComponent { row, component: component()? });
         }
         Ok(())
     }
@@ -117,12 +118,16 @@ impl PreparedLedgerRun {
     /// Adds the components that need only memory, which are always measured.
     fn memory(&mut self, contents: &NonrepeatingContent) {
         let mut add = |name: &str, description: &str, component: Box<dyn LedgerComponent>| {
-            let lane = LaneDescription { name: name.to_owned(), description: description.to_owned() };
-            self.components.push(NamedComponent { lane, component });
+            let row = RowDescription { name: name.to_owned(), description: description.to_owned() };
+            self.components.push(NamedComponent { row, component });
         };
-        add("memory copy", "memcpy between buffers in use", Box::new(MemoryCopyComponent::new(contents)));
+        add(
+            names::MEMORY_COPY,
+            "memcpy between buffers in use",
+            Box::new(MemoryCopyComponent::new(contents)),
+        );
         add("clock", "nothing: two readings of the clock", Box::new(ClockReadingComponent));
-        add("crc64nvme", "CRC-64/NVME of the content", Box::new(DigestComponent::crc64nvme(contents)));
+        add(names::CRC64NVME, "CRC-64/NVME of the content", Box::new(DigestComponent::crc64nvme(contents)));
         add("sha256", "SHA-256 of the content", Box::new(DigestComponent::sha256(contents)));
         add("md5", "MD5 of the content", Box::new(DigestComponent::md5(contents)));
     }
@@ -192,7 +197,7 @@ impl PreparedLedgerRun {
         let Some((host, identity)) = gateway.place() else { return Err(ErrorKind::Internal.into()) };
         let request = S3RequestTemplate::new(operation, host, identity, &site.bucket, &site.contents);
         self.gateways.push(gateway);
-        self.add("sign", "SigV4 of a request", || Ok(Box::new(RequestSigningComponent::new(&request))))?;
+        self.add(names::SIGN, "SigV4 of a request", || Ok(Box::new(RequestSigningComponent::new(&request))))?;
         Ok(request)
     }
 

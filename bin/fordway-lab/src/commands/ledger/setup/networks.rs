@@ -7,7 +7,7 @@ use fordway_store::{ETagPolicy, Error, ErrorKind, Result};
 use fordway_workload::ledger::PathDecomposition;
 
 use super::paths::{http_messages, with_get_request};
-use super::{LedgerObjectLocation, PreparedLedgerRun};
+use super::{LedgerObjectLocation, PreparedLedgerRun, names};
 use crate::args::LedgerPathArg;
 use crate::commands::contained::ContainerPlacement;
 use crate::commands::gateway::GatewayProcess;
@@ -180,8 +180,8 @@ impl PreparedLedgerRun {
         self.path(LedgerPathArg::Http, site)?;
         let path = ContainerPathComponents {
             name: CONTAINER.to_owned(),
-            trip: "tcp round trip".to_owned(),
-            get: "http get".to_owned(),
+            trip: names::TCP_ROUND_TRIP.to_owned(),
+            get: names::HTTP_GET.to_owned(),
             ends: None,
         };
         self.contained(&path, site)

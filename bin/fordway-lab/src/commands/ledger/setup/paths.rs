@@ -7,7 +7,7 @@ use fordway_store::{ChecksumAlgorithm, ETagPolicy, PutOptions, Result};
 use fordway_wire::node::INLINE_BYTES_MAX;
 use fordway_workload::ledger::PathDecomposition;
 
-use super::{LedgerObjectLocation, PreparedLedgerRun, RECORD_BYTES, RECORD_OVERHEAD_BYTES};
+use super::{LedgerObjectLocation, PreparedLedgerRun, RECORD_BYTES, RECORD_OVERHEAD_BYTES, names};
 use crate::commands::gateway::GatewayProcess;
 use crate::commands::ledger::components::ObjectOperation;
 use crate::commands::ledger::components::framing::{
@@ -35,16 +35,16 @@ const COPIED_BYTES_MAX: u64 = 16 << 10;
 
 /// The components of a get whose content the gateway reads in pieces.
 #[cfg(feature = "http3")]
-pub(super) const GET_PIECES: [&str; 2] = ["object open", "pread in pieces"];
+pub(super) const GET_PIECES: [&str; 2] = [names::OBJECT_OPEN, names::PREAD_IN_PIECES];
 /// The components of a put over HTTP that handle content. Both sides compute the checksum.
-pub(super) const PUT_CONTENT: [&str; 2] = ["embedded put, checksum", "crc64nvme"];
+pub(super) const PUT_CONTENT: [&str; 2] = [names::EMBEDDED_PUT_CHECKSUM, names::CRC64NVME];
 
 impl PreparedLedgerRun {
     fn file_components(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
-        self.add("file open", "open by absolute path, fstat, close", || {
+        self.add(names::FILE_OPEN, "open by absolute path, fstat, close", || {
             Ok(Box::new(FileOpenComponent::new(&site.files)))
         })?;
-        self.add("pread", "pread of an open file in the page cache", || {
+        self.add(names::PREAD, "pread of an open file in the page cache", || {
             Ok(Box::new(PreadComponent::new(&site.files)))
         })
     }
@@ -52,24 +52,25 @@ impl PreparedLedgerRun {
     pub(super) fn posix(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         self.file_components(site)?;
         let description = "a plain file: open by absolute path, fstat, pread, close";
-        self.add("posix get", description, || Ok(Box::new(PosixReadComponent::new(&site.files))))?;
-        self.paths.push(PathDecomposition::new("posix get").with("file open").with("pread"));
+        self.add(names::POSIX_GET, description, || Ok(Box::new(PosixReadComponent::new(&site.files))))?;
+        self.paths.push(PathDecomposition::new(names::POSIX_GET).with(names::FILE_OPEN).with(names::PREAD));
         Ok(())
     }
 
     pub(super) fn embedded_components(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         self.file_components(site)?;
         let description = "an object read by the store in this process: held directory, no server";
-        self.add("embedded get", description, || {
+        self.add(names::EMBEDDED_GET, description, || {
             Ok(Box::new(ObjectGetComponent::new(site.objects.clone(), None)))
         })?;
         let description = "an object opened and described by the store, and closed: no content";
-        self.add("object open", description, || Ok(Box::new(ObjectOpenComponent(site.objects.clone()))))
+        self.add(names::OBJECT_OPEN, description, || Ok(Box::new(ObjectOpenComponent(site.objects.clone()))))
     }
 
     pub(super) fn embedded(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         self.embedded_components(site)?;
-        self.paths.push(PathDecomposition::new("embedded get").with("file open").with("pread"));
+        self.paths
+            .push(PathDecomposition::new(names::EMBEDDED_GET).with(names::FILE_OPEN).with(names::PREAD));
         Ok(())
     }
 
@@ -77,7 +78,7 @@ impl PreparedLedgerRun {
         self.embedded_components(site)?;
         let mut frames = NodeFramingComponent::new(ObjectOperation::Get, &site.bucket)?;
         let description = "request and response of the node lane written and read, in memory";
-        self.add("node frames", description, || {
+        self.add(names::NODE_FRAMES, description, || {
             Ok(Box::new(NodeFramingComponent::new(ObjectOperation::Get, &site.bucket)?))
         })?;
         let sizes = move |size_bytes: u64| {
@@ -89,17 +90,17 @@ impl PreparedLedgerRun {
         };
         let description = "messages as long as the node lane's to a process that only responds, and back; \
                            over 64 KiB a descriptor in place of the content";
-        self.add("unix round trip", description, || {
+        self.add(names::UNIX_ROUND_TRIP, description, || {
             Ok(Box::new(UnixRoundTripComponent::new(site.dir, &site.largest, Box::new(sizes))?))
         })?;
         let gateway = GatewayProcess::start_node(site.root, ETagPolicy::Fast, Durability::None)?;
-        self.whole("node get", "the node lane, a gateway process", site, gateway)?;
+        self.whole(names::NODE_GET, "the node lane, a gateway process", site, gateway)?;
         self.paths.push(
-            PathDecomposition::new("node get")
-                .with("embedded get")
-                .with("unix round trip")
-                .with("node frames")
-                .with_up_to("memory copy", INLINE_BYTES),
+            PathDecomposition::new(names::NODE_GET)
+                .with(names::EMBEDDED_GET)
+                .with(names::UNIX_ROUND_TRIP)
+                .with(names::NODE_FRAMES)
+                .with_up_to(names::MEMORY_COPY, INLINE_BYTES),
         );
         Ok(())
     }
@@ -121,8 +122,8 @@ impl PreparedLedgerRun {
     /// Adds the components for the heads and signatures of requests to a gateway without TLS; returns the request.
     pub(super) fn get_request(&mut self, site: &LedgerObjectLocation<'_>) -> Result<S3RequestTemplate> {
         let request = self.request(site, ObjectOperation::Get)?;
-        self.heads("http1 heads", &request)?;
-        self.add("verify", "the same signature verified", || {
+        self.heads(names::HTTP1_HEADS, &request)?;
+        self.add(names::VERIFY, "the same signature verified", || {
             Ok(Box::new(SignatureCheckComponent::new(&request)))
         })?;
         Ok(request)
@@ -133,12 +134,12 @@ impl PreparedLedgerRun {
         let request = self.get_request(site)?;
         let description = "messages as long as HTTP/1.1's over loopback TCP to a process that only responds, \
                            and back; content over 64 KiB by sendfile";
-        self.add("tcp round trip", description, || {
+        self.add(names::TCP_ROUND_TRIP, description, || {
             Ok(Box::new(TcpRoundTripComponent::new(&site.largest, http_messages(request))?))
         })?;
         let gateway = PreparedLedgerRun::gateway(site.root)?;
-        self.whole("http get", "S3 over HTTP/1.1 on loopback, a gateway process", site, gateway)?;
-        self.paths.push(with_get_request(PathDecomposition::new("http get"), "tcp round trip"));
+        self.whole(names::HTTP_GET, "S3 over HTTP/1.1 on loopback, a gateway process", site, gateway)?;
+        self.paths.push(with_get_request(PathDecomposition::new(names::HTTP_GET), names::TCP_ROUND_TRIP));
         Ok(())
     }
 
@@ -159,15 +160,23 @@ impl PreparedLedgerRun {
             })
         };
         let description = "the same with all content from memory, as TLS needs it";
-        self.add("tcp round trip, no sendfile", description, || {
+        self.add(names::TCP_ROUND_TRIP_NO_SENDFILE, description, || {
             Ok(Box::new(TcpRoundTripComponent::new(&site.largest, Box::new(sizes))?))
         })?;
         let description = "content encrypted and then decrypted by TLS, both in memory";
-        self.add("tls", description, || Ok(Box::new(TlsRecordComponent::new(&site.contents)?)))?;
+        self.add(names::TLS, description, || Ok(Box::new(TlsRecordComponent::new(&site.contents)?)))?;
         let gateway = PreparedLedgerRun::tls_gateway(site.root)?;
-        self.whole("https get", "S3 over HTTP/1.1 and TLS on loopback, a gateway process", site, gateway)?;
-        let path = PathDecomposition::new("https get").with("object open").with("pread").with("tls");
-        self.paths.push(with_request(path.with("tcp round trip, no sendfile")));
+        self.whole(
+            names::HTTPS_GET,
+            "S3 over HTTP/1.1 and TLS on loopback, a gateway process",
+            site,
+            gateway,
+        )?;
+        let path = PathDecomposition::new(names::HTTPS_GET)
+            .with(names::OBJECT_OPEN)
+            .with(names::PREAD)
+            .with(names::TLS);
+        self.paths.push(with_request(path.with(names::TCP_ROUND_TRIP_NO_SENDFILE)));
         Ok(())
     }
 
@@ -179,9 +188,11 @@ impl PreparedLedgerRun {
         self.embedded_components(site)?;
         let request = self.get_request(site)?;
         let description = "pread of an open file in the page cache, 64 KiB at a time";
-        self.add("pread in pieces", description, || Ok(Box::new(PiecewisePreadComponent::new(&site.files))))?;
+        self.add(names::PREAD_IN_PIECES, description, || {
+            Ok(Box::new(PiecewisePreadComponent::new(&site.files)))
+        })?;
         let description = "a GET without its content answered by the S3 layer in memory, signature verified";
-        self.add("s3 layer", description, || {
+        self.add(names::S3_LAYER, description, || {
             Ok(Box::new(S3LayerComponent::new(ObjectOperation::Get, &site.bucket, &site.contents)?))
         })?;
         Ok(request)
@@ -191,18 +202,23 @@ impl PreparedLedgerRun {
         let request = self.multiplexed_get_request(site)?;
         self.http2_components(site, &request)?;
         let gateway = PreparedLedgerRun::gateway(site.root)?.asked_in(HttpVersion::Http2);
-        self.whole("http2 get", "S3 over HTTP/2 in the clear on loopback, a gateway process", site, gateway)?;
+        self.whole(
+            names::HTTP2_GET,
+            "S3 over HTTP/2 in the clear on loopback, a gateway process",
+            site,
+            gateway,
+        )?;
         self.paths.push(
-            PathDecomposition::new("http2 get")
-                .with("object open")
-                .with("pread in pieces")
-                .with("tcp round trip, event loops")
-                .with("http2 frames")
+            PathDecomposition::new(names::HTTP2_GET)
+                .with(names::OBJECT_OPEN)
+                .with(names::PREAD_IN_PIECES)
+                .with(names::TCP_ROUND_TRIP_EVENT_LOOPS)
+                .with(names::HTTP2_FRAMES)
                 // The component sends its frames through a pipe in memory, which is not part of the path.
-                .less("memory pipe")
-                .with("http1 heads")
-                .with("sign")
-                .with("s3 layer"),
+                .less(names::MEMORY_PIPE)
+                .with(names::HTTP1_HEADS)
+                .with(names::SIGN)
+                .with(names::S3_LAYER),
         );
         Ok(())
     }
@@ -215,9 +231,9 @@ impl PreparedLedgerRun {
         let frames = || Http2FramingComponent::new(request, &site.contents);
         let description = "heads compressed and content in frames of HTTP/2, written and read by both \
                            libraries, through a pipe in memory";
-        self.add("http2 frames", description, || Ok(Box::new(frames()?)))?;
+        self.add(names::HTTP2_FRAMES, description, || Ok(Box::new(frames()?)))?;
         let description = "as many bytes through that pipe alone";
-        self.add("memory pipe", description, || Ok(Box::new(MemoryPipeComponent::new(frames()?)?)))?;
+        self.add(names::MEMORY_PIPE, description, || Ok(Box::new(MemoryPipeComponent::new(frames()?)?)))?;
         let mut counted = frames()?;
         let sizes = move |size_bytes: u64| {
             let (request_bytes, answer_bytes) = counted.lengths(size_bytes)?;
@@ -233,7 +249,7 @@ impl PreparedLedgerRun {
         };
         let description = "messages as long as HTTP/2's over loopback TCP, 64 KiB at a time, by the event loop of \
                            a library on both sides";
-        self.add("tcp round trip, event loops", description, || {
+        self.add(names::TCP_ROUND_TRIP_EVENT_LOOPS, description, || {
             Ok(Box::new(EventLoopRoundTripComponent::new(&site.largest, Box::new(sizes))?))
         })
     }
@@ -251,30 +267,36 @@ pub(super) fn http_messages(request: S3RequestTemplate) -> MessageSizeFunction {
 
 /// Adds the components of a get over HTTP/1.1 without TLS to `path`; the component `trip` is the round trip.
 pub(super) fn with_get_request(path: PathDecomposition, trip: &str) -> PathDecomposition {
-    with_request(path.with("object open").with_up_to("pread", INLINE_BYTES).with(trip))
+    with_request(path.with(names::OBJECT_OPEN).with_up_to(names::PREAD, INLINE_BYTES).with(trip))
 }
 
 /// Adds the components that are part of every HTTP/1.1 request.
 fn with_request(path: PathDecomposition) -> PathDecomposition {
-    path.with("http1 heads").with("sign").with("verify").with_up_to("memory copy", COPIED_BYTES_MAX)
+    path.with(names::HTTP1_HEADS)
+        .with(names::SIGN)
+        .with(names::VERIFY)
+        .with_up_to(names::MEMORY_COPY, COPIED_BYTES_MAX)
 }
 
 impl PreparedLedgerRun {
     fn write_components(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         let dir = site.dir.join("published");
         let description = "an empty unnamed file: opened, its time set, described, linked, closed";
-        self.add("file publish", description, || Ok(Box::new(AtomicFileCreateComponent::new(&dir)?)))?;
+        self.add(names::FILE_PUBLISH, description, || Ok(Box::new(AtomicFileCreateComponent::new(&dir)?)))?;
         let description = "pwrite to a new file without a name";
-        self.add("pwrite", description, || Ok(Box::new(FileWriteComponent::new(site.dir, &site.contents)?)))?;
+        self.add(names::PWRITE, description, || {
+            Ok(Box::new(FileWriteComponent::new(site.dir, &site.contents)?))
+        })?;
         let description = "an object written by the store in this process: held directory, no server";
-        self.add("embedded put", description, || {
+        self.add(names::EMBEDDED_PUT, description, || {
             Ok(Box::new(ObjectPutComponent::new(site.objects.clone(), PutOptions::default(), None)))
         })
     }
 
     pub(super) fn embedded_put(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         self.write_components(site)?;
-        self.paths.push(PathDecomposition::new("embedded put").with("file publish").with("pwrite"));
+        self.paths
+            .push(PathDecomposition::new(names::EMBEDDED_PUT).with(names::FILE_PUBLISH).with(names::PWRITE));
         Ok(())
     }
 
@@ -282,7 +304,7 @@ impl PreparedLedgerRun {
         self.write_components(site)?;
         let mut frames = NodeFramingComponent::new(ObjectOperation::Put, &site.bucket)?;
         let description = "request and response of a put by the node lane written and read, in memory";
-        self.add("node frames, put", description, || {
+        self.add(names::NODE_FRAMES_PUT, description, || {
             Ok(Box::new(NodeFramingComponent::new(ObjectOperation::Put, &site.bucket)?))
         })?;
         let sizes = move |size_bytes: u64| {
@@ -298,19 +320,21 @@ impl PreparedLedgerRun {
         };
         let description = "messages as long as for puts on the node lane, content included, to a process \
                            that only answers, and back; over 128 KiB a descriptor comes back for the next content";
-        self.add("unix round trip, put", description, || {
+        self.add(names::UNIX_ROUND_TRIP_PUT, description, || {
             Ok(Box::new(UnixRoundTripComponent::new(site.dir, &site.largest, Box::new(sizes))?))
         })?;
         let gateway = GatewayProcess::start_node(site.root, ETagPolicy::Fast, Durability::None)?;
         let objects = MeasuredObject::new(gateway.client()?, &site.bucket, &site.contents)?;
         let pid = gateway.pid();
         self.gateways.push(gateway);
-        self.add("node put", "the node lane, a gateway process", || {
+        self.add(names::NODE_PUT, "the node lane, a gateway process", || {
             let put = ObjectPutComponent::new(objects, PutOptions::default(), Some(pid));
             Ok(Box::new(put.written_here_over(WHOLE_BYTES_MAX, &site.objects)))
         })?;
-        let path = PathDecomposition::new("node put").with("embedded put").with("unix round trip, put");
-        self.paths.push(path.with("node frames, put"));
+        let path = PathDecomposition::new(names::NODE_PUT)
+            .with(names::EMBEDDED_PUT)
+            .with(names::UNIX_ROUND_TRIP_PUT);
+        self.paths.push(path.with(names::NODE_FRAMES_PUT));
         Ok(())
     }
 
@@ -318,17 +342,17 @@ impl PreparedLedgerRun {
     pub(super) fn put_request(&mut self, site: &LedgerObjectLocation<'_>) -> Result<S3RequestTemplate> {
         let description = "an object written by the store in this process, with a checksum that is computed \
                            and kept";
-        self.add("embedded put, checksum", description, || {
+        self.add(names::EMBEDDED_PUT_CHECKSUM, description, || {
             let checksum = Some(ChecksumAlgorithm::Crc64Nvme);
             let options = PutOptions { checksum, ..PutOptions::default() };
             Ok(Box::new(ObjectPutComponent::new(site.objects.clone(), options, None)))
         })?;
         let description = "a PUT without its content answered by the S3 layer in memory, signature verified";
-        self.add("s3 layer, put", description, || {
+        self.add(names::S3_LAYER_PUT, description, || {
             Ok(Box::new(S3LayerComponent::new(ObjectOperation::Put, &site.bucket, &site.contents)?))
         })?;
         let request = self.request(site, ObjectOperation::Put)?;
-        self.heads("http1 heads, put", &request)?;
+        self.heads(names::HTTP1_HEADS_PUT, &request)?;
         Ok(request)
     }
 
@@ -343,7 +367,7 @@ impl PreparedLedgerRun {
         };
         let description = "messages as long as for puts over HTTP/1.1, content included, over loopback TCP \
                            to a process that only responds, and back";
-        self.add("tcp round trip, put", description, || {
+        self.add(names::TCP_ROUND_TRIP_PUT, description, || {
             Ok(Box::new(TcpRoundTripComponent::new(&site.largest, Box::new(sizes))?))
         })
     }
@@ -367,23 +391,23 @@ impl PreparedLedgerRun {
     pub(super) fn http_put(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         self.http1_put_components(site)?;
         let gateway = PreparedLedgerRun::gateway(site.root)?;
-        self.whole_put("http put", "S3 over HTTP/1.1 on loopback, a gateway process", site, gateway)?;
-        self.paths.push(with_put_request(PathDecomposition::new("http put")));
+        self.whole_put(names::HTTP_PUT, "S3 over HTTP/1.1 on loopback, a gateway process", site, gateway)?;
+        self.paths.push(with_put_request(PathDecomposition::new(names::HTTP_PUT)));
         Ok(())
     }
 
     pub(super) fn https_put(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         self.http1_put_components(site)?;
         let description = "content encrypted and then decrypted by TLS, both in memory";
-        self.add("tls", description, || Ok(Box::new(TlsRecordComponent::new(&site.contents)?)))?;
+        self.add(names::TLS, description, || Ok(Box::new(TlsRecordComponent::new(&site.contents)?)))?;
         let gateway = PreparedLedgerRun::tls_gateway(site.root)?;
         self.whole_put(
-            "https put",
+            names::HTTPS_PUT,
             "S3 over HTTP/1.1 and TLS on loopback, a gateway process",
             site,
             gateway,
         )?;
-        self.paths.push(with_put_request(PathDecomposition::new("https put").with("tls")));
+        self.paths.push(with_put_request(PathDecomposition::new(names::HTTPS_PUT).with(names::TLS)));
         Ok(())
     }
 }
@@ -393,8 +417,8 @@ fn with_put_request(path: PathDecomposition) -> PathDecomposition {
     PUT_CONTENT
         .into_iter()
         .fold(path, |path, component| path.with(component))
-        .with("tcp round trip, put")
-        .with("http1 heads, put")
-        .with("sign")
-        .with("s3 layer, put")
+        .with(names::TCP_ROUND_TRIP_PUT)
+        .with(names::HTTP1_HEADS_PUT)
+        .with(names::SIGN)
+        .with(names::S3_LAYER_PUT)
 }
