@@ -397,6 +397,22 @@ def test_a_part_that_cannot_exist_does_not_spoil_the_upload(store: fordway.Store
     assert store.get(BUCKET, "key") == b"content"
 
 
+def test_a_part_that_cannot_exist_does_not_spoil_an_awaited_upload(place: str, store: fordway.Store) -> None:
+    async def work() -> None:
+        async with fordway.aio.open(place) as twin, await twin.upload(BUCKET, "key") as upload:
+            for number in (0, 10_001, -1, "1", 1.5, None):
+                with pytest.raises((errors.InvalidArgumentError, TypeError)):
+                    await upload.put_part(number, b"x")
+                with pytest.raises((errors.InvalidArgumentError, TypeError)):
+                    await upload.copy_part(number, BUCKET, "missing")
+            with pytest.raises(TypeError):
+                await upload.put_part(2, b"x", bad=1)  # type: ignore[call-arg]
+            await upload.put_part(number=1, data=b"content")
+
+    asyncio.run(work())
+    assert store.get(BUCKET, "key") == b"content"
+
+
 def test_an_upload_may_end_within_its_block(store: fordway.Store) -> None:
     with store.upload(BUCKET, "key") as upload:
         upload.put_part(1, b"whole")
@@ -487,7 +503,7 @@ def test_each_call_of_a_store_has_a_twin() -> None:
     # Calls that return files or iterators have no asynchronous version. Programs can use `run` for these
     # calls.
     assert calls - set(dir(fordway.aio.AsyncStore)) == {
-        *("closed", "lane", "list_versions", "reader", "stream", "writer"),
+        *("list_versions", "reader", "stream", "writer"),
     }
     calls = {name for name in dir(fordway.Upload) if not name.startswith("_")}
     assert calls <= set(dir(fordway.aio.AsyncUpload))
