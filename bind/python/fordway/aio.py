@@ -8,6 +8,11 @@
 >>> async with await store.upload("bucket", "key") as upload:
 ...     await upload.put_part(1, b"content")
 
+`stream`, `reader` and `writer` likewise return an `AsyncStream`, an `AsyncReader` and an `AsyncWriter`:
+
+>>> async with await store.writer("bucket", "key") as writer:
+...     await writer.write(b"content")
+
 Cancelling a call also ends the call on its thread, within about 0.1 s if it waits for a server. Work on
 local files ends before its next step. For example, a `put` of an iterable is discarded if it is cancelled
 before the last piece has been written. A call that begins an upload continues for up to 5 s, and then aborts
@@ -24,27 +29,34 @@ runs up to 32 calls at a time, or `threads` calls; further calls wait.
 from __future__ import annotations
 
 import functools
+import itertools
+from collections.abc import AsyncIterable
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 import fordway
 from fordway import aio_uploads
 from fordway.aio_calls import CallThreads
+from fordway.aio_files import AsyncReader, AsyncStream, AsyncWriter
 from fordway.aio_uploads import AsyncUpload
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Coroutine
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
     from os import PathLike
     from types import TracebackType
 
-    from fordway import CommonPrefix, ObjectSummary
+    from fordway import CommonPrefix, ObjectInfo, ObjectStream, ObjectSummary, VersionSummary
+    from fordway._fordway import ObjectData, ReadableBuffer
 
-__all__ = ["THREADS", "AsyncStore", "AsyncUpload", "open"]
+__all__ = ["THREADS", "AsyncReader", "AsyncStore", "AsyncStream", "AsyncUpload", "AsyncWriter", "open"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
+U = TypeVar("U")
 
 THREADS = 32
 """The default of the maximum number of concurrent calls of one store."""
+BATCH = 1000
+"""The maximum number of entries that are read from an iterator in one call."""
 
 
 def open(  # noqa: A001 (like `fordway.open`)
@@ -78,6 +90,22 @@ def _twin(
 
     _named(call, method)
     return call
+
+
+def _opens(
+    method: Callable[Concatenate[fordway.Store, P], T], opened: Callable[[CallThreads, T], U]
+) -> Callable[Concatenate[AsyncStore, P], Coroutine[Any, Any, U]]:
+    """Returns the coroutine function that runs `method` on a thread, and returns `opened` of its result."""
+
+    async def call(self: AsyncStore, /, *args: P.args, **kwargs: P.kwargs) -> U:
+        return opened(self._threads, await self.run(method, *args, **kwargs))
+
+    _named(call, method)
+    return call
+
+
+def _stream(threads: CallThreads, found: tuple[ObjectStream, ObjectInfo]) -> tuple[AsyncStream, ObjectInfo]:
+    return AsyncStream(threads, found[0]), found[1]
 
 
 def _begins(
@@ -130,7 +158,6 @@ class AsyncStore:
     delete_bucket = _twin(fordway.Store.delete_bucket)
     versioning = _twin(fordway.Store.versioning)
     set_versioning = _twin(fordway.Store.set_versioning)
-    put = _twin(fordway.Store.put)
     put_with_info = _twin(fordway.Store.put_with_info)
     put_many = _twin(fordway.Store.put_many)
     get = _twin(fordway.Store.get)
@@ -150,7 +177,53 @@ class AsyncStore:
     uploads_page = _twin(fordway.Store.uploads_page)
     list_page = _twin(fordway.Store.list_page)
 
+    stream = _opens(fordway.Store.stream, _stream)
+    reader = _opens(fordway.Store.reader, AsyncReader)
+    writer = _opens(fordway.Store.writer, AsyncWriter)
     upload = _begins(fordway.Store.upload)
+
+    async def put(
+        self,
+        bucket: str,
+        key: str,
+        data: ObjectData | AsyncIterable[ReadableBuffer],
+        *,
+        content_type: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        tags: Mapping[str, str] | None = None,
+        if_none_match: str | None = None,
+        if_match: str | None = None,
+    ) -> str:
+        """Stores `data`, as `fordway.Store.put` does. `data` may also be an asynchronous iterable of buffers.
+
+        If the iterable raises an exception, nothing is stored.
+        """
+        put = functools.partial(
+            self._put_pieces if isinstance(data, AsyncIterable) else self._put,
+            content_type=content_type,
+            metadata=metadata,
+            headers=headers,
+            tags=tags,
+            if_none_match=if_none_match,
+            if_match=if_match,
+        )
+        return await put(bucket, key, data)
+
+    _put = _twin(fordway.Store.put)
+
+    async def _put_pieces(
+        self,
+        bucket: str,
+        key: str,
+        data: AsyncIterable[ReadableBuffer],
+        **options: Any,  # noqa: ANN401 (those of the writer)
+    ) -> str:
+        # The iterable runs between two writes, so it may itself make calls to the store, which need threads.
+        async with await self.writer(bucket, key, **options) as writer:
+            async for piece in data:
+                await writer.write(piece)
+            return await writer.commit()
 
     def resume_upload(self, bucket: str, key: str, id: str) -> AsyncUpload:  # noqa: A002
         """Returns the upload with this ID, as `fordway.Store.resume_upload` does. Makes no request."""
@@ -167,6 +240,13 @@ class AsyncStore:
             if page.next is None:
                 return
             start_after = page.next
+
+    async def list_versions(self, bucket: str, prefix: str = "") -> AsyncGenerator[VersionSummary, None]:
+        """Iterates over the versions and delete markers of `fordway.Store.list_versions`, in batches."""
+        versions = self.store.list_versions(bucket, prefix)
+        while batch := await self._threads.run(lambda: [*itertools.islice(versions, BATCH)]):
+            for version in batch:
+                yield version
 
     async def close(self) -> None:
         """Waits for the calls in progress, and then closes the store.

@@ -83,6 +83,25 @@ class CallThreads:
         """Returns the result of `call`, which runs on a thread."""
         return await self.result(self.start(call, grace_ms))
 
+    async def finish(self, clean_up: Callable[[], T]) -> T:
+        """Returns the result of `clean_up`, which runs on a thread. If this wait is cancelled, it still waits
+        until `clean_up` has ended, for at most the grace time.
+        """
+        if self._is_closed:
+            # A closed store has no threads.
+            return clean_up()
+        call = self.start(clean_up, GRACE_MS)
+        cancelled: asyncio.CancelledError | None = None
+        while not call.future.done():
+            try:
+                await ended([call.future])
+            except asyncio.CancelledError as error:
+                call.cancel()
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
+        return call.future.result()
+
     def interrupt(self) -> None:
         """Cancels the calls in progress."""
         self._check_process()

@@ -382,7 +382,7 @@ def test_a_pickled_store_is_opened_anew(place: str) -> None:
 
 
 def test_calls_have_the_signatures_of_the_store() -> None:
-    for name in ("put", "get", "list_page"):
+    for name in ("get_into", "get", "list_page", "upload", "writer"):
         call = getattr(fordway.aio.AsyncStore, name)
         assert str(inspect.signature(call)) == str(inspect.signature(getattr(fordway.Store, name)))
         assert call.__qualname__ == f"AsyncStore.{name}" and inspect.iscoroutinefunction(call)
