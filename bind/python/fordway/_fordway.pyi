@@ -2,17 +2,19 @@
 
 import builtins
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, TypeVar, final
 
 from fordway.errors import FordwayError
 from fordway.streams import ObjectReader
 
 if TYPE_CHECKING:
     import pyarrow
+
+_T = TypeVar("_T")
 
 class ExportsBuffer(Protocol):
     """An object with the buffer protocol: `bytes`, `bytearray`, `memoryview`, `array`, `mmap`, ..."""
@@ -980,3 +982,21 @@ class CommonPrefix:
 
     @property
     def prefix(self) -> str: ...
+
+@final
+class _CancellationToken:
+    """Ends one call early. Used by `fordway.aio`."""
+
+    @property
+    def cancelled(self) -> bool:
+        """True if `cancel` was called."""
+
+    def cancel(self, grace_ms: int = 0) -> None:
+        """Makes the call end after `grace_ms` milliseconds. An earlier end time stays in effect."""
+
+    def run(self, call: Callable[[], _T]) -> _T:
+        """Returns `call()`, and lets this token end the waits of `call`.
+
+        Raises `CallInterruptedError` if the token ended a wait, or without calling `call` if the token's time
+        has passed.
+        """

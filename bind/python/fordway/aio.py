@@ -8,114 +8,149 @@
 >>> async with await store.upload("bucket", "key") as upload:
 ...     await upload.put_part(1, b"content")
 
-Cancelling a call ends only the wait for it. Its thread still finishes the call, so a cancelled `put` may
-still store the object.
+`stream`, `reader` and `writer` likewise return an `AsyncStream`, an `AsyncReader` and an `AsyncWriter`:
+
+>>> async with await store.writer("bucket", "key") as writer:
+...     await writer.write(b"content")
+
+Cancelling a call also ends the call on its thread, within about 0.1 s if it waits for a server. Work on
+local files ends before its next step. For example, a `put` of an iterable is discarded if it is cancelled
+before the last piece has been written. A call that begins an upload continues for up to 5 s, and then aborts
+the upload, because nobody knows its ID.
+
+A cancelled call may still take effect, because the server may already have received the request. A `put`
+that was cancelled may thus replace the object of a later `put`. With `if_match` or `if_none_match`, it
+replaces only the object that the caller knows.
+
+To limit the time of every call, pass `timeout` to `open` (lane `http`), or use `asyncio.timeout`. A store
+runs up to 32 calls at a time, or `threads` calls; further calls wait.
 """
 
 from __future__ import annotations
 
-import asyncio
 import functools
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, Self, TypeVar
+import itertools
+from collections.abc import AsyncIterable
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 import fordway
-from fordway.errors import InvalidArgumentError
+from fordway import aio_uploads
+from fordway.aio_calls import CallThreads
+from fordway.aio_files import AsyncReader, AsyncStream, AsyncWriter
+from fordway.aio_uploads import AsyncUpload
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-    from concurrent.futures import Future
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
     from os import PathLike
     from types import TracebackType
 
-    from fordway import CommonPrefix, ObjectSummary, PutInfo
+    from fordway import CommonPrefix, ObjectInfo, ObjectStream, ObjectSummary, VersionSummary
+    from fordway._fordway import ObjectData, ReadableBuffer
+
+__all__ = ["THREADS", "AsyncReader", "AsyncStore", "AsyncStream", "AsyncUpload", "AsyncWriter", "open"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
+U = TypeVar("U")
 
 THREADS = 32
-"""Maximum number of concurrent calls of one store; further calls wait."""
+"""The default of the maximum number of concurrent calls of one store."""
+BATCH = 1000
+"""The maximum number of entries that are read from an iterator in one call."""
 
 
 def open(  # noqa: A001 (like `fordway.open`)
-    endpoint: str | PathLike[str] | None = None, *, timeout: float | None = None, retries: int | None = None
+    endpoint: str | PathLike[str] | None = None,
+    *,
+    timeout: float | None = None,
+    retries: int | None = None,
+    threads: int = THREADS,
 ) -> AsyncStore:
-    """Opens the store at `endpoint`, with the same arguments as `fordway.open`."""
-    return AsyncStore(fordway.open(endpoint, timeout=timeout, retries=retries))
+    """Opens the store at `endpoint`, with the same arguments as `fordway.open`.
+
+    `timeout` limits the time of each call on the lane `http`, in seconds. `threads` is the maximum number of
+    calls that run at the same time; further calls wait.
+    """
+    return AsyncStore(fordway.open(endpoint, timeout=timeout, retries=retries), threads=threads)
+
+
+def _named(call: Callable[..., Any], method: Callable[..., Any]) -> None:
+    """Gives `call` the docstring and the signature of `method`, and a name in the asynchronous class."""
+    functools.update_wrapper(call, method)
+    call.__module__, call.__qualname__ = __name__, f"AsyncStore.{method.__name__}"
 
 
 def _twin(
     method: Callable[Concatenate[fordway.Store, P], T],
-) -> Callable[Concatenate[AsyncStore, P], Awaitable[T]]:
+) -> Callable[Concatenate[AsyncStore, P], Coroutine[Any, Any, T]]:
     """Returns the coroutine function that runs `method` on a thread."""
 
     async def call(self: AsyncStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await self.run(method, *args, **kwargs)
 
-    call.__name__, call.__doc__ = method.__name__, method.__doc__
+    _named(call, method)
     return call
+
+
+def _opens(
+    method: Callable[Concatenate[fordway.Store, P], T], opened: Callable[[CallThreads, T], U]
+) -> Callable[Concatenate[AsyncStore, P], Coroutine[Any, Any, U]]:
+    """Returns the coroutine function that runs `method` on a thread, and returns `opened` of its result."""
+
+    async def call(self: AsyncStore, /, *args: P.args, **kwargs: P.kwargs) -> U:
+        return opened(self._threads, await self.run(method, *args, **kwargs))
+
+    _named(call, method)
+    return call
+
+
+def _stream(threads: CallThreads, found: tuple[ObjectStream, ObjectInfo]) -> tuple[AsyncStream, ObjectInfo]:
+    return AsyncStream(threads, found[0]), found[1]
 
 
 def _begins(
     method: Callable[Concatenate[fordway.Store, P], fordway.Upload],
-) -> Callable[Concatenate[AsyncStore, P], Awaitable[AsyncUpload]]:
+) -> Callable[Concatenate[AsyncStore, P], Coroutine[Any, Any, AsyncUpload]]:
     """Returns the coroutine function that starts an upload on a thread."""
 
     async def call(self: AsyncStore, /, *args: P.args, **kwargs: P.kwargs) -> AsyncUpload:
-        return AsyncUpload(self, await self.run(method, *args, **kwargs))
+        begin = functools.partial(method, self.store, *args, **kwargs)
+        return await aio_uploads.begin(self._threads, begin)
 
-    call.__name__, call.__doc__ = method.__name__, method.__doc__
-    return call
-
-
-def _part_twin(
-    method: Callable[Concatenate[fordway.Upload, P], T],
-) -> Callable[Concatenate[AsyncUpload, P], Awaitable[T]]:
-    """Returns the coroutine function that runs a method of an upload on a thread."""
-
-    async def call(self: AsyncUpload, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self.run(method, *args, **kwargs)
-
-    call.__name__, call.__doc__ = method.__name__, method.__doc__
-    return call
-
-
-def _sending_twin(
-    method: Callable[Concatenate[fordway.Upload, int, P], PutInfo],
-) -> Callable[Concatenate[AsyncUpload, int, P], Awaitable[PutInfo]]:
-    """Returns the function that sends a part on a thread. The part is unfinished as soon as the function is
-    called.
-    """
-
-    def call(self: AsyncUpload, /, number: int, *args: P.args, **kwargs: P.kwargs) -> Awaitable[PutInfo]:
-        attempt = self._unfinished[number] = object()
-        return self._finish(attempt, number, functools.partial(method, self.upload, number, *args, **kwargs))
-
-    call.__name__, call.__doc__ = method.__name__, method.__doc__
+    _named(call, method)
     return call
 
 
 class AsyncStore:
-    """An asyncio version of `fordway.Store`, with the same arguments, results and errors."""
+    """An asyncio version of `fordway.Store`, with the same arguments, results and errors.
 
-    def __init__(self, store: fordway.Store) -> None:
+    As an asynchronous context manager, a store is closed at the end of its block. If the block raises an
+    exception, the calls in progress are cancelled. A forked child can use the store of its parent. Unpickling
+    a store opens it again.
+    """
+
+    def __init__(self, store: fordway.Store, *, threads: int = THREADS) -> None:
         self.store = store
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="fordway")
-        self._is_closed = False
+        self._threads = CallThreads(threads)
+
+    def __reduce__(self) -> tuple[Callable[..., AsyncStore], tuple[fordway.Store]]:
+        return functools.partial(type(self), threads=self._threads.count), (self.store,)
+
+    @property
+    def lane(self) -> str:
+        """The lane of the store: `embedded`, `node` or `http`."""
+        return self.store.lane
+
+    @property
+    def closed(self) -> bool:
+        """True if the store is closed."""
+        return self.store.closed
 
     async def run(
         self, method: Callable[Concatenate[fordway.Store, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Calls `method` with the store on a thread. `method` can be any function of a store."""
-        call = functools.partial(method, self.store, *args, **kwargs)
-        return await asyncio.wrap_future(self._start(call))
-
-    def _start(self, call: Callable[[], T]) -> Future[T]:
-        """Starts `call` on a thread."""
-        if self._is_closed:
-            why = "the store is closed; open another with fordway.open()"
-            raise InvalidArgumentError(why, "InvalidArgument")
-        return self._threads.submit(call)
+        return await self._threads.run(functools.partial(method, self.store, *args, **kwargs))
 
     list_buckets = _twin(fordway.Store.list_buckets)
     create_bucket = _twin(fordway.Store.create_bucket)
@@ -123,7 +158,6 @@ class AsyncStore:
     delete_bucket = _twin(fordway.Store.delete_bucket)
     versioning = _twin(fordway.Store.versioning)
     set_versioning = _twin(fordway.Store.set_versioning)
-    put = _twin(fordway.Store.put)
     put_with_info = _twin(fordway.Store.put_with_info)
     put_many = _twin(fordway.Store.put_many)
     get = _twin(fordway.Store.get)
@@ -143,15 +177,61 @@ class AsyncStore:
     uploads_page = _twin(fordway.Store.uploads_page)
     list_page = _twin(fordway.Store.list_page)
 
+    stream = _opens(fordway.Store.stream, _stream)
+    reader = _opens(fordway.Store.reader, AsyncReader)
+    writer = _opens(fordway.Store.writer, AsyncWriter)
     upload = _begins(fordway.Store.upload)
+
+    async def put(
+        self,
+        bucket: str,
+        key: str,
+        data: ObjectData | AsyncIterable[ReadableBuffer],
+        *,
+        content_type: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        tags: Mapping[str, str] | None = None,
+        if_none_match: str | None = None,
+        if_match: str | None = None,
+    ) -> str:
+        """Stores `data`, as `fordway.Store.put` does. `data` may also be an asynchronous iterable of buffers.
+
+        If the iterable raises an exception, nothing is stored.
+        """
+        put = functools.partial(
+            self._put_pieces if isinstance(data, AsyncIterable) else self._put,
+            content_type=content_type,
+            metadata=metadata,
+            headers=headers,
+            tags=tags,
+            if_none_match=if_none_match,
+            if_match=if_match,
+        )
+        return await put(bucket, key, data)
+
+    _put = _twin(fordway.Store.put)
+
+    async def _put_pieces(
+        self,
+        bucket: str,
+        key: str,
+        data: AsyncIterable[ReadableBuffer],
+        **options: Any,  # noqa: ANN401 (those of the writer)
+    ) -> str:
+        # The iterable runs between two writes, so it may itself make calls to the store, which need threads.
+        async with await self.writer(bucket, key, **options) as writer:
+            async for piece in data:
+                await writer.write(piece)
+            return await writer.commit()
 
     def resume_upload(self, bucket: str, key: str, id: str) -> AsyncUpload:  # noqa: A002
         """Returns the upload with this ID, as `fordway.Store.resume_upload` does. Makes no request."""
-        return AsyncUpload(self, self.store.resume_upload(bucket, key, id))
+        return AsyncUpload(self._threads, self.store.resume_upload(bucket, key, id))
 
     async def list(
         self, bucket: str, prefix: str = "", delimiter: str | None = None, *, start_after: str | None = None
-    ) -> AsyncIterator[ObjectSummary | CommonPrefix]:
+    ) -> AsyncGenerator[ObjectSummary | CommonPrefix, None]:
         """Iterates over the entries of `fordway.Store.list`, one page at a time."""
         while True:
             page = await self.list_page(bucket, prefix, delimiter, start_after=start_after)
@@ -161,99 +241,25 @@ class AsyncStore:
                 return
             start_after = page.next
 
+    async def list_versions(self, bucket: str, prefix: str = "") -> AsyncGenerator[VersionSummary, None]:
+        """Iterates over the versions and delete markers of `fordway.Store.list_versions`, in batches."""
+        versions = self.store.list_versions(bucket, prefix)
+        while batch := await self._threads.run(lambda: [*itertools.islice(versions, BATCH)]):
+            for version in batch:
+                yield version
+
     async def close(self) -> None:
-        """Waits for the calls in progress, and then closes the store."""
-        self._is_closed = True
-        await asyncio.to_thread(self._threads.shutdown)
-        self.store.close()
+        """Waits for the calls in progress, and then closes the store.
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-
-class AsyncUpload:
-    """An asyncio version of `fordway.Upload`, with the same arguments, results and errors.
-
-    An upload is also an asynchronous context manager: it is completed at the end of the block. It is aborted
-    if the block raises an exception or the completion fails, for example because a part is missing. The end
-    of the block waits for parts that are being sent, including parts whose calls were cancelled.
-    """
-
-    def __init__(self, store: AsyncStore, upload: fordway.Upload) -> None:
-        self._store, self.upload = store, upload
-        self._unfinished: dict[int, object] = {}
-        """The latest call for each part that has not been sent. The call waits for a thread or is running,
-        was cancelled, or failed.
+        If this wait is cancelled, the calls in progress are cancelled, and the store is closed at once.
         """
-        self._sending: set[Future[PutInfo]] = set()
-        """The calls that are sending a part, including those that were cancelled after they had started."""
-
-    @property
-    def id(self) -> str:
-        """The ID, which `resume_upload` accepts."""
-        return self.upload.id
-
-    @property
-    def bucket(self) -> str:
-        """The bucket."""
-        return self.upload.bucket
-
-    @property
-    def key(self) -> str:
-        """The key."""
-        return self.upload.key
-
-    async def run(
-        self, method: Callable[Concatenate[fordway.Upload, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        """Calls `method` with the upload on a thread of its store. `method` can be any function of an
-        upload.
-        """
-        return await self._store.run(lambda _: method(self.upload, *args, **kwargs))
-
-    async def _finish(self, attempt: object, number: int, send: Callable[[], PutInfo]) -> PutInfo:
-        sending = self._store._start(send)
-        self._sending.add(sending)
-        sending.add_done_callback(self._sending.discard)
-        sent = await asyncio.wrap_future(sending)
-        if self._unfinished.get(number) is attempt:
-            del self._unfinished[number]
-        return sent
-
-    put_part = _sending_twin(fordway.Upload.put_part)
-    copy_part = _sending_twin(fordway.Upload.copy_part)
-    parts = _part_twin(fordway.Upload.parts)
-    parts_page = _part_twin(fordway.Upload.parts_page)
-
-    async def complete(
-        self,
-        parts: Sequence[tuple[int, str]] | None = None,
-        *,
-        if_none_match: str | None = None,
-        if_match: str | None = None,
-    ) -> PutInfo:
-        """Publishes the object, as `fordway.Upload.complete` does. A part also counts as unfinished if its
-        call has not been awaited or was cancelled.
-        """
-        self._check_finished(parts)
-        conditions = {"if_none_match": if_none_match, "if_match": if_match}
-        made = await self.run(fordway.Upload.complete, parts, **conditions)
-        self._unfinished.clear()
-        return made
-
-    def _check_finished(self, parts: Sequence[tuple[int, str]] | None = None) -> None:
-        if parts is None and self._unfinished:
-            unsent = sorted(self._unfinished)
-            why = f"parts {unsent} are not sent; send them again, or name the parts to publish"
-            raise InvalidArgumentError(why, "InvalidPart", f"s3://{self.bucket}/{self.key}")
-
-    async def abort(self) -> None:
-        """Removes the upload and its parts, as `fordway.Upload.abort` does."""
-        await self.run(fordway.Upload.abort)
-        self._unfinished.clear()
+        self._threads.close()
+        try:
+            await self._threads.all_ended()
+        finally:
+            # No call is in progress unless this wait was cancelled.
+            self._threads.interrupt()
+            self.store.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -261,17 +267,6 @@ class AsyncUpload:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            try:
-                self._check_finished()
-            except InvalidArgumentError as unfinished:
-                await self._exit(type(unfinished), unfinished, None)
-                raise
-        await self._exit(kind, error, trace)
-
-    async def _exit(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        # A part that arrives during an abort could remain in the store.
-        await asyncio.gather(*map(asyncio.wrap_future, [*self._sending]), return_exceptions=True)
-        await self.run(fordway.Upload.__exit__, kind, error, trace)
+        if kind is not None:
+            self._threads.interrupt()
+        await self.close()

@@ -38,9 +38,11 @@ class FordwayError(Exception):
             self.strerror = message
             self.filename = target or None
 
-    def __reduce__(self) -> tuple[type[Self], tuple[str, str, str, str]]:
+    def __reduce__(self) -> tuple[type[Self], tuple[str, str, str, str], dict[str, list[str]]]:
         # OSError keeps its attributes outside of `__dict__`, so pickle would lose them.
-        return type(self), (str(self), self.kind, self.target, self.detail)
+        notes = getattr(self, "__notes__", None)
+        state = {"__notes__": notes} if notes else {}
+        return type(self), (str(self), self.kind, self.target, self.detail), state
 
     def __str__(self) -> str:
         # KeyError would show the repr of the message, and OSError would put the errno before it.

@@ -5,18 +5,22 @@ use fordway_wire::s3_error::detail;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-use crate::signal;
+use crate::{cancellation, signal};
 
 /// Runs `call` while other Python threads may run. Errors: the error of `call`, or the exception that a signal handler
-/// raised during it.
+/// raised during it; `Interrupted` without running `call` if the token of the thread is cancelled.
 pub(crate) fn without_interpreter<T: Send>(
     py: Python<'_>,
     call: impl FnOnce() -> Result<T> + Send,
 ) -> PyResult<T> {
-    let done = py.detach(call);
+    // The check is in this closure because dropping `call` unused may also wait for a server.
+    let done = py.detach(|| {
+        cancellation::check()?;
+        call()
+    });
     match signal::take_raised() {
         Some(raised) => Err(raised),
-        None => done.map_err(|error| to_python(py, &error)),
+        None => done.map_err(|error| to_python(py, &cancellation::explained(error))),
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod argument;
 mod buffer;
+mod cancellation;
 mod content;
 mod interpreter;
 mod listing;
@@ -29,6 +30,8 @@ mod _fordway {
 
     #[pymodule_export]
     use crate::buffer::MappedContent;
+    #[pymodule_export]
+    use crate::cancellation::PyCancellationToken;
     #[pymodule_export]
     use crate::listing::PyObjectInfo;
     #[pymodule_export]

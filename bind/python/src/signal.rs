@@ -6,6 +6,8 @@ use std::cell::RefCell;
 
 use pyo3::prelude::*;
 
+use crate::cancellation;
+
 thread_local! {
     static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
 }
@@ -15,9 +17,13 @@ pub(crate) fn listen() {
     fordway_sys::ask_after_signals(must_stop);
 }
 
-/// Runs Python's handlers for the signals that have arrived. Returns whether a handler raised an exception. Always
-/// returns false outside the main thread, because Python runs handlers only in the main thread.
+/// Runs Python's handlers for the signals that have arrived. Returns whether a handler raised an exception, or the
+/// token of this thread's call is cancelled. No handler runs outside the main thread, because Python runs handlers only
+/// in the main thread.
 fn must_stop() -> bool {
+    if cancellation::must_end() {
+        return true;
+    }
     let asked = Python::try_attach(|py| match py.check_signals() {
         Ok(()) => false,
         Err(raised) => {

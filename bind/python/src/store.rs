@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use fordway_store::{
     Bucket, ByteRange, ChecksumAlgorithm, Conditions, CopyOptions, DeleteOptions, Error, ErrorKind,
     ExpectedContent, GetOptions, Key, ListQuery, MAX_KEYS, PutOptions, PutResult, Result, UploadPage,
-    UploadsQuery, VersionId, VersioningState, VersionsQuery,
+    UploadsQuery, VersionId, VersioningState, VersionsQuery, Writer,
 };
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyString};
+use pyo3::types::{PyBytes, PyDict, PyIterator, PyString};
 
 use super::listing::PyObjectInfo;
 use crate::argument::{
@@ -778,11 +778,20 @@ fn put_data(
         let (bucket, key) = named()?;
         store.writer(&bucket, &key, options)
     })?;
+    if let Err(error) = write_pieces(py, &mut *writer, pieces) {
+        drop_without_interpreter(writer);
+        return Err(error);
+    }
+    // If the call was cancelled in the meantime, nothing is published.
+    without_interpreter(py, || writer.commit(&ExpectedContent::default()))
+}
+
+fn write_pieces(py: Python<'_>, writer: &mut dyn Writer, pieces: Bound<'_, PyIterator>) -> PyResult<()> {
     for piece in pieces {
         let bytes = held_bytes(py, piece?)?;
         without_interpreter(py, || writer.write(&bytes))?;
     }
-    without_interpreter(py, || writer.commit(&ExpectedContent::default()))
+    Ok(())
 }
 
 fn named(keys: Vec<String>) -> Result<Vec<Key>> {

@@ -680,7 +680,11 @@ def test_coroutines_are_there_if_they_are_asked_for(place: str, bucket: str) -> 
         with pytest.raises(FileNotFoundError):
             await files._cat_file(f"{bucket}/dir/a")
         assert files.cat(f"{bucket}/0") == b""
-        for missing in ("_nothing", "_walk", "nothing"):
+        assert [step async for step in files._walk(bucket)] == [*files.walk(bucket)] != []
+        with pytest.raises(FileNotFoundError):
+            async for _ in files._walk(f"{bucket}/nothing", on_error="raise"):
+                pass
+        for missing in ("_nothing", "nothing"):
             assert not hasattr(files, missing)
 
     asyncio.run(work())

@@ -545,6 +545,9 @@ def test_an_exception_of_every_kind_tells_all_it_knows(kind: str) -> None:
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again), again.kind, again.target) == (type(error), str(error), kind, "s3://b/k")
     assert (error.detail, again.detail) == ("why", "why")
+    assert not hasattr(again, "__notes__")
+    error.add_note("a note")
+    assert pickle.loads(pickle.dumps(error)).__notes__ == ["a note"]
     if isinstance(error, OSError):
         for each in (error, again):
             assert each.errno is not None and each.filename == "s3://b/k"

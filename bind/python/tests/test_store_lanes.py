@@ -22,7 +22,7 @@ import fordway.aio
 from fordway import errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
 
 BUCKET = "bucket"
 PART_BYTES = 5 << 20
@@ -397,6 +397,22 @@ def test_a_part_that_cannot_exist_does_not_spoil_the_upload(store: fordway.Store
     assert store.get(BUCKET, "key") == b"content"
 
 
+def test_a_part_that_cannot_exist_does_not_spoil_an_awaited_upload(place: str, store: fordway.Store) -> None:
+    async def work() -> None:
+        async with fordway.aio.open(place) as twin, await twin.upload(BUCKET, "key") as upload:
+            for number in (0, 10_001, -1, "1", 1.5, None):
+                with pytest.raises((errors.InvalidArgumentError, TypeError)):
+                    await upload.put_part(number, b"x")
+                with pytest.raises((errors.InvalidArgumentError, TypeError)):
+                    await upload.copy_part(number, BUCKET, "missing")
+            with pytest.raises(TypeError):
+                await upload.put_part(2, b"x", bad=1)  # type: ignore[call-arg]
+            await upload.put_part(number=1, data=b"content")
+
+    asyncio.run(work())
+    assert store.get(BUCKET, "key") == b"content"
+
+
 def test_an_upload_may_end_within_its_block(store: fordway.Store) -> None:
     with store.upload(BUCKET, "key") as upload:
         upload.put_part(1, b"whole")
@@ -482,13 +498,71 @@ def test_a_closed_twin_raises_the_error_of_a_closed_store(place: str, store: for
     asyncio.run(work())
 
 
+def test_files_are_awaited(place: str, store: fordway.Store) -> None:
+    data = os.urandom(3_000_001)
+
+    async def pieces(end: Exception | None = None) -> AsyncIterator[bytes]:
+        for start in range(0, len(data), 1_000_000):
+            await asyncio.sleep(0)
+            yield data[start : start + 1_000_000]
+        if end is not None:
+            raise end
+
+    async def work() -> None:
+        async with fordway.aio.open(place, threads=1) as twin:
+            etag = await twin.put(BUCKET, "key", pieces(), content_type="text/plain")
+            with pytest.raises(ZeroDivisionError):
+                await twin.put(BUCKET, "none", pieces(ZeroDivisionError()))
+            stream, info = await twin.stream(BUCKET, "key", start=1)
+            async with stream:
+                assert (info.etag, info.content_type, await stream.read(9)) == (
+                    etag,
+                    "text/plain",
+                    data[1:10],
+                )
+                assert b"".join([piece async for piece in stream]) == data[10:]
+            assert stream.closed
+            async with await twin.reader(BUCKET, "key") as reader:
+                assert reader.seek(-5, os.SEEK_END) == len(data) - 5 and reader.info.etag == etag
+                assert (await reader.read(2), await reader.read()) == (data[-5:-3], data[-3:])
+                assert (await reader.read(), reader.tell()) == (b"", len(data))
+            async with await twin.writer(BUCKET, "copy") as writer:
+                assert await writer.write(data) == len(data) == writer.tell()
+                await twin.put(
+                    BUCKET, "copied", (piece async for piece in (await twin.stream(BUCKET, "key"))[0])
+                )
+            assert writer.closed
+            with pytest.raises(ZeroDivisionError):
+                async with await twin.writer(BUCKET, "none") as writer:
+                    await writer.write(data)
+                    raise ZeroDivisionError
+            names = [version.key async for version in twin.list_versions(BUCKET)]
+            assert names == ["copied", "copy", "key"]
+
+    asyncio.run(work())
+    assert keys(store) == ["copied", "copy", "key"] and store.list_uploads(BUCKET) == []
+    assert store.get(BUCKET, "copy") == store.get(BUCKET, "copied") == data
+
+
+def test_a_cancelled_write_publishes_nothing(place: str, store: fordway.Store) -> None:
+    async def work() -> None:
+        async with fordway.aio.open(place) as twin:
+            with pytest.raises(errors.InvalidArgumentError, match="cancelled"):
+                async with await twin.writer(BUCKET, "key") as writer:
+                    await writer.write(b"first")
+                    task = asyncio.ensure_future(writer.write(b"second"))
+                    await asyncio.sleep(0)
+                    task.cancel()
+                    with pytest.raises(asyncio.CancelledError):
+                        await task
+
+    asyncio.run(work())
+    assert keys(store) == []
+
+
 def test_each_call_of_a_store_has_a_twin() -> None:
     calls = {name for name in dir(fordway.Store) if not name.startswith("_")}
-    # Calls that return files or iterators have no asynchronous version. Programs can use `run` for these
-    # calls.
-    assert calls - set(dir(fordway.aio.AsyncStore)) == {
-        *("closed", "lane", "list_versions", "reader", "stream", "writer"),
-    }
+    assert calls <= set(dir(fordway.aio.AsyncStore))
     calls = {name for name in dir(fordway.Upload) if not name.startswith("_")}
     assert calls <= set(dir(fordway.aio.AsyncUpload))
 

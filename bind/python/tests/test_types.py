@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RIGHT = """
+import asyncio
 import io
 import mmap
 from array import array
@@ -70,6 +71,12 @@ async def use_async(store: fordway.aio.AsyncStore) -> bytes:
     async with await store.upload("bucket", "key", content_type="text/plain") as upload:
         sent: fordway.PutInfo = await upload.put_part(1, b"data")
         sizes: list[int] = [part.size for part in await upload.parts()]
+        await asyncio.create_task(upload.put_part(number=2, data=b"data"))
+    entries = store.list("bucket")
+    await entries.aclose()
+    task: asyncio.Task[bytes] = asyncio.create_task(store.get("bucket", "key"))
+    async with asyncio.TaskGroup() as group:
+        begun: asyncio.Task[fordway.aio.AsyncUpload] = group.create_task(store.upload("bucket", "key"))
     return await store.get("bucket", "key", if_match=etag)
 """
 

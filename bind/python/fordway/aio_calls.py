@@ -1,0 +1,126 @@
+"""Threads for the calls of `fordway.aio`. A call ends early if its caller is cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from fordway._fordway import _CancellationToken
+from fordway.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from concurrent.futures import Future
+
+T = TypeVar("T")
+
+GRACE_MS = 5_000
+"""The time that a clean-up may take after its caller was cancelled, in milliseconds."""
+
+
+@dataclass(frozen=True, eq=False)
+class Call(Generic[T]):
+    """A call that waits for a thread, is running, or has ended."""
+
+    future: Future[T]
+    token: _CancellationToken
+    grace_ms: int
+
+    def cancel(self) -> None:
+        """Makes the call end when its grace time has passed. Does nothing to a call that has ended."""
+        self.token.cancel(self.grace_ms)
+
+
+class CallThreads:
+    """The threads of one store, and its calls in progress."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._is_closed = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
+        self._pool = ThreadPoolExecutor(self.count, thread_name_prefix="fordway")
+        self._calls: dict[Future[Any], Call[Any]] = {}
+
+    def _check_process(self) -> None:
+        # A forked child has no thread of its parent, and the calls of the parent never end there.
+        if self._process != os.getpid():
+            self._begin()
+
+    def start(self, call: Callable[[], T], grace_ms: int = 0) -> Call[T]:
+        """Starts `call` on a thread, with the context variables of the caller."""
+        self._check_process()
+        if self._is_closed:
+            why = "the store is closed; open another with fordway.open()"
+            raise InvalidArgumentError(why, "InvalidArgument")
+        token = _CancellationToken()
+        future = self._pool.submit(contextvars.copy_context().run, token.run, call)
+        started = self._calls[future] = Call(future, token, grace_ms)
+        future.add_done_callback(self._forget)
+        return started
+
+    def _forget(self, future: Future[Any]) -> None:
+        self._calls.pop(future, None)
+
+    async def result(self, call: Call[T]) -> T:
+        """Waits for the result of `call`. If this wait is cancelled, the call is cancelled too."""
+        try:
+            return await asyncio.wrap_future(call.future)
+        except BaseException:
+            call.cancel()
+            raise
+        finally:
+            # The error of the call refers to this frame. A reference to the call would be a cycle.
+            del call
+
+    async def run(self, call: Callable[[], T], grace_ms: int = 0) -> T:
+        """Returns the result of `call`, which runs on a thread."""
+        return await self.result(self.start(call, grace_ms))
+
+    async def finish(self, clean_up: Callable[[], T]) -> T:
+        """Returns the result of `clean_up`, which runs on a thread. If this wait is cancelled, it still waits
+        until `clean_up` has ended, for at most the grace time.
+        """
+        if self._is_closed:
+            # A closed store has no threads.
+            return clean_up()
+        call = self.start(clean_up, GRACE_MS)
+        cancelled: asyncio.CancelledError | None = None
+        while not call.future.done():
+            try:
+                await ended([call.future])
+            except asyncio.CancelledError as error:
+                call.cancel()
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
+        return call.future.result()
+
+    def interrupt(self) -> None:
+        """Cancels the calls in progress."""
+        self._check_process()
+        for call in [*self._calls.values()]:
+            call.cancel()
+
+    def close(self) -> None:
+        """Accepts no further calls."""
+        self._check_process()
+        self._is_closed = True
+        self._pool.shutdown(wait=False)
+
+    async def all_ended(self) -> None:
+        """Waits for the calls in progress. If this wait is cancelled, the calls continue."""
+        self._check_process()
+        await ended([*self._calls])
+
+
+async def ended(futures: Iterable[Future[Any]]) -> None:
+    """Waits until the calls of `futures` have ended. If this wait is cancelled, the calls continue."""
+    waits = asyncio.gather(*map(asyncio.wrap_future, futures), return_exceptions=True)
+    await asyncio.shield(waits)

@@ -1,0 +1,170 @@
+"""Streams, files and writers whose calls are awaited."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Self
+
+from fordway.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from fordway import ObjectInfo, ObjectStream, ObjectWriter
+    from fordway._fordway import ReadableBuffer
+    from fordway.aio_calls import CallThreads
+    from fordway.streams import ObjectReader
+
+PIECE_BYTES = 1 << 20
+
+
+class AsyncStream:
+    """The content of an object, read from front to back, as `fordway.ObjectStream`.
+
+    As an asynchronous context manager, the stream is closed at the end of its block. As an asynchronous
+    iterator, it returns pieces of 1 MiB. A read that was cancelled closes the stream, because its position
+    is unknown.
+    """
+
+    def __init__(self, threads: CallThreads, stream: ObjectStream) -> None:
+        self._threads, self.stream = threads, stream
+
+    @property
+    def closed(self) -> bool:
+        """True if the stream is closed, or a read failed."""
+        return self.stream.closed
+
+    async def read(self, size: int | None = None) -> bytes:
+        """Returns the next `size` bytes, or all remaining bytes. Returns fewer bytes only at the end."""
+        try:
+            return await self._threads.run(lambda: self.stream.read(size))
+        except BaseException:
+            self.stream.close()
+            raise
+
+    async def close(self) -> None:
+        """Releases the file or the connection. Closing again does nothing."""
+        await self._threads.finish(self.stream.close)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if piece := await self.read(PIECE_BYTES):
+            return piece
+        raise StopAsyncIteration
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class AsyncReader:
+    """A readable, seekable file with one version of an object, as `fordway.Store.reader` returns it.
+
+    Each read is a call to the store. As an asynchronous context manager, the file is closed at the end of its
+    block.
+    """
+
+    def __init__(self, threads: CallThreads, reader: ObjectReader) -> None:
+        self._threads, self.reader = threads, reader
+
+    @property
+    def info(self) -> ObjectInfo:
+        """The properties of the object."""
+        return self.reader.info
+
+    @property
+    def closed(self) -> bool:
+        """True if the file is closed."""
+        return self.reader.closed
+
+    async def read(self, size: int | None = None) -> bytes:
+        """Returns the next `size` bytes, or all remaining bytes. Returns fewer bytes only at the end."""
+        wanted = -1 if size is None else size
+        return await self._threads.run(lambda: self.reader.read(wanted) or b"")
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Moves to `offset`, which is relative to the position selected by `whence`. Returns the new
+        position. Makes no request, and is not awaited.
+        """
+        return self.reader.seek(offset, whence)
+
+    def tell(self) -> int:
+        """Returns the position of the next read, in bytes from the start. Is not awaited."""
+        return self.reader.tell()
+
+    async def close(self) -> None:
+        """Closes the file. Closing again does nothing."""
+        self.reader.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class AsyncWriter:
+    """An object being written in pieces, as `fordway.ObjectWriter`. It becomes visible as a whole, or never.
+
+    As an asynchronous context manager, the writer commits at the end of its block, or discards the object if
+    the block raises. If a write fails or is cancelled, nothing is published, and the end of the block raises
+    too. A forked child that leaves the block of its parent does nothing.
+    """
+
+    def __init__(self, threads: CallThreads, writer: ObjectWriter) -> None:
+        self._threads, self.writer = threads, writer
+        self._process = os.getpid()
+        self._has_failed = False
+
+    @property
+    def closed(self) -> bool:
+        """True if writing is no longer possible: committed, discarded, failed, or inherited by a fork."""
+        return self._has_failed or self.writer.closed
+
+    async def write(self, data: ReadableBuffer) -> int:
+        """Appends `data`, any contiguous buffer, and returns its length in bytes. Await each write before
+        the next one, because the order of concurrent writes is undefined.
+        """
+        try:
+            return await self._threads.run(lambda: self.writer.write(data))
+        except BaseException:
+            # A cancelled write may have had no thread yet. Its data is missing from the object.
+            self._has_failed = True
+            raise
+
+    async def commit(self) -> str:
+        """Publishes the object and returns its ETag (without quotes)."""
+        if self._has_failed:
+            await self.discard()
+            why = "a write failed or was cancelled, so the object is discarded; begin another"
+            raise InvalidArgumentError(why, "InvalidArgument")
+        return await self._threads.run(self.writer.commit)
+
+    async def discard(self) -> None:
+        """Discards the written data; does nothing if the writer is closed."""
+        await self._threads.finish(self.writer.discard)
+
+    def tell(self) -> int:
+        """Returns the number of bytes written so far. Is not awaited."""
+        return self.writer.tell()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process != os.getpid():
+            return
+        if kind is not None:
+            await self.discard()
+        elif self._has_failed or not self.writer.closed:
+            await self.commit()

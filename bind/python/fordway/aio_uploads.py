@@ -1,0 +1,282 @@
+"""Uploads whose calls are awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import operator
+import os
+import threading
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, SupportsIndex, TypeVar
+
+import fordway
+from fordway._fordway import _CancellationToken
+from fordway.aio_calls import GRACE_MS, Call, CallThreads, ended
+from fordway.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+    from concurrent.futures import Future
+    from types import TracebackType
+
+    from fordway import PartPage, PartSummary, PutInfo
+    from fordway._fordway import ReadableBuffer
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+PARTS_MAX = 10_000
+
+
+class AsyncUpload:
+    """An asyncio version of `fordway.Upload`, with the same arguments, results and errors.
+
+    An upload is also an asynchronous context manager: it is completed at the end of the block. It is aborted
+    if the block raises an exception or the completion fails, for example because a part is missing. The end
+    of the block waits for parts that are being sent, but if it aborts the upload, for at most 5 s. In a
+    cancelled task, the abort takes at most 5 s. A forked child that leaves the block of its parent does
+    nothing.
+    """
+
+    def __init__(self, threads: CallThreads, upload: fordway.Upload) -> None:
+        self._threads, self.upload = threads, upload
+        self._process = os.getpid()
+        self._unfinished: dict[int, object] = {}
+        """The latest call for each part that has not been sent. The call waits for a thread or is running,
+        was cancelled, or failed.
+        """
+        self._sending: dict[Future[PutInfo], tuple[int, Call[PutInfo]]] = {}
+        """The calls that are sending a part, with its number, including cancelled calls."""
+        self._leaving: Call[None] | None = None
+        """The call that completes or aborts the upload at the end of the block."""
+        self._is_hurried = False
+
+    @property
+    def id(self) -> str:
+        """The ID, which `resume_upload` accepts."""
+        return self.upload.id
+
+    @property
+    def bucket(self) -> str:
+        """The bucket."""
+        return self.upload.bucket
+
+    @property
+    def key(self) -> str:
+        """The key."""
+        return self.upload.key
+
+    async def run(
+        self, method: Callable[Concatenate[fordway.Upload, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Calls `method` with the upload on a thread of its store. `method` can be any function of an
+        upload.
+        """
+        return await self._threads.run(functools.partial(method, self.upload, *args, **kwargs))
+
+    def put_part(self, number: int, data: ReadableBuffer) -> Coroutine[Any, Any, PutInfo]:
+        """Sends a part, as `fordway.Upload.put_part` does.
+
+        The part counts as unfinished from this call until it has been sent.
+        """
+        return self._send(number, functools.partial(self.upload.put_part, number, data))
+
+    def copy_part(
+        self,
+        number: int,
+        source_bucket: str,
+        source_key: str,
+        *,
+        start: int | None = None,
+        length: int | None = None,
+        version: str | None = None,
+        if_match: str | None = None,
+    ) -> Coroutine[Any, Any, PutInfo]:
+        """Fills a part from an object, as `fordway.Upload.copy_part` does.
+
+        The part counts as unfinished from this call until it has been sent.
+        """
+        copy = functools.partial(
+            self.upload.copy_part,
+            number,
+            source_bucket,
+            source_key,
+            start=start,
+            length=length,
+            version=version,
+            if_match=if_match,
+        )
+        return self._send(number, copy)
+
+    def _send(self, number: int, send: Callable[[], PutInfo]) -> Coroutine[Any, Any, PutInfo]:
+        attempt = object()
+        # A part that cannot exist can never be sent again, so it must not count as unfinished.
+        if isinstance(number, SupportsIndex) and 1 <= (index := operator.index(number)) <= PARTS_MAX:
+            self._unfinished[index] = attempt
+        return self._finish(attempt, number, send)
+
+    async def _finish(self, attempt: object, number: int, send: Callable[[], PutInfo]) -> PutInfo:
+        # A cancelled call that is still running must not replace or fail the part that is sent now.
+        calls = [call for other, call in [*self._sending.values()] if other == number]
+        await ended([call.future for call in calls if call.token.cancelled])
+        sent = await self._threads.result(self._started(number, send))
+        if self._unfinished.get(operator.index(number)) is attempt:
+            del self._unfinished[operator.index(number)]
+        return sent
+
+    def _started(self, number: int, send: Callable[[], PutInfo]) -> Call[PutInfo]:
+        call = self._threads.start(send)
+        self._sending[call.future] = (number, call)
+        call.future.add_done_callback(self._sent)
+        return call
+
+    def _sent(self, future: Future[PutInfo]) -> None:
+        self._sending.pop(future, None)
+
+    async def parts(self) -> list[PartSummary]:
+        """Returns the parts sent so far, ordered by number."""
+        return await self.run(fordway.Upload.parts)
+
+    async def parts_page(self, after: int = 0, *, limit: int = 1000) -> PartPage:
+        """Returns one page of `parts`, as `fordway.Upload.parts_page` does."""
+        return await self.run(fordway.Upload.parts_page, after, limit=limit)
+
+    async def complete(
+        self,
+        parts: Sequence[tuple[int, str]] | None = None,
+        *,
+        if_none_match: str | None = None,
+        if_match: str | None = None,
+    ) -> PutInfo:
+        """Publishes the object, as `fordway.Upload.complete` does. A part also counts as unfinished if its
+        call has not been awaited or was cancelled.
+        """
+        self._check_finished(parts)
+        conditions = {"if_none_match": if_none_match, "if_match": if_match}
+        made = await self.run(fordway.Upload.complete, parts, **conditions)
+        self._unfinished.clear()
+        return made
+
+    def _check_finished(self, parts: Sequence[tuple[int, str]] | None = None) -> None:
+        if parts is None and self._unfinished:
+            unsent = sorted(self._unfinished)
+            why = f"parts {unsent} are not sent; send them again, or name the parts to publish"
+            raise InvalidArgumentError(why, "InvalidPart", f"s3://{self.bucket}/{self.key}")
+
+    async def abort(self) -> None:
+        """Removes the upload and its parts, as `fordway.Upload.abort` does."""
+        await self.run(fordway.Upload.abort)
+        self._unfinished.clear()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process != os.getpid():
+            return
+        leaving = asyncio.ensure_future(self._leave(kind, error, trace))
+        try:
+            await asyncio.shield(leaving)
+        except asyncio.CancelledError:
+            # A cancelled caller must not leave the upload behind.
+            self._hurry()
+            await _to_its_end(leaving)
+            raise
+
+    async def _leave(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            try:
+                self._check_finished()
+            except InvalidArgumentError as unfinished:
+                await self._exit(type(unfinished), unfinished, None)
+                raise
+        await self._exit(kind, error, trace)
+
+    async def _exit(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self._cancel_parts(GRACE_MS)
+        # A part that arrives during an abort could remain in the store.
+        await ended([*self._sending])
+        leave = functools.partial(self.upload.__exit__, kind, error, trace)
+        self._leaving = self._threads.start(leave, GRACE_MS)
+        if self._is_hurried or (kind is not None and issubclass(kind, asyncio.CancelledError)):
+            self._leaving.cancel()
+        await ended([self._leaving.future])
+        self._leaving.future.result()
+
+    def _hurry(self) -> None:
+        """Limits the time until the end of the block is reached."""
+        self._is_hurried = True
+        self._cancel_parts(0)
+        if self._leaving is not None:
+            self._leaving.cancel()
+
+    def _cancel_parts(self, grace_ms: int) -> None:
+        for _, call in [*self._sending.values()]:
+            call.token.cancel(grace_ms)
+
+
+async def _to_its_end(task: asyncio.Future[None]) -> None:
+    """Waits until `task` has ended, even if this wait is cancelled. Ignores the error of the task."""
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            continue
+    if not task.cancelled():
+        task.exception()
+
+
+class _Beginning:
+    """A call that begins an upload. If the caller was cancelled, the upload is aborted, because nobody knows
+    its ID.
+    """
+
+    def __init__(self, begin: Callable[[], fordway.Upload]) -> None:
+        self._begin = begin
+        self._lock = threading.Lock()
+        self._begun: fordway.Upload | None = None
+        self._is_abandoned = False
+
+    def run(self) -> fordway.Upload:
+        """Begins the upload."""
+        upload = self._begin()
+        with self._lock:
+            self._begun = upload
+            is_abandoned = self._is_abandoned
+        if is_abandoned:
+            self.abort()
+        return upload
+
+    def abandon(self) -> bool:
+        """Returns whether the upload exists, so that it must be aborted. Otherwise, `run` will abort it."""
+        with self._lock:
+            self._is_abandoned = True
+            return self._begun is not None
+
+    def abort(self) -> None:
+        """Aborts the upload, within the grace time."""
+        if self._begun is not None:
+            token = _CancellationToken()
+            token.cancel(GRACE_MS)
+            token.run(self._begun.abort)
+
+
+async def begin(threads: CallThreads, begin_upload: Callable[[], fordway.Upload]) -> AsyncUpload:
+    """Begins an upload. If this wait is cancelled, the upload is aborted as soon as it has begun."""
+    beginning = _Beginning(begin_upload)
+    try:
+        # The ID of the upload arrives at the end of the call, so the call does not end early at once.
+        return AsyncUpload(threads, await threads.run(beginning.run, GRACE_MS))
+    except BaseException:
+        if beginning.abandon():
+            with contextlib.suppress(InvalidArgumentError):
+                threads.start(beginning.abort)
+        raise
