@@ -43,7 +43,7 @@ def test_two_protocols_at_sizes_that_differ(
     both = table(np.append(line(sizes), times(others)), np.append(sizes, others))
     found = model(capsys, "fit", write(tmp_path / "a.csv", both), "--model", "linear")
     assert found["reliable"] is False
-    assert any("rows are off by more than 50 %" in each for each in found["warnings"])
+    assert any("rows are off by more than" in each for each in found["warnings"])
 
 
 def test_one_outlier_does_not_refute_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

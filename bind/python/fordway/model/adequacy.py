@@ -101,12 +101,12 @@ def _lack_of_fit(found: Fit, terms: Terms) -> Iterator[str]:
     """Yields a reason if the F test shows a lack of fit.
 
     The test compares the mean errors of repeated rows with the scatter of the repetitions, both relative to
-    the times (Draper and Smith, Applied Regression Analysis, section 2.2).
+    the mean time of the repetitions (Draper and Smith, Applied Regression Analysis, section 2.2).
     """
-    shares = (found.times_us - found.predicted_us) / found.times_us
+    errors_us = found.times_us - found.predicted_us
     scatter, off, repetitions, sets = 0.0, 0.0, 0, 0
     for rows in repeated(terms):
-        own = shares[rows["row"].to_numpy()]
+        own = errors_us[rows["row"].to_numpy()] / rows["time_us"].mean()
         scatter += float(((own - own.mean()) ** 2).sum())
         off += len(own) * float(own.mean()) ** 2
         repetitions += len(own) - 1

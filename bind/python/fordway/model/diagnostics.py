@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fordway.model import adequacy
+from fordway.model import adequacy, fitting
 from fordway.model.fitting import GIVEN, Fit, enough, fit
 from fordway.model.models import Model
 from fordway.model.terms import Terms
@@ -229,6 +229,9 @@ def standard_errors(found: Fit, weighted: np.ndarray) -> np.ndarray:
     """Returns the standard errors computed from the weighted residuals. A coefficient at a bound has the
     standard error NaN.
     """
+    residuals, scale = found.residuals, 1.0
+    if found.method == "robust":
+        weighted, residuals, scale = _huber(found)
     errors = np.full(len(found.values), np.nan)
     highs = np.array([each.high for each in found.model.coefficients])
     free = (
@@ -240,9 +243,23 @@ def standard_errors(found: Fit, weighted: np.ndarray) -> np.ndarray:
     freedom, units = len(weighted) - int(free.sum()), unit_columns(used)
     if freedom <= 0 or units is None or not free.any() or (condition(used) or np.inf) > 1e12:
         return errors
-    variances = found.loss / freedom * np.diag(np.linalg.inv(units.T @ units))
+    variances = scale**2 * float((residuals**2).sum()) / freedom * np.diag(np.linalg.inv(units.T @ units))
     errors[free] = np.sqrt(variances) / np.linalg.norm(used, axis=0)
     return errors
+
+
+def _huber(found: Fit) -> tuple[np.ndarray, np.ndarray, float]:
+    """Returns the columns, the residuals and the factor of the standard errors of a robust fit.
+
+    Residuals are limited, and rows beyond the limit do not determine the coefficients (Huber and Ronchetti,
+    Robust Statistics, section 7.6).
+    """
+    base = fitting.relative_weights(found.times_us, found.predicted_us)
+    shares = (found.weights / base) ** 2
+    inside = max(float((shares > 1 - 1e-6).mean()), 1 / len(shares))
+    scale = (1 + found.design.shape[1] / len(shares) * (1 - inside) / inside) / inside
+    residuals = (found.times_us - found.predicted_us) * base * shares
+    return found.design * base[:, None], residuals, scale
 
 
 def leave_one_out(model: Model, terms: Terms, method: str) -> LeftOut:

@@ -12,15 +12,25 @@ from fordway.model.terms import Terms
 METHODS = {
     "ols": "least squares of errors in µs, coefficients of either sign, as in a spreadsheet",
     "bounded": "the same, with no coefficient below 0 and alpha at most 1",
-    "relative": "least squares of errors in per cent of the measured time, bounded: every size has equal "
+    "relative": "least squares of errors in per cent of the predicted time, bounded: every size has equal "
     "weight",
     "robust": "the same, with Huber's loss: outliers have less weight",
 }
+RELATIVE = ("relative", "robust")
+"""Methods that minimize errors relative to the times."""
 GIVEN = "given"
 """Value of `Fit.method` for coefficients that were given and not fitted."""
 
 ROUNDS_MAX = 50
 """Maximum number of iterations of a fit. A fit usually converges in a few iterations."""
+
+REFINED_MAX = 5
+"""Maximum number of breaks whose fit is iterated. The others are worse after the first iteration already."""
+
+WEIGHT_RATIO_MAX = 100
+"""Maximum ratio between the weight of a row and the reciprocal of its measured time. Without a limit, a row
+whose predicted time is close to 0 would determine the fit.
+"""
 
 REDUCED_ROWS_MIN = 200
 """Minimum number of rows of a linear system that is reduced by a QR decomposition before it is solved."""
@@ -50,9 +60,23 @@ class Fit:
         return self.design @ self.values
 
     @property
+    def residuals(self) -> np.ndarray:
+        """Weighted errors."""
+        return (self.times_us - self.predicted_us) * self.weights
+
+    @property
     def loss(self) -> float:
-        """Weighted sum of squared errors."""
-        return float((((self.times_us - self.predicted_us) * self.weights) ** 2).sum())
+        """A measure of the errors, which compares fits with different breaks.
+
+        With weights that depend on the predicted times, the weighted squares would favour fits that predict
+        too much. The measure is then the deviance of a gamma distribution, which has its minimum where the
+        fit has its solution (McCullagh and Nelder, Generalized Linear Models, chapter 8).
+        """
+        if self.method not in RELATIVE:
+            return float((self.residuals**2).sum())
+        base = relative_weights(self.times_us, self.predicted_us)
+        ratio = self.times_us * base
+        return float(((self.weights / base) ** 2 * 2 * (ratio - 1 - np.log(ratio))).sum())
 
 
 def given(model: Model, terms: Terms, values: np.ndarray, structure: Structure) -> Fit:
@@ -64,7 +88,11 @@ def given(model: Model, terms: Terms, values: np.ndarray, structure: Structure) 
 def fit(model: Model, terms: Terms, method: str) -> Fit:
     """Returns the best coefficients. Raises `MeasurementError` if the rows are too few for the model."""
     enough(model, terms, len(model.coefficients))
-    fits = [_settled(model, terms, method, structure) for structure in model.structures(terms)]
+    structures = model.structures(terms)
+    if method in RELATIVE and len(structures) > REFINED_MAX:
+        structures.sort(key=lambda each: _first(model, terms, method, each).loss)
+        structures = structures[:REFINED_MAX]
+    fits = [_settled(model, terms, method, structure) for structure in structures]
     return min(fits, key=lambda found: found.loss)
 
 
@@ -98,14 +126,52 @@ def _settled(model: Model, terms: Terms, method: str, structure: Structure) -> F
 
 
 def _linear(model: Model, terms: Terms, method: str, structure: Structure, design: np.ndarray) -> Fit:
-    times = terms.times_us
-    weights = 1 / times if method in ("relative", "robust") else np.ones(len(times))
-    values = solve(
-        design * weights[:, None], times * weights, [each.high for each in model.coefficients], method
-    )
-    if method == "robust":
-        values, weights = _robust(design, times, weights, values, model)
-    return Fit(model, method, values, structure, design, weights, times)
+    """Fits the linear system `design`.
+
+    The weights of relative errors are the reciprocals of the predicted times. With the reciprocals of the
+    measured times, rows that are too short by chance would have more weight than rows that are too long, and
+    the predicted times would be too short.
+    """
+    found = _weighted(model, method, structure, design, terms.times_us, _first_weights(method, terms))
+    if method not in RELATIVE:
+        return found
+    for _ in range(ROUNDS_MAX):
+        last = found
+        weights = relative_weights(last.times_us, last.predicted_us)
+        if method == "robust":
+            weights = _without_outliers(weights, last)
+        found = _weighted(model, method, structure, design, last.times_us, weights)
+        if np.allclose(found.values, last.values, rtol=1e-8, atol=0):
+            break
+    return found
+
+
+def _first(model: Model, terms: Terms, method: str, structure: Structure) -> Fit:
+    """Returns the fit with weights from the measured times, before any iteration."""
+    design = model.design(terms, structure)
+    return _weighted(model, method, structure, design, terms.times_us, _first_weights(method, terms))
+
+
+def _first_weights(method: str, terms: Terms) -> np.ndarray:
+    return 1 / terms.times_us if method in RELATIVE else np.ones(len(terms))
+
+
+def relative_weights(times_us: np.ndarray, predicted_us: np.ndarray) -> np.ndarray:
+    """Returns the weights that make errors in µs relative to the predicted times."""
+    return 1 / np.maximum(predicted_us, times_us / WEIGHT_RATIO_MAX)
+
+
+def _weighted(
+    model: Model,
+    method: str,
+    structure: Structure,
+    design: np.ndarray,
+    times_us: np.ndarray,
+    weights: np.ndarray,
+) -> Fit:
+    highs = [each.high for each in model.coefficients]
+    values = solve(design * weights[:, None], times_us * weights, highs, method)
+    return Fit(model, method, values, structure, design, weights, times_us)
 
 
 def solve(design: np.ndarray, times: np.ndarray, highs: list[float], method: str) -> np.ndarray:
@@ -125,20 +191,8 @@ def solve(design: np.ndarray, times: np.ndarray, highs: list[float], method: str
     return optimize.lsq_linear(design / scales, times, bounds, method="bvls", tol=1e-13).x / scales
 
 
-def _robust(
-    design: np.ndarray, times: np.ndarray, weights: np.ndarray, values: np.ndarray, model: Model
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns coefficients and weights by Huber's method (1964), in which larger residuals have smaller
-    weights.
-    """
-    found = weights
-    for _ in range(ROUNDS_MAX):
-        residuals = np.abs(times - design @ values) * weights
-        spread = max(np.median(residuals) / 0.6745, 1e-9)
-        found = weights * np.sqrt(np.minimum(1, HUBER * spread / np.maximum(residuals, 1e-12)))
-        last = values
-        highs = [each.high for each in model.coefficients]
-        values = solve(design * found[:, None], times * found, highs, "robust")
-        if np.allclose(values, last, rtol=1e-9, atol=0):
-            break
-    return values, found
+def _without_outliers(weights: np.ndarray, found: Fit) -> np.ndarray:
+    """Returns the weights by Huber's method (1964), in which larger residuals have smaller weights."""
+    residuals = np.abs(found.times_us - found.predicted_us) * weights
+    spread = max(np.median(residuals) / 0.6745, 1e-9)
+    return weights * np.sqrt(np.minimum(1, HUBER * spread / np.maximum(residuals, 1e-12)))
