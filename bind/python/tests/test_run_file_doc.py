@@ -41,7 +41,7 @@ def test_the_source_is_read_rightly() -> None:
     fields = rust_fields()
     assert set(fields) == {
         "RunDocument",
-        "LaneDescription",
+        "RowDescription",
         "LanePhaseResult",
         "LatencyQuantiles",
         "SpeedRatio",
@@ -92,7 +92,7 @@ def test_the_sample_is_what_rust_would_write(tmp_path: Path) -> None:
     compared = next(summary for summary in info["summaries"] if summary["ratio"])
     for name, part in {
         "RunDocument": info,
-        "LaneDescription": info["lanes"][0],
+        "RowDescription": info["lanes"][0],
         "LanePhaseResult": compared,
         "LatencyQuantiles": compared["latency"],
         "SpeedRatio": compared["ratio"],
