@@ -30,8 +30,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BUCKET = "bucket"
-SOON_S = 5
-"""More than any cancelled call needs, and less than any server needs that never answers."""
+SOON_S = 20
+"""More than any cancelled call needs on a busy machine, and less than the time after which a call gives up
+waiting for a silent server (150 s).
+"""
 
 
 @pytest.fixture
@@ -256,15 +258,17 @@ async def _left_at_once(at: str) -> None:
 
 @pytest.mark.parametrize("cancellations", [1, 2, 3])
 def test_cancelling_the_end_of_a_block_leaves_no_upload(silent: str, cancellations: int) -> None:
-    async def use(twin: fordway.aio.AsyncStore) -> None:
+    async def use(twin: fordway.aio.AsyncStore, sent: asyncio.Event) -> None:
         async with await twin.upload(BUCKET, "key") as upload:
             await upload.put_part(1, b"part")
+            sent.set()
             await asyncio.sleep(60)
 
     async def work(at: str, aborted: list[str]) -> None:
         async with fordway.aio.open(at) as twin:
-            task = asyncio.ensure_future(use(twin))
-            await asyncio.sleep(0.3)
+            sent = asyncio.Event()
+            task = asyncio.ensure_future(use(twin, sent))
+            await sent.wait()
             for _ in range(cancellations):
                 task.cancel()
                 await asyncio.sleep(0.1)
