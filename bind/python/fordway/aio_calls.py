@@ -13,7 +13,7 @@ from fordway._fordway import _CancellationToken
 from fordway.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from concurrent.futures import Future
 
 T = TypeVar("T")
@@ -91,13 +91,7 @@ class CallThreads:
             # A closed store has no threads.
             return clean_up()
         call = self.start(clean_up, GRACE_MS)
-        cancelled: asyncio.CancelledError | None = None
-        while not call.future.done():
-            try:
-                await ended([call.future])
-            except asyncio.CancelledError as error:
-                call.cancel()
-                cancelled = error
+        cancelled = await ended_anyway([call.future], call.cancel)
         if cancelled is not None:
             raise cancelled
         return call.future.result()
@@ -124,3 +118,19 @@ async def ended(futures: Iterable[Future[Any]]) -> None:
     """Waits until the calls of `futures` have ended. If this wait is cancelled, the calls continue."""
     waits = asyncio.gather(*map(asyncio.wrap_future, futures), return_exceptions=True)
     await asyncio.shield(waits)
+
+
+async def ended_anyway(
+    futures: Sequence[Future[Any]], hurry: Callable[[], None]
+) -> asyncio.CancelledError | None:
+    """Waits until the calls of `futures` have ended, even if this wait is cancelled. In that case, calls
+    `hurry`, which limits the time of the wait, and returns the cancellation, which the caller must raise.
+    """
+    cancelled = None
+    while not all(future.done() for future in futures):
+        try:
+            await ended(futures)
+        except asyncio.CancelledError as error:
+            hurry()
+            cancelled = error
+    return cancelled

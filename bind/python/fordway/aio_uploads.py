@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, SupportsInd
 
 import fordway
 from fordway._fordway import _CancellationToken
-from fordway.aio_calls import GRACE_MS, Call, CallThreads, ended
+from fordway.aio_calls import GRACE_MS, Call, CallThreads, ended, ended_anyway
 from fordway.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -48,9 +48,6 @@ class AsyncUpload:
         """
         self._sending: dict[Future[PutInfo], tuple[int, Call[PutInfo]]] = {}
         """The calls that are sending a part, with its number, including cancelled calls."""
-        self._leaving: Call[None] | None = None
-        """The call that completes or aborts the upload at the end of the block."""
-        self._is_hurried = False
 
     @property
     def id(self) -> str:
@@ -177,18 +174,6 @@ class AsyncUpload:
     ) -> None:
         if self._process != os.getpid():
             return
-        leaving = asyncio.ensure_future(self._leave(kind, error, trace))
-        try:
-            await asyncio.shield(leaving)
-        except asyncio.CancelledError:
-            # A cancelled caller must not leave the upload behind.
-            self._hurry()
-            await _to_its_end(leaving)
-            raise
-
-    async def _leave(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
         if kind is None:
             try:
                 self._check_finished()
@@ -203,35 +188,18 @@ class AsyncUpload:
         if kind is not None:
             self._cancel_parts(GRACE_MS)
         # A part that arrives during an abort could remain in the store.
-        await ended([*self._sending])
-        leave = functools.partial(self.upload.__exit__, kind, error, trace)
-        self._leaving = self._threads.start(leave, GRACE_MS)
-        if self._is_hurried or (kind is not None and issubclass(kind, asyncio.CancelledError)):
-            self._leaving.cancel()
-        await ended([self._leaving.future])
-        self._leaving.future.result()
-
-    def _hurry(self) -> None:
-        """Limits the time until the end of the block is reached."""
-        self._is_hurried = True
-        self._cancel_parts(0)
-        if self._leaving is not None:
-            self._leaving.cancel()
+        cancelled = await ended_anyway([*self._sending], lambda: self._cancel_parts(0))
+        leaving = self._threads.start(functools.partial(self.upload.__exit__, kind, error, trace), GRACE_MS)
+        if cancelled is not None or isinstance(error, asyncio.CancelledError):
+            leaving.cancel()
+        cancelled = await ended_anyway([leaving.future], leaving.cancel) or cancelled
+        if cancelled is not None:
+            raise cancelled
+        leaving.future.result()
 
     def _cancel_parts(self, grace_ms: int) -> None:
         for _, call in [*self._sending.values()]:
             call.token.cancel(grace_ms)
-
-
-async def _to_its_end(task: asyncio.Future[None]) -> None:
-    """Waits until `task` has ended, even if this wait is cancelled. Ignores the error of the task."""
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError:
-            continue
-    if not task.cancelled():
-        task.exception()
 
 
 class _Beginning:

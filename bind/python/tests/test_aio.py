@@ -30,8 +30,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BUCKET = "bucket"
-SOON_S = 5
-"""More than any cancelled call needs, and less than any server needs that never answers."""
+SOON_S = 20
+"""More than any cancelled call needs on a busy machine, and less than the time after which a call gives up
+waiting for a silent server (150 s).
+"""
 
 
 @pytest.fixture
@@ -254,17 +256,20 @@ async def _left_at_once(at: str) -> None:
         raise ZeroDivisionError
 
 
+async def use_upload(twin: fordway.aio.AsyncStore, sent: asyncio.Event) -> None:
+    async with await twin.upload(BUCKET, "key") as upload:
+        await upload.put_part(1, b"part")
+        sent.set()
+        await asyncio.sleep(60)
+
+
 @pytest.mark.parametrize("cancellations", [1, 2, 3])
 def test_cancelling_the_end_of_a_block_leaves_no_upload(silent: str, cancellations: int) -> None:
-    async def use(twin: fordway.aio.AsyncStore) -> None:
-        async with await twin.upload(BUCKET, "key") as upload:
-            await upload.put_part(1, b"part")
-            await asyncio.sleep(60)
-
     async def work(at: str, aborted: list[str]) -> None:
         async with fordway.aio.open(at) as twin:
-            task = asyncio.ensure_future(use(twin))
-            await asyncio.sleep(0.3)
+            sent = asyncio.Event()
+            task = asyncio.ensure_future(use_upload(twin, sent))
+            await sent.wait()
             for _ in range(cancellations):
                 task.cancel()
                 await asyncio.sleep(0.1)
@@ -274,6 +279,20 @@ def test_cancelling_the_end_of_a_block_leaves_no_upload(silent: str, cancellatio
 
     with slow_uploads(0, 0.5) as (at, aborted):
         asyncio.run(work(at, aborted))
+
+
+def test_the_end_of_a_block_goes_on_while_the_loop_shuts_down(silent: str) -> None:
+    async def work(at: str) -> None:
+        twin, sent = fordway.aio.open(at), asyncio.Event()
+        task = asyncio.ensure_future(use_upload(twin, sent))
+        await sent.wait()
+        task.cancel()
+        # The task waits at the end of its block when `asyncio.run` cancels it again.
+        await asyncio.sleep(0)
+
+    with slow_uploads(0, 0.5) as (at, aborted):
+        asyncio.run(work(at))
+        assert len(aborted) == 1
 
 
 def test_the_end_of_a_block_can_be_left_if_the_server_is_silent(silent: str) -> None:
