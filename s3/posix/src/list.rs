@@ -19,7 +19,7 @@ use crate::PosixStoreState;
 use crate::encoded::{EncodedKeyTree, EncodedKeyWalk};
 use crate::errors::from_errno;
 use crate::index::{DirectoryRole, IndexQuery};
-use crate::layout::{ATTRIBUTE, ObjectPath, PRIVATE_DIR, is_left_behind, join, odd, plain};
+use crate::layout::{ATTRIBUTE, ObjectPath, is_left_behind, is_never_an_object, join, odd, plain};
 use crate::locks::ALL_KEYS;
 use crate::names::{ListedName, ListingFreshness, SortedNames, state_before};
 use crate::patience::within;
@@ -273,8 +273,7 @@ impl BucketWalk<'_> {
         };
         let prefix = query.prefix.get(at.len()..).unwrap_or_default();
         let most = query.max_keys.saturating_add(1).min(INDEX_PAGE);
-        while let Some(found) =
-            indexes.names(&dir, DirectoryRole::of_objects(is_bucket), IndexQuery { from, prefix, most })
+        while let Some(found) = indexes.names(&dir, DirectoryRole::Objects, IndexQuery { from, prefix, most })
         {
             let flow = self.names(at, (dir.file(), found.id), &found.names, from)?;
             if found.is_last || !matches!(flow, WalkContinuation::On) {
@@ -307,12 +306,10 @@ impl BucketWalk<'_> {
             return Ok(names);
         }
         let wanted = self.query.prefix.get(at.len()..).unwrap_or_default();
-        let is_ours = |name: &[u8]| at.is_empty() && name == PRIVATE_DIR.as_bytes();
         let resolve = |name: &str| self.resolve(dir, path, name);
         let prefix = text_to_name(wanted);
-        let is_wanted = |name: &[u8]| !is_ours(name) && !is_left_behind(name);
         let read = |all| {
-            let is_wanted = |name: &[u8]| (all || name.starts_with(&prefix)) && is_wanted(name);
+            let is_wanted = |name: &[u8]| (all || name.starts_with(&prefix)) && !is_never_an_object(name);
             let mut is_replacing = false;
             let look = |name: &[u8]| {
                 is_replacing |= is_left_behind(name);
@@ -328,8 +325,8 @@ impl BucketWalk<'_> {
             // Only a listing by prefix reads many names to return few. For other listings, an index would cost more
             // than it saves: while a directory is watched, each open, put and delete in it takes up to a tenth longer.
             ListingFreshness::Changed if !wanted.is_empty() && self.is_watchable(dir, stat) => {
-                let role = DirectoryRole::of_objects(at.is_empty());
-                Arc::new(self.inner.volume.dirs.indexes.read(dir, stat, role, || read(true))?)
+                let indexes = &self.inner.volume.dirs.indexes;
+                Arc::new(indexes.read(dir, stat, DirectoryRole::Objects, || read(true))?)
             }
             // The first page of a listing by prefix needs only names with the prefix, so other names are neither kept
             // nor sorted.
