@@ -1,11 +1,17 @@
 //! Tests symbolic links in a bucket, and private directories that are not at the top of a bucket.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
-    Bucket, DeleteOptions, ErrorKind, GetOptions, Key, ListQuery, Objects, PutOptions, Result,
+    Bucket, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, ErrorKind, ExpectedContent,
+    GetOptions, Key, ListQuery, LockConfiguration, MultipartUploadOperations, ObjectLock,
+    ObjectLockOperations, ObjectRenameOperations, ObjectTagOperations, ObjectVersionOperations, Objects,
+    PartOptions, PutOptions, RenameOptions, Result, Retention, RetentionMode, Tags, VersionId,
+    VersioningState,
 };
 use tempfile::TempDir;
 
@@ -95,4 +101,171 @@ fn a_private_directory_further_down_holds_no_objects() {
         let _ = fs::create_dir(rig.path("bkt/w/.fordway"));
         assert_eq!(rig.list("w/.", true), [""; 0]);
     }
+}
+
+/// Asserts that the change was refused because it would leave the bucket.
+fn assert_leaves<T: std::fmt::Debug>(what: &str, done: Result<T>) {
+    let error = done.expect_err(what);
+    assert_eq!(error.kind(), ErrorKind::AccessDenied, "{what}: {error}");
+    assert!(error.to_string().contains("; use the key in that bucket"), "{what}: {error}");
+}
+
+/// Makes every kind of change to `name`, a key whose file or directory is in another bucket.
+fn assert_unchangeable(rig: &Rig, name: &str) {
+    let (bkt, at) = (bucket("bkt"), key(name));
+    let store = &rig.store;
+    assert_leaves("put", rig.put(name, "changed"));
+    assert_leaves("delete", rig.delete(name));
+    assert_leaves(
+        "delete",
+        store.delete(&bkt, &at, &DeleteOptions { version: Some(VersionId::null()), ..Default::default() }),
+    );
+    assert_leaves("tags", store.set_tags(&bkt, &at, None, &Tags::from([("a".into(), "b".into())])));
+    assert_leaves("copy", store.copy((&bkt, &key("own")), &bkt, &at, &CopyOptions::default()));
+    assert_leaves("upload", store.create_upload(&bkt, &at, &PutOptions::default()));
+    if store.versioning(&bkt).unwrap() == VersioningState::Unversioned {
+        let options = RenameOptions::default();
+        assert_leaves("rename from", store.rename(&bkt, &at, &key("new"), &options));
+        assert_leaves("rename to", store.rename(&bkt, &key("own"), &at, &options));
+    }
+}
+
+#[test]
+fn changes_do_not_leave_the_bucket_through_a_link() {
+    for versioning in [None, Some(VersioningState::Enabled), Some(VersioningState::Suspended)] {
+        let rig = Rig::new();
+        let (bkt, other) = (bucket("bkt"), bucket("other"));
+        rig.store.set_versioning(&other, VersioningState::Enabled).unwrap();
+        rig.store.set_lock_configuration(&other, &LockConfiguration::default()).unwrap();
+        let until = SystemTime::now() + Duration::from_secs(3600);
+        let until_ms = until.duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
+        let retention = Some(Retention { mode: RetentionMode::Compliance, until_ms });
+        let locked = PutOptions { lock: ObjectLock { retention, legal_hold: None }, ..Default::default() };
+        for name in ["x", "d/x"] {
+            rig.store.put(&other, &key(name), b"locked", &locked).unwrap();
+        }
+        rig.put("own", "own").unwrap();
+        versioning.map_or(Ok(()), |state| rig.store.set_versioning(&bkt, state)).unwrap();
+        symlink("../other", rig.path("bkt/l")).unwrap();
+        fs::create_dir(rig.path("bkt/real")).unwrap();
+        symlink("../l/d", rig.path("bkt/real/m")).unwrap();
+        // The first attempts open the path, the later attempts use the directory that is held open.
+        for _ in 0..3 {
+            for name in ["l/x", "l/d/x", "real/m/x"] {
+                assert_eq!(rig.get(name), Ok(b"locked".to_vec()), "{name}");
+                assert_unchangeable(&rig, name);
+            }
+        }
+        for name in ["l/new", "l/new/er"] {
+            assert_leaves(name, rig.put(name, ""));
+        }
+        assert_eq!(rig.list("", false), ["l/d/x", "l/x", "own", "real/m/x"]);
+        let listed = rig.store.list_versions(&other, &Default::default()).unwrap().versions;
+        assert_eq!(listed.len(), 2);
+        assert!(!rig.path("other/new").exists());
+        // The link's own key is a key of this bucket.
+        if versioning.is_none() {
+            assert_leaves("l/d/", rig.put("l/d/", ""));
+            rig.delete("l").unwrap();
+            assert!(!rig.path("bkt/l").is_symlink());
+        }
+        assert_eq!(fs::read(rig.path("other/x")).unwrap(), b"locked");
+    }
+}
+
+#[test]
+fn a_link_to_a_file_of_another_bucket_is_replaced_but_not_kept_as_a_version() {
+    let rig = Rig::new();
+    let (bkt, other) = (bucket("bkt"), bucket("other"));
+    rig.store.put(&other, &key("x"), b"other", &PutOptions::default()).unwrap();
+    symlink("../other/x", rig.path("bkt/f")).unwrap();
+    let tags = Tags::from([("a".into(), "b".into())]);
+    assert_leaves("tags", rig.store.set_tags(&bkt, &key("f"), None, &tags));
+    rig.put("f", "own").unwrap();
+    assert!(!rig.path("bkt/f").is_symlink());
+    fs::remove_file(rig.path("bkt/f")).unwrap();
+
+    symlink("../other/x", rig.path("bkt/f")).unwrap();
+    rig.store.set_versioning(&bkt, VersioningState::Enabled).unwrap();
+    assert_leaves("put", rig.put("f", "own"));
+    assert_leaves("delete", rig.delete("f"));
+    let null = DeleteOptions { version: Some(VersionId::null()), ..Default::default() };
+    rig.store.delete(&bkt, &key("f"), &null).unwrap();
+    assert!(!rig.path("bkt/f").is_symlink());
+    assert!(rig.store.tags(&other, &key("x"), None).unwrap().is_empty());
+    assert_eq!(fs::read(rig.path("other/x")).unwrap(), b"other");
+}
+
+/// A link within the bucket is followed, and so is a bucket that is a link.
+#[test]
+fn changes_follow_links_within_the_bucket() {
+    let rig = Rig::new();
+    fs::create_dir_all(rig.path("bkt/real/sub")).unwrap();
+    symlink("real", rig.path("bkt/l")).unwrap();
+    symlink("../real/sub", rig.path("bkt/real/up")).unwrap();
+    symlink("other", rig.path("alias")).unwrap();
+    symlink("bkt/real", rig.path("part")).unwrap();
+    let tags = Tags::from([("a".into(), "b".into())]);
+    let places = [
+        ("bkt", "l/k", "bkt/real/k"),
+        ("bkt", "l/up/n/k", "bkt/real/sub/n/k"),
+        ("alias", "k", "other/k"),
+        ("part", "q", "bkt/real/q"),
+    ];
+    for (name, at, path) in places {
+        let name = bucket(name);
+        for _ in 0..3 {
+            rig.store.put(&name, &key(at), b"content", &PutOptions::default()).unwrap();
+            rig.store.set_tags(&name, &key(at), None, &tags).unwrap();
+            assert_eq!(rig.store.tags(&name, &key(at), None).unwrap(), tags);
+            assert_eq!(fs::read(rig.path(path)).unwrap(), b"content");
+        }
+        rig.store.delete(&name, &key(at), &DeleteOptions::default()).unwrap();
+        assert!(!rig.path(path).exists());
+    }
+    let upload = rig.store.create_upload(&bucket("bkt"), &key("l/up/k"), &PutOptions::default()).unwrap();
+    let mut part =
+        rig.store.part_writer(&bucket("bkt"), &key("l/up/k"), &upload, 1, &PartOptions::default()).unwrap();
+    part.write(b"part").unwrap();
+    let parts = [CompletedPart::new(1, part.commit(&ExpectedContent::default()).unwrap().etag)];
+    rig.store
+        .complete_upload(&bucket("bkt"), &key("l/up/k"), &upload, &parts, &CompleteOptions::default())
+        .unwrap();
+    rig.store.rename(&bucket("bkt"), &key("l/up/k"), &key("l/k"), &RenameOptions::default()).unwrap();
+    assert_eq!(rig.list("", false), ["l/k", "real/k"]);
+}
+
+/// Neither a read nor a change reaches a file in a private directory through a link.
+#[test]
+fn no_link_leads_into_a_private_directory() {
+    let rig = Rig::new();
+    rig.store.put(&bucket("other"), &key("x//y"), b"odd", &PutOptions::default()).unwrap();
+    rig.put("a//b", "odd").unwrap();
+    for (link, target) in [
+        ("l", ".fordway"),
+        ("m", ".fordway/odd"),
+        ("n", "../other/.fordway/odd"),
+        ("o", "../other/.fordway"),
+        ("f", ".fordway/odd/a%2F%2Fb"),
+        ("g", "../other/.fordway/odd/x%2F%2Fy"),
+    ] {
+        symlink(target, rig.path("bkt").join(link)).unwrap();
+    }
+    assert_eq!(rig.list("", false), ["a//b"]);
+    assert_eq!(rig.list("", true), ["a/"]);
+    for _ in 0..3 {
+        for name in ["l/locks", "m/a%2F%2Fb", "n/x%2F%2Fy", "o/odd/x%2F%2Fy", "f", "g"] {
+            assert_eq!(rig.get(name), Err(ErrorKind::AccessDenied), "{name}");
+            let head = rig.store.head(&bucket("bkt"), &key(name), &GetOptions::default());
+            assert_eq!(head.unwrap_err().kind(), ErrorKind::AccessDenied, "{name}");
+        }
+        for name in ["l/document-policy", "l/odd/new", "m/a%2F%2Fb", "n/x%2F%2Fy", "o/versioning"] {
+            assert_eq!(rig.put(name, "x").unwrap_err().kind(), ErrorKind::AccessDenied, "{name}");
+            assert_eq!(rig.delete(name).unwrap_err().kind(), ErrorKind::AccessDenied, "{name}");
+        }
+    }
+    assert_eq!(rig.get("a//b"), Ok(b"odd".to_vec()));
+    assert_eq!(fs::read(rig.path("other/.fordway/odd/x%2F%2Fy")).unwrap(), b"odd");
+    rig.delete("f").unwrap();
+    assert!(!rig.path("bkt/f").is_symlink());
 }

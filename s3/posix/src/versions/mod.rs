@@ -362,6 +362,7 @@ impl PosixStoreState {
         let (mut current_place, mut floor, mut locked) = (None, None, None);
         let mut _unshielded = UnshieldedFile::NONE;
         if let Some((place, opened)) = current {
+            self.volume.require_own_file(bucket, key, &opened)?;
             _unshielded = self.volume.unshield(&opened.file, opened.record().lock)?;
             floor = Some(self.keep_version(bucket, key, &opened, by_null)?).filter(|_| !by_null);
             locked = Some(opened.version()).filter(|_| opened.record().lock.is_active(SystemTime::now()));
@@ -419,6 +420,7 @@ impl PosixStoreState {
             return Ok(false);
         }
         let Some((place, opened)) = self.volume.locate(bucket, key, contents)? else { return Ok(false) };
+        self.volume.require_own_file(bucket, key, &opened)?;
         let (version, lock) = (opened.version(), opened.record().lock);
         // While the latest version is being deleted, it also has a name among the old versions. A version whose delete
         // marker has since been removed also has such a name, but no delete marker is newer than that version. If
@@ -455,7 +457,10 @@ impl PosixStoreState {
         self.require_locks("a delete in a bucket that keeps versions")?;
         let mut unshielded = Vec::new();
         let mut current = self.volume.locate(bucket, key, contents)?;
-        if let Some((_, opened)) = current.as_mut().filter(|(_, opened)| opened.version() == *version) {
+        // If the key is a link to a file of another bucket, only the link is removed, and that bucket keeps the version.
+        let is_own = |opened: &ObjectFile| self.volume.require_own_file(bucket, key, opened).is_ok();
+        let is_it = |opened: &ObjectFile| opened.version() == *version && is_own(opened);
+        if let Some((_, opened)) = current.as_mut().filter(|(_, opened)| is_it(opened)) {
             self.volume.renew_record(bucket, opened, contents.sharing)?;
             self.volume.check_unlocked(bucket, opened, contents, bypass)?;
             unshielded.push(self.volume.unshield(&opened.file, opened.record().lock)?);
@@ -539,11 +544,7 @@ impl PosixStoreState {
         contents: PrivateDirectoryContents,
     ) -> Result<DeleteResult> {
         // The permission to change the directory is checked before any name is created among the old versions.
-        if let Some(place) = plain(bucket, key)
-            && let Ok(dir) = self.volume.dirs.open(&self.volume.root, &place.dir)
-        {
-            dir.for_change().map_err(|errno| from_errno(errno, "removing"))?;
-        }
+        self.volume.require_own_dir(bucket, key, "removing")?;
         match &options.version {
             Some(version) => self.delete_version(bucket, key, version, (contents, options.bypass_governance)),
             None => self.delete_latest(bucket, key, contents),
