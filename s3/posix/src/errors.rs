@@ -41,10 +41,7 @@ fn why(kind: ErrorKind, errno: Errno) -> Option<&'static str> {
              buckets, out of the bucket), in a circle, or into .fordway; or, for a change, it leads to a \
              directory that does not exist, or belongs neither to you nor to root"
         }
-        ErrorKind::AccessDenied if errno == LEAVES_BUCKET => {
-            "the key leads through a symbolic link into another bucket, whose locks and versions would not be \
-             checked; use the key in that bucket"
-        }
+        ErrorKind::AccessDenied if errno == LEAVES_BUCKET => fordway_store::LEAVES_BUCKET,
         ErrorKind::AccessDenied => NO_PERMISSION,
         ErrorKind::LockTimeout if errno == Errno::AGAIN => {
             "another program holds a lease on the file, or keeps renaming directories on its path"

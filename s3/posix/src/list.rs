@@ -1,5 +1,6 @@
 //! Listings: reads directories, sorts their names, and walks them in the byte order of keys.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::iter::Peekable;
 use std::sync::Arc;
@@ -45,10 +46,20 @@ enum WalkContinuation {
     Stop,
 }
 
+/// How a listing treats links to directories.
+#[derive(Clone, Copy)]
+pub(crate) enum LinkedDirectories<'l> {
+    /// Their objects are listed.
+    Listed,
+    /// Their objects are not listed. The cell gets the key of one of these links, if there are any.
+    Skipped(&'l Cell<Option<String>>),
+}
+
 struct BucketWalk<'w> {
     inner: &'w PosixStoreState,
     bucket: &'w Bucket,
     query: &'w ListQuery,
+    linked: LinkedDirectories<'w>,
     contents: PrivateDirectoryContents,
     page: ListPageBuilder<'w>,
     /// The odd keys that have not been offered yet.
@@ -66,17 +77,31 @@ struct BucketWalk<'w> {
 
 impl PosixStoreState {
     pub(crate) fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<ObjectListing> {
-        within(PATIENCE, || self.list_page(bucket, query))
+        self.list_linked(bucket, query, LinkedDirectories::Listed)
     }
 
-    fn list_page(&self, bucket: &Bucket, query: &ListQuery) -> Result<ObjectListing> {
+    pub(crate) fn list_linked(
+        &self,
+        bucket: &Bucket,
+        query: &ListQuery,
+        linked: LinkedDirectories<'_>,
+    ) -> Result<ObjectListing> {
+        within(PATIENCE, || self.list_page(bucket, query, linked))
+    }
+
+    fn list_page(
+        &self,
+        bucket: &Bucket,
+        query: &ListQuery,
+        linked: LinkedDirectories<'_>,
+    ) -> Result<ObjectListing> {
         let contents = self.volume.contents_of_existing(bucket)?;
         // Usually, each odd key becomes an entry. One key more shows whether the page is full.
         let mut most_odd = query.max_keys.saturating_add(2);
         loop {
             let (odd, has_more_odd) =
                 if contents.has_odd { self.odd_keys(bucket, query, most_odd)? } else { Default::default() };
-            if let Some(page) = self.list_with_odd(bucket, query, contents, (odd, has_more_odd))? {
+            if let Some(page) = self.list_with_odd(bucket, (query, linked), contents, (odd, has_more_odd))? {
                 return Ok(page);
             }
             most_odd = most_odd.saturating_mul(4);
@@ -87,7 +112,7 @@ impl PosixStoreState {
     fn list_with_odd(
         &self,
         bucket: &Bucket,
-        query: &ListQuery,
+        (query, linked): (&ListQuery, LinkedDirectories<'_>),
         contents: PrivateDirectoryContents,
         (odd, has_more_odd): (Vec<Key>, bool),
     ) -> Result<Option<ObjectListing>> {
@@ -96,6 +121,7 @@ impl PosixStoreState {
             inner: self,
             bucket,
             query,
+            linked,
             contents,
             page,
             odd,
@@ -554,7 +580,14 @@ impl BucketWalk<'_> {
             Ok(stat) if stat.is_dir => EntryKind::Dir,
             Ok(stat) if stat.is_file => EntryKind::File,
             Ok(stat) if !stat.is_link => EntryKind::Other,
-            Ok(_) if self.inner.volume.open_dir(&join(path, name)).is_ok() => EntryKind::Dir,
+            Ok(_) if self.inner.volume.open_dir(&join(path, name)).is_ok() => match self.linked {
+                LinkedDirectories::Listed => EntryKind::Dir,
+                LinkedDirectories::Skipped(example) => {
+                    let above = path.get(self.bucket.as_str().len() + 1..).unwrap_or_default();
+                    example.set(Some(format!("{above}{name}")));
+                    EntryKind::Other
+                }
+            },
             _ => EntryKind::Link,
         }
     }

@@ -526,6 +526,7 @@ impl PosixStoreState {
             (None, Some(newest)) if is_newest => {
                 self.remove_at(bucket, &archived_place(bucket, key, newest), contents)?;
             }
+            (None, _) if version.is_null() => self.remove_link(bucket, key, contents)?,
             _ => {}
         }
         unshielded.into_iter().for_each(UnshieldedFile::leave);
@@ -534,6 +535,17 @@ impl PosixStoreState {
         }
         self.volume.remove_empty(bucket, &versions_of(bucket, key));
         Ok(DeleteResult { version: Some(version.clone()), is_marker })
+    }
+
+    /// Removes the link at the key's plain path if the link leads to a directory or to nothing, so that the key has no
+    /// latest version. In a bucket that keeps no versions, any delete of the key removes such a link.
+    fn remove_link(&self, bucket: &Bucket, key: &Key, contents: PrivateDirectoryContents) -> Result<()> {
+        let Some(place) = plain(bucket, key) else { return Ok(()) };
+        let state = self.volume.open_dir(&place.dir).and_then(|dir| stat_in(dir, &place.name));
+        match state.is_ok_and(|state| state.is_link) {
+            true => self.remove_at(bucket, &place, contents).map(drop),
+            false => Ok(()),
+        }
     }
 
     /// Deletes according to `options`, with the key's lock held.
