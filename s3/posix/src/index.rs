@@ -41,7 +41,7 @@ const MOST_CHANGES_READING: usize = 1 << 16;
 const NAME_BYTES: usize = 48;
 
 /// The device number and inode number of a directory.
-type DirectoryId = (u64, u64);
+pub(crate) type DirectoryId = (u64, u64);
 
 /// The indexes of a store.
 #[derive(Default)]

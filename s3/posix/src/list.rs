@@ -30,9 +30,8 @@ use crate::record::etag_of_file;
 use crate::shared::is_recent;
 use crate::sidecar::RECORD_BYTES;
 use crate::stage::is_bare;
+use crate::walk::WalkPath;
 
-/// The maximum number of directory levels in the path of a 1,024-byte key.
-const MAX_DEPTH: usize = 512;
 /// The longest total time that a listing waits for writers in its directories and for other nodes' changes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 /// The maximum number of names that are taken from an index at a time.
@@ -68,9 +67,9 @@ struct BucketWalk<'w> {
     has_more_odd: bool,
     /// Whether the page may lack odd keys.
     lacks_odd: bool,
-    /// The device number and inode number of each directory from the start of the walk down to the current one, so that
-    /// a link to one of these directories does not cause endless recursion.
-    above: Vec<(u64, u64)>,
+    /// The directories from the start of the walk down to the current one, so that a link to one of these directories
+    /// does not cause endless recursion.
+    path: WalkPath,
     /// The common prefix whose keys were skipped last.
     skipped: Option<String>,
 }
@@ -127,7 +126,7 @@ impl PosixStoreState {
             odd,
             has_more_odd,
             lacks_odd: false,
-            above: Vec::new(),
+            path: WalkPath::default(),
             skipped: None,
         };
         // The walk starts at the deepest directory that all keys with the prefix share.
@@ -269,14 +268,20 @@ impl BucketWalk<'_> {
         if let Some(flow) = self.indexed_directory(at, &path, &mut from)? {
             return Ok(flow);
         }
-        self.inner.volume.freshen_dir(&path, !self.above.is_empty(), self.contents.sharing);
+        self.inner.volume.freshen_dir(&path, !self.path.is_empty(), self.contents.sharing);
         let Some(dir) = self.inner.open_to_list(&path)? else { return Ok(WalkContinuation::On) };
-        let read = state_before(&dir, self.contents.sharing).and_then(|stat| {
-            let id = (stat.device, stat.inode);
-            Ok((id, if self.is_above(id) { Arc::default() } else { self.read(at, &path, &dir, &stat)? }))
-        });
-        let (id, names) = read.map_err(|errno| from_errno(errno, "reading a directory"))?;
-        self.names(at, (&dir, id), &names, &from)
+        let failed = |errno| from_errno(errno, "reading a directory");
+        let stat = state_before(&dir, self.contents.sharing).map_err(failed)?;
+        let id = (stat.device, stat.inode);
+        if self.path.has(id) || self.path.knows_as_empty(id, at.len()) {
+            return Ok(WalkContinuation::On);
+        }
+        let names = self.read(at, &path, &dir, &stat).map_err(failed)?;
+        let visit = self.path.begin(names.has_links());
+        let flow = self.names(at, (&dir, id), &names, &from)?;
+        let is_whole = from.is_empty() && self.query.prefix.len() <= at.len();
+        self.path.end(visit, Some(id).filter(|_| is_whole), at.len());
+        Ok(flow)
     }
 
     /// Like [`BucketWalk::directory`], but takes the names from the directory's index. Returns `None` if there is no
@@ -317,11 +322,6 @@ impl BucketWalk<'_> {
             }
         }
         Ok(None)
-    }
-
-    /// Returns whether the walk is already in the directory `id`, or is too deep to enter another directory.
-    fn is_above(&self, id: (u64, u64)) -> bool {
-        self.above.contains(&id) || self.above.len() >= MAX_DEPTH
     }
 
     /// Reads the names in a directory that may lead to requested keys. The result may also contain other names, because
@@ -404,12 +404,12 @@ impl BucketWalk<'_> {
         names: &SortedNames,
         from: &str,
     ) -> Result<WalkContinuation> {
-        if self.is_above(id) {
+        if self.path.has(id) {
             return Ok(WalkContinuation::On);
         }
-        self.above.push(id);
+        self.path.enter(id);
         let flow = self.each_name(at, dir, names, from);
-        self.above.pop();
+        self.path.leave();
         flow
     }
 
@@ -429,6 +429,11 @@ impl BucketWalk<'_> {
             key.truncate(at.len());
             key.push_str(name.text);
             let flow = match name.is_dir() {
+                // No key in the directory would be listed.
+                true if key.len() > MAX_KEY_BYTES => {
+                    self.path.note_long();
+                    WalkContinuation::On
+                }
                 true if self.is_wanted(&key) => {
                     let flow = match self.has_record(dir, name.text) {
                         true => self.marked_directory(&key),
@@ -465,6 +470,7 @@ impl BucketWalk<'_> {
         if !is_closed || self.inner.volume.guard_now(self.bucket)?.is_none() {
             return Err(error);
         }
+        self.path.note_found();
         // With a delimiter, the directory is listed as a common prefix, whatever it contains.
         self.page.offer(&format!("{key}_"), || Ok(None)).map(WalkContinuation::from)
     }
@@ -505,6 +511,7 @@ impl BucketWalk<'_> {
         }
         match self.inner.volume.open_marker(self.bucket, &Key::new(key)?, self.contents)? {
             Some(marker) => {
+                self.path.note_found();
                 let summary = summary_of(key, marker.into_info().1);
                 self.page.offer(key, || Ok(Some(summary))).map(WalkContinuation::from)
             }
@@ -530,6 +537,7 @@ impl BucketWalk<'_> {
 
     fn file(&mut self, dir: &File, name: ListedName, key: &str) -> Result<WalkContinuation> {
         if key.len() > MAX_KEY_BYTES {
+            self.path.note_long();
             return Ok(WalkContinuation::On);
         }
         if matches!(self.odd_before(key)?, WalkContinuation::Stop) {
@@ -539,12 +547,27 @@ impl BucketWalk<'_> {
         self.odd.next_if(|odd| odd.as_str() == key);
         let inner = self.inner;
         let place = || ObjectPath::of_path(join(self.bucket.as_str(), key));
-        let describe = || match name.is_link {
-            false => inner.summary((self.bucket, self.contents.sharing), (dir, name.text), place, key),
-            // A link that leads outside the root, or nowhere, is not an object.
-            true => Ok(inner.summary_by_open(self.bucket, &place(), key).unwrap_or_default()),
+        let (mut is_object, mut is_refused) = (true, false);
+        let describe = || {
+            let described = match name.is_link {
+                false => inner.summary((self.bucket, self.contents.sharing), (dir, name.text), place, key)?,
+                // A link that leads outside the root, or nowhere, is not an object.
+                true => inner.summary_by_open(self.bucket, &place(), key).unwrap_or_else(|_| {
+                    is_refused = true;
+                    None
+                }),
+            };
+            is_object = described.is_some();
+            Ok(described)
         };
-        self.page.offer(key, describe).map(WalkContinuation::from)
+        let offered = self.page.offer(key, describe)?;
+        if is_refused {
+            self.path.note_refused_link();
+        }
+        if is_object {
+            self.path.note_found();
+        }
+        Ok(offered.into())
     }
 
     fn next_odd(&mut self) -> Result<WalkContinuation> {

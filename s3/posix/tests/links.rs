@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fordway_posix::{PosixConfig, PosixStore};
@@ -268,4 +268,108 @@ fn no_link_leads_into_a_private_directory() {
     assert_eq!(fs::read(rig.path("other/.fordway/odd/x%2F%2Fy")).unwrap(), b"odd");
     rig.delete("f").unwrap();
     assert!(!rig.path("bkt/f").is_symlink());
+}
+
+/// With two links from each directory to the next one, there are 2^30 paths. A listing must not try them all.
+#[test]
+fn many_paths_to_nothing_cost_little() {
+    let rig = Rig::new();
+    let dir = |number: usize| rig.path("bkt").join(format!("d{number:02}"));
+    for number in 0..=30 {
+        fs::create_dir(dir(number)).unwrap();
+    }
+    for number in 0..30 {
+        for link in ["a", "b"] {
+            symlink(format!("../d{:02}", number + 1), dir(number).join(link)).unwrap();
+        }
+        // Circles, so that each directory is skipped while the walk is in it.
+        symlink(format!("../d{number:02}"), dir(number + 1).join("back")).unwrap();
+        symlink("../d00", dir(number + 1).join("top")).unwrap();
+    }
+    assert_eq!(rig.list("d00/", true), [""; 0]);
+    (0..=30).for_each(|number| symlink("nowhere", dir(number).join("dangling")).unwrap());
+    assert_eq!(rig.list("", false), [""; 0]);
+    // An object is found on all paths that do not lead in circles, whatever was found empty before.
+    fs::write(dir(3).join("k"), "").unwrap();
+    let listed = rig.list("d00/", false);
+    let expected: Vec<String> = (0..8)
+        .map(|bits| format!("d00/{}/k", [2, 1, 0].map(|bit| ["a", "b"][bits >> bit & 1]).join("/")))
+        .collect();
+    assert_eq!(listed, expected);
+    assert_eq!(rig.list("d02/", false), ["d02/a/k", "d02/b/k"]);
+    assert_eq!(rig.list("d04/back/", false), ["d04/back/k"]);
+    let from_below: Vec<_> = expected.iter().map(|key| key.replace("d00", "d04/top")).collect();
+    assert_eq!(rig.list("d04/top/", false), from_below);
+}
+
+/// At most 40 links on a path are followed. What is too far away on one path may be near on another.
+#[test]
+fn a_directory_that_is_too_far_away_on_one_path_is_listed_on_a_shorter_one() {
+    let rig = Rig::new();
+    let dir = |number: usize| rig.path("bkt").join(format!("d{number:02}"));
+    for number in 0..=50 {
+        fs::create_dir(dir(number)).unwrap();
+        symlink(format!("../d{:02}", number + 1), dir(number).join("a")).unwrap();
+    }
+    fs::write(dir(50).join("k"), "").unwrap();
+    let listed = rig.list("", false);
+    let expected: Vec<_> =
+        (10..=50).map(|number| format!("d{number:02}/{}k", "a/".repeat(50 - number))).collect();
+    assert_eq!(listed, expected);
+    fs::remove_file(dir(50).join("k")).unwrap();
+    for number in 0..=50 {
+        symlink(format!("../d{:02}", number + 1), dir(number).join("b")).unwrap();
+    }
+    assert_eq!(rig.list("", false), [""; 0]);
+}
+
+/// Directories contain random links to each other. The listing is compared with a simple walk.
+#[test]
+fn remembered_directories_hide_no_object() {
+    let rig = Rig::new();
+    let mut seed = 7_u64;
+    let mut random = move |below: u64| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) % below
+    };
+    for round in 0..60 {
+        let _ = fs::remove_dir_all(rig.path("bkt"));
+        fs::create_dir(rig.path("bkt")).unwrap();
+        let count = 3 + random(4);
+        for number in 0..count {
+            fs::create_dir(rig.path("bkt").join(format!("d{number}"))).unwrap();
+        }
+        for number in 0..count {
+            let dir = rig.path("bkt").join(format!("d{number}"));
+            for link in 0..random(4) {
+                symlink(format!("../d{}", random(count)), dir.join(format!("l{link}"))).unwrap();
+            }
+            if random(4) == 0 {
+                fs::write(dir.join("k"), "").unwrap();
+            }
+        }
+        let mut expected = Vec::new();
+        walk(&rig.path("bkt"), "", &mut Vec::new(), &mut expected);
+        expected.sort_unstable();
+        expected.truncate(1000);
+        assert_eq!(rig.list("", false), expected, "round {round}");
+    }
+}
+
+/// Finds all files on all paths that contain no directory twice.
+fn walk(dir: &Path, at: &str, above: &mut Vec<PathBuf>, found: &mut Vec<String>) {
+    let real = dir.canonicalize().unwrap();
+    if above.contains(&real) {
+        return;
+    }
+    above.push(real);
+    for entry in fs::read_dir(dir).unwrap() {
+        let (path, name) = (entry.as_ref().unwrap().path(), entry.unwrap().file_name());
+        let key = format!("{at}{}", name.to_str().unwrap());
+        match path.is_dir() {
+            true => walk(&path, &format!("{key}/"), above, found),
+            false => found.push(key),
+        }
+    }
+    above.pop();
 }

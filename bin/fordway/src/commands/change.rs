@@ -207,7 +207,8 @@ pub(super) fn remove(
     context.output.completed(&removed).map(|()| CommandExit::Ok)
 }
 
-/// Like [`remove`], in a bucket that is to be emptied. Removes a link out of the bucket instead of the versions behind it.
+/// Like [`remove`], in a bucket that is to be emptied. Removes a link out of the bucket instead of the versions behind
+/// it.
 fn remove_or_link(
     context: &CommandContext,
     (bucket, key): (&Bucket, &Key),

@@ -20,10 +20,10 @@ pub(crate) enum LinkRemoval {
 }
 
 impl RemovedLinks {
-    /// Removes the link through which `key` leaves the bucket, if the link's own key begins with `prefix`. The caller
-    /// has got the error for which [`fordway_store::Error::leaves_bucket`] holds. The store refuses to remove the keys of
-    /// all directories behind the link with the same error, so the first key that it does not refuse is the link. Errors:
-    /// from the removal of the link.
+    /// Removes the link through which `key` leaves the bucket, if the link's own key begins with `prefix`. The store has
+    /// refused to remove `key` with an error for which [`fordway_store::Error::leaves_bucket`] holds. It refuses the
+    /// keys of all directories behind the link in the same way, so the first key that it does not refuse is the link.
+    /// Errors: from the removal of the link.
     pub(crate) fn remove(
         &self,
         store: &dyn Store,
