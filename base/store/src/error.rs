@@ -9,6 +9,10 @@ use crate::VersionId;
 /// The text between the reason of an error and the advice on what to do next.
 const ADVICE_FOLLOWS: &str = "; ";
 
+/// The reason why a change is refused whose key leads through a symbolic link out of its bucket.
+pub const LEAVES_BUCKET: &str = "the key leads through a symbolic link into another bucket, whose locks and versions \
+                                 would not be checked; use the key in that bucket";
+
 /// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -290,6 +294,11 @@ impl Error {
     /// Returns the reason for the failure, without the target and the advice.
     pub fn detail(&self) -> &str {
         &self.0.detail
+    }
+
+    /// Returns whether a change was refused because its key leads through a symbolic link out of its bucket, on any lane.
+    pub fn leaves_bucket(&self) -> bool {
+        self.0.kind == ErrorKind::AccessDenied && self.0.detail.contains(LEAVES_BUCKET)
     }
 
     /// Returns the address of the operation's target (`s3://bucket/key`), or an empty string.

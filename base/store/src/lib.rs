@@ -24,7 +24,7 @@ pub use digest::{
     Checksum, ChecksumAlgorithm, ChecksumAlgorithmAndType, ChecksumType, ContentHasher, ExpectedContent,
     HashResult,
 };
-pub use error::{DeleteMarker, Error, ErrorKind, Result};
+pub use error::{DeleteMarker, Error, ErrorKind, LEAVES_BUCKET, Result};
 pub use etag::{ETag, ETagPolicy};
 pub use extensions::{
     BucketDocumentKind, BucketDocumentOperations, MAX_DOCUMENT_BYTES, MAX_TAGS, MultipartUploadOperations,

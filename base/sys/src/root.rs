@@ -91,7 +91,7 @@ impl RootDirectory {
     ) -> Result<File> {
         let (start, flags) = (start.as_fd(), flags | OFlags::CLOEXEC);
         if links == SymlinkPolicy::Own {
-            return open_by_walk(start, path, links, flags, mode).map(File::from);
+            return open_by_walk(start, path, (links, None), flags, mode).map(File::from);
         }
         if self.kernel_resolves.load(Ordering::Relaxed) {
             match self.open_by_kernel(start, path, links, flags, mode) {
@@ -101,9 +101,31 @@ impl RootDirectory {
                 done => return done.map(File::from),
             }
         }
-        let opened = open_by_walk(start, path, links, flags, mode)?;
+        let opened = open_by_walk(start, path, (links, None), flags, mode)?;
         self.kernel_resolves.store(false, Ordering::Relaxed);
         Ok(File::from(opened))
+    }
+
+    /// Like [`RootDirectory::open_from`], but does not open or enter anything called `closed`, whether the name is in
+    /// the path or in the target of a link. Cost: about three calls for each name. Errors: also `LOOP` for the name
+    /// `closed`.
+    pub fn open_from_except(
+        &self,
+        start: impl AsFd,
+        path: &str,
+        (links, closed): (SymlinkPolicy, &str),
+        flags: OFlags,
+        mode: Mode,
+    ) -> Result<File> {
+        let (start, flags) = (start.as_fd(), flags | OFlags::CLOEXEC);
+        // The walk waits for devices. A caller that may not wait learns from the kernel whether the walk would wait.
+        if self.kernel_resolves.load(Ordering::Relaxed)
+            && let Some(Err(Errno::AGAIN)) =
+                self.ask_memory(start, path, OFlags::PATH | OFlags::CLOEXEC, links.resolve())
+        {
+            return Err(Errno::AGAIN);
+        }
+        open_by_walk(start, path, (links, Some(closed)), flags, mode).map(File::from)
     }
 
     fn open_by_kernel(
@@ -198,11 +220,11 @@ impl RootDirectory {
 }
 
 /// Walks `path` while holding the directory of every level open, so that `..` returns to an open directory and never
-/// needs a lookup that a rename could divert.
+/// needs a lookup that a rename could divert. Errors: also `LOOP` for the name `closed`.
 fn open_by_walk(
     start: BorrowedFd<'_>,
     path: &str,
-    links: SymlinkPolicy,
+    (links, closed): (SymlinkPolicy, Option<&str>),
     flags: OFlags,
     mode: Mode,
 ) -> Result<OwnedFd> {
@@ -221,6 +243,9 @@ fn open_by_walk(
                 return Err(Errno::XDEV);
             }
             continue;
+        }
+        if closed == Some(&*name) {
+            return Err(Errno::LOOP);
         }
         let last = names.is_empty();
         if let Some(target) = link_target(here, &name, links)?
@@ -340,6 +365,17 @@ mod tests {
                 let opened =
                     root.open_from(&below, path, SymlinkPolicy::Beneath, OFlags::RDONLY, Mode::empty());
                 assert_eq!(opened.err(), expected, "{resolution:?} {path} from a");
+            }
+            for path in ["a/b/f", "in", "a/up", "a/dir/f"] {
+                let open = |closed| {
+                    let links = (SymlinkPolicy::Beneath, closed);
+                    root.open_from_except(root.dir(), path, links, OFlags::RDONLY, Mode::empty()).err()
+                };
+                assert_eq!(
+                    [open("b"), open("f"), open("c")],
+                    [Some(Errno::LOOP), Some(Errno::LOOP), None],
+                    "{path}"
+                );
             }
             assert_eq!(read("loop"), Err(Errno::LOOP), "{resolution:?}");
             assert_eq!(read("a/none"), Err(Errno::NOENT), "{resolution:?}");

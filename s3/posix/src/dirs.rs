@@ -14,6 +14,7 @@ use std::time::Duration;
 use foldhash::HashMap;
 use fordway_sys::{CoarseInstant, Errno, Mode, OFlags, stat};
 
+use crate::errors::LEAVES_BUCKET;
 use crate::index::NameIndexes;
 use crate::volume::BucketsRoot;
 
@@ -51,7 +52,7 @@ impl Default for DirectoryCache {
 struct DirectoryCacheEntry {
     dir: Arc<File>,
     opened: CoarseInstant,
-    is_foreign: bool,
+    refusal: Option<Errno>,
 }
 
 /// An open directory, in which names are looked up, created and removed.
@@ -60,9 +61,8 @@ pub(crate) struct DirectoryHandle {
     file: Arc<File>,
     /// Whether the directory was just opened, rather than found among the held directories.
     is_fresh: bool,
-    /// Whether the directory's path leads through another user's link, in which case nothing in the directory may be
-    /// changed.
-    is_foreign: bool,
+    /// Why nothing in the directory may be changed: its path leads through another user's link, or out of the bucket.
+    refusal: Option<Errno>,
 }
 
 impl AsFd for DirectoryHandle {
@@ -74,13 +74,18 @@ impl AsFd for DirectoryHandle {
 impl DirectoryHandle {
     /// Wraps a directory that was just opened.
     pub(crate) fn new(opened: File) -> Self {
-        DirectoryHandle { file: Arc::new(opened), is_fresh: true, is_foreign: false }
+        DirectoryHandle { file: Arc::new(opened), is_fresh: true, refusal: None }
     }
 
     /// Returns the directory for use by callers that create or remove names in it. Errors: `LOOP` if its path leads
-    /// through a link that belongs neither to the caller nor to root.
+    /// through a link that belongs neither to the caller nor to root, or `LEAVES_BUCKET`.
     pub(crate) fn for_change(self) -> Result<Self, Errno> {
-        if self.is_foreign { Err(Errno::LOOP) } else { Ok(self) }
+        self.refusal.map_or(Ok(self), Err)
+    }
+
+    /// Returns whether the directory may only be read.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.refusal.is_some()
     }
 
     /// Returns whether this directory was removed while it was held. A name that is missing from a removed directory
@@ -129,7 +134,7 @@ impl DirectoryCache {
     }
 
     /// Wraps `opened`, the directory at `path`. If the directory has been requested before, it stays open in the cache.
-    /// The path must not lead through another user's link.
+    /// The path must not lead through another user's link or out of the bucket.
     pub(crate) fn keep(&self, path: &str, opened: File) -> DirectoryHandle {
         let dir = DirectoryHandle::new(opened);
         if self.is_asked_again(path) {
@@ -176,8 +181,8 @@ impl DirectoryCache {
 
     fn hold(&self, path: &str, dir: &DirectoryHandle) {
         self.indexes.end_unused();
-        let DirectoryHandle { file, is_foreign, .. } = dir.clone();
-        let held = DirectoryCacheEntry { dir: file, opened: CoarseInstant::now(), is_foreign };
+        let DirectoryHandle { file, refusal, .. } = dir.clone();
+        let held = DirectoryCacheEntry { dir: file, opened: CoarseInstant::now(), refusal };
         let mut all = self.held.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         if all.len() >= MOST {
             all.retain(|_, held| held.opened.elapsed() < HOLD);
@@ -202,21 +207,22 @@ impl DirectoryCache {
     fn held(&self, path: &str) -> Option<DirectoryHandle> {
         let all = self.held.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         let held = all.get(path)?;
-        let DirectoryCacheEntry { dir, is_foreign, .. } = held;
+        let DirectoryCacheEntry { dir, refusal, .. } = held;
         (held.opened.elapsed() < HOLD).then(|| DirectoryHandle {
             file: dir.clone(),
             is_fresh: false,
-            is_foreign: *is_foreign,
+            refusal: *refusal,
         })
     }
 }
 
-/// Opens the directory at `path`. If another user's link leads to the directory, it is opened only for reading.
+/// Opens the directory at `path`. If another user's link, or a link out of the bucket, leads to the directory, it is
+/// opened only for reading.
 fn look_up(root: &BucketsRoot, path: &str) -> Result<DirectoryHandle, Errno> {
     match root.open_to_change(path) {
-        Err(Errno::LOOP) => {
+        Err(errno @ (Errno::LOOP | LEAVES_BUCKET)) => {
             let dir = root.open_beneath(path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
-            Ok(DirectoryHandle { is_foreign: true, ..DirectoryHandle::new(dir) })
+            Ok(DirectoryHandle { refusal: Some(errno), ..DirectoryHandle::new(dir) })
         }
         opened => opened.map(DirectoryHandle::new),
     }

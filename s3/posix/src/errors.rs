@@ -5,12 +5,16 @@ use std::path::Path;
 use fordway_store::{Error, ErrorKind};
 use fordway_sys::Errno;
 
+/// The error of a change whose path leads through a symbolic link out of its bucket. None of the system calls that the
+/// store makes returns this error.
+pub(crate) const LEAVES_BUCKET: Errno = Errno::MULTIHOP;
+
 /// Returns the store's error for `errno` in an operation on an object; `doing` names the step that failed.
 #[cold]
 pub(crate) fn from_errno(errno: Errno, doing: &str) -> Error {
     let error = std::io::Error::from(errno);
     let kind = match errno {
-        Errno::XDEV | Errno::LOOP => ErrorKind::AccessDenied,
+        Errno::XDEV | Errno::LOOP | LEAVES_BUCKET => ErrorKind::AccessDenied,
         Errno::NOENT | Errno::NOTDIR => ErrorKind::NoSuchKey,
         Errno::STALE => ErrorKind::ConditionalConflict,
         Errno::AGAIN => ErrorKind::LockTimeout,
@@ -37,6 +41,7 @@ fn why(kind: ErrorKind, errno: Errno) -> Option<&'static str> {
              buckets, out of the bucket), in a circle, or into .fordway; or, for a change, it leads to a \
              directory that does not exist, or belongs neither to you nor to root"
         }
+        ErrorKind::AccessDenied if errno == LEAVES_BUCKET => fordway_store::LEAVES_BUCKET,
         ErrorKind::AccessDenied => NO_PERMISSION,
         ErrorKind::LockTimeout if errno == Errno::AGAIN => {
             "another program holds a lease on the file, or keeps renaming directories on its path"

@@ -21,7 +21,7 @@ use fordway_sys::{
 };
 
 use crate::dirs::DirectoryHandle;
-use crate::layout::{PRIVATE_DIR, is_left_behind};
+use crate::layout::is_never_an_object;
 use crate::names::{MOST_BYTES, SortedNames};
 use crate::versions::names::is_stray;
 
@@ -41,7 +41,7 @@ const MOST_CHANGES_READING: usize = 1 << 16;
 const NAME_BYTES: usize = 48;
 
 /// The device number and inode number of a directory.
-type DirectoryId = (u64, u64);
+pub(crate) type DirectoryId = (u64, u64);
 
 /// The indexes of a store.
 #[derive(Default)]
@@ -56,19 +56,10 @@ pub(crate) struct NameIndexes {
 /// The role of an indexed directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DirectoryRole {
-    /// A bucket, whose private directory is not part of the index.
-    Bucket,
-    /// A directory of objects inside a bucket.
+    /// A bucket, or a directory of objects inside a bucket.
     Objects,
     /// The directory of a key's old versions.
     Versions,
-}
-
-impl DirectoryRole {
-    /// Returns the role of a directory of objects.
-    pub(crate) fn of_objects(is_bucket: bool) -> Self {
-        if is_bucket { DirectoryRole::Bucket } else { DirectoryRole::Objects }
-    }
 }
 
 /// Some names of a directory, in key order.
@@ -349,8 +340,7 @@ impl WatchedDirectories {
 
 impl WatchedDirectory {
     fn note(&mut self, name: &[u8], state: NameChange) {
-        let is_private = self.role == DirectoryRole::Bucket && name == PRIVATE_DIR.as_bytes();
-        if !is_private && !is_left_behind(name) {
+        if !is_never_an_object(name) {
             self.changes.push((name.into(), state));
         }
     }

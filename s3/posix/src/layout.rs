@@ -20,7 +20,8 @@ use fordway_sys::{is_text_of_a_name, text_to_name};
 use fordway_wire::notification::is_webhook_name;
 
 /// The private directory of a bucket, next to its objects. The private directory is never listed, and no key refers to
-/// it.
+/// it. The same applies to a directory with this name further down, which may be the private directory of another bucket
+/// that was moved into this one.
 pub const PRIVATE_DIR: &str = ".fordway";
 /// The subdirectory of the private directory for odd keys.
 pub(crate) const ODD: &str = "odd";
@@ -85,8 +86,8 @@ impl ObjectPath<'_> {
 }
 
 /// Returns the plain path of `key` if the key can be a path. The key cannot be a path if a segment is empty, is `.` or
-/// `..`, or is too long for a file name. A segment must also not be a name that NFS or FUSE gives to removed files. The
-/// first segment must not be `.fordway`.
+/// `..`, or is too long for a file name. A segment must also not be `.fordway`, or a name that NFS or FUSE gives to
+/// removed files.
 pub(crate) fn plain<'k>(bucket: &'k Bucket, key: &'k Key) -> Option<ObjectPath<'k>> {
     let text = key.as_str();
     if !is_text_of_a_name(text) {
@@ -96,13 +97,13 @@ pub(crate) fn plain<'k>(bucket: &'k Bucket, key: &'k Key) -> Option<ObjectPath<'
     let slashes = contains_byte(text.as_bytes(), b'/').then(|| memchr::memchr_iter(b'/', text.as_bytes()));
     for at in slashes.into_iter().flatten() {
         let segment = &text[name_start..at];
-        if !is_path_segment(segment) || (name_start == 0 && segment == PRIVATE_DIR) {
+        if !is_path_segment(segment) {
             return None;
         }
         name_start = at + 1;
     }
     let name = &text[name_start..];
-    if !is_path_segment(name) || text == PRIVATE_DIR {
+    if !is_path_segment(name) {
         return None;
     }
     Some(match name_start {
@@ -113,8 +114,14 @@ pub(crate) fn plain<'k>(bucket: &'k Bucket, key: &'k Key) -> Option<ObjectPath<'
 
 /// Returns whether `segment`, without any encoding, can be the name of a file or directory.
 fn is_path_segment(segment: &str) -> bool {
-    let is_name = !matches!(segment, "" | "." | "..") && !is_left_behind(segment.as_bytes());
+    let is_name = !matches!(segment, "" | "." | "..") && !is_never_an_object(segment.as_bytes());
     is_name && (segment.len() <= MAX_NAME_BYTES || text_to_name(segment).len() <= MAX_NAME_BYTES)
+}
+
+/// Returns whether a file or directory with this name, in any directory of a bucket, is never an object and contains no
+/// objects.
+pub(crate) fn is_never_an_object(name: &[u8]) -> bool {
+    name.starts_with(b".") && (name == PRIVATE_DIR.as_bytes() || is_left_behind(name))
 }
 
 /// Returns whether NFS or FUSE gives the name `name` to a file that is removed while a program has it open. On NFS,
@@ -399,7 +406,7 @@ mod tests {
 
     #[test]
     fn paths_stay_paths_and_the_rest_is_encoded() {
-        for key in ["a", "a/b.txt", ".hidden", "ä ö", "a/.fordway", "%2F", "a\nb"] {
+        for key in ["a", "a/b.txt", ".hidden", "ä ö", "a/.fordwayx", "%2F", "a\nb"] {
             assert_eq!(place(key).0, Some(format!("b/{key}")), "{key}");
         }
         for (key, odd) in [
@@ -411,6 +418,8 @@ mod tests {
             ("../x", "%2E.%2Fx"),
             (".fordway", "%2Efordway"),
             (".fordway/tmp/x", "%2Efordway%2Ftmp%2Fx"),
+            ("a/.fordway", "a%2F.fordway"),
+            ("a/.fordway/locks", "a%2F.fordway%2Flocks"),
         ] {
             assert_eq!(place(key), (None, format!("b/.fordway/odd/{odd}")), "{key}");
         }

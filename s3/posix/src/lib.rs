@@ -61,6 +61,7 @@ mod store;
 mod usage;
 mod versions;
 mod volume;
+mod walk;
 mod write;
 
 use std::path::Path;

@@ -1,5 +1,6 @@
 //! Listings: reads directories, sorts their names, and walks them in the byte order of keys.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::iter::Peekable;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use crate::PosixStoreState;
 use crate::encoded::{EncodedKeyTree, EncodedKeyWalk};
 use crate::errors::from_errno;
 use crate::index::{DirectoryRole, IndexQuery};
-use crate::layout::{ATTRIBUTE, ObjectPath, PRIVATE_DIR, is_left_behind, join, odd, plain};
+use crate::layout::{ATTRIBUTE, ObjectPath, is_left_behind, is_never_an_object, join, odd, plain};
 use crate::locks::ALL_KEYS;
 use crate::names::{ListedName, ListingFreshness, SortedNames, state_before};
 use crate::patience::within;
@@ -29,9 +30,8 @@ use crate::record::etag_of_file;
 use crate::shared::is_recent;
 use crate::sidecar::RECORD_BYTES;
 use crate::stage::is_bare;
+use crate::walk::WalkPath;
 
-/// The maximum number of directory levels in the path of a 1,024-byte key.
-const MAX_DEPTH: usize = 512;
 /// The longest total time that a listing waits for writers in its directories and for other nodes' changes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 /// The maximum number of names that are taken from an index at a time.
@@ -45,10 +45,20 @@ enum WalkContinuation {
     Stop,
 }
 
+/// How a listing treats links to directories.
+#[derive(Clone, Copy)]
+pub(crate) enum LinkedDirectories<'l> {
+    /// Their objects are listed.
+    Listed,
+    /// Their objects are not listed. The cell gets the key of one of these links, if there are any.
+    Skipped(&'l Cell<Option<String>>),
+}
+
 struct BucketWalk<'w> {
     inner: &'w PosixStoreState,
     bucket: &'w Bucket,
     query: &'w ListQuery,
+    linked: LinkedDirectories<'w>,
     contents: PrivateDirectoryContents,
     page: ListPageBuilder<'w>,
     /// The odd keys that have not been offered yet.
@@ -57,26 +67,40 @@ struct BucketWalk<'w> {
     has_more_odd: bool,
     /// Whether the page may lack odd keys.
     lacks_odd: bool,
-    /// The device number and inode number of each directory from the start of the walk down to the current one, so that
-    /// a link to one of these directories does not cause endless recursion.
-    above: Vec<(u64, u64)>,
+    /// The directories from the start of the walk down to the current one, so that a link to one of these directories
+    /// does not cause endless recursion.
+    path: WalkPath,
     /// The common prefix whose keys were skipped last.
     skipped: Option<String>,
 }
 
 impl PosixStoreState {
     pub(crate) fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<ObjectListing> {
-        within(PATIENCE, || self.list_page(bucket, query))
+        self.list_linked(bucket, query, LinkedDirectories::Listed)
     }
 
-    fn list_page(&self, bucket: &Bucket, query: &ListQuery) -> Result<ObjectListing> {
+    pub(crate) fn list_linked(
+        &self,
+        bucket: &Bucket,
+        query: &ListQuery,
+        linked: LinkedDirectories<'_>,
+    ) -> Result<ObjectListing> {
+        within(PATIENCE, || self.list_page(bucket, query, linked))
+    }
+
+    fn list_page(
+        &self,
+        bucket: &Bucket,
+        query: &ListQuery,
+        linked: LinkedDirectories<'_>,
+    ) -> Result<ObjectListing> {
         let contents = self.volume.contents_of_existing(bucket)?;
         // Usually, each odd key becomes an entry. One key more shows whether the page is full.
         let mut most_odd = query.max_keys.saturating_add(2);
         loop {
             let (odd, has_more_odd) =
                 if contents.has_odd { self.odd_keys(bucket, query, most_odd)? } else { Default::default() };
-            if let Some(page) = self.list_with_odd(bucket, query, contents, (odd, has_more_odd))? {
+            if let Some(page) = self.list_with_odd(bucket, (query, linked), contents, (odd, has_more_odd))? {
                 return Ok(page);
             }
             most_odd = most_odd.saturating_mul(4);
@@ -87,7 +111,7 @@ impl PosixStoreState {
     fn list_with_odd(
         &self,
         bucket: &Bucket,
-        query: &ListQuery,
+        (query, linked): (&ListQuery, LinkedDirectories<'_>),
         contents: PrivateDirectoryContents,
         (odd, has_more_odd): (Vec<Key>, bool),
     ) -> Result<Option<ObjectListing>> {
@@ -96,12 +120,13 @@ impl PosixStoreState {
             inner: self,
             bucket,
             query,
+            linked,
             contents,
             page,
             odd,
             has_more_odd,
             lacks_odd: false,
-            above: Vec::new(),
+            path: WalkPath::default(),
             skipped: None,
         };
         // The walk starts at the deepest directory that all keys with the prefix share.
@@ -243,14 +268,20 @@ impl BucketWalk<'_> {
         if let Some(flow) = self.indexed_directory(at, &path, &mut from)? {
             return Ok(flow);
         }
-        self.inner.volume.freshen_dir(&path, !self.above.is_empty(), self.contents.sharing);
+        self.inner.volume.freshen_dir(&path, !self.path.is_empty(), self.contents.sharing);
         let Some(dir) = self.inner.open_to_list(&path)? else { return Ok(WalkContinuation::On) };
-        let read = state_before(&dir, self.contents.sharing).and_then(|stat| {
-            let id = (stat.device, stat.inode);
-            Ok((id, if self.is_above(id) { Arc::default() } else { self.read(at, &path, &dir, &stat)? }))
-        });
-        let (id, names) = read.map_err(|errno| from_errno(errno, "reading a directory"))?;
-        self.names(at, (&dir, id), &names, &from)
+        let failed = |errno| from_errno(errno, "reading a directory");
+        let stat = state_before(&dir, self.contents.sharing).map_err(failed)?;
+        let id = (stat.device, stat.inode);
+        if self.path.has(id) || self.path.knows_as_empty(id, at.len()) {
+            return Ok(WalkContinuation::On);
+        }
+        let names = self.read(at, &path, &dir, &stat).map_err(failed)?;
+        let visit = self.path.begin(names.has_links());
+        let flow = self.names(at, (&dir, id), &names, &from)?;
+        let is_whole = from.is_empty() && self.query.prefix.len() <= at.len();
+        self.path.end(visit, Some(id).filter(|_| is_whole), at.len());
+        Ok(flow)
     }
 
     /// Like [`BucketWalk::directory`], but takes the names from the directory's index. Returns `None` if there is no
@@ -273,8 +304,7 @@ impl BucketWalk<'_> {
         };
         let prefix = query.prefix.get(at.len()..).unwrap_or_default();
         let most = query.max_keys.saturating_add(1).min(INDEX_PAGE);
-        while let Some(found) =
-            indexes.names(&dir, DirectoryRole::of_objects(is_bucket), IndexQuery { from, prefix, most })
+        while let Some(found) = indexes.names(&dir, DirectoryRole::Objects, IndexQuery { from, prefix, most })
         {
             let flow = self.names(at, (dir.file(), found.id), &found.names, from)?;
             if found.is_last || !matches!(flow, WalkContinuation::On) {
@@ -294,11 +324,6 @@ impl BucketWalk<'_> {
         Ok(None)
     }
 
-    /// Returns whether the walk is already in the directory `id`, or is too deep to enter another directory.
-    fn is_above(&self, id: (u64, u64)) -> bool {
-        self.above.contains(&id) || self.above.len() >= MAX_DEPTH
-    }
-
     /// Reads the names in a directory that may lead to requested keys. The result may also contain other names, because
     /// all names of a directory may be cached for the next page.
     fn read(&self, at: &str, path: &str, dir: &File, stat: &FileStat) -> Result<Arc<SortedNames>, Errno> {
@@ -307,12 +332,10 @@ impl BucketWalk<'_> {
             return Ok(names);
         }
         let wanted = self.query.prefix.get(at.len()..).unwrap_or_default();
-        let is_ours = |name: &[u8]| at.is_empty() && name == PRIVATE_DIR.as_bytes();
         let resolve = |name: &str| self.resolve(dir, path, name);
         let prefix = text_to_name(wanted);
-        let is_wanted = |name: &[u8]| !is_ours(name) && !is_left_behind(name);
         let read = |all| {
-            let is_wanted = |name: &[u8]| (all || name.starts_with(&prefix)) && is_wanted(name);
+            let is_wanted = |name: &[u8]| (all || name.starts_with(&prefix)) && !is_never_an_object(name);
             let mut is_replacing = false;
             let look = |name: &[u8]| {
                 is_replacing |= is_left_behind(name);
@@ -328,8 +351,8 @@ impl BucketWalk<'_> {
             // Only a listing by prefix reads many names to return few. For other listings, an index would cost more
             // than it saves: while a directory is watched, each open, put and delete in it takes up to a tenth longer.
             ListingFreshness::Changed if !wanted.is_empty() && self.is_watchable(dir, stat) => {
-                let role = DirectoryRole::of_objects(at.is_empty());
-                Arc::new(self.inner.volume.dirs.indexes.read(dir, stat, role, || read(true))?)
+                let indexes = &self.inner.volume.dirs.indexes;
+                Arc::new(indexes.read(dir, stat, DirectoryRole::Objects, || read(true))?)
             }
             // The first page of a listing by prefix needs only names with the prefix, so other names are neither kept
             // nor sorted.
@@ -381,12 +404,12 @@ impl BucketWalk<'_> {
         names: &SortedNames,
         from: &str,
     ) -> Result<WalkContinuation> {
-        if self.is_above(id) {
+        if self.path.has(id) {
             return Ok(WalkContinuation::On);
         }
-        self.above.push(id);
+        self.path.enter(id);
         let flow = self.each_name(at, dir, names, from);
-        self.above.pop();
+        self.path.leave();
         flow
     }
 
@@ -406,6 +429,11 @@ impl BucketWalk<'_> {
             key.truncate(at.len());
             key.push_str(name.text);
             let flow = match name.is_dir() {
+                // No key in the directory would be listed.
+                true if key.len() > MAX_KEY_BYTES => {
+                    self.path.note_long();
+                    WalkContinuation::On
+                }
                 true if self.is_wanted(&key) => {
                     let flow = match self.has_record(dir, name.text) {
                         true => self.marked_directory(&key),
@@ -442,6 +470,7 @@ impl BucketWalk<'_> {
         if !is_closed || self.inner.volume.guard_now(self.bucket)?.is_none() {
             return Err(error);
         }
+        self.path.note_found();
         // With a delimiter, the directory is listed as a common prefix, whatever it contains.
         self.page.offer(&format!("{key}_"), || Ok(None)).map(WalkContinuation::from)
     }
@@ -482,6 +511,7 @@ impl BucketWalk<'_> {
         }
         match self.inner.volume.open_marker(self.bucket, &Key::new(key)?, self.contents)? {
             Some(marker) => {
+                self.path.note_found();
                 let summary = summary_of(key, marker.into_info().1);
                 self.page.offer(key, || Ok(Some(summary))).map(WalkContinuation::from)
             }
@@ -507,6 +537,7 @@ impl BucketWalk<'_> {
 
     fn file(&mut self, dir: &File, name: ListedName, key: &str) -> Result<WalkContinuation> {
         if key.len() > MAX_KEY_BYTES {
+            self.path.note_long();
             return Ok(WalkContinuation::On);
         }
         if matches!(self.odd_before(key)?, WalkContinuation::Stop) {
@@ -516,12 +547,27 @@ impl BucketWalk<'_> {
         self.odd.next_if(|odd| odd.as_str() == key);
         let inner = self.inner;
         let place = || ObjectPath::of_path(join(self.bucket.as_str(), key));
-        let describe = || match name.is_link {
-            false => inner.summary((self.bucket, self.contents.sharing), (dir, name.text), place, key),
-            // A link that leads outside the root, or nowhere, is not an object.
-            true => Ok(inner.summary_by_open(self.bucket, &place(), key).unwrap_or_default()),
+        let (mut is_object, mut is_refused) = (true, false);
+        let describe = || {
+            let described = match name.is_link {
+                false => inner.summary((self.bucket, self.contents.sharing), (dir, name.text), place, key)?,
+                // A link that leads outside the root, or nowhere, is not an object.
+                true => inner.summary_by_open(self.bucket, &place(), key).unwrap_or_else(|_| {
+                    is_refused = true;
+                    None
+                }),
+            };
+            is_object = described.is_some();
+            Ok(described)
         };
-        self.page.offer(key, describe).map(WalkContinuation::from)
+        let offered = self.page.offer(key, describe)?;
+        if is_refused {
+            self.path.note_refused_link();
+        }
+        if is_object {
+            self.path.note_found();
+        }
+        Ok(offered.into())
     }
 
     fn next_odd(&mut self) -> Result<WalkContinuation> {
@@ -557,7 +603,14 @@ impl BucketWalk<'_> {
             Ok(stat) if stat.is_dir => EntryKind::Dir,
             Ok(stat) if stat.is_file => EntryKind::File,
             Ok(stat) if !stat.is_link => EntryKind::Other,
-            Ok(_) if self.inner.volume.open_dir(&join(path, name)).is_ok() => EntryKind::Dir,
+            Ok(_) if self.inner.volume.open_dir(&join(path, name)).is_ok() => match self.linked {
+                LinkedDirectories::Listed => EntryKind::Dir,
+                LinkedDirectories::Skipped(example) => {
+                    let above = path.get(self.bucket.as_str().len() + 1..).unwrap_or_default();
+                    example.set(Some(format!("{above}{name}")));
+                    EntryKind::Other
+                }
+            },
             _ => EntryKind::Link,
         }
     }

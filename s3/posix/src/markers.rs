@@ -35,8 +35,10 @@ impl StoreRootDirectory {
         }
         let Some(path) = marked_dir(bucket, key) else { return Ok(None) };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        match self.root.open_beneath(&path, flags, Mode::empty()) {
-            Ok(dir) => self.marker_in(bucket, dir),
+        match self.root.open_noting_links(&path, flags, Mode::empty()) {
+            Ok((dir, is_linked)) => {
+                Ok(self.marker_in(bucket, dir)?.map(|marker| ObjectFile { is_linked, ..marker }))
+            }
             Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG) => Ok(None),
             Err(errno) => Err(from_errno(errno, "opening")),
         }
@@ -50,7 +52,7 @@ impl StoreRootDirectory {
         let found = stat(&dir).map_err(|errno| from_errno(errno, "reading the directory's state"))?;
         let stat = FileStat { size: 0, modified_ns: seal.modified_ns, ..found };
         let recorded = Some(Box::new(self.load_record(bucket, &dir, &stat)?));
-        Ok(Some(ObjectFile { file: dir, stat, recorded }))
+        Ok(Some(ObjectFile { file: dir, stat, recorded, is_linked: false }))
     }
 
     /// Opens the key's latest version, which may be a directory. The caller must hold the key's lock.

@@ -254,7 +254,7 @@ impl SidecarRebinder<'_> {
     ) -> Result<()> {
         let read = each_entry(dir, |name, kind| {
             let text = name_to_text(name);
-            if area.is_private(path, name) {
+            if area.is_private(name) {
                 return Ok(());
             }
             match known_kind(dir, &text, kind) {

@@ -346,7 +346,8 @@ impl StoreRootDirectory {
         Ok(opened)
     }
 
-    /// Opens a version, as [`StoreRootDirectory::open_version`] does, to change its record under the key's lock.
+    /// Opens a version, as [`StoreRootDirectory::open_version`] does, to change its record under the key's lock. Errors:
+    /// also `AccessDenied` if the key leads through a link into another bucket.
     pub(crate) fn open_to_change(
         &self,
         bucket: &Bucket,
@@ -359,6 +360,7 @@ impl StoreRootDirectory {
             self.refresh_dirs(&versions_of(bucket, key));
         }
         let mut opened = self.open_version(bucket, key, version)?;
+        self.require_own_file(bucket, key, &opened)?;
         self.renew_record(bucket, &mut opened, contents.sharing)?;
         Ok(opened)
     }

@@ -185,6 +185,7 @@ impl StagedFile {
             if is_versioned {
                 let floor = match &current {
                     Some((_, opened)) => {
+                        inner.volume.require_own_file(&bucket, key, opened)?;
                         let lock = opened.record().lock;
                         locked = Some(opened.version()).filter(|_| lock.is_active(SystemTime::now()));
                         _unshielded = inner.volume.unshield(&opened.file, lock)?;

@@ -10,14 +10,14 @@ use fordway_store::{
     ObjectPart, OpenObject, Result, VersionId, VersioningState,
 };
 use fordway_sys::{
-    Errno, FileStat, FileSystemSharing, Mode, OFlags, get_xattr_in, look_again, read_into_spare, stat,
-    stat_in,
+    Errno, FileStat, FileSystemSharing, Mode, OFlags, SymlinkPolicy, get_xattr_in, look_again,
+    read_into_spare, stat, stat_in,
 };
 
 use crate::PosixStoreState;
 use crate::dirs::DirectoryHandle;
 use crate::errors::{from_errno, is_stale};
-use crate::layout::{ATTRIBUTE, ObjectPath, odd, plain, versions_of};
+use crate::layout::{ATTRIBUTE, ObjectPath, is_private, marked_dir, odd, plain, versions_of};
 use crate::patience::{left_of, pause};
 use crate::private::{PrivateDirectoryContents, is_settled};
 use crate::record::{ContentChangeStamp, NOTHING, ObjectRecord, etag_of_file};
@@ -35,6 +35,15 @@ pub(crate) struct ObjectFile {
     pub(crate) stat: FileStat,
     /// The object's record; `None` for a bare object.
     pub(crate) recorded: Option<Box<ObjectRecord>>,
+    /// Whether the path to the file contains a link, so that the file may belong to another bucket.
+    pub(crate) is_linked: bool,
+}
+
+/// An open regular file without its record.
+struct FoundFile {
+    file: File,
+    stat: FileStat,
+    is_linked: bool,
 }
 
 impl ObjectFile {
@@ -271,16 +280,17 @@ impl StoreRootDirectory {
         self.refresh_dirs(&versions_of(bucket, key));
     }
 
-    fn with_record(&self, bucket: &Bucket, (file, stat): (File, FileStat)) -> Result<ObjectFile> {
+    fn with_record(&self, bucket: &Bucket, found: FoundFile) -> Result<ObjectFile> {
+        let FoundFile { file, stat, is_linked } = found;
         if is_bare(&stat) && !self.may_have_record(&file, &stat) {
-            return Ok(ObjectFile { file, stat, recorded: None });
+            return Ok(ObjectFile { file, stat, recorded: None, is_linked });
         }
         let record = self.stored_record(bucket, &file, &stat)?;
         let stat = match record.is_newer_than(&stat) {
             true => self.stat_of_sealed(&file, stat, &record)?,
             false => stat,
         };
-        Ok(ObjectFile { file, stat, recorded: Some(Box::new(record.unseal_for(&stat))) })
+        Ok(ObjectFile { file, stat, recorded: Some(Box::new(record.unseal_for(&stat))), is_linked })
     }
 
     /// Returns whether a file that is bare according to its cached state may have a record by now. After another node
@@ -312,7 +322,7 @@ impl StoreRootDirectory {
     }
 
     /// Opens the file of `key`, if it exists. Looks first at the plain path, then at the odd path, then for a marker.
-    fn find_file(&self, bucket: &Bucket, key: &Key) -> Result<Option<(File, FileStat)>> {
+    fn find_file(&self, bucket: &Bucket, key: &Key) -> Result<Option<FoundFile>> {
         if let Some(place) = plain(bucket, key)
             && let Some(found) = self.open_regular(&place)?
         {
@@ -325,7 +335,7 @@ impl StoreRootDirectory {
             return Ok(Some(found));
         }
         let marker = self.open_marker(bucket, key, contents)?;
-        Ok(marker.map(|marker| (marker.file, marker.stat)))
+        Ok(marker.map(|ObjectFile { file, stat, is_linked, .. }| FoundFile { file, stat, is_linked }))
     }
 
     /// Opens the object's file at `place`; returns `None` if there is no file.
@@ -346,15 +356,16 @@ impl StoreRootDirectory {
 
     /// Opens the regular file at `place`; returns `None` if there is no file. Detects a FIFO, socket or device after
     /// opening it for reading in non-blocking mode, which neither waits nor moves data.
-    fn open_regular(&self, place: &ObjectPath) -> Result<Option<(File, FileStat)>> {
+    fn open_regular(&self, place: &ObjectPath) -> Result<Option<FoundFile>> {
         for race in 0..MAX_STALE {
             give_way(race);
-            let opened = self.open_to_read(place).and_then(|file| {
+            let opened = self.open_to_read(place).and_then(|(file, is_linked)| {
                 let stat = stat(&file)?;
-                Ok((file, stat))
+                // In a private directory, only the bucket itself can be a link.
+                Ok(FoundFile { file, stat, is_linked: is_linked && !is_private(&place.dir) })
             });
             return match opened {
-                Ok((file, stat)) => Ok(stat.is_file.then_some((file, stat))),
+                Ok(found) => Ok(Some(found).filter(|found| found.stat.is_file)),
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::NXIO | Errno::NAMETOOLONG) => Ok(None),
                 // Another node has replaced or removed the file, or a directory on its path.
                 Err(Errno::STALE) => {
@@ -367,10 +378,12 @@ impl StoreRootDirectory {
         Ok(None)
     }
 
-    fn open_to_read(&self, place: &ObjectPath) -> Result<File, Errno> {
+    /// Returns the open file, and whether its path contains a link that has to be checked before a change.
+    fn open_to_read(&self, place: &ObjectPath) -> Result<(File, bool), Errno> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let open = || self.root.open_noting_links(&place.path(), flags, Mode::empty());
         let Some(dir) = self.dirs.open_if_busy(&self.root, &place.dir)? else {
-            let opened = self.root.open_beneath(&place.path(), flags, Mode::empty());
+            let opened = open();
             if matches!(opened, Err(Errno::AGAIN)) {
                 self.dirs.unask(&place.dir);
             }
@@ -378,12 +391,12 @@ impl StoreRootDirectory {
         };
         match self.root.open_in(&dir, &place.name, flags) {
             // A link is resolved from the root, so that it cannot lead outside the root.
-            Err(Errno::LOOP) => self.root.open_beneath(&place.path(), flags, Mode::empty()),
+            Err(Errno::LOOP) => open(),
             Err(Errno::NOENT) if dir.is_gone() => {
                 self.dirs.forget(&place.dir);
-                self.root.open_beneath(&place.path(), flags, Mode::empty())
+                open()
             }
-            done => done,
+            done => done.map(|file| (file, dir.is_read_only())),
         }
     }
 
@@ -404,6 +417,36 @@ impl StoreRootDirectory {
             }
         }
         Ok(None)
+    }
+
+    /// Checks that `opened`, the latest version of `key`, may be changed: no link in its path leads out of the bucket, or
+    /// into a private directory. Cost: none if the path contains no link. Errors: `AccessDenied`.
+    pub(crate) fn require_own_file(&self, bucket: &Bucket, key: &Key, opened: &ObjectFile) -> Result<()> {
+        match opened.is_linked {
+            true => self.check_links(bucket, key, &opened.stat),
+            false => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn check_links(&self, bucket: &Bucket, key: &Key, is: &FileStat) -> Result<()> {
+        let path = plain(bucket, key).map(|place| place.path()).or_else(|| marked_dir(bucket, key));
+        let Some(path) = path else { return Ok(()) };
+        let found = self.root.open_in_bucket(&path, SymlinkPolicy::Beneath, OFlags::PATH).and_then(stat);
+        let found = found.map_err(|errno| from_errno(errno, "following the links"))?;
+        match (found.device, found.inode) == (is.device, is.inode) {
+            true => Ok(()),
+            false => Err(ErrorKind::ConditionalConflict.into()),
+        }
+    }
+
+    /// Checks that names may be created and removed in the directory of the key's plain path, if that directory exists.
+    /// Cost: usually none. Errors: `AccessDenied`.
+    pub(crate) fn require_own_dir(&self, bucket: &Bucket, key: &Key, doing: &str) -> Result<()> {
+        match plain(bucket, key).map(|place| self.dirs.open(&self.root, &place.dir)) {
+            Some(Ok(dir)) => dir.for_change().map(drop).map_err(|errno| from_errno(errno, doing)),
+            Some(Err(_)) | None => Ok(()),
+        }
     }
 
     /// Returns the error for a missing object: the bucket is missing, a delete marker hides the object, or the object
@@ -510,17 +553,17 @@ impl PosixStoreState {
     fn read_content(
         &self,
         bucket: &Bucket,
-        (file, stat): (File, FileStat),
+        found: FoundFile,
         range: Option<ByteRange>,
         buffer: &mut Vec<u8>,
     ) -> Result<u64> {
-        let (file, size) = match self.volume.sharing_on(&file, stat.device) {
+        let (file, size) = match self.volume.sharing_on(&found.file, found.stat.device) {
             // Only the record shows whether the size comes from a stale cache entry.
             FileSystemSharing::Unknown => {
-                let opened = self.volume.with_record(bucket, (file, stat))?;
+                let opened = self.volume.with_record(bucket, found)?;
                 (opened.file, opened.stat.size)
             }
-            FileSystemSharing::Local | FileSystemSharing::Nfs => (file, stat.size),
+            FileSystemSharing::Local | FileSystemSharing::Nfs => (found.file, found.stat.size),
         };
         let range = range.map_or(Ok(0..size), |range| range.resolve(size))?;
         read_exactly(&file, range, buffer).map(|()| size)

@@ -54,9 +54,10 @@ impl<'b> BucketArea<'b> {
         is_key || is_part_of_name(name)
     }
 
-    /// Returns whether the entry `name` in the directory `path` is the private area.
-    pub(crate) fn is_private(&self, path: &str, name: &[u8]) -> bool {
-        name == PRIVATE_DIR.as_bytes() && path == self.bucket.as_str()
+    /// Returns whether an entry with this name is the private area, or may be the private area of another bucket that
+    /// was moved into this one. Neither contains objects of this bucket at plain paths.
+    pub(crate) fn is_private(&self, name: &[u8]) -> bool {
+        self.held == BucketAreaKind::Plain && name == PRIVATE_DIR.as_bytes()
     }
 }
 

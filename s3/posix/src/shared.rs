@@ -417,6 +417,15 @@ impl StoreRootDirectory {
         places.try_for_each(|place| self.reveal(&place, contents.sharing))
     }
 
+    /// Opens the directory `name` in `parent`, whose path is `path`, to look up names in it. Resolves the whole path only
+    /// if the name is a link.
+    fn open_dir_to_look(&self, parent: &File, name: &str, path: &str) -> Result<File, Errno> {
+        match open_in(parent, name, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()) {
+            Err(Errno::NOTDIR | Errno::LOOP) => self.open_dir(path),
+            opened => opened.map(File::from),
+        }
+    }
+
     /// Makes this node look up `dir` and all directories above it again. Cost: some round trips for each directory; if
     /// one of them is missing on NFS, also a read of the directory above it, under the conditions of
     /// [`StoreRootDirectory::reveal`].
@@ -432,7 +441,7 @@ impl StoreRootDirectory {
             let state = stat_now(&here);
             look_again(&here, name);
             end += name.len() + 1;
-            let open = || self.open_dir_in(&here, name, &dir[..end - 1]);
+            let open = || self.open_dir_to_look(&here, name, &dir[..end - 1]);
             let mut next = open();
             if matches!(next, Err(Errno::NOENT))
                 && self.sharing_at(dir) == FileSystemSharing::Nfs

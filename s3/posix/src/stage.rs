@@ -309,7 +309,8 @@ impl StagedFile {
             return false;
         }
         // The path may now refer to another directory.
-        match self.inner.volume.dirs.open(&self.inner.volume.root, &place.dir) {
+        let volume = &self.inner.volume;
+        match volume.dirs.open(&volume.root, &place.dir).and_then(DirectoryHandle::for_change) {
             Ok(parent) if parent.is_same_as(&self.parent) => {
                 (self.parent, self.place) = (parent, place.into_owned());
                 true

@@ -9,7 +9,7 @@ use fordway_sys::{EntryKind, Errno, name_to_text, stat_in};
 
 use crate::actors::ImpersonatedUserCache;
 use crate::errors::from_errno;
-use crate::layout::{odd_dir, private_dir, versions_dir};
+use crate::layout::{PRIVATE_DIR, odd_dir, split, versions_dir};
 use crate::scan::{PROGRESS_ENTRIES, each_entry, known_kind, open_child, path_of_child};
 use crate::{PosixStore, PosixStoreState};
 
@@ -138,7 +138,8 @@ impl UsageWalk<'_> {
     fn totals_of(&self, path: &str) -> Option<fn(&mut UserSpaceUsage) -> &mut FileTotals> {
         let bucket = self.bucket;
         match path {
-            _ if path == private_dir(bucket) => Some(|usage| &mut usage.other),
+            // Also another bucket's private directory, if that bucket was moved into this one.
+            _ if split(path).1 == PRIVATE_DIR => Some(|usage| &mut usage.other),
             _ if path == odd_dir(bucket) => Some(|usage| &mut usage.objects),
             _ if path == versions_dir(bucket) => Some(|usage| &mut usage.versions),
             _ => None,

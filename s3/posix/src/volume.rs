@@ -2,7 +2,8 @@
 //!
 //! Links are followed among the objects of a bucket, but not in its private area. Anyone who can write to the bucket
 //! could otherwise place links in the private area that lead other programs, including `gc` running as root, to other
-//! users' files.
+//! users' files. A link does not lead into a private area either. Reads follow links into other buckets, changes do not:
+//! the change would be made under the locks and rules of the bucket that contains the link.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,8 +17,8 @@ use fordway_sys::{
 
 use crate::area::not_ours;
 use crate::dirs::{DirectoryCache, DirectoryHandle};
-use crate::errors::{from_errno, on_root};
-use crate::layout::{OUR_DIR, ObjectPath, is_events_dir, is_private, join};
+use crate::errors::{LEAVES_BUCKET, from_errno, on_root};
+use crate::layout::{OUR_DIR, ObjectPath, PRIVATE_DIR, is_events_dir, is_private, join};
 use crate::private::{PrivateDirectoryCache, PrivateDirectoryContents};
 use crate::site::{FileSystemTraits, require_fit, site_of_root};
 use crate::stage::{DIR_MODE, MAX_RACES, give_way, sync_dir};
@@ -233,7 +234,8 @@ impl StoreRootDirectory {
     }
 
     /// Opens the directory `name` in `parent`; `path` is the path of the directory to open. Resolves the whole path
-    /// from the root only if the name is a link. Errors: `LOOP`, also for a link to a directory that does not exist.
+    /// from the root only if the name is a link. Errors: `LEAVES_BUCKET`; `LOOP`, also for a link to a directory that
+    /// does not exist.
     pub(crate) fn open_dir_in(&self, parent: &File, name: &str, path: &str) -> Result<File, Errno> {
         match open_in(parent, name, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()) {
             Ok(dir) => Ok(dir.into()),
@@ -338,51 +340,94 @@ impl BucketsRoot {
         self.root.dir()
     }
 
-    /// Opens `path`, which begins with the name of a bucket. Cost: one `openat2`; two more and a `close` if the path
-    /// contains a link for which the rule has to be checked. Errors: `XDEV` or `LOOP` for a link that the rule forbids,
-    /// and errors from `openat`.
+    /// Opens `path`, which begins with the name of a bucket. Cost: one `openat2`. If the bucket is a link, two more and a
+    /// `close`; if there are other links, also about three calls for each name, because the path is walked name by name.
+    /// Errors: `XDEV` or `LOOP` for a link that the rule forbids, `LOOP` for a link into a private directory, and errors
+    /// from `openat`.
     pub(crate) fn open_beneath(&self, path: &str, flags: OFlags, mode: Mode) -> Result<File, Errno> {
-        if self.rule == SymlinkScope::BeneathRoot && !is_private(path) {
-            return self.root.open_beneath(path, flags, mode);
-        }
+        self.open_noting_links(path, flags, mode).map(|(file, _)| file)
+    }
+
+    /// Like [`BucketsRoot::open_beneath`]; also returns whether the path contains a link.
+    pub(crate) fn open_noting_links(
+        &self,
+        path: &str,
+        flags: OFlags,
+        mode: Mode,
+    ) -> Result<(File, bool), Errno> {
         match self.root.open_from(self.dir(), path, SymlinkPolicy::None, flags, mode) {
-            Err(Errno::LOOP) => self.open_through_links(path, flags, mode),
-            done => done,
+            Err(Errno::LOOP) => self.open_through_links(path, flags, mode).map(|file| (file, true)),
+            done => done.map(|file| (file, false)),
         }
     }
 
     /// Opens the directory at `path` (`O_PATH`), so that names in it can be created and removed. Any link in the path
     /// must belong to the caller or to root. Otherwise, anyone who may write to a bucket could place a link to another
     /// user's directory in the bucket. A program that runs as this other user would then remove or overwrite files in
-    /// the user's own directory. Cost: as for [`BucketsRoot::open_beneath`]; if the path contains a link, also four
-    /// calls for each name in the path. Errors: also `LOOP` for another user's link.
+    /// the user's own directory. A link must also not lead out of the bucket: in another bucket, the locks and versions
+    /// of that bucket would have to be respected. Cost: as for [`BucketsRoot::open_beneath`]; if the path contains a
+    /// link, also four calls for each name in the path. Errors: also `LOOP` for another user's link, and
+    /// `LEAVES_BUCKET`.
     pub(crate) fn open_to_change(&self, path: &str) -> Result<File, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
-        let open = |links| self.root.open_from(self.dir(), path, links, flags, Mode::empty());
-        match open(SymlinkPolicy::None) {
-            Err(Errno::LOOP) if !is_private(path) => {}
-            Err(Errno::LOOP) => return self.open_beneath(path, flags, Mode::empty()),
+        match self.root.open_from(self.dir(), path, SymlinkPolicy::None, flags, Mode::empty()) {
+            Err(Errno::LOOP) => {}
             done => return done,
         }
-        let found = stat(self.open_beneath(path, flags, Mode::empty())?)?;
-        let own = open(SymlinkPolicy::Own)?;
+        let found = self.open_through_links(path, flags, Mode::empty())?;
+        if is_private(path) {
+            return Ok(found);
+        }
+        let own = self.open_in_bucket(path, SymlinkPolicy::Own, flags)?;
         // The results differ if a link was replaced between the two calls.
-        let is_same = stat(&own).is_ok_and(|own| (own.device, own.inode) == (found.device, found.inode));
-        is_same.then_some(own).ok_or(Errno::LOOP)
+        let (found, is) = (stat(found)?, stat(&own)?);
+        ((found.device, found.inode) == (is.device, is.inode)).then_some(own).ok_or(Errno::LOOP)
     }
 
-    /// Opens `path` in two steps, because the rule for a bucket that is a link differs from the rule for links within a
-    /// bucket.
-    fn open_through_links(&self, path: &str, flags: OFlags, mode: Mode) -> Result<File, Errno> {
-        let Some((bucket, below)) = path.split_once('/') else { return Err(Errno::LOOP) };
-        let to_bucket = match self.rule {
-            SymlinkScope::BeneathRoot => SymlinkPolicy::Beneath,
-            SymlinkScope::BeneathBucket => SymlinkPolicy::None,
+    /// Opens `path`, which the caller has found to lead to something beneath the root. Errors: `LEAVES_BUCKET` if the
+    /// path leads out of the bucket; `LOOP` for a link into a private directory, or a link that `links` forbids.
+    pub(crate) fn open_in_bucket(
+        &self,
+        path: &str,
+        links: SymlinkPolicy,
+        flags: OFlags,
+    ) -> Result<File, Errno> {
+        let links = (links, PRIVATE_DIR);
+        let Some((bucket, below)) = path.split_once('/') else {
+            return self.root.open_from_except(self.dir(), path, links, flags, Mode::empty());
         };
-        let in_bucket = if is_private(path) { SymlinkPolicy::None } else { SymlinkPolicy::Beneath };
         let step = OFlags::PATH | OFlags::DIRECTORY;
-        let bucket = self.root.open_from(self.dir(), bucket, to_bucket, step, Mode::empty())?;
-        self.root.open_from(&bucket, below, in_bucket, flags, mode)
+        let bucket = self.root.open_from_except(self.dir(), bucket, links, step, Mode::empty())?;
+        match self.root.open_from_except(&bucket, below, links, flags, Mode::empty()) {
+            Err(Errno::XDEV) => Err(LEAVES_BUCKET),
+            done => done,
+        }
+    }
+
+    /// Opens `path`, which contains a link, in two steps, because the rule for a bucket that is a link differs from the
+    /// rule for links within a bucket.
+    fn open_through_links(&self, path: &str, flags: OFlags, mode: Mode) -> Result<File, Errno> {
+        let links = (SymlinkPolicy::Beneath, PRIVATE_DIR);
+        let (name, below) = path.split_once('/').unwrap_or((path, ""));
+        let is_in_bucket = self.rule == SymlinkScope::BeneathBucket;
+        if below.is_empty() {
+            return match is_in_bucket {
+                true => Err(Errno::LOOP),
+                false => self.root.open_from_except(self.dir(), path, links, flags, mode),
+            };
+        }
+        let to_bucket = if is_in_bucket { SymlinkPolicy::None } else { SymlinkPolicy::Beneath };
+        let step = OFlags::PATH | OFlags::DIRECTORY;
+        let bucket = self.root.open_from(self.dir(), name, to_bucket, step, Mode::empty())?;
+        if is_in_bucket && !is_private(path) {
+            return self.root.open_from_except(&bucket, below, links, flags, mode);
+        }
+        match self.root.open_from(&bucket, below, SymlinkPolicy::None, flags, mode) {
+            Err(Errno::LOOP) if !is_private(path) => {
+                self.root.open_from_except(self.dir(), path, links, flags, mode)
+            }
+            done => done,
+        }
     }
 
     /// Returns the root's version of the format. Errors: as when the root is opened.

@@ -80,6 +80,7 @@ impl Rig {
                     changes.push(format!("{} {}", change.action.name(), change.key));
                 }
                 LifecycleEvent::Failed(error) => panic!("{error}"),
+                LifecycleEvent::SkippedLink(_, key) => changes.push(format!("skip {key}")),
                 LifecycleEvent::Busy(_) | LifecycleEvent::Progress { .. } => {}
             }
             Ok(())
@@ -304,6 +305,32 @@ fn invalid_rules_are_reported_and_change_nothing() {
     let summary = summary.unwrap();
     assert_eq!((summary.failed, summary.changed, failures), (1, 0, 1));
     assert_eq!(rig.keys(), ["k"]);
+}
+
+/// A link may lead to another bucket, which has other rules and locks, or to other objects of the same bucket, which
+/// expire under their own keys.
+#[test]
+fn nothing_expires_through_a_link_to_a_directory() {
+    let rules = format!("<Prefix></Prefix>{TWO_DAYS}");
+    for (rig, action) in [(Rig::new(&[&rules]), "expire"), (Rig::new(&[&rules]).versioned(), "hide")] {
+        let other = rig.dir.path().join("other");
+        fs::create_dir_all(other.join("d")).unwrap();
+        for name in ["x", "d/y"] {
+            fs::write(other.join(name), "kept").unwrap();
+            rig.age(&other.join(name), 5);
+        }
+        rig.put_old("real/k", 5);
+        for (link, target) in [("l", "../other"), ("real/m", "../../other/d"), ("same", "real")] {
+            std::os::unix::fs::symlink(target, rig.path(link)).unwrap();
+        }
+        assert_eq!(rig.keys(), ["l/d/y", "l/x", "real/k", "real/m/y", "same/k", "same/m/y"]);
+        let (summary, changes) = rig.run();
+        assert_eq!((summary.changed, summary.failed), (1, 0));
+        let skipped: Vec<_> = changes.iter().filter(|change| change.starts_with("skip ")).collect();
+        assert_eq!((changes.len(), skipped.len()), (2, 1), "{changes:?}");
+        assert!(changes.contains(&format!("{action} real/k")));
+        assert!(other.join("x").exists() && other.join("d/y").exists());
+    }
 }
 
 #[test]

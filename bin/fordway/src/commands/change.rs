@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::cp::from_item;
 use super::{AddressOptions, SourceSelection};
 use crate::args::{MbArgs, MkdirArgs, RbArgs, RmArgs, TagArgs, VersioningArgs, VersioningChange};
-use crate::transfer::{self, TransferAction, TransferSettings, plan};
+use crate::transfer::{self, LinkRemoval, RemovedLinks, TransferAction, TransferSettings, plan};
 use crate::wildcard::{FilterRules, directory};
 use crate::{dav, web};
 
@@ -77,7 +77,8 @@ fn remove_objects(args: &RbArgs, context: &CommandContext, bucket: &Bucket) -> R
     let root = StorageAddress::S3(bucket.clone(), String::new());
     let items = plan::items(context, &root, &FilterRules::default())?;
     let removals = items.map(|item| item.map(|item| TransferAction::Remove(from_item(&root, &item))));
-    transfer::run(context, &TransferSettings::removal(args.dry_run, args.jobs), removals)
+    let settings = TransferSettings::removal(args.dry_run, args.jobs, vec![(bucket.clone(), String::new())]);
+    transfer::run(context, &settings, removals)
 }
 
 /// Aborts all unfinished uploads of a bucket, because services refuse to remove a bucket that has unfinished uploads.
@@ -116,9 +117,20 @@ pub(super) fn rm(args: &RmArgs, context: &CommandContext) -> Result<CommandExit>
         let (bucket, key) = only_object(&sources)?;
         return remove(context, (&bucket, &key), version, args.dry_run);
     }
-    let settings = TransferSettings::removal(args.dry_run, args.jobs);
+    let settings = TransferSettings::removal(args.dry_run, args.jobs, emptied(&sources, &args.filters));
     let removals = sources.into_iter().flat_map(|source| removals(context, source, &args.filters));
     transfer::run(context, &settings, removals)
+}
+
+/// Returns the buckets and prefixes of the sources below which everything is to be removed.
+fn emptied(sources: &[SourceSelection], filters: &FilterRules) -> Vec<(Bucket, String)> {
+    let below = sources.iter().filter_map(|source| match source {
+        SourceSelection::Below(StorageAddress::S3(bucket, prefix)) if filters.is_empty() => {
+            Some((bucket.clone(), prefix.clone()))
+        }
+        _ => None,
+    });
+    below.collect()
 }
 
 /// Returns the removals to perform for one address. An address that cannot be listed counts as one failure.
@@ -195,14 +207,45 @@ pub(super) fn remove(
     context.output.completed(&removed).map(|()| CommandExit::Ok)
 }
 
+/// Like [`remove`], in a bucket that is to be emptied. Removes a link out of the bucket instead of the versions behind
+/// it.
+fn remove_or_link(
+    context: &CommandContext,
+    (bucket, key): (&Bucket, &Key),
+    (version, links): (&VersionId, &RemovedLinks),
+    dry_run: bool,
+) -> Result<CommandExit> {
+    let error = match remove(context, (bucket, key), version, dry_run) {
+        Err(error) if error.leaves_bucket() => error,
+        done => return done,
+    };
+    match links.remove(&*context.store()?, (bucket, key), "")? {
+        LinkRemoval::Done(link) => {
+            let source = format!("s3://{bucket}/{link}");
+            let version_id = VersionId::null();
+            let removed = RemovedVersionOutput {
+                operation: "delete",
+                source: &source,
+                version_id: version_id.as_str(),
+                dry_run,
+            };
+            context.output.completed(&removed).map(|()| CommandExit::Ok)
+        }
+        LinkRemoval::DoneBefore => Ok(CommandExit::Ok),
+        LinkRemoval::Outside => Err(error),
+    }
+}
+
 /// Removes all versions and delete markers of a bucket.
 pub(super) fn remove_all(context: &CommandContext, bucket: &Bucket, dry_run: bool) -> Result<CommandExit> {
+    let links = RemovedLinks::default();
     let mut query = VersionsQuery::default();
     let mut first_failure = CommandExit::Ok;
     loop {
         let page = context.store()?.list_versions(bucket, &query)?;
         let exit = super::for_each(context, &page.versions, |found| {
-            remove(context, (bucket, &Key::new(found.key.as_str())?), &found.version, dry_run)
+            let key = Key::new(found.key.as_str())?;
+            remove_or_link(context, (bucket, &key), (&found.version, &links), dry_run)
         })?;
         if first_failure == CommandExit::Ok {
             first_failure = exit;

@@ -43,6 +43,11 @@ pub(super) fn run(args: &LifecycleRunArgs, context: &CommandContext) -> Result<C
             LifecycleEvent::Busy(bucket) => {
                 context.output.note(&format!("skipped the bucket {bucket}: another run is processing it"))
             }
+            LifecycleEvent::SkippedLink(bucket, key) => context.output.note(&format!(
+                "links to directories in the bucket {bucket} are skipped, such as {}: what is behind them does \
+                 not expire",
+                shown_name(&key)
+            )),
             LifecycleEvent::Failed(error) => {
                 let exit = report(context, error)?;
                 first_failure = if first_failure == CommandExit::Ok { exit } else { first_failure };
@@ -87,7 +92,7 @@ fn log(event: LifecycleEvent) -> Result<()> {
         LifecycleEvent::Changed(LifecycleChange { action, bucket, key, rule, .. }) => {
             tracing::debug!(action = action.name(), %bucket, key, rule, "lifecycle");
         }
-        LifecycleEvent::Progress { .. } | LifecycleEvent::Busy(_) => {}
+        LifecycleEvent::Progress { .. } | LifecycleEvent::Busy(_) | LifecycleEvent::SkippedLink(..) => {}
     }
     Ok(())
 }

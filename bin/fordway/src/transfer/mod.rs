@@ -5,6 +5,7 @@
 //! - `upload` and `download` transfer one object; code that both need is in `download`;
 //! - `access` gives a downloaded file the access rights of the file that it replaces;
 //! - `directories` remembers the directories that were created for downloads;
+//! - `links` removes links that lead out of a bucket, in place of the objects behind them;
 //! - `metadata` determines the metadata of new objects;
 //! - `receive` continues a download whose connection broke;
 //! - `special` opens destinations that are not regular files;
@@ -15,6 +16,7 @@
 mod access;
 mod directories;
 mod download;
+mod links;
 mod metadata;
 mod moved;
 pub(crate) mod plan;
@@ -26,6 +28,7 @@ mod upload;
 pub(crate) use access::{FileAccessRights, NEW_FILE_MODE, PRIVATE_MODE};
 pub(crate) use directories::MadeDirectories;
 pub(crate) use download::{ContentVerifier, parent, temporary_beside};
+pub(crate) use links::{LinkRemoval, RemovedLinks};
 pub(crate) use metadata::ObjectMetadataRules;
 pub(crate) use moved::{LocalSourceStamps, changed};
 pub(crate) use postponed::PostponedRemovals;
@@ -87,6 +90,8 @@ pub(crate) struct TransferSettings {
     pub(crate) metadata: ObjectMetadataRules,
     verify: bool,
     removes_sources: bool,
+    /// The prefixes below which a link out of the bucket is removed instead of the objects behind it.
+    removes_links_below: Vec<(Bucket, String)>,
 }
 
 impl TransferSettings {
@@ -104,6 +109,7 @@ impl TransferSettings {
             metadata: ObjectMetadataRules::of(&args.object)?,
             verify: !args.no_verify,
             removes_sources: false,
+            removes_links_below: Vec::new(),
         })
     }
 
@@ -122,8 +128,8 @@ impl TransferSettings {
         TransferSettings { source_version, ..self }
     }
 
-    /// Returns the settings for commands that only remove objects.
-    pub(crate) fn removal(dry_run: bool, jobs: u16) -> Self {
+    /// Returns the settings for commands that only remove objects, and all objects below some prefixes.
+    pub(crate) fn removal(dry_run: bool, jobs: u16, removes_links_below: Vec<(Bucket, String)>) -> Self {
         TransferSettings {
             dry_run,
             existing: OverwritePolicy::Replace,
@@ -136,6 +142,7 @@ impl TransferSettings {
             metadata: ObjectMetadataRules::default(),
             verify: false,
             removes_sources: false,
+            removes_links_below,
         }
     }
 }
@@ -203,9 +210,10 @@ pub(crate) fn run_move(
     postponed: &PostponedRemovals,
     actions: impl Iterator<Item = Result<TransferAction>>,
 ) -> Result<CommandExit> {
-    let (tally, made) = (SharedTransferCounts::default(), MadeDirectories::default());
+    let (tally, made, links) =
+        (SharedTransferCounts::default(), MadeDirectories::default(), RemovedLinks::default());
     let (lane, found) = (context.lane()?, Mutex::default());
-    let runner = TransferRunner { context, settings, lane, tally, made, found, postponed };
+    let runner = TransferRunner { context, settings, lane, tally, made, links, found, postponed };
     let actions = actions.take_while(|_| !context.interrupt.is_raised());
     context.output.start_progress();
     for_each(settings.jobs, upload::batched(actions), |task| runner.perform(task));
@@ -221,6 +229,7 @@ struct TransferRunner<'c> {
     lane: Lane,
     tally: SharedTransferCounts,
     made: MadeDirectories,
+    links: RemovedLinks,
     /// The buckets that a dry run has found.
     found: Mutex<HashSet<Bucket>>,
     postponed: &'c PostponedRemovals,

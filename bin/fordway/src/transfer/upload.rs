@@ -17,7 +17,7 @@ use fordway_store::{
 
 use super::download::CHUNK_BYTES;
 use super::moved::LocalSourceStamps;
-use super::{OverwritePolicy, TransferAction, TransferRunner, TransferTask};
+use super::{LinkRemoval, OverwritePolicy, TransferAction, TransferRunner, TransferTask};
 
 /// S3's limit for the size of a part, in bytes.
 const MAX_PART_BYTES: u64 = 5 << 30;
@@ -392,8 +392,25 @@ impl TransferRunner<'_> {
         for (key, result) in keys.iter().zip(results) {
             match result {
                 Ok(_) => self.removed(&StorageAddress::S3(bucket.clone(), key.as_str().to_owned())),
+                Err(error) if error.leaves_bucket() => self.remove_link((bucket, key), &error),
                 Err(error) => self.failed(&error),
             }
+        }
+    }
+
+    /// Removes the link through which `key` leaves the bucket, if the command removes everything around that link. The
+    /// removal of `key` has failed with `error`.
+    fn remove_link(&self, (bucket, key): (&Bucket, &Key), error: &Error) {
+        let mut prefixes = self.settings.removes_links_below.iter().filter(|(within, _)| within == bucket);
+        let prefix = prefixes.find_map(|(_, prefix)| key.as_str().starts_with(prefix).then_some(prefix));
+        let Some(prefix) = prefix else { return self.failed(error) };
+        match self.links.remove(self.store(), (bucket, key), prefix) {
+            Ok(LinkRemoval::Done(link)) => {
+                self.removed(&StorageAddress::S3(bucket.clone(), link.as_str().to_owned()));
+            }
+            Ok(LinkRemoval::DoneBefore) => {}
+            Ok(LinkRemoval::Outside) => self.failed(error),
+            Err(error) => self.failed(&error),
         }
     }
 

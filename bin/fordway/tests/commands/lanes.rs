@@ -242,6 +242,64 @@ fn sync_removes_no_file_of_the_source_through_a_link() {
     }
 }
 
+/// Objects of another bucket, which a link leads to, stay when everything around the link is removed.
+#[test]
+fn what_is_emptied_loses_its_links_and_not_what_they_lead_to() {
+    use std::os::unix::fs::symlink;
+    let lanes = Lanes::start();
+    let other = lanes.root.join("other");
+    for name in ["d/deep", "empty"] {
+        std::fs::create_dir_all(other.join(name)).unwrap();
+    }
+    for name in ["x", "d/y", "d/deep/z"] {
+        std::fs::write(other.join(name), "precious").unwrap();
+    }
+    for (endpoint, versioning) in
+        lanes.endpoints[..3].iter().flat_map(|endpoint| [(endpoint, false), (endpoint, true)])
+    {
+        let run = |words: &[&str]| {
+            let ran = fordway(endpoint, words);
+            let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+            (ran.status.success(), said, String::from_utf8_lossy(&ran.stdout).into_owned())
+        };
+        let made = run(&["mb", "s3://doomed"]);
+        assert!(made.0, "{endpoint}: {}", made.1);
+        let bucket = lanes.root.join("doomed");
+        if versioning {
+            assert!(run(&["versioning", "s3://doomed", "enable"]).0);
+        }
+        let fill = || {
+            assert!(run(&["cp", other.join("x").to_str().unwrap(), "s3://doomed/a/own"]).0);
+            symlink("../other", bucket.join("l")).unwrap();
+            symlink("../../other/d", bucket.join("a/m")).unwrap();
+        };
+        fill();
+        // A key that leads through a link is refused, and so is a prefix behind the link.
+        for words in
+            [&["rm", "s3://doomed/l/x"][..], &["rm", "-r", "s3://doomed/l/d"], &["rm", "-r", "s3://doomed/l"]]
+        {
+            let (is_removed, said, _) = run(words);
+            assert!(
+                !is_removed && said.contains("; use the key in that bucket"),
+                "{endpoint} {words:?}: {said}"
+            );
+        }
+        let (is_removed, said, _) = run(&["rm", "-r", "s3://doomed/", "--exclude", "own"]);
+        assert!(!is_removed && said.contains("; use the key in that bucket"), "{endpoint}: {said}");
+        let (is_removed, said, shown) = run(&["rm", "-r", "s3://doomed/a"]);
+        assert!(is_removed, "{endpoint}: {said}");
+        assert_eq!(shown.matches("s3://doomed/a/m\n").count(), 1, "{endpoint}: {shown}");
+        assert!(!bucket.join("a/m").is_symlink() && bucket.join("l").is_symlink(), "{endpoint}");
+        std::fs::remove_file(bucket.join("l")).unwrap();
+        fill();
+        let (is_removed, said, shown) = run(&["rb", "--force", "s3://doomed"]);
+        assert!(is_removed && !bucket.exists(), "{endpoint}: {said} {shown}");
+        for name in ["x", "d/y", "d/deep/z"] {
+            assert_eq!(std::fs::read(other.join(name)).unwrap(), b"precious", "{endpoint}");
+        }
+    }
+}
+
 /// A listing of objects shows no `.fordway`, and neither does a listing of a bucket's directory.
 #[test]
 fn the_records_of_a_bucket_are_not_content() {

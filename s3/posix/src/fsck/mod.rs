@@ -19,7 +19,7 @@ use fordway_sys::{
 
 use crate::actors::{ImpersonatedUserCache, bucket_owner};
 use crate::errors::from_errno;
-use crate::layout::{ATTRIBUTE, join};
+use crate::layout::{ATTRIBUTE, PRIVATE_DIR, join};
 use crate::record::{ContentChangeStamp, ObjectRecord};
 use crate::scan::{
     BucketArea, BucketAreaKind, PROGRESS_ENTRIES, each_entry, known_kind, open_child, path_of_child,
@@ -143,8 +143,8 @@ impl FsckRun<'_> {
     fn directory(&mut self, area: &BucketArea, dir: &File, path: &str) -> Result<()> {
         let read = each_entry(dir, |name, kind| {
             self.looked_at_one()?;
-            if area.is_private(path, name) {
-                return Ok(());
+            if area.is_private(name) {
+                return self.private_in(area, path);
             }
             let text = name_to_text(name);
             if std::str::from_utf8(name).is_err() {
@@ -153,6 +153,14 @@ impl FsckRun<'_> {
             self.entry(area, dir, path, &text, kind)
         })?;
         read.or_else(|errno| self.unreadable(path, errno, "reading"))
+    }
+
+    /// Reports a private area, in the directory `path`, that is not the bucket's own.
+    fn private_in(&mut self, area: &BucketArea, path: &str) -> Result<()> {
+        match path == area.bucket.as_str() {
+            true => Ok(()),
+            false => self.found(FindingKind::NestedPrivate, join(path, PRIVATE_DIR), ""),
+        }
     }
 
     fn entry(
@@ -443,6 +451,9 @@ findings! {
     /// A key of more than 1,024 bytes.
     LongKey = "long-key", Note,
         "shorten the path; S3 clients cannot name it";
+    /// A directory or file called `.fordway` below a directory of the bucket.
+    NestedPrivate = "nested-private", Note,
+        "the files in it are not objects; if its directory was a bucket, move that directory next to the other buckets";
     /// A name that is not UTF-8.
     NotUtf8 = "not-utf8", Note,
         "rename it (convmv); S3 clients see private characters in place of such bytes";

@@ -30,8 +30,7 @@ impl GcRun<'_> {
         let mut is_empty = true;
         let read = each_entry(dir, |name, kind| {
             self.looked_at_one()?;
-            is_empty &=
-                !area.is_private(path, name) && self.entry(area, dir, path, &name_to_text(name), kind)?;
+            is_empty &= !area.is_private(name) && self.entry(area, dir, path, &name_to_text(name), kind)?;
             Ok(())
         })?;
         if let Err(errno) = read {

@@ -6,6 +6,8 @@
 //! releases this lock when the process dies. If a run dies, the next run continues its work, because objects that have
 //! already expired no longer exist.
 //!
+//! A run does not follow links to directories, which may lead to another bucket with other rules.
+//!
 //! A locked version does not expire. The next run after the end of the version's retention removes the version.
 //!
 //! Rules that the bucket's owner or root has set are applied with the rights of the bucket's owner and of the objects'
@@ -14,6 +16,7 @@
 
 mod versions;
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -29,6 +32,7 @@ use fordway_sys::with_lock_patience;
 
 use crate::actors::{ImpersonatedUserCache, bucket_owner};
 use crate::events::EventFacts;
+use crate::list::LinkedDirectories;
 use crate::multipart::MultipartUploadManager;
 use crate::multipart::parts::owner_of_upload;
 use crate::read::{ObjectFile, system_time};
@@ -119,6 +123,9 @@ pub enum LifecycleEvent {
     Changed(LifecycleChange),
     /// Another run is working on this bucket.
     Busy(Bucket),
+    /// The bucket contains the link with this key, and maybe more links, that lead to directories. What is behind links
+    /// to directories does not expire. Reported once for each bucket.
+    SkippedLink(Bucket, String),
     /// An object could not be examined or removed; the run continues.
     Failed(Error),
 }
@@ -283,6 +290,21 @@ impl<'s> LifecycleRun<'s> {
         }
     }
 
+    /// Reports a link that the listing of a bucket has skipped, unless one was reported before.
+    pub(super) fn skipped(
+        &mut self,
+        bucket: &Bucket,
+        link: &Cell<Option<String>>,
+        is_told: &mut bool,
+    ) -> Result<()> {
+        match link.take() {
+            Some(key) if !std::mem::replace(is_told, true) => {
+                self.say(LifecycleEvent::SkippedLink(bucket.clone(), key))
+            }
+            _ => Ok(()),
+        }
+    }
+
     pub(super) fn looked_at_one(&mut self) -> Result<()> {
         self.summary.entries += 1;
         let entries = self.summary.entries;
@@ -389,9 +411,10 @@ impl<'s> LifecycleRun<'s> {
 
     /// Expires objects in a bucket that has never kept versions.
     fn objects(&mut self, bucket: &Bucket, rules: &[LifecycleRule]) -> Result<()> {
-        let mut query = ListQuery::default();
+        let (mut query, link, mut is_told) = (ListQuery::default(), Cell::default(), false);
         loop {
-            let page = self.inner.list(bucket, &query)?;
+            let page = self.inner.list_linked(bucket, &query, LinkedDirectories::Skipped(&link))?;
+            self.skipped(bucket, &link, &mut is_told)?;
             for entry in &page.entries {
                 let ListEntry::Object(found) = entry else { continue };
                 self.looked_at_one()?;

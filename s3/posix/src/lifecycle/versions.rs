@@ -18,6 +18,7 @@ use crate::area::TrustedOwner;
 use crate::errors::from_errno;
 use crate::events::EventFacts;
 use crate::layout::versions_of;
+use crate::list::LinkedDirectories;
 use crate::names::SortedNames;
 use crate::private::PrivateDirectoryContents;
 use crate::read::{ObjectFile, system_time};
@@ -84,8 +85,10 @@ impl LifecycleRun<'_> {
     /// Expires versions in a bucket that keeps versions.
     pub(super) fn versions(&mut self, bucket: &Bucket, rules: &[LifecycleRule]) -> Result<()> {
         let (mut query, mut state) = (VersionsQuery::default(), VersionScanState::default());
+        let (link, mut is_told) = (Cell::default(), false);
         loop {
-            let page = self.inner.list_versions(bucket, &query)?;
+            let page = self.inner.list_linked_versions(bucket, &query, LinkedDirectories::Skipped(&link))?;
+            self.skipped(bucket, &link, &mut is_told)?;
             for version in &page.versions {
                 self.looked_at_one()?;
                 if version.is_latest || version.key != state.key {
@@ -142,6 +145,10 @@ impl LifecycleRun<'_> {
     fn hide(&mut self, bucket: &Bucket, key: &str, rules: &[LifecycleRule]) -> Result<()> {
         let (inner, key) = (self.inner, Key::new(key)?);
         let Some(seen) = inner.volume.find_object(bucket, &key)? else { return Ok(()) };
+        if inner.volume.require_own_file(bucket, &key, &seen).is_err() {
+            // The key is a link to a file of another bucket, which cannot become an old version of this bucket.
+            return Ok(());
+        }
         let Some(rule) = self.rule_of(rules, &key, &seen) else { return Ok(()) };
         let change = self.changed(LifecycleAction::Hide, bucket, &key, &seen.version(), rule, &seen);
         let check = ExpiryRecheck { now: self.now, day: self.day(), rule };

@@ -16,7 +16,7 @@ use crate::PosixStoreState;
 use crate::encoded::{EncodedKeyTree, EncodedKeyWalk};
 use crate::errors::from_errno;
 use crate::layout::{plain, versions_of};
-use crate::list::PATIENCE;
+use crate::list::{LinkedDirectories, PATIENCE};
 use crate::names::{SortedNames, state_before};
 use crate::patience::within;
 use crate::read::{NameLookup, system_time};
@@ -24,10 +24,24 @@ use crate::stage::{MAX_RACES, give_way};
 
 impl PosixStoreState {
     pub(crate) fn list_versions(&self, bucket: &Bucket, query: &VersionsQuery) -> Result<VersionListing> {
-        within(PATIENCE, || self.list_versions_page(bucket, query))
+        self.list_linked_versions(bucket, query, LinkedDirectories::Listed)
     }
 
-    fn list_versions_page(&self, bucket: &Bucket, query: &VersionsQuery) -> Result<VersionListing> {
+    pub(crate) fn list_linked_versions(
+        &self,
+        bucket: &Bucket,
+        query: &VersionsQuery,
+        linked: LinkedDirectories<'_>,
+    ) -> Result<VersionListing> {
+        within(PATIENCE, || self.list_versions_page(bucket, query, linked))
+    }
+
+    fn list_versions_page(
+        &self,
+        bucket: &Bucket,
+        query: &VersionsQuery,
+        linked: LinkedDirectories<'_>,
+    ) -> Result<VersionListing> {
         self.volume.require_bucket(bucket)?;
         let mut page = VersionPageBuilder::new(query);
         if let (Some(key), Some(_)) = (&query.key_after, &query.version_after) {
@@ -44,7 +58,7 @@ impl PosixStoreState {
         let mut keys = query.keys();
         keys.max_keys = query.max_keys.saturating_add(1).min(MAX_KEYS);
         loop {
-            let current = self.list(bucket, &keys)?;
+            let current = self.list_linked(bucket, &keys, linked)?;
             for entry in &current.entries {
                 while archived.peek()?.is_some_and(|key| key.as_str() < entry.name())
                     && let Some(key) = archived.next()?

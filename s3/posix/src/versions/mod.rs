@@ -362,6 +362,7 @@ impl PosixStoreState {
         let (mut current_place, mut floor, mut locked) = (None, None, None);
         let mut _unshielded = UnshieldedFile::NONE;
         if let Some((place, opened)) = current {
+            self.volume.require_own_file(bucket, key, &opened)?;
             _unshielded = self.volume.unshield(&opened.file, opened.record().lock)?;
             floor = Some(self.keep_version(bucket, key, &opened, by_null)?).filter(|_| !by_null);
             locked = Some(opened.version()).filter(|_| opened.record().lock.is_active(SystemTime::now()));
@@ -419,6 +420,7 @@ impl PosixStoreState {
             return Ok(false);
         }
         let Some((place, opened)) = self.volume.locate(bucket, key, contents)? else { return Ok(false) };
+        self.volume.require_own_file(bucket, key, &opened)?;
         let (version, lock) = (opened.version(), opened.record().lock);
         // While the latest version is being deleted, it also has a name among the old versions. A version whose delete
         // marker has since been removed also has such a name, but no delete marker is newer than that version. If
@@ -455,7 +457,10 @@ impl PosixStoreState {
         self.require_locks("a delete in a bucket that keeps versions")?;
         let mut unshielded = Vec::new();
         let mut current = self.volume.locate(bucket, key, contents)?;
-        if let Some((_, opened)) = current.as_mut().filter(|(_, opened)| opened.version() == *version) {
+        // If the key is a link to a file of another bucket, only the link is removed, and that bucket keeps the version.
+        let is_own = |opened: &ObjectFile| self.volume.require_own_file(bucket, key, opened).is_ok();
+        let is_it = |opened: &ObjectFile| opened.version() == *version && is_own(opened);
+        if let Some((_, opened)) = current.as_mut().filter(|(_, opened)| is_it(opened)) {
             self.volume.renew_record(bucket, opened, contents.sharing)?;
             self.volume.check_unlocked(bucket, opened, contents, bypass)?;
             unshielded.push(self.volume.unshield(&opened.file, opened.record().lock)?);
@@ -521,6 +526,7 @@ impl PosixStoreState {
             (None, Some(newest)) if is_newest => {
                 self.remove_at(bucket, &archived_place(bucket, key, newest), contents)?;
             }
+            (None, _) if version.is_null() => self.remove_link(bucket, key, contents)?,
             _ => {}
         }
         unshielded.into_iter().for_each(UnshieldedFile::leave);
@@ -531,6 +537,17 @@ impl PosixStoreState {
         Ok(DeleteResult { version: Some(version.clone()), is_marker })
     }
 
+    /// Removes the link at the key's plain path if the link leads to a directory or to nothing, so that the key has no
+    /// latest version. In a bucket that keeps no versions, any delete of the key removes such a link.
+    fn remove_link(&self, bucket: &Bucket, key: &Key, contents: PrivateDirectoryContents) -> Result<()> {
+        let Some(place) = plain(bucket, key) else { return Ok(()) };
+        let state = self.volume.open_dir(&place.dir).and_then(|dir| stat_in(dir, &place.name));
+        match state.is_ok_and(|state| state.is_link) {
+            true => self.remove_at(bucket, &place, contents).map(drop),
+            false => Ok(()),
+        }
+    }
+
     /// Deletes according to `options`, with the key's lock held.
     pub(crate) fn delete_versioned(
         &self,
@@ -539,11 +556,7 @@ impl PosixStoreState {
         contents: PrivateDirectoryContents,
     ) -> Result<DeleteResult> {
         // The permission to change the directory is checked before any name is created among the old versions.
-        if let Some(place) = plain(bucket, key)
-            && let Ok(dir) = self.volume.dirs.open(&self.volume.root, &place.dir)
-        {
-            dir.for_change().map_err(|errno| from_errno(errno, "removing"))?;
-        }
+        self.volume.require_own_dir(bucket, key, "removing")?;
         match &options.version {
             Some(version) => self.delete_version(bucket, key, version, (contents, options.bypass_governance)),
             None => self.delete_latest(bucket, key, contents),

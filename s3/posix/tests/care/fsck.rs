@@ -89,6 +89,8 @@ fn each_damage_of_objects_is_found() {
     symlink("../../outside", rig.path("out")).unwrap();
     symlink("nowhere", rig.path("dangling")).unwrap();
     symlink("circle", rig.path("circle")).unwrap();
+    rig.write("moved/.fordway/versions/k/0000000000000001-null", "");
+    rig.write("moved/d/.fordway", "a file");
     let _socket = UnixListener::bind(rig.path("socket")).unwrap();
 
     let (summary, found) = check(&rig, false);
@@ -101,13 +103,15 @@ fn each_damage_of_objects_is_found() {
         ("not-utf8", "bkt/latin\\xe4"),
         ("changed", "bkt/longer"),
         ("bad-record", "bkt/mangled"),
+        ("nested-private", "bkt/moved/.fordway"),
+        ("nested-private", "bkt/moved/d/.fordway"),
         ("link-outside", "bkt/out"),
         ("changed", "bkt/rewritten"),
         ("special-file", "bkt/socket"),
     ];
     expected.sort_by_key(|(_, path)| *path);
     assert_eq!(kinds_and_paths(&found), expected);
-    assert_eq!((summary.corrupt, summary.notes, summary.unreadable), (1, 9, 0));
+    assert_eq!((summary.corrupt, summary.notes, summary.unreadable), (1, 11, 0));
     let longer = found.iter().find(|finding| finding.path == "bkt/longer").unwrap();
     assert_eq!(longer.detail, "7 bytes were stored, but the file now has 16");
 }

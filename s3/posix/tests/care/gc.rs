@@ -9,9 +9,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use fordway_posix::{GarbageFile, GcEvent, GcOptions, GcSummary};
 use fordway_store::{
-    Bucket, CompleteOptions, CompletedPart, Error, ErrorKind, GetOptions, MAX_TAGS,
-    MultipartUploadOperations, ObjectTagOperations, ObjectVersionOperations, Objects, PartsQuery, UploadId,
-    VersionsQuery,
+    CompleteOptions, CompletedPart, Error, ErrorKind, GetOptions, MAX_TAGS, MultipartUploadOperations,
+    ObjectTagOperations, ObjectVersionOperations, Objects, PartsQuery, UploadId, VersionsQuery,
 };
 
 use crate::support::{Rig, bucket, name};
@@ -264,11 +263,9 @@ fn sidecar_files_of_a_copy_stay_until_it_is_migrated() {
 #[test]
 fn sidecar_files_of_objects_behind_links_stay() {
     let rig = Rig::new();
-    let other = Bucket::new("other").unwrap();
-    rig.store.create_bucket(&other).unwrap();
-    rig.write("../other/file", "content");
-    std::os::unix::fs::symlink("../other", rig.path("link")).unwrap();
     rig.put_apart("link/key", "content");
+    fs::rename(rig.path("link"), rig.dir.path().join("other")).unwrap();
+    std::os::unix::fs::symlink("../other", rig.path("link")).unwrap();
     thread::sleep(APART);
     let options = GcOptions { buckets: vec![bucket()], staged_age: APART / 2, ..Default::default() };
     assert_eq!(collect_with(&rig, &options).1, []);
