@@ -276,11 +276,26 @@ impl StoreRootDirectory {
             return Ok(ObjectFile { file, stat, recorded: None });
         }
         let record = self.stored_record(bucket, &file, &stat)?;
+        self.described_by(record, (file, stat))
+    }
+
+    fn described_by(&self, record: ObjectRecord, (file, stat): (File, FileStat)) -> Result<ObjectFile> {
         let stat = match record.is_newer_than(&stat) {
             true => self.stat_of_sealed(&file, stat, &record)?,
             false => stat,
         };
         Ok(ObjectFile { file, stat, recorded: Some(Box::new(record.unseal_for(&stat))) })
+    }
+
+    /// Reads the record of an open file that seems to be bare. A POSIX program may have set the sticky bit on a file
+    /// with a record (`chmod -R 1777`), which hides the record from readers. Cost: one `fgetxattr` if the file has the
+    /// sticky bit, otherwise none. Errors: `Corrupt`.
+    pub(crate) fn unhide_record(&self, bucket: &Bucket, opened: &mut ObjectFile) -> Result<()> {
+        if is_bare(&opened.stat) {
+            let record = self.stored_record(bucket, &opened.file, &opened.stat)?;
+            opened.recorded = Some(Box::new(record.unseal_for(&opened.stat)));
+        }
+        Ok(())
     }
 
     /// Returns whether a file that is bare according to its cached state may have a record by now. After another node
@@ -335,6 +350,18 @@ impl StoreRootDirectory {
             || self.forget_file(place),
             || self.open_regular(place)?.map(|found| self.with_record(bucket, found)).transpose(),
         )
+    }
+
+    /// Like [`StoreRootDirectory::open_file`], for a file that is to become an old version or is to be removed in a
+    /// bucket that keeps versions. Reads the record even if the sticky bit hides it, because the record may contain a
+    /// version ID and a lock.
+    fn open_to_keep(&self, bucket: &Bucket, place: &ObjectPath) -> Result<Option<ObjectFile>> {
+        let open = || {
+            let Some((file, stat)) = self.open_regular(place)? else { return Ok(None) };
+            let record = self.stored_record(bucket, &file, &stat)?;
+            self.described_by(record, (file, stat)).map(Some)
+        };
+        retry_stale(is_stale, || self.forget_file(place), open)
     }
 
     /// Drops this node's cached names for `place`, because the server no longer has the file to which they led.
@@ -399,7 +426,11 @@ impl StoreRootDirectory {
         let places =
             plain(bucket, key).map(ObjectPath::into_owned).into_iter().chain(contents.has_odd.then_some(odd));
         for place in places {
-            if let Some(opened) = self.open_file(bucket, &place)? {
+            let opened = match contents.versioning {
+                VersioningState::Unversioned => self.open_file(bucket, &place)?,
+                _ => self.open_to_keep(bucket, &place)?,
+            };
+            if let Some(opened) = opened {
                 return Ok(Some((place, opened)));
             }
         }

@@ -2,14 +2,16 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
     Bucket, CompleteOptions, CompletedPart, DeleteOptions, ETag, ErrorKind, ExpectedContent, GetOptions, Key,
-    LockConfiguration, MultipartUploadOperations, ObjectLockOperations, ObjectVersionOperations, Objects,
-    PartOptions, PutOptions, Result, VersionId, VersioningState, VersionsQuery,
+    LockConfiguration, Metadata, MultipartUploadOperations, ObjectLock, ObjectLockOperations,
+    ObjectTagOperations, ObjectVersionOperations, Objects, PartOptions, PutOptions, Result, Tags, VersionId,
+    VersioningState, VersionsQuery,
 };
 use rustix::process::geteuid;
 use rustix::thread::set_thread_res_uid;
@@ -311,5 +313,114 @@ fn versioning_holds_for_every_store_once_it_is_enabled() {
         put("third");
         let kept = one.list_versions(&bucket, &VersionsQuery::default()).unwrap().versions.len();
         assert_eq!(kept, 2, "round {round}");
+    }
+}
+
+/// A bucket `bucket` that keeps versions, and its store.
+struct VersionedBucket {
+    dir: TempDir,
+    bucket: Bucket,
+    store: PosixStore,
+}
+
+impl VersionedBucket {
+    fn new(has_object_lock: bool) -> Self {
+        let (dir, bucket) = open();
+        let store = store(&dir);
+        if has_object_lock {
+            store.set_lock_configuration(&bucket, &LockConfiguration::default()).unwrap();
+        }
+        VersionedBucket { dir, bucket, store }
+    }
+
+    fn path(&self, below: &str) -> PathBuf {
+        self.dir.path().join("bucket").join(below)
+    }
+
+    fn put(&self, name: &str, body: &str) -> VersionId {
+        let made = self.store.put(&self.bucket, &key(name), body.as_bytes(), &PutOptions::default());
+        made.unwrap().version.unwrap()
+    }
+
+    fn put_held(&self, name: &str, body: &str) -> VersionId {
+        let lock = ObjectLock { legal_hold: Some(true), ..ObjectLock::NONE };
+        let options = PutOptions { lock, ..Default::default() };
+        self.store.put(&self.bucket, &key(name), body.as_bytes(), &options).unwrap().version.unwrap()
+    }
+
+    /// Returns the content of a version, or of the latest one, and the ID that the response states.
+    fn read(&self, name: &str, version: Option<&VersionId>) -> Result<(String, Option<VersionId>)> {
+        let options = GetOptions { version: version.cloned(), ..Default::default() };
+        let info = self.store.head(&self.bucket, &key(name), &options)?;
+        let found = self.store.get(&self.bucket, &key(name), &options)?;
+        assert_eq!(found.info.version, info.version);
+        Ok((String::from_utf8(found.content.into_vec()?).unwrap(), info.version))
+    }
+
+    fn delete(&self, name: &str, version: Option<&VersionId>) -> Result<()> {
+        let options = DeleteOptions { version: version.cloned(), ..Default::default() };
+        self.store.delete(&self.bucket, &key(name), &options).map(drop)
+    }
+
+    /// Returns all versions that are not delete markers, the newest of each key first.
+    fn listed(&self) -> Vec<VersionId> {
+        let listing = self.store.list_versions(&self.bucket, &VersionsQuery::default()).unwrap();
+        listing.versions.into_iter().filter(|each| each.content.is_some()).map(|each| each.version).collect()
+    }
+
+    /// Returns the path of the key's only old version with this ID.
+    fn archived(&self, name: &str, version: &VersionId) -> PathBuf {
+        let dir = self.path(&format!(".fordway/versions/{name}")).read_dir().unwrap();
+        let mut paths = dir.map(|entry| entry.unwrap().path());
+        let suffix = format!("-{version}");
+        paths.find(|path| path.to_str().unwrap().ends_with(&suffix)).unwrap()
+    }
+}
+
+/// Sets the sticky bit, as `chmod -R 1777` does.
+fn set_sticky(path: &Path) {
+    fs::set_permissions(path, Permissions::from_mode(0o1777)).unwrap();
+}
+
+/// The sticky bit hides a file's record from readers. Deletes and overwrites still see the version ID and the lock.
+#[test]
+fn a_sticky_bit_does_not_break_a_lock() {
+    let bucket = VersionedBucket::new(true);
+    let held = bucket.put_held("a", "held");
+    set_sticky(&bucket.path("a"));
+    bucket.delete("a", Some(&VersionId::null())).unwrap();
+    assert_eq!(fs::read(bucket.path("a")).unwrap(), b"held");
+    assert_eq!(bucket.delete("a", Some(&held)).unwrap_err().kind(), ErrorKind::AccessDenied);
+    assert_eq!(bucket.read("a", Some(&held)).unwrap(), ("held".to_owned(), Some(held.clone())));
+    bucket.put("a", "newer");
+    assert_eq!(bucket.read("a", Some(&held)).unwrap(), ("held".to_owned(), Some(held.clone())));
+    assert_eq!(bucket.delete("a", Some(&held)).unwrap_err().kind(), ErrorKind::AccessDenied);
+    assert_eq!(bucket.delete("a", Some(&VersionId::null())).map_err(|error| error.kind()), Ok(()));
+    assert_eq!(bucket.listed()[1..], *std::slice::from_ref(&held));
+    // A change of the lock is stored without the bit.
+    bucket.store.set_legal_hold(&bucket.bucket, &key("a"), Some(&held), false).unwrap();
+    let mode = bucket.archived("a", &held).metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o1000, 0);
+    bucket.delete("a", Some(&held)).unwrap();
+    assert_eq!(bucket.listed().len(), 1);
+}
+
+/// A write of tags to a file with the sticky bit keeps the metadata that the bit hides.
+#[test]
+fn tags_of_a_sticky_file_do_not_replace_its_metadata() {
+    for state in [None, Some(VersioningState::Enabled)] {
+        let (dir, bucket) = (tempfile::tempdir().unwrap(), Bucket::new("bucket").unwrap());
+        let store = store(&dir);
+        store.create_bucket(&bucket).unwrap();
+        state.map_or(Ok(()), |state| store.set_versioning(&bucket, state)).unwrap();
+        let metadata = Metadata { content_type: Some("text/x".to_owned()), ..Default::default() };
+        let options = PutOptions { metadata: metadata.into(), ..Default::default() };
+        let made = store.put(&bucket, &key("a"), b"content", &options).unwrap();
+        set_sticky(&dir.path().join("bucket/a"));
+        let tags: Tags = [("name".to_owned(), "value".to_owned())].into();
+        store.set_tags(&bucket, &key("a"), None, &tags).unwrap();
+        let info = store.head(&bucket, &key("a"), &GetOptions::default()).unwrap();
+        assert_eq!(info.metadata.content_type.as_deref(), Some("text/x"));
+        assert_eq!((info.tag_count, info.etag, info.version), (1, made.etag, made.version));
     }
 }

@@ -35,7 +35,7 @@ use crate::object_lock::{UnshieldedFile, VersioningAndLockSetting};
 use crate::private::PrivateDirectoryContents;
 use crate::read::ObjectFile;
 use crate::shared::MAX_STALE;
-use crate::stage::{FILE_MODE, MAX_RACES, give_way};
+use crate::stage::{FILE_MODE, MAX_RACES, give_way, is_bare};
 use crate::volume::StoreRootDirectory;
 
 impl StoreRootDirectory {
@@ -58,7 +58,7 @@ impl StoreRootDirectory {
         let mut seen = None;
         for race in 0..MAX_RACES {
             give_way(race);
-            let latest = self.find_object(bucket, key)?;
+            let latest = self.find_latest(bucket, key)?;
             let latest_version = match latest {
                 Some(latest) if latest.version() == *version => return Ok(latest),
                 latest => latest.map(|latest| latest.version()),
@@ -68,8 +68,13 @@ impl StoreRootDirectory {
             }
             let archived = self.look_up_version(bucket, key, version)?;
             if let Some(found) = archived.names.first()
-                && let Some(opened) = self.open_archived(bucket, key, found)?
+                && let Some(mut opened) = self.open_archived(bucket, key, found)?
             {
+                // The record lacks the ID if the sticky bit hides the record.
+                if opened.version() != *version {
+                    opened.recorded.get_or_insert_default().version =
+                        Some(version.clone()).filter(|version| !version.is_null());
+                }
                 return Ok(opened);
             }
             // While an old version is becoming the latest, a reader that looks in one place and then in the other may
@@ -82,6 +87,19 @@ impl StoreRootDirectory {
         }
         self.require_bucket(bucket)?;
         Err(Error::new(ErrorKind::NoSuchVersion, version.as_str()))
+    }
+
+    /// Opens the latest version, if it is a file, to compare its ID. Cost: as for opening the object; one more
+    /// `fgetxattr` for a file with the sticky bit in a bucket that keeps versions.
+    fn find_latest(&self, bucket: &Bucket, key: &Key) -> Result<Option<ObjectFile>> {
+        let mut latest = self.find_object(bucket, key)?;
+        if let Some(latest) = &mut latest
+            && is_bare(&latest.stat)
+            && self.contents(bucket)?.versioning != VersioningState::Unversioned
+        {
+            self.unhide_record(bucket, latest)?;
+        }
+        Ok(latest)
     }
 
     /// Opens the old version by the order contained in its ID; returns `None` if there is no name with that order.
