@@ -354,14 +354,26 @@ impl StoreRootDirectory {
 
     /// Like [`StoreRootDirectory::open_file`], for a file that is to become an old version or is to be removed in a
     /// bucket that keeps versions. Reads the record even if the sticky bit hides it, because the record may contain a
-    /// version ID and a lock.
+    /// version ID and a lock. A file whose record cannot be decoded is returned without a record (`None`), because an
+    /// S3 client could otherwise never replace it.
     fn open_to_keep(&self, bucket: &Bucket, place: &ObjectPath) -> Result<Option<ObjectFile>> {
         let open = || {
             let Some((file, stat)) = self.open_regular(place)? else { return Ok(None) };
-            let record = self.stored_record(bucket, &file, &stat)?;
-            self.described_by(record, (file, stat)).map(Some)
+            match self.stored_record(bucket, &file, &stat) {
+                Ok(record) => self.described_by(record, (file, stat)).map(Some),
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    Ok(Some(ObjectFile { file, stat, recorded: None }))
+                }
+                Err(error) => Err(error),
+            }
         };
         retry_stale(is_stale, || self.forget_file(place), open)
+    }
+
+    /// Describes the file at `place` as if it had no record; returns `None` if there is no file. Listings use this
+    /// function for a file whose record cannot be decoded.
+    pub(crate) fn describe_without_record(&self, place: &ObjectPath) -> Result<Option<ObjectInfo>> {
+        Ok(self.open_regular(place)?.map(|(_, stat)| info_of_bare(&stat)))
     }
 
     /// Drops this node's cached names for `place`, because the server no longer has the file to which they led.
@@ -414,7 +426,8 @@ impl StoreRootDirectory {
         }
     }
 
-    /// Opens the object at `key`, and returns it with its path. `contents` must have been read under the key's lock.
+    /// Opens the object at `key`, and returns it with its path. `contents` must have been read under the key's lock. In
+    /// a bucket that keeps versions, the record of the returned object is `None` only if it cannot be decoded.
     pub(crate) fn locate(
         &self,
         bucket: &Bucket,

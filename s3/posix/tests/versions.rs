@@ -1,6 +1,7 @@
 //! Tests buckets that keep versions, with several stores, or with a user whose permissions are limited.
 
-use std::fs::{self, Permissions};
+use std::ffi::CStr;
+use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +10,7 @@ use std::thread;
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
     Bucket, CompleteOptions, CompletedPart, DeleteOptions, ETag, ErrorKind, ExpectedContent, GetOptions, Key,
-    LockConfiguration, Metadata, MultipartUploadOperations, ObjectLock, ObjectLockOperations,
+    ListQuery, LockConfiguration, Metadata, MultipartUploadOperations, ObjectLock, ObjectLockOperations,
     ObjectTagOperations, ObjectVersionOperations, Objects, PartOptions, PutOptions, Result, Tags, VersionId,
     VersioningState, VersionsQuery,
 };
@@ -316,6 +317,9 @@ fn versioning_holds_for_every_store_once_it_is_enabled() {
     }
 }
 
+/// The attribute that contains an object's record.
+const ATTRIBUTE: &CStr = c"user.fordway";
+
 /// A bucket `bucket` that keeps versions, and its store.
 struct VersionedBucket {
     dir: TempDir,
@@ -423,4 +427,54 @@ fn tags_of_a_sticky_file_do_not_replace_its_metadata() {
         assert_eq!(info.metadata.content_type.as_deref(), Some("text/x"));
         assert_eq!((info.tag_count, info.etag, info.version), (1, made.etag, made.version));
     }
+}
+
+/// A file whose record cannot be decoded is listed as the version `null`, and S3 clients can replace and delete it.
+#[test]
+fn a_file_with_a_bad_record_does_not_hide_other_versions() {
+    let bucket = VersionedBucket::new(false);
+    let (first, second) = (bucket.put("bad", "one"), bucket.put("bad", "two"));
+    let other = bucket.put("other", "fine");
+    bucket.put("x//bad", "odd");
+    let spoil =
+        |path: PathBuf| fordway_sys::set_xattr(File::open(path).unwrap(), ATTRIBUTE, b"junk").unwrap();
+    spoil(bucket.path("bad"));
+    spoil(bucket.path(".fordway/odd/x%2F%2Fbad"));
+    let null = VersionId::null();
+    assert_eq!(bucket.listed(), [null.clone(), first.clone(), other.clone(), null.clone()]);
+    let objects = bucket.store.list(&bucket.bucket, &ListQuery::default()).unwrap().entries;
+    assert_eq!(objects.iter().map(|entry| entry.name()).collect::<Vec<_>>(), ["bad", "other", "x//bad"]);
+    assert_eq!(bucket.read("bad", None).unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!(bucket.read("bad", Some(&first)).unwrap().0, "one");
+    assert_eq!(bucket.read("bad", Some(&second)).unwrap_err().kind(), ErrorKind::NoSuchVersion);
+
+    let third = bucket.put("bad", "three");
+    bucket.delete("x//bad", None).unwrap();
+    assert_eq!(bucket.listed(), [third.clone(), null.clone(), first.clone(), other, null.clone()]);
+    bucket.delete("bad", None).unwrap();
+    for version in [&null, &third, &first] {
+        bucket.delete("bad", Some(version)).unwrap();
+    }
+    bucket.delete("x//bad", Some(&null)).unwrap();
+    assert_eq!(bucket.listed().len(), 1);
+    // The latest version can also be deleted for good.
+    spoil(bucket.path("other"));
+    bucket.delete("other", Some(&null)).unwrap();
+    assert_eq!(bucket.listed().len(), 0);
+}
+
+/// A record that cannot be decoded may contain a lock, so a bucket with object lock keeps the file.
+#[test]
+fn a_file_with_a_bad_record_may_be_locked() {
+    let bucket = VersionedBucket::new(true);
+    bucket.put_held("bad", "held");
+    let null = VersionId::null();
+    let is_kept = || bucket.delete("bad", Some(&null)).unwrap_err().kind() == ErrorKind::Corrupt;
+    fordway_sys::set_xattr(File::open(bucket.path("bad")).unwrap(), ATTRIBUTE, b"junk").unwrap();
+    assert!(is_kept());
+    bucket.put("bad", "newer");
+    assert!(is_kept());
+    bucket.delete("bad", None).unwrap();
+    assert!(is_kept());
+    assert_eq!(fs::read(bucket.archived("bad", &null)).unwrap(), b"held");
 }

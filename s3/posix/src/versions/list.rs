@@ -15,7 +15,7 @@ use super::names::{KeyVersions, ListedVersion, NoncurrentVersion, archived_place
 use crate::PosixStoreState;
 use crate::encoded::{EncodedKeyTree, EncodedKeyWalk};
 use crate::errors::from_errno;
-use crate::layout::{plain, versions_of};
+use crate::layout::{odd, plain, versions_of};
 use crate::list::PATIENCE;
 use crate::names::{SortedNames, state_before};
 use crate::patience::within;
@@ -149,8 +149,23 @@ impl PosixStoreState {
         }
     }
 
-    /// Describes the key's latest version. Cost: as for a HEAD.
+    /// Describes the key's latest version. A file whose record cannot be decoded is described without a record, so that
+    /// it does not hide the versions of other keys. Cost: as for a HEAD.
     fn latest(&self, bucket: &Bucket, key: &Key) -> Result<Option<ObjectInfo>> {
+        match self.recorded_latest(bucket, key) {
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                for place in plain(bucket, key).into_iter().chain([odd(bucket, key)]) {
+                    if let Some(info) = self.volume.describe_without_record(&place)? {
+                        return Ok(Some(info));
+                    }
+                }
+                Ok(None)
+            }
+            latest => latest,
+        }
+    }
+
+    fn recorded_latest(&self, bucket: &Bucket, key: &Key) -> Result<Option<ObjectInfo>> {
         if let Some(place) = plain(bucket, key)
             && let Some(info) = self.volume.describe(&place)?
         {
@@ -211,12 +226,16 @@ impl PosixStoreState {
         {
             return Ok(Some(summary(key, as_found(object.into_info()))));
         }
-        let opened = match self.volume.open_file(bucket, &archived_place(bucket, &Key::new(key)?, found)) {
+        let place = archived_place(bucket, &Key::new(key)?, found);
+        let info = match self.volume.open_file(bucket, &place) {
             // Any writer may create an unreadable file with this name, so the error must not hide other versions.
             Err(error) if error.kind() == ErrorKind::AccessDenied => None,
-            opened => opened?,
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                self.volume.describe_without_record(&place)?
+            }
+            opened => opened?.map(|opened| opened.into_info().1),
         };
-        Ok(opened.map(|opened| summary(key, as_found(opened.into_info().1))))
+        Ok(info.map(|info| summary(key, as_found(info))))
     }
 
     /// Returns whether the bucket has old versions or delete markers.

@@ -58,7 +58,11 @@ impl StoreRootDirectory {
         let mut seen = None;
         for race in 0..MAX_RACES {
             give_way(race);
-            let latest = self.find_latest(bucket, key)?;
+            let latest = match self.find_latest(bucket, key) {
+                // A damaged record of the latest version does not hide the old versions.
+                Err(error) if error.kind() == ErrorKind::Corrupt && !version.is_null() => None,
+                found => found?,
+            };
             let latest_version = match latest {
                 Some(latest) if latest.version() == *version => return Ok(latest),
                 latest => latest.map(|latest| latest.version()),
@@ -462,6 +466,25 @@ impl PosixStoreState {
         Ok(true)
     }
 
+    /// Opens the latest version before the version `deleted` is removed permanently. Errors: `Corrupt` if the latest
+    /// version is to be removed in a bucket with object lock, and its record cannot be decoded: the record may contain a
+    /// lock.
+    fn locate_to_delete(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        deleted: &VersionId,
+        contents: PrivateDirectoryContents,
+    ) -> Result<Option<(ObjectPath<'static>, ObjectFile)>> {
+        let Some((place, latest)) = self.volume.locate(bucket, key, contents)? else { return Ok(None) };
+        if latest.recorded.is_none() && contents.object_lock.is_some() && deleted.is_null() {
+            self.volume.open_to_check(bucket, &place, contents)?;
+            // The record could be decoded this time, so another program has just changed it.
+            return Err(ErrorKind::ConditionalConflict.into());
+        }
+        Ok(Some((place, latest)))
+    }
+
     /// Removes one version permanently; the newest remaining version becomes the latest.
     pub(crate) fn delete_version(
         &self,
@@ -472,7 +495,7 @@ impl PosixStoreState {
     ) -> Result<DeleteResult> {
         self.require_locks("a delete in a bucket that keeps versions")?;
         let mut unshielded = Vec::new();
-        let mut current = self.volume.locate(bucket, key, contents)?;
+        let mut current = self.locate_to_delete(bucket, key, version, contents)?;
         if let Some((_, opened)) = current.as_mut().filter(|(_, opened)| opened.version() == *version) {
             self.volume.renew_record(bucket, opened, contents.sharing)?;
             self.volume.check_unlocked(bucket, opened, contents, bypass)?;
