@@ -617,7 +617,10 @@ impl PosixStoreState {
             Some(_) => NameLookup::Unclear,
         };
         match described {
-            NameLookup::Found(object) => Ok(object),
+            NameLookup::Found(mut object) => {
+                self.volume.disown_copy((bucket, key), &object.stat, &mut object.recorded)?;
+                Ok(object)
+            }
             NameLookup::Missing => Err(ErrorKind::NoSuchKey.into()),
             NameLookup::Unclear => Ok(self.volume.open_version(bucket, key, version)?.into_named().1),
         }

@@ -2,10 +2,12 @@
 
 use std::ffi::CStr;
 use std::fs::{self, File, Permissions};
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
@@ -381,9 +383,108 @@ impl VersionedBucket {
     }
 }
 
+/// Copies a file with its attribute and time, as `cp -a` does.
+fn copy_all(from: &Path, to: &Path) {
+    let (source, mut buffer) = (File::open(from).unwrap(), [0; 4096]);
+    fs::copy(from, to).unwrap();
+    let copy = File::options().write(true).open(to).unwrap();
+    if let Some(record) = fordway_sys::get_xattr(&source, ATTRIBUTE, &mut buffer).unwrap() {
+        fordway_sys::set_xattr(&copy, ATTRIBUTE, record).unwrap();
+    }
+    copy.set_modified(source.metadata().unwrap().modified().unwrap()).unwrap();
+}
+
 /// Sets the sticky bit, as `chmod -R 1777` does.
 fn set_sticky(path: &Path) {
     fs::set_permissions(path, Permissions::from_mode(0o1777)).unwrap();
+}
+
+/// A user restores a locked version by copying it, with its attribute, over the latest version. The copy is the version
+/// `null`, and no write or delete of it removes the locked version.
+#[test]
+fn a_copy_of_a_locked_version_does_not_replace_it() {
+    for (is_edited, is_deleted) in [(true, false), (false, false), (true, true)] {
+        let bucket = VersionedBucket::new(true);
+        let first = bucket.put_held("a", "one");
+        let second = bucket.put("a", "two");
+        thread::sleep(Duration::from_millis(1100));
+        copy_all(&bucket.archived("a", &first), &bucket.path("a"));
+        let mut content = "one".to_owned();
+        if is_edited {
+            File::options().append(true).open(bucket.path("a")).unwrap().write_all(b"EDITED").unwrap();
+            content.push_str("EDITED");
+        }
+        assert_eq!(bucket.listed(), [VersionId::null(), first.clone()]);
+        assert_eq!(bucket.read("a", None).unwrap(), (content.clone(), None));
+        assert_eq!(bucket.read("a", Some(&VersionId::null())).unwrap(), (content.clone(), None));
+        assert_eq!(bucket.read("a", Some(&first)).unwrap(), ("one".to_owned(), Some(first.clone())));
+        assert_eq!(bucket.delete("a", Some(&first)).unwrap_err().kind(), ErrorKind::AccessDenied);
+        match is_deleted {
+            true => bucket.delete("a", None).unwrap(),
+            false => drop(bucket.put("a", "three")),
+        }
+        assert_eq!(bucket.read("a", Some(&first)).unwrap(), ("one".to_owned(), Some(first.clone())));
+        assert_eq!(bucket.delete("a", Some(&first)).unwrap_err().kind(), ErrorKind::AccessDenied);
+        let listed = bucket.listed();
+        let copied = &listed[listed.len() - 2];
+        assert!(![&first, &second].contains(&copied) && listed.last() == Some(&first), "{listed:?}");
+        assert_eq!(bucket.read("a", Some(copied)).unwrap(), (content, Some(copied.clone())));
+        // The lock was copied together with the version ID.
+        assert_eq!(bucket.delete("a", Some(copied)).unwrap_err().kind(), ErrorKind::AccessDenied);
+    }
+}
+
+/// Deletes of the original and of the copy each remove one file.
+#[test]
+fn a_copy_of_an_old_version_and_its_original_are_deleted_separately() {
+    for is_original in [true, false] {
+        let bucket = VersionedBucket::new(false);
+        let first = bucket.put("a", "one");
+        bucket.put("a", "two");
+        copy_all(&bucket.archived("a", &first), &bucket.path("a"));
+        File::options().append(true).open(bucket.path("a")).unwrap().write_all(b"EDITED").unwrap();
+        match is_original {
+            true => {
+                bucket.delete("a", Some(&first)).unwrap();
+                assert_eq!(bucket.read("a", None).unwrap().0, "oneEDITED");
+                assert_eq!(bucket.listed().len(), 1);
+            }
+            false => {
+                bucket.delete("a", Some(&VersionId::null())).unwrap();
+                assert_eq!(bucket.read("a", None).unwrap(), ("one".to_owned(), Some(first.clone())));
+                assert_eq!(bucket.listed(), [first]);
+            }
+        }
+    }
+}
+
+/// A POSIX program replaces the latest version several times. No old version `null` is lost when S3 clients overwrite
+/// what the program has written.
+#[test]
+fn an_old_version_null_is_kept_when_a_program_writes_another() {
+    let (dir, bucket) = (tempfile::tempdir().unwrap(), Bucket::new("bucket").unwrap());
+    let store = store(&dir);
+    store.create_bucket(&bucket).unwrap();
+    store.put(&bucket, &key("a"), b"before versioning", &PutOptions::default()).unwrap();
+    store.set_versioning(&bucket, VersioningState::Enabled).unwrap();
+    let bucket = VersionedBucket { dir, bucket, store };
+    bucket.put("a", "one");
+    for body in ["program 1", "program 2"] {
+        let other = bucket.dir.path().join("other");
+        fs::write(&other, body).unwrap();
+        fs::rename(&other, bucket.path("a")).unwrap();
+        bucket.put("a", "two");
+    }
+    let listed = bucket.listed();
+    let mut contents: Vec<_> =
+        listed.iter().map(|version| bucket.read("a", Some(version)).unwrap().0).collect();
+    contents.sort_unstable();
+    assert_eq!(contents, ["before versioning", "program 1", "program 2", "two"]);
+    assert_eq!(bucket.read("a", Some(&VersionId::null())).unwrap().0, "before versioning");
+    // The version keeps its ID when it becomes the latest again.
+    bucket.delete("a", Some(&listed[0])).unwrap();
+    assert_eq!(bucket.listed(), listed[1..]);
+    assert_eq!(bucket.read("a", None).unwrap(), ("program 2".to_owned(), Some(listed[1].clone())));
 }
 
 /// The sticky bit hides a file's record from readers. Deletes and overwrites still see the version ID and the lock.

@@ -123,7 +123,28 @@ impl PosixStoreState {
                 break;
             }
         }
+        if latest
+            .as_ref()
+            .and_then(|info| info.version.as_ref())
+            .is_some_and(|version| has_name(&names, version))
+        {
+            self.disown_listed(bucket, &key, &mut latest)?;
+        }
         Ok(KeyVersions::new(latest, names))
+    }
+
+    /// Removes the version ID from the description of the latest version if a POSIX program created its file by copying
+    /// an old version (see [`crate::volume::StoreRootDirectory::disown_copy`]).
+    #[cold]
+    fn disown_listed(&self, bucket: &Bucket, key: &Key, latest: &mut Option<ObjectInfo>) -> Result<()> {
+        let opened = self.volume.find_object(bucket, key)?;
+        let (Some(opened), Some(info)) = (opened, latest) else { return Ok(()) };
+        if let Some(version) = info.version.as_ref().filter(|version| opened.version() == **version)
+            && self.volume.is_copy((bucket, key), &opened.stat, version)?
+        {
+            info.version = None;
+        }
+        Ok(())
     }
 
     /// Returns the key's versions directory and the names in it, if the directory exists. The names are cached until
@@ -248,6 +269,13 @@ impl PosixStoreState {
         }
         Ok(false)
     }
+}
+
+/// Returns whether `version` has its own name among the sorted `names`.
+fn has_name(names: &SortedNames, version: &VersionId) -> bool {
+    let Some(name) = NoncurrentVersion::of(version, false).map(|kept| kept.name()) else { return false };
+    let at = names.first_from(&name);
+    at < names.len() && names.get(at).text == name
 }
 
 fn version_of(info: &Option<ObjectInfo>) -> Option<&Option<VersionId>> {
