@@ -58,6 +58,7 @@ mod site;
 mod spool;
 mod stage;
 mod store;
+mod unhide;
 mod usage;
 mod versions;
 mod volume;

@@ -581,6 +581,11 @@ impl BucketWalk<'_> {
                 // The name is a link that does not lead to an object, or a file whose state the caller is not permitted
                 // to read.
                 Err(error) if error.kind() == ErrorKind::AccessDenied => Ok(None),
+                // The record cannot be decoded.
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    let info = inner.volume.describe_without_record(&place)?;
+                    Ok(info.map(|info| summary_of(key.as_str(), info)))
+                }
                 described => described,
             }
         };

@@ -1,5 +1,5 @@
-//! Migrates a root to this program's format version, and repairs the damage done by copying a root. Objects are not
-//! changed, and nothing is removed.
+//! Migrates a root to this program's format version, and repairs the damage done by copying a root or by changing the
+//! modes of its files. The content and metadata of objects are not changed, and nothing is removed.
 //!
 //! A copy loses the owners and modes in the private areas of buckets. A copy also invalidates the names of sidecar
 //! files, which contain the inode numbers that the objects' files had in the original root.
@@ -27,6 +27,7 @@ use crate::record::{ContentChangeStamp, ObjectRecord};
 use crate::scan::{BucketArea, each_entry, known_kind, open_child, path_of_child};
 use crate::sidecar::{MAX_RECORD_BYTES, RecordAttribute, inode_of, read_attribute, sidecar_name};
 use crate::stage::hidden_name;
+use crate::unhide::unhide_records;
 use crate::volume::StoreRootDirectory;
 use crate::{PosixStore, PosixStoreState, format};
 
@@ -41,11 +42,11 @@ pub struct MigrationStep {
 
 impl PosixStore {
     /// Gives the files and directories in each bucket's private area the owner, group and mode that this version uses,
-    /// and binds sidecar files to their objects again. Also records the root's format version. Must be run by the root
-    /// user, or by the owner of the root directory and the buckets. No other program may work in the root directory at
-    /// the same time, because programs that are already running may still create files with other owners and modes.
-    /// Memory: the records in all sidecar files of one bucket at a time. Errors: `NoSuchBucket`, file-system errors,
-    /// and errors that `tell` returns.
+    /// removes the sticky bit where it hides an object's record, and binds sidecar files to their objects again. Also
+    /// records the root's format version. Must be run by the root user, or by the owner of the root directory and the
+    /// buckets. No other program may work in the root directory at the same time, because programs that are already
+    /// running may still create files with other owners and modes. Memory: the records in all sidecar files of one
+    /// bucket at a time. Errors: `NoSuchBucket`, file-system errors, and errors that `tell` returns.
     pub fn migrate(
         &self,
         buckets: &[Bucket],
@@ -54,7 +55,10 @@ impl PosixStore {
         let actors = ImpersonatedUserCache::new(&self.inner);
         for bucket in self.chosen_buckets(buckets)? {
             migrate_owners(&self.inner.volume, &bucket, tell)?;
-            actors.in_bucket(&bucket, || rebind_sidecars(&self.inner, &bucket, tell))?;
+            actors.in_bucket(&bucket, || {
+                unhide_records(&self.inner, &actors, &bucket, tell)?;
+                rebind_sidecars(&self.inner, &bucket, tell)
+            })?;
         }
         if buckets.is_empty() && self.inner.volume.root.format(self.path())? < format::VERSION {
             self.inner.volume.root.write_format()?;

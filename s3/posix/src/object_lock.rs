@@ -341,6 +341,7 @@ impl StoreRootDirectory {
             opened = self.open_file(bucket, place)?;
         }
         if let Some(opened) = &mut opened {
+            self.unhide_record(bucket, opened)?;
             self.renew_record(bucket, opened, contents.sharing)?;
         }
         Ok(opened)
@@ -361,6 +362,7 @@ impl StoreRootDirectory {
         }
         let mut opened = self.open_version(bucket, key, version)?;
         self.require_own_file(bucket, key, &opened)?;
+        self.unhide_record(bucket, &mut opened)?;
         self.renew_record(bucket, &mut opened, contents.sharing)?;
         Ok(opened)
     }

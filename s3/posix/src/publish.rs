@@ -164,7 +164,14 @@ impl StagedFile {
         if is_versioned {
             inner.require_locks("a write to a bucket that keeps versions")?;
         }
-        if record.retain(contents)? {
+        let mut is_changed = record.retain(contents)?;
+        if contents.versioning == VersioningState::Enabled && record.version.is_none() {
+            // Versioning was enabled while this call waited for the lock. The new version must not be `null`, because
+            // it would then replace an existing version `null`.
+            record.version = Some(new_version(0)?);
+            is_changed = true;
+        }
+        if is_changed {
             self.seal(record)?;
         }
         // The parent directory is looked up again, because it may have been moved during a long wait for the lock.
@@ -187,9 +194,10 @@ impl StagedFile {
                     Some((_, opened)) => {
                         inner.volume.require_own_file(&bucket, key, opened)?;
                         let lock = opened.record().lock;
-                        locked = Some(opened.version()).filter(|_| lock.is_active(SystemTime::now()));
                         _unshielded = inner.volume.unshield(&opened.file, lock)?;
-                        inner.keep_version(&bucket, key, opened, record.version.is_none())?
+                        let kept = inner.keep_version(&bucket, key, opened, record.version.is_none())?;
+                        locked = Some(kept.version).filter(|_| lock.is_active(SystemTime::now()));
+                        kept.floor
                     }
                     None if record.version.is_some() => inner.highest_order(&bucket, key)?,
                     None => 0,

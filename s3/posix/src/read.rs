@@ -286,11 +286,26 @@ impl StoreRootDirectory {
             return Ok(ObjectFile { file, stat, recorded: None, is_linked });
         }
         let record = self.stored_record(bucket, &file, &stat)?;
+        self.described_by(record, (file, stat))
+    }
+
+    fn described_by(&self, record: ObjectRecord, (file, stat): (File, FileStat)) -> Result<ObjectFile> {
         let stat = match record.is_newer_than(&stat) {
             true => self.stat_of_sealed(&file, stat, &record)?,
             false => stat,
         };
         Ok(ObjectFile { file, stat, recorded: Some(Box::new(record.unseal_for(&stat))), is_linked })
+    }
+
+    /// Reads the record of an open file that seems to be bare. A POSIX program may have set the sticky bit on a file
+    /// with a record (`chmod -R 1777`), which hides the record from readers. Cost: one `fgetxattr` if the file has the
+    /// sticky bit, otherwise none. Errors: `Corrupt`.
+    pub(crate) fn unhide_record(&self, bucket: &Bucket, opened: &mut ObjectFile) -> Result<()> {
+        if is_bare(&opened.stat) {
+            let record = self.stored_record(bucket, &opened.file, &opened.stat)?;
+            opened.recorded = Some(Box::new(record.unseal_for(&opened.stat)));
+        }
+        Ok(())
     }
 
     /// Returns whether a file that is bare according to its cached state may have a record by now. After another node
@@ -347,6 +362,30 @@ impl StoreRootDirectory {
         )
     }
 
+    /// Like [`StoreRootDirectory::open_file`], for a file that is to become an old version or is to be removed in a
+    /// bucket that keeps versions. Reads the record even if the sticky bit hides it, because the record may contain a
+    /// version ID and a lock. A file whose record cannot be decoded is returned without a record (`None`), because an
+    /// S3 client could otherwise never replace it.
+    fn open_to_keep(&self, bucket: &Bucket, place: &ObjectPath) -> Result<Option<ObjectFile>> {
+        let open = || {
+            let Some((file, stat)) = self.open_regular(place)? else { return Ok(None) };
+            match self.stored_record(bucket, &file, &stat) {
+                Ok(record) => self.described_by(record, (file, stat)).map(Some),
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    Ok(Some(ObjectFile { file, stat, recorded: None }))
+                }
+                Err(error) => Err(error),
+            }
+        };
+        retry_stale(is_stale, || self.forget_file(place), open)
+    }
+
+    /// Describes the file at `place` as if it had no record; returns `None` if there is no file. Listings use this
+    /// function for a file whose record cannot be decoded.
+    pub(crate) fn describe_without_record(&self, place: &ObjectPath) -> Result<Option<ObjectInfo>> {
+        Ok(self.open_regular(place)?.map(|(_, stat)| info_of_bare(&stat)))
+    }
+
     /// Drops this node's cached names for `place`, because the server no longer has the file to which they led.
     #[cold]
     pub(crate) fn forget_file(&self, place: &ObjectPath) {
@@ -400,7 +439,8 @@ impl StoreRootDirectory {
         }
     }
 
-    /// Opens the object at `key`, and returns it with its path. `contents` must have been read under the key's lock.
+    /// Opens the object at `key`, and returns it with its path. `contents` must have been read under the key's lock. In
+    /// a bucket that keeps versions, the record of the returned object is `None` only if it cannot be decoded.
     pub(crate) fn locate(
         &self,
         bucket: &Bucket,
@@ -412,7 +452,11 @@ impl StoreRootDirectory {
         let places =
             plain(bucket, key).map(ObjectPath::into_owned).into_iter().chain(contents.has_odd.then_some(odd));
         for place in places {
-            if let Some(opened) = self.open_file(bucket, &place)? {
+            let opened = match contents.versioning {
+                VersioningState::Unversioned => self.open_file(bucket, &place)?,
+                _ => self.open_to_keep(bucket, &place)?,
+            };
+            if let Some(opened) = opened {
                 return Ok(Some((place, opened)));
             }
         }
@@ -616,7 +660,10 @@ impl PosixStoreState {
             Some(_) => NameLookup::Unclear,
         };
         match described {
-            NameLookup::Found(object) => Ok(object),
+            NameLookup::Found(mut object) => {
+                self.volume.disown_copy((bucket, key), &object.stat, &mut object.recorded)?;
+                Ok(object)
+            }
             NameLookup::Missing => Err(ErrorKind::NoSuchKey.into()),
             NameLookup::Unclear => Ok(self.volume.open_version(bucket, key, version)?.into_named().1),
         }

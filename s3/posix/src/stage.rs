@@ -512,7 +512,7 @@ pub(crate) fn settle_time(file: impl AsFd) {
 }
 
 /// The bit that marks bare objects (`S_ISVTX`).
-const STICKY: u32 = 0o1000;
+pub(crate) const STICKY: u32 = 0o1000;
 
 /// Returns the mode for a file that is to be a bare object, before the process's umask.
 pub(crate) fn bare_mode() -> Mode {

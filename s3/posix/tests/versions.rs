@@ -1,15 +1,20 @@
 //! Tests buckets that keep versions, with several stores, or with a user whose permissions are limited.
 
-use std::fs::{self, Permissions};
+use std::ffi::CStr;
+use std::fs::{self, File, Permissions};
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
     Bucket, CompleteOptions, CompletedPart, DeleteOptions, ETag, ErrorKind, ExpectedContent, GetOptions, Key,
-    LockConfiguration, MultipartUploadOperations, ObjectLockOperations, ObjectVersionOperations, Objects,
-    PartOptions, PutOptions, Result, VersionId, VersioningState, VersionsQuery,
+    ListQuery, LockConfiguration, Metadata, MultipartUploadOperations, ObjectLock, ObjectLockOperations,
+    ObjectTagOperations, ObjectVersionOperations, Objects, PartOptions, PutOptions, Result, Tags, VersionId,
+    VersioningState, VersionsQuery,
 };
 use rustix::process::geteuid;
 use rustix::thread::set_thread_res_uid;
@@ -312,4 +317,265 @@ fn versioning_holds_for_every_store_once_it_is_enabled() {
         let kept = one.list_versions(&bucket, &VersionsQuery::default()).unwrap().versions.len();
         assert_eq!(kept, 2, "round {round}");
     }
+}
+
+/// The attribute that contains an object's record.
+const ATTRIBUTE: &CStr = c"user.fordway";
+
+/// A bucket `bucket` that keeps versions, and its store.
+struct VersionedBucket {
+    dir: TempDir,
+    bucket: Bucket,
+    store: PosixStore,
+}
+
+impl VersionedBucket {
+    fn new(has_object_lock: bool) -> Self {
+        let (dir, bucket) = open();
+        let store = store(&dir);
+        if has_object_lock {
+            store.set_lock_configuration(&bucket, &LockConfiguration::default()).unwrap();
+        }
+        VersionedBucket { dir, bucket, store }
+    }
+
+    fn path(&self, below: &str) -> PathBuf {
+        self.dir.path().join("bucket").join(below)
+    }
+
+    fn put(&self, name: &str, body: &str) -> VersionId {
+        let made = self.store.put(&self.bucket, &key(name), body.as_bytes(), &PutOptions::default());
+        made.unwrap().version.unwrap()
+    }
+
+    fn put_held(&self, name: &str, body: &str) -> VersionId {
+        let lock = ObjectLock { legal_hold: Some(true), ..ObjectLock::NONE };
+        let options = PutOptions { lock, ..Default::default() };
+        self.store.put(&self.bucket, &key(name), body.as_bytes(), &options).unwrap().version.unwrap()
+    }
+
+    /// Returns the content of a version, or of the latest one, and the ID that the response states.
+    fn read(&self, name: &str, version: Option<&VersionId>) -> Result<(String, Option<VersionId>)> {
+        let options = GetOptions { version: version.cloned(), ..Default::default() };
+        let info = self.store.head(&self.bucket, &key(name), &options)?;
+        let found = self.store.get(&self.bucket, &key(name), &options)?;
+        assert_eq!(found.info.version, info.version);
+        Ok((String::from_utf8(found.content.into_vec()?).unwrap(), info.version))
+    }
+
+    fn delete(&self, name: &str, version: Option<&VersionId>) -> Result<()> {
+        let options = DeleteOptions { version: version.cloned(), ..Default::default() };
+        self.store.delete(&self.bucket, &key(name), &options).map(drop)
+    }
+
+    /// Returns all versions that are not delete markers, the newest of each key first.
+    fn listed(&self) -> Vec<VersionId> {
+        let listing = self.store.list_versions(&self.bucket, &VersionsQuery::default()).unwrap();
+        listing.versions.into_iter().filter(|each| each.content.is_some()).map(|each| each.version).collect()
+    }
+
+    /// Returns the path of the key's only old version with this ID.
+    fn archived(&self, name: &str, version: &VersionId) -> PathBuf {
+        let dir = self.path(&format!(".fordway/versions/{name}")).read_dir().unwrap();
+        let mut paths = dir.map(|entry| entry.unwrap().path());
+        let suffix = format!("-{version}");
+        paths.find(|path| path.to_str().unwrap().ends_with(&suffix)).unwrap()
+    }
+}
+
+/// Copies a file with its attribute and time, as `cp -a` does.
+fn copy_all(from: &Path, to: &Path) {
+    let (source, mut buffer) = (File::open(from).unwrap(), [0; 4096]);
+    fs::copy(from, to).unwrap();
+    let copy = File::options().write(true).open(to).unwrap();
+    if let Some(record) = fordway_sys::get_xattr(&source, ATTRIBUTE, &mut buffer).unwrap() {
+        fordway_sys::set_xattr(&copy, ATTRIBUTE, record).unwrap();
+    }
+    copy.set_modified(source.metadata().unwrap().modified().unwrap()).unwrap();
+}
+
+/// Sets the sticky bit, as `chmod -R 1777` does.
+fn set_sticky(path: &Path) {
+    fs::set_permissions(path, Permissions::from_mode(0o1777)).unwrap();
+}
+
+/// A user restores a locked version by copying it, with its attribute, over the latest version. The copy is the version
+/// `null`, and no write or delete of it removes the locked version.
+#[test]
+fn a_copy_of_a_locked_version_does_not_replace_it() {
+    for (is_edited, is_deleted) in [(true, false), (false, false), (true, true)] {
+        let bucket = VersionedBucket::new(true);
+        let first = bucket.put_held("a", "one");
+        let second = bucket.put("a", "two");
+        thread::sleep(Duration::from_millis(1100));
+        copy_all(&bucket.archived("a", &first), &bucket.path("a"));
+        let mut content = "one".to_owned();
+        if is_edited {
+            File::options().append(true).open(bucket.path("a")).unwrap().write_all(b"EDITED").unwrap();
+            content.push_str("EDITED");
+        }
+        assert_eq!(bucket.listed(), [VersionId::null(), first.clone()]);
+        assert_eq!(bucket.read("a", None).unwrap(), (content.clone(), None));
+        assert_eq!(bucket.read("a", Some(&VersionId::null())).unwrap(), (content.clone(), None));
+        assert_eq!(bucket.read("a", Some(&first)).unwrap(), ("one".to_owned(), Some(first.clone())));
+        assert_eq!(bucket.delete("a", Some(&first)).unwrap_err().kind(), ErrorKind::AccessDenied);
+        match is_deleted {
+            true => bucket.delete("a", None).unwrap(),
+            false => drop(bucket.put("a", "three")),
+        }
+        assert_eq!(bucket.read("a", Some(&first)).unwrap(), ("one".to_owned(), Some(first.clone())));
+        assert_eq!(bucket.delete("a", Some(&first)).unwrap_err().kind(), ErrorKind::AccessDenied);
+        let listed = bucket.listed();
+        let copied = &listed[listed.len() - 2];
+        assert!(![&first, &second].contains(&copied) && listed.last() == Some(&first), "{listed:?}");
+        assert_eq!(bucket.read("a", Some(copied)).unwrap(), (content, Some(copied.clone())));
+        // The lock was copied together with the version ID.
+        assert_eq!(bucket.delete("a", Some(copied)).unwrap_err().kind(), ErrorKind::AccessDenied);
+    }
+}
+
+/// Deletes of the original and of the copy each remove one file.
+#[test]
+fn a_copy_of_an_old_version_and_its_original_are_deleted_separately() {
+    for is_original in [true, false] {
+        let bucket = VersionedBucket::new(false);
+        let first = bucket.put("a", "one");
+        bucket.put("a", "two");
+        copy_all(&bucket.archived("a", &first), &bucket.path("a"));
+        File::options().append(true).open(bucket.path("a")).unwrap().write_all(b"EDITED").unwrap();
+        match is_original {
+            true => {
+                bucket.delete("a", Some(&first)).unwrap();
+                assert_eq!(bucket.read("a", None).unwrap().0, "oneEDITED");
+                assert_eq!(bucket.listed().len(), 1);
+            }
+            false => {
+                bucket.delete("a", Some(&VersionId::null())).unwrap();
+                assert_eq!(bucket.read("a", None).unwrap(), ("one".to_owned(), Some(first.clone())));
+                assert_eq!(bucket.listed(), [first]);
+            }
+        }
+    }
+}
+
+/// A POSIX program replaces the latest version several times. No old version `null` is lost when S3 clients overwrite
+/// what the program has written.
+#[test]
+fn an_old_version_null_is_kept_when_a_program_writes_another() {
+    let (dir, bucket) = (tempfile::tempdir().unwrap(), Bucket::new("bucket").unwrap());
+    let store = store(&dir);
+    store.create_bucket(&bucket).unwrap();
+    store.put(&bucket, &key("a"), b"before versioning", &PutOptions::default()).unwrap();
+    store.set_versioning(&bucket, VersioningState::Enabled).unwrap();
+    let bucket = VersionedBucket { dir, bucket, store };
+    bucket.put("a", "one");
+    for body in ["program 1", "program 2"] {
+        let other = bucket.dir.path().join("other");
+        fs::write(&other, body).unwrap();
+        fs::rename(&other, bucket.path("a")).unwrap();
+        bucket.put("a", "two");
+    }
+    let listed = bucket.listed();
+    let mut contents: Vec<_> =
+        listed.iter().map(|version| bucket.read("a", Some(version)).unwrap().0).collect();
+    contents.sort_unstable();
+    assert_eq!(contents, ["before versioning", "program 1", "program 2", "two"]);
+    assert_eq!(bucket.read("a", Some(&VersionId::null())).unwrap().0, "before versioning");
+    // The version keeps its ID when it becomes the latest again.
+    bucket.delete("a", Some(&listed[0])).unwrap();
+    assert_eq!(bucket.listed(), listed[1..]);
+    assert_eq!(bucket.read("a", None).unwrap(), ("program 2".to_owned(), Some(listed[1].clone())));
+}
+
+/// The sticky bit hides a file's record from readers. Deletes and overwrites still see the version ID and the lock.
+#[test]
+fn a_sticky_bit_does_not_break_a_lock() {
+    let bucket = VersionedBucket::new(true);
+    let held = bucket.put_held("a", "held");
+    set_sticky(&bucket.path("a"));
+    bucket.delete("a", Some(&VersionId::null())).unwrap();
+    assert_eq!(fs::read(bucket.path("a")).unwrap(), b"held");
+    assert_eq!(bucket.delete("a", Some(&held)).unwrap_err().kind(), ErrorKind::AccessDenied);
+    assert_eq!(bucket.read("a", Some(&held)).unwrap(), ("held".to_owned(), Some(held.clone())));
+    bucket.put("a", "newer");
+    assert_eq!(bucket.read("a", Some(&held)).unwrap(), ("held".to_owned(), Some(held.clone())));
+    assert_eq!(bucket.delete("a", Some(&held)).unwrap_err().kind(), ErrorKind::AccessDenied);
+    assert_eq!(bucket.delete("a", Some(&VersionId::null())).map_err(|error| error.kind()), Ok(()));
+    assert_eq!(bucket.listed()[1..], *std::slice::from_ref(&held));
+    // A change of the lock is stored without the bit.
+    bucket.store.set_legal_hold(&bucket.bucket, &key("a"), Some(&held), false).unwrap();
+    let mode = bucket.archived("a", &held).metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o1000, 0);
+    bucket.delete("a", Some(&held)).unwrap();
+    assert_eq!(bucket.listed().len(), 1);
+}
+
+/// A write of tags to a file with the sticky bit keeps the metadata that the bit hides.
+#[test]
+fn tags_of_a_sticky_file_do_not_replace_its_metadata() {
+    for state in [None, Some(VersioningState::Enabled)] {
+        let (dir, bucket) = (tempfile::tempdir().unwrap(), Bucket::new("bucket").unwrap());
+        let store = store(&dir);
+        store.create_bucket(&bucket).unwrap();
+        state.map_or(Ok(()), |state| store.set_versioning(&bucket, state)).unwrap();
+        let metadata = Metadata { content_type: Some("text/x".to_owned()), ..Default::default() };
+        let options = PutOptions { metadata: metadata.into(), ..Default::default() };
+        let made = store.put(&bucket, &key("a"), b"content", &options).unwrap();
+        set_sticky(&dir.path().join("bucket/a"));
+        let tags: Tags = [("name".to_owned(), "value".to_owned())].into();
+        store.set_tags(&bucket, &key("a"), None, &tags).unwrap();
+        let info = store.head(&bucket, &key("a"), &GetOptions::default()).unwrap();
+        assert_eq!(info.metadata.content_type.as_deref(), Some("text/x"));
+        assert_eq!((info.tag_count, info.etag, info.version), (1, made.etag, made.version));
+    }
+}
+
+/// A file whose record cannot be decoded is listed as the version `null`, and S3 clients can replace and delete it.
+#[test]
+fn a_file_with_a_bad_record_does_not_hide_other_versions() {
+    let bucket = VersionedBucket::new(false);
+    let (first, second) = (bucket.put("bad", "one"), bucket.put("bad", "two"));
+    let other = bucket.put("other", "fine");
+    bucket.put("x//bad", "odd");
+    let spoil =
+        |path: PathBuf| fordway_sys::set_xattr(File::open(path).unwrap(), ATTRIBUTE, b"junk").unwrap();
+    spoil(bucket.path("bad"));
+    spoil(bucket.path(".fordway/odd/x%2F%2Fbad"));
+    let null = VersionId::null();
+    assert_eq!(bucket.listed(), [null.clone(), first.clone(), other.clone(), null.clone()]);
+    let objects = bucket.store.list(&bucket.bucket, &ListQuery::default()).unwrap().entries;
+    assert_eq!(objects.iter().map(|entry| entry.name()).collect::<Vec<_>>(), ["bad", "other", "x//bad"]);
+    assert_eq!(bucket.read("bad", None).unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!(bucket.read("bad", Some(&first)).unwrap().0, "one");
+    assert_eq!(bucket.read("bad", Some(&second)).unwrap_err().kind(), ErrorKind::NoSuchVersion);
+
+    let third = bucket.put("bad", "three");
+    bucket.delete("x//bad", None).unwrap();
+    assert_eq!(bucket.listed(), [third.clone(), null.clone(), first.clone(), other, null.clone()]);
+    bucket.delete("bad", None).unwrap();
+    for version in [&null, &third, &first] {
+        bucket.delete("bad", Some(version)).unwrap();
+    }
+    bucket.delete("x//bad", Some(&null)).unwrap();
+    assert_eq!(bucket.listed().len(), 1);
+    // The latest version can also be deleted for good.
+    spoil(bucket.path("other"));
+    bucket.delete("other", Some(&null)).unwrap();
+    assert_eq!(bucket.listed().len(), 0);
+}
+
+/// A record that cannot be decoded may contain a lock, so a bucket with object lock keeps the file.
+#[test]
+fn a_file_with_a_bad_record_may_be_locked() {
+    let bucket = VersionedBucket::new(true);
+    bucket.put_held("bad", "held");
+    let null = VersionId::null();
+    let is_kept = || bucket.delete("bad", Some(&null)).unwrap_err().kind() == ErrorKind::Corrupt;
+    fordway_sys::set_xattr(File::open(bucket.path("bad")).unwrap(), ATTRIBUTE, b"junk").unwrap();
+    assert!(is_kept());
+    bucket.put("bad", "newer");
+    assert!(is_kept());
+    bucket.delete("bad", None).unwrap();
+    assert!(is_kept());
+    assert_eq!(fs::read(bucket.archived("bad", &null)).unwrap(), b"held");
 }

@@ -479,8 +479,8 @@ pub struct FsckArgs {
     /// Also report locked versions whose files are not immutable, as the gateways with --immutable-locks make them
     #[arg(long)]
     pub immutable_locks: bool,
-    /// Before the check, convert the directory to the format of this release, and reattach metadata after a restore
-    /// from a backup
+    /// Before the check, convert the directory to the format of this release, reattach metadata after a restore from a
+    /// backup, and remove the sticky bit from files whose metadata it hides
     #[arg(long)]
     pub migrate: bool,
 }

@@ -244,13 +244,12 @@ impl FsckRun<'_> {
         };
         self.summary.files += 1;
         self.summary.size_bytes += stat.size;
-        if is_bare(&stat) {
-            return Ok(());
-        }
         let mut short = [0; RECORD_BYTES];
         match get_xattr_in(dir, name, ATTRIBUTE, &mut short) {
             Ok(None) | Err(Errno::NOENT) => Ok(()),
-            Ok(Some(bytes)) if self.is_fine(bytes, &stat) => Ok(()),
+            Ok(Some(bytes)) if !is_bare(&stat) && self.is_fine(bytes, &stat) => Ok(()),
+            // Without extended attributes, a record can only be in a sidecar file.
+            Err(Errno::OPNOTSUPP) if is_bare(&stat) && !self.has_sidecars(bucket)? => Ok(()),
             _ => self.opened(bucket, dir, &join(path, name), name),
         }
     }
@@ -261,6 +260,10 @@ impl FsckRun<'_> {
         let is_to_be_read = self.options.read && content::can_be_checked(&record);
         let is_to_be_opened = is_to_be_read || self.must_be_immutable(&record);
         is_sealed(&record, stat) && !record.is_apart && !is_to_be_opened
+    }
+
+    fn has_sidecars(&self, bucket: &Bucket) -> Result<bool> {
+        Ok(self.inner.volume.contents(bucket)?.has_meta)
     }
 
     fn must_be_immutable(&self, record: &ObjectRecord) -> bool {
@@ -282,11 +285,15 @@ impl FsckRun<'_> {
             Err(errno) => return self.unreadable(path, errno, "looking at"),
         };
         let volume = &self.inner.volume;
-        let load = || volume.load_record(bucket, &file, &stat);
+        // The permission to read the attribute of an open file is checked again, unlike that to read its content.
+        let load = || self.actors.or_as(Some(stat.user), || volume.stored_record(bucket, &file, &stat));
         let mut loaded = load();
         if loaded.as_ref().is_ok_and(|record| record.is_apart) {
             // The sidecar file is looked up again, because this node may have cached it as missing.
             loaded = volume.reveal(&place_of(bucket, &stat), volume.sharing_of(bucket)).and_then(|()| load());
+        }
+        if loaded.as_ref().is_ok_and(|record| !record.is_empty()) && is_hidden(&file, &stat) {
+            self.found(FindingKind::HiddenRecord, path, "")?;
         }
         if loaded.as_ref().is_ok_and(|record| self.must_be_immutable(record))
             && is_immutable(&file) == Ok(false)
@@ -344,6 +351,12 @@ impl FsckRun<'_> {
     fn progress(&mut self) -> Result<()> {
         (self.tell)(FsckEvent::Progress(&self.summary))
     }
+}
+
+/// Returns whether the sticky bit hides the record of a file that had the state `before`. A writer that gives a record
+/// to a bare object removes the bit afterwards, so the state is read again.
+fn is_hidden(file: &File, before: &FileStat) -> bool {
+    is_bare(before) && stat(file).is_ok_and(|now| is_bare(&now))
 }
 
 /// Returns whether the record's statements about the content apply to the file in its current state. Returns `true` if
@@ -409,6 +422,11 @@ findings! {
     /// The attribute `user.fordway`, or the sidecar file below `.fordway/meta`, cannot be decoded.
     BadRecord = "bad-record", Corrupt,
         "restore it, or remove it (an attribute: setfattr -x user.fordway) to accept the content without metadata";
+    /// The file has a record and also the sticky bit, which tells readers that there is no record. S3 clients therefore
+    /// see neither metadata nor tags, version ID or lock. A POSIX program has set the bit, for example with
+    /// `chmod -R 1777`.
+    HiddenRecord = "hidden-record", Corrupt,
+        "remove the sticky bit (chmod -t), or run `fordway fsck --migrate`, which removes it from all such files";
     /// According to the attribute, the rest of the record is in a sidecar file, but the sidecar file is gone or belongs
     /// to another version. The content is intact; the object's metadata, tags and list of parts are lost.
     RecordMissing = "record-missing", Corrupt,

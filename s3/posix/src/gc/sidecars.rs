@@ -23,7 +23,7 @@ use crate::layout::{ATTRIBUTE, join, meta_dir};
 use crate::record::{ContentChangeStamp, ObjectRecord};
 use crate::scan::{each_entry, known_kind, open_child, path_of_child};
 use crate::sidecar::{RECORD_BYTES, inode_of, place_of, sidecar_name};
-use crate::stage::{hidden_name, is_bare};
+use crate::stage::hidden_name;
 use crate::volume::StoreRootDirectory;
 
 /// The number of searches through the bucket that must fail to find the object's file before its sidecar file is
@@ -146,12 +146,9 @@ impl GcRun<'_> {
     }
 
     /// Returns whether the record of the file `name` is in a sidecar file, but not in the sidecar file that is named
-    /// after the file's inode number. `stat` is the file's state. Cost: none for a bare object; one `getxattrat`, and a
-    /// read of the sidecar file if there is one.
+    /// after the file's inode number. `stat` is the file's state. Cost: one `getxattrat`, also for a file with the sticky
+    /// bit, which may hide a record; and a read of the sidecar file if there is one.
     fn lacks_record(&self, bucket: &Bucket, (dir, name): (&File, &str), stat: &FileStat) -> bool {
-        if is_bare(stat) {
-            return false;
-        }
         let mut buffer = [0; RECORD_BYTES];
         let Ok(Some(bytes)) = get_xattr_in(dir, name, ATTRIBUTE, &mut buffer) else { return false };
         let is_apart = ObjectRecord::decode(bytes)

@@ -15,7 +15,7 @@ use super::names::{KeyVersions, ListedVersion, NoncurrentVersion, archived_place
 use crate::PosixStoreState;
 use crate::encoded::{EncodedKeyTree, EncodedKeyWalk};
 use crate::errors::from_errno;
-use crate::layout::{plain, versions_of};
+use crate::layout::{odd, plain, versions_of};
 use crate::list::{LinkedDirectories, PATIENCE};
 use crate::names::{SortedNames, state_before};
 use crate::patience::within;
@@ -137,7 +137,28 @@ impl PosixStoreState {
                 break;
             }
         }
+        if latest
+            .as_ref()
+            .and_then(|info| info.version.as_ref())
+            .is_some_and(|version| has_name(&names, version))
+        {
+            self.disown_listed(bucket, &key, &mut latest)?;
+        }
         Ok(KeyVersions::new(latest, names))
+    }
+
+    /// Removes the version ID from the description of the latest version if a POSIX program created its file by copying
+    /// an old version (see [`crate::volume::StoreRootDirectory::disown_copy`]).
+    #[cold]
+    fn disown_listed(&self, bucket: &Bucket, key: &Key, latest: &mut Option<ObjectInfo>) -> Result<()> {
+        let opened = self.volume.find_object(bucket, key)?;
+        let (Some(opened), Some(info)) = (opened, latest) else { return Ok(()) };
+        if let Some(version) = info.version.as_ref().filter(|version| opened.version() == **version)
+            && self.volume.is_copy((bucket, key), &opened.stat, version)?
+        {
+            info.version = None;
+        }
+        Ok(())
     }
 
     /// Returns the key's versions directory and the names in it, if the directory exists. The names are cached until
@@ -163,8 +184,23 @@ impl PosixStoreState {
         }
     }
 
-    /// Describes the key's latest version. Cost: as for a HEAD.
+    /// Describes the key's latest version. A file whose record cannot be decoded is described without a record, so that
+    /// it does not hide the versions of other keys. Cost: as for a HEAD.
     fn latest(&self, bucket: &Bucket, key: &Key) -> Result<Option<ObjectInfo>> {
+        match self.recorded_latest(bucket, key) {
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                for place in plain(bucket, key).into_iter().chain([odd(bucket, key)]) {
+                    if let Some(info) = self.volume.describe_without_record(&place)? {
+                        return Ok(Some(info));
+                    }
+                }
+                Ok(None)
+            }
+            latest => latest,
+        }
+    }
+
+    fn recorded_latest(&self, bucket: &Bucket, key: &Key) -> Result<Option<ObjectInfo>> {
         if let Some(place) = plain(bucket, key)
             && let Some(info) = self.volume.describe(&place)?
         {
@@ -225,12 +261,16 @@ impl PosixStoreState {
         {
             return Ok(Some(summary(key, as_found(object.into_info()))));
         }
-        let opened = match self.volume.open_file(bucket, &archived_place(bucket, &Key::new(key)?, found)) {
+        let place = archived_place(bucket, &Key::new(key)?, found);
+        let info = match self.volume.open_file(bucket, &place) {
             // Any writer may create an unreadable file with this name, so the error must not hide other versions.
             Err(error) if error.kind() == ErrorKind::AccessDenied => None,
-            opened => opened?,
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                self.volume.describe_without_record(&place)?
+            }
+            opened => opened?.map(|opened| opened.into_info().1),
         };
-        Ok(opened.map(|opened| summary(key, as_found(opened.into_info().1))))
+        Ok(info.map(|info| summary(key, as_found(info))))
     }
 
     /// Returns whether the bucket has old versions or delete markers.
@@ -243,6 +283,13 @@ impl PosixStoreState {
         }
         Ok(false)
     }
+}
+
+/// Returns whether `version` has its own name among the sorted `names`.
+fn has_name(names: &SortedNames, version: &VersionId) -> bool {
+    let Some(name) = NoncurrentVersion::of(version, false).map(|kept| kept.name()) else { return false };
+    let at = names.first_from(&name);
+    at < names.len() && names.get(at).text == name
 }
 
 fn version_of(info: &Option<ObjectInfo>) -> Option<&Option<VersionId>> {

@@ -21,9 +21,10 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use fordway_store::{
-    Bucket, DeleteOptions, DeleteResult, Error, ErrorKind, Key, Result, VersionId, VersioningState,
+    Bucket, DeleteOptions, DeleteResult, ETagPolicy, Error, ErrorKind, Key, Result, VersionId,
+    VersioningState,
 };
-use fordway_sys::{Errno, OFlags, link, link_unnamed, open_in, remove_dir, remove_file, rename, stat_in};
+use fordway_sys::{Errno, FileStat, OFlags, link, link_unnamed, open_in, remove_dir, rename, stat_in};
 
 use self::lookup::VersionLookup;
 use self::names::{NoncurrentVersion, archived_place, new_version, now_ns, order_in};
@@ -34,8 +35,9 @@ use crate::layout::{ObjectPath, odd, plain, split, versions_dir, versions_of};
 use crate::object_lock::{UnshieldedFile, VersioningAndLockSetting};
 use crate::private::PrivateDirectoryContents;
 use crate::read::ObjectFile;
+use crate::record::ObjectRecord;
 use crate::shared::MAX_STALE;
-use crate::stage::{FILE_MODE, MAX_RACES, give_way};
+use crate::stage::{FILE_MODE, MAX_RACES, give_way, is_bare};
 use crate::volume::StoreRootDirectory;
 
 impl StoreRootDirectory {
@@ -53,12 +55,20 @@ impl StoreRootDirectory {
         version: Option<&VersionId>,
     ) -> Result<ObjectFile> {
         self.freshen(bucket, key)?;
-        let Some(version) = version else { return self.open_object(bucket, key) };
+        let Some(version) = version else {
+            let mut latest = self.open_object(bucket, key)?;
+            self.disown_copy((bucket, key), &latest.stat, &mut latest.recorded)?;
+            return Ok(latest);
+        };
         version.check_generated()?;
         let mut seen = None;
         for race in 0..MAX_RACES {
             give_way(race);
-            let latest = self.find_object(bucket, key)?;
+            let latest = match self.find_latest(bucket, key) {
+                // A damaged record of the latest version does not hide the old versions.
+                Err(error) if error.kind() == ErrorKind::Corrupt && !version.is_null() => None,
+                found => found?,
+            };
             let latest_version = match latest {
                 Some(latest) if latest.version() == *version => return Ok(latest),
                 latest => latest.map(|latest| latest.version()),
@@ -68,8 +78,13 @@ impl StoreRootDirectory {
             }
             let archived = self.look_up_version(bucket, key, version)?;
             if let Some(found) = archived.names.first()
-                && let Some(opened) = self.open_archived(bucket, key, found)?
+                && let Some(mut opened) = self.open_archived(bucket, key, found)?
             {
+                // The record lacks the ID, or has another one, if the file was archived under a new ID.
+                if opened.version() != *version {
+                    opened.recorded.get_or_insert_default().version =
+                        Some(version.clone()).filter(|version| !version.is_null());
+                }
                 return Ok(opened);
             }
             // While an old version is becoming the latest, a reader that looks in one place and then in the other may
@@ -82,6 +97,87 @@ impl StoreRootDirectory {
         }
         self.require_bucket(bucket)?;
         Err(Error::new(ErrorKind::NoSuchVersion, version.as_str()))
+    }
+
+    /// Opens the latest version, if it is a file, to compare its ID. Cost: as for opening the object; one more
+    /// `fgetxattr` for a file with the sticky bit in a bucket that keeps versions.
+    fn find_latest(&self, bucket: &Bucket, key: &Key) -> Result<Option<ObjectFile>> {
+        let mut latest = self.find_object(bucket, key)?;
+        if let Some(latest) = &mut latest {
+            if is_bare(&latest.stat) && self.contents(bucket)?.versioning != VersioningState::Unversioned {
+                self.unhide_record(bucket, latest)?;
+            }
+            self.disown_copy((bucket, key), &latest.stat, &mut latest.recorded)?;
+        }
+        Ok(latest)
+    }
+
+    /// Removes the version ID from the record of a key's latest version if the file is a copy of an old version that
+    /// still exists: a POSIX program created the file, so it is the version `null`. `stat` is the state of the file.
+    /// Cost: none unless the file was changed some time after the version with this ID was created; otherwise as for
+    /// [`StoreRootDirectory::is_copy`].
+    #[inline]
+    pub(crate) fn disown_copy(
+        &self,
+        (bucket, key): (&Bucket, &Key),
+        stat: &FileStat,
+        recorded: &mut Option<Box<ObjectRecord>>,
+    ) -> Result<()> {
+        let Some(record) = recorded else { return Ok(()) };
+        let Some(version) = &record.version else { return Ok(()) };
+        if was_changed_later(stat, version) && self.is_copy((bucket, key), stat, version)? {
+            record.version = None;
+        }
+        Ok(())
+    }
+
+    /// Returns whether the latest version, whose file has the state `stat` and whose record has the ID `version`, is a
+    /// copy of an old version: another file, among the old versions, is the version with this ID. Cost: one
+    /// `newfstatat`; if there is another file, also an open of that file.
+    pub(crate) fn is_copy(
+        &self,
+        (bucket, key): (&Bucket, &Key),
+        stat: &FileStat,
+        version: &VersionId,
+    ) -> Result<bool> {
+        let Some(kept) = NoncurrentVersion::of(version, false) else { return Ok(false) };
+        let place = archived_place(bucket, key, &kept);
+        let named = self.dirs.open(&self.root, &place.dir).and_then(|dir| stat_in(&dir, &place.name));
+        let is_other = |named: FileStat| (named.device, named.inode) != (stat.device, stat.inode);
+        Ok(named.is_ok_and(is_other) && self.is_version_at((bucket, key), &kept, stat.user)?)
+    }
+
+    /// Returns whether the file with the name `kept` is the version that its name states. Anyone who may write to the
+    /// bucket may create other files with such names. In a bucket with the sticky bit, a file of a third user is not
+    /// believed: it must belong to `owner`, the bucket's owner or root.
+    fn is_version_at(
+        &self,
+        (bucket, key): (&Bucket, &Key),
+        kept: &NoncurrentVersion,
+        owner: u32,
+    ) -> Result<bool> {
+        let opened = self.open_file(bucket, &archived_place(bucket, key, kept)).and_then(|mut opened| {
+            opened.as_mut().map_or(Ok(()), |opened| self.unhide_record(bucket, opened)).map(|()| opened)
+        });
+        let opened = match opened {
+            Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::AccessDenied) => None,
+            opened => opened?,
+        };
+        let guard = self.contents(bucket)?.guard;
+        let is_believed = |user: u32| guard.as_ref().is_none_or(|guard| user == owner || guard.trusts(user));
+        Ok(opened.is_some_and(|opened| opened.version() == kept.version && is_believed(opened.stat.user)))
+    }
+
+    /// Returns whether `found` is a name of the file of `current`.
+    fn is_name_of(
+        &self,
+        (bucket, key): (&Bucket, &Key),
+        found: &NoncurrentVersion,
+        current: &FileStat,
+    ) -> bool {
+        let place = archived_place(bucket, key, found);
+        let named = self.open_dir(&place.dir).and_then(|dir| stat_in(&dir, &place.name));
+        named.is_ok_and(|named| (named.device, named.inode) == (current.device, current.inode))
     }
 
     /// Opens the old version by the order contained in its ID; returns `None` if there is no name with that order.
@@ -132,17 +228,17 @@ impl StoreRootDirectory {
 
     /// Creates a name in the key's versions directory. If the directory is gone, recreates it: another process may have
     /// removed the last name in it while this process holds the directory open.
-    fn among_versions(
+    fn among_versions<T>(
         &self,
         bucket: &Bucket,
         key: &Key,
-        make: impl Fn(&DirectoryHandle) -> Result<(), Errno>,
-    ) -> Result<()> {
+        make: impl Fn(&DirectoryHandle) -> Result<T, Errno>,
+    ) -> Result<T> {
         let path = versions_of(bucket, key);
         for race in 0..MAX_RACES {
             give_way(race);
             let dir = self.parent_of(bucket, &path)?;
-            match make(&dir).and_then(|()| self.sync_names(&dir)) {
+            match make(&dir).and_then(|made| self.sync_names(&dir).map(|()| made)) {
                 Err(_) if dir.is_removed() => self.dirs.forget(&path),
                 Err(Errno::NOENT | Errno::STALE)
                     if race < MAX_STALE && self.sharing_of(bucket).is_shared() =>
@@ -196,22 +292,24 @@ impl StoreRootDirectory {
     }
 
     /// Makes `newest` the latest version of a key that has no latest version. The file keeps its name among the old
-    /// versions.
-    fn promote(&self, bucket: &Bucket, key: &Key, newest: &NoncurrentVersion) -> Result<()> {
+    /// versions. Returns `false` if the key has a latest version by now.
+    fn promote(&self, bucket: &Bucket, key: &Key, newest: &NoncurrentVersion) -> Result<bool> {
         let from = self.versions_opened(bucket, key)?;
         let name = newest.name();
         for place in plain(bucket, key).into_iter().chain([odd(bucket, key)]) {
             match self.put_in_place(bucket, &place, |to| link(&from, &name, to, &place.name)) {
+                // A POSIX program, or another writer that needs no lock, has just created a newer version.
+                Ok(Err(Errno::EXIST)) if self.is_file(&place.path()) => return Ok(false),
                 Ok(Err(Errno::EXIST)) => {}
                 // Another key's file is in the place of a parent directory, so the version cannot be put there.
                 Err(error) if error.kind() == ErrorKind::NoSuchKey => {}
                 done => {
-                    return done?.map_err(|errno| from_errno(errno, "making an old version the latest"));
+                    let done = done?.map_err(|errno| from_errno(errno, "making an old version the latest"));
+                    return done.map(|()| true);
                 }
             }
         }
-        // Another writer has just created a newer version, for which it needs no lock.
-        Ok(())
+        Ok(false)
     }
 
     /// Opens the versions directory again, because another process may have removed and recreated the directory while
@@ -254,74 +352,115 @@ impl PosixStoreState {
 
     /// Archives `current`, which a new version is about to replace; `by_null` is whether the ID of the new version will
     /// be `null`. The caller has removed the immutable flag of `current`: otherwise the file could not be given another
-    /// name. Returns the key's highest order afterwards. Cost: one `linkat`; also one
+    /// name. No old version is removed: if the ID of `current` belongs to another file among the old versions, because
+    /// a POSIX program has replaced the latest version, `current` gets a new ID. Cost: one `linkat`; also one
     /// [`StoreRootDirectory::look_up_version`] if the ID of `current` does not contain its order.
     pub(crate) fn keep_version(
-        &self,
+        self: &Arc<Self>,
         bucket: &Bucket,
         key: &Key,
         current: &ObjectFile,
         by_null: bool,
-    ) -> Result<u64> {
+    ) -> Result<KeptVersion> {
         let version = current.version();
         if by_null && version.is_null() {
-            return Ok(0);
+            return Ok(KeptVersion { version, floor: 0 });
         }
-        let kept = match NoncurrentVersion::of(&version, false) {
-            Some(kept) => kept,
-            None => {
-                let archived = self.volume.look_up_version(bucket, key, &version)?;
-                let newest = archived.newest().map_or(0, |newest| newest.order);
-                if version.is_null() && self.is_locked_among(bucket, key, &archived.names)? {
-                    // A POSIX program has replaced the latest version while the version `null` is locked. The locked
-                    // version and the new file are both kept.
-                    let named = NoncurrentVersion::of(&new_version(newest)?, false);
-                    return self.keep_as(bucket, key, current, named.ok_or(ErrorKind::Internal)?);
-                }
-                if version.is_null() {
-                    self.remove_archived(bucket, key, &archived.names)?;
-                }
-                let made = u64::try_from(current.stat.modified_ns).unwrap_or_default().min(now_ns());
-                let order = archived.newest().map_or(0, |newest| newest.order.saturating_add(1)).max(made);
-                NoncurrentVersion { order, version, is_marker: false }
-            }
-        };
-        self.keep_as(bucket, key, current, kept)
+        match NoncurrentVersion::of(&version, false) {
+            Some(kept) => self.keep_as(bucket, key, current, kept),
+            None => self.keep_without_order(bucket, key, current, version),
+        }
     }
 
-    /// Gives the file of `current` the name `kept` among the key's versions. Returns the key's highest order
-    /// afterwards.
+    /// Archives `current`, whose ID does not contain its order.
+    fn keep_without_order(
+        self: &Arc<Self>,
+        bucket: &Bucket,
+        key: &Key,
+        current: &ObjectFile,
+        version: VersionId,
+    ) -> Result<KeptVersion> {
+        let archived = self.volume.look_up_version(bucket, key, &version)?;
+        let newest = archived.newest().map_or(0, |newest| newest.order);
+        let files = || archived.names.iter().filter(|found| !found.is_marker);
+        if files().any(|found| self.volume.is_name_of((bucket, key), found, &current.stat)) {
+            // A process that died has already archived the file.
+            return Ok(KeptVersion { version, floor: newest });
+        }
+        if files().next().is_some() {
+            return self.keep_as_new(bucket, key, current, newest);
+        }
+        if version.is_null() {
+            // Only delete markers with the ID `null` are left, which the version `null` replaces.
+            self.remove_archived(bucket, key, &archived.names)?;
+        }
+        let made = u64::try_from(current.stat.modified_ns).unwrap_or_default().min(now_ns());
+        let order = archived.newest().map_or(0, |newest| newest.order.saturating_add(1)).max(made);
+        self.keep_as(bucket, key, current, NoncurrentVersion { order, version, is_marker: false })
+    }
+
+    /// Gives the file of `current` the name `kept` among the key's versions, or another name if that name is taken.
     fn keep_as(
+        self: &Arc<Self>,
+        bucket: &Bucket,
+        key: &Key,
+        current: &ObjectFile,
+        kept: NoncurrentVersion,
+    ) -> Result<KeptVersion> {
+        if let Some(kept) = self.keep_named(bucket, key, current, kept.clone())? {
+            return Ok(kept);
+        }
+        let highest = self.highest_order(bucket, key)?;
+        if self.volume.is_version_at((bucket, key), &kept, current.stat.user)? {
+            return self.keep_as_new(bucket, key, current, highest);
+        }
+        // The file with this name is not a version that Fordway stored. It is not removed, because its record may only
+        // be lost for the moment, but a name with a higher order takes precedence over its name.
+        let order = highest.saturating_add(1).max(now_ns());
+        let named = self.keep_named(bucket, key, current, NoncurrentVersion { order, ..kept })?;
+        named.ok_or_else(|| ErrorKind::ConditionalConflict.into())
+    }
+
+    /// Archives `current` under a new ID, whose order is higher than `floor`.
+    fn keep_as_new(
+        self: &Arc<Self>,
+        bucket: &Bucket,
+        key: &Key,
+        current: &ObjectFile,
+        floor: u64,
+    ) -> Result<KeptVersion> {
+        let kept = NoncurrentVersion::of(&new_version(floor)?, false).ok_or(ErrorKind::Internal)?;
+        let named = self.keep_named(bucket, key, current, kept)?;
+        let kept = named.ok_or_else(|| Error::from(ErrorKind::ConditionalConflict))?;
+        self.store_new_id(bucket, current, &kept.version);
+        Ok(kept)
+    }
+
+    /// Stores the ID under which `current` was archived in its record, so that the version keeps this ID if it becomes
+    /// the latest again. An error is ignored, because the name of an old version states its ID. The record is not
+    /// replaced if it cannot be decoded or a part of it is missing, or if the file has other names, at which the ID
+    /// would be wrong.
+    fn store_new_id(self: &Arc<Self>, bucket: &Bucket, current: &ObjectFile, version: &VersionId) {
+        let record = current.recorded.as_ref().filter(|record| !record.is_apart && current.stat.links == 1);
+        if let Some(record) = record {
+            let mut record = ObjectRecord { version: Some(version.clone()), ..(**record).clone() };
+            // The object must keep the ETag that was reported before.
+            let _ = self.store_record(bucket, &current.file, &current.stat, (&mut record, ETagPolicy::Md5));
+        }
+    }
+
+    /// Gives the file of `current` the name `kept` among the key's versions. Returns `None` if the name belongs to
+    /// another file.
+    fn keep_named(
         &self,
         bucket: &Bucket,
         key: &Key,
         current: &ObjectFile,
         kept: NoncurrentVersion,
-    ) -> Result<u64> {
-        let keep = |kept: &NoncurrentVersion| {
-            self.volume.among_versions(bucket, key, |dir| keep_in(dir, current, &kept.name()))
-        };
-        match keep(&kept) {
-            Ok(()) => Ok(kept.order),
-            // The name belongs to a file that the caller is not permitted to remove.
-            Err(error) if error.kind() == ErrorKind::AccessDenied => {
-                let order = self.highest_order(bucket, key)?.saturating_add(1).max(now_ns());
-                keep(&NoncurrentVersion { order, ..kept }).map(|()| order)
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Returns whether object lock forbids the removal of one of the files with these names. Cost: none without object
-    /// lock.
-    fn is_locked_among(&self, bucket: &Bucket, key: &Key, names: &[NoncurrentVersion]) -> Result<bool> {
-        let contents = self.volume.contents(bucket)?;
-        for found in names.iter().filter(|found| !found.is_marker) {
-            if self.volume.is_locked(bucket, &archived_place(bucket, key, found), contents)? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+    ) -> Result<Option<KeptVersion>> {
+        let name = kept.name();
+        let is_kept = self.volume.among_versions(bucket, key, |dir| keep_in(dir, current, &name))?;
+        Ok(is_kept.then_some(KeptVersion { version: kept.version, floor: kept.order }))
     }
 
     /// Returns the highest order among the key's old versions and delete markers.
@@ -348,7 +487,7 @@ impl PosixStoreState {
 
     /// Hides the object behind a delete marker, which becomes the latest version.
     pub(crate) fn delete_latest(
-        &self,
+        self: &Arc<Self>,
         bucket: &Bucket,
         key: &Key,
         contents: PrivateDirectoryContents,
@@ -364,8 +503,9 @@ impl PosixStoreState {
         if let Some((place, opened)) = current {
             self.volume.require_own_file(bucket, key, &opened)?;
             _unshielded = self.volume.unshield(&opened.file, opened.record().lock)?;
-            floor = Some(self.keep_version(bucket, key, &opened, by_null)?).filter(|_| !by_null);
-            locked = Some(opened.version()).filter(|_| opened.record().lock.is_active(SystemTime::now()));
+            let kept = self.keep_version(bucket, key, &opened, by_null)?;
+            floor = Some(kept.floor).filter(|_| !by_null);
+            locked = Some(kept.version).filter(|_| opened.record().lock.is_active(SystemTime::now()));
             // The file has already been closed, because FUSE renames a file that is removed while it is open.
             current_place = Some(place);
         }
@@ -426,13 +566,7 @@ impl PosixStoreState {
         // marker has since been removed also has such a name, but no delete marker is newer than that version. If
         // another user has given the name to another file, removing the latest version would destroy that version
         // instead of hiding it.
-        let is_kept = |found: &NoncurrentVersion| {
-            let place = archived_place(bucket, key, found);
-            self.volume
-                .open_dir(&place.dir)
-                .and_then(|dir| stat_in(&dir, &place.name))
-                .is_ok_and(|kept| (kept.device, kept.inode) == (opened.stat.device, opened.stat.inode))
-        };
+        let is_kept = |found: &NoncurrentVersion| self.volume.is_name_of((bucket, key), found, &opened.stat);
         let archived = self.volume.look_up_version(bucket, key, &version)?;
         if !archived.names.iter().any(|found| !found.is_marker && is_kept(found)) {
             return Ok(false);
@@ -446,6 +580,37 @@ impl PosixStoreState {
         Ok(true)
     }
 
+    /// Opens the latest version before the version `deleted` is removed permanently. A copy of an old version has no
+    /// version ID, even if the copy is recent (see [`StoreRootDirectory::disown_copy`]). Errors: `Corrupt` if the
+    /// latest version is to be removed in a bucket with object lock, and its record cannot be decoded: the record may
+    /// contain a lock.
+    fn locate_to_delete(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        deleted: &VersionId,
+        contents: PrivateDirectoryContents,
+    ) -> Result<Option<(ObjectPath<'static>, ObjectFile)>> {
+        let Some((place, mut latest)) = self.volume.locate(bucket, key, contents)? else { return Ok(None) };
+        let is_concerned = |version: &&VersionId| deleted.is_null() || *version == deleted;
+        match &mut latest.recorded {
+            Some(record) => {
+                if let Some(version) = record.version.as_ref().filter(is_concerned)
+                    && self.volume.is_copy((bucket, key), &latest.stat, version)?
+                {
+                    record.version = None;
+                }
+            }
+            None if contents.object_lock.is_some() && deleted.is_null() => {
+                self.volume.open_to_check(bucket, &place, contents)?;
+                // The record could be decoded this time, so another program has just changed it.
+                return Err(ErrorKind::ConditionalConflict.into());
+            }
+            None => {}
+        }
+        Ok(Some((place, latest)))
+    }
+
     /// Removes one version permanently; the newest remaining version becomes the latest.
     pub(crate) fn delete_version(
         &self,
@@ -456,7 +621,10 @@ impl PosixStoreState {
     ) -> Result<DeleteResult> {
         self.require_locks("a delete in a bucket that keeps versions")?;
         let mut unshielded = Vec::new();
-        let mut current = self.volume.locate(bucket, key, contents)?;
+        if contents.sharing.is_shared() {
+            self.volume.refresh_dirs(&versions_of(bucket, key));
+        }
+        let mut current = self.locate_to_delete(bucket, key, version, contents)?;
         // If the key is a link to a file of another bucket, only the link is removed, and that bucket keeps the version.
         let is_own = |opened: &ObjectFile| self.volume.require_own_file(bucket, key, opened).is_ok();
         let is_it = |opened: &ObjectFile| opened.version() == *version && is_own(opened);
@@ -470,9 +638,6 @@ impl PosixStoreState {
             self.volume.require_bucket(bucket)?;
         }
         let is_current = current.as_ref().is_some_and(|(_, current)| current == version);
-        if contents.sharing.is_shared() {
-            self.volume.refresh_dirs(&versions_of(bucket, key));
-        }
         let VersionLookup { mut names, newest_other } =
             match self.volume.only_name_of(bucket, key, version, contents).filter(|_| !is_current) {
                 // Only the removal of the latest version makes another version the latest. If an object is the latest
@@ -509,11 +674,12 @@ impl PosixStoreState {
             Some(promoted) => self.volume.unshield(&promoted.file, promoted.record().lock)?,
             None => UnshieldedFile::NONE,
         };
-        if let (None, Some(newest), true) = (&current, newest, is_newest) {
+        let is_promoted = match (&current, newest, is_newest) {
             // The version becomes the latest before the delete marker is removed, so that there is always a latest
             // version.
-            self.volume.promote(bucket, key, newest)?;
-        }
+            (None, Some(newest), true) => self.volume.promote(bucket, key, newest)?,
+            _ => false,
+        };
         let is_marker = self.remove_archived(bucket, key, &names)? && !is_current;
         if let Some((place, _)) = current.as_ref().filter(|_| is_current) {
             self.remove_hidden_odd(bucket, key, place, contents)?;
@@ -523,7 +689,7 @@ impl PosixStoreState {
                 self.volume.promote_over(bucket, key, newest, &place)?
             }
             (Some((place, _)), None) if is_current => drop(self.remove_at(bucket, &place, contents)?),
-            (None, Some(newest)) if is_newest => {
+            (None, Some(newest)) if is_promoted => {
                 self.remove_at(bucket, &archived_place(bucket, key, newest), contents)?;
             }
             (None, _) if version.is_null() => self.remove_link(bucket, key, contents)?,
@@ -550,7 +716,7 @@ impl PosixStoreState {
 
     /// Deletes according to `options`, with the key's lock held.
     pub(crate) fn delete_versioned(
-        &self,
+        self: &Arc<Self>,
         (bucket, key): (&Bucket, &Key),
         options: &DeleteOptions,
         contents: PrivateDirectoryContents,
@@ -564,20 +730,35 @@ impl PosixStoreState {
     }
 }
 
-/// Links `current` to a name among the old versions.
-fn keep_in(dir: &DirectoryHandle, current: &ObjectFile, name: &str) -> Result<(), Errno> {
+/// A version that was archived.
+pub(crate) struct KeptVersion {
+    /// The ID under which the version was archived.
+    pub(crate) version: VersionId,
+    /// The key's highest order afterwards.
+    pub(crate) floor: u64,
+}
+
+/// Links `current` to a name among the old versions. Returns `false` if another file has this name: a POSIX program may
+/// have copied an old version, with its ID, to the object's path.
+fn keep_in(dir: &DirectoryHandle, current: &ObjectFile, name: &str) -> Result<bool, Errno> {
     match link_unnamed(&current.file, dir, name) {
         Err(Errno::EXIST) => {}
-        done => return done,
+        done => return done.map(|()| true),
     }
-    // A process that died may already have linked the file to this name. Any other file with this name was not created
-    // by Fordway.
+    // A process that died may already have linked the file to this name.
     let there = stat_in(dir, name)?;
-    if (there.device, there.inode) == (current.stat.device, current.stat.inode) {
-        return Ok(());
-    }
-    remove_file(dir, name)?;
-    link_unnamed(&current.file, dir, name)
+    Ok((there.device, there.inode) == (current.stat.device, current.stat.inode))
+}
+
+/// The time in ns that may pass between the creation of a version ID and the last change of the file, until a reader
+/// examines whether a POSIX program created the file by copying an old version.
+const SETTLING_NS: u64 = 1_000_000_000;
+
+/// Returns whether a file with the state `stat` was changed so long after the ID `version` was created that the file
+/// may be a copy of this version. Only an old version can be copied, and programs cannot set a file's change time.
+fn was_changed_later(stat: &FileStat, version: &VersionId) -> bool {
+    let changed = u64::try_from(stat.changed_ns).unwrap_or_default();
+    order_in(version).is_some_and(|order| changed > order.saturating_add(SETTLING_NS))
 }
 
 fn is_delete_marker(found: &NoncurrentVersion) -> Error {
@@ -653,6 +834,40 @@ mod tests {
         let second = root.put("1");
         assert_eq!(root.content(&first), b"0");
         assert_eq!(root.listed(), [second, first]);
+    }
+
+    /// Versioning is enabled while a put waits for the key's lock. The put does not replace the version `null`.
+    #[test]
+    fn a_put_that_waits_while_versioning_is_enabled_keeps_the_old_version() {
+        let root = Root::new();
+        let (bucket, key) = (&root.bucket, &root.key);
+        root.store.set_versioning(bucket, VersioningState::Suspended).unwrap();
+        root.store.put(bucket, key, b"old", &PutOptions::default()).unwrap();
+        let other = PosixStore::open(root.dir.path(), PosixConfig::default()).unwrap();
+        std::thread::scope(|scope| {
+            let enabled = root.store.inner.locked(bucket, key, |_| {
+                scope.spawn(|| other.put(bucket, key, b"new", &PutOptions::default()).unwrap());
+                std::thread::sleep(std::time::Duration::from_millis(200));
+                root.store.set_versioning(bucket, VersioningState::Enabled)
+            });
+            enabled.unwrap();
+        });
+        assert_eq!(root.listed().len(), 2);
+        assert_eq!(root.content(&VersionId::null()), b"old");
+    }
+
+    /// A POSIX program creates an object's file just before an old version is to become the latest. The old version
+    /// does not get the odd path, where the file would hide it and the next write would remove it.
+    #[test]
+    fn a_version_does_not_become_the_latest_behind_the_file_of_a_program() {
+        let root = Root::new();
+        let first = root.put("0");
+        root.store.delete(&root.bucket, &root.key, &DeleteOptions::default()).unwrap();
+        std::fs::write(root.dir.path().join("bucket/k"), "program").unwrap();
+        let kept = NoncurrentVersion::of(&first, false).unwrap();
+        let volume = &root.store.inner.volume;
+        assert!(!volume.promote(&root.bucket, &root.key, &kept).unwrap());
+        assert!(volume.open_file(&root.bucket, &odd(&root.bucket, &root.key)).unwrap().is_none());
     }
 
     #[test]

@@ -1,16 +1,16 @@
 //! Tests what `check` reports as a finding, and what it does not report.
 
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::os::unix::net::UnixListener;
 
-use fordway_posix::{FindingSeverity, FsckEvent, FsckFinding, FsckOptions, FsckSummary};
+use fordway_posix::{FindingSeverity, FsckEvent, FsckFinding, FsckOptions, FsckSummary, MigrationStep};
 use fordway_store::{
     BoxedMetadata, Bucket, BucketDocumentKind, BucketDocumentOperations, ChecksumAlgorithm, ChecksumType,
-    ETagPolicy, Error, ErrorKind, MIN_PART_BYTES, Metadata, MultipartUploadOperations, Objects, PutOptions,
-    UploadsQuery,
+    ETagPolicy, Error, ErrorKind, MAX_TAGS, MIN_PART_BYTES, Metadata, MultipartUploadOperations, Objects,
+    PutOptions, UploadsQuery,
 };
 
 use crate::support::{Rig, bucket, name};
@@ -156,6 +156,75 @@ fn each_damage_of_what_lies_beside_objects_is_found() {
     expected.sort_by_key(|(_, path)| *path);
     assert_eq!(kinds_and_paths(&found), expected);
     assert_eq!((summary.corrupt, summary.notes), (6, 5));
+}
+
+/// `chmod -R 1777` sets the sticky bit on files. The bit hides a record from readers until the migration removes it.
+#[test]
+fn a_sticky_bit_that_hides_a_record_is_found_and_removed() {
+    let rig = Rig::new();
+    let bare = PutOptions { etag_policy: Some(ETagPolicy::Fast), ..Default::default() };
+    rig.put_with("bare", "content", &bare);
+    rig.write("made", "by hand");
+    for key in ["plain", "x//y", "dir/below"] {
+        rig.put(key, "content");
+    }
+    rig.put_apart("apart", "content");
+    rig.keep_versions();
+    rig.put("versioned", "one");
+    rig.put("versioned", "two");
+    let old = rig.kept_versions("versioned").remove(0);
+    let odd = ".fordway/odd/x%2F%2Fy";
+    for path in ["bare", "made", "plain", odd, "dir/below", "apart", "versioned", &old] {
+        fs::set_permissions(rig.path(path), Permissions::from_mode(0o1777)).unwrap();
+    }
+    let mut hidden: Vec<String> = ["plain", odd, "dir/below", "apart", "versioned", &old]
+        .iter()
+        .map(|path| format!("bkt/{path}"))
+        .collect();
+    hidden.sort_unstable();
+    for read in [false, true] {
+        let (summary, found) = check(&rig, read);
+        let expected: Vec<_> = hidden.iter().map(|path| ("hidden-record", path.as_str())).collect();
+        assert_eq!(kinds_and_paths(&found), expected);
+        assert_eq!((summary.corrupt, summary.notes), (6, 0));
+    }
+    let mut done = Vec::new();
+    let mut tell = |step: MigrationStep| {
+        done.push((step.done, step.path));
+        Ok(())
+    };
+    rig.store.migrate(&[bucket()], &mut tell).unwrap();
+    done.retain(|(done, _)| *done == "sticky bit removed, which hid its metadata");
+    let mut removed: Vec<_> = done.into_iter().map(|(_, path)| path).collect();
+    removed.sort_unstable();
+    assert_eq!(removed, hidden);
+    assert_eq!(check(&rig, true).1, []);
+    assert_eq!(rig.tag_count("apart"), MAX_TAGS);
+    let mode = |path: &str| rig.path(path).metadata().unwrap().permissions().mode() & 0o7777;
+    assert_eq!(["bare", "made", "plain"].map(mode), [0o1777, 0o1777, 0o777]);
+}
+
+/// Root examines files with the rights of their owners, also those that only their owners can read.
+#[test]
+fn private_files_of_other_users_are_examined() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let rig = Rig::new();
+    let bare = PutOptions { etag_policy: Some(ETagPolicy::Fast), ..Default::default() };
+    rig.put_with("bare", "content", &bare);
+    for key in ["recorded", "hidden"] {
+        rig.put(key, "content");
+    }
+    fs::set_permissions(rig.dir.path(), Permissions::from_mode(0o755)).unwrap();
+    chown(rig.path(""), Some(1), None).unwrap();
+    for (path, mode) in [("bare", 0o1600), ("recorded", 0o600), ("hidden", 0o1600)] {
+        chown(rig.path(path), Some(2), None).unwrap();
+        fs::set_permissions(rig.path(path), Permissions::from_mode(mode)).unwrap();
+    }
+    assert_eq!(kinds_and_paths(&check(&rig, true).1), [("hidden-record", "bkt/hidden")]);
+    rig.store.migrate(&[], &mut |_| Ok(())).unwrap();
+    assert_eq!(check(&rig, true).1, []);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -251,6 +252,9 @@ fn sidecar_files_of_a_copy_stay_until_it_is_migrated() {
     fs::rename(&sidecar, sidecar.with_file_name(format!("{:016x}", 1))).unwrap();
     thread::sleep(APART);
     let options = GcOptions { buckets: vec![bucket()], staged_age: APART / 2, ..Default::default() };
+    assert_eq!(collect_with(&rig, &options).1, []);
+    // The sticky bit hides the record from readers, but its sidecar file is still needed.
+    fs::set_permissions(rig.path("k"), fs::Permissions::from_mode(0o1777)).unwrap();
     assert_eq!(collect_with(&rig, &options).1, []);
     rig.store.migrate(&[], &mut |_| Ok(())).unwrap();
     assert_eq!(rig.tag_count("k"), MAX_TAGS);

@@ -1,0 +1,106 @@
+//! Removes the sticky bit from files that have a record. The bit marks a file without a record, so it hides the record
+//! from readers. Fordway does not set the bit on such files, but `chmod -R 1777` does.
+
+use std::cell::Cell;
+use std::fs::File;
+
+use fordway_store::{Bucket, Result};
+use fordway_sys::{EntryKind, Errno, FileStat, Mode, OFlags, name_to_text, open_in, set_mode, stat, stat_in};
+
+use crate::PosixStoreState;
+use crate::actors::ImpersonatedUserCache;
+use crate::errors::from_errno;
+use crate::layout::join;
+use crate::migrate::MigrationStep;
+use crate::scan::{BucketArea, each_entry, known_kind, open_child, path_of_child};
+use crate::sidecar::{RecordAttribute, read_attribute};
+use crate::stage::{STICKY, is_bare};
+
+/// Removes the sticky bit from all objects and versions of the bucket that have a record. The bit of a file that
+/// belongs to another user is removed with the rights of this user. A file that cannot be opened, or whose mode cannot
+/// be changed, is left to `fsck`, which reports the file.
+pub(crate) fn unhide_records(
+    inner: &PosixStoreState,
+    actors: &ImpersonatedUserCache,
+    bucket: &Bucket,
+    tell: &mut dyn FnMut(MigrationStep) -> Result<()>,
+) -> Result<()> {
+    for area in BucketArea::all(bucket) {
+        if let Ok(dir) = inner.volume.open_to_scan(&area.top) {
+            RecordUnhider { inner, actors, area: &area }.directory((&dir, &area.top), tell)?;
+        }
+    }
+    Ok(())
+}
+
+struct RecordUnhider<'u> {
+    inner: &'u PosixStoreState,
+    actors: &'u ImpersonatedUserCache,
+    area: &'u BucketArea<'u>,
+}
+
+impl RecordUnhider<'_> {
+    fn directory(
+        &self,
+        (dir, path): (&File, &str),
+        tell: &mut dyn FnMut(MigrationStep) -> Result<()>,
+    ) -> Result<()> {
+        let read = each_entry(dir, |name, kind| {
+            if self.area.is_private(path, name) {
+                return Ok(());
+            }
+            let text = name_to_text(name);
+            match known_kind(dir, &text, kind) {
+                EntryKind::Dir => {
+                    let below = path_of_child(self.area.bucket, path, &text);
+                    match below.and_then(|below| Some((open_child(dir, &text).ok()?, below))) {
+                        Some((child, below)) => self.directory((&child, &below), tell),
+                        None => Ok(()),
+                    }
+                }
+                EntryKind::File if self.file(dir, &text)? => tell(MigrationStep {
+                    path: join(path, &text),
+                    done: "sticky bit removed, which hid its metadata",
+                }),
+                _ => Ok(()),
+            }
+        })?;
+        read.map_err(|errno| from_errno(errno, "reading the bucket"))
+    }
+
+    /// Removes the bit from the file `name`, if the bit hides a record. Returns whether it did.
+    fn file(&self, dir: &File, name: &str) -> Result<bool> {
+        let found = stat_in(dir, name);
+        let Some(found) = found.ok().filter(is_bare) else { return Ok(false) };
+        let is_done = Cell::new(false);
+        let done = self.actors.or_as(Some(found.user), || {
+            is_done
+                .set(self.try_file(dir, name).map_err(|errno| from_errno(errno, "removing the sticky bit"))?);
+            Ok(())
+        });
+        Ok(done.is_ok() && is_done.get())
+    }
+
+    fn try_file(&self, dir: &File, name: &str) -> Result<bool, Errno> {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let file = File::from(open_in(dir, name, flags, Mode::empty())?);
+        let state = stat(&file)?;
+        if !is_bare(&state) || !self.has_record(&file, &state) {
+            return Ok(false);
+        }
+        set_mode(&file, state.mode & !STICKY).map(|()| true)
+    }
+
+    /// Returns whether the file has a record, even one that cannot be decoded: `fsck` reports the record then.
+    fn has_record(&self, file: &File, state: &FileStat) -> bool {
+        match read_attribute(file) {
+            Ok(RecordAttribute::Absent) => false,
+            Ok(RecordAttribute::Found(_)) => true,
+            Ok(RecordAttribute::Unsupported) => {
+                let record = self.inner.volume.stored_record(self.area.bucket, file, state);
+                record.is_ok_and(|record| !record.is_empty())
+            }
+            Err(_) => true,
+        }
+    }
+}
