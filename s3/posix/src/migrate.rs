@@ -23,9 +23,11 @@ use crate::layout::{
     LOCKS, MARKERS, ODD, VERSIONS, is_private_dir_name, is_private_name, is_upload_dir, join, meta_dir,
     private_dir,
 };
-use crate::record::{ContentChangeStamp, ObjectRecord};
+use crate::record::ObjectRecord;
 use crate::scan::{BucketArea, each_entry, known_kind, open_child, path_of_child};
-use crate::sidecar::{MAX_RECORD_BYTES, RecordAttribute, inode_of, read_attribute, sidecar_name};
+use crate::sidecar::{
+    MAX_RECORD_BYTES, RecordAttribute, VersionIdentity, inode_of, read_attribute, sidecar_name,
+};
 use crate::stage::hidden_name;
 use crate::volume::StoreRootDirectory;
 use crate::{PosixStore, PosixStoreState, format};
@@ -185,9 +187,6 @@ fn hand_over(
     Ok(true)
 }
 
-/// Identifies one version of one object by the size and modification time of its file, its ETag and its version ID.
-type VersionIdentity = (u64, i64, String, String);
-
 /// Records from sidecar files, each under the object version to which it belongs.
 type SidecarRecords = HashMap<VersionIdentity, ObjectRecord>;
 
@@ -240,7 +239,7 @@ fn records_apart(volume: &StoreRootDirectory, bucket: &Bucket) -> Result<Sidecar
             continue;
         };
         let record = ObjectRecord::decode(&bytes);
-        records.extend(record.and_then(|record| Some((identity_of(&record)?, record))));
+        records.extend(record.and_then(|record| Some((record.identity()?, record))));
     }
     Ok(records)
 }
@@ -282,11 +281,11 @@ impl SidecarRebinder<'_> {
         let Ok(state) = stat(&file) else { return Ok(None) };
         let Some(short) = short_record(&file, &state) else { return Ok(None) };
         // An error in reading the sidecar file is ignored: `fsck` reports damaged sidecar files.
-        let found = self.inner.volume.read_sidecar(bucket, &state);
-        if found.is_ok_and(|found| found.is_some_and(|found| is_same(&found, &short))) {
+        let found = self.inner.volume.read_sidecar(bucket, &state, Some(&short));
+        if found.is_ok_and(|found| found.is_some()) {
             return Ok(None);
         }
-        match identity_of(&short).and_then(|identity| self.records.get(&identity)) {
+        match short.identity().and_then(|identity| self.records.get(&identity)) {
             Some(record) => {
                 self.keep_displaced(&sidecar_name(state.inode))?;
                 self.inner.write_sidecar(bucket, &state, record)?;
@@ -310,23 +309,10 @@ impl SidecarRebinder<'_> {
     }
 }
 
-/// Returns the record in the file's attribute if the rest of the record is in a sidecar file, and the object's file has
-/// not changed since the record was sealed.
+/// Returns the record in the file's attribute if the rest of the record is in a sidecar file.
 fn short_record(file: &File, state: &FileStat) -> Option<ObjectRecord> {
     match read_attribute(file) {
-        Ok(RecordAttribute::Found(short)) if state.is_file && short.is_apart => {
-            Some(short).filter(|short| short.seal == Some(ContentChangeStamp::of(state)))
-        }
+        Ok(RecordAttribute::Found(short)) if state.is_file && short.is_apart => Some(short),
         _ => None,
     }
-}
-
-fn is_same(one: &ObjectRecord, other: &ObjectRecord) -> bool {
-    identity_of(one).is_some() && identity_of(one) == identity_of(other)
-}
-
-fn identity_of(record: &ObjectRecord) -> Option<VersionIdentity> {
-    let (seal, etag) = (record.seal?, record.etag.as_ref()?.as_str().to_owned());
-    let version = record.version.as_ref().map_or(String::new(), |version| version.as_str().to_owned());
-    Some((seal.size, seal.modified_ns, etag, version))
 }

@@ -347,6 +347,8 @@ impl StoreRootDirectory {
     }
 
     /// Opens a version, as [`StoreRootDirectory::open_version`] does, to change its record under the key's lock.
+    /// Errors: also `Corrupt` if a part of the record is missing: `fsck --migrate` may find it, and would then undo the
+    /// change.
     pub(crate) fn open_to_change(
         &self,
         bucket: &Bucket,
@@ -360,6 +362,7 @@ impl StoreRootDirectory {
         }
         let mut opened = self.open_version(bucket, key, version)?;
         self.renew_record(bucket, &mut opened, contents.sharing)?;
+        opened.record().require_whole()?;
         Ok(opened)
     }
 }

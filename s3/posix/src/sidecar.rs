@@ -3,8 +3,10 @@
 //! `meta/`.
 //!
 //! A sidecar file is named after the inode number of the object's file. The sidecar file therefore keeps its name when
-//! the object is renamed or gets another hard link. A sidecar file is valid only for a file that has the size and
-//! modification time in the sidecar file's seal.
+//! the object is renamed or gets another hard link. A sidecar file is valid only for the file whose attribute has the
+//! same seal, ETag and version, so a file that a POSIX program has changed keeps its sidecar file. On a file system
+//! without extended attributes, a sidecar file is valid only as long as the file has the size and modification time in
+//! the sidecar file's seal.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -36,6 +38,9 @@ pub(crate) const MAX_RECORD_BYTES: usize = 1 << 20;
 /// If setting an attribute fails with `ENOSPC` although the file system has more free bytes than this, the attribute is
 /// too large.
 const SOME_ROOM_BYTES: u64 = 1 << 20;
+
+/// Identifies one version of one object by the size and modification time of its file, its ETag and its version ID.
+pub(crate) type VersionIdentity = (u64, i64, String, String);
 
 /// The record in an open file's attribute.
 pub(crate) enum RecordAttribute {
@@ -71,9 +76,11 @@ impl StoreRootDirectory {
         match read_attribute(file)? {
             RecordAttribute::Absent => Ok(ObjectRecord::default()),
             RecordAttribute::Found(record) if !record.is_apart => Ok(record),
-            RecordAttribute::Found(short) => Ok(self.read_sidecar(bucket, stat)?.unwrap_or(short)),
+            RecordAttribute::Found(short) => {
+                Ok(self.read_sidecar(bucket, stat, Some(&short))?.unwrap_or(short))
+            }
             RecordAttribute::Unsupported if self.contents(bucket)?.has_meta => {
-                Ok(self.read_sidecar(bucket, stat)?.unwrap_or_default())
+                Ok(self.read_sidecar(bucket, stat, None)?.unwrap_or_default())
             }
             RecordAttribute::Unsupported => Ok(ObjectRecord::default()),
         }
@@ -92,32 +99,39 @@ impl StoreRootDirectory {
         if !sharing.is_shared() || opened.stat.is_dir {
             return Ok(());
         }
-        let is_apart = match read_attribute(&opened.file)? {
-            RecordAttribute::Absent => false,
-            RecordAttribute::Found(record) => record.is_apart,
-            RecordAttribute::Unsupported => !is_bare(&opened.stat),
+        let short = match read_attribute(&opened.file)? {
+            RecordAttribute::Found(record) if record.is_apart => Some(record),
+            RecordAttribute::Unsupported if !is_bare(&opened.stat) => None,
+            _ => return Ok(()),
         };
-        if is_apart {
-            self.reveal(&place_of(bucket, &opened.stat), sharing)?;
-            let found = self.read_sidecar(bucket, &opened.stat)?;
-            opened.recorded =
-                found.map(|record| Box::new(record.unseal_for(&opened.stat))).or(opened.recorded.take());
-        }
+        self.reveal(&place_of(bucket, &opened.stat), sharing)?;
+        let found = self.read_sidecar(bucket, &opened.stat, short.as_ref())?;
+        opened.recorded =
+            found.map(|record| Box::new(record.unseal_for(&opened.stat))).or(opened.recorded.take());
         Ok(())
     }
 
-    /// Returns the record in this file's sidecar file, if the sidecar file exists and is valid for this file. Errors:
-    /// `Corrupt`.
-    pub(crate) fn read_sidecar(&self, bucket: &Bucket, stat: &FileStat) -> Result<Option<ObjectRecord>> {
+    /// Returns the record in this file's sidecar file, if the sidecar file exists and is valid for this file. `short` is
+    /// the record in the file's attribute; `None` if the file system has no extended attributes. Errors: `Corrupt`.
+    pub(crate) fn read_sidecar(
+        &self,
+        bucket: &Bucket,
+        stat: &FileStat,
+        short: Option<&ObjectRecord>,
+    ) -> Result<Option<ObjectRecord>> {
         let place = place_of(bucket, stat);
         // The sidecar file is opened again if another node replaces it between the open and the read.
-        retry_stale(is_stale, || self.forget_file(&place), || self.try_read_sidecar(bucket, stat, &place))
+        retry_stale(
+            is_stale,
+            || self.forget_file(&place),
+            || self.try_read_sidecar(bucket, (stat, short), &place),
+        )
     }
 
     fn try_read_sidecar(
         &self,
         bucket: &Bucket,
-        stat: &FileStat,
+        (stat, short): (&FileStat, Option<&ObjectRecord>),
         place: &ObjectPath,
     ) -> Result<Option<ObjectRecord>> {
         let failed = |errno| from_errno(errno, "reading the metadata");
@@ -138,7 +152,7 @@ impl StoreRootDirectory {
             return Ok(None);
         }
         let record = ObjectRecord::decode(&bytes).ok_or_else(corrupt)?;
-        Ok((record.seal == Some(ContentChangeStamp::of(stat))).then_some(record))
+        Ok(record.is_rest_of(short, stat).then_some(record))
     }
 
     /// Opens and returns the file `name` in `dir` if its removal may leave a sidecar file behind.
@@ -203,6 +217,49 @@ pub(crate) fn place_of(bucket: &Bucket, stat: &FileStat) -> ObjectPath<'static> 
 
 /// Returns the name of the sidecar file for an inode number.
 pub(crate) fn sidecar_name(inode: u64) -> String {
+    /// Returns whether this record, from a sidecar file, belongs to the file with the state `stat` whose attribute
+    /// contains `short`.
+    fn is_rest_of(&self, short: Option<&ObjectRecord>, stat: &FileStat) -> bool {
+        let is_of_this_content = |record: &ObjectRecord| record.seal == Some(ContentChangeStamp::of(stat));
+        match short.filter(|short| short.identity().is_some()) {
+            // A POSIX program may have changed the file since. Fordway may then have died after it had written a new
+            // sidecar file for the changed content, and before it replaced the attribute.
+            Some(short) if !is_of_this_content(short) => {
+                self.identity() == short.identity() || is_of_this_content(self)
+            }
+            Some(short) => self.identity() == short.identity(),
+            None => is_of_this_content(self),
+        }
+    }
+
+    /// Returns the seal, the ETag and the version ID, which together identify one version of one object; `None` if the
+    /// record has no seal or no ETag.
+    pub(crate) fn identity(&self) -> Option<VersionIdentity> {
+        let (seal, etag) = (self.seal?, self.etag.as_ref()?.as_str().to_owned());
+        let version = self.version.as_ref().map_or(String::new(), |version| version.as_str().to_owned());
+        Some((seal.size, seal.modified_ns, etag, version))
+    }
+
+    /// Returns the record, sealed for the content of the file with the state `stat`, and with the ETag that the file
+    /// has if the record has none. [`ObjectRecord::unseal_for`] must already have been applied to the record.
+    pub(crate) fn sealed_for(&self, stat: &FileStat) -> ObjectRecord {
+        let etag = self.etag.clone().unwrap_or_else(|| etag_of_file(stat));
+        ObjectRecord { seal: Some(ContentChangeStamp::of(stat)), etag: Some(etag), ..self.clone() }
+    }
+
+    /// Checks that no part of the record is missing, because the caller is about to store the record again, or to copy
+    /// it. Errors: `Corrupt`.
+    pub(crate) fn require_whole(&self) -> Result<()> {
+        match self.is_apart {
+            false => Ok(()),
+            true => Err(Error::new(
+                ErrorKind::Corrupt,
+                "the object's metadata and tags are missing: if this is a copy of a root, run `fordway fsck ROOT \
+                 --migrate`; otherwise, put the object again",
+            )),
+        }
+    }
+
     format!("{inode:016x}")
 }
 

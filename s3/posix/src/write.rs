@@ -18,7 +18,7 @@ use crate::errors::from_errno;
 use crate::events::EventFacts;
 use crate::layout::{ATTRIBUTE, odd, plain};
 use crate::read::system_time;
-use crate::record::{ContentChangeStamp, ObjectRecord, etag_of_file};
+use crate::record::{ObjectRecord, etag_of_file};
 use crate::sidecar::{ATTRIBUTE_BYTES, is_no_room, place_of};
 use crate::stage::{FILE_MODE, StagedFile, bare_mode, be_bare_no_more};
 
@@ -150,14 +150,17 @@ impl PosixStoreState {
                         Ok(())
                     }
                     false => {
-                        self.write_sidecar(bucket, stat, record)?;
+                        self.write_sidecar(bucket, stat, &record.sealed_for(stat))?;
                         be_bare_no_more(&file, stat)
                     }
                 }
             }
             Err(errno) if is_no_room(errno, &file) => {
-                self.write_sidecar(bucket, stat, record)?;
-                match set_xattr(&file, ATTRIBUTE, &record.kept_short().encode()) {
+                // The record is sealed even if it does not depend on the content, because a later file may get this
+                // inode number.
+                let sealed = record.sealed_for(stat);
+                self.write_sidecar(bucket, stat, &sealed)?;
+                match set_xattr(&file, ATTRIBUTE, &sealed.kept_short().encode()) {
                     Ok(()) | Err(Errno::OPNOTSUPP) => be_bare_no_more(&file, stat),
                     Err(errno) => Err(from_errno(errno, "storing the metadata")),
                 }
@@ -170,12 +173,9 @@ impl PosixStoreState {
         self: &Arc<Self>,
         bucket: &Bucket,
         stat: &FileStat,
-        record: &ObjectRecord,
+        sealed: &ObjectRecord,
     ) -> Result<()> {
         let mut staged = StagedFile::at(self, bucket, place_of(bucket, stat))?;
-        // The record is sealed even if it does not depend on the content, because a later file may get this inode
-        // number.
-        let sealed = ObjectRecord { seal: Some(ContentChangeStamp::of(stat)), ..record.clone() };
         staged.write(&sealed.encode())?;
         staged.publish_private()
     }
@@ -196,6 +196,9 @@ impl PosixStoreState {
         let tags = options.tags.clone().unwrap_or_else(|| record.tags.clone());
         // The source's metadata was checked when it was stored, so only new metadata is checked here.
         options.metadata.as_ref().map_or(Ok(()), check_metadata)?;
+        if options.metadata.is_none() || options.tags.is_none() {
+            record.require_whole().map_err(of_source("copy", from))?;
+        }
         check_tags(&tags)?;
         self.volume.check_lockable(bucket, options.lock)?;
         // If the source has no stored ETag, the copy stores the ETag derived from the source file, because the copy has
