@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -191,6 +191,44 @@ fn a_part_that_comes_too_late_is_not_in_the_object() {
     late.write(&vec![9; size / 2]).unwrap();
     assert_eq!(late.commit(&ExpectedContent::default()).unwrap_err().kind(), ErrorKind::NoSuchUpload);
     assert_eq!(get(&store, &bucket, "k"), Ok([vec![1; size], vec![2; size]].concat()));
+}
+
+/// `cp -al` gives each file of a bucket a second hard link, also the files of an upload. The object of the one bucket
+/// must not change when further parts of the upload are sent to the other bucket.
+#[test]
+fn a_part_sent_to_a_hard_linked_copy_does_not_change_the_object() {
+    let size = MIN_PART_BYTES as usize;
+    for is_completed_first in [true, false] {
+        let (dir, store, bucket) = open();
+        let upload = store.create_upload(&bucket, &key("k"), &PutOptions::default()).unwrap();
+        let options = PartOptions { size_hint: Some(size as u64), ..Default::default() };
+        let send = |bucket: &Bucket, number, value: u8| {
+            let mut writer = store.part_writer(bucket, &key("k"), &upload, number, &options).unwrap();
+            writer.write(&vec![value; size]).unwrap();
+            CompletedPart::new(number, writer.commit(&ExpectedContent::default()).unwrap().etag)
+        };
+        let complete = |bucket: &Bucket, parts: &[CompletedPart]| {
+            store.complete_upload(bucket, &key("k"), &upload, parts, &CompleteOptions::default()).unwrap();
+        };
+        let first = send(&bucket, 1, 1);
+        let root = dir.path().join("root");
+        let copied = Command::new("cp").arg("-al").arg(root.join("bucket")).arg(root.join("copy")).status();
+        assert!(copied.unwrap().success());
+        let (copy, alone) = (Bucket::new("copy").unwrap(), std::slice::from_ref(&first));
+        if is_completed_first {
+            complete(&bucket, alone);
+        }
+        let second = send(&copy, 2, 2);
+        if !is_completed_first {
+            complete(&bucket, alone);
+        }
+        assert_eq!(get(&store, &bucket, "k"), Ok(vec![1; size]));
+        complete(&copy, &[first, second]);
+        assert_eq!(get(&store, &bucket, "k"), Ok(vec![1; size]));
+        assert_eq!(get(&store, &copy, "k"), Ok([vec![1; size], vec![2; size]].concat()));
+        let inode = |name: &str| fs::metadata(root.join(name)).unwrap().ino();
+        assert_ne!(inode("bucket/k"), inode("copy/k"));
+    }
 }
 
 /// If a completion is killed after it has closed the upload, the upload can still be listed, completed or aborted.
