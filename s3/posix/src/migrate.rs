@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use foldhash::HashMap;
-use fordway_store::{Bucket, Result};
+use fordway_store::{Bucket, ErrorKind, Result};
 use fordway_sys::{
     EntryKind, Errno, FileStat, Mode, OFlags, file_user, link, name_to_text, open_in, remove_file, set_group,
     set_mode, set_owner, stat, stat_in,
@@ -288,8 +288,12 @@ impl SidecarRebinder<'_> {
         match short.identity().and_then(|identity| self.records.get(&identity)) {
             Some(record) => {
                 self.keep_displaced(&sidecar_name(state.inode))?;
-                self.inner.write_sidecar(bucket, &state, record)?;
-                Ok(Some("bound to its metadata again"))
+                match self.inner.write_sidecar(bucket, &state, record) {
+                    Ok(()) => Ok(Some("bound to its metadata again")),
+                    // The file is on a mount within the bucket.
+                    Err(error) if error.kind() == ErrorKind::NotImplemented => Ok(None),
+                    Err(error) => Err(error),
+                }
             }
             None => Ok(None),
         }

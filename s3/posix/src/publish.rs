@@ -19,7 +19,7 @@ use fordway_store::{Conditions, Error, ErrorKind, Key, PutResult, Result, Versio
 use fordway_sys::{Errno, FileSystemSharing, link_unnamed, remove_file, rename, stat, stat_in};
 
 use crate::area::not_ours;
-use crate::errors::from_errno;
+use crate::errors::{from_errno, on_another_mount};
 use crate::layout::{ObjectPath, odd, plain, tmp_dir};
 use crate::object_lock::UnshieldedFile;
 use crate::private::PrivateDirectoryContents;
@@ -307,6 +307,7 @@ impl StagedFile {
             Errno::ISDIR | Errno::NOTDIR | Errno::NOTEMPTY | Errno::EXIST if !self.is_plain => {
                 not_ours(&self.place.path(), "is not a regular file")
             }
+            Errno::XDEV => on_another_mount(),
             errno => from_errno(errno, "publishing"),
         }
     }
@@ -341,6 +342,7 @@ impl StagedFile {
                 Err(Errno::NOENT | Errno::STALE) if dir.is_removed() => {
                     self.inner.volume.dirs.forget(&tmp_dir(&self.bucket));
                 }
+                Err(Errno::XDEV) => return Err(on_another_mount()),
                 Err(errno) => return Err(from_errno(errno, "naming the staged file")),
             }
         }

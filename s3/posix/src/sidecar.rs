@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use fordway_store::{Bucket, Error, ErrorKind, Result};
 use fordway_sys::{
     Errno, FileStat, FileSystemSharing, Mode, OFlags, free_bytes, get_xattr, links_in, open_in, remove_file,
-    stat,
+    stat, stat_in,
 };
 
 use crate::area::{TrustedOwner, read_small};
@@ -54,6 +54,8 @@ pub(crate) enum RecordAttribute {
 /// file is closed, a new object may get the file's inode number, and therefore a sidecar file with the same name.
 pub(crate) struct UnlinkingFile {
     stat: FileStat,
+    /// The device of the bucket's private area.
+    private_device: u64,
     _held: OwnedFd,
 }
 
@@ -151,6 +153,10 @@ impl StoreRootDirectory {
         if !self.contents(bucket)?.guard.is_none_or(is_believed) {
             return Ok(None);
         }
+        // Without an attribute, only the inode number connects the two files.
+        if short.is_none() && state.device != stat.device {
+            return Ok(None);
+        }
         let record = ObjectRecord::decode(&bytes).ok_or_else(corrupt)?;
         Ok(record.is_rest_of(short, stat).then_some(record))
     }
@@ -164,29 +170,36 @@ impl StoreRootDirectory {
         name: &str,
     ) -> Option<UnlinkingFile> {
         // Only the check for sidecar files is inlined, because almost no bucket has them.
-        if contents.has_meta { UnlinkingFile::hold(dir, name) } else { None }
+        if contents.has_meta { UnlinkingFile::hold(dir, name, contents.device) } else { None }
     }
 
     /// Removes the sidecar file of a removed file. If the removal fails, `gc` removes the sidecar file later.
     pub(crate) fn remove_sidecar(&self, bucket: &Bucket, gone: Option<UnlinkingFile>) {
-        if let Some(UnlinkingFile { stat, _held }) = gone {
-            self.remove_sidecar_of(bucket, &stat);
+        if let Some(UnlinkingFile { stat, private_device, _held }) = gone {
+            self.remove_sidecar_of(bucket, &stat, private_device);
         }
     }
 
-    pub(crate) fn remove_sidecar_of(&self, bucket: &Bucket, stat: &FileStat) {
-        if let Ok(dir) = self.open_dir(&meta_dir(bucket)) {
-            let _ = remove_file(&dir, &place_of(bucket, stat).name);
+    /// Removes the sidecar file of the file with the state `stat`. `private_device` is the device of the bucket's
+    /// private area.
+    pub(crate) fn remove_sidecar_of(&self, bucket: &Bucket, stat: &FileStat, private_device: u64) {
+        let Ok(dir) = self.open_dir(&meta_dir(bucket)) else { return };
+        let name = sidecar_name(stat.inode);
+        // A file on a mount within the bucket may have the inode number of another object's file, to which the sidecar
+        // file then belongs.
+        let is_own = || stat_in(&dir, &name).is_ok_and(|sidecar| sidecar.device == stat.device);
+        if stat.device == private_device || is_own() {
+            let _ = remove_file(&dir, &name);
         }
     }
 }
 
 impl UnlinkingFile {
-    fn hold(dir: impl AsFd, name: &str) -> Option<Self> {
+    fn hold(dir: impl AsFd, name: &str, private_device: u64) -> Option<Self> {
         let held = open_in(&dir, name, OFlags::PATH, Mode::empty()).ok()?;
         let stat = stat(&held).ok()?;
         let is_last_name = || links_in(&dir, name).is_ok_and(|links| links <= 1);
-        (stat.is_file && is_last_name()).then_some(UnlinkingFile { stat, _held: held })
+        (stat.is_file && is_last_name()).then_some(UnlinkingFile { stat, private_device, _held: held })
     }
 }
 
@@ -204,19 +217,6 @@ impl ObjectRecord {
         }
     }
 
-    /// Returns whether the record contains no more information than the state `stat` of its file.
-    pub(crate) fn says_no_more_than(&self, stat: &FileStat) -> bool {
-        *self == ObjectRecord { seal: self.seal, etag: Some(etag_of_file(stat)), ..Default::default() }
-    }
-}
-
-/// Returns the path of the sidecar file of a file with the state `stat`.
-pub(crate) fn place_of(bucket: &Bucket, stat: &FileStat) -> ObjectPath<'static> {
-    ObjectPath { dir: meta_dir(bucket).into(), name: sidecar_name(stat.inode).into() }
-}
-
-/// Returns the name of the sidecar file for an inode number.
-pub(crate) fn sidecar_name(inode: u64) -> String {
     /// Returns whether this record, from a sidecar file, belongs to the file with the state `stat` whose attribute
     /// contains `short`.
     fn is_rest_of(&self, short: Option<&ObjectRecord>, stat: &FileStat) -> bool {
@@ -260,6 +260,19 @@ pub(crate) fn sidecar_name(inode: u64) -> String {
         }
     }
 
+    /// Returns whether the record contains no more information than the state `stat` of its file.
+    pub(crate) fn says_no_more_than(&self, stat: &FileStat) -> bool {
+        *self == ObjectRecord { seal: self.seal, etag: Some(etag_of_file(stat)), ..Default::default() }
+    }
+}
+
+/// Returns the path of the sidecar file of a file with the state `stat`.
+pub(crate) fn place_of(bucket: &Bucket, stat: &FileStat) -> ObjectPath<'static> {
+    ObjectPath { dir: meta_dir(bucket).into(), name: sidecar_name(stat.inode).into() }
+}
+
+/// Returns the name of the sidecar file for an inode number.
+pub(crate) fn sidecar_name(inode: u64) -> String {
     format!("{inode:016x}")
 }
 

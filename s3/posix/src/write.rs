@@ -144,8 +144,9 @@ impl PosixStoreState {
                     true => {
                         // Removes a sidecar file that is left over from an earlier record, or from another file that
                         // had this inode number.
-                        if self.volume.contents(bucket)?.has_meta {
-                            self.volume.remove_sidecar_of(bucket, stat);
+                        let contents = self.volume.contents(bucket)?;
+                        if contents.has_meta {
+                            self.volume.remove_sidecar_of(bucket, stat, contents.device);
                         }
                         Ok(())
                     }
@@ -169,6 +170,8 @@ impl PosixStoreState {
         }
     }
 
+    /// Writes `sealed`, the whole record of the file with the state `stat`, to the file's sidecar file. Errors: as for
+    /// a write; `NotImplemented` if the file is on another device than the bucket's private area.
     pub(crate) fn write_sidecar(
         self: &Arc<Self>,
         bucket: &Bucket,
@@ -176,6 +179,7 @@ impl PosixStoreState {
         sealed: &ObjectRecord,
     ) -> Result<()> {
         let mut staged = StagedFile::at(self, bucket, place_of(bucket, stat))?;
+        staged.require_device(stat.device)?;
         staged.write(&sealed.encode())?;
         staged.publish_private()
     }
@@ -192,13 +196,13 @@ impl PosixStoreState {
         let source = source.map_err(of_source("copy", from))?;
         let (stat, record) = (&source.stat, source.record());
         self.check_not_itself(from, (bucket, key), stat)?;
+        if options.metadata.is_none() || options.tags.is_none() {
+            record.require_whole().map_err(of_source("copy", from))?;
+        }
         let metadata = options.metadata.clone().unwrap_or_else(|| record.metadata.clone());
         let tags = options.tags.clone().unwrap_or_else(|| record.tags.clone());
         // The source's metadata was checked when it was stored, so only new metadata is checked here.
         options.metadata.as_ref().map_or(Ok(()), check_metadata)?;
-        if options.metadata.is_none() || options.tags.is_none() {
-            record.require_whole().map_err(of_source("copy", from))?;
-        }
         check_tags(&tags)?;
         self.volume.check_lockable(bucket, options.lock)?;
         // If the source has no stored ETag, the copy stores the ETag derived from the source file, because the copy has
