@@ -4,8 +4,9 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
-use fordway_posix::{PosixConfig, PosixStore};
+use fordway_posix::{OpenStores, PosixConfig, PosixStore};
 use fordway_store::{
     Bucket, CompleteOptions, CompletedPart, Conditions, CopyOptions, DeleteOptions, ErrorKind,
     ExpectedContent, GetOptions, Key, ListQuery, MAX_TAGS, Metadata, MultipartUploadOperations,
@@ -125,6 +126,35 @@ fn a_file_with_the_inode_number_of_another_object_does_not_touch_its_record() {
         assert_eq!(store.tags(&bucket, &key(&same), None).unwrap(), Tags::new());
         store.delete(&bucket, &key(&same), &DeleteOptions::default()).unwrap();
         assert_eq!(store.tags(&bucket, &key("own"), None).unwrap(), with_many_tags().tags);
+    });
+}
+
+/// A store keeps the directories that it uses often open, which prevents the unmount of their file systems.
+#[test]
+fn what_an_idle_store_keeps_open_can_be_closed() {
+    in_own_mounts(|| {
+        let (_, bucket) = store_with_mount(&["-t", "tmpfs", "tmpfs"]);
+        fs::create_dir("/run/root/mounted").unwrap();
+        let mounted =
+            Command::new("mount").args(["-t", "tmpfs", "tmpfs", "/run/root/mounted"]).status().unwrap();
+        assert!(mounted.success());
+        let stores = OpenStores::default();
+        let config = PosixConfig { open_stores: Some(stores.clone()), ..PosixConfig::default() };
+        let store = PosixStore::open(Path::new("/run/root"), config).unwrap();
+        let mounted = Bucket::new("mounted").unwrap();
+        for content in ["one", "two", "three", "four"] {
+            store.get(&bucket, &key("m/f"), &GetOptions::default()).unwrap();
+            // Each put after the first needs the bucket's lock table.
+            store.put(&mounted, &key("k"), content.as_bytes(), &PutOptions::default()).unwrap();
+        }
+        let is_unmounted = |path: &str| Command::new("umount").arg(path).output().unwrap().status.success();
+        stores.close_unused();
+        assert!(!is_unmounted("/run/root/bucket/m"), "it was in use a moment ago");
+        std::thread::sleep(Duration::from_secs(1));
+        stores.close_unused();
+        assert!(is_unmounted("/run/root/bucket/m"));
+        assert!(is_unmounted("/run/root/mounted"));
+        assert_eq!(keys(&store, &bucket), Vec::<String>::new());
     });
 }
 
