@@ -9,6 +9,7 @@
 //! a writer two. If the bit is not set, a reader looks for a record; a file without a record is then still a bare
 //! object.
 
+use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -17,8 +18,8 @@ use std::time::Duration;
 use fordway_store::{Bucket, ETag, ETagPolicy, Error, ErrorKind, PutResult, Result};
 use fordway_sys::{
     CoarseInstant, Errno, FileStat, FileSystemSharing, Mode, OFlags, create_unnamed, free_bytes_before, link,
-    link_unnamed, open_in, remove_file, rename, rename_new, set_mode, set_modified, stat, stat_now, sync_all,
-    sync_data, write_all_at,
+    link_unnamed, open_in, remove_file, rename, rename_new, set_mode, set_modified, set_size, stat, stat_now,
+    sync_all, sync_data, write_all_at,
 };
 
 use fordway_wire::notification::EventKind;
@@ -321,6 +322,22 @@ impl StagedFile {
     /// Counts bytes that were written without [`StagedFile::write`].
     pub(crate) fn advance(&mut self, bytes: u64) {
         self.written += bytes;
+    }
+
+    /// Appends `bytes` zeros as a hole, which takes no space. Errors: as for a write.
+    pub(crate) fn append_hole(&mut self, bytes: u64) -> Result<()> {
+        let size = self.written + bytes;
+        set_size(&self.file, size).map_err(|errno| self.failed_write(errno, bytes as usize))?;
+        self.written = size;
+        Ok(())
+    }
+
+    /// Returns whether `source` still has `bytes` bytes, and only this node may change its file system. Cost: one
+    /// `fstat`.
+    pub(crate) fn is_settled_on_this_node(&self, source: &File, bytes: u64) -> bool {
+        stat(source).is_ok_and(|stat| {
+            stat.size >= bytes && !self.inner.volume.sharing_on(source, stat.device).is_shared()
+        })
     }
 
     pub(crate) fn failed_write(&self, errno: Errno, wanted: usize) -> Error {

@@ -2,6 +2,7 @@
 //! copies the content, and shares extents if the file system supports that.
 
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use fordway_store::{
     CopyOptions, ETagPolicy, Error, ErrorKind, ExpectedContent, Key, Metadata, ObjectLock, PutOptions,
     PutResult, Result, Tags, VersionId, Writer, check_tags,
 };
-use fordway_sys::{Errno, FileStat, Mode, copy_range, set_xattr, stat_in};
+use fordway_sys::{Errno, FileStat, Mode, copy_range, next_data, set_xattr, stat_in};
 use fordway_wire::notification::EventKind;
 
 use crate::PosixStoreState;
@@ -429,16 +430,77 @@ fn append_with_checksum(
     algorithm: ChecksumAlgorithm,
 ) -> Result<Option<Checksum>> {
     let mut hasher = ContentHasher::new(ETagPolicy::Fast, false, Some(algorithm));
-    for_each_piece(file, 0, size, |piece| {
-        hasher.update(piece);
-        staged.write(piece)
+    for_each_extent(staged, file, 0..size, |staged, extent| match extent {
+        FileExtent::Data { offset, bytes } => for_each_piece(file, offset, bytes, |piece| {
+            hasher.update(piece);
+            staged.write(piece)
+        }),
+        FileExtent::Hole { bytes } => {
+            hash_zeros(&mut hasher, bytes);
+            staged.append_hole(bytes)
+        }
     })?;
     Ok(hasher.finish(&ExpectedContent::default())?.checksum)
 }
 
-/// Appends `len` bytes of `file` from `offset` to `staged`. Errors: as for a write; `IncompleteBody` if the file has
-/// become shorter.
+/// Updates the checksum with this many zeros.
+fn hash_zeros(hasher: &mut ContentHasher, mut left: u64) {
+    let zeros = vec![0; left.min(BOUNCE_BYTES as u64) as usize];
+    while left > 0 {
+        let bytes = left.min(zeros.len() as u64);
+        hasher.update(&zeros[..bytes as usize]);
+        left -= bytes;
+    }
+}
+
+/// A part of a file.
+enum FileExtent {
+    Data { offset: u64, bytes: u64 },
+    Hole { bytes: u64 },
+}
+
+/// The minimum size, in bytes, of a file in which it is worth looking for holes.
+const SPARSE_BYTES_MIN: u64 = 64 * 1024;
+
+/// Calls `consume` for the parts of `file` in `range`, in order. On a file system that other nodes may change, this node
+/// may have a stale state of the file, and all parts then count as data.
+fn for_each_extent(
+    staged: &mut StagedFile,
+    file: &File,
+    range: Range<u64>,
+    mut consume: impl FnMut(&mut StagedFile, FileExtent) -> Result<()>,
+) -> Result<()> {
+    let mut at = range.start;
+    let may_have_holes =
+        range.end - at >= SPARSE_BYTES_MIN && staged.is_settled_on_this_node(file, range.end);
+    while at < range.end {
+        let data = match may_have_holes.then(|| next_data(file, at)) {
+            Some(Ok(None)) => range.end..range.end,
+            Some(Ok(Some(data))) if data.end > at => data.start.min(range.end)..data.end.min(range.end),
+            // The file system cannot look for holes.
+            _ => at..range.end,
+        };
+        if data.start > at {
+            consume(staged, FileExtent::Hole { bytes: data.start - at })?;
+        }
+        if !data.is_empty() {
+            consume(staged, FileExtent::Data { offset: data.start, bytes: data.end - data.start })?;
+        }
+        at = data.end;
+    }
+    Ok(())
+}
+
+/// Appends `len` bytes of `file` from `offset` to `staged`, and keeps holes. Errors: as for a write; `IncompleteBody` if
+/// the file has become shorter.
 pub(crate) fn append_range(staged: &mut StagedFile, file: &File, offset: u64, len: u64) -> Result<()> {
+    for_each_extent(staged, file, offset..offset + len, |staged, extent| match extent {
+        FileExtent::Data { offset, bytes } => append_data(staged, file, offset, bytes),
+        FileExtent::Hole { bytes } => staged.append_hole(bytes),
+    })
+}
+
+fn append_data(staged: &mut StagedFile, file: &File, offset: u64, len: u64) -> Result<()> {
     let copied = match copy_range(file, offset, staged.file(), staged.written(), len) {
         Ok(copied) => copied,
         Err(errno) if needs_plain_copy(errno) => 0,

@@ -13,10 +13,10 @@ use std::time::{Duration, SystemTime};
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
-    BoxedMetadata, Bucket, ByteRange, CompleteOptions, CompletedPart, Conditions, CopyOptions, DeleteOptions,
-    ETagPolicy, ErrorKind, ExpectedContent, GetOptions, Key, ListQuery, MIN_PART_BYTES, Metadata,
-    MultipartUploadOperations, ObjectRenameOperations, ObjectTagOperations, Objects, PartOptions, PartsQuery,
-    PutOptions, RenameOptions, Result, Tags, UploadsQuery,
+    BoxedMetadata, Bucket, ByteRange, ChecksumAlgorithm, CompleteOptions, CompletedPart, Conditions,
+    CopyOptions, DeleteOptions, ETagPolicy, ErrorKind, ExpectedContent, GetOptions, Key, ListQuery,
+    MIN_PART_BYTES, Metadata, MultipartUploadOperations, ObjectRenameOperations, ObjectTagOperations,
+    Objects, PartOptions, PartsQuery, PutOptions, RenameOptions, Result, Tags, UploadsQuery,
 };
 use tempfile::TempDir;
 
@@ -138,6 +138,47 @@ fn what_is_no_file_is_no_object() {
         assert_eq!(get(&store, &bucket, name), Err(ErrorKind::NoSuchKey), "{name}");
     }
     assert!(keys(&store, &bucket).is_empty());
+}
+
+/// A copy of a sparse file takes no more space than the file.
+#[test]
+fn a_copy_keeps_holes() {
+    const MIB: u64 = 1 << 20;
+    let (dir, store, bucket) = open();
+    let at = dir.path().join("root/bucket");
+    // The offsets of the data, and the size of the file.
+    let cases: [(&[u64], u64); 5] = [
+        (&[0, 7 * MIB, 20 * MIB + 12_345], 64 * MIB),
+        (&[10 * MIB], 10 * MIB + 4),
+        (&[], 16 * MIB),
+        (&[], 16 * MIB + 1),
+        (&[0], 4),
+    ];
+    for (number, (offsets, size)) in cases.into_iter().enumerate() {
+        let name = format!("sparse{number}");
+        let file = fs::File::create(at.join(&name)).unwrap();
+        file.set_len(size).unwrap();
+        for offset in offsets {
+            file.write_all_at(b"data", *offset).unwrap();
+        }
+        if file.metadata().unwrap().blocks() * 512 > MIB {
+            fordway_needs::skip("this file system has no sparse files");
+            return;
+        }
+        let content = fs::read(at.join(&name)).unwrap();
+        for checksum in [None, Some(ChecksumAlgorithm::Crc64Nvme)] {
+            let options = CopyOptions { checksum, ..Default::default() };
+            store.copy((&bucket, &key(&name)), &bucket, &key("copy"), &options).unwrap();
+            let copied = fs::metadata(at.join("copy")).unwrap();
+            assert_eq!(copied.len(), size, "{name}");
+            assert!(copied.blocks() * 512 <= MIB, "{name}: {} blocks", copied.blocks());
+            assert!(fs::read(at.join("copy")).unwrap() == content, "{name}");
+            let found = store.head(&bucket, &key("copy"), &GetOptions::default()).unwrap().checksum;
+            let put = PutOptions { checksum, ..Default::default() };
+            let expected = store.put(&bucket, &key("put"), &content, &put).unwrap().checksum;
+            assert_eq!(found, expected, "{name}");
+        }
+    }
 }
 
 #[test]
