@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::buffer::Buffer;
 use rustix::fs::{
-    self, Advice, AtFlags, IFlags, Mode, OFlags, RenameFlags, ResolveFlags, Stat, StatFs, StatVfs, Statx,
-    StatxFlags, Timestamps, XattrFlags, inotify,
+    self, Advice, AtFlags, IFlags, Mode, OFlags, RenameFlags, ResolveFlags, SeekFrom, Stat, StatFs, StatVfs,
+    Statx, StatxFlags, Timestamps, XattrFlags, inotify,
 };
 use rustix::io::{self, Errno, Result};
 use rustix::path::Arg;
@@ -79,6 +79,7 @@ on open files:
     fn fchown(file: impl AsFd, user: Option<fs::Uid>, group: Option<fs::Gid>) -> () = fs::fchown;
     fn fdatasync(file: impl AsFd) -> () = fs::fdatasync;
     fn fsync(file: impl AsFd) -> () = fs::fsync;
+    fn ftruncate(file: impl AsFd, bytes: u64) -> () = fs::ftruncate;
     fn fgetxattr(file: impl AsFd, name: impl Arg, value: &mut [u8]) -> usize = fs::fgetxattr;
     fn fremovexattr(file: impl AsFd, name: impl Arg) -> () = fs::fremovexattr;
     fn fsetxattr(file: impl AsFd, name: impl Arg, value: &[u8], flags: XattrFlags) -> () = fs::fsetxattr;
@@ -86,6 +87,7 @@ on open files:
     fn fstatfs(file: impl AsFd) -> StatFs = fs::fstatfs;
     fn fstatvfs(file: impl AsFd) -> StatVfs = fs::fstatvfs;
     fn futimens(file: impl AsFd, times: &Timestamps) -> () = fs::futimens;
+    fn lseek(file: impl AsFd, to: SeekFrom) -> u64 = fs::seek;
     fn pread<B: Buffer<u8>>(file: impl AsFd, buffer: B, offset: u64) -> B::Output = io::pread;
     fn pwrite(file: impl AsFd, data: &[u8], offset: u64) -> usize = io::pwrite;
 }

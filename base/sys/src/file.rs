@@ -1,12 +1,13 @@
 //! Files: staging, publishing, reading and copying, and their extended attributes.
 
 use std::ffi::CStr;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, Gid, IFlags, Mode, OFlags, RenameFlags, Stat, StatVfsMountFlags, Statx,
+    AtFlags, CWD, FileType, Gid, IFlags, Mode, OFlags, RenameFlags, SeekFrom, Stat, StatVfsMountFlags, Statx,
     StatxFlags, Timespec, Timestamps, UTIME_OMIT, Uid, XattrFlags,
 };
 use rustix::io::{Errno, Result};
@@ -16,8 +17,8 @@ use rustix::thread::CapabilitySet;
 use super::dir::{text_to_name, with_name};
 use crate::call::{
     self, copy_file_range, fchmod, fchown, fdatasync, fgetxattr, fremovexattr, fsetxattr, fstat, fstatvfs,
-    fsync, futimens, ioctl_getflags, ioctl_setflags, lgetxattr, link_by_descriptor, linkat, mkdirat,
-    open_tmpfile, openat, pread, pwrite, renameat, renameat_with, statat, statx, unlinkat,
+    fsync, ftruncate, futimens, ioctl_getflags, ioctl_setflags, lgetxattr, link_by_descriptor, linkat, lseek,
+    mkdirat, open_tmpfile, openat, pread, pwrite, renameat, renameat_with, statat, statx, unlinkat,
 };
 use crate::identity::with_capabilities;
 
@@ -108,6 +109,21 @@ pub fn stat(file: impl AsFd) -> Result<FileStat> {
 /// Describes `name` in `dir`, without following a link. Cost: one `newfstatat`.
 pub fn stat_in(dir: impl AsFd, name: &str) -> Result<FileStat> {
     with_name(name, |name| statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)).map(|stat| FileStat::new(&stat))
+}
+
+/// Returns what `name` in `dir` is, as a noun with its article. Cost: one `newfstatat`.
+pub fn type_name_in(dir: impl AsFd, name: &str) -> Result<&'static str> {
+    let stat = with_name(name, |name| statat(dir, name, AtFlags::SYMLINK_NOFOLLOW))?;
+    Ok(match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => "a regular file",
+        FileType::Directory => "a directory",
+        FileType::Symlink => "a symbolic link",
+        FileType::Fifo => "a FIFO",
+        FileType::Socket => "a socket",
+        FileType::CharacterDevice => "a character device",
+        FileType::BlockDevice => "a block device",
+        FileType::Unknown => "a file of an unknown type",
+    })
 }
 
 /// Opens `name` in `dir`, without following a link. Errors: `INVAL` for a path instead of a name, because a name that
@@ -303,6 +319,23 @@ pub fn copy_range(from: impl AsFd, from_offset: u64, to: impl AsFd, to_offset: u
         }
     }
     Ok(copied)
+}
+
+/// Returns the first range of an open file, at or after byte `from`, that contains data; `None` if only a hole follows.
+/// The file system decides how long a hole must be to be reported; some report none. Errors: `INVAL` where the file
+/// system cannot look for holes. Cost: two `lseek`, which change the file's position.
+pub fn next_data(file: impl AsFd, from: u64) -> Result<Option<Range<u64>>> {
+    let start = match lseek(&file, SeekFrom::Data(from)) {
+        Ok(start) => start,
+        Err(Errno::NXIO) => return Ok(None),
+        Err(errno) => return Err(errno),
+    };
+    Ok(Some(start..lseek(&file, SeekFrom::Hole(start))?))
+}
+
+/// Sets the length of an open file. A file that becomes longer ends in a hole. Cost: one `ftruncate`.
+pub fn set_size(file: impl AsFd, bytes: u64) -> Result<()> {
+    ftruncate(file, bytes)
 }
 
 /// Forces a file's content to stable storage. Cost: one `fdatasync`.

@@ -57,6 +57,18 @@ fn why(kind: ErrorKind, errno: Errno) -> Option<&'static str> {
     })
 }
 
+/// Returns the error for a change of a key that is on another mount than its bucket's private area. No file can be
+/// renamed or linked from one mount to the other, and two mounts may have files with the same inode number, after which
+/// sidecar files are named.
+#[cold]
+pub(crate) fn on_another_mount() -> Error {
+    Error::new(
+        ErrorKind::NotImplemented,
+        "the key is on another mount than its bucket's .fordway, so S3 clients can only read and delete it: mount it \
+         as a bucket, or write to it as a directory",
+    )
+}
+
 /// Returns whether the operating system refused an operation because the caller lacks a permission. Other errors of the
 /// kind `AccessDenied` mean that a file is not one that the store may use.
 pub(crate) fn lacks_permission(error: &Error) -> bool {

@@ -66,7 +66,7 @@ mod walk;
 mod write;
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use fordway_store::{ETagPolicy, Result};
@@ -150,6 +150,8 @@ pub struct PosixConfig {
     pub immutable_locks: bool,
     /// Where the store announces the events that it records.
     pub event_signal: EventSignal,
+    /// The list to which the store adds itself, so that its unused files can be closed.
+    pub open_stores: Option<OpenStores>,
 }
 
 impl Default for PosixConfig {
@@ -164,7 +166,44 @@ impl Default for PosixConfig {
             lock_patience: LOCK_PATIENCE,
             immutable_locks: false,
             event_signal: EventSignal::default(),
+            open_stores: None,
         }
+    }
+}
+
+/// The time after which [`OpenStores::close_unused`] closes what a store keeps open but does not use.
+const UNUSED: Duration = Duration::from_millis(500);
+
+/// A list of open stores, whose unused files can be closed. Clones share the list.
+#[derive(Clone, Debug, Default)]
+pub struct OpenStores(Arc<PerProcess<Mutex<Vec<Weak<PosixStoreState>>>>>);
+
+impl OpenStores {
+    fn add(&self, store: &Arc<PosixStoreState>) {
+        let mut stores = self.stores();
+        stores.retain(|store| store.strong_count() > 0);
+        stores.push(Arc::downgrade(store));
+    }
+
+    /// Closes the directories and lock tables that the stores have not used for half a second. As long as a store has a
+    /// file open, its file system cannot be unmounted. The stores' root directories remain open.
+    pub fn close_unused(&self) {
+        // The list is not locked while files are closed, which may take long on a network file system.
+        let open: Vec<_> = self.stores().iter().filter_map(Weak::upgrade).collect();
+        open.iter().for_each(|store| store.close_unused());
+    }
+
+    fn stores(&self) -> MutexGuard<'_, Vec<Weak<PosixStoreState>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl PosixStoreState {
+    fn close_unused(&self) {
+        let StoreRootDirectory { dirs, private, .. } = &self.volume;
+        dirs.close_unused(UNUSED);
+        private.close_unused(UNUSED);
+        self.locks.close_unused(|bucket| private.is_open(bucket));
     }
 }
 
@@ -208,7 +247,11 @@ impl PosixStore {
             upload_keys: PerProcess::default(),
             recent_puts: recent::RecentPuts::default(),
         };
-        Ok(PosixStore { inner: Arc::new(inner) })
+        let inner = Arc::new(inner);
+        if let Some(stores) = &inner.volume.config.open_stores {
+            stores.add(&inner);
+        }
+        Ok(PosixStore { inner })
     }
 
     /// Returns the store's root directory.

@@ -78,6 +78,11 @@ impl BucketLocks {
         self.tables().remove(bucket);
     }
 
+    /// Closes the lock tables that no operation uses, except those of the buckets for which `is_used` returns `true`.
+    pub(crate) fn close_unused(&self, is_used: impl Fn(&Bucket) -> bool) {
+        self.tables().retain(|bucket, locks| is_used(bucket) || Arc::strong_count(locks) > 1);
+    }
+
     fn tables(&self) -> MutexGuard<'_, HashMap<Bucket, Arc<ByteRangeLocks>>> {
         // The map is consistent after each insert or remove, even if a panic follows.
         self.tables.lock().unwrap_or_else(|poisoned| poisoned.into_inner())

@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use foldhash::HashMap;
-use fordway_store::{Bucket, Result};
+use fordway_store::{Bucket, ErrorKind, Result};
 use fordway_sys::{
     EntryKind, Errno, FileStat, Mode, OFlags, file_user, link, name_to_text, open_in, remove_file, set_group,
     set_mode, set_owner, stat, stat_in,
@@ -23,9 +23,11 @@ use crate::layout::{
     LOCKS, MARKERS, ODD, VERSIONS, is_private_dir_name, is_private_name, is_upload_dir, join, meta_dir,
     private_dir,
 };
-use crate::record::{ContentChangeStamp, ObjectRecord};
+use crate::record::ObjectRecord;
 use crate::scan::{BucketArea, each_entry, known_kind, open_child, path_of_child};
-use crate::sidecar::{MAX_RECORD_BYTES, RecordAttribute, inode_of, read_attribute, sidecar_name};
+use crate::sidecar::{
+    MAX_RECORD_BYTES, RecordAttribute, VersionIdentity, inode_of, read_attribute, sidecar_name,
+};
 use crate::stage::hidden_name;
 use crate::unhide::unhide_records;
 use crate::volume::StoreRootDirectory;
@@ -189,9 +191,6 @@ fn hand_over(
     Ok(true)
 }
 
-/// Identifies one version of one object by the size and modification time of its file, its ETag and its version ID.
-type VersionIdentity = (u64, i64, String, String);
-
 /// Records from sidecar files, each under the object version to which it belongs.
 type SidecarRecords = HashMap<VersionIdentity, ObjectRecord>;
 
@@ -244,7 +243,7 @@ fn records_apart(volume: &StoreRootDirectory, bucket: &Bucket) -> Result<Sidecar
             continue;
         };
         let record = ObjectRecord::decode(&bytes);
-        records.extend(record.and_then(|record| Some((identity_of(&record)?, record))));
+        records.extend(record.and_then(|record| Some((record.identity()?, record))));
     }
     Ok(records)
 }
@@ -286,15 +285,19 @@ impl SidecarRebinder<'_> {
         let Ok(state) = stat(&file) else { return Ok(None) };
         let Some(short) = short_record(&file, &state) else { return Ok(None) };
         // An error in reading the sidecar file is ignored: `fsck` reports damaged sidecar files.
-        let found = self.inner.volume.read_sidecar(bucket, &state);
-        if found.is_ok_and(|found| found.is_some_and(|found| is_same(&found, &short))) {
+        let found = self.inner.volume.read_sidecar(bucket, &state, Some(&short));
+        if found.is_ok_and(|found| found.is_some()) {
             return Ok(None);
         }
-        match identity_of(&short).and_then(|identity| self.records.get(&identity)) {
+        match short.identity().and_then(|identity| self.records.get(&identity)) {
             Some(record) => {
                 self.keep_displaced(&sidecar_name(state.inode))?;
-                self.inner.write_sidecar(bucket, &state, record)?;
-                Ok(Some("bound to its metadata again"))
+                match self.inner.write_sidecar(bucket, &state, record) {
+                    Ok(()) => Ok(Some("bound to its metadata again")),
+                    // The file is on a mount within the bucket.
+                    Err(error) if error.kind() == ErrorKind::NotImplemented => Ok(None),
+                    Err(error) => Err(error),
+                }
             }
             None => Ok(None),
         }
@@ -314,23 +317,10 @@ impl SidecarRebinder<'_> {
     }
 }
 
-/// Returns the record in the file's attribute if the rest of the record is in a sidecar file, and the object's file has
-/// not changed since the record was sealed.
+/// Returns the record in the file's attribute if the rest of the record is in a sidecar file.
 fn short_record(file: &File, state: &FileStat) -> Option<ObjectRecord> {
     match read_attribute(file) {
-        Ok(RecordAttribute::Found(short)) if state.is_file && short.is_apart => {
-            Some(short).filter(|short| short.seal == Some(ContentChangeStamp::of(state)))
-        }
+        Ok(RecordAttribute::Found(short)) if state.is_file && short.is_apart => Some(short),
         _ => None,
     }
-}
-
-fn is_same(one: &ObjectRecord, other: &ObjectRecord) -> bool {
-    identity_of(one).is_some() && identity_of(one) == identity_of(other)
-}
-
-fn identity_of(record: &ObjectRecord) -> Option<VersionIdentity> {
-    let (seal, etag) = (record.seal?, record.etag.as_ref()?.as_str().to_owned());
-    let version = record.version.as_ref().map_or(String::new(), |version| version.as_str().to_owned());
-    Some((seal.size, seal.modified_ns, etag, version))
 }

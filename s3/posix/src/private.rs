@@ -275,6 +275,17 @@ impl PrivateDirectoryCache {
         self.known.write().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(bucket);
     }
 
+    /// Closes the private directories that were not examined for `unused`.
+    pub(crate) fn close_unused(&self, unused: Duration) {
+        let mut known = self.known.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+        known.retain(|_, known| known.opened.elapsed() < unused);
+    }
+
+    /// Returns whether the private directory of `bucket` is held open.
+    pub(crate) fn is_open(&self, bucket: &Bucket) -> bool {
+        self.all_known().contains_key(bucket)
+    }
+
     /// Returns the cached state of the private directory of `bucket`, unless this state is older than 10 ms. Cost:
     /// none.
     pub(crate) fn held(&self, bucket: &Bucket) -> Option<Arc<CachedPrivateDirectory>> {

@@ -3,8 +3,10 @@
 //! `meta/`.
 //!
 //! A sidecar file is named after the inode number of the object's file. The sidecar file therefore keeps its name when
-//! the object is renamed or gets another hard link. A sidecar file is valid only for a file that has the size and
-//! modification time in the sidecar file's seal.
+//! the object is renamed or gets another hard link. A sidecar file is valid only for the file whose attribute has the
+//! same seal, ETag and version, so a file that a POSIX program has changed keeps its sidecar file. On a file system
+//! without extended attributes, a sidecar file is valid only as long as the file has the size and modification time in
+//! the sidecar file's seal.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,7 +14,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use fordway_store::{Bucket, Error, ErrorKind, Result};
 use fordway_sys::{
     Errno, FileStat, FileSystemSharing, Mode, OFlags, free_bytes, get_xattr, links_in, open_in, remove_file,
-    stat,
+    stat, stat_in,
 };
 
 use crate::area::{TrustedOwner, read_small};
@@ -37,6 +39,9 @@ pub(crate) const MAX_RECORD_BYTES: usize = 1 << 20;
 /// too large.
 const SOME_ROOM_BYTES: u64 = 1 << 20;
 
+/// Identifies one version of one object by the size and modification time of its file, its ETag and its version ID.
+pub(crate) type VersionIdentity = (u64, i64, String, String);
+
 /// The record in an open file's attribute.
 pub(crate) enum RecordAttribute {
     Absent,
@@ -49,6 +54,8 @@ pub(crate) enum RecordAttribute {
 /// file is closed, a new object may get the file's inode number, and therefore a sidecar file with the same name.
 pub(crate) struct UnlinkingFile {
     stat: FileStat,
+    /// The device of the bucket's private area.
+    private_device: u64,
     _held: OwnedFd,
 }
 
@@ -71,9 +78,11 @@ impl StoreRootDirectory {
         match read_attribute(file)? {
             RecordAttribute::Absent => Ok(ObjectRecord::default()),
             RecordAttribute::Found(record) if !record.is_apart => Ok(record),
-            RecordAttribute::Found(short) => Ok(self.read_sidecar(bucket, stat)?.unwrap_or(short)),
+            RecordAttribute::Found(short) => {
+                Ok(self.read_sidecar(bucket, stat, Some(&short))?.unwrap_or(short))
+            }
             RecordAttribute::Unsupported if self.contents(bucket)?.has_meta => {
-                Ok(self.read_sidecar(bucket, stat)?.unwrap_or_default())
+                Ok(self.read_sidecar(bucket, stat, None)?.unwrap_or_default())
             }
             RecordAttribute::Unsupported => Ok(ObjectRecord::default()),
         }
@@ -92,32 +101,39 @@ impl StoreRootDirectory {
         if !sharing.is_shared() || opened.stat.is_dir {
             return Ok(());
         }
-        let is_apart = match read_attribute(&opened.file)? {
-            RecordAttribute::Absent => false,
-            RecordAttribute::Found(record) => record.is_apart,
-            RecordAttribute::Unsupported => !is_bare(&opened.stat),
+        let short = match read_attribute(&opened.file)? {
+            RecordAttribute::Found(record) if record.is_apart => Some(record),
+            RecordAttribute::Unsupported if !is_bare(&opened.stat) => None,
+            _ => return Ok(()),
         };
-        if is_apart {
-            self.reveal(&place_of(bucket, &opened.stat), sharing)?;
-            let found = self.read_sidecar(bucket, &opened.stat)?;
-            opened.recorded =
-                found.map(|record| Box::new(record.unseal_for(&opened.stat))).or(opened.recorded.take());
-        }
+        self.reveal(&place_of(bucket, &opened.stat), sharing)?;
+        let found = self.read_sidecar(bucket, &opened.stat, short.as_ref())?;
+        opened.recorded =
+            found.map(|record| Box::new(record.unseal_for(&opened.stat))).or(opened.recorded.take());
         Ok(())
     }
 
-    /// Returns the record in this file's sidecar file, if the sidecar file exists and is valid for this file. Errors:
-    /// `Corrupt`.
-    pub(crate) fn read_sidecar(&self, bucket: &Bucket, stat: &FileStat) -> Result<Option<ObjectRecord>> {
+    /// Returns the record in this file's sidecar file, if the sidecar file exists and is valid for this file. `short` is
+    /// the record in the file's attribute; `None` if the file system has no extended attributes. Errors: `Corrupt`.
+    pub(crate) fn read_sidecar(
+        &self,
+        bucket: &Bucket,
+        stat: &FileStat,
+        short: Option<&ObjectRecord>,
+    ) -> Result<Option<ObjectRecord>> {
         let place = place_of(bucket, stat);
         // The sidecar file is opened again if another node replaces it between the open and the read.
-        retry_stale(is_stale, || self.forget_file(&place), || self.try_read_sidecar(bucket, stat, &place))
+        retry_stale(
+            is_stale,
+            || self.forget_file(&place),
+            || self.try_read_sidecar(bucket, (stat, short), &place),
+        )
     }
 
     fn try_read_sidecar(
         &self,
         bucket: &Bucket,
-        stat: &FileStat,
+        (stat, short): (&FileStat, Option<&ObjectRecord>),
         place: &ObjectPath,
     ) -> Result<Option<ObjectRecord>> {
         let failed = |errno| from_errno(errno, "reading the metadata");
@@ -137,8 +153,12 @@ impl StoreRootDirectory {
         if !self.contents(bucket)?.guard.is_none_or(is_believed) {
             return Ok(None);
         }
+        // Without an attribute, only the inode number connects the two files.
+        if short.is_none() && state.device != stat.device {
+            return Ok(None);
+        }
         let record = ObjectRecord::decode(&bytes).ok_or_else(corrupt)?;
-        Ok((record.seal == Some(ContentChangeStamp::of(stat))).then_some(record))
+        Ok(record.is_rest_of(short, stat).then_some(record))
     }
 
     /// Opens and returns the file `name` in `dir` if its removal may leave a sidecar file behind.
@@ -150,29 +170,36 @@ impl StoreRootDirectory {
         name: &str,
     ) -> Option<UnlinkingFile> {
         // Only the check for sidecar files is inlined, because almost no bucket has them.
-        if contents.has_meta { UnlinkingFile::hold(dir, name) } else { None }
+        if contents.has_meta { UnlinkingFile::hold(dir, name, contents.device) } else { None }
     }
 
     /// Removes the sidecar file of a removed file. If the removal fails, `gc` removes the sidecar file later.
     pub(crate) fn remove_sidecar(&self, bucket: &Bucket, gone: Option<UnlinkingFile>) {
-        if let Some(UnlinkingFile { stat, _held }) = gone {
-            self.remove_sidecar_of(bucket, &stat);
+        if let Some(UnlinkingFile { stat, private_device, _held }) = gone {
+            self.remove_sidecar_of(bucket, &stat, private_device);
         }
     }
 
-    pub(crate) fn remove_sidecar_of(&self, bucket: &Bucket, stat: &FileStat) {
-        if let Ok(dir) = self.open_dir(&meta_dir(bucket)) {
-            let _ = remove_file(&dir, &place_of(bucket, stat).name);
+    /// Removes the sidecar file of the file with the state `stat`. `private_device` is the device of the bucket's
+    /// private area.
+    pub(crate) fn remove_sidecar_of(&self, bucket: &Bucket, stat: &FileStat, private_device: u64) {
+        let Ok(dir) = self.open_dir(&meta_dir(bucket)) else { return };
+        let name = sidecar_name(stat.inode);
+        // A file on a mount within the bucket may have the inode number of another object's file, to which the sidecar
+        // file then belongs.
+        let is_own = || stat_in(&dir, &name).is_ok_and(|sidecar| sidecar.device == stat.device);
+        if stat.device == private_device || is_own() {
+            let _ = remove_file(&dir, &name);
         }
     }
 }
 
 impl UnlinkingFile {
-    fn hold(dir: impl AsFd, name: &str) -> Option<Self> {
+    fn hold(dir: impl AsFd, name: &str, private_device: u64) -> Option<Self> {
         let held = open_in(&dir, name, OFlags::PATH, Mode::empty()).ok()?;
         let stat = stat(&held).ok()?;
         let is_last_name = || links_in(&dir, name).is_ok_and(|links| links <= 1);
-        (stat.is_file && is_last_name()).then_some(UnlinkingFile { stat, _held: held })
+        (stat.is_file && is_last_name()).then_some(UnlinkingFile { stat, private_device, _held: held })
     }
 }
 
@@ -187,6 +214,49 @@ impl ObjectRecord {
             lock: self.lock,
             is_apart: true,
             ..Default::default()
+        }
+    }
+
+    /// Returns whether this record, from a sidecar file, belongs to the file with the state `stat` whose attribute
+    /// contains `short`.
+    fn is_rest_of(&self, short: Option<&ObjectRecord>, stat: &FileStat) -> bool {
+        let is_of_this_content = |record: &ObjectRecord| record.seal == Some(ContentChangeStamp::of(stat));
+        match short.filter(|short| short.identity().is_some()) {
+            // A POSIX program may have changed the file since. Fordway may then have died after it had written a new
+            // sidecar file for the changed content, and before it replaced the attribute.
+            Some(short) if !is_of_this_content(short) => {
+                self.identity() == short.identity() || is_of_this_content(self)
+            }
+            Some(short) => self.identity() == short.identity(),
+            None => is_of_this_content(self),
+        }
+    }
+
+    /// Returns the seal, the ETag and the version ID, which together identify one version of one object; `None` if the
+    /// record has no seal or no ETag.
+    pub(crate) fn identity(&self) -> Option<VersionIdentity> {
+        let (seal, etag) = (self.seal?, self.etag.as_ref()?.as_str().to_owned());
+        let version = self.version.as_ref().map_or(String::new(), |version| version.as_str().to_owned());
+        Some((seal.size, seal.modified_ns, etag, version))
+    }
+
+    /// Returns the record, sealed for the content of the file with the state `stat`, and with the ETag that the file
+    /// has if the record has none. [`ObjectRecord::unseal_for`] must already have been applied to the record.
+    pub(crate) fn sealed_for(&self, stat: &FileStat) -> ObjectRecord {
+        let etag = self.etag.clone().unwrap_or_else(|| etag_of_file(stat));
+        ObjectRecord { seal: Some(ContentChangeStamp::of(stat)), etag: Some(etag), ..self.clone() }
+    }
+
+    /// Checks that no part of the record is missing, because the caller is about to store the record again, or to copy
+    /// it. Errors: `Corrupt`.
+    pub(crate) fn require_whole(&self) -> Result<()> {
+        match self.is_apart {
+            false => Ok(()),
+            true => Err(Error::new(
+                ErrorKind::Corrupt,
+                "the object's metadata and tags are missing: if this is a copy of a root, run `fordway fsck ROOT \
+                 --migrate`; otherwise, put the object again",
+            )),
         }
     }
 

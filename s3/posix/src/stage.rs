@@ -9,6 +9,7 @@
 //! a writer two. If the bit is not set, a reader looks for a record; a file without a record is then still a bare
 //! object.
 
+use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -17,15 +18,15 @@ use std::time::Duration;
 use fordway_store::{Bucket, ETag, ETagPolicy, Error, ErrorKind, PutResult, Result};
 use fordway_sys::{
     CoarseInstant, Errno, FileStat, FileSystemSharing, Mode, OFlags, create_unnamed, free_bytes_before, link,
-    link_unnamed, open_in, remove_file, rename, rename_new, set_mode, set_modified, stat, stat_now, sync_all,
-    sync_data, write_all_at,
+    link_unnamed, open_in, remove_file, rename, rename_new, set_mode, set_modified, set_size, stat, stat_now,
+    sync_all, sync_data, write_all_at,
 };
 
 use fordway_wire::notification::EventKind;
 
 use crate::area::{StagingDirectory, remove_if_file};
 use crate::dirs::{DirectoryHandle, HOLD};
-use crate::errors::{from_errno, is_stale};
+use crate::errors::{from_errno, is_stale, on_another_mount};
 use crate::layout::{ObjectPath, is_setting_name, spare_name, tmp_dir};
 use crate::multipart::parts::LINKED;
 use crate::private::PrivateDirectoryContents;
@@ -324,6 +325,22 @@ impl StagedFile {
         self.written += bytes;
     }
 
+    /// Appends `bytes` zeros as a hole, which takes no space. Errors: as for a write.
+    pub(crate) fn append_hole(&mut self, bytes: u64) -> Result<()> {
+        let size = self.written + bytes;
+        set_size(&self.file, size).map_err(|errno| self.failed_write(errno, bytes as usize))?;
+        self.written = size;
+        Ok(())
+    }
+
+    /// Returns whether `source` still has `bytes` bytes, and only this node may change its file system. Cost: one
+    /// `fstat`.
+    pub(crate) fn is_settled_on_this_node(&self, source: &File, bytes: u64) -> bool {
+        stat(source).is_ok_and(|stat| {
+            stat.size >= bytes && !self.inner.volume.sharing_on(source, stat.device).is_shared()
+        })
+    }
+
     pub(crate) fn failed_write(&self, errno: Errno, wanted: usize) -> Error {
         let free = free_bytes_before(&self.file, self.written);
         let free = free.map_or(String::new(), |free| format!(", and {free} were free"));
@@ -339,29 +356,37 @@ impl StagedFile {
         self.show_content()?;
         let stamped = if self.may_be_bare && record.is_empty() { self.stamp()? } else { None };
         let stat = match stamped {
-            Some(stat) => stat,
+            Some(stat) => self.require_no_mount(&stat).map(|()| stat)?,
             None => self.attach(record)?,
         };
         self.inode = Some(stat.inode);
-        self.require_kept(&stat)?;
         self.sync_content()?;
         Ok(made_of(record, &stat))
     }
 
-    /// Checks that the file is not on a mount within the bucket that other nodes may change, because unnamed files may
-    /// be lost there. Errors: `NotImplemented` if the file is on such a mount.
-    fn require_kept(&self, stat: &FileStat) -> Result<()> {
-        if self.hidden.is_some() || stat.device == self.contents.device {
-            return Ok(());
+    /// Checks that the file, whose state is `stat`, is not on another mount than the bucket's private area. Errors:
+    /// `NotImplemented`. Cost: none if both have the same device number.
+    fn require_no_mount(&self, stat: &FileStat) -> Result<()> {
+        if stat.device == self.contents.device { Ok(()) } else { self.require_same_mount() }
+    }
+
+    /// Checks that the file's directory has the same device number as the bucket's private area. On overlayfs, the
+    /// device number of a file may differ from that of its directory, so only directories are compared.
+    #[cold]
+    fn require_same_mount(&self) -> Result<()> {
+        let parent =
+            stat(&self.parent).map_err(|errno| from_errno(errno, "reading the directory's state"))?;
+        match parent.device == self.inner.volume.contents(&self.bucket)?.device {
+            true => Ok(()),
+            false => Err(on_another_mount()),
         }
-        let site = self.inner.volume.private.site_of(&self.file, stat.device);
-        match site.map_err(|errno| from_errno(errno, "reading the file system's type"))?.sharing {
-            FileSystemSharing::Local => Ok(()),
-            FileSystemSharing::Nfs | FileSystemSharing::Unknown => Err(Error::new(
-                ErrorKind::NotImplemented,
-                "the key is on a mount within its bucket that other nodes may change: mount it as a bucket",
-            )),
-        }
+    }
+
+    /// Checks that this file, a sidecar file, is on the device of the object's file, because another object on the
+    /// bucket's own device may have the same inode number. Errors: `NotImplemented`. Cost: usually none.
+    pub(crate) fn require_device(&self, device: u64) -> Result<()> {
+        let is_same = || stat(&self.file).is_ok_and(|own| own.device == device);
+        if device == self.contents.device || is_same() { Ok(()) } else { Err(on_another_mount()) }
     }
 
     /// Sends the content to the server if other nodes might otherwise see the name before the content.
@@ -397,6 +422,7 @@ impl StagedFile {
         }
         let state = if self.contents.sharing.is_shared() { stat_now(&self.file) } else { stat(&self.file) };
         let stat = state.map_err(|errno| from_errno(errno, "reading the file's state"))?;
+        self.require_no_mount(&stat)?;
         record.seal = Some(ContentChangeStamp::of(&stat));
         let policy = if record.etag.is_none() { ETagPolicy::Fast } else { ETagPolicy::Md5 };
         record.etag.get_or_insert_with(|| unique_etag(&stat));

@@ -2,6 +2,7 @@
 //! copies the content, and shares extents if the file system supports that.
 
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use fordway_store::{
     CopyOptions, ETagPolicy, Error, ErrorKind, ExpectedContent, Key, Metadata, ObjectLock, PutOptions,
     PutResult, Result, Tags, VersionId, Writer, check_tags,
 };
-use fordway_sys::{Errno, FileStat, Mode, copy_range, set_xattr, stat_in};
+use fordway_sys::{Errno, FileStat, Mode, copy_range, next_data, set_xattr, stat_in};
 use fordway_wire::notification::EventKind;
 
 use crate::PosixStoreState;
@@ -18,7 +19,7 @@ use crate::errors::from_errno;
 use crate::events::EventFacts;
 use crate::layout::{ATTRIBUTE, odd, plain};
 use crate::read::system_time;
-use crate::record::{ContentChangeStamp, ObjectRecord, etag_of_file};
+use crate::record::{ObjectRecord, etag_of_file};
 use crate::sidecar::{ATTRIBUTE_BYTES, is_no_room, place_of};
 use crate::stage::{FILE_MODE, StagedFile, bare_mode, be_bare_no_more};
 
@@ -144,20 +145,24 @@ impl PosixStoreState {
                     true => {
                         // Removes a sidecar file that is left over from an earlier record, or from another file that
                         // had this inode number.
-                        if self.volume.contents(bucket)?.has_meta {
-                            self.volume.remove_sidecar_of(bucket, stat);
+                        let contents = self.volume.contents(bucket)?;
+                        if contents.has_meta {
+                            self.volume.remove_sidecar_of(bucket, stat, contents.device);
                         }
                         Ok(())
                     }
                     false => {
-                        self.write_sidecar(bucket, stat, record)?;
+                        self.write_sidecar(bucket, stat, &record.sealed_for(stat))?;
                         be_bare_no_more(&file, stat)
                     }
                 }
             }
             Err(errno) if is_no_room(errno, &file) => {
-                self.write_sidecar(bucket, stat, record)?;
-                match set_xattr(&file, ATTRIBUTE, &record.kept_short().encode()) {
+                // The record is sealed even if it does not depend on the content, because a later file may get this
+                // inode number.
+                let sealed = record.sealed_for(stat);
+                self.write_sidecar(bucket, stat, &sealed)?;
+                match set_xattr(&file, ATTRIBUTE, &sealed.kept_short().encode()) {
                     Ok(()) | Err(Errno::OPNOTSUPP) => be_bare_no_more(&file, stat),
                     Err(errno) => Err(from_errno(errno, "storing the metadata")),
                 }
@@ -166,16 +171,16 @@ impl PosixStoreState {
         }
     }
 
+    /// Writes `sealed`, the whole record of the file with the state `stat`, to the file's sidecar file. Errors: as for
+    /// a write; `NotImplemented` if the file is on another device than the bucket's private area.
     pub(crate) fn write_sidecar(
         self: &Arc<Self>,
         bucket: &Bucket,
         stat: &FileStat,
-        record: &ObjectRecord,
+        sealed: &ObjectRecord,
     ) -> Result<()> {
         let mut staged = StagedFile::at(self, bucket, place_of(bucket, stat))?;
-        // The record is sealed even if it does not depend on the content, because a later file may get this inode
-        // number.
-        let sealed = ObjectRecord { seal: Some(ContentChangeStamp::of(stat)), ..record.clone() };
+        staged.require_device(stat.device)?;
         staged.write(&sealed.encode())?;
         staged.publish_private()
     }
@@ -192,6 +197,9 @@ impl PosixStoreState {
         let source = source.map_err(of_source("copy", from))?;
         let (stat, record) = (&source.stat, source.record());
         self.check_not_itself(from, (bucket, key), stat)?;
+        if options.metadata.is_none() || options.tags.is_none() {
+            record.require_whole().map_err(of_source("copy", from))?;
+        }
         let metadata = options.metadata.clone().unwrap_or_else(|| record.metadata.clone());
         let tags = options.tags.clone().unwrap_or_else(|| record.tags.clone());
         // The source's metadata was checked when it was stored, so only new metadata is checked here.
@@ -422,16 +430,77 @@ fn append_with_checksum(
     algorithm: ChecksumAlgorithm,
 ) -> Result<Option<Checksum>> {
     let mut hasher = ContentHasher::new(ETagPolicy::Fast, false, Some(algorithm));
-    for_each_piece(file, 0, size, |piece| {
-        hasher.update(piece);
-        staged.write(piece)
+    for_each_extent(staged, file, 0..size, |staged, extent| match extent {
+        FileExtent::Data { offset, bytes } => for_each_piece(file, offset, bytes, |piece| {
+            hasher.update(piece);
+            staged.write(piece)
+        }),
+        FileExtent::Hole { bytes } => {
+            hash_zeros(&mut hasher, bytes);
+            staged.append_hole(bytes)
+        }
     })?;
     Ok(hasher.finish(&ExpectedContent::default())?.checksum)
 }
 
-/// Appends `len` bytes of `file` from `offset` to `staged`. Errors: as for a write; `IncompleteBody` if the file has
-/// become shorter.
+/// Updates the checksum with this many zeros.
+fn hash_zeros(hasher: &mut ContentHasher, mut left: u64) {
+    let zeros = vec![0; left.min(BOUNCE_BYTES as u64) as usize];
+    while left > 0 {
+        let bytes = left.min(zeros.len() as u64);
+        hasher.update(&zeros[..bytes as usize]);
+        left -= bytes;
+    }
+}
+
+/// A part of a file.
+enum FileExtent {
+    Data { offset: u64, bytes: u64 },
+    Hole { bytes: u64 },
+}
+
+/// The minimum size, in bytes, of a file in which it is worth looking for holes.
+const SPARSE_BYTES_MIN: u64 = 64 * 1024;
+
+/// Calls `consume` for the parts of `file` in `range`, in order. On a file system that other nodes may change, this node
+/// may have a stale state of the file, and all parts then count as data.
+fn for_each_extent(
+    staged: &mut StagedFile,
+    file: &File,
+    range: Range<u64>,
+    mut consume: impl FnMut(&mut StagedFile, FileExtent) -> Result<()>,
+) -> Result<()> {
+    let mut at = range.start;
+    let may_have_holes =
+        range.end - at >= SPARSE_BYTES_MIN && staged.is_settled_on_this_node(file, range.end);
+    while at < range.end {
+        let data = match may_have_holes.then(|| next_data(file, at)) {
+            Some(Ok(None)) => range.end..range.end,
+            Some(Ok(Some(data))) if data.end > at => data.start.min(range.end)..data.end.min(range.end),
+            // The file system cannot look for holes.
+            _ => at..range.end,
+        };
+        if data.start > at {
+            consume(staged, FileExtent::Hole { bytes: data.start - at })?;
+        }
+        if !data.is_empty() {
+            consume(staged, FileExtent::Data { offset: data.start, bytes: data.end - data.start })?;
+        }
+        at = data.end;
+    }
+    Ok(())
+}
+
+/// Appends `len` bytes of `file` from `offset` to `staged`, and keeps holes. Errors: as for a write; `IncompleteBody` if
+/// the file has become shorter.
 pub(crate) fn append_range(staged: &mut StagedFile, file: &File, offset: u64, len: u64) -> Result<()> {
+    for_each_extent(staged, file, offset..offset + len, |staged, extent| match extent {
+        FileExtent::Data { offset, bytes } => append_data(staged, file, offset, bytes),
+        FileExtent::Hole { bytes } => staged.append_hole(bytes),
+    })
+}
+
+fn append_data(staged: &mut StagedFile, file: &File, offset: u64, len: u64) -> Result<()> {
     let copied = match copy_range(file, offset, staged.file(), staged.written(), len) {
         Ok(copied) => copied,
         Err(errno) if needs_plain_copy(errno) => 0,

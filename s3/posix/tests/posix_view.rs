@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,10 +13,11 @@ use std::time::{Duration, SystemTime};
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
-    BoxedMetadata, Bucket, ByteRange, CompleteOptions, CompletedPart, Conditions, CopyOptions, DeleteOptions,
-    ETagPolicy, ErrorKind, ExpectedContent, GetOptions, Key, ListQuery, MIN_PART_BYTES, Metadata,
-    MultipartUploadOperations, ObjectRenameOperations, ObjectTagOperations, Objects, PartOptions, PartsQuery,
-    PutOptions, RenameOptions, Result, Tags, UploadsQuery,
+    BoxedMetadata, Bucket, ByteRange, ChecksumAlgorithm, CompleteOptions, CompletedPart, Conditions,
+    CopyOptions, DeleteOptions, ETagPolicy, ErrorKind, ExpectedContent, GetOptions, Key, ListQuery,
+    MIN_PART_BYTES, Metadata, MultipartUploadOperations, ObjectRenameOperations, ObjectTagOperations,
+    ObjectVersionOperations, Objects, PartOptions, PartsQuery, PutOptions, RenameOptions, Result, Tags,
+    UploadsQuery, VersioningState,
 };
 use tempfile::TempDir;
 
@@ -140,6 +141,84 @@ fn what_is_no_file_is_no_object() {
     assert!(keys(&store, &bucket).is_empty());
 }
 
+/// A put would replace a FIFO, which another program may need.
+#[test]
+fn what_is_no_file_is_not_replaced() {
+    let (dir, store, bucket) = open();
+    let at = dir.path().join("root/bucket");
+    let made = Command::new("mkfifo").arg(at.join("fifo")).status().unwrap();
+    assert!(made.success());
+    let _socket = std::os::unix::net::UnixListener::bind(at.join("socket")).unwrap();
+    fs::write(at.join("file"), "x").unwrap();
+    let assert_refused = |done: Result<()>, kind: &str| {
+        let error = done.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AccessDenied, "{error}");
+        assert!(error.to_string().contains(&format!("is a {kind}, which cannot be an object")), "{error}");
+    };
+    for is_versioned in [false, true] {
+        if is_versioned {
+            store.set_versioning(&bucket, VersioningState::Enabled).unwrap();
+        }
+        for (name, kind) in [("fifo", "FIFO"), ("socket", "socket")] {
+            let name = key(name);
+            for conditions in [Conditions::default(), Conditions::create_only()] {
+                let options = PutOptions { conditions, ..Default::default() };
+                assert_refused(store.put(&bucket, &name, b"x", &options).map(drop), kind);
+            }
+            let copied = store.copy((&bucket, &key("file")), &bucket, &name, &CopyOptions::default());
+            assert_refused(copied.map(drop), kind);
+            if !is_versioned {
+                let renamed = store.rename(&bucket, &key("file"), &name, &RenameOptions::default());
+                assert_refused(renamed, kind);
+            }
+        }
+    }
+    assert!(fs::metadata(at.join("fifo")).unwrap().file_type().is_fifo());
+    assert!(fs::metadata(at.join("socket")).unwrap().file_type().is_socket());
+    assert_eq!(keys(&store, &bucket), ["file"]);
+}
+
+/// A copy of a sparse file takes no more space than the file.
+#[test]
+fn a_copy_keeps_holes() {
+    const MIB: u64 = 1 << 20;
+    let (dir, store, bucket) = open();
+    let at = dir.path().join("root/bucket");
+    // The offsets of the data, and the size of the file.
+    let cases: [(&[u64], u64); 5] = [
+        (&[0, 7 * MIB, 20 * MIB + 12_345], 64 * MIB),
+        (&[10 * MIB], 10 * MIB + 4),
+        (&[], 16 * MIB),
+        (&[], 16 * MIB + 1),
+        (&[0], 4),
+    ];
+    for (number, (offsets, size)) in cases.into_iter().enumerate() {
+        let name = format!("sparse{number}");
+        let file = fs::File::create(at.join(&name)).unwrap();
+        file.set_len(size).unwrap();
+        for offset in offsets {
+            file.write_all_at(b"data", *offset).unwrap();
+        }
+        if file.metadata().unwrap().blocks() * 512 > MIB {
+            fordway_needs::skip("this file system has no sparse files");
+            return;
+        }
+        let content = fs::read(at.join(&name)).unwrap();
+        for checksum in [None, Some(ChecksumAlgorithm::Crc64Nvme)] {
+            let options = CopyOptions { checksum, ..Default::default() };
+            store.copy((&bucket, &key(&name)), &bucket, &key("copy"), &options).unwrap();
+            let copied = fs::metadata(at.join("copy")).unwrap();
+            assert_eq!(copied.len(), size, "{name}");
+            assert!(copied.blocks() * 512 <= MIB, "{name}: {} blocks", copied.blocks());
+            assert!(fs::read(at.join("copy")).unwrap() == content, "{name}");
+            let found = store.head(&bucket, &key("copy"), &GetOptions::default()).unwrap().checksum;
+            let put = PutOptions { checksum, ..Default::default() };
+            let expected = store.put(&bucket, &key("put"), &content, &put).unwrap().checksum;
+            assert_eq!(found, expected, "{name}");
+        }
+    }
+}
+
 #[test]
 fn a_directory_moved_or_removed_in_use_is_found_again() {
     let (dir, store, bucket) = open();
@@ -191,6 +270,44 @@ fn a_part_that_comes_too_late_is_not_in_the_object() {
     late.write(&vec![9; size / 2]).unwrap();
     assert_eq!(late.commit(&ExpectedContent::default()).unwrap_err().kind(), ErrorKind::NoSuchUpload);
     assert_eq!(get(&store, &bucket, "k"), Ok([vec![1; size], vec![2; size]].concat()));
+}
+
+/// `cp -al` gives each file of a bucket a second hard link, also the files of an upload. The object of the one bucket
+/// must not change when further parts of the upload are sent to the other bucket.
+#[test]
+fn a_part_sent_to_a_hard_linked_copy_does_not_change_the_object() {
+    let size = MIN_PART_BYTES as usize;
+    for is_completed_first in [true, false] {
+        let (dir, store, bucket) = open();
+        let upload = store.create_upload(&bucket, &key("k"), &PutOptions::default()).unwrap();
+        let options = PartOptions { size_hint: Some(size as u64), ..Default::default() };
+        let send = |bucket: &Bucket, number, value: u8| {
+            let mut writer = store.part_writer(bucket, &key("k"), &upload, number, &options).unwrap();
+            writer.write(&vec![value; size]).unwrap();
+            CompletedPart::new(number, writer.commit(&ExpectedContent::default()).unwrap().etag)
+        };
+        let complete = |bucket: &Bucket, parts: &[CompletedPart]| {
+            store.complete_upload(bucket, &key("k"), &upload, parts, &CompleteOptions::default()).unwrap();
+        };
+        let first = send(&bucket, 1, 1);
+        let root = dir.path().join("root");
+        let copied = Command::new("cp").arg("-al").arg(root.join("bucket")).arg(root.join("copy")).status();
+        assert!(copied.unwrap().success());
+        let (copy, alone) = (Bucket::new("copy").unwrap(), std::slice::from_ref(&first));
+        if is_completed_first {
+            complete(&bucket, alone);
+        }
+        let second = send(&copy, 2, 2);
+        if !is_completed_first {
+            complete(&bucket, alone);
+        }
+        assert_eq!(get(&store, &bucket, "k"), Ok(vec![1; size]));
+        complete(&copy, &[first, second]);
+        assert_eq!(get(&store, &bucket, "k"), Ok(vec![1; size]));
+        assert_eq!(get(&store, &copy, "k"), Ok([vec![1; size], vec![2; size]].concat()));
+        let inode = |name: &str| fs::metadata(root.join(name)).unwrap().ino();
+        assert_ne!(inode("bucket/k"), inode("copy/k"));
+    }
 }
 
 /// If a completion is killed after it has closed the upload, the upload can still be listed, completed or aborted.

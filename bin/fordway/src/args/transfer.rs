@@ -33,7 +33,8 @@ If the destination ends in / or is a directory, the copy keeps the name of the s
 s3://b/p selects everything below s3://b/p/; if there is nothing, it selects the object s3://b/p. Without --recursive, \
 s3://b/p/ selects the object with this key, if there is one.
 
-The holes of a sparse file are copied as zeros."
+A copy between two keys of a store keeps the holes of a sparse file, unless it is made in parts. Uploads and downloads \
+copy holes as zeros."
 )]
 pub struct CpArgs {
     /// The sources and the destination

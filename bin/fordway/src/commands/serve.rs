@@ -4,12 +4,13 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use fordway_client::node::{NodeAddress, NodeStore};
 use fordway_command::program::stop_when_asked;
 use fordway_command::units::human_bytes;
 use fordway_command::{CommandContext, CommandExit, InterruptFlag};
-use fordway_posix::{PosixConfig, PosixStore};
+use fordway_posix::{OpenStores, PosixConfig, PosixStore};
 use fordway_serve::node::{NodeGateway, NodeGatewayConfig, NodeTcpConfig};
 use fordway_serve::{
     AccessKeyPair, AnonymousUser, Gateway, GatewayConfig, GatewaySockets, ReloadSignal, SessionTokenKeys,
@@ -24,7 +25,7 @@ use crate::args::{GatewayArgs, NodeArgs, ServeArgs};
 pub(super) fn run(args: &ServeArgs, context: &CommandContext) -> Result<CommandExit> {
     raise_open_files();
     check_immutable_locks(args)?;
-    let store = args.store();
+    let store = PosixConfig { open_stores: Some(closing_unused_files()?), ..args.store() };
     let (users, pair) = users(args, &store)?;
     let webhooks = args.events.configurations()?.into_iter().map(Webhook::new);
     let webhooks = webhooks.collect::<Result<Vec<_>>>()?;
@@ -62,6 +63,27 @@ pub(super) fn run(args: &ServeArgs, context: &CommandContext) -> Result<CommandE
     stop_when_asked(move || stop.trigger(), &context.interrupt, args.common.until_eof)?;
     gateway.run()?;
     Ok(CommandExit::Ok)
+}
+
+/// The time between two searches for files that stores keep open but do not use.
+const CLOSING_PERIOD: Duration = Duration::from_secs(1);
+
+/// Returns a list of stores whose unused directories and lock tables are closed every second, so that other programs
+/// can unmount their file systems. The thread ends with the process.
+fn closing_unused_files() -> Result<OpenStores> {
+    let stores = OpenStores::default();
+    let opened = stores.clone();
+    let work = move || {
+        loop {
+            std::thread::sleep(CLOSING_PERIOD);
+            opened.close_unused();
+        }
+    };
+    let started = std::thread::Builder::new().name("fordway-close".to_owned()).spawn(work);
+    started.map_err(|error| {
+        Error::new(ErrorKind::Io, "starting the thread that closes unused files").caused_by(error)
+    })?;
+    Ok(stores)
 }
 
 /// Raises the limit on open files as far as possible, and returns the limit; `None` means no limit or an unknown limit.
@@ -319,7 +341,7 @@ fn connections_max(args: &NodeArgs, open_files: Option<u64>, context: &CommandCo
 /// Returns a function that opens the store with the calling thread's user ID. The path is made absolute once, so that
 /// each user opens the same directory.
 fn open_store(root: &Path, args: &NodeArgs) -> Result<fordway_serve::StoreOpenFunction> {
-    let config = args.common.store(args.etag);
+    let config = PosixConfig { open_stores: Some(closing_unused_files()?), ..args.common.store(args.etag) };
     let root = std::path::absolute(root)
         .map_err(|error| fordway_command::file_error("finding", root.display(), error))?;
     Ok(Arc::new(move || Ok(Arc::new(PosixStore::open(&root, config.clone())?) as Arc<dyn Store>)))

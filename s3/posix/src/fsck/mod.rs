@@ -305,8 +305,8 @@ impl FsckRun<'_> {
                 self.found(FindingKind::BadRecord, path, error.detail())
             }
             Err(error) => self.found(FindingKind::Unreadable, path, error.to_string()),
-            Ok(record) if !is_sealed(&record, &stat) => self.changed(path, &record, &stat),
             Ok(record) if record.is_apart => self.found(FindingKind::RecordMissing, path, ""),
+            Ok(record) if !is_sealed(&record, &stat) => self.changed(path, &record, &stat),
             Ok(record) if self.options.read => self.content(path, &file, &record),
             Ok(_) => Ok(()),
         }
@@ -430,7 +430,8 @@ findings! {
     /// According to the attribute, the rest of the record is in a sidecar file, but the sidecar file is gone or belongs
     /// to another version. The content is intact; the object's metadata, tags and list of parts are lost.
     RecordMissing = "record-missing", Corrupt,
-        "restore the file below .fordway/meta that has the inode's name, or put the object again with its metadata";
+        "in a copy of a root, run fsck --migrate; else restore the file below .fordway/meta that has the inode's name, \
+         or put the object again with its metadata";
     /// The content of the file `.fordway/versioning` is not valid.
     BadVersioning = "bad-versioning", Corrupt,
         "set the bucket's versioning again with an S3 client; until then, old versions are kept";

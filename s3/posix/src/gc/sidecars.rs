@@ -1,4 +1,4 @@
-//! Removes sidecar files whose object is gone or has since changed.
+//! Removes sidecar files whose object is gone or has since been replaced.
 //!
 //! A sidecar file is named after the inode number of its object's file, so only a search through all files in the
 //! bucket can show that the object is gone. One search can miss a file that is renamed during the search. Therefore a
@@ -20,7 +20,7 @@ use fordway_sys::{
 use super::{GarbageFile, GarbageKind, GcRun, newest_ns, size_freed};
 use crate::errors::from_errno;
 use crate::layout::{ATTRIBUTE, join, meta_dir};
-use crate::record::{ContentChangeStamp, ObjectRecord};
+use crate::record::ObjectRecord;
 use crate::scan::{each_entry, known_kind, open_child, path_of_child};
 use crate::sidecar::{RECORD_BYTES, inode_of, place_of, sidecar_name};
 use crate::stage::hidden_name;
@@ -106,20 +106,18 @@ impl GcRun<'_> {
                 open_in(dir, name, OFlags::PATH | OFlags::NOFOLLOW, Mode::empty()).and_then(stat_now)
             }
             EntryKind::File => stat_in(dir, name),
-            EntryKind::Link => followed(&self.inner.volume, &join(path, name)),
+            EntryKind::Link => {
+                let found = followed(&self.inner.volume, &join(path, name));
+                // The attribute, which may show that the sidecar file belongs to this file, cannot be read without
+                // opening the file. The sidecar file is kept, no matter whether a POSIX program has changed the file.
+                found.inspect(|stat| _ = orphans.remove(&stat.inode))
+            }
             EntryKind::Unknown | EntryKind::Other => return Ok(true),
         };
         match found {
             // A link to a directory may lead to files of other buckets whose sidecar files are in this bucket.
             Ok(stat) if stat.is_dir => Ok(false),
-            // In a copy of a root that is not migrated yet, any sidecar file may belong to this object.
-            Ok(stat) if self.lacks_record(bucket, (dir, name), &stat) => Ok(false),
-            Ok(stat) => {
-                if orphans.contains(&stat.inode) && is_described(&self.inner.volume, bucket, &stat) {
-                    orphans.remove(&stat.inode);
-                }
-                Ok(true)
-            }
+            Ok(stat) => self.strike_file(bucket, (dir, name), &stat, orphans),
             // The name may have been cached as missing, or the object may now have another name.
             Err(Errno::NOENT | Errno::STALE) if self.is_shared(bucket) => Ok(false),
             Err(Errno::NOENT | Errno::NOTDIR | Errno::XDEV | Errno::LOOP) => Ok(true),
@@ -145,15 +143,28 @@ impl GcRun<'_> {
         }
     }
 
-    /// Returns whether the record of the file `name` is in a sidecar file, but not in the sidecar file that is named
-    /// after the file's inode number. `stat` is the file's state. Cost: one `getxattrat`, also for a file with the sticky
-    /// bit, which may hide a record; and a read of the sidecar file if there is one.
-    fn lacks_record(&self, bucket: &Bucket, (dir, name): (&File, &str), stat: &FileStat) -> bool {
-        let mut buffer = [0; RECORD_BYTES];
-        let Ok(Some(bytes)) = get_xattr_in(dir, name, ATTRIBUTE, &mut buffer) else { return false };
-        let is_apart = ObjectRecord::decode(bytes)
-            .is_some_and(|record| record.is_apart && record.seal == Some(ContentChangeStamp::of(stat)));
-        is_apart && matches!(self.inner.volume.read_sidecar(bucket, stat), Ok(None))
+    /// Removes the inode number of a file that owns a sidecar file from `orphans`. Returns whether the file's own
+    /// sidecar file was found, if its record is in one. Cost: one `getxattrat`, and a read of the sidecar file if there is
+    /// one.
+    fn strike_file(
+        &self,
+        bucket: &Bucket,
+        (dir, name): (&File, &str),
+        stat: &FileStat,
+        orphans: &mut HashSet<u64>,
+    ) -> Result<bool> {
+        let volume = &self.inner.volume;
+        let may_be_orphan = orphans.contains(&stat.inode);
+        // The sticky bit, which marks a bare object, may hide a record.
+        let short = short_record(dir, name);
+        // In a copy of a root that is not migrated yet, any sidecar file may belong to this object.
+        if short.is_some() && matches!(volume.read_sidecar(bucket, stat, short.as_ref()), Ok(None)) {
+            return Ok(false);
+        }
+        if may_be_orphan && is_described(volume, bucket, stat, short.as_ref()) {
+            orphans.remove(&stat.inode);
+        }
+        Ok(true)
     }
 
     fn is_shared(&self, bucket: &Bucket) -> bool {
@@ -181,10 +192,23 @@ fn followed(volume: &StoreRootDirectory, path: &str) -> Result<FileStat, Errno> 
     volume.root.open_beneath(path, OFlags::PATH, Mode::empty()).and_then(stat)
 }
 
+/// Returns the record in the attribute of the file `name` if the rest of the record is in a sidecar file. Returns `None`
+/// for a link. Cost: one `getxattrat`.
+fn short_record(dir: &File, name: &str) -> Option<ObjectRecord> {
+    let mut buffer = [0; RECORD_BYTES];
+    let bytes = get_xattr_in(dir, name, ATTRIBUTE, &mut buffer).ok()??;
+    ObjectRecord::decode(bytes).filter(|record| record.is_apart)
+}
+
 /// Returns whether the sidecar file named after this file's inode number belongs, or may belong, to this file.
-fn is_described(volume: &StoreRootDirectory, bucket: &Bucket, stat: &FileStat) -> bool {
+fn is_described(
+    volume: &StoreRootDirectory,
+    bucket: &Bucket,
+    stat: &FileStat,
+    short: Option<&ObjectRecord>,
+) -> bool {
     let sharing = volume.sharing_of(bucket);
-    let is_absent = || matches!(volume.read_sidecar(bucket, stat), Ok(None));
+    let is_absent = || matches!(volume.read_sidecar(bucket, stat, short), Ok(None));
     // A missing sidecar file is looked up again, because this node may have cached it as missing.
     let is_still_absent =
         || !sharing.is_shared() || volume.reveal(&place_of(bucket, stat), sharing).is_ok() && is_absent();

@@ -10,7 +10,7 @@ use fordway_store::{
     VersioningState,
 };
 use fordway_sys::{
-    Errno, FileSystemSharing, OFlags, links_in, lock_file, look_again, look_up_existing, open_in,
+    Errno, FileStat, FileSystemSharing, OFlags, links_in, lock_file, look_again, look_up_existing, open_in,
     remove_file, rename, stat, stat_in,
 };
 use fordway_wire::notification::EventKind;
@@ -274,7 +274,7 @@ impl MultipartUploadManager<'_> {
         };
         let held = self.inner.volume.dirs.open(&self.inner.volume.root, &dir).map_err(failed)?;
         self.inner.volume.check_keeping(bucket, &dir)?;
-        let data = open_content(&held, DATA, OFlags::RDWR)?.ok_or_else(missing)?;
+        let (data, _) = open_content(&held, DATA, OFlags::RDWR)?.ok_or_else(missing)?;
         Ok((held, data, dir))
     }
 
@@ -325,8 +325,8 @@ impl MultipartUploadManager<'_> {
         Ok((OpenUpload { record, dir, accepts_parts: false }, name == CLOSED))
     }
 
-    /// Creates the object from the given parts: from `data` itself if it holds exactly these parts, otherwise from a
-    /// copy.
+    /// Creates the object from the given parts: from `data` itself if it holds exactly these parts and has no other hard
+    /// link, otherwise from a copy.
     fn assemble(
         &self,
         (bucket, key): (&Bucket, &Key),
@@ -346,12 +346,17 @@ impl MultipartUploadManager<'_> {
         let existing = |data| -> Result<StagedFile> {
             Ok(self.inner.stage(bucket, key, FILE_MODE)?.with_existing(data, held.clone(), DATA))
         };
-        let size = match self.is_shared(bucket) {
+        let state = match self.is_shared(bucket) {
             true => stat_at_server(&data),
             false => stat(&data),
         };
-        let size = size.map_err(|errno| from_errno(errno, "reading the upload's state"))?.size;
-        let mut staged = match all_claims_are_settled(&names, &parts) && lie_in_place(&chosen, size) {
+        let FileStat { size, links, .. } =
+            state.map_err(|errno| from_errno(errno, "reading the upload's state"))?;
+        // After `cp -al`, `data` also belongs to a copy of the bucket. If the file itself became the object, changes in
+        // the copy would also change the object.
+        let is_alone = links <= 1;
+        let is_whole = all_claims_are_settled(&names, &parts) && lie_in_place(&chosen, size);
+        let mut staged = match is_alone && is_whole {
             true => existing(data)?,
             false => self.copy_parts(bucket, key, upload, held, &chosen)?,
         };
@@ -403,7 +408,7 @@ impl MultipartUploadManager<'_> {
         for part in chosen {
             let name = part.file.as_deref().unwrap_or(DATA);
             let file = open_content(held, name, OFlags::RDONLY)?;
-            let file = file.ok_or_else(|| Error::new(ErrorKind::InvalidPart, "a part is gone"))?;
+            let (file, _) = file.ok_or_else(|| Error::new(ErrorKind::InvalidPart, "a part is gone"))?;
             let offset = match (&part.file, uniform) {
                 (Some(_), _) => 0,
                 (None, Some(uniform)) => u64::from(part.info.number - 1) * uniform,

@@ -15,6 +15,8 @@
 //! The content of the object leaves the upload in the same step in which it becomes the object. After a crash, a closed
 //! upload therefore shows whether it was completed: if so, it has no `data`, or has `assembled` but no `whole`.
 //!
+//! A part is written into `data` only if `data` has no other hard link, which `cp -al` creates.
+//!
 //! A part is written into `data` only once. If a part is sent again, its bytes go to a separate file, so that the bytes
 //! that were acknowledged first are never overwritten. When the part's record names the new file, the separate file
 //! that the record named before is removed.
@@ -25,7 +27,7 @@ use std::sync::Arc;
 
 use fordway_store::{Bucket, Error, ErrorKind, PartInfo, PutResult, Result, UploadId};
 use fordway_sys::{
-    Errno, FileSystemSharing, Mode, OFlags, copy_range, forget_names, inode_among, look_again,
+    Errno, FileStat, FileSystemSharing, Mode, OFlags, copy_range, forget_names, inode_among, look_again,
     look_up_existing, open_in, remove_dir, remove_file, stat, stat_in, stat_now, sync_data, write_all_at,
 };
 
@@ -125,9 +127,13 @@ impl PartSink {
             && claim(&held, number, inner.volume.sharing_of(bucket))?
         {
             let data = open_content(&held, DATA, OFlags::WRONLY)?;
-            let data = data.ok_or_else(|| Error::new(ErrorKind::NoSuchUpload, "its data is gone"))?;
-            let offset = u64::from(number - 1) * uniform;
-            return Ok(PartSink::InPlace { data, offset, limit: size, written: 0 });
+            let (data, state) =
+                data.ok_or_else(|| Error::new(ErrorKind::NoSuchUpload, "its data is gone"))?;
+            // After `cp -al`, the other hard link of `data` may be an object, which must not change.
+            if state.links <= 1 {
+                let offset = u64::from(number - 1) * uniform;
+                return Ok(PartSink::InPlace { data, offset, limit: size, written: 0 });
+            }
         }
         let name = format!("{}-{}", part_name(number), hidden_name()?);
         StagedFile::at(inner, bucket, in_upload(dir, &name)).map(PartSink::Apart)
@@ -325,17 +331,22 @@ fn read_bytes(dir: &DirectoryHandle, name: &str) -> Result<Option<(Vec<u8>, i64)
     Ok(Some((bytes, state.modified_ns)))
 }
 
-/// Opens an upload's content file `name`. Returns `None` if there is no such file. Errors: `AccessDenied` if it is not
-/// a regular file.
-pub(crate) fn open_content(dir: &DirectoryHandle, name: &str, flags: OFlags) -> Result<Option<File>> {
+/// Opens an upload's content file `name`, and returns it with its state. Returns `None` if there is no such file.
+/// Errors: `AccessDenied` if it is not a regular file.
+pub(crate) fn open_content(
+    dir: &DirectoryHandle,
+    name: &str,
+    flags: OFlags,
+) -> Result<Option<(File, FileStat)>> {
     let failed = |errno| from_errno(errno, "opening the upload's content");
     let file = match open_in(dir, name, flags | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty()) {
         Ok(file) => File::from(file),
         Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
         Err(errno) => return Err(failed(errno)),
     };
-    match stat(&file).map_err(failed)?.is_file {
-        true => Ok(Some(file)),
+    let state = stat(&file).map_err(failed)?;
+    match state.is_file {
+        true => Ok(Some((file, state))),
         false => {
             let why =
                 format!("{name} of the upload is not a regular file; abort the upload and start it again");
