@@ -46,6 +46,14 @@ struct FoundFile {
     is_linked: bool,
 }
 
+impl FoundFile {
+    /// Returns the file with its record.
+    fn with(self, recorded: Option<Box<ObjectRecord>>) -> ObjectFile {
+        let FoundFile { file, stat, is_linked } = self;
+        ObjectFile { file, stat, recorded, is_linked }
+    }
+}
+
 impl ObjectFile {
     /// Returns the object's record, or an empty one.
     pub(crate) fn record(&self) -> &ObjectRecord {
@@ -281,20 +289,19 @@ impl StoreRootDirectory {
     }
 
     fn with_record(&self, bucket: &Bucket, found: FoundFile) -> Result<ObjectFile> {
-        let FoundFile { file, stat, is_linked } = found;
-        if is_bare(&stat) && !self.may_have_record(&file, &stat) {
-            return Ok(ObjectFile { file, stat, recorded: None, is_linked });
+        if is_bare(&found.stat) && !self.may_have_record(&found.file, &found.stat) {
+            return Ok(found.with(None));
         }
-        let record = self.stored_record(bucket, &file, &stat)?;
-        self.described_by(record, (file, stat))
+        let record = self.stored_record(bucket, &found.file, &found.stat)?;
+        self.described_by(record, found)
     }
 
-    fn described_by(&self, record: ObjectRecord, (file, stat): (File, FileStat)) -> Result<ObjectFile> {
-        let stat = match record.is_newer_than(&stat) {
-            true => self.stat_of_sealed(&file, stat, &record)?,
-            false => stat,
-        };
-        Ok(ObjectFile { file, stat, recorded: Some(Box::new(record.unseal_for(&stat))), is_linked })
+    fn described_by(&self, record: ObjectRecord, mut found: FoundFile) -> Result<ObjectFile> {
+        if record.is_newer_than(&found.stat) {
+            found.stat = self.stat_of_sealed(&found.file, found.stat, &record)?;
+        }
+        let record = record.unseal_for(&found.stat);
+        Ok(found.with(Some(Box::new(record))))
     }
 
     /// Reads the record of an open file that seems to be bare. A POSIX program may have set the sticky bit on a file
@@ -368,12 +375,10 @@ impl StoreRootDirectory {
     /// S3 client could otherwise never replace it.
     fn open_to_keep(&self, bucket: &Bucket, place: &ObjectPath) -> Result<Option<ObjectFile>> {
         let open = || {
-            let Some((file, stat)) = self.open_regular(place)? else { return Ok(None) };
-            match self.stored_record(bucket, &file, &stat) {
-                Ok(record) => self.described_by(record, (file, stat)).map(Some),
-                Err(error) if error.kind() == ErrorKind::Corrupt => {
-                    Ok(Some(ObjectFile { file, stat, recorded: None }))
-                }
+            let Some(found) = self.open_regular(place)? else { return Ok(None) };
+            match self.stored_record(bucket, &found.file, &found.stat) {
+                Ok(record) => self.described_by(record, found).map(Some),
+                Err(error) if error.kind() == ErrorKind::Corrupt => Ok(Some(found.with(None))),
                 Err(error) => Err(error),
             }
         };
@@ -383,7 +388,7 @@ impl StoreRootDirectory {
     /// Describes the file at `place` as if it had no record; returns `None` if there is no file. Listings use this
     /// function for a file whose record cannot be decoded.
     pub(crate) fn describe_without_record(&self, place: &ObjectPath) -> Result<Option<ObjectInfo>> {
-        Ok(self.open_regular(place)?.map(|(_, stat)| info_of_bare(&stat)))
+        Ok(self.open_regular(place)?.map(|found| info_of_bare(&found.stat)))
     }
 
     /// Drops this node's cached names for `place`, because the server no longer has the file to which they led.

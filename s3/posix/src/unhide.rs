@@ -46,7 +46,7 @@ impl RecordUnhider<'_> {
         tell: &mut dyn FnMut(MigrationStep) -> Result<()>,
     ) -> Result<()> {
         let read = each_entry(dir, |name, kind| {
-            if self.area.is_private(path, name) {
+            if self.area.is_private(name) {
                 return Ok(());
             }
             let text = name_to_text(name);
