@@ -111,21 +111,6 @@ pub fn stat_in(dir: impl AsFd, name: &str) -> Result<FileStat> {
     with_name(name, |name| statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)).map(|stat| FileStat::new(&stat))
 }
 
-/// Returns what `name` in `dir` is, as a noun with its article. Cost: one `newfstatat`.
-pub fn type_name_in(dir: impl AsFd, name: &str) -> Result<&'static str> {
-    let stat = with_name(name, |name| statat(dir, name, AtFlags::SYMLINK_NOFOLLOW))?;
-    Ok(match FileType::from_raw_mode(stat.st_mode) {
-        FileType::RegularFile => "a regular file",
-        FileType::Directory => "a directory",
-        FileType::Symlink => "a symbolic link",
-        FileType::Fifo => "a FIFO",
-        FileType::Socket => "a socket",
-        FileType::CharacterDevice => "a character device",
-        FileType::BlockDevice => "a block device",
-        FileType::Unknown => "a file of an unknown type",
-    })
-}
-
 /// Opens `name` in `dir`, without following a link. Errors: `INVAL` for a path instead of a name, because a name that
 /// was read from a file must not lead out of `dir`.
 pub fn open_in(dir: impl AsFd, name: &str, flags: OFlags, mode: Mode) -> Result<OwnedFd> {

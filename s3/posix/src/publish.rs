@@ -16,12 +16,9 @@
 use std::time::SystemTime;
 
 use fordway_store::{Conditions, Error, ErrorKind, Key, PutResult, Result, VersionId, VersioningState};
-use fordway_sys::{
-    Errno, FileStat, FileSystemSharing, link_unnamed, remove_file, rename, stat, stat_in, type_name_in,
-};
+use fordway_sys::{Errno, FileSystemSharing, link_unnamed, remove_file, rename, stat, stat_in};
 
 use crate::area::not_ours;
-use crate::dirs::DirectoryHandle;
 use crate::errors::{from_errno, on_another_mount};
 use crate::layout::{ObjectPath, odd, plain, tmp_dir};
 use crate::object_lock::UnshieldedFile;
@@ -87,7 +84,7 @@ impl StagedFile {
         let recent = self.inner.recent_puts.hash(&self.bucket, key);
         let is_done = match is_simple {
             true if creates_only => self.publish_new(key)?,
-            true if has_none => !self.inner.recent_puts.contains(recent) && self.create(key)?,
+            true if has_none => !self.inner.recent_puts.contains(recent) && self.link(Some(key))?,
             _ => false,
         };
         if !is_done {
@@ -106,19 +103,6 @@ impl StagedFile {
         Ok(made)
     }
 
-    /// Publishes the file at its plain path if that name is free. Returns whether the name was free. Errors:
-    /// `AccessDenied` if the name belongs to a file that cannot be an object. Cost: if the name is taken, also one
-    /// `newfstatat`. A key that this process has put before is not checked.
-    fn create(&mut self, key: &Key) -> Result<bool> {
-        if self.link(Some(key))? {
-            return Ok(true);
-        }
-        match stat_in(&self.parent, &self.place.name) {
-            Ok(stat) if is_special(&stat) => Err(not_an_object(&self.parent, &self.place)),
-            _ => Ok(false),
-        }
-    }
-
     /// Publishes the file at its plain path if no object has the key. Returns `false` if the outcome can be decided
     /// only under the lock. Errors: `PreconditionFailed`.
     fn publish_new(&mut self, key: &Key) -> Result<bool> {
@@ -134,7 +118,6 @@ impl StagedFile {
                 return Ok(false);
             }
             return match stat_in(&self.parent, &self.place.name) {
-                Ok(stat) if is_special(&stat) => Err(not_an_object(&self.parent, &self.place)),
                 Ok(stat) if !stat.is_dir => Err(exists()),
                 // The name is a directory, or has disappeared again. The outcome is then decided under the lock.
                 Ok(_) | Err(Errno::NOENT | Errno::STALE) => Ok(false),
@@ -263,11 +246,8 @@ impl StagedFile {
         if self.link(Some(key))? {
             return Ok(true);
         }
-        let found = stat_in(&self.parent, &self.place.name);
-        if found.as_ref().is_ok_and(is_special) {
-            return Err(not_an_object(&self.parent, &self.place));
-        }
-        if contents.sharing.is_shared() && found.is_ok_and(|stat| !stat.is_dir) {
+        let is_file = || stat_in(&self.parent, &self.place.name).is_ok_and(|stat| !stat.is_dir);
+        if contents.sharing.is_shared() && is_file() {
             // Another node has created the object, or this node still has a cache entry for a name that is gone.
             return Ok(false);
         }
@@ -427,19 +407,6 @@ impl StagedFile {
         }
         Ok(())
     }
-}
-
-/// Returns whether a name with this state belongs to a FIFO, a socket or a device. A link may lead to an object.
-pub(crate) fn is_special(stat: &FileStat) -> bool {
-    !(stat.is_file || stat.is_dir || stat.is_link)
-}
-
-/// Returns the error for a put at `place`, whose file, in the directory `dir`, cannot be an object.
-#[cold]
-pub(crate) fn not_an_object(dir: &DirectoryHandle, place: &ObjectPath) -> Error {
-    let (path, kind) = (place.path(), type_name_in(dir, &place.name).unwrap_or("a special file"));
-    let why = format!("{path} is {kind}, which cannot be an object; remove it, or choose another key");
-    Error::new(ErrorKind::AccessDenied, why)
 }
 
 fn exists() -> Error {

@@ -14,7 +14,6 @@ use crate::errors::from_errno;
 use crate::events::{EventFacts, PendingEvent};
 use crate::layout::{ObjectPath, odd, plain};
 use crate::private::PrivateDirectoryContents;
-use crate::publish::{is_special, not_an_object};
 use crate::stage::{MAX_RACES, give_way, sync_dir};
 use crate::{Durability, PosixStoreState};
 
@@ -169,10 +168,7 @@ impl ObjectRename<'_> {
             Err(Errno::EXIST) if stat_in(&dirs.1, &place.name).is_ok_and(|state| state.is_dir) => {
                 Err(ErrorKind::InvalidKey.into())
             }
-            Err(Errno::EXIST) => match stat_in(&dirs.1, &place.name) {
-                Ok(state) if is_special(&state) => Err(not_an_object(&dirs.1, place)),
-                _ => Ok(false),
-            },
+            Err(Errno::EXIST) => Ok(false),
             Err(errno) => self.lost_race(source, place, errno),
         }
     }

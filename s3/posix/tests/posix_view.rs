@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,8 +16,7 @@ use fordway_store::{
     BoxedMetadata, Bucket, ByteRange, ChecksumAlgorithm, CompleteOptions, CompletedPart, Conditions,
     CopyOptions, DeleteOptions, ETagPolicy, ErrorKind, ExpectedContent, GetOptions, Key, ListQuery,
     MIN_PART_BYTES, Metadata, MultipartUploadOperations, ObjectRenameOperations, ObjectTagOperations,
-    ObjectVersionOperations, Objects, PartOptions, PartsQuery, PutOptions, RenameOptions, Result, Tags,
-    UploadsQuery, VersioningState,
+    Objects, PartOptions, PartsQuery, PutOptions, RenameOptions, Result, Tags, UploadsQuery,
 };
 use tempfile::TempDir;
 
@@ -139,43 +138,6 @@ fn what_is_no_file_is_no_object() {
         assert_eq!(get(&store, &bucket, name), Err(ErrorKind::NoSuchKey), "{name}");
     }
     assert!(keys(&store, &bucket).is_empty());
-}
-
-/// A put would replace a FIFO, which another program may need.
-#[test]
-fn what_is_no_file_is_not_replaced() {
-    let (dir, store, bucket) = open();
-    let at = dir.path().join("root/bucket");
-    let made = Command::new("mkfifo").arg(at.join("fifo")).status().unwrap();
-    assert!(made.success());
-    let _socket = std::os::unix::net::UnixListener::bind(at.join("socket")).unwrap();
-    fs::write(at.join("file"), "x").unwrap();
-    let assert_refused = |done: Result<()>, kind: &str| {
-        let error = done.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::AccessDenied, "{error}");
-        assert!(error.to_string().contains(&format!("is a {kind}, which cannot be an object")), "{error}");
-    };
-    for is_versioned in [false, true] {
-        if is_versioned {
-            store.set_versioning(&bucket, VersioningState::Enabled).unwrap();
-        }
-        for (name, kind) in [("fifo", "FIFO"), ("socket", "socket")] {
-            let name = key(name);
-            for conditions in [Conditions::default(), Conditions::create_only()] {
-                let options = PutOptions { conditions, ..Default::default() };
-                assert_refused(store.put(&bucket, &name, b"x", &options).map(drop), kind);
-            }
-            let copied = store.copy((&bucket, &key("file")), &bucket, &name, &CopyOptions::default());
-            assert_refused(copied.map(drop), kind);
-            if !is_versioned {
-                let renamed = store.rename(&bucket, &key("file"), &name, &RenameOptions::default());
-                assert_refused(renamed, kind);
-            }
-        }
-    }
-    assert!(fs::metadata(at.join("fifo")).unwrap().file_type().is_fifo());
-    assert!(fs::metadata(at.join("socket")).unwrap().file_type().is_socket());
-    assert_eq!(keys(&store, &bucket), ["file"]);
 }
 
 /// A copy of a sparse file takes no more space than the file.
