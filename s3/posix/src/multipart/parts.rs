@@ -508,8 +508,8 @@ impl<'u> UploadDirectory<'u> {
 
     /// Returns the record of the upload, whether the upload is open or closed; `None` if there is no such upload.
     pub(crate) fn record_of_upload(&self) -> Result<Option<UploadRecord>> {
-        // A failed completion may reopen the upload between the first two lookups.
-        for name in [UPLOAD, CLOSED, UPLOAD] {
+        // Between two lookups, a failed completion may reopen the upload, and the next completion may close it again.
+        for name in [UPLOAD, CLOSED].into_iter().cycle().take(9) {
             if let Some((record, started_ns)) = self.record(name)? {
                 return Ok(Some(UploadRecord { record, started_ns, accepts_parts: name == UPLOAD }));
             }
