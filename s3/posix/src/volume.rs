@@ -378,7 +378,14 @@ impl BucketsRoot {
         if is_private(path) {
             return Ok(found);
         }
-        let own = self.open_in_bucket(path, SymlinkPolicy::Own, flags)?;
+        let own = match self.open_in_bucket(path, SymlinkPolicy::Own, flags) {
+            // The other reason for a refusal says more: whoever the link belongs to, it may not be followed.
+            Err(Errno::LOOP) => match self.open_in_bucket(path, SymlinkPolicy::Beneath, flags) {
+                Err(LEAVES_BUCKET) => Err(LEAVES_BUCKET),
+                _ => Err(Errno::LOOP),
+            },
+            done => done,
+        }?;
         // The results differ if a link was replaced between the two calls.
         let (found, is) = (stat(found)?, stat(&own)?);
         ((found.device, found.inode) == (is.device, is.inode)).then_some(own).ok_or(Errno::LOOP)

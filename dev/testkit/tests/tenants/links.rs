@@ -79,25 +79,35 @@ fn a_directory_behind_a_link_of_another_user_stays_an_object() {
     }
 }
 
-/// The store still follows links that the caller or the administrator has created.
+/// The store still follows links within the bucket that the caller or the administrator has created.
 #[test]
 fn changes_go_through_links_of_the_caller_and_of_root() {
     if !is_root() {
         return;
     }
-    for owner in [BOB, 0] {
+    for owner in [BOB, 0, ALICE] {
         let (ground, team) = shared_with_a_link(owner);
+        fs::create_dir(ground.path("team/home")).unwrap();
+        lchown(ground.path("team/home"), Some(BOB), Some(BOB)).unwrap();
+        symlink("home", ground.path("team/y")).unwrap();
+        lchown(ground.path("team/y"), Some(owner), Some(owner)).unwrap();
         for lane in Lane::ALL {
+            ground.on(lane, BOB, |store| denied("another bucket", put(store, &team, "x/new/new", b"new")));
+            if owner == ALICE {
+                ground.on(lane, BOB, |store| denied("Alice's", put(store, &team, "y/new/new", b"new")));
+                continue;
+            }
             ground.on(lane, BOB, |store| {
-                put(store, &team, "x/new/new", b"new").unwrap();
-                put(store, &team, "x/new/new", b"newer").unwrap();
+                put(store, &team, "y/new/new", b"new").unwrap();
+                put(store, &team, "y/new/new", b"newer").unwrap();
             });
-            assert_eq!(fs::read(ground.path("bob/new/new")).unwrap(), b"newer", "{owner} {lane:?}");
+            assert_eq!(fs::read(ground.path("team/home/new/new")).unwrap(), b"newer", "{owner} {lane:?}");
             ground.on(lane, BOB, |store| {
-                store.delete(&team, &key("x/new/new"), &DeleteOptions::default()).unwrap();
+                store.delete(&team, &key("y/new/new"), &DeleteOptions::default()).unwrap();
             });
-            assert!(!ground.path("bob/new").exists(), "{owner} {lane:?}");
+            assert!(!ground.path("team/home/new").exists(), "{owner} {lane:?}");
         }
+        assert_eq!(fs::read_dir(ground.path("bob")).unwrap().count(), 2, "{owner}");
     }
 }
 
