@@ -179,7 +179,8 @@ def entangled(design: np.ndarray) -> list[int]:
     if units is None:
         return []
     _, singular, right = np.linalg.svd(units, full_matrices=False)
-    shares = (right.T / np.maximum(singular, 1e-300)) ** 2
+    # The limit is far below any accuracy, and its square is still above 0.
+    shares = (right.T / np.maximum(singular, 1e-100)) ** 2
     shares /= shares.sum(axis=1, keepdims=True)
     weak = singular[0] > CONDITION_MAX * singular
     return [int(column) for column in np.flatnonzero(shares[:, weak].sum(axis=1) > PROPORTION_MAX)]
