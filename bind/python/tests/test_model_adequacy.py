@@ -196,3 +196,11 @@ def test_columns_that_are_ignored_are_listed(tmp_path: Path, capsys: pytest.Capt
     rows = table(line(SIZES)).assign(note="x")
     found = model(capsys, "fit", write(tmp_path / "a.csv", rows), "--model", "linear")
     assert found["warnings"] == ["a.csv has columns that are ignored: note"]
+
+
+def test_decimal_commas_in_front_of_a_column_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("size_B,lat_avg_us,conns\n64,100,36\n1024,101,32\n16384,116,68\n262144,362,44\n")
+    assert "use decimal points" in refused(capsys, "fit", str(path), "--model", "linear")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fordway.model.checks import CLOCK_MHZ
 from fordway.model.models import MODELS, Model, Structure
 from fordway.model.points import DataError
 from fordway.model.report import SCHEMA, SCHEMA_VERSION
@@ -73,6 +74,9 @@ def predict(
     model, values, structure = coefficients(found)
     if connections is not None and not 1 <= connections < float("inf"):
         raise DataError(f"--connections is {connections:g}: it should be 1 or more")
+    low, high = CLOCK_MHZ
+    if frequency_mhz is not None and not low <= frequency_mhz <= high:
+        raise DataError(f"--frequency is {frequency_mhz:,.0f} MHz, which no processor has: check its unit")
     if not set(model.needs) <= AT_HAND:
         raise DataError(
             f"{model.name} needs counters of the predicted run: compare it with measurements by "

@@ -31,6 +31,8 @@ PLAIN = {
     "mss_bytes": ["mss_B", "mss_bytes"],
     "retransmits": ["retransmits"],
 }
+SHIFTED_ROWS_MIN = 4
+"""Minimum number of rows for a judgement that decimal commas moved cells to the next column."""
 ERRORS = ["failed", "errored", "errors", "non_2xx", "non2xx"]
 """Columns of failed requests, apart from every column whose name starts with `err_`."""
 TIMEOUTS = ["err_timeout", "timeout", "timeouts"]
@@ -59,11 +61,33 @@ def read(name: str, text: str, statistic: str) -> Points:
     for side in SIDES:
         found |= reader.counters(side, found["requests"])
     points = from_records(pd.DataFrame(found).to_dict("records"), used)
+    _check_shifted(name, rows, reader)
     points = _marked(points, rows, reader)
     ignored = [column for column in rows if column not in reader.used and not _is_known(column)]
     if ignored:
         points.notes.append(f"{name} has columns that are ignored: {', '.join(ignored)}")
     return points
+
+
+def _check_shifted(name: str, rows: pd.DataFrame, reader: "Table") -> None:
+    """Raises `DataError` if decimal commas probably divided the times into two columns: all times are whole,
+    and the next column has whole numbers of connections or threads below 100 that do not recur.
+    """
+    columns = list(rows.columns)
+    times = [column for column in columns if column in reader.used and _unit_of(column, TIMES["mean"])]
+    after = columns[columns.index(times[0]) + 1] if times and times[0] != columns[-1] else None
+    if after not in PLAIN["connections"] + PLAIN["threads"] or len(rows) < SHIFTED_ROWS_MIN:
+        return
+    time, load = reader.number(times[0]), reader.number(after)
+    whole = (time % 1 == 0).all() and (load % 1 == 0).all() and (load < 100).all()
+    scattered = load.nunique() >= 0.75 * len(load) and not (
+        load.is_monotonic_increasing or load.is_monotonic_decreasing
+    )
+    if whole and scattered:
+        raise DataError(
+            f"{name}: {after} differs in nearly every row, and all of {times[0]} are whole: commas "
+            "seem to divide times into two columns; use decimal points"
+        )
 
 
 def _is_known(column: str) -> bool:
