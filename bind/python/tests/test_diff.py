@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from sample_run import OPERATION_TYPES, write_arrow, write_sample_run
 
 from fordway import output
 from fordway.diff import cli
-from fordway.diff.compare import log_mean
+from fordway.diff.compare import CellTimes, _cell, log_mean
 from fordway.model import cli as model_cli
 from fordway.report import cli as report_cli
 
@@ -44,7 +45,7 @@ def test_a_run_does_not_differ_from_itself(tmp_path: Path, capsys: pytest.Captur
     status, found = diff(capsys, run, run)
     assert status == 0
     assert found["settings"] == []
-    assert {cell["ratio"] for cell in found["cells"]} == {1.0}
+    assert {change["ratio"] for cell in found["cells"] for change in cell["changes"]} == {1.0}
     assert not {cell["verdict"] for cell in found["cells"]} & {"slower", "faster"}
 
 
@@ -66,7 +67,9 @@ def test_a_slower_lane_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert {lane for _, lane in slower} == {"embedded"}
     assert {phase for phase, _ in slower} >= {"put", "head", "get", "range", "delete"}
     get = next(cell for cell in found["cells"] if (cell["phase"], cell["lane"]) == ("get", "embedded"))
-    assert get["low"] < 1.3 < get["high"]
+    median = get["changes"][0]
+    assert median["statistic"] == "median"
+    assert median["low"] < 1.3 < median["high"]
     assert diff(capsys, after, before)[0] == 0, "faster is no failure"
     assert cli.main([str(before), str(after)]) == 1
     assert "embedded" in capsys.readouterr().out
@@ -147,6 +150,91 @@ def test_rounds_that_resemble_their_neighbours_count_for_less() -> None:
     drifting = np.exp(np.cumsum(steps))
     assert log_mean(np.exp(steps))[2] > 100
     assert log_mean(drifting)[2] < 20
+
+
+def autocorrelated(random: np.random.Generator, rounds: int, rho: float) -> CellTimes:
+    """Returns times of rounds whose logarithms have the autocorrelation `rho`."""
+    steps = random.standard_normal(rounds)
+    for at in range(1, rounds):
+        steps[at] = rho * steps[at - 1] + (1 - rho**2) ** 0.5 * steps[at]
+    return CellTimes({"median": 1e6 * np.exp(0.05 * steps)}, np.array([]))
+
+
+@pytest.mark.parametrize("rounds", [5, 10, 30])
+@pytest.mark.parametrize("rho", [0.0, 0.5, 0.8])
+def test_intervals_contain_the_true_ratio_even_if_rounds_resemble_their_neighbours(
+    rounds: int, rho: float
+) -> None:
+    random = np.random.default_rng(1)
+    pairs = [[autocorrelated(random, rounds, rho) for _ in range(2)] for _ in range(250)]
+    [*found] = [_cell(("put", "posix"), *pair, 0.95, 0.0).changes[0] for pair in pairs]
+    assert np.mean([change.low <= 1 <= change.high for change in found]) >= 0.9
+
+
+def test_a_small_change_of_every_operation_is_found() -> None:
+    random = np.random.default_rng(2)
+    before, after = (autocorrelated(random, 20, 0) for _ in range(2))
+    slower = CellTimes({"median": 1.1 * after.statistics["median"]}, np.array([]))
+    found = _cell(("put", "posix"), before, slower, 0.99, 0.0)
+    assert found.changes[0].verdict == "slower"
+
+
+def with_durations(run: Path, change: Callable[[np.ndarray], np.ndarray], **only: str) -> Path:
+    """Replaces the durations of the operations of a run, or of some of them."""
+    rows = pa.ipc.open_file((run / "operations.arrow").read_bytes()).read_all().to_pandas()
+    chosen = np.logical_and.reduce([rows[name] == value for name, value in only.items()], axis=0)
+    chosen = np.broadcast_to(chosen, len(rows))
+    durations = rows["duration_ns"].to_numpy().copy()
+    durations[chosen] = change(durations[chosen]).astype(np.uint64)
+    write_arrow(run / "operations.arrow", rows.assign(duration_ns=durations), OPERATION_TYPES)
+    return run
+
+
+def test_operations_of_which_a_tenth_takes_much_longer_are_slower(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    random = np.random.default_rng(3)
+
+    def steady(durations: np.ndarray) -> np.ndarray:
+        return 10_000 * np.exp(0.02 * random.standard_normal(len(durations)))
+
+    def tenth(durations: np.ndarray) -> np.ndarray:
+        return steady(durations) * np.where(np.arange(len(durations)) % 10 == 0, 100, 1)
+
+    before = with_durations(write_run(tmp_path / "a.run"), steady)
+    after = with_durations(write_run(tmp_path / "b.run"), tenth, phase="get", lane="posix")
+    after = with_durations(after, steady, lane="http")
+    status, found = diff(capsys, before, after)
+    cells = {(cell["phase"], cell["lane"]): cell for cell in found["cells"]}
+    assert status == 1
+    assert cells["get", "posix"]["verdict"] == "slower"
+    verdicts = {change["statistic"]: change["verdict"] for change in cells["get", "posix"]["changes"]}
+    assert verdicts == {"median": "same", "mean": "slower"}
+    assert cells["get", "http"]["verdict"] == "same"
+    cli.main([str(before), str(after)])
+    printed = capsys.readouterr().out
+    assert re.search(r"get +posix +median .* same\nget +posix +mean .* slower\n", printed)
+
+
+def test_a_coarse_clock_is_no_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    random = np.random.default_rng(4)
+
+    def clock(true_us: float) -> Callable[[np.ndarray], np.ndarray]:
+        return lambda old: 1000 * np.round(true_us * np.exp(0.0005 * random.standard_normal(len(old))))
+
+    before = with_durations(write_run(tmp_path / "a.run"), clock(1.497))
+    after = with_durations(write_run(tmp_path / "b.run"), clock(1.503))
+    status, found = diff(capsys, before, after)
+    assert status == 0
+    for cell in found["cells"]:
+        assert cell["verdict"] == "cannot tell"
+        assert cell["changes"][0]["low"] <= 1.503 / 1.497 <= cell["changes"][0]["high"]
+    status, found = diff(capsys, before, with_durations(after, clock(4.4)))
+    assert status == 1
+    equal = with_durations(after, lambda old: 0 * old + 1000)
+    assert {cell["verdict"] for cell in diff(capsys, equal, equal)[1]["cells"]} == {"cannot tell"}
+    cli.main([str(equal), str(equal)])
+    assert "all rounds of a run took the same time" in capsys.readouterr().out
 
 
 def test_failures_are_not_passed_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,6 +55,33 @@ def test_one_outlier_does_not_refute_a_model(tmp_path: Path, capsys: pytest.Capt
     assert not any("does not hold" in each for each in found["warnings"])
 
 
+def repeated(seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    sizes = np.repeat(SIZES, 20)
+    return sizes, line(sizes, seed)
+
+
+@pytest.mark.parametrize("method", ["relative", "robust"])
+def test_one_outlier_among_repetitions_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], method: str
+) -> None:
+    sizes, times = repeated()
+    times[7] *= 4
+    path = write(tmp_path / "a.csv", table(times, sizes))
+    found = model(capsys, "fit", path, "--model", "linear", "--method", method)
+    assert found["reliable"] is True
+    assert any("1 outlier(s) of 240 rows" in each and "row 8" in each for each in found["warnings"])
+
+
+def test_a_few_outliers_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes, times = repeated()
+    times *= np.where(np.random.default_rng(2).random(len(times)) < 0.08, 2.8, 1)
+    path = write(tmp_path / "a.csv", table(times, sizes))
+    robust = model(capsys, "fit", path, "--model", "linear", "--method", "robust")
+    assert data.value(robust, "t0") == pytest.approx(100, rel=0.02)
+    assert robust["reliable"] is True
+    assert any("outlier(s) of 240 rows" in each for each in robust["warnings"])
+
+
 def test_equal_times_are_fitted_without_a_word_on_standard_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -133,3 +160,47 @@ def test_a_row_without_counters_costs_that_row(tmp_path: Path, capsys: pytest.Ca
     rows.loc[: len(rows) // 2, "client_CUC_cycles"] = np.nan
     said = refused(capsys, "fit", write(tmp_path / "b.csv", rows), "--model", "frequency")
     assert "frequency is unknown" in said
+
+
+def test_a_wrong_unit_is_not_mended_by_omitting_the_rows_that_prove_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = np.append(SIZES, 2.0**24)
+    path = write(tmp_path / "a.csv", table((100 + sizes / 1_100) / 1e3, sizes))
+    for words in ([], ["--skip-bad"]):
+        said = refused(capsys, "fit", path, "--model", "linear", *words)
+        assert "faster than any memory copy" in said
+        assert "--skip-bad" not in said
+    slow = table(0.2 + SIZES / 2e6)[SIZES < 2e5]
+    found = model(capsys, "fit", write(tmp_path / "b.csv", slow), "--model", "linear")
+    assert found["reliable"] is False
+    assert any("more than 1 TB/s" in (each["doubt"] or "") for each in found["coefficients"])
+
+
+def test_sizes_with_fractions_are_accepted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = np.array([0.1, 1.5, 16.3, 64, 256, 1000.7])
+    rows = pd.DataFrame({"size_KiB": sizes, "lat_avg_us": (100 + sizes).round()})
+    found = model(capsys, "fit", write(tmp_path / "a.csv", rows), "--model", "linear")
+    assert found["reliable"] is True
+
+
+@pytest.mark.parametrize("column", ["err_status", "err_non2xx", "errors", "non_2xx"])
+def test_every_column_of_failures_counts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], column: str
+) -> None:
+    rows = table(line(SIZES)).assign(nreq=1000, **{column: 1000})
+    assert "1,000 requests failed" in refused(capsys, "fit", write(tmp_path / "a.csv", rows))
+
+
+def test_columns_that_are_ignored_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = table(line(SIZES)).assign(note="x")
+    found = model(capsys, "fit", write(tmp_path / "a.csv", rows), "--model", "linear")
+    assert found["warnings"] == ["a.csv has columns that are ignored: note"]
+
+
+def test_decimal_commas_in_front_of_a_column_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("size_B,lat_avg_us,conns\n64,100,36\n1024,101,32\n16384,116,68\n262144,362,44\n")
+    assert "use decimal points" in refused(capsys, "fit", str(path), "--model", "linear")

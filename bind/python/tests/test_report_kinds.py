@@ -307,3 +307,19 @@ def test_other_output_is_refused(
     assert reason in capsys.readouterr().err
     assert cli.main([str(run), "--likwid", str(tmp_path / "missing")]) == 1
     assert "cannot be read" in capsys.readouterr().err
+
+
+def test_regions_of_the_marker_api_are_not_mixed(tmp_path: Path) -> None:
+    def table(region: str, count: int) -> str:
+        head = f"TABLE,Region {region},Group 1 Raw,L3,1\nEvent,Counter,HWThread 0\n"
+        return f"{head}INSTR_RETIRED_ANY,FIXC0,{count}\n"
+
+    output = tmp_path / "likwid.csv"
+    output.write_text(table("A", 100))
+    assert likwid.read_counted(output).events == {"INSTR_RETIRED_ANY": 100}
+    output.write_text(table("A", 100) + table("B", 1000) + table("C", 7000))
+    with pytest.raises(likwid.LikwidError, match=r"several regions of the marker API \(A, B\)"):
+        likwid.read_counted(output)
+    groups = "".join(f"TABLE,Group {at} Raw,L3,1\n" + table("A", at).split("\n", 1)[1] for at in (1, 2, 3))
+    output.write_text(groups)
+    assert sorted(likwid.read_counted(output).events.values()) == [1, 2, 3]

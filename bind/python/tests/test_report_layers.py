@@ -321,3 +321,10 @@ def test_the_published_ratios_come_back() -> None:
     for lane, ratios in expected.items():
         for size, ratio in zip((1_000, 100_000, 500_000), ratios, strict=True):
             assert loss.near(run, run.phases[0], lane, size) == pytest.approx(ratio, abs=0.02), (lane, size)
+
+
+def test_the_time_of_a_request_counts_requests_at_the_same_time(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    head = "Tag,Document Path,Concurrency Level,Requests per second,Failed requests"
+    path.write_text(f"{head}\nbare,/mping/100,10,1000,0\nbare,/mping/200,1,1000,0\n")
+    assert list(published.read(path).operations["duration_ns"]) == pytest.approx([1e7, 1e6])

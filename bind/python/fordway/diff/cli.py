@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 from fordway import output
 
 if TYPE_CHECKING:
-    from fordway.diff.compare import CellDifference, RunDifference
+    from fordway.diff.compare import CellDifference, Change, RunDifference
 
 NOT_INSTALLED = "the packages that compare runs are not installed: pip install 'fordway[report]'"
 
 WORSE, FAILED = 1, 2
+CHANGED = ("slower", "faster")
 AT_LEAST_MAX = 10_000
 
 
@@ -52,20 +53,36 @@ def table(found: "RunDifference") -> str:
     width = max(len(cell.lane) for cell in found.cells)
     phases = max(len(cell.phase) for cell in found.cells)
     for cell in found.cells:
-        lines.append(f"{cell.phase:<{phases}}  {cell.lane:<{width}}  {_change(cell)}")
+        lines += [f"{cell.phase:<{phases}}  {cell.lane:<{width}}  {_change(each)}" for each in _shown(cell)]
     verdicts = [cell.verdict for cell in found.cells]
     counts = {verdict: verdicts.count(verdict) for verdict in ("slower", "faster", "same", "cannot tell")}
     lines.append(", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
     return "\n".join(map(output.line, lines))
 
 
-def _change(cell: "CellDifference") -> str:
+def _shown(cell: "CellDifference") -> "list[Change]":
+    """Returns the change of the median, and the other changes whose verdict differs from that of the median.
+    A 99th percentile whose change cannot be determined is omitted.
+    """
+    median, *others = cell.changes
+    other = [each for each in others if each.verdict != median.verdict]
+    return [median, *(each for each in other if each.statistic == "mean" or each.verdict in CHANGED)]
+
+
+def _change(change: "Change") -> str:
     from fordway.report import units
 
-    times = f"{units.duration(round(cell.before_ns))} -> {units.duration(round(cell.after_ns))}"
-    if cell.ratio is None:
+    times = f"{units.duration(round(change.before_ns))} -> {units.duration(round(change.after_ns))}"
+    times = f"{change.statistic:<6}  {times}"
+    if change.ratio is None:
         return f"{times}  cannot tell: fewer than 5 rounds"
-    return f"{times}  x {cell.ratio:.3f} [{cell.low:.3f}, {cell.high:.3f}]  {cell.verdict}"
+    if change.low is None or change.high is None:
+        return f"{times}  x {change.ratio:.3f}  cannot tell: all rounds of a run took the same time"
+    return f"{times}  x {change.ratio:.3f} [{_factor(change.low)}, {_factor(change.high)}]  {change.verdict}"
+
+
+def _factor(value: float) -> str:
+    return f"{value:.3f}" if 0.01 <= value < 1000 else f"{value:.1e}"
 
 
 def _fail(message: str) -> int:
@@ -77,6 +94,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fordway-diff",
         description="Show what became slower from one run to another. "
+        "Compares the median and the mean time of an operation, and the 99th percentile of rounds with at "
+        "least 500 operations. "
         "Exit status: 0 nothing, 1 something became slower or fails more often, 2 the runs cannot be "
         "compared, or the output cannot be written.",
     )

@@ -20,6 +20,18 @@ ROUNDS_MIN = 5
 any relevant difference.
 """
 
+LAG_MAX = 0.95
+"""The maximum estimate of the autocorrelation of successive rounds."""
+
+INDEPENDENT_MIN = 1.5
+"""The minimum estimate of the number of independent rounds, for which an interval still exists."""
+
+HALF_MAX = 100.0
+"""The maximum of half the width of an interval, as a logarithm. A wider interval says nothing either."""
+
+P99_OPERATIONS_MIN = 500
+"""The minimum number of operations of each round for a comparison of the 99th percentile."""
+
 CONFIDENCE = 0.95
 """The joint confidence of all intervals: the probability that every interval contains its true value."""
 
@@ -78,19 +90,40 @@ class DiffError(Exception):
 
 
 @dataclass(frozen=True)
+class CellTimes:
+    """Times of an operation in one cell of one run, in ns. Each array has an element for each round."""
+
+    statistics: dict[str, np.ndarray]
+    """The median, the mean, and the 99th percentile (`p99`) if there are enough operations."""
+    distinct: np.ndarray
+    """The distinct times if most times occur repeatedly, because the clock is coarse. Otherwise empty."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """The change of one statistic of the time per operation."""
+
+    statistic: str
+    before_ns: float
+    after_ns: float
+    ratio: float | None
+    """The time in the second run divided by the time in the first run. `None` with too few rounds."""
+    low: float | None
+    high: float | None
+    verdict: str
+    """`slower`, `faster`, `same` (a smaller change than `--at-least`), or `cannot tell`."""
+
+
+@dataclass(frozen=True)
 class CellDifference:
     """The change of the time per operation in one cell."""
 
     phase: str
     lane: str
-    before_ns: float
-    after_ns: float
-    ratio: float | None
-    """The time in the second run divided by the time in the first run."""
-    low: float | None
-    high: float | None
     verdict: str
-    """`slower`, `faster`, `same` (a smaller change than `--at-least`), or `cannot tell`."""
+    """As for a `Change`. The verdict is `same` only if both the median and the mean are."""
+    changes: list[Change]
+    """The changes of the median, of the mean, and of the 99th percentile if both runs have it."""
 
 
 @dataclass(frozen=True)
@@ -138,8 +171,10 @@ def compare(before: Path, after: Path, least: float, *, different_work: bool = F
     if not common:
         raise DiffError("the runs have no lane and phase in common; measure the same lanes")
     alone = [f"{phase} on {lane} is in only one run" for phase, lane in times[0].keys() ^ times[1].keys()]
-    confidence = 1 - (1 - CONFIDENCE) / len(common)
-    cells = [_cell(cell, times[0][cell], times[1][cell], confidence, least) for cell in common]
+    pairs = [(times[0][cell], times[1][cell]) for cell in common]
+    intervals = sum(len(_common_statistics(*pair)) for pair in pairs)
+    confidence = 1 - (1 - CONFIDENCE) / intervals
+    cells = [_cell(cell, *pair, confidence, least) for cell, pair in zip(common, pairs, strict=True)]
     notes = sorted(alone) + list(_doubts(infos))
     notes = [f"the runs did different work: {each}" for each in work] + notes
     return RunDifference(list(_settings(*infos)), notes, list(_failures(*infos)), cells)
@@ -163,62 +198,114 @@ def _failed_share(row: dict[str, Any]) -> float:
     return row["errors"] / max(row["errors"] + row["operations"], 1)
 
 
-def round_times(directory: Path, info: dict[str, Any]) -> dict[tuple[str, str], np.ndarray]:
-    """Returns the time of an operation in each round, in ns, for each phase and lane.
+def round_times(directory: Path, info: dict[str, Any]) -> dict[tuple[str, str], CellTimes]:
+    """Returns the times of an operation in each round, for each phase and lane.
 
-    The time is the median over the round's operations, or over its blocks if operations were not recorded.
+    The times are statistics of the round's operations, or of its blocks if operations were not recorded.
     """
     columns = ["lane", "phase", "round", "start_ns", "duration_ns", "intended_ns", "ok"]
     rows = runfile.read_table(directory / "operations.arrow", columns)
     runfile.check_counts(directory / "operations.arrow", info, rows)
     rows = rows[rows["ok"]]
     late_ns = (rows["start_ns"] - rows["intended_ns"].astype("float64")).fillna(0)
-    rows = rows.assign(time_ns=rows["duration_ns"] + late_ns)
+    rows = rows.assign(time_ns=rows["duration_ns"] + late_ns, operations=1)
     if rows.empty:
         columns = ["lane", "phase", "round", "operations", "elapsed_ns"]
         rows = runfile.read_table(directory / "blocks.arrow", columns)
         rows = rows[rows["operations"] > 0]
         rows = rows.assign(time_ns=rows["elapsed_ns"] / rows["operations"])
-    return _by_cell(rows)
+    cells = rows.groupby(["phase", "lane"], observed=True, sort=False)
+    return {(str(phase), str(lane)): _cell_times(own) for (phase, lane), own in cells}
 
 
-def _by_cell(rows: pd.DataFrame) -> dict[tuple[str, str], np.ndarray]:
-    medians = rows.groupby(["phase", "lane", "round"], observed=True, sort=False)["time_ns"].median()
-    found: dict[tuple[str, str], list[float]] = {}
-    for (phase, lane, _), time_ns in medians.items():
-        found.setdefault((str(phase), str(lane)), []).append(float(time_ns))
-    return {cell: np.array(times) for cell, times in found.items()}
+def _cell_times(rows: pd.DataFrame) -> CellTimes:
+    """Returns the times of one cell. The mean of blocks is weighted by their operations."""
+    rows = rows.assign(sum_ns=rows["time_ns"] * rows["operations"])
+    rounds = rows.groupby("round", observed=True, sort=False)
+    sums = rounds[["sum_ns", "operations"]].sum()
+    found = {
+        "median": rounds["time_ns"].median().to_numpy(dtype=float),
+        "mean": (sums["sum_ns"] / sums["operations"]).to_numpy(dtype=float),
+    }
+    if rounds.size().min() >= P99_OPERATIONS_MIN:
+        found["p99"] = rounds["time_ns"].quantile(0.99).to_numpy(dtype=float)
+    distinct = np.unique(rows["time_ns"].to_numpy(dtype=float))
+    return CellTimes(found, distinct if len(distinct) <= len(rows) / 2 else distinct[:0])
+
+
+def _common_statistics(before: CellTimes, after: CellTimes) -> list[str]:
+    return [name for name in before.statistics if name in after.statistics]
+
+
+def _tick_ns(before: CellTimes, after: CellTimes) -> float:
+    """Returns the resolution of a coarse clock, in ns: the smallest difference between times. Returns 0 if
+    the clock is fine, or if it is unknown because all times are equal.
+    """
+    distinct = np.unique(np.concatenate([before.distinct, after.distinct]))
+    return float(np.diff(distinct).min()) if len(distinct) > 1 else 0.0
 
 
 def log_mean(times: np.ndarray) -> tuple[float, float, float]:
     """Returns the mean of the times' logarithms, the variance of the mean, and the number of independent
     rounds.
 
-    Autocorrelation between successive rounds (lag 1) reduces the number of independent rounds.
+    Autocorrelation between successive rounds (lag 1) reduces the number of independent rounds, and makes the
+    scatter of few rounds too small. The estimate of the autocorrelation from few rounds is too low. It is
+    corrected (Marriott and Pope, Biometrika 41, 1954), and assumed to decrease geometrically with the lag.
     """
     logs = np.log(np.maximum(times, 1.0))
-    spread = logs - logs.mean()
+    rounds, spread = len(logs), logs - logs.mean()
     square = float(np.sum(spread**2))
     lag = float(np.sum(spread[1:] * spread[:-1])) / square if square > 0 else 0.0
-    lag = min(max(lag, 0.0), 0.9)
-    independent = max(len(logs) * (1 - lag) / (1 + lag), 2.0)
-    return float(logs.mean()), float(np.var(logs, ddof=1)) / independent, independent
+    lag = min(max((rounds * lag + 1) / (rounds - 3), 0.0), LAG_MAX)
+    steps = np.arange(1, rounds)
+    independent = rounds / (1 + 2 * float(np.sum((1 - steps / rounds) * lag**steps)))
+    independent = max(independent, INDEPENDENT_MIN)
+    return float(logs.mean()), square / rounds / (independent - 1), independent
 
 
 def _cell(
-    cell: tuple[str, str], before: np.ndarray, after: np.ndarray, confidence: float, least: float
+    cell: tuple[str, str], before: CellTimes, after: CellTimes, confidence: float, least: float
 ) -> CellDifference:
+    tick_ns = _tick_ns(before, after)
+    changes = [
+        _change(name, before.statistics[name], after.statistics[name], tick_ns, confidence, least)
+        for name in _common_statistics(before, after)
+    ]
+    return CellDifference(*cell, _joint([change.verdict for change in changes]), changes)
+
+
+def _joint(verdicts: list[str]) -> str:
+    """Returns the verdict for a cell from the verdicts for its median, its mean and (optional) its 99th
+    percentile.
+
+    The 99th percentile scatters too widely to require that it is the same.
+    """
+    for verdict in ("slower", "faster"):
+        if verdict in verdicts:
+            return verdict
+    return "same" if set(verdicts[:2]) == {"same"} else "cannot tell"
+
+
+def _change(
+    statistic: str, before: np.ndarray, after: np.ndarray, tick_ns: float, confidence: float, least: float
+) -> Change:
+    """Returns the change between the means of the logarithms of rounds, with Welch's interval."""
     medians = float(np.median(before)), float(np.median(after))
     if min(len(before), len(after)) < ROUNDS_MIN:
-        return CellDifference(*cell, *medians, None, None, None, "cannot tell")
+        return Change(statistic, *medians, None, None, None, "cannot tell")
     (mean0, variance0, count0), (mean1, variance1, count1) = log_mean(before), log_mean(after)
-    variance = variance0 + variance1
-    # Compute Welch's degrees of freedom. If the variance is 0, the interval is a single point.
+    variance, ratio = variance0 + variance1, float(np.exp(mean1 - mean0))
+    if variance == 0 and tick_ns == 0:
+        return Change(statistic, *medians, ratio, None, None, "cannot tell")
     parts = variance0**2 / (count0 - 1) + variance1**2 / (count1 - 1)
     freedom = variance**2 / parts if parts > 0 else 1.0
-    half = float(stats.t.ppf((1 + confidence) / 2, freedom)) * variance**0.5 if variance > 0 else 0.0
-    ratio, low, high = (float(np.exp(mean1 - mean0 + shift)) for shift in (0.0, -half, half))
-    return CellDifference(*cell, *medians, ratio, low, high, _verdict(low, high, least))
+    half = float(stats.t.ppf((1 + confidence) / 2, freedom)) * variance**0.5
+    # The differences of rounds that a coarse clock hides are at most half a tick of each time.
+    hidden = [tick_ns / 2 / max(float(np.exp(mean)), tick_ns, 1.0) for mean in (mean0, mean1)]
+    low = ratio * float(np.exp(-half)) * (1 - hidden[1]) / (1 + hidden[0])
+    high = ratio * float(np.exp(min(half, HALF_MAX))) * (1 + hidden[1]) / (1 - hidden[0])
+    return Change(statistic, *medians, ratio, low, high, _verdict(low, high, least))
 
 
 def _verdict(low: float, high: float, least: float) -> str:

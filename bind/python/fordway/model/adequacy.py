@@ -10,13 +10,15 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from fordway.model.fitting import Fit
+from fordway.model.fitting import Fit, robust_shares
 from fordway.model.terms import Terms
 
 MEDIAN_ERROR_MAX_PCT = 20
 """Maximum median error, in per cent. A model with a larger median error does not describe the rows."""
 
 FAR_OFF_MIN_PCT = 50
+NAMED_MAX = 5
+"""Maximum number of outliers that a message names."""
 FAR_OFF_SHARE = 0.1
 """Maximum share of rows whose error exceeds `FAR_OFF_MIN_PCT`. A smaller share may be outliers. A larger
 share indicates rows of another kind.
@@ -26,6 +28,9 @@ GROUPS_RATIO_MIN = 3
 """Minimum ratio between successive sorted times of one kind of request at which the times count as two
 groups. Noise does not cause a gap of this size.
 """
+
+GROUP_ROWS_MIN, GROUP_SHARE_MIN = 3, 0.1
+"""Minimum number and share of rows that form a group. Fewer rows are outliers."""
 
 LACK_OF_FIT_P_MAX = 0.001
 LACK_OF_FIT_MIN_PCT = 10
@@ -60,15 +65,36 @@ def _groups(terms: Terms) -> Iterator[str]:
     for rows in repeated(terms):
         times = np.sort(rows["time_us"].to_numpy())
         ratios = times[1:] / times[:-1]
-        at = int(ratios.argmax()) + 1
-        if ratios[at - 1] < GROUPS_RATIO_MIN:
+        least = max(GROUP_ROWS_MIN, int(np.ceil(GROUP_SHARE_MIN * len(times))))
+        if len(times) < 2 * GROUP_ROWS_MIN:
+            # With so few rows, groups of outliers and of another kind look alike.
+            least = 1
+        ratios = ratios[least - 1 : len(ratios) - least + 1]
+        if not len(ratios) or ratios.max() < GROUPS_RATIO_MIN:
             continue
+        at = int(ratios.argmax()) + least
         low, high = np.median(times[:at]), np.median(times[at:])
         yield (
             f"{len(rows)} rows of {rows['size'].iloc[0]:,.0f} B are of two kinds, around {low:,.4g} µs and "
             f"around {high:,.4g} µs: the table mixes two protocols, machines or states; fit them separately"
         )
         return
+
+
+def outliers(found: Fit, terms: Terms) -> list[str]:
+    """Returns a sentence about the rows that are far off, if they are too few to refute the model."""
+    errors_pct = 100 * np.abs(found.times_us - found.predicted_us) / found.times_us
+    far = np.flatnonzero(errors_pct > FAR_OFF_MIN_PCT)
+    if not len(far) or list(_far_off(found)):
+        return []
+    named = ", ".join(terms.columns["source"].iloc[far[:NAMED_MAX]]) + (
+        ", ..." if len(far) > NAMED_MAX else ""
+    )
+    robust = "" if found.method == "robust" else "; --method robust gives outliers less weight"
+    return [
+        f"{len(far)} outlier(s) of {len(errors_pct)} rows are off by more than {FAR_OFF_MIN_PCT} % "
+        f"({named}){robust}"
+    ]
 
 
 def _falling(terms: Terms) -> Iterator[str]:
@@ -104,9 +130,12 @@ def _lack_of_fit(found: Fit, terms: Terms) -> Iterator[str]:
     the mean time of the repetitions (Draper and Smith, Applied Regression Analysis, section 2.2).
     """
     errors_us = found.times_us - found.predicted_us
+    # A robust fit describes the rows apart from outliers, so the test limits the errors of outliers, too.
+    shares = robust_shares(found) if found.method == "robust" else np.ones(len(errors_us))
     scatter, off, repetitions, sets = 0.0, 0.0, 0, 0
     for rows in repeated(terms):
-        own = errors_us[rows["row"].to_numpy()] / rows["time_us"].mean()
+        at = rows["row"].to_numpy()
+        own = shares[at] * errors_us[at] / rows["time_us"].mean()
         scatter += float(((own - own.mean()) ** 2).sum())
         off += len(own) * float(own.mean()) ** 2
         repetitions += len(own) - 1

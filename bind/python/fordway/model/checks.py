@@ -69,6 +69,7 @@ def checked(points: Points, load: LoadProperties, *, skip_bad: bool) -> Points:
         raise MeasurementError("there are no rows: nothing was measured")
     _refuse_uncovered(points)
     _refuse_swapped(points)
+    _refuse_units(points)
     bad = pd.Series(False, index=points.rows.index)
     sentences = []
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -135,13 +136,6 @@ def _not_measured(row: Row) -> Iterator[str]:
         yield f"the size is {row[SIZE]:g} B, which is below zero"
     if row[TIME] <= 0:
         yield f"the time is {row[TIME]:g} µs; a request takes longer than nothing"
-    if 0 < row[TIME] < TIME_MIN_US:
-        yield f"the time is {row[TIME]:.3g} µs, less than a message between two cores takes: check its unit"
-    elif row[TIME] > 0 and row[SIZE] / COPIED_MAX_BYTES_PER_US > row[TIME]:
-        yield (
-            f"{row[SIZE]:,.3g} B in {row[TIME]:,.3g} µs is faster than any memory copy: check the units of "
-            "sizes and times"
-        )
     if row[SIZE] > SIZE_MAX or row[TIME] > TIME_MAX_US:
         yield f"{row[SIZE]:,.3g} B in {row[TIME]:,.3g} µs is beyond any request: check the units"
     if row[REQUESTS] <= 0:
@@ -276,17 +270,37 @@ def _refuse_uncovered(points: Points) -> None:
 def _refuse_swapped(points: Points) -> None:
     """Raises `MeasurementError` if sizes and times are swapped.
 
-    Sizes are integers, and usually powers of two. Times are not.
+    Sizes are usually powers of two. Times are not. Sizes with fractions are no evidence, because they may be
+    multiples of a larger unit, such as KiB, or means.
     """
     sizes, times = points.rows[SIZE].dropna(), points.rows[TIME].dropna()
     if len(sizes) < SENTENCES_MAX or len(times) < SENTENCES_MAX:
         return
-    fractions = (sizes % 1 != 0).any() and not (times % 1 != 0).any()
-    if fractions or (_all_round(times) and not _all_round(sizes)):
+    if _all_round(times) and not _all_round(sizes):
         raise MeasurementError(
             "the sizes look like times and the times like sizes "
             f"({sizes.iloc[0]:,g} B in {times.iloc[0]:,g} µs): swap the two columns, or correct their names"
         )
+
+
+def _refuse_units(points: Points) -> None:
+    """Raises `MeasurementError` if a time is too short for its stated unit.
+
+    A wrong unit concerns the whole column, even if only a few rows prove it. These rows must not be omitted.
+    """
+    for at, (size, time) in enumerate(zip(points.rows[SIZE], points.rows[TIME], strict=True)):
+        problem = None
+        if 0 < time < TIME_MIN_US:
+            problem = (
+                f"the time is {time:.3g} µs, less than a message between two cores takes: check its unit"
+            )
+        elif time > 0 and SIZE_MAX >= size > COPIED_MAX_BYTES_PER_US * time:
+            problem = (
+                f"{size:,.3g} B in {time:,.3g} µs is faster than any memory copy: check the units of sizes "
+                "and times"
+            )
+        if problem:
+            raise MeasurementError(f"{points.rows['source'].iat[at]}: {problem} of the whole table")
 
 
 def _all_round(values: pd.Series) -> bool:

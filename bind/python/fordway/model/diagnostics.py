@@ -32,6 +32,9 @@ RELATIVE_ERROR_MAX = 0.25
 """Maximum relative standard error of a coefficient. With a larger error, not even one digit is certain."""
 
 
+BANDWIDTH_MAX_BYTES_PER_US = 1e6
+"""Maximum plausible bandwidth of one request: 1 TB/s."""
+
 MISFIT = "of a model that does not hold here"
 """The doubt about a coefficient that has no other doubt, if the model does not describe the rows."""
 
@@ -176,7 +179,8 @@ def entangled(design: np.ndarray) -> list[int]:
     if units is None:
         return []
     _, singular, right = np.linalg.svd(units, full_matrices=False)
-    shares = (right.T / np.maximum(singular, 1e-300)) ** 2
+    # The limit is far below any accuracy, and its square is still above 0.
+    shares = (right.T / np.maximum(singular, 1e-100)) ** 2
     shares /= shares.sum(axis=1, keepdims=True)
     weak = singular[0] > CONDITION_MAX * singular
     return [int(column) for column in np.flatnonzero(shares[:, weak].sum(axis=1) > PROPORTION_MAX)]
@@ -218,6 +222,8 @@ def _doubt(found: Fit, at: int, error: float | None, left_out: LeftOut) -> str |
         return "of unknown accuracy: there are too few rows"
     if value < 0:
         return "below 0, a negative time"
+    if found.model.coefficients[at].unit == "µs/B" and value < 1 / BANDWIDTH_MAX_BYTES_PER_US:
+        return "more than 1 TB/s for one request: check the units of sizes and times"
     if error > RELATIVE_ERROR_MAX * abs(value):
         return f"known only to ± {100 * error / abs(value):.0f} %" if value else "0"
     if max(high - value, value - low) > MOVED_MAX * abs(value):
@@ -255,7 +261,7 @@ def _huber(found: Fit) -> tuple[np.ndarray, np.ndarray, float]:
     Robust Statistics, section 7.6).
     """
     base = fitting.relative_weights(found.times_us, found.predicted_us)
-    shares = (found.weights / base) ** 2
+    shares = fitting.robust_shares(found)
     inside = max(float((shares > 1 - 1e-6).mean()), 1 / len(shares))
     scale = (1 + found.design.shape[1] / len(shares) * (1 - inside) / inside) / inside
     residuals = (found.times_us - found.predicted_us) * base * shares

@@ -161,6 +161,11 @@ def relative_weights(times_us: np.ndarray, predicted_us: np.ndarray) -> np.ndarr
     return 1 / np.maximum(predicted_us, times_us / WEIGHT_RATIO_MAX)
 
 
+def robust_shares(found: Fit) -> np.ndarray:
+    """Returns the share of each row's error that a robust fit counts: 1, or less for outliers."""
+    return (found.weights / relative_weights(found.times_us, found.predicted_us)) ** 2
+
+
 def _weighted(
     model: Model,
     method: str,

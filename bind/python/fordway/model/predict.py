@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fordway.model.checks import CLOCK_MHZ
 from fordway.model.models import MODELS, Model, Structure
 from fordway.model.points import MeasurementError
 from fordway.model.report import SCHEMA, SCHEMA_VERSION
@@ -76,6 +77,11 @@ def predict(
     model, values, structure = coefficients(found)
     if connections is not None and not 1 <= connections < float("inf"):
         raise MeasurementError(f"--connections is {connections:g}: it should be 1 or more")
+    low, high = CLOCK_MHZ
+    if frequency_mhz is not None and not low <= frequency_mhz <= high:
+        raise MeasurementError(
+            f"--frequency is {frequency_mhz:,.0f} MHz, which no processor has: check its unit"
+        )
     if not set(model.needs) <= AT_HAND:
         raise MeasurementError(
             f"{model.name} needs counters of the predicted run: compare it with measurements by "
@@ -101,7 +107,13 @@ def predict(
         "equation": model.equation,
         "predictions": listed,
         "leave_one_out": found["leave_one_out"],
-        "warnings": [*warnings, *_impossible(sizes, predicted), *_range(found, sizes), *_doubts(found)],
+        "warnings": [
+            *warnings,
+            *_impossible(sizes, predicted),
+            *_range(found, sizes),
+            *_load(found, model, connections),
+            *_doubts(found),
+        ],
     }
 
 
@@ -154,6 +166,21 @@ def _range(found: dict[str, Any], sizes: list[float]) -> list[str]:
         f"{listed} B are outside the measured {min(measured):,.0f} to {max(measured):,.0f} B: the error of "
         "the model there is unknown"
     ]
+
+
+def _load(found: dict[str, Any], model: Model, connections: float | None) -> list[str]:
+    """Returns a sentence if the number of connections was not measured, or does not affect the prediction."""
+    if connections is None:
+        return []
+    measured = [each["connections"] for each in found["points"] if each.get("connections") is not None]
+    if "connections" not in model.needs:
+        return [f"{model.name} has no term for connections: --connections does not affect the prediction"]
+    if measured and not min(measured) <= connections <= max(measured):
+        return [
+            f"{connections:,.0f} connections are outside the measured {min(measured):,.0f} to "
+            f"{max(measured):,.0f}: the error of the model there is unknown"
+        ]
+    return []
 
 
 def _impossible(sizes: list[float], predicted: np.ndarray) -> list[str]:

@@ -31,7 +31,10 @@ PLAIN = {
     "mss_bytes": ["mss_B", "mss_bytes"],
     "retransmits": ["retransmits"],
 }
-ERRORS = ["err_connect", "err_read", "err_write", "failed", "errored"]
+SHIFTED_ROWS_MIN = 4
+"""Minimum number of rows for a judgement that decimal commas moved cells to the next column."""
+ERRORS = ["failed", "errored", "errors", "non_2xx", "non2xx"]
+"""Columns of failed requests, apart from every column whose name starts with `err_`."""
 TIMEOUTS = ["err_timeout", "timeout", "timeouts"]
 COUNTERS = {"CUC": "cycles", "REF": "reference_cycles", "LLOD": "evicted_bytes", "L3EV": "evicted_bytes"}
 AGREED_SHARE = 0.05
@@ -52,12 +55,46 @@ def read(name: str, text: str, statistic: str) -> Points:
     found["time_us"], used = reader.time(statistic)
     found["duration_us"] = reader.with_unit(["dur", "duration"], "time", optional=True)
     found["tcp_rtt_us"] = reader.with_unit(["tcp_rtt", "rtt"], "time", optional=True)
-    found["errors"], found["timeouts"] = reader.total(ERRORS), reader.total(TIMEOUTS)
+    failed = [name for name in rows if name.startswith("err_") and name not in TIMEOUTS]
+    found["errors"], found["timeouts"] = reader.total([*ERRORS, *failed]), reader.total(TIMEOUTS)
     found["size_bytes"] = reader.size(found)
     for side in SIDES:
         found |= reader.counters(side, found["requests"])
     points = from_records(pd.DataFrame(found).to_dict("records"), used)
-    return _marked(points, rows, reader)
+    _check_shifted(name, rows, reader)
+    points = _marked(points, rows, reader)
+    ignored = [column for column in rows if column not in reader.used and not _is_known(column)]
+    if ignored:
+        points.notes.append(f"{name} has columns that are ignored: {', '.join(ignored)}")
+    return points
+
+
+def _check_shifted(name: str, rows: pd.DataFrame, reader: "Table") -> None:
+    """Raises `MeasurementError` if decimal commas probably divided the times into two columns: all times are whole,
+    and the next column has whole numbers of connections or threads below 100 that do not recur.
+    """
+    columns = list(rows.columns)
+    times = [column for column in columns if column in reader.used and _unit_of(column, TIMES["mean"])]
+    after = columns[columns.index(times[0]) + 1] if times and times[0] != columns[-1] else None
+    if after not in PLAIN["connections"] + PLAIN["threads"] or len(rows) < SHIFTED_ROWS_MIN:
+        return
+    time, load = reader.number(times[0]), reader.number(after)
+    whole = (time % 1 == 0).all() and (load % 1 == 0).all() and (load < 100).all()
+    scattered = load.nunique() >= 0.75 * len(load) and not (
+        load.is_monotonic_increasing or load.is_monotonic_decreasing
+    )
+    if whole and scattered:
+        raise MeasurementError(
+            f"{name}: {after} differs in nearly every row, and all of {times[0]} are whole: commas "
+            "seem to divide times into two columns; use decimal points"
+        )
+
+
+def _is_known(column: str) -> bool:
+    """Returns whether a column has a known name, but is not needed because of others, or is a comment."""
+    names = [*SIZES, *(each for kind in (TIMES, PLAIN) for names in kind.values() for each in names)]
+    names += ["name_KB", "nreq_assumed", "counters_valid", "source", "clock"]
+    return column in names or any(column.startswith(f"{each}_") for each in names)
 
 
 def table(name: str, text: str) -> pd.DataFrame:
@@ -123,6 +160,8 @@ class Table:
 
     def __init__(self, name: str, table: pd.DataFrame) -> None:
         self.name, self.table = name, table
+        self.used: set[str] = set()
+        """Columns that were read."""
 
     def number(self, column: str) -> pd.Series:
         """Returns the column as numbers, with NaN for empty cells.
@@ -130,6 +169,7 @@ class Table:
         Raises `MeasurementError` for other text.
         """
         cells = self.table[column]
+        self.used.add(column)
         try:
             numbers = pd.to_numeric(cells, errors="coerce").astype("float64")
         except OverflowError as error:

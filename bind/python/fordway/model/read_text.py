@@ -52,7 +52,7 @@ def read(name: str, text: str, statistic: str, size_bytes: float | None, server:
         elif "size_bytes" not in record:
             record["size_bytes"] = _size(name, part, record)
         mhz = float(clock[1]) * KINDS["frequency"][clock[2]] if clock else None
-        records.append(record | _counters("client", likwid.parse_counted(name, part), record, mhz))
+        records.append(record | _counters("client", _parse_counted(name, part), record, mhz))
     if server and len(server) != len(records):
         raise MeasurementError(
             f"{len(server)} files of server counters are given for {len(records)} runs in {name}"
@@ -178,7 +178,7 @@ def _server_counters(path: Path, record: dict[str, Any]) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise MeasurementError(f"{path} cannot be read: {error}") from error
-    counted = likwid.parse_counted(path.name, text)
+    counted = _parse_counted(path.name, text)
     if not counted.events:
         raise MeasurementError(
             f"{path} has no table of events: give the output of likwid-perfctr for the server"
@@ -203,3 +203,10 @@ def _counters(
             scale = CACHE_LINE_BYTES if column == "evicted_bytes" else 1
             found[f"{side}_{column}"] = counted.events[name] * scale / record["requests"]
     return found
+
+
+def _parse_counted(name: str, text: str) -> likwid.Counted:
+    try:
+        return likwid.parse_counted(name, text)
+    except likwid.LikwidError as error:
+        raise MeasurementError(str(error)) from error

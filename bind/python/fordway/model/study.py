@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fordway.model import diagnostics, fitting, mathis, terms
+from fordway.model import adequacy, diagnostics, fitting, mathis, terms
 from fordway.model.diagnostics import Diagnosis
 from fordway.model.fitting import Fit
 from fordway.model.models import FITTED, MODELS, Model, Structure
@@ -80,7 +80,7 @@ def _terms(points: Points, constants: Constants, model: Model) -> Terms:
 
 def _result(fit: Fit, found: Terms, points: Points, constants: Constants) -> Result:
     diagnosis = diagnostics.diagnose(fit, found)
-    return Result(fit, found, diagnosis, [*_doubts(fit, diagnosis), *bound_doubts(points, constants)])
+    return Result(fit, found, diagnosis, [*_doubts(fit, diagnosis, found), *bound_doubts(points, constants)])
 
 
 def _different(model: Model, found: Terms) -> None:
@@ -100,8 +100,9 @@ def bound_doubts(points: Points, constants: Constants) -> list[str]:
     return mathis.exceeded(points, mathis.bounds(points, constants.path))
 
 
-def _doubts(fit: Fit, diagnosis: Diagnosis) -> list[str]:
+def _doubts(fit: Fit, diagnosis: Diagnosis, found: Terms) -> list[str]:
     said = [f"the model does not hold: {why}" for why in diagnosis.misfits]
+    said += [] if fit.method == fitting.GIVEN else adequacy.outliers(fit, found)
     group = diagnostics.entangled(fit.design * fit.weights[:, None])
     if group:
         names = ", ".join(fit.model.names[at] for at in group)

@@ -70,14 +70,34 @@ def parse_counted(name: str, text: str) -> Counted:
     """
     counted = Counted(name)
     heads: list[str] = []
+    regions: list[str] = []
     for cells in _rows(text):
+        if cells[0].startswith("Region ") and cells[0] != "Region Info":
+            regions = _with_region(name, regions, cells[0])
         if cells[0] in ("Event", "Metric", "Region Info"):
             heads = cells
         elif cells[0] in ("TABLE", "STRUCT"):
+            regions = _with_region(name, regions, *cells[1:2])
             heads = []
         elif heads:
             _take(counted, heads, cells)
     return counted
+
+
+def _with_region(name: str, regions: list[str], heading: str = "") -> list[str]:
+    """Returns the regions of the marker API up to `heading`. Raises `LikwidError` if there are several.
+
+    The counters of each region are tables of their own, with the same names of events.
+    """
+    if not heading.startswith("Region "):
+        return regions
+    region = heading.removeprefix("Region ").split(",")[0].strip()
+    if regions and region not in regions:
+        raise LikwidError(
+            f"{name} has several regions of the marker API ({regions[0]}, {region}): give the output of one "
+            "region, or count the whole command without -m"
+        )
+    return [region]
 
 
 def _rows(text: str) -> Iterable[list[str]]:
@@ -104,6 +124,9 @@ def _take(counted: Counted, heads: list[str], cells: list[str]) -> None:
     elif heads[0] == "Event":
         counted.threads = [heads[at] for at in columns]
         name = cells[0] if cells[0] not in counted.events else f"{cells[0]} ({cells[1]})"
+        # With three or more groups, the fixed counters occur in every group.
+        again = sum(each == name or each.startswith(f"{name}, table ") for each in counted.events)
+        name = f"{name}, table {again + 2}" if again else name
         counted.events[name] = sum(numbers)
 
 
