@@ -36,8 +36,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 RUN = ("console", "sh", "python")
-# The limit is only for commands that hang. A comparison that flushes each object takes more than 30 s while other
-# programs use the disk.
+# The limit is only for commands that hang. A comparison that flushes each object takes more than 30 s while
+# other programs use the disk.
 TIMEOUT_S = 180
 
 _FENCE = re.compile(r"^( *)```(\w*)(.*)$")
