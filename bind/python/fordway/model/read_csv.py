@@ -70,8 +70,10 @@ def read(name: str, text: str, statistic: str) -> Points:
 
 
 def _check_shifted(name: str, rows: pd.DataFrame, reader: "Table") -> None:
-    """Raises `MeasurementError` if decimal commas probably divided the times into two columns. In that case, all
-    times are whole, and the next column has whole numbers of connections or threads below 100 that do not recur.
+    """Raises `MeasurementError` if decimal commas probably divided the times into two columns.
+
+    In that case, all times are whole, and the next column has whole numbers of connections or threads below
+    100 that do not recur.
     """
     columns = list(rows.columns)
     times = [column for column in columns if column in reader.used and _unit_of(column, TIMES["mean"])]
