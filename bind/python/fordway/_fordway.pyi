@@ -721,6 +721,10 @@ class Upload:
         trace: TracebackType | None,
         /,
     ) -> None: ...
+    def _complete_if_open(self) -> None:
+        """Completes the upload, unless it is completed or aborted. Used by `fordway.aio`, which aborts the
+        upload in another call if the completion fails.
+        """
 
 @final
 class PartSummary:

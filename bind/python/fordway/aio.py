@@ -15,7 +15,8 @@
 
 Cancelling a call also ends the call on its thread, within about 0.1 s if it waits for a server. Work on
 local files ends before its next step. For example, a `put` of an iterable is discarded if it is cancelled
-before the last piece has been written. A call that begins an upload continues for up to 5 s, and then aborts
+before the last piece has been written. A cancelled `get_into` returns when it no longer writes into the
+buffer. A call that begins an upload continues for up to 5 s, and then aborts
 the upload, because nobody knows its ID.
 
 A cancelled call may still take effect, because the server may already have received the request. A `put`
@@ -23,7 +24,8 @@ that was cancelled may thus replace the object of a later `put`. With `if_match`
 replaces only the object that the caller knows.
 
 To limit the time of every call, pass `timeout` to `open` (lane `http`), or use `asyncio.timeout`. A store
-runs up to 32 calls at a time, or `threads` calls; further calls wait.
+runs up to 32 calls at a time, or `threads` calls; further calls wait. Clean-ups, for example the abort of an
+upload, run on further threads.
 """
 
 from __future__ import annotations
@@ -87,6 +89,20 @@ def _twin(
 
     async def call(self: AsyncStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await self.run(method, *args, **kwargs)
+
+    _named(call, method)
+    return call
+
+
+def _fills(
+    method: Callable[Concatenate[fordway.Store, P], T],
+) -> Callable[Concatenate[AsyncStore, P], Coroutine[Any, Any, T]]:
+    """Returns the coroutine function that runs `method` on a thread. If it is cancelled, it waits until
+    `method` no longer writes into the memory of the caller.
+    """
+
+    async def call(self: AsyncStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._threads.run_to_end(functools.partial(method, self.store, *args, **kwargs))
 
     _named(call, method)
     return call
@@ -162,7 +178,7 @@ class AsyncStore:
     put_many = _twin(fordway.Store.put_many)
     get = _twin(fordway.Store.get)
     get_with_info = _twin(fordway.Store.get_with_info)
-    get_into = _twin(fordway.Store.get_into)
+    get_into = _fills(fordway.Store.get_into)
     get_ranges = _twin(fordway.Store.get_ranges)
     get_many = _twin(fordway.Store.get_many)
     map = _twin(fordway.Store.map)
@@ -251,7 +267,8 @@ class AsyncStore:
     async def close(self) -> None:
         """Waits for the calls in progress, and then closes the store.
 
-        If this wait is cancelled, the calls in progress are cancelled, and the store is closed at once.
+        If this wait is cancelled, the calls in progress are cancelled, and the store is closed at once. When
+        a block of an upload or a writer ends later, its upload is aborted, or its object is discarded.
         """
         self._threads.close()
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -34,6 +35,11 @@ class Call(Generic[T]):
         """Makes the call end when its grace time has passed. Does nothing to a call that has ended."""
         self.token.cancel(self.grace_ms)
 
+    def drop(self) -> None:
+        """Drops the call if it waits for a thread, and otherwise makes it end as `cancel` does."""
+        if not self.future.cancel():
+            self.cancel()
+
 
 class CallThreads:
     """The threads of one store, and its calls in progress."""
@@ -45,7 +51,10 @@ class CallThreads:
 
     def _begin(self) -> None:
         self._process = os.getpid()
+        self._lock = threading.RLock()
         self._pool = ThreadPoolExecutor(self.count, thread_name_prefix="fordway")
+        self._clean_ups: ThreadPoolExecutor | None = None
+        """The threads for clean-ups. A clean-up never waits for a call, and is not refused after `close`."""
         self._calls: dict[Future[Any], Call[Any]] = {}
 
     def _check_process(self) -> None:
@@ -59,14 +68,36 @@ class CallThreads:
         if self._is_closed:
             why = "the store is closed; open another with fordway.open()"
             raise InvalidArgumentError(why, "InvalidArgument")
+        return self._submit(self._pool, call, grace_ms)
+
+    def start_clean_up(self, clean_up: Callable[[], T]) -> Call[T]:
+        """Starts `clean_up` on a thread, even if the store is closed. After a cancellation, it has the grace
+        time to end.
+        """
+        self._check_process()
+        with self._lock:
+            if self._clean_ups is None:
+                self._clean_ups = ThreadPoolExecutor(self.count, thread_name_prefix="fordway-clean-up")
+            return self._submit(self._clean_ups, clean_up, GRACE_MS)
+
+    def _submit(self, pool: ThreadPoolExecutor, call: Callable[[], T], grace_ms: int) -> Call[T]:
         token = _CancellationToken()
-        future = self._pool.submit(contextvars.copy_context().run, token.run, call)
-        started = self._calls[future] = Call(future, token, grace_ms)
+        with self._lock:
+            future = pool.submit(contextvars.copy_context().run, token.run, call)
+            started = self._calls[future] = Call(future, token, grace_ms)
         future.add_done_callback(self._forget)
         return started
 
     def _forget(self, future: Future[Any]) -> None:
-        self._calls.pop(future, None)
+        with self._lock:
+            self._calls.pop(future, None)
+            self._end_idle_threads()
+
+    def _end_idle_threads(self) -> None:
+        # A later clean-up starts new threads.
+        if self._is_closed and not self._calls and self._clean_ups is not None:
+            self._clean_ups.shutdown(wait=False)
+            self._clean_ups = None
 
     async def result(self, call: Call[T]) -> T:
         """Waits for the result of `call`. If this wait is cancelled, the call is cancelled too."""
@@ -83,18 +114,19 @@ class CallThreads:
         """Returns the result of `call`, which runs on a thread."""
         return await self.result(self.start(call, grace_ms))
 
+    async def run_to_end(self, call: Callable[[], T]) -> T:
+        """Returns the result of `call`, which writes into memory of the caller. If this wait is cancelled, it
+        still waits until `call` has ended, which its token makes it do soon.
+        """
+        started = self.start(call)
+        return await _result_anyway(started, started.drop)
+
     async def finish(self, clean_up: Callable[[], T]) -> T:
         """Returns the result of `clean_up`, which runs on a thread. If this wait is cancelled, it still waits
         until `clean_up` has ended, for at most the grace time.
         """
-        if self._is_closed:
-            # A closed store has no threads.
-            return clean_up()
-        call = self.start(clean_up, GRACE_MS)
-        cancelled = await ended_anyway([call.future], call.cancel)
-        if cancelled is not None:
-            raise cancelled
-        return call.future.result()
+        started = self.start_clean_up(clean_up)
+        return await _result_anyway(started, started.cancel)
 
     def interrupt(self) -> None:
         """Cancels the calls in progress."""
@@ -105,13 +137,25 @@ class CallThreads:
     def close(self) -> None:
         """Accepts no further calls."""
         self._check_process()
-        self._is_closed = True
-        self._pool.shutdown(wait=False)
+        with self._lock:
+            self._is_closed = True
+            self._pool.shutdown(wait=False)
+            self._end_idle_threads()
 
     async def all_ended(self) -> None:
-        """Waits for the calls in progress. If this wait is cancelled, the calls continue."""
+        """Waits for the calls in progress, and for the clean-ups that follow them. If this wait is cancelled,
+        the calls continue.
+        """
         self._check_process()
-        await ended([*self._calls])
+        while calls := [*self._calls]:
+            await ended(calls)
+
+
+async def _result_anyway(call: Call[T], hurry: Callable[[], None]) -> T:
+    cancelled = await ended_anyway([call.future], hurry)
+    if cancelled is not None:
+        raise cancelled
+    return call.future.result()
 
 
 async def ended(futures: Iterable[Future[Any]]) -> None:

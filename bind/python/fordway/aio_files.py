@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import operator
 import os
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
-from fordway.errors import InvalidArgumentError
+from fordway.errors import CallInterruptedError, InvalidArgumentError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
     from fordway import ObjectInfo, ObjectStream, ObjectWriter
     from fordway._fordway import ReadableBuffer
     from fordway.aio_calls import CallThreads
     from fordway.streams import ObjectReader
+
+T = TypeVar("T")
 
 PIECE_BYTES = 1 << 20
 
@@ -38,6 +43,9 @@ class AsyncStream:
         """Returns the next `size` bytes, or all remaining bytes. Returns fewer bytes only at the end."""
         try:
             return await self._threads.run(lambda: self.stream.read(size))
+        except Exception:
+            # A read that failed has closed the stream. An invalid argument changes nothing.
+            raise
         except BaseException:
             self.stream.close()
             raise
@@ -66,8 +74,9 @@ class AsyncStream:
 class AsyncReader:
     """A readable, seekable file with one version of an object, as `fordway.Store.reader` returns it.
 
-    Each read is a call to the store. As an asynchronous context manager, the file is closed at the end of its
-    block.
+    Each read is a call to the store. A read that failed or was cancelled does not move the position. Await
+    each read before the next one, because concurrent reads begin at the same position. As an asynchronous
+    context manager, the file is closed at the end of its block.
     """
 
     def __init__(self, threads: CallThreads, reader: ObjectReader) -> None:
@@ -85,8 +94,11 @@ class AsyncReader:
 
     async def read(self, size: int | None = None) -> bytes:
         """Returns the next `size` bytes, or all remaining bytes. Returns fewer bytes only at the end."""
-        wanted = -1 if size is None else size
-        return await self._threads.run(lambda: self.reader.read(wanted) or b"")
+        position, wanted = self.reader.tell(), -1 if size is None else operator.index(size)
+        # If the call is cancelled, its thread may continue for some time, and must not move the position.
+        data = await self._threads.run(lambda: self.reader._read_at(position, wanted))
+        self.reader.seek(position + len(data))
+        return data
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Moves to `offset`, which is relative to the position selected by `whence`. Returns the new
@@ -123,6 +135,8 @@ class AsyncWriter:
         self._threads, self.writer = threads, writer
         self._process = os.getpid()
         self._has_failed = False
+        self._is_over = False
+        """True if the object is committed or discarded."""
 
     @property
     def closed(self) -> bool:
@@ -135,6 +149,11 @@ class AsyncWriter:
         """
         try:
             return await self._threads.run(lambda: self.writer.write(data))
+        except Exception as error:
+            # An invalid argument changes nothing. After any other error, the writer itself has failed, unless
+            # the call had no thread yet.
+            self._has_failed |= isinstance(error, CallInterruptedError)
+            raise
         except BaseException:
             # A cancelled write may have had no thread yet. Its data is missing from the object.
             self._has_failed = True
@@ -146,11 +165,22 @@ class AsyncWriter:
             await self.discard()
             why = "a write failed or was cancelled, so the object is discarded; begin another"
             raise InvalidArgumentError(why, "InvalidArgument")
-        return await self._threads.run(self.writer.commit)
+        return await self._publish(self.writer.commit)
+
+    async def _publish(self, commit: Callable[[], T]) -> T:
+        try:
+            committed = await self._threads.run(commit)
+        except (Exception, asyncio.CancelledError):
+            # A call that had no thread yet has neither published nor discarded the object.
+            await self.discard()
+            raise
+        self._is_over = True
+        return committed
 
     async def discard(self) -> None:
         """Discards the written data; does nothing if the writer is closed."""
         await self._threads.finish(self.writer.discard)
+        self._is_over = True
 
     def tell(self) -> int:
         """Returns the number of bytes written so far. Is not awaited."""
@@ -166,5 +196,8 @@ class AsyncWriter:
             return
         if kind is not None:
             await self.discard()
-        elif self._has_failed or not self.writer.closed:
+        elif self._has_failed:
             await self.commit()
+        elif not self._is_over:
+            # Raises if a write failed, and does nothing if the writer is closed.
+            await self._publish(lambda: self.writer.__exit__(None, None, None))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import operator
 import os
@@ -35,7 +34,8 @@ class AsyncUpload:
     An upload is also an asynchronous context manager: it is completed at the end of the block. It is aborted
     if the block raises an exception or the completion fails, for example because a part is missing. The end
     of the block waits for parts that are being sent, but if it aborts the upload, for at most 5 s. In a
-    cancelled task, the abort takes at most 5 s. A forked child that leaves the block of its parent does
+    cancelled task, the completion and the abort take at most 5 s each. If the abort fails, the raised
+    exception has a note with the ID of the upload. A forked child that leaves the block of its parent does
     nothing.
     """
 
@@ -174,28 +174,45 @@ class AsyncUpload:
     ) -> None:
         if self._process != os.getpid():
             return
-        if kind is None:
-            try:
-                self._check_finished()
-            except InvalidArgumentError as unfinished:
-                await self._exit(type(unfinished), unfinished, None)
-                raise
-        await self._exit(kind, error, trace)
-
-    async def _exit(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
         if kind is not None:
-            self._cancel_parts(GRACE_MS)
-        # A part that arrives during an abort could remain in the store.
-        cancelled = await ended_anyway([*self._sending], lambda: self._cancel_parts(0))
-        leaving = self._threads.start(functools.partial(self.upload.__exit__, kind, error, trace), GRACE_MS)
-        if cancelled is not None or isinstance(error, asyncio.CancelledError):
-            leaving.cancel()
-        cancelled = await ended_anyway([leaving.future], leaving.cancel) or cancelled
+            await self._abort_after(error)
+            return
+        try:
+            await self._complete_block()
+        except BaseException as failure:
+            await self._abort_after(failure)
+            raise
+
+    async def _complete_block(self) -> None:
+        self._check_finished()
+        await ended([*self._sending])
+        completion = self._threads.start(self.upload._complete_if_open, GRACE_MS)
+        cancelled = await ended_anyway([completion.future], completion.drop)
         if cancelled is not None:
             raise cancelled
-        leaving.future.result()
+        completion.future.result()
+
+    async def _abort_after(self, error: BaseException | None) -> None:
+        """Aborts the upload because of `error`. If the abort fails, the raised exception has a note."""
+        self._cancel_parts(GRACE_MS)
+        # A part that arrives during an abort could remain in the store.
+        cancelled = await ended_anyway([*self._sending], lambda: self._cancel_parts(0))
+        # The abort adds its note to an exception of its own, because the raised one is not known yet.
+        reason = RuntimeError()
+        leave = functools.partial(self.upload.__exit__, RuntimeError, reason, None)
+        abort = self._threads.start_clean_up(leave)
+        if cancelled is not None or isinstance(error, asyncio.CancelledError):
+            abort.cancel()
+        cancelled = await ended_anyway([abort.future], abort.cancel) or cancelled
+        notes = [*getattr(reason, "__notes__", ())]
+        if (failure := abort.future.exception()) is not None:
+            notes.append(f"upload {self.id} is not aborted: {failure}")
+        raised = error if cancelled is None else cancelled
+        if raised is not None:
+            for note in notes:
+                raised.add_note(note)
+        if cancelled is not None:
+            raise cancelled
 
     def _cancel_parts(self, grace_ms: int) -> None:
         for _, call in [*self._sending.values()]:
@@ -245,6 +262,5 @@ async def begin(threads: CallThreads, begin_upload: Callable[[], fordway.Upload]
         return AsyncUpload(threads, await threads.run(beginning.run, GRACE_MS))
     except BaseException:
         if beginning.abandon():
-            with contextlib.suppress(InvalidArgumentError):
-                threads.start(beginning.abort)
+            threads.start_clean_up(beginning.abort)
         raise

@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyByteArray, PyBytes, PyIterator, PyMemoryView, PyString};
 
+use crate::cancellation;
 use crate::interpreter::without_interpreter;
 
 /// Objects up to this size are read into a thread-local buffer while the interpreter is released, and then copied. The
@@ -59,7 +60,20 @@ impl CopiedOrOpenContent {
 /// Fills `bytes` with the content, which has exactly this length.
 pub(crate) fn read_all(content: ObjectContent, bytes: &mut [u8]) -> Result<()> {
     let len = bytes.len();
-    content.into_reader().read_exact(bytes).map_err(|error| content_error(error, len as u64))
+    let mut reader = content.into_reader();
+    in_steps(bytes, |step| reader.read_exact(step).map_err(|error| content_error(error, len as u64)))
+}
+
+/// The number of bytes after which a read checks whether its call was cancelled.
+const STEP_BYTES: usize = 8 << 20;
+
+/// Fills `bytes` in steps by calling `fill`. Errors: from `fill`; `Interrupted` before the next step if the call was
+/// cancelled.
+pub(crate) fn in_steps(bytes: &mut [u8], mut fill: impl FnMut(&mut [u8]) -> Result<()>) -> Result<()> {
+    bytes.chunks_mut(STEP_BYTES).try_for_each(|step| {
+        cancellation::check()?;
+        fill(step)
+    })
 }
 
 /// Returns a copy of the bytes of any object that supports the buffer protocol.

@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::buffer::fill_buffer;
-use crate::content::CopiedOrOpenContent;
+use crate::content::{CopiedOrOpenContent, in_steps};
 use crate::interpreter::{drop_without_interpreter, to_python, without_interpreter};
 
 /// Content up to this size is read completely when the object is opened, so that a program can have many streams of
@@ -257,6 +257,10 @@ fn slice<'py>(bytes: &Bound<'py, PyBytes>, position: u64, limit: u64) -> Bound<'
 
 /// Moves the first `bytes.len()` bytes of `content` into `bytes`. The content must be at least that long.
 fn read_front(content: &mut ObjectContent, bytes: &mut [u8]) -> Result<()> {
+    in_steps(bytes, |step| read_step(content, step))
+}
+
+fn read_step(content: &mut ObjectContent, bytes: &mut [u8]) -> Result<()> {
     let len = bytes.len() as u64;
     let read = match content {
         ObjectContent::Bytes(held) => {

@@ -305,6 +305,15 @@ impl PyUpload {
         })
     }
 
+    /// Completes the upload, unless it is completed or aborted. Used by `fordway.aio`, which aborts the upload in
+    /// another call if the completion fails.
+    fn _complete_if_open(&self, py: Python<'_>) -> PyResult<()> {
+        if self.progress().is_over {
+            return Ok(());
+        }
+        self.complete(py, None, None, None).map(drop)
+    }
+
     fn __repr__(&self) -> String {
         format!("<Upload {} of s3://{}/{}>", self.id.as_str(), self.bucket, self.key)
     }

@@ -38,8 +38,8 @@ fn why(kind: ErrorKind, errno: Errno) -> Option<&'static str> {
     Some(match kind {
         ErrorKind::AccessDenied if matches!(errno, Errno::XDEV | Errno::LOOP) => {
             "a symbolic link is not allowed: it leads out of the root (or, for a user with only some \
-             buckets, out of the bucket), in a circle, or into .fordway; or, for a change, it leads to a \
-             directory that does not exist, or belongs neither to you nor to root"
+             buckets, out of the bucket) or into .fordway, or is part of a loop of symbolic links; or, for a \
+             change, it leads to a directory that does not exist, or belongs neither to you nor to root"
         }
         ErrorKind::AccessDenied if errno == LEAVES_BUCKET => fordway_store::LEAVES_BUCKET,
         ErrorKind::AccessDenied => NO_PERMISSION,

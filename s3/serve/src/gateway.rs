@@ -488,7 +488,7 @@ async fn next_connection(
             // The client closed the connection before it was accepted, so there is no reason to pause.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection; if too many files are open, raise `ulimit -n`");
+                tracing::warn!(%error, "cannot accept a connection; if file descriptors ran out, raise `ulimit -n`");
                 tokio::time::sleep(ACCEPT_BACKOFF).await;
             }
         }

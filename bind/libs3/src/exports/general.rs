@@ -48,7 +48,7 @@ const WAIT_MAX_MS: i64 = 1000;
 const BLIND_WAIT_MAX_MS: i64 = 10;
 
 fn no_descriptor(error: std::io::Error) -> RequestFailure {
-    RequestFailure::refused(Status::OutOfMemory, format!("too many open files: {error}"))
+    RequestFailure::refused(Status::OutOfMemory, format!("cannot create a descriptor: {error}"))
 }
 
 /// Returns whether `select` can wait for `fd`.

@@ -228,7 +228,9 @@ impl FsckRun<'_> {
         match self.inner.volume.root.open_beneath(&path, OFlags::PATH, Mode::empty()) {
             Ok(_) => Ok(()),
             Err(Errno::XDEV) => self.found(FindingKind::LinkOutside, path, "it leads outside the root"),
-            Err(Errno::LOOP) => self.found(FindingKind::LinkOutside, path, "it leads in a circle"),
+            Err(Errno::LOOP) => {
+                self.found(FindingKind::LinkOutside, path, "it is part of a loop of symbolic links")
+            }
             Err(Errno::NOENT | Errno::NOTDIR) => self.found(FindingKind::LinkDangling, path, ""),
             Err(errno) => self.unreadable(&path, errno, "following"),
         }

@@ -281,7 +281,7 @@ impl NodeGateway {
         let mut reserve = self.reserve.lock().unwrap_or_else(PoisonError::into_inner);
         if reserve.warned.is_none_or(|warned| warned.elapsed() > WARNING_INTERVAL) {
             reserve.warned = Some(Instant::now());
-            tracing::warn!(%error, "cannot accept a connection; if descriptors ran out, raise `ulimit -n`");
+            tracing::warn!(%error, "cannot accept a connection; if file descriptors ran out, raise `ulimit -n`");
         }
         reserve.descriptor = None;
         if let Ok(socket) = next() {
