@@ -412,7 +412,7 @@ impl StoreRootDirectory {
     }
 
     fn state_of(&self, bucket: &Bucket) -> Result<FileStat> {
-        self.bucket_state(bucket).map_err(|errno| from_errno(errno, "reading the bucket's state"))
+        self.bucket_state(bucket).map_err(|errno| from_errno(errno, "reading the metadata of the bucket"))
     }
 
     /// Checks that the caller may keep files in the directory `path` in the private area. Errors: `AccessDenied` if a

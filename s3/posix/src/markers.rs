@@ -49,7 +49,7 @@ impl StoreRootDirectory {
         let RecordAttribute::Found(ObjectRecord { seal: Some(seal), .. }) = read_attribute(&dir)? else {
             return Ok(None);
         };
-        let found = stat(&dir).map_err(|errno| from_errno(errno, "reading the directory's state"))?;
+        let found = stat(&dir).map_err(|errno| from_errno(errno, "reading the metadata of the directory"))?;
         let stat = FileStat { size: 0, modified_ns: seal.modified_ns, ..found };
         let recorded = Some(Box::new(self.load_record(bucket, &dir, &stat)?));
         Ok(Some(ObjectFile { file: dir, stat, recorded, is_linked: false }))

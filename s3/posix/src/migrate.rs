@@ -144,7 +144,7 @@ fn migrate_file(
 ) -> Result<()> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let Ok(file) = open_in(dir, name, flags, Mode::empty()) else { return Ok(()) };
-    let state = stat(&file).map_err(|errno| from_errno(errno, "looking at the private area"))?;
+    let state = stat(&file).map_err(|errno| from_errno(errno, "examining the private area"))?;
     // Every file that Fordway creates in this directory has a single hard link and is empty, except that `markers` may
     // have one byte.
     let is_ours = state.is_file && state.links == 1 && state.size <= u64::from(name == MARKERS);
@@ -169,7 +169,7 @@ fn hand_over(
 ) -> Result<bool> {
     let made: OwnedFd =
         made.as_fd().try_clone_to_owned().map_err(|_| from_errno(Errno::MFILE, "migrating"))?;
-    let now = stat(&made).map_err(|errno| from_errno(errno, "looking at the private area"))?;
+    let now = stat(&made).map_err(|errno| from_errno(errno, "examining the private area"))?;
     let owner = if to_owner { of.user } else { now.user };
     let wanted = now.mode & !0o1777 | mode & 0o1777;
     if (now.user, now.group, now.mode) == (owner, of.group, wanted) {

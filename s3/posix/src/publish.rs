@@ -121,7 +121,7 @@ impl StagedFile {
                 Ok(stat) if !stat.is_dir => Err(exists()),
                 // The name is a directory, or has disappeared again. The outcome is then decided under the lock.
                 Ok(_) | Err(Errno::NOENT | Errno::STALE) => Ok(false),
-                Err(errno) => Err(from_errno(errno, "reading the state of the existing file")),
+                Err(errno) => Err(from_errno(errno, "reading the metadata of the existing file")),
             };
         }
         // The bucket's first odd key may have been created after the contents were read, and may be this key.

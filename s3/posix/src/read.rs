@@ -227,7 +227,7 @@ impl StoreRootDirectory {
     /// Checks that the source of a copy still has this size and modification time: a POSIX program may have written to
     /// the file while it was copied. Errors: `ConditionalConflict`. Cost: one `fstat`.
     pub(crate) fn require_unchanged(&self, file: &File, before: (u64, SystemTime)) -> Result<()> {
-        let failed = |errno| from_errno(errno, "reading the state of the source");
+        let failed = |errno| from_errno(errno, "reading the metadata of the source");
         let mut now = stat(file).map_err(failed)?;
         if self.sharing_on(file, now.device).is_shared() {
             now = stat_at_server(file).map_err(failed)?;

@@ -293,7 +293,8 @@ impl StagedFile {
     /// Counts `bytes` bytes that a writer outside this process has written to the file without [`StagedFile::write`].
     /// Errors: `IncompleteBody` if the size of the file does not match. Cost: one `fstat`.
     pub(crate) fn filled(&mut self, bytes: u64) -> Result<()> {
-        let size = stat(&self.file).map_err(|errno| from_errno(errno, "reading the file's state"))?.size;
+        let size =
+            stat(&self.file).map_err(|errno| from_errno(errno, "reading the metadata of the file"))?.size;
         if size != bytes {
             let why = format!("{size} bytes were written to the file, but {bytes} were announced");
             return Err(Error::new(ErrorKind::IncompleteBody, why));
@@ -375,7 +376,7 @@ impl StagedFile {
     #[cold]
     fn require_same_mount(&self) -> Result<()> {
         let parent =
-            stat(&self.parent).map_err(|errno| from_errno(errno, "reading the directory's state"))?;
+            stat(&self.parent).map_err(|errno| from_errno(errno, "reading the metadata of the directory"))?;
         match parent.device == self.inner.volume.contents(&self.bucket)?.device {
             true => Ok(()),
             false => Err(on_another_mount()),
@@ -421,7 +422,7 @@ impl StagedFile {
             settle_time(&self.file);
         }
         let state = if self.contents.sharing.is_shared() { stat_now(&self.file) } else { stat(&self.file) };
-        let stat = state.map_err(|errno| from_errno(errno, "reading the file's state"))?;
+        let stat = state.map_err(|errno| from_errno(errno, "reading the metadata of the file"))?;
         self.require_no_mount(&stat)?;
         record.seal = Some(ContentChangeStamp::of(&stat));
         let policy = if record.etag.is_none() { ETagPolicy::Fast } else { ETagPolicy::Md5 };
@@ -568,7 +569,7 @@ impl StagedFile {
         if set_modified(&self.file, now_ns).is_err() {
             return Ok(None);
         }
-        let stat = stat(&self.file).map_err(|errno| from_errno(errno, "reading the file's state"))?;
+        let stat = stat(&self.file).map_err(|errno| from_errno(errno, "reading the metadata of the file"))?;
         Ok(Some(stat).filter(|stat| is_bare(stat) && stat.modified_ns == now_ns))
     }
 }

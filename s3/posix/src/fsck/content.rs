@@ -68,7 +68,7 @@ impl FsckRun<'_> {
         }
         let now = match stat(file) {
             Ok(now) => now,
-            Err(errno) => return self.unreadable(path, errno, "looking at"),
+            Err(errno) => return self.unreadable(path, errno, "examining"),
         };
         if !is_sealed(record, &now) {
             return self.changed(path, record, &now);

@@ -61,7 +61,7 @@ impl FsckRun<'_> {
                     let why = "it is not a regular file with one name";
                     return self.found(FindingKind::BadEvent, shown, why);
                 }
-                Err(errno) => return self.unreadable(&shown, errno, "looking at"),
+                Err(errno) => return self.unreadable(&shown, errno, "examining"),
             }
             let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW;
             let open = || read_small(open_in(&dir, name, flags, Mode::empty())?, RECORD_BYTES_MAX);

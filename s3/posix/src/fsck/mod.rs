@@ -242,7 +242,7 @@ impl FsckRun<'_> {
             Ok(stat) if stat.is_file => stat,
             // The file was removed, or something else has taken its place.
             Ok(_) | Err(Errno::NOENT) => return Ok(()),
-            Err(errno) => return self.unreadable(&join(path, name), errno, "looking at"),
+            Err(errno) => return self.unreadable(&join(path, name), errno, "examining"),
         };
         self.summary.files += 1;
         self.summary.size_bytes += stat.size;
@@ -284,7 +284,7 @@ impl FsckRun<'_> {
         let stat = match stat(&file) {
             Ok(stat) if stat.is_file => stat,
             Ok(_) => return Ok(()),
-            Err(errno) => return self.unreadable(path, errno, "looking at"),
+            Err(errno) => return self.unreadable(path, errno, "examining"),
         };
         let volume = &self.inner.volume;
         // The permission to read the attribute of an open file is checked again, unlike that to read its content.

@@ -121,7 +121,7 @@ impl GcRun<'_> {
             // The name may have been cached as missing, or the object may now have another name.
             Err(Errno::NOENT | Errno::STALE) if self.is_shared(bucket) => Ok(false),
             Err(Errno::NOENT | Errno::NOTDIR | Errno::XDEV | Errno::LOOP) => Ok(true),
-            Err(errno) => self.failed(bucket, errno, "looking at", &join(path, name)).map(|()| false),
+            Err(errno) => self.failed(bucket, errno, "examining", &join(path, name)).map(|()| false),
         }
     }
 

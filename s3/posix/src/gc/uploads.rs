@@ -20,7 +20,7 @@ impl GcRun<'_> {
                 return Ok(());
             }
             let owner = stat_in(dir, name).ok().map(|state| state.user);
-            let look = || UploadDirectoryInfo::of(dir, name).map_err(|errno| from_errno(errno, "looking at"));
+            let look = || UploadDirectoryInfo::of(dir, name).map_err(|errno| from_errno(errno, "examining"));
             let Ok(found) = sweep.actors.or_as(owner, look) else { return Ok(()) };
             if !sweep.is_abandoned(&found) {
                 return Ok(());

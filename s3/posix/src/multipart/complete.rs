@@ -351,7 +351,7 @@ impl MultipartUploadManager<'_> {
             false => stat(&data),
         };
         let FileStat { size, links, .. } =
-            state.map_err(|errno| from_errno(errno, "reading the upload's state"))?;
+            state.map_err(|errno| from_errno(errno, "reading the metadata of the upload"))?;
         // After `cp -al`, `data` also belongs to a copy of the bucket. If the file itself became the object, changes in
         // the copy would also change the object.
         let is_alone = links <= 1;

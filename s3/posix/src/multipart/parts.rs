@@ -539,7 +539,7 @@ pub(crate) fn seal_part(
     data: &File,
     record: &mut ObjectRecord,
 ) -> Result<PutResult> {
-    let state = || stat(data).map_err(|errno| from_errno(errno, "reading the upload's state"));
+    let state = || stat(data).map_err(|errno| from_errno(errno, "reading the metadata of the upload"));
     let mut stat = state()?;
     let is_shared = volume.sharing_on(data, stat.device).is_shared();
     if volume.config.durability != Durability::None || is_shared {
