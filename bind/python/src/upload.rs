@@ -305,8 +305,8 @@ impl PyUpload {
         })
     }
 
-    /// Completes the upload, unless it is completed or aborted. Used by `fordway.aio`, which aborts the upload in
-    /// another call if the completion fails.
+    /// Completes the upload, unless it is completed or aborted. Used by `fordway.aio`, which aborts the
+    /// upload in another call if the completion fails.
     fn _complete_if_open(&self, py: Python<'_>) -> PyResult<()> {
         if self.progress().is_over {
             return Ok(());
