@@ -222,6 +222,7 @@ impl PosixStoreState {
         let (file, info) = source.into_info();
         options.source_conditions.check_copy_source(&info)?;
         let mut staged = self.stage(bucket, key, FILE_MODE)?;
+        staged.require_mount_for(size)?;
         staged.event = EventKind::Copy;
         match options.new_checksum(copied.checksum.as_ref()) {
             None => append_range(&mut staged, &file, 0, size)?,
