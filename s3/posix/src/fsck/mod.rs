@@ -482,7 +482,8 @@ findings! {
         "shorten the path; S3 clients cannot name it";
     /// A directory or file called `.fordway` below a directory of the bucket.
     NestedPrivate = "nested-private", Note,
-        "the files in it are not objects; if its directory was a bucket, move that directory next to the other buckets";
+        "the files in it are not objects; if its directory was a bucket, move that directory next to the other buckets; \
+         if early versions of Fordway stored the files as objects, put them again under their keys";
     /// A name that is not UTF-8.
     NotUtf8 = "not-utf8", Note,
         "rename it (convmv); S3 clients see private characters in place of such bytes";
