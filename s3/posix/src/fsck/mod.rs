@@ -441,7 +441,7 @@ findings! {
     /// to another version. The content is intact; the object's metadata, tags and list of parts are lost.
     RecordMissing = "record-missing", Corrupt,
         "in a copy of a root, run fsck --migrate; else restore the file below .fordway/meta that has the inode's name, \
-         or put the object again with its metadata";
+         or put the object again, or copy it, with new metadata and tags";
     /// The content of the file `.fordway/versioning` is not valid.
     BadVersioning = "bad-versioning", Corrupt,
         "set the bucket's versioning again with an S3 client; until then, old versions are kept";
