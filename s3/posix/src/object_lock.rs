@@ -348,8 +348,8 @@ impl StoreRootDirectory {
     }
 
     /// Opens a version, as [`StoreRootDirectory::open_version`] does, to change its record under the key's lock. Errors:
-    /// also `AccessDenied` if a link in the key's path points to another bucket, and `Corrupt` if a part of the record is
-    /// missing: `fsck --migrate` may find it, and would then undo the change.
+    /// also `AccessDenied` if a link in the key's path points to another bucket, and `MethodNotAllowed` if a part of the
+    /// record is missing: `fsck --migrate` may find it, and would then undo the change.
     pub(crate) fn open_to_change(
         &self,
         bucket: &Bucket,
@@ -365,7 +365,7 @@ impl StoreRootDirectory {
         self.require_own_file(bucket, key, &opened)?;
         self.unhide_record(bucket, &mut opened)?;
         self.renew_record(bucket, &mut opened, contents.sharing)?;
-        opened.record().require_whole()?;
+        self.require_whole(bucket, &mut opened)?;
         Ok(opened)
     }
 }

@@ -16,8 +16,8 @@ use fordway_sys::{
 
 use crate::PosixStoreState;
 use crate::dirs::DirectoryHandle;
-use crate::errors::{from_errno, is_stale};
-use crate::layout::{ATTRIBUTE, ObjectPath, is_private, marked_dir, odd, plain, versions_of};
+use crate::errors::{from_errno, is_stale, on_another_mount};
+use crate::layout::{ATTRIBUTE, ObjectPath, is_private, marked_dir, odd, plain, split, versions_of};
 use crate::patience::{left_of, pause};
 use crate::private::{PrivateDirectoryContents, is_settled};
 use crate::record::{ContentChangeStamp, NOTHING, ObjectRecord, etag_of_file};
@@ -496,6 +496,24 @@ impl StoreRootDirectory {
             Some(Ok(dir)) => dir.for_change().map(drop).map_err(|errno| from_errno(errno, doing)),
             Some(Err(_)) | None => Ok(()),
         }
+    }
+
+    /// Checks that the key's directory, or the nearest parent that exists, is on the mount of the bucket's private area.
+    /// Errors: `NotImplemented`. Cost: none for a key in the bucket's own directory; else usually one `fstat`, and an
+    /// `openat2` for each directory that does not exist.
+    pub(crate) fn require_own_mount(&self, bucket: &Bucket, key: &Key) -> Result<()> {
+        let Some(place) = plain(bucket, key) else { return Ok(()) };
+        let mut dir = &*place.dir;
+        while dir != bucket.as_str() {
+            match self.dirs.open(&self.root, dir).and_then(stat) {
+                Ok(state) if state.device == self.contents(bucket)?.device => return Ok(()),
+                Ok(_) => return Err(on_another_mount()),
+                Err(Errno::NOENT) => dir = split(dir).0,
+                // The completion uses the odd path, or fails with an error that says more.
+                Err(_) => return Ok(()),
+            }
+        }
+        Ok(())
     }
 
     /// Returns the error for a missing object: the bucket is missing, a delete marker hides the object, or the object

@@ -8,6 +8,7 @@
 //! without extended attributes, a sidecar file is valid only as long as the file has the size and modification time in
 //! the sidecar file's seal.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -17,7 +18,7 @@ use fordway_sys::{
     stat, stat_in,
 };
 
-use crate::area::{TrustedOwner, read_small};
+use crate::area::{TrustedOwner, names_of, read_small};
 use crate::errors::{from_errno, is_stale};
 use crate::layout;
 use crate::layout::{ATTRIBUTE, ObjectPath, meta_dir};
@@ -48,6 +49,36 @@ pub(crate) enum RecordAttribute {
     Found(ObjectRecord),
     /// The file system has no extended attributes.
     Unsupported,
+}
+
+/// The identities of all versions whose records are in the sidecar files of one bucket. They are read when they are
+/// needed first. Memory: about 150 bytes for each sidecar file.
+#[derive(Default)]
+pub(crate) struct SidecarIdentities {
+    /// The bucket and its identities; no identities if a sidecar file could not be read.
+    known: Option<(Bucket, Option<HashSet<VersionIdentity>>)>,
+}
+
+impl SidecarIdentities {
+    /// Returns whether the record whose part `short` is in the attribute of a file with the state `stat`, and which has
+    /// no valid sidecar file, is lost for good: a POSIX program has changed the file, and no sidecar file of the bucket
+    /// belongs to it, so that `fsck --migrate` would find none either. The `gc` of earlier versions removed the sidecar
+    /// files of changed files. Returns `false` if a sidecar file cannot be read.
+    pub(crate) fn lack(
+        &mut self,
+        volume: &StoreRootDirectory,
+        bucket: &Bucket,
+        (short, stat): (&ObjectRecord, &FileStat),
+    ) -> bool {
+        let Some(identity) = short.identity().filter(|_| short.is_of_other_content(stat)) else {
+            return false;
+        };
+        if self.known.as_ref().is_none_or(|(known, _)| known != bucket) {
+            self.known = Some((bucket.clone(), volume.identities_apart(bucket).ok()));
+        }
+        let known = self.known.as_ref().and_then(|(_, identities)| identities.as_ref());
+        known.is_some_and(|identities| !identities.contains(&identity))
+    }
 }
 
 /// A file that is about to lose its last hard link. The file is held open until its sidecar file is removed. After the
@@ -161,6 +192,65 @@ impl StoreRootDirectory {
         Ok(record.is_rest_of(short, stat).then_some(record))
     }
 
+    /// Checks that no part of the record is missing, because the caller is about to store the record again, or to copy
+    /// it. If the missing part is lost for good, the rest counts as the whole record from now on. Errors:
+    /// `MethodNotAllowed`.
+    pub(crate) fn require_whole(&self, bucket: &Bucket, opened: &mut ObjectFile) -> Result<()> {
+        match opened.record().is_apart {
+            true => self.accept_loss(bucket, opened),
+            false => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn accept_loss(&self, bucket: &Bucket, opened: &mut ObjectFile) -> Result<()> {
+        // The record of a file behind a link may be in another bucket.
+        let is_lost = !opened.is_linked
+            && match read_attribute(&opened.file)? {
+                RecordAttribute::Found(short) => {
+                    SidecarIdentities::default().lack(self, bucket, (&short, &opened.stat))
+                }
+                _ => false,
+            };
+        match &mut opened.recorded {
+            Some(record) if is_lost => {
+                record.is_apart = false;
+                Ok(())
+            }
+            _ => Err(Error::new(
+                ErrorKind::MethodNotAllowed,
+                "the object's metadata and tags are missing: if this is a copy of a root, run `fordway fsck ROOT \
+                 --migrate`; otherwise, put the object again, or copy it with new metadata and tags",
+            )),
+        }
+    }
+
+    /// Returns the identities of all versions whose records are in the bucket's sidecar files. Errors: `Corrupt`, and
+    /// errors of the file system.
+    fn identities_apart(&self, bucket: &Bucket) -> Result<HashSet<VersionIdentity>> {
+        let failed = |errno| from_errno(errno, "reading the metadata");
+        let dir = match self.open_to_scan(&meta_dir(bucket)) {
+            Ok(dir) => dir,
+            Err(Errno::NOENT) => return Ok(HashSet::new()),
+            Err(errno) => return Err(failed(errno)),
+        };
+        let mut identities = HashSet::new();
+        for name in names_of(&dir).map_err(failed)?.iter().filter(|name| inode_of(name).is_some()) {
+            let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+            match open_in(&dir, name, flags, Mode::empty())
+                .and_then(|file| read_small(&file, MAX_RECORD_BYTES))
+            {
+                Ok(Some((bytes, _))) => {
+                    identities.extend(decode_record(&bytes)?.identity());
+                }
+                // The object was removed.
+                Err(Errno::NOENT | Errno::STALE) | Ok(None) => {}
+                Err(errno) => return Err(failed(errno)),
+            }
+        }
+        Ok(identities)
+    }
+
     /// Opens and returns the file `name` in `dir` if its removal may leave a sidecar file behind.
     #[inline]
     pub(crate) fn may_have_sidecar(
@@ -247,17 +337,9 @@ impl ObjectRecord {
         ObjectRecord { seal: Some(ContentChangeStamp::of(stat)), etag: Some(etag), ..self.clone() }
     }
 
-    /// Checks that no part of the record is missing, because the caller is about to store the record again, or to copy
-    /// it. Errors: `Corrupt`.
-    pub(crate) fn require_whole(&self) -> Result<()> {
-        match self.is_apart {
-            false => Ok(()),
-            true => Err(Error::new(
-                ErrorKind::Corrupt,
-                "the object's metadata and tags are missing: if this is a copy of a root, run `fordway fsck ROOT \
-                 --migrate`; otherwise, put the object again",
-            )),
-        }
+    /// Returns whether this record, from the attribute of a file with the state `stat`, was stored for other content.
+    fn is_of_other_content(&self, stat: &FileStat) -> bool {
+        self.seal.is_some_and(|seal| seal != ContentChangeStamp::of(stat))
     }
 
     /// Returns whether the record contains no more information than the state `stat` of its file.

@@ -48,6 +48,9 @@ pub(crate) const DIR_MODE: Mode = Mode::from_raw_mode(0o777);
 /// several processes do nothing but create and remove one directory, many attempts in a row may fail.
 pub(crate) const MAX_RACES: usize = 1000;
 
+/// If a put writes more than this many bytes, it checks before the end whether the file can be published.
+const LONG_BYTES: u64 = 8 << 20;
+
 /// A file being written. If the value is dropped before the file is published, the file is removed, unless the file has
 /// a name in an upload.
 pub(crate) struct StagedFile {
@@ -280,7 +283,11 @@ impl StagedFile {
     }
 
     /// Appends `data`. Errors: `NoSpace`, `QuotaExceeded` (both with the numbers of written and free bytes), `Io`.
+    /// If the content is long: `NotImplemented` if the file is on another mount than the bucket's private area.
     pub(crate) fn write(&mut self, data: &[u8]) -> Result<()> {
+        if self.written <= LONG_BYTES && self.written + data.len() as u64 > LONG_BYTES {
+            self.require_mount_for(LONG_BYTES + 1)?;
+        }
         match write_all_at(&self.file, data, self.written) {
             Ok(()) => {
                 self.written += data.len() as u64;
@@ -371,7 +378,16 @@ impl StagedFile {
         if stat.device == self.contents.device { Ok(()) } else { self.require_same_mount() }
     }
 
-    /// Checks that the file's directory has the same device number as the bucket's private area. On overlayfs, the
+    /// Checks that `bytes` bytes of content are not written without any use: a long object on another mount than the
+    /// bucket's private area would be refused when all its content has arrived. Errors: `NotImplemented`. Cost: one
+    /// `fstat` for a long object.
+    pub(crate) fn require_mount_for(&self, bytes: u64) -> Result<()> {
+        let is_below_bucket = self.is_plain && self.place.dir != self.bucket.as_str();
+        if is_below_bucket && bytes > LONG_BYTES { self.require_same_mount() } else { Ok(()) }
+    }
+
+    /// Checks that the file's directory has the same device number as the bucket's private area. If it has not, removes
+    /// the directories that were created for the file. On overlayfs, the
     /// device number of a file may differ from that of its directory, so only directories are compared.
     #[cold]
     fn require_same_mount(&self) -> Result<()> {
@@ -379,7 +395,10 @@ impl StagedFile {
             stat(&self.parent).map_err(|errno| from_errno(errno, "reading the metadata of the directory"))?;
         match parent.device == self.inner.volume.contents(&self.bucket)?.device {
             true => Ok(()),
-            false => Err(on_another_mount()),
+            false => {
+                self.inner.prune(&self.bucket, &self.place.dir, self.contents);
+                Err(on_another_mount())
+            }
         }
     }
 

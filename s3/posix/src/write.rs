@@ -194,12 +194,12 @@ impl PosixStoreState {
     ) -> Result<PutResult> {
         options.check_target(from, (bucket, key))?;
         let source = self.open_settled(from.0, from.1, options.source_version.as_ref());
-        let source = source.map_err(of_source("copy", from))?;
-        let (stat, record) = (&source.stat, source.record());
-        self.check_not_itself(from, (bucket, key), stat)?;
+        let mut source = source.map_err(of_source("copy", from))?;
+        self.check_not_itself(from, (bucket, key), &source.stat)?;
         if options.metadata.is_none() || options.tags.is_none() {
-            record.require_whole().map_err(of_source("copy", from))?;
+            self.volume.require_whole(from.0, &mut source).map_err(of_source("copy", from))?;
         }
+        let (stat, record) = (&source.stat, source.record());
         let metadata = options.metadata.clone().unwrap_or_else(|| record.metadata.clone());
         let tags = options.tags.clone().unwrap_or_else(|| record.tags.clone());
         // The source's metadata was checked when it was stored, so only new metadata is checked here.
@@ -222,6 +222,7 @@ impl PosixStoreState {
         let (file, info) = source.into_info();
         options.source_conditions.check_copy_source(&info)?;
         let mut staged = self.stage(bucket, key, FILE_MODE)?;
+        staged.require_mount_for(size)?;
         staged.event = EventKind::Copy;
         match options.new_checksum(copied.checksum.as_ref()) {
             None => append_range(&mut staged, &file, 0, size)?,

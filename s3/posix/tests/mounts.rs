@@ -10,7 +10,8 @@ use fordway_posix::{OpenStores, PosixConfig, PosixStore};
 use fordway_store::{
     Bucket, CompleteOptions, CompletedPart, Conditions, CopyOptions, DeleteOptions, ErrorKind,
     ExpectedContent, GetOptions, Key, ListQuery, MAX_TAGS, Metadata, MultipartUploadOperations,
-    ObjectTagOperations, Objects, PartOptions, PutOptions, Result, Tags,
+    ObjectTagOperations, ObjectVersionOperations, Objects, PartOptions, PutOptions, Result, Tags, VersionId,
+    VersioningState,
 };
 
 /// The maximum number of files that are created on a mount to get a file with a certain inode number.
@@ -86,11 +87,17 @@ fn a_mount_within_a_bucket_is_read_but_not_written() {
             assert_refused(store.put(&bucket, &key("m/new"), b"new", &options));
         }
         assert_refused(store.put(&bucket, &key("m/f"), b"new", &PutOptions::default()));
-        assert_refused(store.put(&bucket, &key("m/sub/new"), b"new", &PutOptions::default()));
+        assert_refused(store.put(&bucket, &key("m/sub/deep/new"), b"new", &PutOptions::default()));
+        assert!(!Path::new("/run/root/bucket/m/sub").exists(), "the directories of a refused put go");
         let copied =
             |to: &str| store.copy((&bucket, &key("own")), &bucket, &key(to), &CopyOptions::default());
         assert_refused(copied("m/new"));
-        assert_refused(upload(&store, &bucket, &key("m/new")));
+        for name in ["m/new", "m/sub/deep/new"] {
+            assert_refused(store.create_upload(&bucket, &key(name), &PutOptions::default()));
+        }
+        assert!(!has_files(Path::new("/run/root/bucket/.fordway/mpu")));
+        upload(&store, &bucket, &key("d/new")).unwrap();
+        store.delete(&bucket, &key("d/new"), &DeleteOptions::default()).unwrap();
         assert_refused(store.set_tags(&bucket, &key("m/f"), None, &with_many_tags().tags));
         assert!(!has_files(Path::new("/run/root/bucket/.fordway/meta")));
         // Objects on the mount can be read, copied and deleted.
@@ -100,6 +107,43 @@ fn a_mount_within_a_bucket_is_read_but_not_written() {
         store.copy((&bucket, &key("m/f")), &bucket, &key("copy"), &CopyOptions::default()).unwrap();
         store.delete(&bucket, &key("m/f"), &DeleteOptions::default()).unwrap();
         assert_eq!(keys(&store, &bucket), ["copy", "own"]);
+    });
+}
+
+/// A long object is refused before all its content has arrived.
+#[test]
+fn a_long_put_on_a_mount_is_refused_early() {
+    in_own_mounts(|| {
+        let (store, bucket) = store_with_mount(&["-t", "tmpfs", "tmpfs"]);
+        let piece = vec![0; 1 << 20];
+        let mut writer = store.writer(&bucket, &key("m/d/long"), &PutOptions::default()).unwrap();
+        let refused = (0..20).find_map(|_| writer.write(&piece).err());
+        assert_refused(refused.map_or(Ok(()), Err));
+        drop(writer);
+        assert!(!Path::new("/run/root/bucket/m/d").exists());
+        // The same object next to the mount is stored.
+        let mut writer = store.writer(&bucket, &key("d/long"), &PutOptions::default()).unwrap();
+        (0..20).for_each(|_| writer.write(&piece).unwrap());
+        writer.commit(&ExpectedContent::default()).unwrap();
+        let copied =
+            store.copy((&bucket, &key("d/long")), &bucket, &key("m/d/long"), &CopyOptions::default());
+        assert_refused(copied);
+        assert!(!Path::new("/run/root/bucket/m/d").exists());
+    });
+}
+
+/// Without a version ID, a delete in a bucket with versions keeps the latest version, which cannot leave its mount.
+#[test]
+fn an_object_on_a_mount_cannot_become_an_old_version() {
+    in_own_mounts(|| {
+        let (store, bucket) = store_with_mount(&["-t", "tmpfs", "tmpfs"]);
+        store.set_versioning(&bucket, VersioningState::Enabled).unwrap();
+        assert_refused(store.delete(&bucket, &key("m/f"), &DeleteOptions::default()));
+        assert_eq!(fs::read("/run/root/bucket/m/f").unwrap(), b"by hand");
+        let version = Some(VersionId::null());
+        let null = DeleteOptions { version, ..DeleteOptions::default() };
+        store.delete(&bucket, &key("m/f"), &null).unwrap();
+        assert_eq!(keys(&store, &bucket), Vec::<String>::new());
     });
 }
 

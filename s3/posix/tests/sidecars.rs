@@ -121,15 +121,36 @@ fn a_sidecar_file_of_another_object_is_not_used() {
     apart.store.put(&apart.bucket, &apart.key, b"third", &options).unwrap();
     fs::write(apart.sidecar(), sidecar).unwrap();
     assert_eq!(apart.description().1, Tags::new());
+    assert_eq!(apart.findings(), ["record-missing"]);
     apart.touch();
     assert_eq!(apart.description().1, Tags::new());
+    assert_eq!(apart.findings(), ["changed"]);
+}
+
+/// The `gc` of earlier versions removed the sidecar files of files that POSIX programs had changed.
+#[test]
+fn a_changed_file_without_a_sidecar_file_is_an_ordinary_object() {
+    let apart = Apart::new();
+    let Apart { store, bucket, key, .. } = &apart;
+    fs::remove_file(apart.sidecar()).unwrap();
     assert_eq!(apart.findings(), ["record-missing"]);
+    assert!(is_refused(store.set_tags(bucket, key, None, &Tags::new())));
+    apart.touch();
+    assert_eq!(apart.findings(), ["changed"]);
+    let copy = Key::new("copy").unwrap();
+    store.copy((bucket, key), bucket, &copy, &CopyOptions::default()).unwrap();
+    assert_eq!(store.tags(bucket, &copy, None).unwrap(), Tags::new());
+    let one = Tags::from([("a".to_owned(), "b".to_owned())]);
+    store.set_tags(bucket, key, None, &one).unwrap();
+    assert_eq!(apart.description(), (None, one, false));
+    assert_eq!(apart.findings(), Vec::<&str>::new());
 }
 
 /// Returns whether an operation was refused because the object's metadata is missing.
 fn is_refused<T: std::fmt::Debug>(done: fordway_store::Result<T>) -> bool {
     done.is_err_and(|error| {
-        error.kind() == ErrorKind::Corrupt && error.to_string().contains("fordway fsck ROOT --migrate")
+        error.kind() == ErrorKind::MethodNotAllowed
+            && error.to_string().contains("fordway fsck ROOT --migrate")
     })
 }
 

@@ -24,7 +24,7 @@ use crate::record::{ContentChangeStamp, ObjectRecord};
 use crate::scan::{
     BucketArea, BucketAreaKind, PROGRESS_ENTRIES, each_entry, known_kind, open_child, path_of_child,
 };
-use crate::sidecar::{RECORD_BYTES, place_of};
+use crate::sidecar::{RECORD_BYTES, SidecarIdentities, place_of};
 use crate::stage::is_bare;
 use crate::versions::names::NoncurrentVersion;
 use crate::{PosixStore, PosixStoreState};
@@ -92,7 +92,9 @@ impl PosixStore {
         let (summary, buffer) = (FsckSummary::default(), Vec::new());
         let actors = Rc::new(ImpersonatedUserCache::new(&self.inner));
         let (inner, now) = (&self.inner, SystemTime::now());
-        let mut check = FsckRun { inner, actors: actors.clone(), options, now, tell, summary, buffer };
+        let identities = SidecarIdentities::default();
+        let mut check =
+            FsckRun { inner, actors: actors.clone(), options, now, tell, summary, buffer, identities };
         for bucket in &buckets {
             match bucket_owner(&self.inner, bucket) {
                 Ok(Some(owner)) => actors.act_as(owner, || check.bucket(bucket))?,
@@ -115,6 +117,7 @@ struct FsckRun<'c> {
     summary: FsckSummary,
     /// A buffer, reused for each file, for the content to be hashed.
     buffer: Vec<u8>,
+    identities: SidecarIdentities,
 }
 
 impl FsckRun<'_> {
@@ -307,7 +310,10 @@ impl FsckRun<'_> {
                 self.found(FindingKind::BadRecord, path, error.detail())
             }
             Err(error) => self.found(FindingKind::Unreadable, path, error.to_string()),
-            Ok(record) if record.is_apart => self.found(FindingKind::RecordMissing, path, ""),
+            Ok(record) if record.is_apart => match self.identities.lack(volume, bucket, (&record, &stat)) {
+                true => self.changed(path, &record, &stat),
+                false => self.found(FindingKind::RecordMissing, path, ""),
+            },
             Ok(record) if !is_sealed(&record, &stat) => self.changed(path, &record, &stat),
             Ok(record) if self.options.read => self.content(path, &file, &record),
             Ok(_) => Ok(()),
@@ -322,6 +328,8 @@ impl FsckRun<'_> {
             Some(_) => "the file was changed after it was stored".to_owned(),
             None => "the record does not state the content to which its ETag belongs".to_owned(),
         };
+        let lost = if record.is_apart { "; its metadata and tags are lost" } else { "" };
+        let detail = format!("{detail}{lost}");
         self.found(FindingKind::Changed, path, detail)
     }
 
@@ -433,7 +441,7 @@ findings! {
     /// to another version. The content is intact; the object's metadata, tags and list of parts are lost.
     RecordMissing = "record-missing", Corrupt,
         "in a copy of a root, run fsck --migrate; else restore the file below .fordway/meta that has the inode's name, \
-         or put the object again with its metadata";
+         or put the object again, or copy it, with new metadata and tags";
     /// The content of the file `.fordway/versioning` is not valid.
     BadVersioning = "bad-versioning", Corrupt,
         "set the bucket's versioning again with an S3 client; until then, old versions are kept";
@@ -474,7 +482,8 @@ findings! {
         "shorten the path; S3 clients cannot name it";
     /// A directory or file called `.fordway` below a directory of the bucket.
     NestedPrivate = "nested-private", Note,
-        "the files in it are not objects; if its directory was a bucket, move that directory next to the other buckets";
+        "the files in it are not objects; if its directory was a bucket, move that directory next to the other buckets; \
+         if early versions of Fordway stored the files as objects, put them again under their keys";
     /// A name that is not UTF-8.
     NotUtf8 = "not-utf8", Note,
         "rename it (convmv); S3 clients see private characters in place of such bytes";

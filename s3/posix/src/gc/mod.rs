@@ -19,6 +19,7 @@ use crate::area::not_ours;
 use crate::errors::from_errno;
 use crate::layout::is_private;
 use crate::scan::{BucketArea, PROGRESS_ENTRIES, each_entry};
+use crate::sidecar::SidecarIdentities;
 use crate::store::LANE;
 use crate::{PosixStore, PosixStoreState};
 
@@ -174,6 +175,7 @@ pub(super) struct GcRun<'s> {
     /// Whether waiting for a lock in the current bucket has timed out. After a timeout, the run waits for no other lock
     /// in that bucket: a user who holds all locks must not be able to stop the run.
     finds_locks_held: bool,
+    identities: SidecarIdentities,
 }
 
 impl<'s> GcRun<'s> {
@@ -184,7 +186,16 @@ impl<'s> GcRun<'s> {
         tell: &'s mut dyn FnMut(GcEvent) -> Result<()>,
     ) -> Self {
         let (now_ns, summary) = (now_ns(), GcSummary::default());
-        GcRun { inner, actors, options, now_ns, tell, summary, finds_locks_held: false }
+        GcRun {
+            inner,
+            actors,
+            options,
+            now_ns,
+            tell,
+            summary,
+            finds_locks_held: false,
+            identities: SidecarIdentities::default(),
+        }
     }
 
     pub(super) fn into_summary(self) -> GcSummary {

@@ -6,7 +6,8 @@
 //!
 //! If an object's own sidecar file is missing, no sidecar file of the bucket is removed, because the root may be a
 //! copy. In a copy of a root, the inode numbers of the objects' files differ from the inode numbers in the names of the
-//! sidecar files, until `fsck --migrate` has renamed the sidecar files.
+//! sidecar files, until `fsck --migrate` has renamed the sidecar files. A file that was changed, and to which no sidecar
+//! file of the bucket belongs, does not count: its record is lost.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -22,7 +23,7 @@ use crate::errors::from_errno;
 use crate::layout::{ATTRIBUTE, join, meta_dir};
 use crate::record::ObjectRecord;
 use crate::scan::{each_entry, known_kind, open_child, path_of_child};
-use crate::sidecar::{RECORD_BYTES, inode_of, place_of, sidecar_name};
+use crate::sidecar::{RECORD_BYTES, SidecarIdentities, inode_of, place_of, sidecar_name};
 use crate::stage::hidden_name;
 use crate::volume::StoreRootDirectory;
 
@@ -33,6 +34,7 @@ const LOOKS: usize = 2;
 impl GcRun<'_> {
     pub(super) fn sidecars(&mut self, bucket: &Bucket) -> Result<()> {
         let path = meta_dir(bucket);
+        self.identities = SidecarIdentities::default();
         let mut orphans = self.old_sidecars(bucket, &path)?;
         for _ in 0..LOOKS {
             if orphans.is_empty() || !self.strike_living(bucket, &mut orphans)? {
@@ -147,18 +149,22 @@ impl GcRun<'_> {
     /// sidecar file was found, if its record is in one. Cost: one `getxattrat`, and a read of the sidecar file if there is
     /// one.
     fn strike_file(
-        &self,
+        &mut self,
         bucket: &Bucket,
         (dir, name): (&File, &str),
         stat: &FileStat,
         orphans: &mut HashSet<u64>,
     ) -> Result<bool> {
-        let volume = &self.inner.volume;
+        let inner = self.inner;
+        let volume = &inner.volume;
         let may_be_orphan = orphans.contains(&stat.inode);
         // The sticky bit, which marks a bare object, may hide a record.
         let short = short_record(dir, name);
-        // In a copy of a root that is not migrated yet, any sidecar file may belong to this object.
-        if short.is_some() && matches!(volume.read_sidecar(bucket, stat, short.as_ref()), Ok(None)) {
+        // In a copy of a root that is not migrated yet, another sidecar file may belong to this object.
+        if let Some(short) = &short
+            && matches!(volume.read_sidecar(bucket, stat, Some(short)), Ok(None))
+            && !self.identities.lack(volume, bucket, (short, stat))
+        {
             return Ok(false);
         }
         if may_be_orphan && is_described(volume, bucket, stat, short.as_ref()) {

@@ -99,6 +99,7 @@ impl MultipartUploadManager<'_> {
         self.inner.volume.check_lockable(bucket, options.lock)?;
         // The completion would be refused after all parts have been sent.
         self.inner.volume.require_own_dir(bucket, key, "starting the upload")?;
+        self.inner.volume.require_own_mount(bucket, key)?;
         let random = getrandom::u64()
             .map_err(|error| Error::new(ErrorKind::Io, "no random number").caused_by(error))?;
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();

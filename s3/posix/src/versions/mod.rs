@@ -30,7 +30,7 @@ use self::lookup::VersionLookup;
 use self::names::{NoncurrentVersion, archived_place, new_version, now_ns, order_in};
 use crate::PosixStoreState;
 use crate::dirs::DirectoryHandle;
-use crate::errors::from_errno;
+use crate::errors::{from_errno, on_another_mount};
 use crate::layout::{ObjectPath, odd, plain, split, versions_dir, versions_of};
 use crate::object_lock::{UnshieldedFile, VersioningAndLockSetting};
 use crate::private::PrivateDirectoryContents;
@@ -245,6 +245,8 @@ impl StoreRootDirectory {
                 {
                     self.renew_dirs(bucket, &path);
                 }
+                // The latest version is on a mount within the bucket.
+                Err(Errno::XDEV) => return Err(on_another_mount()),
                 done => return done.map_err(|errno| from_errno(errno, "naming a version")),
             }
         }

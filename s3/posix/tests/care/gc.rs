@@ -262,6 +262,24 @@ fn sidecar_files_of_a_copy_stay_until_it_is_migrated() {
     assert_eq!(rig.tag_count("k"), MAX_TAGS);
 }
 
+/// The `gc` of earlier versions removed the sidecar files of files that POSIX programs had changed. Such a file does not
+/// show that the root is a copy.
+#[test]
+fn a_changed_file_without_a_sidecar_file_does_not_keep_others() {
+    let rig = Rig::new();
+    rig.put_apart("k", "content");
+    rig.put_apart("changed", "content");
+    let sidecar = rig.sidecar_of("k");
+    fs::copy(&sidecar, sidecar.with_file_name(format!("{:016x}", 1))).unwrap();
+    fs::remove_file(rig.sidecar_of("changed")).unwrap();
+    thread::sleep(APART);
+    let options = GcOptions { buckets: vec![bucket()], staged_age: APART / 2, ..Default::default() };
+    assert_eq!(collect_with(&rig, &options).1, []);
+    rig.write("changed", "content and more");
+    assert_eq!(collect_with(&rig, &options).1.len(), 1);
+    assert_eq!(rig.tag_count("k"), MAX_TAGS);
+}
+
 /// If an object is reached through a link, its sidecar file is in the bucket that contains the link.
 #[test]
 fn sidecar_files_of_objects_behind_links_stay() {
