@@ -462,6 +462,33 @@ fn a_copy_of_an_old_version_and_its_original_are_deleted_separately() {
 /// what the program has written.
 #[test]
 fn an_old_version_null_is_kept_when_a_program_writes_another() {
+/// A program edits a copy of an old version right after the version was stored. A request that names the version is not
+/// about the copy, and a change of the latest version is not about the original.
+#[test]
+fn a_recent_copy_is_not_changed_in_place_of_the_original() {
+    let bucket = VersionedBucket::new(true);
+    let first = bucket.put("a", "one");
+    bucket.put("a", "two");
+    copy_all(&bucket.archived("a", &first), &bucket.path("a"));
+    let held = |version: Option<&VersionId>| {
+        let options = GetOptions { version: version.cloned(), ..Default::default() };
+        let info = bucket.store.head(&bucket.bucket, &key("a"), &options).unwrap();
+        info.lock.legal_hold == Some(true)
+    };
+    bucket.store.set_legal_hold(&bucket.bucket, &key("a"), Some(&first), true).unwrap();
+    assert!(held(Some(&first)) && !held(Some(&VersionId::null())));
+    File::options().append(true).open(bucket.path("a")).unwrap().write_all(b"EDITED").unwrap();
+    assert_eq!(bucket.read("a", None).unwrap(), ("oneEDITED".to_owned(), None));
+    assert_eq!(bucket.read("a", Some(&first)).unwrap(), ("one".to_owned(), Some(first.clone())));
+    assert_eq!(bucket.read("a", Some(&VersionId::null())).unwrap().0, "oneEDITED");
+    bucket.store.set_legal_hold(&bucket.bucket, &key("a"), None, true).unwrap();
+    bucket.store.set_legal_hold(&bucket.bucket, &key("a"), Some(&first), false).unwrap();
+    assert!(held(None) && !held(Some(&first)));
+    bucket.delete("a", Some(&first)).unwrap();
+    assert_eq!(bucket.listed(), [VersionId::null()]);
+    assert_eq!(bucket.read("a", None).unwrap(), ("oneEDITED".to_owned(), None));
+}
+
     let (dir, bucket) = (tempfile::tempdir().unwrap(), Bucket::new("bucket").unwrap());
     let store = store(&dir);
     store.create_bucket(&bucket).unwrap();

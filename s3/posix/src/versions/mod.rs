@@ -35,7 +35,7 @@ use crate::layout::{ObjectPath, odd, plain, split, versions_dir, versions_of};
 use crate::object_lock::{UnshieldedFile, VersioningAndLockSetting};
 use crate::private::PrivateDirectoryContents;
 use crate::read::ObjectFile;
-use crate::record::ObjectRecord;
+use crate::record::{ContentChangeStamp, ObjectRecord};
 use crate::shared::MAX_STALE;
 use crate::stage::{FILE_MODE, MAX_RACES, give_way, is_bare};
 use crate::volume::StoreRootDirectory;
@@ -64,7 +64,7 @@ impl StoreRootDirectory {
         let mut seen = None;
         for race in 0..MAX_RACES {
             give_way(race);
-            let latest = match self.find_latest(bucket, key) {
+            let latest = match self.find_latest(bucket, key, version) {
                 // A damaged record of the latest version does not hide the old versions.
                 Err(error) if error.kind() == ErrorKind::Corrupt && !version.is_null() => None,
                 found => found?,
@@ -99,23 +99,45 @@ impl StoreRootDirectory {
         Err(Error::new(ErrorKind::NoSuchVersion, version.as_str()))
     }
 
-    /// Opens the latest version, if it is a file, to compare its ID. Cost: as for opening the object; one more
-    /// `fgetxattr` for a file with the sticky bit in a bucket that keeps versions.
-    fn find_latest(&self, bucket: &Bucket, key: &Key) -> Result<Option<ObjectFile>> {
+    /// Opens the latest version, if it is a file, to compare its ID with `asked`. A copy of an old version has no
+    /// version ID, even if the copy is recent. Cost: as for opening the object; one more `fgetxattr` for a file with the
+    /// sticky bit in a bucket that keeps versions; if the ID is `asked`, or `null` is, also as for
+    /// [`StoreRootDirectory::is_copy`].
+    fn find_latest(&self, bucket: &Bucket, key: &Key, asked: &VersionId) -> Result<Option<ObjectFile>> {
         let mut latest = self.find_object(bucket, key)?;
         if let Some(latest) = &mut latest {
             if is_bare(&latest.stat) && self.contents(bucket)?.versioning != VersioningState::Unversioned {
                 self.unhide_record(bucket, latest)?;
             }
-            self.disown_copy((bucket, key), &latest.stat, &mut latest.recorded)?;
+            let is_concerned = |version: &VersionId| asked.is_null() || version == asked;
+            self.disown_any_copy((bucket, key), latest, is_concerned)?;
         }
         Ok(latest)
     }
 
+    /// Like [`StoreRootDirectory::disown_copy`], however recent the copy is, if `is_concerned` accepts its ID. Returns
+    /// whether the file is a copy. Intended for callers that change or remove a version, or that look for a version by
+    /// its ID.
+    pub(crate) fn disown_any_copy(
+        &self,
+        (bucket, key): (&Bucket, &Key),
+        latest: &mut ObjectFile,
+        is_concerned: impl FnOnce(&VersionId) -> bool,
+    ) -> Result<bool> {
+        let Some(record) = &mut latest.recorded else { return Ok(false) };
+        let Some(version) = &record.version else { return Ok(false) };
+        let is_copy = is_concerned(version) && self.is_copy((bucket, key), &latest.stat, version)?;
+        if is_copy {
+            record.version = None;
+        }
+        Ok(is_copy)
+    }
+
     /// Removes the version ID from the record of a key's latest version if the file is a copy of an old version that
     /// still exists: a POSIX program created the file, so it is the version `null`. `stat` is the state of the file.
-    /// Cost: none unless the file was changed some time after the version with this ID was created; otherwise as for
-    /// [`StoreRootDirectory::is_copy`].
+    /// Cost: none unless the content was changed, or the file was changed some time after the version with this ID was
+    /// created; otherwise as for [`StoreRootDirectory::is_copy`]. An unchanged copy may therefore have the ID of the
+    /// original for a moment. Intended for readers of the latest version.
     #[inline]
     pub(crate) fn disown_copy(
         &self,
@@ -125,7 +147,8 @@ impl StoreRootDirectory {
     ) -> Result<()> {
         let Some(record) = recorded else { return Ok(()) };
         let Some(version) = &record.version else { return Ok(()) };
-        if was_changed_later(stat, version) && self.is_copy((bucket, key), stat, version)? {
+        let is_edited = record.seal != Some(ContentChangeStamp::of(stat));
+        if (is_edited || was_changed_later(stat, version)) && self.is_copy((bucket, key), stat, version)? {
             record.version = None;
         }
         Ok(())
@@ -592,21 +615,12 @@ impl PosixStoreState {
         contents: PrivateDirectoryContents,
     ) -> Result<Option<(ObjectPath<'static>, ObjectFile)>> {
         let Some((place, mut latest)) = self.volume.locate(bucket, key, contents)? else { return Ok(None) };
-        let is_concerned = |version: &&VersionId| deleted.is_null() || *version == deleted;
-        match &mut latest.recorded {
-            Some(record) => {
-                if let Some(version) = record.version.as_ref().filter(is_concerned)
-                    && self.volume.is_copy((bucket, key), &latest.stat, version)?
-                {
-                    record.version = None;
-                }
-            }
-            None if contents.object_lock.is_some() && deleted.is_null() => {
-                self.volume.open_to_check(bucket, &place, contents)?;
-                // The record could be decoded this time, so another program has just changed it.
-                return Err(ErrorKind::ConditionalConflict.into());
-            }
-            None => {}
+        let is_concerned = |version: &VersionId| deleted.is_null() || version == deleted;
+        self.volume.disown_any_copy((bucket, key), &mut latest, is_concerned)?;
+        if latest.recorded.is_none() && contents.object_lock.is_some() && deleted.is_null() {
+            self.volume.open_to_check(bucket, &place, contents)?;
+            // The record could be decoded this time, so another program has just changed it.
+            return Err(ErrorKind::ConditionalConflict.into());
         }
         Ok(Some((place, latest)))
     }
@@ -812,12 +826,8 @@ mod tests {
             let volume = &self.store.inner.volume;
             let opened = volume.find_object(&self.bucket, &self.key).unwrap().unwrap();
             let version = VersionId::new(format!("{time:016x}{}", hidden_name().unwrap())).unwrap();
-            let seal = Some(crate::record::ContentChangeStamp::of(&opened.stat));
-            let record = crate::record::ObjectRecord {
-                version: Some(version.clone()),
-                seal,
-                ..opened.record().clone()
-            };
+            let seal = Some(ContentChangeStamp::of(&opened.stat));
+            let record = ObjectRecord { version: Some(version.clone()), seal, ..opened.record().clone() };
             set_xattr(&opened.file, ATTRIBUTE, &record.encode()).unwrap();
             version
         }
