@@ -489,6 +489,10 @@ fn a_recent_copy_is_not_changed_in_place_of_the_original() {
     assert_eq!(bucket.read("a", None).unwrap(), ("oneEDITED".to_owned(), None));
 }
 
+/// A POSIX program replaces the latest version several times. No old version `null` is lost when S3 clients overwrite
+/// what the program has written.
+#[test]
+fn an_old_version_null_is_kept_when_a_program_writes_another() {
     let (dir, bucket) = (tempfile::tempdir().unwrap(), Bucket::new("bucket").unwrap());
     let store = store(&dir);
     store.create_bucket(&bucket).unwrap();
@@ -578,17 +582,48 @@ fn a_file_with_a_bad_record_does_not_hide_other_versions() {
 
     let third = bucket.put("bad", "three");
     bucket.delete("x//bad", None).unwrap();
-    assert_eq!(bucket.listed(), [third.clone(), null.clone(), first.clone(), other, null.clone()]);
+    let listed = bucket.listed();
+    // The files were archived under new IDs, because the ID of each is unknown.
+    let (bad, odd) = (listed[1].clone(), listed[4].clone());
+    assert!(![&null, &second].contains(&&bad) && !odd.is_null());
+    assert_eq!(listed, [third.clone(), bad.clone(), first.clone(), other, odd.clone()]);
     bucket.delete("bad", None).unwrap();
-    for version in [&null, &third, &first] {
+    for version in [&bad, &third, &first] {
         bucket.delete("bad", Some(version)).unwrap();
     }
-    bucket.delete("x//bad", Some(&null)).unwrap();
+    bucket.delete("x//bad", Some(&odd)).unwrap();
     assert_eq!(bucket.listed().len(), 1);
     // The latest version can also be deleted for good.
     spoil(bucket.path("other"));
     bucket.delete("other", Some(&null)).unwrap();
     assert_eq!(bucket.listed().len(), 0);
+}
+
+/// While versioning is suspended, a write replaces the version `null`. A file whose record cannot be decoded may have
+/// another ID, so it is archived.
+#[test]
+fn a_file_with_a_bad_record_is_kept_while_versioning_is_suspended() {
+    for is_deleted in [false, true] {
+        let bucket = VersionedBucket::new(false);
+        bucket.put("a", "one");
+        bucket.store.set_versioning(&bucket.bucket, VersioningState::Suspended).unwrap();
+        fordway_sys::set_xattr(File::open(bucket.path("a")).unwrap(), ATTRIBUTE, b"junk").unwrap();
+        let put = |body: &[u8]| {
+            bucket.store.put(&bucket.bucket, &key("a"), body, &PutOptions::default()).unwrap();
+        };
+        if is_deleted {
+            bucket.delete("a", None).unwrap()
+        } else {
+            put(b"two")
+        }
+        put(b"three");
+        let listed = bucket.listed();
+        assert!(listed.len() == 2 && listed[0].is_null() && !listed[1].is_null(), "{listed:?}");
+        assert_eq!(fs::read(bucket.archived("a", &listed[1])).unwrap(), b"one");
+        assert_eq!(bucket.read("a", None).unwrap().0, "three");
+        bucket.delete("a", Some(&listed[1])).unwrap();
+        assert_eq!(bucket.listed(), listed[..1]);
+    }
 }
 
 /// A record that cannot be decoded may contain a lock, so a bucket with object lock keeps the file.
@@ -597,12 +632,13 @@ fn a_file_with_a_bad_record_may_be_locked() {
     let bucket = VersionedBucket::new(true);
     bucket.put_held("bad", "held");
     let null = VersionId::null();
-    let is_kept = || bucket.delete("bad", Some(&null)).unwrap_err().kind() == ErrorKind::Corrupt;
+    let is_kept = |version| bucket.delete("bad", Some(version)).unwrap_err().kind() == ErrorKind::Corrupt;
     fordway_sys::set_xattr(File::open(bucket.path("bad")).unwrap(), ATTRIBUTE, b"junk").unwrap();
-    assert!(is_kept());
+    assert!(is_kept(&null));
     bucket.put("bad", "newer");
-    assert!(is_kept());
+    let bad = &bucket.listed()[1];
+    assert!(is_kept(bad));
     bucket.delete("bad", None).unwrap();
-    assert!(is_kept());
-    assert_eq!(fs::read(bucket.archived("bad", &null)).unwrap(), b"held");
+    assert!(is_kept(bad));
+    assert_eq!(fs::read(bucket.archived("bad", bad)).unwrap(), b"held");
 }

@@ -376,7 +376,8 @@ impl PosixStoreState {
     /// Archives `current`, which a new version is about to replace; `by_null` is whether the ID of the new version will
     /// be `null`. The caller has removed the immutable flag of `current`: otherwise the file could not be given another
     /// name. No old version is removed: if the ID of `current` belongs to another file among the old versions, because
-    /// a POSIX program has replaced the latest version, `current` gets a new ID. Cost: one `linkat`; also one
+    /// a POSIX program has replaced the latest version, `current` gets a new ID. So does a file whose record cannot be
+    /// decoded, because its ID is unknown: as the version `null`, it would be replaced. Cost: one `linkat`; also one
     /// [`StoreRootDirectory::look_up_version`] if the ID of `current` does not contain its order.
     pub(crate) fn keep_version(
         self: &Arc<Self>,
@@ -385,6 +386,9 @@ impl PosixStoreState {
         current: &ObjectFile,
         by_null: bool,
     ) -> Result<KeptVersion> {
+        if current.recorded.is_none() {
+            return self.keep_undecoded(bucket, key, current);
+        }
         let version = current.version();
         if by_null && version.is_null() {
             return Ok(KeptVersion { version, floor: 0 });
@@ -392,6 +396,26 @@ impl PosixStoreState {
         match NoncurrentVersion::of(&version, false) {
             Some(kept) => self.keep_as(bucket, key, current, kept),
             None => self.keep_without_order(bucket, key, current, version),
+        }
+    }
+
+    /// Archives `current`, whose record cannot be decoded.
+    #[cold]
+    fn keep_undecoded(
+        self: &Arc<Self>,
+        bucket: &Bucket,
+        key: &Key,
+        current: &ObjectFile,
+    ) -> Result<KeptVersion> {
+        let archived = self.volume.archived(bucket, key)?;
+        let floor = archived.first().map_or(0, |newest| newest.order);
+        let is_kept = |found: &&NoncurrentVersion| {
+            !found.is_marker && self.volume.is_name_of((bucket, key), found, &current.stat)
+        };
+        match archived.iter().filter(|_| current.stat.links > 1).find(is_kept) {
+            // A process that died has already archived the file.
+            Some(found) => Ok(KeptVersion { version: found.version.clone(), floor }),
+            None => self.keep_as_new(bucket, key, current, floor),
         }
     }
 
