@@ -627,31 +627,41 @@ impl PosixStoreState {
         Ok(true)
     }
 
-    /// Opens the latest version before the version `deleted` is removed permanently. A copy of an old version has no
-    /// version ID, even if the copy is recent (see [`StoreRootDirectory::disown_copy`]). Errors: `Corrupt` if the
-    /// latest version is to be removed in a bucket with object lock, and its record cannot be decoded: the record may
-    /// contain a lock.
+    /// Opens the latest version before the version `deleted` is removed permanently; also returns whether the latest
+    /// version is a copy of `deleted`. A copy of an old version has no version ID, even if the copy is recent (see
+    /// [`StoreRootDirectory::disown_copy`]). Errors: `Corrupt` if the latest version is to be removed in a bucket with
+    /// object lock, and its record cannot be decoded: the record may contain a lock.
     fn locate_to_delete(
         &self,
         bucket: &Bucket,
         key: &Key,
         deleted: &VersionId,
         contents: PrivateDirectoryContents,
-    ) -> Result<Option<(ObjectPath<'static>, ObjectFile)>> {
+    ) -> Result<Option<(ObjectPath<'static>, ObjectFile, bool)>> {
         let Some((place, mut latest)) = self.volume.locate(bucket, key, contents)? else { return Ok(None) };
         let is_concerned = |version: &VersionId| deleted.is_null() || version == deleted;
-        self.volume.disown_any_copy((bucket, key), &mut latest, is_concerned)?;
+        let is_copy = self.volume.disown_any_copy((bucket, key), &mut latest, is_concerned)?;
         if latest.recorded.is_none() && contents.object_lock.is_some() && deleted.is_null() {
             self.volume.open_to_check(bucket, &place, contents)?;
             // The record could be decoded this time, so another program has just changed it.
             return Err(ErrorKind::ConditionalConflict.into());
         }
-        Ok(Some((place, latest)))
+        Ok(Some((place, latest, is_copy && !deleted.is_null())))
+    }
+
+    /// Stores the record of `copy`, from which the version ID has been removed, before the original is removed: without
+    /// the original, the copy would be the version with this ID.
+    #[cold]
+    fn store_without_id(self: &Arc<Self>, bucket: &Bucket, copy: &mut ObjectFile) -> Result<()> {
+        let record = copy.recorded.get_or_insert_default();
+        // The object must keep the ETag that was reported before.
+        self.store_record(bucket, &copy.file, &copy.stat, (&mut **record, ETagPolicy::Md5))?;
+        self.volume.sync_record(&copy.file)
     }
 
     /// Removes one version permanently; the newest remaining version becomes the latest.
     pub(crate) fn delete_version(
-        &self,
+        self: &Arc<Self>,
         bucket: &Bucket,
         key: &Key,
         version: &VersionId,
@@ -666,12 +676,17 @@ impl PosixStoreState {
         // If the key is a link to a file of another bucket, only the link is removed, and that bucket keeps the version.
         let is_own = |opened: &ObjectFile| self.volume.require_own_file(bucket, key, opened).is_ok();
         let is_it = |opened: &ObjectFile| opened.version() == *version && is_own(opened);
-        if let Some((_, opened)) = current.as_mut().filter(|(_, opened)| is_it(opened)) {
+        if let Some((_, opened, _)) = current.as_mut().filter(|(_, opened, _)| is_it(opened)) {
             self.volume.renew_record(bucket, opened, contents.sharing)?;
             self.volume.check_unlocked(bucket, opened, contents, bypass)?;
             unshielded.push(self.volume.unshield(&opened.file, opened.record().lock)?);
         }
-        let current = current.map(|(place, opened)| (place, opened.version()));
+        let mut copy = None;
+        let current = current.map(|(place, opened, is_copy)| {
+            let version = opened.version();
+            copy = Some(opened).filter(|copy| is_copy && is_own(copy));
+            (place, version)
+        });
         if current.is_none() {
             self.volume.require_bucket(bucket)?;
         }
@@ -712,6 +727,9 @@ impl PosixStoreState {
             Some(promoted) => self.volume.unshield(&promoted.file, promoted.record().lock)?,
             None => UnshieldedFile::NONE,
         };
+        if let Some(copy) = &mut copy {
+            self.store_without_id(bucket, copy)?;
+        }
         let is_promoted = match (&current, newest, is_newest) {
             // The version becomes the latest before the delete marker is removed, so that there is always a latest
             // version.
