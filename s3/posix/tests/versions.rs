@@ -541,6 +541,29 @@ fn a_sticky_bit_does_not_break_a_lock() {
     assert_eq!(bucket.listed().len(), 1);
 }
 
+/// Listings see the record that the sticky bit hides, so every listed version can be read and deleted.
+#[test]
+fn a_version_with_the_sticky_bit_is_listed_with_its_id() {
+    let bucket = VersionedBucket::new(false);
+    let versions = [bucket.put("a", "new"), bucket.put("x//a", "odd")];
+    fs::write(bucket.path("program"), "program").unwrap();
+    for path in ["a", ".fordway/odd/x%2F%2Fa", "program"] {
+        set_sticky(&bucket.path(path));
+    }
+    assert_eq!(bucket.listed(), [versions[0].clone(), VersionId::null(), versions[1].clone()]);
+    assert_eq!(bucket.read("a", Some(&versions[0])).unwrap().0, "new");
+    bucket.delete("a", Some(&versions[0])).unwrap();
+    bucket.delete("x//a", Some(&versions[1])).unwrap();
+    bucket.delete("program", Some(&VersionId::null())).unwrap();
+    assert!(bucket.listed().is_empty());
+    // A copy of an old version is the version `null`, also with the sticky bit.
+    let first = bucket.put("a", "one");
+    bucket.put("a", "two");
+    copy_all(&bucket.archived("a", &first), &bucket.path("a"));
+    set_sticky(&bucket.path("a"));
+    assert_eq!(bucket.listed(), [VersionId::null(), first]);
+}
+
 /// A write of tags to a file with the sticky bit keeps the metadata that the bit hides.
 #[test]
 fn tags_of_a_sticky_file_do_not_replace_its_metadata() {
