@@ -24,7 +24,7 @@ use fordway_store::{
     Bucket, DeleteOptions, DeleteResult, ETagPolicy, Error, ErrorKind, Key, Result, VersionId,
     VersioningState,
 };
-use fordway_sys::{Errno, FileStat, OFlags, link, link_unnamed, open_in, remove_dir, rename, stat_in};
+use fordway_sys::{Errno, FileStat, Mode, OFlags, link, link_unnamed, open_in, remove_dir, rename, stat_in};
 
 use self::lookup::VersionLookup;
 use self::names::{NoncurrentVersion, archived_place, new_version, now_ns, order_in};
@@ -136,7 +136,8 @@ impl StoreRootDirectory {
     /// Removes the version ID from the record of a key's latest version if the file is a copy of an old version that
     /// still exists: a POSIX program created the file, so it is the version `null`. `stat` is the state of the file.
     /// Cost: none unless the content was changed, or the file was changed some time after the version with this ID was
-    /// created; otherwise as for [`StoreRootDirectory::is_copy`]. An unchanged copy may therefore have the ID of the
+    /// created; otherwise one `openat2`, and as for [`StoreRootDirectory::is_copy`] if there is an old version with this
+    /// ID. An unchanged copy may therefore have the ID of the
     /// original for a moment. Intended for readers of the latest version.
     #[inline]
     pub(crate) fn disown_copy(
@@ -148,10 +149,23 @@ impl StoreRootDirectory {
         let Some(record) = recorded else { return Ok(()) };
         let Some(version) = &record.version else { return Ok(()) };
         let is_edited = record.seal != Some(ContentChangeStamp::of(stat));
-        if (is_edited || was_changed_later(stat, version)) && self.is_copy((bucket, key), stat, version)? {
+        if (is_edited || was_changed_later(stat, version))
+            && self.has_old_version(bucket, key, version)
+            && self.is_copy((bucket, key), stat, version)?
+        {
             record.version = None;
         }
         Ok(())
+    }
+
+    /// Returns whether there may be an old version with the ID `version`. There is none for a latest version whose tags
+    /// or permissions were changed, so that reads of it cost little more. Cost: one `openat2`; if there is such a
+    /// version, also a `close`.
+    fn has_old_version(&self, bucket: &Bucket, key: &Key, version: &VersionId) -> bool {
+        let Some(kept) = NoncurrentVersion::of(version, false) else { return false };
+        let path = archived_place(bucket, key, &kept).path();
+        let opened = self.root.open_beneath(&path, OFlags::PATH, Mode::empty());
+        !matches!(opened, Err(Errno::NOENT | Errno::NOTDIR))
     }
 
     /// Returns whether the latest version, whose file has the state `stat` and whose record has the ID `version`, is a
