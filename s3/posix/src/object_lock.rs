@@ -365,6 +365,12 @@ impl StoreRootDirectory {
         self.require_own_file(bucket, key, &opened)?;
         self.unhide_record(bucket, &mut opened)?;
         self.renew_record(bucket, &mut opened, contents.sharing)?;
+        // The sticky bit may have hidden until now that the file is a copy of an old version.
+        if self.disown_any_copy((bucket, key), &mut opened, |_| true)?
+            && version.is_some_and(|version| !version.is_null())
+        {
+            return Err(ErrorKind::ConditionalConflict.into());
+        }
         self.require_whole(bucket, &mut opened)?;
         Ok(opened)
     }

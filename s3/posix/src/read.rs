@@ -157,6 +157,16 @@ impl StoreRootDirectory {
         Ok(self.describe_in(&dir, &place.name)?.found())
     }
 
+    /// Like [`StoreRootDirectory::describe`], but also reads a record that the sticky bit hides. Cost: one `newfstatat`
+    /// and one `getxattrat`; another `newfstatat` for a file without a record.
+    pub(crate) fn describe_unhidden(&self, place: &ObjectPath) -> Result<Option<ObjectInfo>> {
+        let Ok(dir) = self.dirs.open(&self.root, &place.dir) else { return Ok(None) };
+        match stat_in(&dir, &place.name) {
+            Ok(stat) if stat.is_file => Ok(self.describe_recorded(&dir, &place.name, &stat)?.found()),
+            _ => Ok(None),
+        }
+    }
+
     /// Describes the object at `key` without opening it. Returns `Missing` only if there is no object at any of the
     /// key's possible paths. Cost: as for [`StoreRootDirectory::describe_in`]; if the object is missing, usually one
     /// `fstat`, and two for a key with a `/`.

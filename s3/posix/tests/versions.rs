@@ -437,17 +437,21 @@ fn a_copy_of_a_locked_version_does_not_replace_it() {
 /// Deletes of the original and of the copy each remove one file.
 #[test]
 fn a_copy_of_an_old_version_and_its_original_are_deleted_separately() {
-    for is_original in [true, false] {
+    for (is_original, is_edited) in [(true, true), (true, false), (false, true), (false, false)] {
         let bucket = VersionedBucket::new(false);
         let first = bucket.put("a", "one");
         bucket.put("a", "two");
         copy_all(&bucket.archived("a", &first), &bucket.path("a"));
-        File::options().append(true).open(bucket.path("a")).unwrap().write_all(b"EDITED").unwrap();
+        if is_edited {
+            File::options().append(true).open(bucket.path("a")).unwrap().write_all(b"EDITED").unwrap();
+        }
         match is_original {
             true => {
                 bucket.delete("a", Some(&first)).unwrap();
-                assert_eq!(bucket.read("a", None).unwrap().0, "oneEDITED");
-                assert_eq!(bucket.listed().len(), 1);
+                let content = if is_edited { "oneEDITED" } else { "one" };
+                assert_eq!(bucket.read("a", None).unwrap(), (content.to_owned(), None));
+                assert_eq!(bucket.listed(), [VersionId::null()]);
+                assert_eq!(bucket.read("a", Some(&first)).unwrap_err().kind(), ErrorKind::NoSuchVersion);
             }
             false => {
                 bucket.delete("a", Some(&VersionId::null())).unwrap();
@@ -456,6 +460,33 @@ fn a_copy_of_an_old_version_and_its_original_are_deleted_separately() {
             }
         }
     }
+}
+
+/// A program edits a copy of an old version right after the version was stored. A request that names the version is not
+/// about the copy, and a change of the latest version is not about the original.
+#[test]
+fn a_recent_copy_is_not_changed_in_place_of_the_original() {
+    let bucket = VersionedBucket::new(true);
+    let first = bucket.put("a", "one");
+    bucket.put("a", "two");
+    copy_all(&bucket.archived("a", &first), &bucket.path("a"));
+    let held = |version: Option<&VersionId>| {
+        let options = GetOptions { version: version.cloned(), ..Default::default() };
+        let info = bucket.store.head(&bucket.bucket, &key("a"), &options).unwrap();
+        info.lock.legal_hold == Some(true)
+    };
+    bucket.store.set_legal_hold(&bucket.bucket, &key("a"), Some(&first), true).unwrap();
+    assert!(held(Some(&first)) && !held(Some(&VersionId::null())));
+    File::options().append(true).open(bucket.path("a")).unwrap().write_all(b"EDITED").unwrap();
+    assert_eq!(bucket.read("a", None).unwrap(), ("oneEDITED".to_owned(), None));
+    assert_eq!(bucket.read("a", Some(&first)).unwrap(), ("one".to_owned(), Some(first.clone())));
+    assert_eq!(bucket.read("a", Some(&VersionId::null())).unwrap().0, "oneEDITED");
+    bucket.store.set_legal_hold(&bucket.bucket, &key("a"), None, true).unwrap();
+    bucket.store.set_legal_hold(&bucket.bucket, &key("a"), Some(&first), false).unwrap();
+    assert!(held(None) && !held(Some(&first)));
+    bucket.delete("a", Some(&first)).unwrap();
+    assert_eq!(bucket.listed(), [VersionId::null()]);
+    assert_eq!(bucket.read("a", None).unwrap(), ("oneEDITED".to_owned(), None));
 }
 
 /// A POSIX program replaces the latest version several times. No old version `null` is lost when S3 clients overwrite
@@ -510,6 +541,29 @@ fn a_sticky_bit_does_not_break_a_lock() {
     assert_eq!(bucket.listed().len(), 1);
 }
 
+/// Listings see the record that the sticky bit hides, so every listed version can be read and deleted.
+#[test]
+fn a_version_with_the_sticky_bit_is_listed_with_its_id() {
+    let bucket = VersionedBucket::new(false);
+    let versions = [bucket.put("a", "new"), bucket.put("x//a", "odd")];
+    fs::write(bucket.path("program"), "program").unwrap();
+    for path in ["a", ".fordway/odd/x%2F%2Fa", "program"] {
+        set_sticky(&bucket.path(path));
+    }
+    assert_eq!(bucket.listed(), [versions[0].clone(), VersionId::null(), versions[1].clone()]);
+    assert_eq!(bucket.read("a", Some(&versions[0])).unwrap().0, "new");
+    bucket.delete("a", Some(&versions[0])).unwrap();
+    bucket.delete("x//a", Some(&versions[1])).unwrap();
+    bucket.delete("program", Some(&VersionId::null())).unwrap();
+    assert!(bucket.listed().is_empty());
+    // A copy of an old version is the version `null`, also with the sticky bit.
+    let first = bucket.put("a", "one");
+    bucket.put("a", "two");
+    copy_all(&bucket.archived("a", &first), &bucket.path("a"));
+    set_sticky(&bucket.path("a"));
+    assert_eq!(bucket.listed(), [VersionId::null(), first]);
+}
+
 /// A write of tags to a file with the sticky bit keeps the metadata that the bit hides.
 #[test]
 fn tags_of_a_sticky_file_do_not_replace_its_metadata() {
@@ -551,17 +605,48 @@ fn a_file_with_a_bad_record_does_not_hide_other_versions() {
 
     let third = bucket.put("bad", "three");
     bucket.delete("x//bad", None).unwrap();
-    assert_eq!(bucket.listed(), [third.clone(), null.clone(), first.clone(), other, null.clone()]);
+    let listed = bucket.listed();
+    // The files were archived under new IDs, because the ID of each is unknown.
+    let (bad, odd) = (listed[1].clone(), listed[4].clone());
+    assert!(![&null, &second].contains(&&bad) && !odd.is_null());
+    assert_eq!(listed, [third.clone(), bad.clone(), first.clone(), other, odd.clone()]);
     bucket.delete("bad", None).unwrap();
-    for version in [&null, &third, &first] {
+    for version in [&bad, &third, &first] {
         bucket.delete("bad", Some(version)).unwrap();
     }
-    bucket.delete("x//bad", Some(&null)).unwrap();
+    bucket.delete("x//bad", Some(&odd)).unwrap();
     assert_eq!(bucket.listed().len(), 1);
     // The latest version can also be deleted for good.
     spoil(bucket.path("other"));
     bucket.delete("other", Some(&null)).unwrap();
     assert_eq!(bucket.listed().len(), 0);
+}
+
+/// While versioning is suspended, a write replaces the version `null`. A file whose record cannot be decoded may have
+/// another ID, so it is archived.
+#[test]
+fn a_file_with_a_bad_record_is_kept_while_versioning_is_suspended() {
+    for is_deleted in [false, true] {
+        let bucket = VersionedBucket::new(false);
+        bucket.put("a", "one");
+        bucket.store.set_versioning(&bucket.bucket, VersioningState::Suspended).unwrap();
+        fordway_sys::set_xattr(File::open(bucket.path("a")).unwrap(), ATTRIBUTE, b"junk").unwrap();
+        let put = |body: &[u8]| {
+            bucket.store.put(&bucket.bucket, &key("a"), body, &PutOptions::default()).unwrap();
+        };
+        if is_deleted {
+            bucket.delete("a", None).unwrap()
+        } else {
+            put(b"two")
+        }
+        put(b"three");
+        let listed = bucket.listed();
+        assert!(listed.len() == 2 && listed[0].is_null() && !listed[1].is_null(), "{listed:?}");
+        assert_eq!(fs::read(bucket.archived("a", &listed[1])).unwrap(), b"one");
+        assert_eq!(bucket.read("a", None).unwrap().0, "three");
+        bucket.delete("a", Some(&listed[1])).unwrap();
+        assert_eq!(bucket.listed(), listed[..1]);
+    }
 }
 
 /// A record that cannot be decoded may contain a lock, so a bucket with object lock keeps the file.
@@ -570,12 +655,13 @@ fn a_file_with_a_bad_record_may_be_locked() {
     let bucket = VersionedBucket::new(true);
     bucket.put_held("bad", "held");
     let null = VersionId::null();
-    let is_kept = || bucket.delete("bad", Some(&null)).unwrap_err().kind() == ErrorKind::Corrupt;
+    let is_kept = |version| bucket.delete("bad", Some(version)).unwrap_err().kind() == ErrorKind::Corrupt;
     fordway_sys::set_xattr(File::open(bucket.path("bad")).unwrap(), ATTRIBUTE, b"junk").unwrap();
-    assert!(is_kept());
+    assert!(is_kept(&null));
     bucket.put("bad", "newer");
-    assert!(is_kept());
+    let bad = &bucket.listed()[1];
+    assert!(is_kept(bad));
     bucket.delete("bad", None).unwrap();
-    assert!(is_kept());
-    assert_eq!(fs::read(bucket.archived("bad", &null)).unwrap(), b"held");
+    assert!(is_kept(bad));
+    assert_eq!(fs::read(bucket.archived("bad", bad)).unwrap(), b"held");
 }

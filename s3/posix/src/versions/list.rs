@@ -15,7 +15,7 @@ use super::names::{KeyVersions, ListedVersion, NoncurrentVersion, archived_place
 use crate::PosixStoreState;
 use crate::encoded::{EncodedKeyTree, EncodedKeyWalk};
 use crate::errors::from_errno;
-use crate::layout::{odd, plain, versions_of};
+use crate::layout::{ObjectPath, odd, plain, versions_of};
 use crate::list::{LinkedDirectories, PATIENCE};
 use crate::names::{SortedNames, state_before};
 use crate::patience::within;
@@ -152,7 +152,8 @@ impl PosixStoreState {
     #[cold]
     fn disown_listed(&self, bucket: &Bucket, key: &Key, latest: &mut Option<ObjectInfo>) -> Result<()> {
         let opened = self.volume.find_object(bucket, key)?;
-        let (Some(opened), Some(info)) = (opened, latest) else { return Ok(()) };
+        let (Some(mut opened), Some(info)) = (opened, latest) else { return Ok(()) };
+        self.volume.unhide_record(bucket, &mut opened)?;
         if let Some(version) = info.version.as_ref().filter(|version| opened.version() == **version)
             && self.volume.is_copy((bucket, key), &opened.stat, version)?
         {
@@ -184,8 +185,10 @@ impl PosixStoreState {
         }
     }
 
-    /// Describes the key's latest version. A file whose record cannot be decoded is described without a record, so that
-    /// it does not hide the versions of other keys. Cost: as for a HEAD.
+    /// Describes the key's latest version. The sticky bit does not hide its version ID, because requests for a version by
+    /// its ID also see through the bit. A file whose record cannot be decoded is described without a record, so that
+    /// it does not hide the versions of other keys. Cost: as for a HEAD; one more `getxattrat` and one more `newfstatat`
+    /// for a bare object in a bucket that keeps versions.
     fn latest(&self, bucket: &Bucket, key: &Key) -> Result<Option<ObjectInfo>> {
         match self.recorded_latest(bucket, key) {
             Err(error) if error.kind() == ErrorKind::Corrupt => {
@@ -201,12 +204,19 @@ impl PosixStoreState {
     }
 
     fn recorded_latest(&self, bucket: &Bucket, key: &Key) -> Result<Option<ObjectInfo>> {
-        if let Some(place) = plain(bucket, key)
-            && let Some(info) = self.volume.describe(&place)?
-        {
+        let is_versioned = self.volume.contents(bucket)?.versioning != VersioningState::Unversioned;
+        let describe = |place: ObjectPath| match is_versioned {
+            true => self.volume.describe_unhidden(&place),
+            false => self.volume.describe(&place),
+        };
+        if let Some(info) = plain(bucket, key).map_or(Ok(None), describe)? {
             return Ok(Some(info));
         }
-        Ok(self.volume.find_object(bucket, key)?.map(|opened| opened.into_info().1))
+        let Some(mut opened) = self.volume.find_object(bucket, key)? else { return Ok(None) };
+        if is_versioned {
+            self.volume.unhide_record(bucket, &mut opened)?;
+        }
+        Ok(Some(opened.into_info().1))
     }
 
     /// Like [`PosixStoreState::describe_archived`], for a version that may have become the latest since it was listed.

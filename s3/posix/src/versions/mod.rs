@@ -24,7 +24,7 @@ use fordway_store::{
     Bucket, DeleteOptions, DeleteResult, ETagPolicy, Error, ErrorKind, Key, Result, VersionId,
     VersioningState,
 };
-use fordway_sys::{Errno, FileStat, OFlags, link, link_unnamed, open_in, remove_dir, rename, stat_in};
+use fordway_sys::{Errno, FileStat, Mode, OFlags, link, link_unnamed, open_in, remove_dir, rename, stat_in};
 
 use self::lookup::VersionLookup;
 use self::names::{NoncurrentVersion, archived_place, new_version, now_ns, order_in};
@@ -35,7 +35,7 @@ use crate::layout::{ObjectPath, odd, plain, split, versions_dir, versions_of};
 use crate::object_lock::{UnshieldedFile, VersioningAndLockSetting};
 use crate::private::PrivateDirectoryContents;
 use crate::read::ObjectFile;
-use crate::record::ObjectRecord;
+use crate::record::{ContentChangeStamp, ObjectRecord};
 use crate::shared::MAX_STALE;
 use crate::stage::{FILE_MODE, MAX_RACES, give_way, is_bare};
 use crate::volume::StoreRootDirectory;
@@ -64,7 +64,7 @@ impl StoreRootDirectory {
         let mut seen = None;
         for race in 0..MAX_RACES {
             give_way(race);
-            let latest = match self.find_latest(bucket, key) {
+            let latest = match self.find_latest(bucket, key, version) {
                 // A damaged record of the latest version does not hide the old versions.
                 Err(error) if error.kind() == ErrorKind::Corrupt && !version.is_null() => None,
                 found => found?,
@@ -99,23 +99,46 @@ impl StoreRootDirectory {
         Err(Error::new(ErrorKind::NoSuchVersion, version.as_str()))
     }
 
-    /// Opens the latest version, if it is a file, to compare its ID. Cost: as for opening the object; one more
-    /// `fgetxattr` for a file with the sticky bit in a bucket that keeps versions.
-    fn find_latest(&self, bucket: &Bucket, key: &Key) -> Result<Option<ObjectFile>> {
+    /// Opens the latest version, if it is a file, to compare its ID with `asked`. A copy of an old version has no
+    /// version ID, even if the copy is recent. Cost: as for opening the object; one more `fgetxattr` for a file with the
+    /// sticky bit in a bucket that keeps versions; if the ID is `asked`, or `null` is, also as for
+    /// [`StoreRootDirectory::is_copy`].
+    fn find_latest(&self, bucket: &Bucket, key: &Key, asked: &VersionId) -> Result<Option<ObjectFile>> {
         let mut latest = self.find_object(bucket, key)?;
         if let Some(latest) = &mut latest {
             if is_bare(&latest.stat) && self.contents(bucket)?.versioning != VersioningState::Unversioned {
                 self.unhide_record(bucket, latest)?;
             }
-            self.disown_copy((bucket, key), &latest.stat, &mut latest.recorded)?;
+            let is_concerned = |version: &VersionId| asked.is_null() || version == asked;
+            self.disown_any_copy((bucket, key), latest, is_concerned)?;
         }
         Ok(latest)
     }
 
+    /// Like [`StoreRootDirectory::disown_copy`], however recent the copy is, if `is_concerned` accepts its ID. Returns
+    /// whether the file is a copy. Intended for callers that change or remove a version, or that look for a version by
+    /// its ID.
+    pub(crate) fn disown_any_copy(
+        &self,
+        (bucket, key): (&Bucket, &Key),
+        latest: &mut ObjectFile,
+        is_concerned: impl FnOnce(&VersionId) -> bool,
+    ) -> Result<bool> {
+        let Some(record) = &mut latest.recorded else { return Ok(false) };
+        let Some(version) = &record.version else { return Ok(false) };
+        let is_copy = is_concerned(version) && self.is_copy((bucket, key), &latest.stat, version)?;
+        if is_copy {
+            record.version = None;
+        }
+        Ok(is_copy)
+    }
+
     /// Removes the version ID from the record of a key's latest version if the file is a copy of an old version that
     /// still exists: a POSIX program created the file, so it is the version `null`. `stat` is the state of the file.
-    /// Cost: none unless the file was changed some time after the version with this ID was created; otherwise as for
-    /// [`StoreRootDirectory::is_copy`].
+    /// Cost: none unless the content was changed, or the file was changed some time after the version with this ID was
+    /// created; otherwise one `openat2`, and as for [`StoreRootDirectory::is_copy`] if there is an old version with this
+    /// ID. An unchanged copy may therefore have the ID of the
+    /// original for a moment. Intended for readers of the latest version.
     #[inline]
     pub(crate) fn disown_copy(
         &self,
@@ -125,10 +148,24 @@ impl StoreRootDirectory {
     ) -> Result<()> {
         let Some(record) = recorded else { return Ok(()) };
         let Some(version) = &record.version else { return Ok(()) };
-        if was_changed_later(stat, version) && self.is_copy((bucket, key), stat, version)? {
+        let is_edited = record.seal != Some(ContentChangeStamp::of(stat));
+        if (is_edited || was_changed_later(stat, version))
+            && self.has_old_version(bucket, key, version)
+            && self.is_copy((bucket, key), stat, version)?
+        {
             record.version = None;
         }
         Ok(())
+    }
+
+    /// Returns whether there may be an old version with the ID `version`. There is none for a latest version whose tags
+    /// or permissions were changed, so that reads of it cost little more. Cost: one `openat2`; if there is such a
+    /// version, also a `close`.
+    fn has_old_version(&self, bucket: &Bucket, key: &Key, version: &VersionId) -> bool {
+        let Some(kept) = NoncurrentVersion::of(version, false) else { return false };
+        let path = archived_place(bucket, key, &kept).path();
+        let opened = self.root.open_beneath(&path, OFlags::PATH, Mode::empty());
+        !matches!(opened, Err(Errno::NOENT | Errno::NOTDIR))
     }
 
     /// Returns whether the latest version, whose file has the state `stat` and whose record has the ID `version`, is a
@@ -355,7 +392,8 @@ impl PosixStoreState {
     /// Archives `current`, which a new version is about to replace; `by_null` is whether the ID of the new version will
     /// be `null`. The caller has removed the immutable flag of `current`: otherwise the file could not be given another
     /// name. No old version is removed: if the ID of `current` belongs to another file among the old versions, because
-    /// a POSIX program has replaced the latest version, `current` gets a new ID. Cost: one `linkat`; also one
+    /// a POSIX program has replaced the latest version, `current` gets a new ID. So does a file whose record cannot be
+    /// decoded, because its ID is unknown: as the version `null`, it would be replaced. Cost: one `linkat`; also one
     /// [`StoreRootDirectory::look_up_version`] if the ID of `current` does not contain its order.
     pub(crate) fn keep_version(
         self: &Arc<Self>,
@@ -364,6 +402,9 @@ impl PosixStoreState {
         current: &ObjectFile,
         by_null: bool,
     ) -> Result<KeptVersion> {
+        if current.recorded.is_none() {
+            return self.keep_undecoded(bucket, key, current);
+        }
         let version = current.version();
         if by_null && version.is_null() {
             return Ok(KeptVersion { version, floor: 0 });
@@ -371,6 +412,26 @@ impl PosixStoreState {
         match NoncurrentVersion::of(&version, false) {
             Some(kept) => self.keep_as(bucket, key, current, kept),
             None => self.keep_without_order(bucket, key, current, version),
+        }
+    }
+
+    /// Archives `current`, whose record cannot be decoded.
+    #[cold]
+    fn keep_undecoded(
+        self: &Arc<Self>,
+        bucket: &Bucket,
+        key: &Key,
+        current: &ObjectFile,
+    ) -> Result<KeptVersion> {
+        let archived = self.volume.archived(bucket, key)?;
+        let floor = archived.first().map_or(0, |newest| newest.order);
+        let is_kept = |found: &&NoncurrentVersion| {
+            !found.is_marker && self.volume.is_name_of((bucket, key), found, &current.stat)
+        };
+        match archived.iter().filter(|_| current.stat.links > 1).find(is_kept) {
+            // A process that died has already archived the file.
+            Some(found) => Ok(KeptVersion { version: found.version.clone(), floor }),
+            None => self.keep_as_new(bucket, key, current, floor),
         }
     }
 
@@ -582,40 +643,41 @@ impl PosixStoreState {
         Ok(true)
     }
 
-    /// Opens the latest version before the version `deleted` is removed permanently. A copy of an old version has no
-    /// version ID, even if the copy is recent (see [`StoreRootDirectory::disown_copy`]). Errors: `Corrupt` if the
-    /// latest version is to be removed in a bucket with object lock, and its record cannot be decoded: the record may
-    /// contain a lock.
+    /// Opens the latest version before the version `deleted` is removed permanently; also returns whether the latest
+    /// version is a copy of `deleted`. A copy of an old version has no version ID, even if the copy is recent (see
+    /// [`StoreRootDirectory::disown_copy`]). Errors: `Corrupt` if the latest version is to be removed in a bucket with
+    /// object lock, and its record cannot be decoded: the record may contain a lock.
     fn locate_to_delete(
         &self,
         bucket: &Bucket,
         key: &Key,
         deleted: &VersionId,
         contents: PrivateDirectoryContents,
-    ) -> Result<Option<(ObjectPath<'static>, ObjectFile)>> {
+    ) -> Result<Option<(ObjectPath<'static>, ObjectFile, bool)>> {
         let Some((place, mut latest)) = self.volume.locate(bucket, key, contents)? else { return Ok(None) };
-        let is_concerned = |version: &&VersionId| deleted.is_null() || *version == deleted;
-        match &mut latest.recorded {
-            Some(record) => {
-                if let Some(version) = record.version.as_ref().filter(is_concerned)
-                    && self.volume.is_copy((bucket, key), &latest.stat, version)?
-                {
-                    record.version = None;
-                }
-            }
-            None if contents.object_lock.is_some() && deleted.is_null() => {
-                self.volume.open_to_check(bucket, &place, contents)?;
-                // The record could be decoded this time, so another program has just changed it.
-                return Err(ErrorKind::ConditionalConflict.into());
-            }
-            None => {}
+        let is_concerned = |version: &VersionId| deleted.is_null() || version == deleted;
+        let is_copy = self.volume.disown_any_copy((bucket, key), &mut latest, is_concerned)?;
+        if latest.recorded.is_none() && contents.object_lock.is_some() && deleted.is_null() {
+            self.volume.open_to_check(bucket, &place, contents)?;
+            // The record could be decoded this time, so another program has just changed it.
+            return Err(ErrorKind::ConditionalConflict.into());
         }
-        Ok(Some((place, latest)))
+        Ok(Some((place, latest, is_copy && !deleted.is_null())))
+    }
+
+    /// Stores the record of `copy`, from which the version ID has been removed, before the original is removed: without
+    /// the original, the copy would be the version with this ID.
+    #[cold]
+    fn store_without_id(self: &Arc<Self>, bucket: &Bucket, copy: &mut ObjectFile) -> Result<()> {
+        let record = copy.recorded.get_or_insert_default();
+        // The object must keep the ETag that was reported before.
+        self.store_record(bucket, &copy.file, &copy.stat, (&mut **record, ETagPolicy::Md5))?;
+        self.volume.sync_record(&copy.file)
     }
 
     /// Removes one version permanently; the newest remaining version becomes the latest.
     pub(crate) fn delete_version(
-        &self,
+        self: &Arc<Self>,
         bucket: &Bucket,
         key: &Key,
         version: &VersionId,
@@ -630,12 +692,17 @@ impl PosixStoreState {
         // If the key is a link to a file of another bucket, only the link is removed, and that bucket keeps the version.
         let is_own = |opened: &ObjectFile| self.volume.require_own_file(bucket, key, opened).is_ok();
         let is_it = |opened: &ObjectFile| opened.version() == *version && is_own(opened);
-        if let Some((_, opened)) = current.as_mut().filter(|(_, opened)| is_it(opened)) {
+        if let Some((_, opened, _)) = current.as_mut().filter(|(_, opened, _)| is_it(opened)) {
             self.volume.renew_record(bucket, opened, contents.sharing)?;
             self.volume.check_unlocked(bucket, opened, contents, bypass)?;
             unshielded.push(self.volume.unshield(&opened.file, opened.record().lock)?);
         }
-        let current = current.map(|(place, opened)| (place, opened.version()));
+        let mut copy = None;
+        let current = current.map(|(place, opened, is_copy)| {
+            let version = opened.version();
+            copy = Some(opened).filter(|copy| is_copy && is_own(copy));
+            (place, version)
+        });
         if current.is_none() {
             self.volume.require_bucket(bucket)?;
         }
@@ -676,6 +743,9 @@ impl PosixStoreState {
             Some(promoted) => self.volume.unshield(&promoted.file, promoted.record().lock)?,
             None => UnshieldedFile::NONE,
         };
+        if let Some(copy) = &mut copy {
+            self.store_without_id(bucket, copy)?;
+        }
         let is_promoted = match (&current, newest, is_newest) {
             // The version becomes the latest before the delete marker is removed, so that there is always a latest
             // version.
@@ -814,12 +884,8 @@ mod tests {
             let volume = &self.store.inner.volume;
             let opened = volume.find_object(&self.bucket, &self.key).unwrap().unwrap();
             let version = VersionId::new(format!("{time:016x}{}", hidden_name().unwrap())).unwrap();
-            let seal = Some(crate::record::ContentChangeStamp::of(&opened.stat));
-            let record = crate::record::ObjectRecord {
-                version: Some(version.clone()),
-                seal,
-                ..opened.record().clone()
-            };
+            let seal = Some(ContentChangeStamp::of(&opened.stat));
+            let record = ObjectRecord { version: Some(version.clone()), seal, ..opened.record().clone() };
             set_xattr(&opened.file, ATTRIBUTE, &record.encode()).unwrap();
             version
         }
