@@ -421,6 +421,13 @@ impl BucketsRoot {
         (is_root(&above) && !is_root(&is)).then_some(()).ok_or(LEAVES_BUCKET)
     }
 
+    /// Returns whether the bucket is a link to a directory within a bucket, or to the root. Nothing can be changed through
+    /// such a link.
+    pub(crate) fn leads_into_bucket(&self, bucket: &Bucket) -> bool {
+        let opened = self.open_beneath(bucket.as_str(), OFlags::PATH | OFlags::DIRECTORY, Mode::empty());
+        opened.is_ok_and(|dir| self.require_child(dir) == Err(LEAVES_BUCKET))
+    }
+
     /// Returns whether the path of a directory contains a link below its bucket. Cost: two `openat2`. Errors: from
     /// these calls, except that a directory that does not exist is on no link's path.
     pub(crate) fn is_behind_link(&self, path: &str) -> Result<bool, Errno> {
