@@ -365,9 +365,9 @@ impl BucketsRoot {
     /// must belong to the caller or to root. Otherwise, anyone who may write to a bucket could place a link to another
     /// user's directory in the bucket. A program that runs as this other user would then remove or overwrite files in
     /// the user's own directory. A link must also not lead out of the bucket: in another bucket, the locks and versions
-    /// of that bucket would have to be respected. A bucket that is a link must lead to a bucket. Cost: as for [`BucketsRoot::open_beneath`]; if the path contains a
-    /// link, also four calls for each name in the path. Errors: also `LOOP` for another user's link, and
-    /// `LEAVES_BUCKET`.
+    /// of that bucket would have to be respected. A bucket that is a link must lead to a bucket. Cost: as for
+    /// [`BucketsRoot::open_beneath`]; if the path contains a link, also four calls for each name in the path. Errors:
+    /// also `LOOP` for another user's link, and `LEAVES_BUCKET`.
     pub(crate) fn open_to_change(&self, path: &str) -> Result<File, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         match self.root.open_from(self.dir(), path, SymlinkPolicy::None, flags, Mode::empty()) {
