@@ -421,8 +421,8 @@ impl BucketsRoot {
         (is_root(&above) && !is_root(&is)).then_some(()).ok_or(LEAVES_BUCKET)
     }
 
-    /// Returns whether the bucket is a link to a directory within a bucket, or to the root. Nothing can be changed through
-    /// such a link.
+    /// Returns whether the bucket is a link to a directory within a bucket, or to the root. Nothing can be changed
+    /// through such a link.
     pub(crate) fn leads_into_bucket(&self, bucket: &Bucket) -> bool {
         let opened = self.open_beneath(bucket.as_str(), OFlags::PATH | OFlags::DIRECTORY, Mode::empty());
         opened.is_ok_and(|dir| self.require_child(dir) == Err(LEAVES_BUCKET))

@@ -23,8 +23,8 @@ pub(crate) enum LinkRemoval {
 }
 
 impl RemovedLinks {
-    /// Removes the link through which `key` leaves the bucket, if the link's own key begins with `prefix`. The store has
-    /// refused to remove `key` with an error for which [`fordway_store::Error::leaves_bucket`] holds. It refuses the
+    /// Removes the link through which `key` leaves the bucket, if the link's own key begins with `prefix`. The store
+    /// has refused to remove `key` with an error for which [`fordway_store::Error::leaves_bucket`] holds. It refuses the
     /// keys of all directories behind the link in the same way, so the first key that it does not refuse is the link,
     /// unless `key` itself is the link. Does not remove the name of a key that has a version, because the version would
     /// be lost. Cost: one listing and one delete for each directory on the path from `key` to the link, and one HEAD.
@@ -77,8 +77,8 @@ fn has_version(store: &dyn Store, bucket: &Bucket, name: &str) -> Result<bool> {
     Ok(store.list_versions(bucket, &query)?.versions.iter().any(|found| found.key == name))
 }
 
-/// The pause before a key is looked up again, and the number of lookups. A store may use a directory for 10 ms after the
-/// link that led to it was removed.
+/// The pause before a key is looked up again, and the number of lookups. A store may use a directory for 10 ms after
+/// the link that led to it was removed.
 const PAUSE: Duration = Duration::from_millis(5);
 const LOOKUPS: usize = 8;
 
