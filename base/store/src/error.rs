@@ -10,8 +10,8 @@ use crate::VersionId;
 const ADVICE_FOLLOWS: &str = "; ";
 
 /// The reason why a change is refused whose key leads through a symbolic link out of its bucket.
-pub const LEAVES_BUCKET: &str = "the key leads through a symbolic link into another bucket, whose locks and versions \
-                                 would not be checked; use the key in that bucket";
+pub const LEAVES_BUCKET: &str = "the key leads through a symbolic link out of its bucket, and the locks and versions \
+                                 there would not be checked; use the key to which the link leads";
 
 /// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

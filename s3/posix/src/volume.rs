@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 use fordway_store::{Bucket, Error, ErrorKind, Result};
 use fordway_sys::{
-    Errno, FileSystemSharing, Mode, OFlags, PerProcess, RootDirectory, SymlinkPolicy, make_dir, open_in,
-    read_dir, set_xattr, stat, sync_all,
+    Errno, FileStat, FileSystemSharing, Mode, OFlags, PerProcess, RootDirectory, SymlinkPolicy, make_dir,
+    open_in, read_dir, set_xattr, stat, stat_in, sync_all,
 };
 
 use crate::area::not_ours;
@@ -365,9 +365,9 @@ impl BucketsRoot {
     /// must belong to the caller or to root. Otherwise, anyone who may write to a bucket could place a link to another
     /// user's directory in the bucket. A program that runs as this other user would then remove or overwrite files in
     /// the user's own directory. A link must also not lead out of the bucket: in another bucket, the locks and versions
-    /// of that bucket would have to be respected. Cost: as for [`BucketsRoot::open_beneath`]; if the path contains a
-    /// link, also four calls for each name in the path. Errors: also `LOOP` for another user's link, and
-    /// `LEAVES_BUCKET`.
+    /// of that bucket would have to be respected. A bucket that is a link must lead to a bucket. Cost: as for
+    /// [`BucketsRoot::open_beneath`]; if the path contains a link, also four calls for each name in the path. Errors:
+    /// also `LOOP` for another user's link, and `LEAVES_BUCKET`.
     pub(crate) fn open_to_change(&self, path: &str) -> Result<File, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         match self.root.open_from(self.dir(), path, SymlinkPolicy::None, flags, Mode::empty()) {
@@ -376,6 +376,8 @@ impl BucketsRoot {
         }
         let found = self.open_through_links(path, flags, Mode::empty())?;
         if is_private(path) {
+            let (bucket, _) = path.split_once('/').unwrap_or((path, ""));
+            self.require_child(self.open_beneath(bucket, flags, Mode::empty())?)?;
             return Ok(found);
         }
         let own = match self.open_in_bucket(path, SymlinkPolicy::Own, flags) {
@@ -400,14 +402,45 @@ impl BucketsRoot {
         flags: OFlags,
     ) -> Result<File, Errno> {
         let links = (links, PRIVATE_DIR);
-        let Some((bucket, below)) = path.split_once('/') else {
-            return self.root.open_from_except(self.dir(), path, links, flags, Mode::empty());
-        };
+        let (bucket, below) = path.split_once('/').unwrap_or((path, "."));
         let step = OFlags::PATH | OFlags::DIRECTORY;
         let bucket = self.root.open_from_except(self.dir(), bucket, links, step, Mode::empty())?;
+        self.require_child(&bucket)?;
         match self.root.open_from_except(&bucket, below, links, flags, Mode::empty()) {
             Err(Errno::XDEV) => Err(LEAVES_BUCKET),
             done => done,
+        }
+    }
+
+    /// Checks that a bucket's open directory is in the root directory. A link may lead from the root to a directory
+    /// within another bucket, whose locks and versions would have to be respected. Cost: three `fstat`. Errors:
+    /// `LEAVES_BUCKET`.
+    fn require_child(&self, bucket: impl AsFd) -> Result<(), Errno> {
+        let (root, above, is) = (stat(self.dir())?, stat_in(&bucket, "..")?, stat(&bucket)?);
+        let is_root = |state: &FileStat| (state.device, state.inode) == (root.device, root.inode);
+        (is_root(&above) && !is_root(&is)).then_some(()).ok_or(LEAVES_BUCKET)
+    }
+
+    /// Returns whether the bucket is a link to a directory within a bucket, or to the root. Nothing can be changed
+    /// through such a link.
+    pub(crate) fn leads_into_bucket(&self, bucket: &Bucket) -> bool {
+        let opened = self.open_beneath(bucket.as_str(), OFlags::PATH | OFlags::DIRECTORY, Mode::empty());
+        opened.is_ok_and(|dir| self.require_child(dir) == Err(LEAVES_BUCKET))
+    }
+
+    /// Returns whether the path of a directory contains a link below its bucket. Cost: two `openat2`. Errors: from
+    /// these calls, except that a directory that does not exist is on no link's path.
+    pub(crate) fn is_behind_link(&self, path: &str) -> Result<bool, Errno> {
+        let Some((bucket, below)) = path.split_once('/') else { return Ok(false) };
+        let step = OFlags::PATH | OFlags::DIRECTORY;
+        let opened = self
+            .root
+            .open_from(self.dir(), bucket, SymlinkPolicy::Beneath, step, Mode::empty())
+            .and_then(|bucket| self.root.open_from(&bucket, below, SymlinkPolicy::None, step, Mode::empty()));
+        match opened {
+            Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG) => Ok(false),
+            Err(Errno::LOOP) => Ok(true),
+            Err(errno) => Err(errno),
         }
     }
 

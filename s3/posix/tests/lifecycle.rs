@@ -333,6 +333,27 @@ fn nothing_expires_through_a_link_to_a_directory() {
     }
 }
 
+/// Keys with old versions are found among these versions, too.
+#[test]
+fn nothing_with_old_versions_expires_through_a_link_to_a_directory() {
+    let old = "<Prefix></Prefix><NoncurrentVersionExpiration><NoncurrentDays>2</NoncurrentDays>\
+               </NoncurrentVersionExpiration>";
+    let rig = Rig::new(&[&format!("<Prefix>l/</Prefix>{TWO_DAYS}"), old]).versioned();
+    fs::create_dir(rig.path("real")).unwrap();
+    std::os::unix::fs::symlink("real", rig.path("l")).unwrap();
+    for _ in 0..3 {
+        rig.put_old("l/x", 5);
+    }
+    let before = rig.versions();
+    let (summary, changes) = rig.run();
+    assert_eq!((summary.changed, summary.failed, changes), (0, 0, vec!["skip l".to_owned()]));
+    // With so short a day, the next midnight is now, so everything is due.
+    let short = LifecycleOptions { day: Duration::from_nanos(1), ..Default::default() };
+    assert_eq!(rig.run_with(&short).1, ["skip l"]);
+    assert_eq!(rig.versions(), before);
+    assert!(rig.path("real/x").exists());
+}
+
 #[test]
 fn the_receiver_ends_a_run() {
     let rig = Rig::new(&[&format!("<Prefix></Prefix>{TWO_DAYS}")]);

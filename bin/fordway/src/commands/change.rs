@@ -232,7 +232,7 @@ fn remove_or_link(
             context.output.completed(&removed).map(|()| CommandExit::Ok)
         }
         LinkRemoval::DoneBefore => Ok(CommandExit::Ok),
-        LinkRemoval::Outside => Err(error),
+        LinkRemoval::NotFound => Err(error),
     }
 }
 

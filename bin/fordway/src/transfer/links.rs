@@ -2,8 +2,11 @@
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
-use fordway_store::{Bucket, DeleteOptions, Key, Result, Store, VersionId};
+use fordway_store::{
+    Bucket, DeleteOptions, ErrorKind, GetOptions, Key, Result, Store, VersionId, VersionsQuery,
+};
 
 /// The links that a command has removed.
 #[derive(Default)]
@@ -15,15 +18,17 @@ pub(crate) enum LinkRemoval {
     Done(Key),
     /// The link was removed before, because another key leads through it.
     DoneBefore,
-    /// The link's key does not begin with the required prefix.
-    Outside,
+    /// The link was not found for certain, or its key does not begin with the required prefix.
+    NotFound,
 }
 
 impl RemovedLinks {
-    /// Removes the link through which `key` leaves the bucket, if the link's own key begins with `prefix`. The store has
-    /// refused to remove `key` with an error for which [`fordway_store::Error::leaves_bucket`] holds. It refuses the
-    /// keys of all directories behind the link in the same way, so the first key that it does not refuse is the link.
-    /// Errors: from the removal of the link.
+    /// Removes the link through which `key` leaves the bucket, if the link's own key begins with `prefix`. The store
+    /// has refused to remove `key` with an error for which [`fordway_store::Error::leaves_bucket`] holds. It refuses the
+    /// keys of all directories behind the link in the same way, so the first key that it does not refuse is the link,
+    /// unless `key` itself is the link. Does not remove the name of a key that has a version, because the version would
+    /// be lost. Cost: one listing and one delete for each directory on the path from `key` to the link, and one HEAD.
+    /// Errors: from these operations.
     pub(crate) fn remove(
         &self,
         store: &dyn Store,
@@ -32,25 +37,59 @@ impl RemovedLinks {
     ) -> Result<LinkRemoval> {
         // While a worker removes a link, other workers wait: without the link, they could not find out its key.
         let mut removed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let above = |path: &str| path.rsplit_once('/').map(|(above, _)| above.to_owned());
-        let mut path = above(key.as_str());
-        while let Some(link) = path.filter(|link| link.len() > prefix.len() && link.starts_with(prefix)) {
-            if removed.contains(&(bucket.clone(), link.clone())) {
-                return Ok(LinkRemoval::DoneBefore);
+        let is_below = |path: &&str| path.len() > prefix.len() && path.starts_with(prefix);
+        let paths: Vec<&str> = directories_above(key.as_str()).take_while(is_below).collect();
+        if paths.iter().any(|path| removed.contains(&(bucket.clone(), (*path).to_owned()))) {
+            return Ok(LinkRemoval::DoneBefore);
+        }
+        for path in paths {
+            let link = Key::new(path)?;
+            if has_version(store, bucket, path)? {
+                return Ok(LinkRemoval::NotFound);
             }
-            path = above(&link);
             // In a bucket that keeps versions, this version ID prevents a delete marker.
             let options = DeleteOptions { version: Some(VersionId::null()), ..Default::default() };
-            let link_key = Key::new(link.as_str())?;
-            match store.delete(bucket, &link_key, &options) {
-                Ok(_) => {
-                    removed.insert((bucket.clone(), link));
-                    return Ok(LinkRemoval::Done(link_key));
-                }
+            match store.delete(bucket, &link, &options) {
                 Err(error) if error.leaves_bucket() => {}
                 Err(error) => return Err(error),
+                Ok(_) if is_missing(store, bucket, key)? => {
+                    removed.insert((bucket.clone(), path.to_owned()));
+                    return Ok(LinkRemoval::Done(link));
+                }
+                // Nothing was removed: the directory has no link on its path, so `key` itself is the link.
+                Ok(_) => return Ok(LinkRemoval::NotFound),
             }
         }
-        Ok(LinkRemoval::Outside)
+        Ok(LinkRemoval::NotFound)
     }
+}
+
+/// Returns the directories on the path of `key`, the longest path first.
+fn directories_above(key: &str) -> impl Iterator<Item = &str> {
+    let above = |path: &str| path.rfind('/');
+    std::iter::successors(above(key).map(|end| &key[..end]), move |path| above(path).map(|end| &path[..end]))
+}
+
+/// Returns whether the bucket has a version or a delete marker of the key `name`.
+fn has_version(store: &dyn Store, bucket: &Bucket, name: &str) -> Result<bool> {
+    // No key with this prefix is sorted before the prefix itself.
+    let query = VersionsQuery { prefix: name.to_owned(), max_keys: 1, ..Default::default() };
+    Ok(store.list_versions(bucket, &query)?.versions.iter().any(|found| found.key == name))
+}
+
+/// The pause before a key is looked up again, and the number of lookups. A store may use a directory for 10 ms after
+/// the link that led to it was removed.
+const PAUSE: Duration = Duration::from_millis(5);
+const LOOKUPS: usize = 8;
+
+/// Returns whether the key does not exist, or ceases to exist within a short time.
+fn is_missing(store: &dyn Store, bucket: &Bucket, key: &Key) -> Result<bool> {
+    for _ in 0..LOOKUPS {
+        match store.head(bucket, key, &GetOptions::default()) {
+            Ok(_) => std::thread::sleep(PAUSE),
+            Err(error) if error.kind() == ErrorKind::NoSuchKey => return Ok(true),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(false)
 }

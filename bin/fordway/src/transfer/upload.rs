@@ -409,7 +409,7 @@ impl TransferRunner<'_> {
                 self.removed(&StorageAddress::S3(bucket.clone(), link.as_str().to_owned()));
             }
             Ok(LinkRemoval::DoneBefore) => {}
-            Ok(LinkRemoval::Outside) => self.failed(error),
+            Ok(LinkRemoval::NotFound) => self.failed(error),
             Err(error) => self.failed(&error),
         }
     }

@@ -280,12 +280,15 @@ fn what_is_emptied_loses_its_links_and_not_what_they_lead_to() {
         {
             let (is_removed, said, _) = run(words);
             assert!(
-                !is_removed && said.contains("; use the key in that bucket"),
+                !is_removed && said.contains("leads through a symbolic link out of its bucket"),
                 "{endpoint} {words:?}: {said}"
             );
         }
         let (is_removed, said, _) = run(&["rm", "-r", "s3://doomed/", "--exclude", "own"]);
-        assert!(!is_removed && said.contains("; use the key in that bucket"), "{endpoint}: {said}");
+        assert!(
+            !is_removed && said.contains("leads through a symbolic link out of its bucket"),
+            "{endpoint}: {said}"
+        );
         let (is_removed, said, shown) = run(&["rm", "-r", "s3://doomed/a"]);
         assert!(is_removed, "{endpoint}: {said}");
         assert_eq!(shown.matches("s3://doomed/a/m\n").count(), 1, "{endpoint}: {shown}");
@@ -297,6 +300,45 @@ fn what_is_emptied_loses_its_links_and_not_what_they_lead_to() {
         for name in ["x", "d/y", "d/deep/z"] {
             assert_eq!(std::fs::read(other.join(name)).unwrap(), b"precious", "{endpoint}");
         }
+    }
+}
+
+/// If the key itself is a link, or a key on its path has versions, nothing is removed: neither the link nor the version.
+#[test]
+fn a_version_is_not_lost_in_place_of_a_link() {
+    use std::os::unix::fs::symlink;
+    let lanes = Lanes::start();
+    let other = lanes.root.join("other");
+    std::fs::create_dir_all(other.join("s")).unwrap();
+    std::fs::write(other.join("s/f"), "precious").unwrap();
+    for endpoint in &lanes.endpoints[..3] {
+        let run = |words: &[&str]| {
+            let ran = fordway(endpoint, words);
+            let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+            (ran.status.success(), said, String::from_utf8_lossy(&ran.stdout).into_owned())
+        };
+        let put = |key: &str| {
+            let made = run(&["cp", other.join("s/f").to_str().unwrap(), &format!("s3://kept/{key}")]);
+            assert!(made.0, "{endpoint}: {}", made.1);
+        };
+        assert!(run(&["mb", "s3://kept"]).0);
+        let bucket = lanes.root.join("kept");
+        ["dir/y", "dir", "l/s"].into_iter().for_each(put);
+        assert!(run(&["versioning", "s3://kept", "enable"]).0);
+        assert!(run(&["rm", "s3://kept/l/s"]).0);
+        let _ = std::fs::remove_dir(bucket.join("l"));
+        symlink("../other", bucket.join("l")).unwrap();
+        symlink("../../other/s/f", bucket.join("dir/x")).unwrap();
+        let (is_removed, said, shown) = run(&["rm", "-r", "s3://kept/"]);
+        assert!(!is_removed && said.contains("leads through a symbolic link"), "{endpoint}: {said}");
+        assert_eq!(shown.matches("s3://kept/dir\n").count(), 1, "{endpoint}: {shown}");
+        assert!(!shown.contains("s3://kept/l"), "{endpoint}: {shown}");
+        assert!(bucket.join("dir/x").is_symlink() && bucket.join("l").is_symlink(), "{endpoint}");
+        for key in ["dir", "dir/y", "l/s"] {
+            let kept = run(&["cat", &format!("s3://kept/{key}"), "--version-id", "null"]);
+            assert_eq!(kept.2, "precious", "{endpoint} {key}: {}", kept.1);
+        }
+        std::fs::remove_dir_all(&bucket).unwrap();
     }
 }
 

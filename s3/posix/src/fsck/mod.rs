@@ -122,6 +122,9 @@ struct FsckRun<'c> {
 
 impl FsckRun<'_> {
     fn bucket(&mut self, bucket: &Bucket) -> Result<()> {
+        if self.inner.volume.root.leads_into_bucket(bucket) {
+            self.found(FindingKind::BucketLink, bucket.as_str(), "")?;
+        }
         for area in BucketArea::all(bucket) {
             self.tree(&area)?;
         }
@@ -490,6 +493,9 @@ findings! {
     /// A symbolic link that leads outside the root, or is part of a loop.
     LinkOutside = "link-outside", Note,
         "replace it by its target, or by a link within the root; S3 clients cannot follow it";
+    /// A bucket that is a symbolic link to a directory within another bucket, or to the root.
+    BucketLink = "bucket-link", Note,
+        "let the link lead to a bucket; S3 clients can only read through it";
     /// A symbolic link whose target does not exist.
     LinkDangling = "link-dangling", Note,
         "remove it or restore its target; S3 clients do not see it";

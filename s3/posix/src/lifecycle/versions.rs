@@ -17,7 +17,7 @@ use crate::PosixStoreState;
 use crate::area::TrustedOwner;
 use crate::errors::from_errno;
 use crate::events::EventFacts;
-use crate::layout::versions_of;
+use crate::layout::{marked_dir, plain, versions_of};
 use crate::list::LinkedDirectories;
 use crate::names::SortedNames;
 use crate::private::PrivateDirectoryContents;
@@ -145,8 +145,12 @@ impl LifecycleRun<'_> {
     fn hide(&mut self, bucket: &Bucket, key: &str, rules: &[LifecycleRule]) -> Result<()> {
         let (inner, key) = (self.inner, Key::new(key)?);
         let Some(seen) = inner.volume.find_object(bucket, &key)? else { return Ok(()) };
-        if inner.volume.require_own_file(bucket, &key, &seen).is_err() {
+        match inner.volume.require_own_file(bucket, &key, &seen) {
             // The key is a link to a file of another bucket, which cannot become an old version of this bucket.
+            Err(error) if error.leaves_bucket() => return Ok(()),
+            checked => checked?,
+        }
+        if is_behind_link(inner, bucket, &key)? {
             return Ok(());
         }
         let Some(rule) = self.rule_of(rules, &key, &seen) else { return Ok(()) };
@@ -217,6 +221,9 @@ impl LifecycleRun<'_> {
             None => rule.filter.tags.is_empty(),
         };
         let Some(rule) = rules.iter().find(has_tags) else { return Ok(()) };
+        if is_behind_link(inner, bucket, &key)? {
+            return Ok(());
+        }
         let change = LifecycleChange {
             action: LifecycleAction::ExpireVersion,
             bucket: bucket.clone(),
@@ -325,6 +332,14 @@ impl NoncurrentVersionReference<'_> {
         }
         expire_version(inner, (bucket, key, &name.version), contents)
     }
+}
+
+/// Returns whether the key leads through a link to a directory. What is behind such links does not expire, but the key
+/// may be listed because of its old versions.
+fn is_behind_link(inner: &PosixStoreState, bucket: &Bucket, key: &Key) -> Result<bool> {
+    let dir = plain(bucket, key).map(|place| place.dir.into_owned()).or_else(|| marked_dir(bucket, key));
+    let is_behind = dir.map_or(Ok(false), |dir| inner.volume.root.is_behind_link(&dir));
+    is_behind.map_err(|errno| from_errno(errno, "looking for links"))
 }
 
 /// Removes a version, and records the event.

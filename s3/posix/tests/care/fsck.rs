@@ -117,6 +117,18 @@ fn each_damage_of_objects_is_found() {
 }
 
 #[test]
+fn a_bucket_that_leads_into_another_bucket_is_found() {
+    let rig = Rig::new();
+    rig.put("d/k", "content");
+    for (link, target) in [("alias", "bkt"), ("part", "bkt/d")] {
+        symlink(target, rig.dir.path().join(link)).unwrap();
+    }
+    let (summary, found) = check(&rig, false);
+    assert_eq!(kinds_and_paths(&found), [("bucket-link", "part")]);
+    assert_eq!((summary.corrupt, summary.notes, summary.unreadable), (0, 1, 0));
+}
+
+#[test]
 fn each_damage_of_what_lies_beside_objects_is_found() {
     let rig = Rig::new();
     rig.keep_versions();

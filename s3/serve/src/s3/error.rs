@@ -2,7 +2,7 @@
 //! unsupported operation contains the name of the operation. The gateway checks the signature and the bucket first, so
 //! that unauthenticated clients learn nothing about buckets.
 
-use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Store};
+use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, LEAVES_BUCKET, Store};
 use fordway_sys::is_to_be_done_again;
 use fordway_wire::s3_error::{ACCESS_DENIED, detail, to_s3};
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
@@ -85,6 +85,10 @@ impl From<Error> for S3Failure {
         let mut failure = match error.kind() {
             ErrorKind::AccessDenied if is_by_object_lock(&error) => {
                 S3Failure::aws(code, status, OBJECT_LOCK, &detail(&error))
+            }
+            // AWS has no such refusal, and most programs show only the message.
+            ErrorKind::AccessDenied if error.leaves_bucket() => {
+                S3Failure::aws(code, status, LEAVES_BUCKET, &detail(&error))
             }
             ErrorKind::AccessDenied => S3Failure::aws(code, status, ACCESS_DENIED, &detail(&error)),
             _ => S3Failure::new(code, status, detail(&error)),
@@ -257,6 +261,15 @@ mod tests {
             assert!(error.message().unwrap().starts_with(OBJECT_LOCK));
         }
         assert!(!is_by_object_lock(&Error::new(ErrorKind::AccessDenied, "permission denied")));
+    }
+
+    #[test]
+    fn a_change_out_of_the_bucket_has_a_message_of_its_own() {
+        let refusal = Error::new(ErrorKind::AccessDenied, format!("opening: {LEAVES_BUCKET}"));
+        let S3Failure(error) = refusal.into();
+        let message = error.message().unwrap();
+        assert!(message.starts_with(LEAVES_BUCKET) && message.contains("\nopening: "), "{message}");
+        assert_eq!(error.code().as_str(), "AccessDenied");
     }
 
     #[test]
