@@ -96,7 +96,7 @@ fn a_server_without_head_may_redirect_the_first_byte() {
 }
 
 #[test]
-fn circles_are_refused_with_the_way() {
+fn loops_are_refused_with_the_way() {
     for status in [301, 302] {
         let first = honest();
         let second = redirecting(status, first.url());
@@ -104,14 +104,14 @@ fn circles_are_refused_with_the_way() {
         let (a, b) = (first.url(), second.url());
         let text = refusal(&a).to_string();
         assert!(
-            text.contains(&format!("(redirected: {a} -> {b} -> {a})")) && text.contains("circle"),
+            text.contains(&format!("(redirected: {a} -> {b} -> {a})")) && text.contains("loop"),
             "{text}"
         );
-        assert!(refusal(&a).to_string().contains("circle"));
+        assert!(refusal(&a).to_string().contains("loop"));
     }
     let own = honest();
     own.follow(ResponseFaultScript::honest().always(ResponseFault::Redirect(302, own.url())));
-    assert!(refusal(&own.url()).to_string().contains("circle"));
+    assert!(refusal(&own.url()).to_string().contains("loop"));
     assert_eq!(own.requests().len(), 1);
 }
 
@@ -239,7 +239,7 @@ fn gets_that_lead_nowhere_are_errors() {
     let opened = open(&nowhere.url());
     let error = read(&opened, &[(0, 9)]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BadResponse);
-    assert!(error.to_string().contains("circle"), "{error}");
+    assert!(error.to_string().contains("loop"), "{error}");
     // The data server responds to the first request, and redirects later requests back to the redirecting server.
     let there = honest();
     let door = door_to(&there, 302);

@@ -49,7 +49,7 @@ fn a_walk_stays_below_and_ends() {
         let found: Vec<_> = client(|_| {}).walk(&server.url("")).collect();
         let error = found.last().unwrap().as_ref().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::BadResponse);
-        assert!(error.detail().contains("circle") && found.len() < 300, "{error}");
+        assert!(error.detail().contains("loop") && found.len() < 300, "{error}");
     });
 }
 
@@ -167,8 +167,8 @@ fn a_body_goes_where_it_is_wanted_and_nowhere_else() {
         assert_eq!(asked.header("authorization"), Some("Bearer secret"));
         assert_eq!((took.method.as_str(), took.target.as_str()), ("PUT", "/pool/f?token=one-time"));
         assert_eq!((took.body_bytes, took.header("authorization")), (1_000_000, None));
-        let circle = Dialogue::start(|_, _| answer(307, "Location: /x\r\n", ""));
-        assert_eq!(kind(client(|_| {}).remove(&circle.url("x"))), ErrorKind::BadResponse);
+        let looping = Dialogue::start(|_, _| answer(307, "Location: /x\r\n", ""));
+        assert_eq!(kind(client(|_| {}).remove(&looping.url("x"))), ErrorKind::BadResponse);
     });
 }
 

@@ -114,13 +114,13 @@ impl RedirectRoute {
             self.session = self.session.without_credentials();
         }
         let next = next.authorized(&self.session.options)?;
-        let is_circle = self.file.url() == next.url() || self.passed.iter().any(|p| p.url() == next.url());
+        let is_loop = self.file.url() == next.url() || self.passed.iter().any(|p| p.url() == next.url());
         self.passed.push(std::mem::replace(&mut self.file, next));
         // Forget any remembered steps of this route, because with them the next read would fail in the same way.
-        if is_circle || self.passed.len() > HOPS_MAX {
+        if is_loop || self.passed.len() > HOPS_MAX {
             self.forget();
         }
-        if is_circle {
+        if is_loop {
             return Err(self.refused("it is a redirect loop; report this to the operator of the server"));
         }
         if self.passed.len() > HOPS_MAX {

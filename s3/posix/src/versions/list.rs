@@ -22,6 +22,13 @@ use crate::patience::within;
 use crate::read::{NameLookup, system_time};
 use crate::stage::{MAX_RACES, give_way};
 
+/// The bucket of a listing, and whether the bucket keeps, or has kept, versions.
+#[derive(Clone, Copy)]
+struct ListedBucket<'b> {
+    bucket: &'b Bucket,
+    is_versioned: bool,
+}
+
 impl PosixStoreState {
     pub(crate) fn list_versions(&self, bucket: &Bucket, query: &VersionsQuery) -> Result<VersionListing> {
         self.list_linked_versions(bucket, query, LinkedDirectories::Listed)
@@ -43,11 +50,13 @@ impl PosixStoreState {
         linked: LinkedDirectories<'_>,
     ) -> Result<VersionListing> {
         self.volume.require_bucket(bucket)?;
+        let is_versioned = self.volume.contents(bucket)?.versioning != VersioningState::Unversioned;
+        let listed = ListedBucket { bucket, is_versioned };
         let mut page = VersionPageBuilder::new(query);
         if let (Some(key), Some(_)) = (&query.key_after, &query.version_after) {
             // The previous page ended among the versions of this key, so this page begins with the key's remaining
             // versions.
-            if self.offer_key(&mut page, bucket, key)? == WalkInstruction::Full {
+            if self.offer_key(&mut page, listed, key)? == WalkInstruction::Full {
                 return Ok(page.finish());
             }
         }
@@ -63,7 +72,7 @@ impl PosixStoreState {
                 while archived.peek()?.is_some_and(|key| key.as_str() < entry.name())
                     && let Some(key) = archived.next()?
                 {
-                    if self.offer_key(&mut page, bucket, key.as_str())? == WalkInstruction::Full {
+                    if self.offer_key(&mut page, listed, key.as_str())? == WalkInstruction::Full {
                         return Ok(page.finish());
                     }
                 }
@@ -71,7 +80,7 @@ impl PosixStoreState {
                     archived.next()?;
                 }
                 let offered = match entry {
-                    ListEntry::Object(object) => self.offer_key(&mut page, bucket, &object.key)?,
+                    ListEntry::Object(object) => self.offer_key(&mut page, listed, &object.key)?,
                     ListEntry::CommonPrefix(prefix) => page.offer_prefix(prefix.clone()),
                 };
                 if offered == WalkInstruction::Full {
@@ -87,7 +96,7 @@ impl PosixStoreState {
             }
         }
         while let Some(key) = archived.next()? {
-            if self.offer_key(&mut page, bucket, key.as_str())? == WalkInstruction::Full {
+            if self.offer_key(&mut page, listed, key.as_str())? == WalkInstruction::Full {
                 break;
             }
         }
@@ -97,11 +106,11 @@ impl PosixStoreState {
     fn offer_key(
         &self,
         page: &mut VersionPageBuilder,
-        bucket: &Bucket,
+        listed: ListedBucket<'_>,
         key: &str,
     ) -> Result<WalkInstruction> {
         let dir = OnceCell::new();
-        let list = |after: Option<&VersionId>| match self.versions_to_show(bucket, key, &dir) {
+        let list = |after: Option<&VersionId>| match self.versions_to_show(listed, key, &dir) {
             // A key that the caller is not permitted to read is skipped, so that the other keys are shown.
             Err(error) if error.kind() == ErrorKind::AccessDenied => Ok(KeyVersions::default()),
             versions => Ok(versions?.after(after)),
@@ -109,7 +118,7 @@ impl PosixStoreState {
         let describe = |(is_latest, shown): (bool, ListedVersion)| {
             let described = match shown {
                 ListedVersion::Latest(info) => Some(summary(key, info)),
-                ListedVersion::Archived(found) => self.describe_old(bucket, key, (dir.get(), &found))?,
+                ListedVersion::Archived(found) => self.describe_old(listed, key, (dir.get(), &found))?,
             };
             Ok(described.map(|summary| VersionSummary { is_latest, ..summary }))
         };
@@ -118,10 +127,16 @@ impl PosixStoreState {
 
     /// Returns all versions of a key. Only the latest version has been described yet. Sets `dir` to the directory of
     /// the old versions, if it exists.
-    fn versions_to_show(&self, bucket: &Bucket, key: &str, dir: &OnceCell<File>) -> Result<KeyVersions> {
+    fn versions_to_show(
+        &self,
+        listed: ListedBucket<'_>,
+        key: &str,
+        dir: &OnceCell<File>,
+    ) -> Result<KeyVersions> {
+        let bucket = listed.bucket;
         let key = Key::new(key)?;
         self.volume.freshen(bucket, &key)?;
-        let (mut latest, mut names) = (self.latest(bucket, &key)?, Arc::default());
+        let (mut latest, mut names) = (self.latest(listed, &key)?, Arc::default());
         for race in 0..MAX_RACES {
             give_way(race);
             if let Some((opened, found)) = self.archived_names(bucket, &key)? {
@@ -130,7 +145,7 @@ impl PosixStoreState {
             }
             // The lookup in the directory may have missed a version that has become the latest, or has stopped being
             // the latest, in the meantime.
-            let now = self.latest(bucket, &key)?;
+            let now = self.latest(listed, &key)?;
             let is_same = version_of(&now) == version_of(&latest);
             latest = now;
             if is_same {
@@ -189,10 +204,10 @@ impl PosixStoreState {
     /// its ID also see through the bit. A file whose record cannot be decoded is described without a record, so that
     /// it does not hide the versions of other keys. Cost: as for a HEAD; one more `getxattrat` and one more `newfstatat`
     /// for a bare object in a bucket that keeps versions.
-    fn latest(&self, bucket: &Bucket, key: &Key) -> Result<Option<ObjectInfo>> {
-        match self.recorded_latest(bucket, key) {
+    fn latest(&self, listed: ListedBucket<'_>, key: &Key) -> Result<Option<ObjectInfo>> {
+        match self.recorded_latest(listed, key) {
             Err(error) if error.kind() == ErrorKind::Corrupt => {
-                for place in plain(bucket, key).into_iter().chain([odd(bucket, key)]) {
+                for place in plain(listed.bucket, key).into_iter().chain([odd(listed.bucket, key)]) {
                     if let Some(info) = self.volume.describe_without_record(&place)? {
                         return Ok(Some(info));
                     }
@@ -203,8 +218,11 @@ impl PosixStoreState {
         }
     }
 
-    fn recorded_latest(&self, bucket: &Bucket, key: &Key) -> Result<Option<ObjectInfo>> {
-        let is_versioned = self.volume.contents(bucket)?.versioning != VersioningState::Unversioned;
+    fn recorded_latest(
+        &self,
+        ListedBucket { bucket, is_versioned }: ListedBucket<'_>,
+        key: &Key,
+    ) -> Result<Option<ObjectInfo>> {
         let describe = |place: ObjectPath| match is_versioned {
             true => self.volume.describe_unhidden(&place),
             false => self.volume.describe(&place),
@@ -222,17 +240,17 @@ impl PosixStoreState {
     /// Like [`PosixStoreState::describe_archived`], for a version that may have become the latest since it was listed.
     fn describe_old(
         &self,
-        bucket: &Bucket,
+        listed: ListedBucket<'_>,
         key: &str,
         (dir, found): (Option<&File>, &NoncurrentVersion),
     ) -> Result<Option<VersionSummary>> {
         let mut seen = None;
         for race in 0..MAX_RACES {
             give_way(race);
-            if let Some(described) = self.describe_archived(bucket, key, (dir, found))? {
+            if let Some(described) = self.describe_archived(listed.bucket, key, (dir, found))? {
                 return Ok(Some(described));
             }
-            let now = self.latest(bucket, &Key::new(key)?)?;
+            let now = self.latest(listed, &Key::new(key)?)?;
             if version_of(&now) == Some(&Some(found.version.clone())) {
                 return Ok(now.map(|info| summary(key, info)));
             }
