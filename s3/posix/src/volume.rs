@@ -381,7 +381,7 @@ impl BucketsRoot {
             return Ok(found);
         }
         let own = match self.open_in_bucket(path, SymlinkPolicy::Own, flags) {
-            // The other reason for a refusal says more: whoever the link belongs to, it may not be followed.
+            // A link out of the bucket may not be followed, regardless of its owner, so this reason is reported first.
             Err(Errno::LOOP) => match self.open_in_bucket(path, SymlinkPolicy::Beneath, flags) {
                 Err(LEAVES_BUCKET) => Err(LEAVES_BUCKET),
                 _ => Err(Errno::LOOP),

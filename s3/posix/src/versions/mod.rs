@@ -135,10 +135,10 @@ impl StoreRootDirectory {
 
     /// Removes the version ID from the record of a key's latest version if the file is a copy of an old version that
     /// still exists: a POSIX program created the file, so it is the version `null`. `stat` is the state of the file.
-    /// Cost: none unless the content was changed, or the file was changed some time after the version with this ID was
-    /// created; otherwise one `openat2`, and as for [`StoreRootDirectory::is_copy`] if there is an old version with this
-    /// ID. An unchanged copy may therefore have the ID of the
-    /// original for a moment. Intended for readers of the latest version.
+    /// Cost: none unless the content was changed, or the file was changed more than a second after the version with this
+    /// ID was created; otherwise one `openat2`, and as for [`StoreRootDirectory::is_copy`] if there is an old version
+    /// with this ID. During that second, an unchanged copy may therefore have the ID of the original. Intended for
+    /// readers of the latest version.
     #[inline]
     pub(crate) fn disown_copy(
         &self,
