@@ -78,7 +78,7 @@ impl BucketLocks {
         self.tables().remove(bucket);
     }
 
-    /// Closes all unused lock tables, except those of buckets for which `is_used` returns `true`.
+    /// Closes the lock tables of all buckets for which `is_used` returns `false`, unless an operation holds them.
     pub(crate) fn close_unused(&self, is_used: impl Fn(&Bucket) -> bool) {
         self.tables().retain(|bucket, locks| is_used(bucket) || Arc::strong_count(locks) > 1);
     }

@@ -387,8 +387,8 @@ impl StagedFile {
     }
 
     /// Checks that the file's directory has the same device number as the bucket's private area. If it has not, removes
-    /// the directories that were created for the file. On overlayfs, the
-    /// device number of a file may differ from that of its directory, so only directories are compared.
+    /// the directories that were created for the file. Only directories are compared, because on overlayfs a file and
+    /// its directory may have different device numbers.
     #[cold]
     fn require_same_mount(&self) -> Result<()> {
         let parent =

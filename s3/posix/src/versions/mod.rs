@@ -24,7 +24,7 @@ use fordway_store::{
     Bucket, DeleteOptions, DeleteResult, ETagPolicy, Error, ErrorKind, Key, Result, VersionId,
     VersioningState,
 };
-use fordway_sys::{Errno, FileStat, Mode, OFlags, link, link_unnamed, open_in, remove_dir, rename, stat_in};
+use fordway_sys::{Errno, OFlags, link, link_unnamed, open_in, remove_dir, rename, stat_in};
 
 use self::lookup::VersionLookup;
 use self::names::{NoncurrentVersion, archived_place, new_version, now_ns, order_in};
@@ -35,9 +35,9 @@ use crate::layout::{ObjectPath, odd, plain, split, versions_dir, versions_of};
 use crate::object_lock::{UnshieldedFile, VersioningAndLockSetting};
 use crate::private::PrivateDirectoryContents;
 use crate::read::ObjectFile;
-use crate::record::{ContentChangeStamp, ObjectRecord};
+use crate::record::ObjectRecord;
 use crate::shared::MAX_STALE;
-use crate::stage::{FILE_MODE, MAX_RACES, give_way, is_bare};
+use crate::stage::{FILE_MODE, MAX_RACES, give_way};
 use crate::volume::StoreRootDirectory;
 
 impl StoreRootDirectory {
@@ -97,124 +97,6 @@ impl StoreRootDirectory {
         }
         self.require_bucket(bucket)?;
         Err(Error::new(ErrorKind::NoSuchVersion, version.as_str()))
-    }
-
-    /// Opens the latest version, if it is a file, to compare its ID with `asked`. A copy of an old version has no
-    /// version ID, even if the copy is recent. Cost: as for opening the object; one more `fgetxattr` for a file with the
-    /// sticky bit in a bucket that keeps versions; if the ID is `asked`, or `null` is, also as for
-    /// [`StoreRootDirectory::is_copy`].
-    fn find_latest(&self, bucket: &Bucket, key: &Key, asked: &VersionId) -> Result<Option<ObjectFile>> {
-        let mut latest = self.find_object(bucket, key)?;
-        if let Some(latest) = &mut latest {
-            if is_bare(&latest.stat) && self.contents(bucket)?.versioning != VersioningState::Unversioned {
-                self.unhide_record(bucket, latest)?;
-            }
-            let is_concerned = |version: &VersionId| asked.is_null() || version == asked;
-            self.disown_any_copy((bucket, key), latest, is_concerned)?;
-        }
-        Ok(latest)
-    }
-
-    /// Like [`StoreRootDirectory::disown_copy`], however recent the copy is, if `is_concerned` accepts its ID. Returns
-    /// whether the file is a copy. Intended for callers that change or remove a version, or that look for a version by
-    /// its ID.
-    pub(crate) fn disown_any_copy(
-        &self,
-        (bucket, key): (&Bucket, &Key),
-        latest: &mut ObjectFile,
-        is_concerned: impl FnOnce(&VersionId) -> bool,
-    ) -> Result<bool> {
-        let Some(record) = &mut latest.recorded else { return Ok(false) };
-        let Some(version) = &record.version else { return Ok(false) };
-        let is_copy = is_concerned(version) && self.is_copy((bucket, key), &latest.stat, version)?;
-        if is_copy {
-            record.version = None;
-        }
-        Ok(is_copy)
-    }
-
-    /// Removes the version ID from the record of a key's latest version if the file is a copy of an old version that
-    /// still exists: a POSIX program created the file, so it is the version `null`. `stat` is the state of the file.
-    /// Cost: none unless the content was changed, or the file was changed more than a second after the version with this
-    /// ID was created; otherwise one `openat2`, and as for [`StoreRootDirectory::is_copy`] if there is an old version
-    /// with this ID. During that second, an unchanged copy may therefore have the ID of the original. Intended for
-    /// readers of the latest version.
-    #[inline]
-    pub(crate) fn disown_copy(
-        &self,
-        (bucket, key): (&Bucket, &Key),
-        stat: &FileStat,
-        recorded: &mut Option<Box<ObjectRecord>>,
-    ) -> Result<()> {
-        let Some(record) = recorded else { return Ok(()) };
-        let Some(version) = &record.version else { return Ok(()) };
-        let is_edited = record.seal != Some(ContentChangeStamp::of(stat));
-        if (is_edited || was_changed_later(stat, version))
-            && self.has_old_version(bucket, key, version)
-            && self.is_copy((bucket, key), stat, version)?
-        {
-            record.version = None;
-        }
-        Ok(())
-    }
-
-    /// Returns whether there may be an old version with the ID `version`. There is none for a latest version whose tags
-    /// or permissions were changed, so that reads of it cost little more. Cost: one `openat2`; if there is such a
-    /// version, also a `close`.
-    fn has_old_version(&self, bucket: &Bucket, key: &Key, version: &VersionId) -> bool {
-        let Some(kept) = NoncurrentVersion::of(version, false) else { return false };
-        let path = archived_place(bucket, key, &kept).path();
-        let opened = self.root.open_beneath(&path, OFlags::PATH, Mode::empty());
-        !matches!(opened, Err(Errno::NOENT | Errno::NOTDIR))
-    }
-
-    /// Returns whether the latest version, whose file has the state `stat` and whose record has the ID `version`, is a
-    /// copy of an old version: another file, among the old versions, is the version with this ID. Cost: one
-    /// `newfstatat`; if there is another file, also an open of that file.
-    pub(crate) fn is_copy(
-        &self,
-        (bucket, key): (&Bucket, &Key),
-        stat: &FileStat,
-        version: &VersionId,
-    ) -> Result<bool> {
-        let Some(kept) = NoncurrentVersion::of(version, false) else { return Ok(false) };
-        let place = archived_place(bucket, key, &kept);
-        let named = self.dirs.open(&self.root, &place.dir).and_then(|dir| stat_in(&dir, &place.name));
-        let is_other = |named: FileStat| (named.device, named.inode) != (stat.device, stat.inode);
-        Ok(named.is_ok_and(is_other) && self.is_version_at((bucket, key), &kept, stat.user)?)
-    }
-
-    /// Returns whether the file with the name `kept` is the version that its name states. Anyone who may write to the
-    /// bucket may create other files with such names. In a bucket with the sticky bit, a file of a third user is not
-    /// believed: it must belong to `owner`, the bucket's owner or root.
-    fn is_version_at(
-        &self,
-        (bucket, key): (&Bucket, &Key),
-        kept: &NoncurrentVersion,
-        owner: u32,
-    ) -> Result<bool> {
-        let opened = self.open_file(bucket, &archived_place(bucket, key, kept)).and_then(|mut opened| {
-            opened.as_mut().map_or(Ok(()), |opened| self.unhide_record(bucket, opened)).map(|()| opened)
-        });
-        let opened = match opened {
-            Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::AccessDenied) => None,
-            opened => opened?,
-        };
-        let guard = self.contents(bucket)?.guard;
-        let is_believed = |user: u32| guard.as_ref().is_none_or(|guard| user == owner || guard.trusts(user));
-        Ok(opened.is_some_and(|opened| opened.version() == kept.version && is_believed(opened.stat.user)))
-    }
-
-    /// Returns whether `found` is a name of the file of `current`.
-    fn is_name_of(
-        &self,
-        (bucket, key): (&Bucket, &Key),
-        found: &NoncurrentVersion,
-        current: &FileStat,
-    ) -> bool {
-        let place = archived_place(bucket, key, found);
-        let named = self.open_dir(&place.dir).and_then(|dir| stat_in(&dir, &place.name));
-        named.is_ok_and(|named| (named.device, named.inode) == (current.device, current.inode))
     }
 
     /// Opens the old version by the order contained in its ID; returns `None` if there is no name with that order.
@@ -822,17 +704,6 @@ fn keep_in(dir: &DirectoryHandle, current: &ObjectFile, name: &str) -> Result<bo
     Ok((there.device, there.inode) == (current.stat.device, current.stat.inode))
 }
 
-/// The time in ns that may pass between the creation of a version ID and the last change of the file, until a reader
-/// examines whether a POSIX program created the file by copying an old version.
-const SETTLING_NS: u64 = 1_000_000_000;
-
-/// Returns whether a file with the state `stat` was changed so long after the ID `version` was created that the file
-/// may be a copy of this version. Only an old version can be copied, and programs cannot set a file's change time.
-fn was_changed_later(stat: &FileStat, version: &VersionId) -> bool {
-    let changed = u64::try_from(stat.changed_ns).unwrap_or_default();
-    order_in(version).is_some_and(|order| changed > order.saturating_add(SETTLING_NS))
-}
-
 fn is_delete_marker(found: &NoncurrentVersion) -> Error {
     Error::new(ErrorKind::MethodNotAllowed, "the version is a delete marker").at_marker(found.as_marker())
 }
@@ -844,6 +715,7 @@ mod tests {
 
     use super::*;
     use crate::layout::ATTRIBUTE;
+    use crate::record::ContentChangeStamp;
     use crate::stage::hidden_name;
     use crate::{PosixConfig, PosixStore};
 
