@@ -24,7 +24,7 @@ use crate::area::{
 };
 use crate::delete::remove_empty_tree;
 use crate::errors::{from_errno, is_stale};
-use crate::events::NOTIFICATION;
+use crate::events::{NOTIFICATION, announce_notifications, await_notifications};
 use crate::layout::{
     EVENTS, LOCKS, MARKERS, META, ODD, ObjectPath, PRIVATE_DIR, TMP, UPLOADS, VERSIONS, document_kind,
     document_name, is_hidden_name, is_private_name, is_setting_name, private_dir, spare_name, upload_of,
@@ -38,6 +38,7 @@ use crate::read::system_time;
 use crate::shared::retry_stale;
 use crate::sidecar::inode_of;
 use crate::stage::{SETTING_MODE, StagedFile, sync_dir};
+use crate::versions::list::has_versions;
 use crate::{Durability, PosixStoreState};
 
 /// How long the removal of a bucket waits until processes on this node close its private files, and the pause between
@@ -115,7 +116,7 @@ impl PosixStoreState {
     pub(crate) fn delete_bucket(self: &Arc<Self>, bucket: &Bucket) -> Result<()> {
         self.head_bucket(bucket)?;
         let query = ListQuery { max_keys: 1, ..Default::default() };
-        if !self.list(bucket, &query)?.entries.is_empty() || self.has_versions(bucket)? {
+        if !self.list(bucket, &query)?.entries.is_empty() || has_versions(self, bucket)? {
             return Err(ErrorKind::BucketNotEmpty.into());
         }
         let dir =
@@ -157,7 +158,7 @@ impl PosixStoreState {
         }
         documents.iter().try_for_each(|(kind, document)| {
             if *kind == NOTIFICATION {
-                self.announce_notifications(bucket)?;
+                announce_notifications(&self.volume, bucket)?;
             }
             let place = document_place(bucket, kind);
             let mut staged = StagedFile::with_mode(self, bucket, place, false, SETTING_MODE)?;
@@ -294,14 +295,14 @@ impl PosixStoreState {
         self.volume.require_bucket(bucket)?;
         self.volume.check_keeper(bucket, kind)?;
         if *kind == NOTIFICATION {
-            self.announce_notifications(bucket)?;
+            announce_notifications(&self.volume, bucket)?;
         }
         let mut staged =
             StagedFile::with_mode(self, bucket, document_place(bucket, kind), false, SETTING_MODE)?;
         staged.write(document)?;
         staged.publish_private()?;
         if *kind == NOTIFICATION {
-            self.await_notifications(bucket)?;
+            await_notifications(&self.volume, bucket)?;
         }
         Ok(())
     }
@@ -325,7 +326,7 @@ impl PosixStoreState {
             return Err(not_ours(&document_place(bucket, kind).path(), "is not a regular file"));
         }
         if *kind == NOTIFICATION {
-            self.await_notifications(bucket)?;
+            await_notifications(&self.volume, bucket)?;
         }
         Ok(())
     }

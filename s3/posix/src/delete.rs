@@ -13,8 +13,9 @@ use fordway_sys::{
 
 use crate::PosixStoreState;
 use crate::errors::from_errno;
-use crate::events::{EventFacts, unrecorded};
+use crate::events::{ChangeRecorder, EventFacts, kind_of_delete, unrecorded};
 use crate::layout::{ATTRIBUTE, OUR_DIR, ObjectPath, marked_dir, odd, plain, private_dir, split};
+use crate::object_lock::VersionProtection;
 use crate::private::PrivateDirectoryContents;
 use crate::sidecar::UnlinkingFile;
 
@@ -47,8 +48,8 @@ impl PosixStoreState {
                     return Ok(DeleteResult { version: options.version.clone(), is_marker: false });
                 }
             }
-            let kind = PosixStoreState::kind_of_delete(options, contents);
-            match self.pending_event((bucket, key), contents, kind) {
+            let kind = kind_of_delete(options, contents);
+            match ChangeRecorder::of(self, bucket, contents).prepare(key, kind) {
                 // On a full file system, the removal itself makes room for its record.
                 Err(error) if is_full(&error) => late = Some((contents, kind)),
                 prepared => pending = prepared?,
@@ -68,7 +69,7 @@ impl PosixStoreState {
             false => self.locked(bucket, key, delete),
         }?;
         if let Some((contents, kind)) = late {
-            let prepared = self.pending_event((bucket, key), contents, kind);
+            let prepared = ChangeRecorder::of(self, bucket, contents).prepare(key, kind);
             pending = prepared.map_err(|error| unrecorded(kind, key, error))?;
         }
         if let Some(pending) = pending {
@@ -116,7 +117,8 @@ impl PosixStoreState {
         contents: PrivateDirectoryContents,
     ) -> Result<()> {
         let odd = odd(bucket, key);
-        match contents.has_odd && *place != odd && !self.volume.is_locked(bucket, &odd, contents)? {
+        let protection = VersionProtection { volume: &self.volume, bucket, contents };
+        match contents.has_odd && *place != odd && !protection.is_locked(&odd)? {
             true => self.remove_at(bucket, &odd, contents).map(drop),
             false => Ok(()),
         }

@@ -15,6 +15,7 @@ use crate::errors::from_errno;
 use crate::layout::{decode, decode_start, is_part_of_name, join, odd_dir, versions_dir};
 use crate::names::{FEWEST, MOST_BYTES, MOST_DIRS, state_before};
 use crate::private::{is_settled, times};
+use crate::volume::StoreRootDirectory;
 
 /// A directory of encoded keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +56,50 @@ struct CachedDirectory {
 pub(crate) struct EncodedKeyCache(Mutex<Vec<CachedDirectory>>);
 
 impl EncodedKeyCache {
+    /// Returns the content of the directory at `path`, relative to the top of `tree`. Caches the content as long as the
+    /// directory is unchanged, unless other nodes may change the file system.
+    fn read(
+        &self,
+        volume: &StoreRootDirectory,
+        (bucket, tree): (&Bucket, EncodedKeyTree),
+        path: &str,
+    ) -> Result<Arc<EncodedDirectory>> {
+        let top = match tree {
+            EncodedKeyTree::Odd => odd_dir(bucket),
+            EncodedKeyTree::Versions => versions_dir(bucket),
+        };
+        let full = if path.is_empty() { top } else { join(&top, path) };
+        let dir = match volume.open_to_list(&full) {
+            Ok(Some(dir)) => dir,
+            Ok(None) => return Ok(Arc::default()),
+            // A user who makes a directory unreadable, or replaces it with a link, must not hide other users' objects.
+            Err(error) if !path.is_empty() && error.kind() == ErrorKind::AccessDenied => {
+                return Ok(Arc::default());
+            }
+            Err(error) => return Err(error),
+        };
+        let failed = |errno| from_errno(errno, "reading a directory");
+        let sharing = volume.contents(bucket)?.sharing;
+        let stat = state_before(&dir, sharing).map_err(failed)?;
+        if let Some(known) = self.recall(&stat).filter(|_| !sharing.is_shared()) {
+            return Ok(known);
+        }
+        let mut content = EncodedDirectory::default();
+        read_dir(dir, |name, kind| {
+            if let Ok(name) = str::from_utf8(name) {
+                content.add(tree, if path.is_empty() { name.to_owned() } else { join(path, name) }, kind);
+            }
+        })
+        .map_err(failed)?;
+        content.keys.sort_unstable();
+        content.parts.sort_unstable();
+        let content = Arc::new(content);
+        if !sharing.is_shared() {
+            self.keep(&stat, &content);
+        }
+        Ok(content)
+    }
+
     fn recall(&self, stat: &FileStat) -> Option<Arc<EncodedDirectory>> {
         let all = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         all.iter().find(|cached| cached.state == state_of(stat)).map(|cached| cached.content.clone())
@@ -201,7 +246,7 @@ impl<'w> EncodedKeyWalk<'w> {
 
     /// Adds the directory at `path`, relative to the top directory, to the directories that the walk has reached.
     fn enter(&mut self, path: &str) -> Result<()> {
-        let content = self.inner.encoded_directory(self.bucket, self.tree, path)?;
+        let content = self.inner.encoded_keys.read(&self.inner.volume, (self.bucket, self.tree), path)?;
         let is_before = |key: &Key| {
             let key = key.as_str();
             let is_skipped = |skipped: &String| key < skipped.as_str() || key.starts_with(skipped.as_str());
@@ -214,52 +259,6 @@ impl<'w> EncodedKeyWalk<'w> {
         let part = part.unwrap_or(content.parts.len());
         self.reached.push(ReachedDirectory { content, key, part });
         Ok(())
-    }
-}
-
-impl PosixStoreState {
-    /// Returns the content of the directory at `path`, relative to the top of `tree`. Caches the content as long as the
-    /// directory is unchanged, unless other nodes may change the file system.
-    fn encoded_directory(
-        &self,
-        bucket: &Bucket,
-        tree: EncodedKeyTree,
-        path: &str,
-    ) -> Result<Arc<EncodedDirectory>> {
-        let top = match tree {
-            EncodedKeyTree::Odd => odd_dir(bucket),
-            EncodedKeyTree::Versions => versions_dir(bucket),
-        };
-        let full = if path.is_empty() { top } else { join(&top, path) };
-        let dir = match self.open_to_list(&full) {
-            Ok(Some(dir)) => dir,
-            Ok(None) => return Ok(Arc::default()),
-            // A user who makes a directory unreadable, or replaces it with a link, must not hide other users' objects.
-            Err(error) if !path.is_empty() && error.kind() == ErrorKind::AccessDenied => {
-                return Ok(Arc::default());
-            }
-            Err(error) => return Err(error),
-        };
-        let failed = |errno| from_errno(errno, "reading a directory");
-        let sharing = self.volume.contents(bucket)?.sharing;
-        let stat = state_before(&dir, sharing).map_err(failed)?;
-        if let Some(known) = self.encoded_keys.recall(&stat).filter(|_| !sharing.is_shared()) {
-            return Ok(known);
-        }
-        let mut content = EncodedDirectory::default();
-        read_dir(dir, |name, kind| {
-            if let Ok(name) = str::from_utf8(name) {
-                content.add(tree, if path.is_empty() { name.to_owned() } else { join(path, name) }, kind);
-            }
-        })
-        .map_err(failed)?;
-        content.keys.sort_unstable();
-        content.parts.sort_unstable();
-        let content = Arc::new(content);
-        if !sharing.is_shared() {
-            self.encoded_keys.keep(&stat, &content);
-        }
-        Ok(content)
     }
 }
 

@@ -29,7 +29,7 @@ use crate::private::PrivateDirectoryContents;
 use crate::record::ObjectRecord;
 use crate::stage::{SETTING_MODE, StagedFile, hidden_name};
 use crate::versions::names::{now_ns, order_in};
-use crate::volume::EVENTS_ADVICE;
+use crate::volume::{EVENTS_ADVICE, StoreRootDirectory};
 use crate::{Durability, PosixStoreState};
 
 /// The kind of bucket document that holds the rules.
@@ -100,25 +100,38 @@ impl EventFacts {
     }
 }
 
-impl PosixStoreState {
+/// Records the changes in one bucket, as far as the bucket's rules apply to them.
+#[derive(Clone, Copy)]
+pub(crate) struct ChangeRecorder<'r> {
+    store: &'r Arc<PosixStoreState>,
+    bucket: &'r Bucket,
+    /// The contents of the bucket's private directory, read before the change.
+    contents: PrivateDirectoryContents,
+}
+
+impl<'r> ChangeRecorder<'r> {
+    pub(crate) fn of(
+        store: &'r Arc<PosixStoreState>,
+        bucket: &'r Bucket,
+        contents: PrivateDirectoryContents,
+    ) -> Self {
+        ChangeRecorder { store, bucket, contents }
+    }
+
     /// Prepares the record of a change of `key`, if a rule of the bucket applies to the change. Must be called before
     /// the change. Cost: none in a bucket that never had a notification configuration. Otherwise, reading the rules at
     /// most every 10 ms; if a rule applies, also the calls that write a small file, and one `fchmod`. Errors: errors of
     /// the file system; `AccessDenied` if the caller may not read the rules or write to the journal.
-    pub(crate) fn pending_event(
-        self: &Arc<Self>,
-        (bucket, key): (&Bucket, &Key),
-        contents: PrivateDirectoryContents,
-        kind: EventKind,
-    ) -> Result<Option<PendingEvent>> {
+    pub(crate) fn prepare(&self, key: &Key, kind: EventKind) -> Result<Option<PendingEvent>> {
+        let ChangeRecorder { store, bucket, contents } = *self;
         if !contents.may_notify {
             return Ok(None);
         }
-        let rules = self.notification_rules(bucket)?;
+        let rules = self.rules()?;
         let Some(rule) = rule_for(&rules, kind, key.as_str()) else { return Ok(None) };
         let name = event_name(now_ns(), &hidden_name()?, &rule.webhook);
         let place = ObjectPath { dir: events_dir(bucket).into(), name: name.into() };
-        let staged = StagedFile::with_mode(self, bucket, place, false, SETTING_MODE);
+        let staged = StagedFile::with_mode(store, bucket, place, false, SETTING_MODE);
         let mut staged = staged.map_err(|error| unwritable(bucket, error))?;
         // A gateway that runs as another user reads the record, whatever the umask of the writer is. Some file systems
         // have no modes of their own; the gateway warns about records that it cannot read.
@@ -129,13 +142,14 @@ impl PosixStoreState {
 
     /// Returns the bucket's notification rules. A document that another user wrote, or that is not valid, has no rules:
     /// otherwise, anyone who may create a file in the private area could stop the bucket's other writers.
-    fn notification_rules(&self, bucket: &Bucket) -> Result<Arc<[NotificationRule]>> {
-        let known = self.volume.private.held(bucket);
+    fn rules(&self) -> Result<Arc<[NotificationRule]>> {
+        let ChangeRecorder { store, bucket, .. } = *self;
+        let known = store.volume.private.held(bucket);
         if let Some(rules) = known.as_ref().and_then(|known| known.rules()) {
             return Ok(rules);
         }
-        let document = match self.document(bucket, &NOTIFICATION) {
-            Err(error) if error.kind() == ErrorKind::AccessDenied && !self.has_trusted_rules(bucket)? => None,
+        let document = match store.document(bucket, &NOTIFICATION) {
+            Err(error) if error.kind() == ErrorKind::AccessDenied && !self.has_trusted_rules()? => None,
             found => found?,
         };
         let rules: Arc<[_]> = document.and_then(|document| read(&document).ok()).unwrap_or_default().into();
@@ -146,9 +160,10 @@ impl PosixStoreState {
     }
 
     /// Returns whether the file of the rules is one that a reader would accept if its mode let the reader in.
-    fn has_trusted_rules(&self, bucket: &Bucket) -> Result<bool> {
-        let keeper = self.volume.keeper(bucket, &NOTIFICATION)?;
-        let dir = self.volume.open_dir(&private_dir(bucket));
+    fn has_trusted_rules(&self) -> Result<bool> {
+        let ChangeRecorder { store, bucket, .. } = *self;
+        let keeper = store.volume.keeper(bucket, &NOTIFICATION)?;
+        let dir = store.volume.open_dir(&private_dir(bucket));
         let found = dir.and_then(|dir| stat_in(dir, &document_name(&NOTIFICATION)));
         Ok(found.is_ok_and(|state| {
             let is_trusted = keeper.is_none_or(|keeper| keeper.trusts(state.user));
@@ -156,50 +171,49 @@ impl PosixStoreState {
         }))
     }
 
-    /// Makes all writers look for notification rules. Also creates the directory of the journal, or gives the existing
-    /// directory the mode that the bucket has now. In a bucket with the sticky bit, only the owner creates the
-    /// directory: another writer who created it could deny access to the others.
-    pub(crate) fn announce_notifications(&self, bucket: &Bucket) -> Result<()> {
-        let path = events_dir(bucket);
-        self.volume.parent_of(bucket, &path)?;
-        // A caller who may not read the directory may not change its mode either.
-        let _ = self.volume.renew_private_dir(bucket, &path);
-        let file = self.volume.open_shared_file(bucket, MARKERS)?;
-        let marked = write_all_at(&file, b"n", 0).and_then(|()| match self.volume.config.durability {
-            Durability::None => Ok(()),
-            Durability::Data | Durability::Full => sync_all(&file),
-        });
-        marked.map_err(|errno| from_errno(errno, "writing .fordway/markers"))
-    }
-
     /// Makes a change of `key`, and records the change if a rule applies to it. `change` returns its result and the
     /// facts of the event.
-    pub(crate) fn recorded<T>(
-        self: &Arc<Self>,
-        names: (&Bucket, &Key),
-        contents: PrivateDirectoryContents,
+    pub(crate) fn record<T>(
+        &self,
+        key: &Key,
         kind: EventKind,
         change: impl FnOnce() -> Result<(T, EventFacts)>,
     ) -> Result<T> {
-        let pending = self.pending_event(names, contents, kind)?;
+        let pending = self.prepare(key, kind)?;
         let (done, facts) = change()?;
         pending.map_or(Ok(()), |pending| pending.record(facts))?;
         Ok(done)
     }
+}
 
-    /// Waits until all writers know the rules that were just set or removed.
-    pub(crate) fn await_notifications(&self, bucket: &Bucket) -> Result<()> {
-        self.volume.private.forget(bucket);
-        self.volume.private.outlast(&self.volume.contents(bucket)?);
-        Ok(())
-    }
+/// Makes all writers look for notification rules. Also creates the directory of the journal, or gives the existing
+/// directory the mode that the bucket has now. In a bucket with the sticky bit, only the owner creates the
+/// directory: another writer who created it could deny access to the others.
+pub(crate) fn announce_notifications(volume: &StoreRootDirectory, bucket: &Bucket) -> Result<()> {
+    let path = events_dir(bucket);
+    volume.parent_of(bucket, &path)?;
+    // A caller who may not read the directory may not change its mode either.
+    let _ = volume.renew_private_dir(bucket, &path);
+    let file = volume.open_shared_file(bucket, MARKERS)?;
+    let marked = write_all_at(&file, b"n", 0).and_then(|()| match volume.config.durability {
+        Durability::None => Ok(()),
+        Durability::Data | Durability::Full => sync_all(&file),
+    });
+    marked.map_err(|errno| from_errno(errno, "writing .fordway/markers"))
+}
 
-    /// Returns the event that reports a delete with these options.
-    pub(crate) fn kind_of_delete(options: &DeleteOptions, contents: PrivateDirectoryContents) -> EventKind {
-        match options.version.is_none() && contents.versioning != VersioningState::Unversioned {
-            true => EventKind::DeleteMarker,
-            false => EventKind::Delete,
-        }
+/// Waits until all writers know the rules that were just set or removed.
+pub(crate) fn await_notifications(volume: &StoreRootDirectory, bucket: &Bucket) -> Result<()> {
+    volume.private.forget(bucket);
+    volume.private.outlast(&volume.contents(bucket)?);
+    Ok(())
+}
+
+/// Returns the event that reports a delete with these options.
+pub(crate) fn kind_of_delete(options: &DeleteOptions, contents: PrivateDirectoryContents) -> EventKind {
+    match options.version.is_none() && contents.versioning != VersioningState::Unversioned {
+        true => EventKind::DeleteMarker,
+        false => EventKind::Delete,
     }
 }
 
@@ -260,7 +274,7 @@ impl StagedFile {
         seen: PrivateDirectoryContents,
     ) -> Result<PutResult> {
         let (inner, bucket) = (self.inner.clone(), self.bucket.clone());
-        let pending = inner.pending_event((&bucket, key), seen, self.event)?;
+        let pending = ChangeRecorder::of(&inner, &bucket, seen).prepare(key, self.event)?;
         let made = self.publish_object(key, record, conditions, seen)?;
         if let Some(pending) = pending {
             let size = stat(&self.file).map_err(|errno| from_errno(errno, "reading the object's size"))?.size;

@@ -190,7 +190,7 @@ impl OpenStores {
     pub fn close_unused(&self) {
         // The list is not locked while files are closed, which may take long on a network file system.
         let open: Vec<_> = self.stores().iter().filter_map(Weak::upgrade).collect();
-        open.iter().for_each(|store| store.close_unused());
+        open.iter().for_each(|store| close_unused_in(store));
     }
 
     fn stores(&self) -> MutexGuard<'_, Vec<Weak<PosixStoreState>>> {
@@ -198,13 +198,11 @@ impl OpenStores {
     }
 }
 
-impl PosixStoreState {
-    fn close_unused(&self) {
-        let StoreRootDirectory { dirs, private, .. } = &self.volume;
-        dirs.close_unused(UNUSED);
-        private.close_unused(UNUSED);
-        self.locks.close_unused(|bucket| private.is_open(bucket));
-    }
+fn close_unused_in(store: &PosixStoreState) {
+    let StoreRootDirectory { dirs, private, .. } = &store.volume;
+    dirs.close_unused(UNUSED);
+    private.close_unused(UNUSED);
+    store.locks.close_unused(|bucket| private.is_open(bucket));
 }
 
 /// An object store in a directory. Clones are cheap and share open files.

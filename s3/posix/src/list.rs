@@ -12,8 +12,8 @@ use fordway_store::{
     ObjectListing, ObjectSummary, Result, WalkInstruction,
 };
 use fordway_sys::{
-    EntryKind, Errno, FileStat, FileSystemSharing, Mode, OFlags, forget_names, get_xattr_in, look_again,
-    rewind, stat_in, stat_now, text_to_name,
+    EntryKind, Errno, FileStat, FileSystemSharing, forget_names, get_xattr_in, look_again, rewind, stat_in,
+    stat_now, text_to_name,
 };
 
 use crate::PosixStoreState;
@@ -165,21 +165,6 @@ impl PosixStoreState {
         Ok((keys, false))
     }
 
-    /// Opens the directory at `path` for reading. Returns `None` if there is no directory.
-    pub(crate) fn open_to_list(&self, path: &str) -> Result<Option<File>> {
-        let open = || self.volume.root.open_beneath(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
-        let mut opened = open();
-        if matches!(opened, Err(Errno::STALE)) {
-            self.volume.refresh_dirs(path);
-            opened = open();
-        }
-        match opened {
-            Ok(dir) => Ok(Some(dir)),
-            Err(Errno::NOENT | Errno::STALE | Errno::NOTDIR | Errno::NAMETOOLONG) => Ok(None),
-            Err(errno) => Err(from_errno(errno, &format!("opening the directory {path:?}"))),
-        }
-    }
-
     /// Returns an object's listing entry, or `None` if the object is gone or is not a file.
     fn summary<'p>(
         &self,
@@ -269,7 +254,7 @@ impl BucketWalk<'_> {
             return Ok(flow);
         }
         self.inner.volume.freshen_dir(&path, !self.path.is_empty(), self.contents.sharing);
-        let Some(dir) = self.inner.open_to_list(&path)? else { return Ok(WalkContinuation::On) };
+        let Some(dir) = self.inner.volume.open_to_list(&path)? else { return Ok(WalkContinuation::On) };
         let failed = |errno| from_errno(errno, "reading a directory");
         let stat = state_before(&dir, self.contents.sharing).map_err(failed)?;
         let id = (stat.device, stat.inode);

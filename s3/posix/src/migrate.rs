@@ -24,7 +24,7 @@ use crate::layout::{
     private_dir,
 };
 use crate::record::ObjectRecord;
-use crate::scan::{BucketArea, each_entry, known_kind, open_child, path_of_child};
+use crate::scan::{BucketArea, chosen_buckets, each_entry, known_kind, open_child, path_of_child};
 use crate::sidecar::{
     MAX_RECORD_BYTES, RecordAttribute, VersionIdentity, inode_of, read_attribute, sidecar_name,
 };
@@ -55,7 +55,7 @@ impl PosixStore {
         tell: &mut dyn FnMut(MigrationStep) -> Result<()>,
     ) -> Result<()> {
         let actors = ImpersonatedUserCache::new(&self.inner);
-        for bucket in self.chosen_buckets(buckets)? {
+        for bucket in chosen_buckets(self, buckets)? {
             migrate_owners(&self.inner.volume, &bucket, tell)?;
             actors.in_bucket(&bucket, || {
                 unhide_records(&self.inner, &actors, &bucket, tell)?;

@@ -22,7 +22,6 @@ use fordway_store::{
 };
 use fordway_sys::{Errno, set_immutable};
 
-use crate::PosixStoreState;
 use crate::errors::from_errno;
 use crate::layout::{ObjectPath, VERSIONING, private_dir, versions_of};
 use crate::private::PrivateDirectoryContents;
@@ -30,6 +29,7 @@ use crate::read::ObjectFile;
 use crate::record::ObjectRecord;
 use crate::stage::{SETTING_MODE, StagedFile};
 use crate::volume::StoreRootDirectory;
+use crate::{PosixConfig, PosixStoreState};
 
 /// The first word of `versioning`.
 const ENABLED: &str = "Enabled";
@@ -158,7 +158,7 @@ impl PosixStoreState {
         bypass: bool,
     ) -> Result<()> {
         if bypass {
-            self.volume.check_bypass(bucket)?;
+            check_bypass(&self.volume, bucket)?;
         }
         self.change_lock((bucket, key), version, |lock| {
             lock.with_retention(retention, SystemTime::now(), bypass)
@@ -185,14 +185,15 @@ impl PosixStoreState {
         self.require_locks("object lock")?;
         self.locked(bucket, key, |contents| {
             contents.object_lock.ok_or_else(no_object_lock)?;
-            let mut opened = self.volume.open_to_change(bucket, key, version, contents)?;
+            let protection = VersionProtection { volume: &self.volume, bucket, contents };
+            let mut opened = protection.open_to_change(key, version)?;
             if opened.stat.is_dir {
                 let why = "the object is a directory, which cannot be locked; put the object again";
                 return Err(Error::new(ErrorKind::NotImplemented, why));
             }
             let record = opened.recorded.get_or_insert_default();
             let lock = change(record.lock)?;
-            let unshielded = self.volume.unshield(&opened.file, record.lock)?;
+            let unshielded = unshield(&opened.file, record.lock)?;
             record.lock = lock;
             // The object must keep the ETag that was reported before.
             let lock_is_kept = (&mut **record, ETagPolicy::Md5);
@@ -201,7 +202,7 @@ impl PosixStoreState {
                 unshielded.leave();
             }
             self.volume.sync_record(&opened.file)?;
-            self.volume.shield(&opened.file, lock)
+            shield(&self.volume.config, &opened.file, lock)
         })
     }
 }
@@ -230,119 +231,116 @@ impl Drop for UnshieldedFile {
     }
 }
 
-impl StoreRootDirectory {
-    /// Sets the immutable flag on the file of a locked version, if the configuration requires it. Through S3, a file
-    /// without the flag is still locked. Cost: none without a lock. Errors: `NotImplemented` if the file system does
-    /// not have this flag.
-    pub(crate) fn shield(&self, file: impl AsFd, lock: ObjectLock) -> Result<()> {
-        if !self.config.immutable_locks || !lock.is_active(SystemTime::now()) {
-            return Ok(());
-        }
-        set_immutable(file, true).map(|_was_unset| ()).map_err(|errno| match errno {
-            Errno::PERM => from_errno(errno, "setting the immutable flag, which needs CAP_LINUX_IMMUTABLE"),
-            errno => {
-                let why = "the file system has no immutable flag; omit --immutable-locks";
-                Error::new(ErrorKind::NotImplemented, why).caused_by(std::io::Error::from(errno))
-            }
-        })
+/// Sets the immutable flag on the file of a locked version, if the configuration requires it. Through S3, a file
+/// without the flag is still locked. Cost: none without a lock. Errors: `NotImplemented` if the file system does not
+/// have this flag.
+pub(crate) fn shield(config: &PosixConfig, file: impl AsFd, lock: ObjectLock) -> Result<()> {
+    if !config.immutable_locks || !lock.is_active(SystemTime::now()) {
+        return Ok(());
     }
-
-    /// Removes the immutable flag, if it is set, from a locked version's file. If the lock is active, the flag is set
-    /// again when the result is dropped. Cost: none without a lock.
-    pub(crate) fn unshield(&self, file: impl AsFd, lock: ObjectLock) -> Result<UnshieldedFile> {
-        if lock.is_none() {
-            return Ok(UnshieldedFile::NONE);
+    set_immutable(file, true).map(|_was_unset| ()).map_err(|errno| match errno {
+        Errno::PERM => from_errno(errno, "setting the immutable flag, which needs CAP_LINUX_IMMUTABLE"),
+        errno => {
+            let why = "the file system has no immutable flag; omit --immutable-locks";
+            Error::new(ErrorKind::NotImplemented, why).caused_by(std::io::Error::from(errno))
         }
-        // The descriptor is duplicated first: if this failed later, the flag could not be set again.
-        let held = file.as_fd().try_clone_to_owned();
-        let failed =
-            |error| Error::new(ErrorKind::from(&error), "opening the locked version").caused_by(error);
-        let held = held.map_err(failed)?;
-        match set_immutable(file, false) {
-            Ok(was_set) if was_set && lock.is_active(SystemTime::now()) => Ok(UnshieldedFile(Some(held))),
-            Err(Errno::PERM) => {
-                let why = "the version is locked and its file is immutable, so only a gateway run by root can change the key";
-                Err(Error::new(ErrorKind::AccessDenied, why))
-            }
-            // If the file system does not have this flag, there is nothing to remove.
-            _ => Ok(UnshieldedFile::NONE),
+    })
+}
+
+/// Like [`shield`], for an old version.
+pub(crate) fn shield_old(
+    volume: &StoreRootDirectory,
+    (bucket, key): (&Bucket, &Key),
+    version: &VersionId,
+) -> Result<()> {
+    if !volume.config.immutable_locks {
+        return Ok(());
+    }
+    let opened = volume.open_version(bucket, key, Some(version))?;
+    shield(&volume.config, &opened.file, opened.record().lock)
+}
+
+/// Removes the immutable flag, if it is set, from a locked version's file. If the lock is active, the flag is set again
+/// when the result is dropped. Cost: none without a lock.
+pub(crate) fn unshield(file: impl AsFd, lock: ObjectLock) -> Result<UnshieldedFile> {
+    if lock.is_none() {
+        return Ok(UnshieldedFile::NONE);
+    }
+    // The descriptor is duplicated first: if this failed later, the flag could not be set again.
+    let held = file.as_fd().try_clone_to_owned();
+    let failed = |error| Error::new(ErrorKind::from(&error), "opening the locked version").caused_by(error);
+    let held = held.map_err(failed)?;
+    match set_immutable(file, false) {
+        Ok(was_set) if was_set && lock.is_active(SystemTime::now()) => Ok(UnshieldedFile(Some(held))),
+        Err(Errno::PERM) => {
+            let why = "the version is locked and its file is immutable, so only a gateway run by root can change the key";
+            Err(Error::new(ErrorKind::AccessDenied, why))
         }
+        // If the file system does not have this flag, there is nothing to remove.
+        _ => Ok(UnshieldedFile::NONE),
     }
+}
 
-    /// Like [`StoreRootDirectory::shield`], for an old version.
-    pub(crate) fn shield_old(&self, bucket: &Bucket, key: &Key, version: &VersionId) -> Result<()> {
-        if !self.config.immutable_locks {
-            return Ok(());
-        }
-        let opened = self.open_version(bucket, key, Some(version))?;
-        self.shield(&opened.file, opened.record().lock)
+/// Checks that a new version may have the requested lock, `asked`. Cost: none without a lock. Errors: `InvalidArgument`
+/// in a bucket without object lock.
+pub(crate) fn check_lockable(volume: &StoreRootDirectory, bucket: &Bucket, asked: ObjectLock) -> Result<()> {
+    match asked.is_none() || volume.contents(bucket)?.object_lock.is_some() {
+        true => Ok(()),
+        false => volume.require_bucket(bucket).and(Err(no_object_lock())),
     }
+}
 
-    /// Checks that a new version may have the requested lock, `asked`. Cost: none without a lock. Errors:
-    /// `InvalidArgument` in a bucket without object lock.
-    pub(crate) fn check_lockable(&self, bucket: &Bucket, asked: ObjectLock) -> Result<()> {
-        match asked.is_none() || self.contents(bucket)?.object_lock.is_some() {
-            true => Ok(()),
-            false => self.require_bucket(bucket).and(Err(no_object_lock())),
-        }
-    }
+/// Checks that the caller may bypass a retention in governance mode. Errors: `AccessDenied`.
+fn check_bypass(volume: &StoreRootDirectory, bucket: &Bucket) -> Result<()> {
+    volume.check_decides(bucket, "bypasses governance retention")
+}
 
-    /// Checks that the caller may bypass a retention in governance mode. Errors: `AccessDenied`.
-    pub(crate) fn check_bypass(&self, bucket: &Bucket) -> Result<()> {
-        self.check_decides(bucket, "bypasses governance retention")
-    }
+/// The protection of one bucket's versions by their locks.
+pub(crate) struct VersionProtection<'v> {
+    pub(crate) volume: &'v StoreRootDirectory,
+    pub(crate) bucket: &'v Bucket,
+    pub(crate) contents: PrivateDirectoryContents,
+}
 
+impl VersionProtection<'_> {
     /// Checks that the version in `opened` may be deleted. Cost: none without object lock. Errors: `AccessDenied`.
-    pub(crate) fn check_unlocked(
-        &self,
-        bucket: &Bucket,
-        opened: &ObjectFile,
-        contents: PrivateDirectoryContents,
-        bypass: bool,
-    ) -> Result<()> {
+    pub(crate) fn check_unlocked(&self, opened: &ObjectFile, bypass: bool) -> Result<()> {
         let lock = opened.record().lock;
-        if contents.object_lock.is_none() || lock.is_none() {
+        if self.contents.object_lock.is_none() || lock.is_none() {
             return Ok(());
         }
         let now = SystemTime::now();
         match lock.check_delete(now, false) {
-            Err(_) if bypass && lock.check_delete(now, true).is_ok() => self.check_bypass(bucket),
+            Err(_) if bypass && lock.check_delete(now, true).is_ok() => {
+                check_bypass(self.volume, self.bucket)
+            }
             checked => checked,
         }
     }
 
     /// Returns whether the file at `place` is a version whose lock forbids its deletion. Cost: none without object
     /// lock.
-    pub(crate) fn is_locked(
-        &self,
-        bucket: &Bucket,
-        place: &ObjectPath,
-        contents: PrivateDirectoryContents,
-    ) -> Result<bool> {
-        if contents.object_lock.is_none() {
+    pub(crate) fn is_locked(&self, place: &ObjectPath) -> Result<bool> {
+        if self.contents.object_lock.is_none() {
             return Ok(false);
         }
-        let opened = self.open_to_check(bucket, place, contents)?;
-        Ok(opened.is_some_and(|opened| self.check_unlocked(bucket, &opened, contents, false).is_err()))
+        let opened = self.open_to_check(place)?;
+        Ok(opened.is_some_and(|opened| self.check_unlocked(&opened, false).is_err()))
     }
 
     /// Opens the file at `place` to check its lock. On a shared file system, this node may have cached the version or
     /// its record as missing, and a locked version would then appear to be unlocked. The version and its record are
     /// therefore looked up again.
-    pub(crate) fn open_to_check(
-        &self,
-        bucket: &Bucket,
-        place: &ObjectPath,
-        contents: PrivateDirectoryContents,
-    ) -> Result<Option<ObjectFile>> {
-        let mut opened = self.open_file(bucket, place)?;
+    pub(crate) fn open_to_check(&self, place: &ObjectPath) -> Result<Option<ObjectFile>> {
+        let VersionProtection { volume, bucket, contents } = *self;
+        let mut opened = volume.open_file(bucket, place)?;
         if opened.is_none() && contents.sharing.is_shared() {
-            self.reveal(place, contents.sharing)?;
-            opened = self.open_file(bucket, place)?;
+            volume.reveal(place, contents.sharing)?;
+            opened = volume.open_file(bucket, place)?;
         }
         if let Some(opened) = &mut opened {
-            self.unhide_record(bucket, opened)?;
-            self.renew_record(bucket, opened, contents.sharing)?;
+            volume.unhide_record(bucket, opened)?;
+            volume.renew_record(bucket, opened, contents.sharing)?;
         }
         Ok(opened)
     }
@@ -350,28 +348,23 @@ impl StoreRootDirectory {
     /// Opens a version, as [`StoreRootDirectory::open_version`] does, to change its record under the key's lock. Errors:
     /// also `AccessDenied` if a link in the key's path points to another bucket, and `MethodNotAllowed` if a part of the
     /// record is missing: `fsck --migrate` may find it, and would then undo the change.
-    pub(crate) fn open_to_change(
-        &self,
-        bucket: &Bucket,
-        key: &Key,
-        version: Option<&VersionId>,
-        contents: PrivateDirectoryContents,
-    ) -> Result<ObjectFile> {
-        self.refresh(bucket, key, contents)?;
+    pub(crate) fn open_to_change(&self, key: &Key, version: Option<&VersionId>) -> Result<ObjectFile> {
+        let VersionProtection { volume, bucket, contents } = *self;
+        volume.refresh(bucket, key, contents)?;
         if contents.sharing.is_shared() && version.is_some() {
-            self.refresh_dirs(&versions_of(bucket, key));
+            volume.refresh_dirs(&versions_of(bucket, key));
         }
-        let mut opened = self.open_version(bucket, key, version)?;
-        self.require_own_file(bucket, key, &opened)?;
-        self.unhide_record(bucket, &mut opened)?;
-        self.renew_record(bucket, &mut opened, contents.sharing)?;
+        let mut opened = volume.open_version(bucket, key, version)?;
+        volume.require_own_file(bucket, key, &opened)?;
+        volume.unhide_record(bucket, &mut opened)?;
+        volume.renew_record(bucket, &mut opened, contents.sharing)?;
         // The sticky bit may have hidden until now that the file is a copy of an old version.
-        if self.disown_any_copy((bucket, key), &mut opened, |_| true)?
+        if volume.disown_any_copy((bucket, key), &mut opened, |_| true)?
             && version.is_some_and(|version| !version.is_null())
         {
             return Err(ErrorKind::ConditionalConflict.into());
         }
-        self.require_whole(bucket, &mut opened)?;
+        volume.require_whole(bucket, &mut opened)?;
         Ok(opened)
     }
 }

@@ -21,7 +21,7 @@ use fordway_sys::{Errno, FileSystemSharing, link_unnamed, remove_file, rename, s
 use crate::area::not_ours;
 use crate::errors::{from_errno, on_another_mount};
 use crate::layout::{ObjectPath, odd, plain, tmp_dir};
-use crate::object_lock::UnshieldedFile;
+use crate::object_lock::{UnshieldedFile, shield, shield_old, unshield};
 use crate::private::PrivateDirectoryContents;
 use crate::record::ObjectRecord;
 use crate::shared::give_way_on;
@@ -194,7 +194,7 @@ impl StagedFile {
                     Some((_, opened)) => {
                         inner.volume.require_own_file(&bucket, key, opened)?;
                         let lock = opened.record().lock;
-                        _unshielded = inner.volume.unshield(&opened.file, lock)?;
+                        _unshielded = unshield(&opened.file, lock)?;
                         let kept = inner.keep_version(&bucket, key, opened, record.version.is_none())?;
                         locked = Some(kept.version).filter(|_| lock.is_active(SystemTime::now()));
                         kept.floor
@@ -222,9 +222,9 @@ impl StagedFile {
                 inner.remove_marker(&bucket, key, contents)?;
                 inner.remove_hidden_odd(&bucket, key, &self.place, contents)?;
                 if let Some(locked) = locked {
-                    inner.volume.shield_old(&bucket, key, &locked)?;
+                    shield_old(&inner.volume, (&bucket, key), &locked)?;
                 }
-                return inner.volume.shield(&self.file, record.lock);
+                return shield(&inner.volume.config, &self.file, record.lock);
             }
         }
         Err(ErrorKind::ConditionalConflict.into())

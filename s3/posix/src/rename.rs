@@ -11,7 +11,7 @@ use fordway_wire::notification::EventKind;
 
 use crate::dirs::DirectoryHandle;
 use crate::errors::from_errno;
-use crate::events::{EventFacts, PendingEvent};
+use crate::events::{ChangeRecorder, EventFacts, PendingEvent};
 use crate::layout::{ObjectPath, odd, plain};
 use crate::private::PrivateDirectoryContents;
 use crate::stage::{MAX_RACES, give_way, sync_dir};
@@ -42,8 +42,9 @@ impl ObjectRename<'_> {
             return Err(RenameOptions::keeps_versions());
         }
         let (source, identity) = self.source(contents)?;
-        let created = store.pending_event((bucket, to), contents, EventKind::Copy)?;
-        let removed = store.pending_event((bucket, from), contents, EventKind::Delete)?;
+        let changes = ChangeRecorder::of(store, bucket, contents);
+        let created = changes.prepare(to, EventKind::Copy)?;
+        let removed = changes.prepare(from, EventKind::Delete)?;
         if store.volume.open_marker(bucket, to, contents)?.is_some() {
             return Err(is_directory(to));
         }

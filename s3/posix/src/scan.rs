@@ -61,14 +61,12 @@ impl<'b> BucketArea<'b> {
     }
 }
 
-impl PosixStore {
-    /// Returns the buckets to examine: the named ones, which must exist, or all buckets if none is named.
-    pub(crate) fn chosen_buckets(&self, named: &[Bucket]) -> Result<Vec<Bucket>> {
-        if named.is_empty() {
-            return Ok(self.list_buckets()?.into_iter().map(|info| info.name).collect());
-        }
-        named.iter().map(|bucket| self.head_bucket(bucket).map(|info| info.name)).collect()
+/// Returns the buckets to examine: the named ones, which must exist, or all buckets if none is named.
+pub(crate) fn chosen_buckets(store: &PosixStore, named: &[Bucket]) -> Result<Vec<Bucket>> {
+    if named.is_empty() {
+        return Ok(store.list_buckets()?.into_iter().map(|info| info.name).collect());
     }
+    named.iter().map(|bucket| store.head_bucket(bucket).map(|info| info.name)).collect()
 }
 
 /// Opens the directory `name` in `parent` for [`each_entry`], without following a link.

@@ -20,8 +20,10 @@ use fordway_store::{
 use fordway_sys::ProcessIdentity;
 use rayon::prelude::*;
 
+use crate::list::LinkedDirectories;
 use crate::multipart::MultipartUploadManager;
 use crate::rename::ObjectRename;
+use crate::versions::list::list_versions;
 use crate::{PosixConfig, PosixStore, SymlinkScope};
 
 /// The name of this lane (way of access) in messages and tables.
@@ -147,7 +149,8 @@ impl ObjectVersionOperations for PosixStore {
     }
 
     fn list_versions(&self, bucket: &Bucket, query: &VersionsQuery) -> Result<VersionListing> {
-        self.inner.list_versions(bucket, query).map_err(at("list versions", bucket, ""))
+        let listed = list_versions(&self.inner, bucket, query, LinkedDirectories::Listed);
+        listed.map_err(at("list versions", bucket, ""))
     }
 }
 

@@ -274,6 +274,21 @@ impl StoreRootDirectory {
             Err(errno) => Err(from_errno(errno, "reading .fordway")),
         }
     }
+
+    /// Opens the directory at `path` for reading. Returns `None` if there is no directory.
+    pub(crate) fn open_to_list(&self, path: &str) -> Result<Option<File>> {
+        let open = || self.root.open_beneath(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
+        let mut opened = open();
+        if matches!(opened, Err(Errno::STALE)) {
+            self.refresh_dirs(path);
+            opened = open();
+        }
+        match opened {
+            Ok(dir) => Ok(Some(dir)),
+            Err(Errno::NOENT | Errno::STALE | Errno::NOTDIR | Errno::NAMETOOLONG) => Ok(None),
+            Err(errno) => Err(from_errno(errno, &format!("opening the directory {path:?}"))),
+        }
+    }
 }
 
 #[cold]

@@ -16,8 +16,9 @@ use fordway_wire::notification::EventKind;
 
 use crate::PosixStoreState;
 use crate::errors::from_errno;
-use crate::events::EventFacts;
+use crate::events::{ChangeRecorder, EventFacts};
 use crate::layout::{ATTRIBUTE, odd, plain};
+use crate::object_lock::{VersionProtection, check_lockable, shield, unshield};
 use crate::read::system_time;
 use crate::record::{ObjectRecord, etag_of_file};
 use crate::sidecar::{ATTRIBUTE_BYTES, is_no_room, place_of};
@@ -102,7 +103,7 @@ impl PosixStoreState {
     ) -> Result<StagedFile> {
         check_metadata(&options.metadata)?;
         check_tags(&options.tags)?;
-        self.volume.check_lockable(bucket, options.lock)?;
+        check_lockable(&self.volume, bucket, options.lock)?;
         let is_bare = self.etag_policy(options) == ETagPolicy::Fast
             && options.checksum.is_none()
             && says_nothing(options);
@@ -205,7 +206,7 @@ impl PosixStoreState {
         // The source's metadata was checked when it was stored, so only new metadata is checked here.
         options.metadata.as_ref().map_or(Ok(()), check_metadata)?;
         check_tags(&tags)?;
-        self.volume.check_lockable(bucket, options.lock)?;
+        check_lockable(&self.volume, bucket, options.lock)?;
         // If the source has no stored ETag, the copy stores the ETag derived from the source file, because the copy has
         // a different inode number.
         let etag = record.etag.clone().unwrap_or_else(|| etag_of_file(stat));
@@ -267,17 +268,18 @@ impl PosixStoreState {
         check_tags(tags)?;
         let kind = if tags.is_empty() { EventKind::DeleteTags } else { EventKind::PutTags };
         let pending = self.locked(bucket, key, |contents| {
-            let pending = self.pending_event((bucket, key), contents, kind)?;
-            let mut opened = self.volume.open_to_change(bucket, key, version, contents)?;
+            let pending = ChangeRecorder::of(self, bucket, contents).prepare(key, kind)?;
+            let protection = VersionProtection { volume: &self.volume, bucket, contents };
+            let mut opened = protection.open_to_change(key, version)?;
             let record = opened.recorded.get_or_insert_default();
             let lock = record.lock;
-            let _unshielded = self.volume.unshield(&opened.file, lock)?;
+            let _unshielded = unshield(&opened.file, lock)?;
             record.tags = tags.clone();
             // The object must keep the ETag that was reported before.
             let tag_is_kept = (&mut **record, ETagPolicy::Md5);
             self.store_record(bucket, &opened.file, &opened.stat, tag_is_kept)?;
             self.volume.sync_record(&opened.file)?;
-            self.volume.shield(&opened.file, lock)?;
+            shield(&self.volume.config, &opened.file, lock)?;
             Ok(pending.map(|pending| {
                 let version = version.cloned().or_else(|| opened.recorded.as_ref()?.version.clone());
                 (pending, EventFacts { size: None, etag: Some(opened.etag()), version })

@@ -22,7 +22,8 @@ use crate::errors::from_errno;
 use crate::layout::{ATTRIBUTE, PRIVATE_DIR, join};
 use crate::record::{ContentChangeStamp, ObjectRecord};
 use crate::scan::{
-    BucketArea, BucketAreaKind, PROGRESS_ENTRIES, each_entry, known_kind, open_child, path_of_child,
+    BucketArea, BucketAreaKind, PROGRESS_ENTRIES, chosen_buckets, each_entry, known_kind, open_child,
+    path_of_child,
 };
 use crate::sidecar::{RECORD_BYTES, SidecarIdentities, place_of};
 use crate::stage::is_bare;
@@ -88,7 +89,7 @@ impl PosixStore {
         options: &FsckOptions,
         tell: &mut dyn FnMut(FsckEvent) -> Result<()>,
     ) -> Result<FsckSummary> {
-        let buckets = self.chosen_buckets(&options.buckets)?;
+        let buckets = chosen_buckets(self, &options.buckets)?;
         let (summary, buffer) = (FsckSummary::default(), Vec::new());
         let actors = Rc::new(ImpersonatedUserCache::new(&self.inner));
         let (inner, now) = (&self.inner, SystemTime::now());

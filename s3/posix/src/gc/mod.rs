@@ -18,7 +18,7 @@ use crate::actors::{ImpersonatedUserCache, bucket_owner};
 use crate::area::not_ours;
 use crate::errors::from_errno;
 use crate::layout::is_private;
-use crate::scan::{BucketArea, PROGRESS_ENTRIES, each_entry};
+use crate::scan::{BucketArea, PROGRESS_ENTRIES, chosen_buckets, each_entry};
 use crate::sidecar::SidecarIdentities;
 use crate::store::LANE;
 use crate::{PosixStore, PosixStoreState};
@@ -71,7 +71,7 @@ impl PosixStore {
         options: &GcOptions,
         tell: &mut dyn FnMut(GcEvent) -> Result<()>,
     ) -> Result<GcSummary> {
-        let buckets = self.chosen_buckets(&options.buckets)?;
+        let buckets = chosen_buckets(self, &options.buckets)?;
         let actors = Rc::new(ImpersonatedUserCache::new(&self.inner));
         let mut sweep = GcRun::new(&self.inner, actors.clone(), options, tell);
         for bucket in &buckets {

@@ -10,6 +10,7 @@ use crate::PosixStoreState;
 use crate::delete::is_marked;
 use crate::gc::{GarbageFile, GarbageKind, GcRun, newest_ns, removed, size_freed};
 use crate::layout::{ObjectPath, join, odd, plain};
+use crate::object_lock::VersionProtection;
 use crate::private::PrivateDirectoryContents;
 use crate::scan::{BucketArea, BucketAreaKind, each_entry, known_kind, open_child, path_of_child};
 use crate::versions::names::NoncurrentVersion;
@@ -130,7 +131,8 @@ impl GcRun<'_> {
             inner.locked(bucket, &key, |contents| {
                 // Another node may have removed the plain file, while this node still has it cached.
                 inner.volume.refresh(bucket, &key, contents)?;
-                match inner.volume.is_file(&plain) && !inner.volume.is_locked(bucket, &hidden, contents)? {
+                let protection = VersionProtection { volume: &inner.volume, bucket, contents };
+                match inner.volume.is_file(&plain) && !protection.is_locked(&hidden)? {
                     true => inner.remove_at(bucket, &hidden, contents),
                     false => Ok(false),
                 }

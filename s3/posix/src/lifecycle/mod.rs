@@ -31,12 +31,12 @@ use fordway_wire::notification::EventKind;
 use fordway_sys::with_lock_patience;
 
 use crate::actors::{ImpersonatedUserCache, bucket_owner};
-use crate::events::EventFacts;
+use crate::events::{ChangeRecorder, EventFacts};
 use crate::list::LinkedDirectories;
 use crate::multipart::MultipartUploadManager;
 use crate::multipart::parts::owner_of_upload;
 use crate::read::{ObjectFile, system_time};
-use crate::scan::PROGRESS_ENTRIES;
+use crate::scan::{PROGRESS_ENTRIES, chosen_buckets};
 use crate::store::LANE;
 use crate::{PosixStore, PosixStoreState};
 
@@ -160,7 +160,7 @@ impl PosixStore {
         options: &LifecycleOptions,
         tell: &mut dyn FnMut(LifecycleEvent) -> Result<()>,
     ) -> Result<LifecycleSummary> {
-        let buckets = self.chosen_buckets(&options.buckets)?;
+        let buckets = chosen_buckets(self, &options.buckets)?;
         let actors = Rc::new(ImpersonatedUserCache::new(&self.inner));
         let mut run = LifecycleRun::new(&self.inner, actors.clone(), options, tell);
         for bucket in &buckets {
@@ -478,10 +478,12 @@ impl<'s> LifecycleRun<'s> {
                 let now = inner.volume.latest_file(bucket, &key, contents)?;
                 let is_due = now.is_some_and(|now| is_same(&seen, &now) && check.is_due(&now));
                 match is_unversioned && is_due {
-                    true => inner.recorded((bucket, &key), contents, EventKind::Expire, || {
-                        inner.remove(bucket, &key, contents)?;
-                        Ok((ExpiryRecheckResult::Changed, EventFacts::removed(None)))
-                    }),
+                    true => {
+                        ChangeRecorder::of(inner, bucket, contents).record(&key, EventKind::Expire, || {
+                            inner.remove(bucket, &key, contents)?;
+                            Ok((ExpiryRecheckResult::Changed, EventFacts::removed(None)))
+                        })
+                    }
                     false => Ok(ExpiryRecheckResult::Spared),
                 }
             })

@@ -16,12 +16,15 @@ use super::{
 use crate::PosixStoreState;
 use crate::area::TrustedOwner;
 use crate::errors::from_errno;
-use crate::events::EventFacts;
+use crate::events::{ChangeRecorder, EventFacts};
 use crate::layout::{marked_dir, plain, versions_of};
 use crate::list::LinkedDirectories;
 use crate::names::SortedNames;
+use crate::object_lock::VersionProtection;
 use crate::private::PrivateDirectoryContents;
 use crate::read::{ObjectFile, system_time};
+use crate::versions::delete::VersionDeletion;
+use crate::versions::list::{archived_names, list_versions};
 use crate::versions::names::{NoncurrentVersion, archived_place, order_in};
 
 /// The state of the scan of the key that the listing has reached.
@@ -52,7 +55,7 @@ struct VersionNames {
 
 impl VersionNames {
     fn of(inner: &PosixStoreState, bucket: &Bucket, key: &Key) -> Result<Self> {
-        let names = inner.archived_names(bucket, key)?.map(|(_, names)| names).unwrap_or_default();
+        let names = archived_names(inner, bucket, key)?.map(|(_, names)| names).unwrap_or_default();
         Ok(VersionNames { end: names.len(), names, newer: Vec::new() })
     }
 
@@ -87,7 +90,7 @@ impl LifecycleRun<'_> {
         let (mut query, mut state) = (VersionsQuery::default(), VersionScanState::default());
         let (link, mut is_told) = (Cell::default(), false);
         loop {
-            let page = self.inner.list_linked_versions(bucket, &query, LinkedDirectories::Skipped(&link))?;
+            let page = list_versions(self.inner, bucket, &query, LinkedDirectories::Skipped(&link))?;
             self.skipped(bucket, &link, &mut is_told)?;
             for version in &page.versions {
                 self.looked_at_one()?;
@@ -163,7 +166,7 @@ impl LifecycleRun<'_> {
                     return Ok(ExpiryRecheckResult::Spared);
                 }
                 // Each expiration creates one delete marker, even if a run is killed in the middle.
-                inner.recorded((bucket, &key), contents, EventKind::ExpireMarker, || {
+                ChangeRecorder::of(inner, bucket, contents).record(&key, EventKind::ExpireMarker, || {
                     let mut version = None;
                     if !inner.end_delete(bucket, &key, contents)? {
                         version = inner.delete_latest(bucket, &key, contents)?.version;
@@ -326,7 +329,8 @@ impl NoncurrentVersionReference<'_> {
             if !is_same(seen, &now) || !check.rule.filter.has_tags(&now.record().tags) {
                 return Ok(ExpiryRecheckResult::Spared);
             }
-            if inner.volume.check_unlocked(bucket, &now, contents, false).is_err() {
+            let protection = VersionProtection { volume: &inner.volume, bucket, contents };
+            if protection.check_unlocked(&now, false).is_err() {
                 return Ok(ExpiryRecheckResult::Locked);
             }
         }
@@ -348,8 +352,9 @@ fn expire_version(
     (bucket, key, version): (&Bucket, &Key, &VersionId),
     contents: PrivateDirectoryContents,
 ) -> Result<ExpiryRecheckResult> {
-    inner.recorded((bucket, key), contents, EventKind::Expire, || {
-        let deleted = inner.delete_version(bucket, key, version, (contents, false))?;
+    ChangeRecorder::of(inner, bucket, contents).record(key, EventKind::Expire, || {
+        let deleted =
+            VersionDeletion { store: inner, bucket, key, version, contents, bypass: false }.run()?;
         Ok((ExpiryRecheckResult::Changed, EventFacts::removed(deleted.version)))
     })
 }

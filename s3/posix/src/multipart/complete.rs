@@ -19,7 +19,7 @@ use super::OpenUpload;
 use crate::area::remove_if_file;
 use crate::dirs::DirectoryHandle;
 use crate::errors::{from_errno, is_stale};
-use crate::events::facts_of;
+use crate::events::{ChangeRecorder, facts_of};
 use crate::layout::{ObjectPath, split, upload_dir, upload_of};
 use crate::locks::not_locked;
 use crate::multipart::MultipartUploadManager;
@@ -151,8 +151,8 @@ impl MultipartUploadManager<'_> {
         let (etag, checksum, version) = (info.etag, info.checksum, info.version);
         let made = PutResult { etag, modified: info.modified, checksum, version };
         let facts = facts_of(&made, info.size);
-        let kind = EventKind::CompleteUpload;
-        self.inner.recorded((bucket, key), contents, kind, || Ok((Some(made), facts)))
+        let changes = ChangeRecorder::of(self.inner, bucket, contents);
+        changes.record(key, EventKind::CompleteUpload, || Ok((Some(made), facts)))
     }
 
     pub(crate) fn abort_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<()> {

@@ -18,6 +18,7 @@ use parts::{DATA, PartSink, UPLOAD, UploadDirectory, being_completed, in_upload,
 use crate::PosixStoreState;
 use crate::errors::is_stale;
 use crate::layout::{upload_dir, upload_of};
+use crate::object_lock::check_lockable;
 use crate::read::system_time;
 use crate::record::ObjectRecord;
 use crate::stage::StagedFile;
@@ -96,7 +97,7 @@ impl MultipartUploadManager<'_> {
     pub(crate) fn create_upload(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<UploadId> {
         check_metadata(&options.metadata)?;
         options.check_upload()?;
-        self.inner.volume.check_lockable(bucket, options.lock)?;
+        check_lockable(&self.inner.volume, bucket, options.lock)?;
         // The completion would be refused after all parts have been sent.
         self.inner.volume.require_own_dir(bucket, key, "starting the upload")?;
         self.inner.volume.require_own_mount(bucket, key)?;

@@ -22,57 +22,54 @@ use crate::patience::within;
 use crate::read::{NameLookup, system_time};
 use crate::stage::{MAX_RACES, give_way};
 
-/// The bucket of a listing, and whether the bucket keeps, or has kept, versions.
-#[derive(Clone, Copy)]
-struct ListedBucket<'b> {
-    bucket: &'b Bucket,
+/// Returns one page of the versions of a bucket's objects.
+pub(crate) fn list_versions(
+    store: &PosixStoreState,
+    bucket: &Bucket,
+    query: &VersionsQuery,
+    linked: LinkedDirectories<'_>,
+) -> Result<VersionListing> {
+    within(PATIENCE, || VersionLister::open(store, bucket)?.page(query, linked))
+}
+
+/// Lists the versions of one bucket.
+struct VersionLister<'l> {
+    store: &'l PosixStoreState,
+    bucket: &'l Bucket,
+    /// Whether the bucket keeps, or has kept, versions.
     is_versioned: bool,
 }
 
-impl PosixStoreState {
-    pub(crate) fn list_versions(&self, bucket: &Bucket, query: &VersionsQuery) -> Result<VersionListing> {
-        self.list_linked_versions(bucket, query, LinkedDirectories::Listed)
+impl<'l> VersionLister<'l> {
+    fn open(store: &'l PosixStoreState, bucket: &'l Bucket) -> Result<Self> {
+        store.volume.require_bucket(bucket)?;
+        let is_versioned = store.volume.contents(bucket)?.versioning != VersioningState::Unversioned;
+        Ok(VersionLister { store, bucket, is_versioned })
     }
 
-    pub(crate) fn list_linked_versions(
-        &self,
-        bucket: &Bucket,
-        query: &VersionsQuery,
-        linked: LinkedDirectories<'_>,
-    ) -> Result<VersionListing> {
-        within(PATIENCE, || self.list_versions_page(bucket, query, linked))
-    }
-
-    fn list_versions_page(
-        &self,
-        bucket: &Bucket,
-        query: &VersionsQuery,
-        linked: LinkedDirectories<'_>,
-    ) -> Result<VersionListing> {
-        self.volume.require_bucket(bucket)?;
-        let is_versioned = self.volume.contents(bucket)?.versioning != VersioningState::Unversioned;
-        let listed = ListedBucket { bucket, is_versioned };
+    fn page(&self, query: &VersionsQuery, linked: LinkedDirectories<'_>) -> Result<VersionListing> {
+        let VersionLister { store, bucket, .. } = *self;
         let mut page = VersionPageBuilder::new(query);
         if let (Some(key), Some(_)) = (&query.key_after, &query.version_after) {
             // The previous page ended among the versions of this key, so this page begins with the key's remaining
             // versions.
-            if self.offer_key(&mut page, listed, key)? == WalkInstruction::Full {
+            if self.offer_key(&mut page, key)? == WalkInstruction::Full {
                 return Ok(page.finish());
             }
         }
         let range = (&*query.prefix, query.key_after.as_deref());
-        let mut archived = EncodedKeyWalk::start(self, bucket, EncodedKeyTree::Versions, range)?;
+        let mut archived = EncodedKeyWalk::start(store, bucket, EncodedKeyTree::Versions, range)?;
         // A page may need more keys than it has entries, because a version may be gone by the time it is described. It
         // also needs one key more, to determine whether there is a next page.
         let mut keys = query.keys();
         keys.max_keys = query.max_keys.saturating_add(1).min(MAX_KEYS);
         loop {
-            let current = self.list_linked(bucket, &keys, linked)?;
+            let current = store.list_linked(bucket, &keys, linked)?;
             for entry in &current.entries {
                 while archived.peek()?.is_some_and(|key| key.as_str() < entry.name())
                     && let Some(key) = archived.next()?
                 {
-                    if self.offer_key(&mut page, listed, key.as_str())? == WalkInstruction::Full {
+                    if self.offer_key(&mut page, key.as_str())? == WalkInstruction::Full {
                         return Ok(page.finish());
                     }
                 }
@@ -80,7 +77,7 @@ impl PosixStoreState {
                     archived.next()?;
                 }
                 let offered = match entry {
-                    ListEntry::Object(object) => self.offer_key(&mut page, listed, &object.key)?,
+                    ListEntry::Object(object) => self.offer_key(&mut page, &object.key)?,
                     ListEntry::CommonPrefix(prefix) => page.offer_prefix(prefix.clone()),
                 };
                 if offered == WalkInstruction::Full {
@@ -96,21 +93,16 @@ impl PosixStoreState {
             }
         }
         while let Some(key) = archived.next()? {
-            if self.offer_key(&mut page, listed, key.as_str())? == WalkInstruction::Full {
+            if self.offer_key(&mut page, key.as_str())? == WalkInstruction::Full {
                 break;
             }
         }
         Ok(page.finish())
     }
 
-    fn offer_key(
-        &self,
-        page: &mut VersionPageBuilder,
-        listed: ListedBucket<'_>,
-        key: &str,
-    ) -> Result<WalkInstruction> {
+    fn offer_key(&self, page: &mut VersionPageBuilder, key: &str) -> Result<WalkInstruction> {
         let dir = OnceCell::new();
-        let list = |after: Option<&VersionId>| match self.versions_to_show(listed, key, &dir) {
+        let list = |after: Option<&VersionId>| match self.versions_to_show(key, &dir) {
             // A key that the caller is not permitted to read is skipped, so that the other keys are shown.
             Err(error) if error.kind() == ErrorKind::AccessDenied => Ok(KeyVersions::default()),
             versions => Ok(versions?.after(after)),
@@ -118,7 +110,7 @@ impl PosixStoreState {
         let describe = |(is_latest, shown): (bool, ListedVersion)| {
             let described = match shown {
                 ListedVersion::Latest(info) => Some(summary(key, info)),
-                ListedVersion::Archived(found) => self.describe_old(listed, key, (dir.get(), &found))?,
+                ListedVersion::Archived(found) => self.describe_old(key, (dir.get(), &found))?,
             };
             Ok(described.map(|summary| VersionSummary { is_latest, ..summary }))
         };
@@ -127,25 +119,20 @@ impl PosixStoreState {
 
     /// Returns all versions of a key. Only the latest version has been described yet. Sets `dir` to the directory of
     /// the old versions, if it exists.
-    fn versions_to_show(
-        &self,
-        listed: ListedBucket<'_>,
-        key: &str,
-        dir: &OnceCell<File>,
-    ) -> Result<KeyVersions> {
-        let bucket = listed.bucket;
+    fn versions_to_show(&self, key: &str, dir: &OnceCell<File>) -> Result<KeyVersions> {
+        let VersionLister { store, bucket, .. } = *self;
         let key = Key::new(key)?;
-        self.volume.freshen(bucket, &key)?;
-        let (mut latest, mut names) = (self.latest(listed, &key)?, Arc::default());
+        store.volume.freshen(bucket, &key)?;
+        let (mut latest, mut names) = (self.latest(&key)?, Arc::default());
         for race in 0..MAX_RACES {
             give_way(race);
-            if let Some((opened, found)) = self.archived_names(bucket, &key)? {
+            if let Some((opened, found)) = archived_names(store, bucket, &key)? {
                 names = found;
                 let _ = dir.set(opened);
             }
             // The lookup in the directory may have missed a version that has become the latest, or has stopped being
             // the latest, in the meantime.
-            let now = self.latest(listed, &key)?;
+            let now = self.latest(&key)?;
             let is_same = version_of(&now) == version_of(&latest);
             latest = now;
             if is_same {
@@ -157,7 +144,7 @@ impl PosixStoreState {
             .and_then(|info| info.version.as_ref())
             .is_some_and(|version| has_name(&names, version))
         {
-            self.disown_listed(bucket, &key, &mut latest)?;
+            self.disown_listed(&key, &mut latest)?;
         }
         Ok(KeyVersions::new(latest, names))
     }
@@ -165,50 +152,28 @@ impl PosixStoreState {
     /// Removes the version ID from the description of the latest version if a POSIX program created its file by copying
     /// an old version (see [`crate::volume::StoreRootDirectory::disown_copy`]).
     #[cold]
-    fn disown_listed(&self, bucket: &Bucket, key: &Key, latest: &mut Option<ObjectInfo>) -> Result<()> {
-        let opened = self.volume.find_object(bucket, key)?;
+    fn disown_listed(&self, key: &Key, latest: &mut Option<ObjectInfo>) -> Result<()> {
+        let (volume, bucket) = (&self.store.volume, self.bucket);
+        let opened = volume.find_object(bucket, key)?;
         let (Some(mut opened), Some(info)) = (opened, latest) else { return Ok(()) };
-        self.volume.unhide_record(bucket, &mut opened)?;
+        volume.unhide_record(bucket, &mut opened)?;
         if let Some(version) = info.version.as_ref().filter(|version| opened.version() == **version)
-            && self.volume.is_copy((bucket, key), &opened.stat, version)?
+            && volume.is_copy((bucket, key), &opened.stat, version)?
         {
             info.version = None;
         }
         Ok(())
     }
 
-    /// Returns the key's versions directory and the names in it, if the directory exists. The names are cached until
-    /// something in the directory changes.
-    pub(crate) fn archived_names(
-        &self,
-        bucket: &Bucket,
-        key: &Key,
-    ) -> Result<Option<(File, Arc<SortedNames>)>> {
-        let contents = self.volume.contents(bucket)?;
-        if contents.versioning == VersioningState::Unversioned {
-            return Ok(None);
-        }
-        let read = self.volume.open_to_scan(&versions_of(bucket, key)).and_then(|dir| {
-            let before = state_before(&dir, contents.sharing)?;
-            let names = self.remembered.names(&before, contents.sharing, || read_names(&dir))?;
-            Ok((dir, names))
-        });
-        match read {
-            Ok(found) => Ok(Some(found)),
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
-            Err(errno) => Err(from_errno(errno, "reading .fordway")),
-        }
-    }
-
     /// Describes the key's latest version. The sticky bit does not hide its version ID, because requests for a version by
     /// its ID also see through the bit. A file whose record cannot be decoded is described without a record, so that
     /// it does not hide the versions of other keys. Cost: as for a HEAD; one more `getxattrat` and one more `newfstatat`
     /// for a bare object in a bucket that keeps versions.
-    fn latest(&self, listed: ListedBucket<'_>, key: &Key) -> Result<Option<ObjectInfo>> {
-        match self.recorded_latest(listed, key) {
+    fn latest(&self, key: &Key) -> Result<Option<ObjectInfo>> {
+        match self.recorded_latest(key) {
             Err(error) if error.kind() == ErrorKind::Corrupt => {
-                for place in plain(listed.bucket, key).into_iter().chain([odd(listed.bucket, key)]) {
-                    if let Some(info) = self.volume.describe_without_record(&place)? {
+                for place in plain(self.bucket, key).into_iter().chain([odd(self.bucket, key)]) {
+                    if let Some(info) = self.store.volume.describe_without_record(&place)? {
                         return Ok(Some(info));
                     }
                 }
@@ -218,39 +183,35 @@ impl PosixStoreState {
         }
     }
 
-    fn recorded_latest(
-        &self,
-        ListedBucket { bucket, is_versioned }: ListedBucket<'_>,
-        key: &Key,
-    ) -> Result<Option<ObjectInfo>> {
+    fn recorded_latest(&self, key: &Key) -> Result<Option<ObjectInfo>> {
+        let VersionLister { store: PosixStoreState { volume, .. }, bucket, is_versioned } = *self;
         let describe = |place: ObjectPath| match is_versioned {
-            true => self.volume.describe_unhidden(&place),
-            false => self.volume.describe(&place),
+            true => volume.describe_unhidden(&place),
+            false => volume.describe(&place),
         };
         if let Some(info) = plain(bucket, key).map_or(Ok(None), describe)? {
             return Ok(Some(info));
         }
-        let Some(mut opened) = self.volume.find_object(bucket, key)? else { return Ok(None) };
+        let Some(mut opened) = volume.find_object(bucket, key)? else { return Ok(None) };
         if is_versioned {
-            self.volume.unhide_record(bucket, &mut opened)?;
+            volume.unhide_record(bucket, &mut opened)?;
         }
         Ok(Some(opened.into_info().1))
     }
 
-    /// Like [`PosixStoreState::describe_archived`], for a version that may have become the latest since it was listed.
+    /// Like [`VersionLister::describe_archived`], for a version that may have become the latest since it was listed.
     fn describe_old(
         &self,
-        listed: ListedBucket<'_>,
         key: &str,
         (dir, found): (Option<&File>, &NoncurrentVersion),
     ) -> Result<Option<VersionSummary>> {
         let mut seen = None;
         for race in 0..MAX_RACES {
             give_way(race);
-            if let Some(described) = self.describe_archived(listed.bucket, key, (dir, found))? {
+            if let Some(described) = self.describe_archived(key, (dir, found))? {
                 return Ok(Some(described));
             }
-            let now = self.latest(listed, &Key::new(key)?)?;
+            let now = self.latest(&Key::new(key)?)?;
             if version_of(&now) == Some(&Some(found.version.clone())) {
                 return Ok(now.map(|info| summary(key, info)));
             }
@@ -269,10 +230,10 @@ impl PosixStoreState {
     /// unless the object is bare.
     fn describe_archived(
         &self,
-        bucket: &Bucket,
         key: &str,
         (dir, found): (Option<&File>, &NoncurrentVersion),
     ) -> Result<Option<VersionSummary>> {
+        let (volume, bucket) = (&self.store.volume, self.bucket);
         if found.is_marker {
             return Ok(Some(VersionSummary {
                 key: key.to_owned(),
@@ -285,32 +246,53 @@ impl PosixStoreState {
         }
         let as_found = |info| ObjectInfo { version: Some(found.version.clone()), ..info };
         if let Some(dir) = dir
-            && let Ok(NameLookup::Found(object)) = self.volume.describe_in(dir, &found.name())
+            && let Ok(NameLookup::Found(object)) = volume.describe_in(dir, &found.name())
         {
             return Ok(Some(summary(key, as_found(object.into_info()))));
         }
         let place = archived_place(bucket, &Key::new(key)?, found);
-        let info = match self.volume.open_file(bucket, &place) {
+        let info = match volume.open_file(bucket, &place) {
             // Any writer may create an unreadable file with this name, so the error must not hide other versions.
             Err(error) if error.kind() == ErrorKind::AccessDenied => None,
-            Err(error) if error.kind() == ErrorKind::Corrupt => {
-                self.volume.describe_without_record(&place)?
-            }
+            Err(error) if error.kind() == ErrorKind::Corrupt => volume.describe_without_record(&place)?,
             opened => opened?.map(|opened| opened.into_info().1),
         };
         Ok(info.map(|info| summary(key, as_found(info))))
     }
+}
 
-    /// Returns whether the bucket has old versions or delete markers.
-    pub(crate) fn has_versions(&self, bucket: &Bucket) -> Result<bool> {
-        let mut keys = EncodedKeyWalk::start(self, bucket, EncodedKeyTree::Versions, ("", None))?;
-        while let Some(key) = keys.next()? {
-            if !self.volume.archived(bucket, &key)?.is_empty() {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+/// Returns the key's versions directory and the names in it, if the directory exists. The names are cached until
+/// something in the directory changes.
+pub(crate) fn archived_names(
+    store: &PosixStoreState,
+    bucket: &Bucket,
+    key: &Key,
+) -> Result<Option<(File, Arc<SortedNames>)>> {
+    let contents = store.volume.contents(bucket)?;
+    if contents.versioning == VersioningState::Unversioned {
+        return Ok(None);
     }
+    let read = store.volume.open_to_scan(&versions_of(bucket, key)).and_then(|dir| {
+        let before = state_before(&dir, contents.sharing)?;
+        let names = store.remembered.names(&before, contents.sharing, || read_names(&dir))?;
+        Ok((dir, names))
+    });
+    match read {
+        Ok(found) => Ok(Some(found)),
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+        Err(errno) => Err(from_errno(errno, "reading .fordway")),
+    }
+}
+
+/// Returns whether the bucket has old versions or delete markers.
+pub(crate) fn has_versions(store: &PosixStoreState, bucket: &Bucket) -> Result<bool> {
+    let mut keys = EncodedKeyWalk::start(store, bucket, EncodedKeyTree::Versions, ("", None))?;
+    while let Some(key) = keys.next()? {
+        if !store.volume.archived(bucket, &key)?.is_empty() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Returns whether `version` has its own name among the sorted `names`.

@@ -12,7 +12,8 @@
 //! If a process is killed between these two steps, the version has both names; the version is then still the latest,
 //! and its name below `versions/` is ignored. All these changes are made under the key's lock.
 
-mod list;
+pub(crate) mod delete;
+pub(crate) mod list;
 mod lookup;
 pub(crate) mod names;
 
@@ -26,13 +27,14 @@ use fordway_store::{
 };
 use fordway_sys::{Errno, OFlags, link, link_unnamed, open_in, remove_dir, rename, stat_in};
 
+use self::delete::VersionDeletion;
 use self::lookup::VersionLookup;
 use self::names::{NoncurrentVersion, archived_place, new_version, now_ns, order_in};
 use crate::PosixStoreState;
 use crate::dirs::DirectoryHandle;
 use crate::errors::{from_errno, on_another_mount};
 use crate::layout::{ObjectPath, odd, plain, split, versions_dir, versions_of};
-use crate::object_lock::{UnshieldedFile, VersioningAndLockSetting};
+use crate::object_lock::{UnshieldedFile, VersioningAndLockSetting, shield_old, unshield};
 use crate::private::PrivateDirectoryContents;
 use crate::read::ObjectFile;
 use crate::record::ObjectRecord;
@@ -447,7 +449,7 @@ impl PosixStoreState {
         let mut _unshielded = UnshieldedFile::NONE;
         if let Some((place, opened)) = current {
             self.volume.require_own_file(bucket, key, &opened)?;
-            _unshielded = self.volume.unshield(&opened.file, opened.record().lock)?;
+            _unshielded = unshield(&opened.file, opened.record().lock)?;
             let kept = self.keep_version(bucket, key, &opened, by_null)?;
             floor = Some(kept.floor).filter(|_| !by_null);
             locked = Some(kept.version).filter(|_| opened.record().lock.is_active(SystemTime::now()));
@@ -470,7 +472,7 @@ impl PosixStoreState {
         self.remove_archived(bucket, key, &old_null.names)?;
         self.remove_latest(bucket, key, current_place.as_ref(), contents)?;
         if let Some(locked) = locked {
-            self.volume.shield_old(bucket, key, &locked)?;
+            shield_old(&self.volume, (bucket, key), &locked)?;
         }
         Ok(DeleteResult { version: Some(version), is_marker: true })
     }
@@ -516,156 +518,13 @@ impl PosixStoreState {
         if !archived.names.iter().any(|found| !found.is_marker && is_kept(found)) {
             return Ok(false);
         }
-        let _unshielded = self.volume.unshield(&opened.file, lock)?;
+        let _unshielded = unshield(&opened.file, lock)?;
         drop(opened);
         self.remove_latest(bucket, key, Some(&place), contents)?;
         if lock.is_active(SystemTime::now()) {
-            self.volume.shield_old(bucket, key, &version)?;
+            shield_old(&self.volume, (bucket, key), &version)?;
         }
         Ok(true)
-    }
-
-    /// Opens the latest version before the version `deleted` is removed permanently; also returns whether the latest
-    /// version is a copy of `deleted`. A copy of an old version has no version ID, even if the copy is recent (see
-    /// [`StoreRootDirectory::disown_copy`]). Errors: `Corrupt` if the latest version is to be removed in a bucket with
-    /// object lock, and its record cannot be decoded: the record may contain a lock.
-    fn locate_to_delete(
-        &self,
-        bucket: &Bucket,
-        key: &Key,
-        deleted: &VersionId,
-        contents: PrivateDirectoryContents,
-    ) -> Result<Option<(ObjectPath<'static>, ObjectFile, bool)>> {
-        let Some((place, mut latest)) = self.volume.locate(bucket, key, contents)? else { return Ok(None) };
-        let is_concerned = |version: &VersionId| deleted.is_null() || version == deleted;
-        let is_copy = self.volume.disown_any_copy((bucket, key), &mut latest, is_concerned)?;
-        if latest.recorded.is_none() && contents.object_lock.is_some() && deleted.is_null() {
-            self.volume.open_to_check(bucket, &place, contents)?;
-            // The record could be decoded this time, so another program has just changed it.
-            return Err(ErrorKind::ConditionalConflict.into());
-        }
-        Ok(Some((place, latest, is_copy && !deleted.is_null())))
-    }
-
-    /// Stores the record of `copy`, from which the version ID has been removed, before the original is removed: without
-    /// the original, the copy would be the version with this ID.
-    #[cold]
-    fn store_without_id(self: &Arc<Self>, bucket: &Bucket, copy: &mut ObjectFile) -> Result<()> {
-        let record = copy.recorded.get_or_insert_default();
-        // The object must keep the ETag that was reported before.
-        self.store_record(bucket, &copy.file, &copy.stat, (&mut **record, ETagPolicy::Md5))?;
-        self.volume.sync_record(&copy.file)
-    }
-
-    /// Removes one version permanently; the newest remaining version becomes the latest.
-    pub(crate) fn delete_version(
-        self: &Arc<Self>,
-        bucket: &Bucket,
-        key: &Key,
-        version: &VersionId,
-        (contents, bypass): (PrivateDirectoryContents, bool),
-    ) -> Result<DeleteResult> {
-        self.require_locks("a delete in a bucket that keeps versions")?;
-        let mut unshielded = Vec::new();
-        if contents.sharing.is_shared() {
-            self.volume.refresh_dirs(&versions_of(bucket, key));
-        }
-        let mut current = self.locate_to_delete(bucket, key, version, contents)?;
-        // If the key is a link to a file of another bucket, only the link is removed, and that bucket keeps the version.
-        let is_own = |opened: &ObjectFile| self.volume.require_own_file(bucket, key, opened).is_ok();
-        let is_it = |opened: &ObjectFile| opened.version() == *version && is_own(opened);
-        if let Some((_, opened, _)) = current.as_mut().filter(|(_, opened, _)| is_it(opened)) {
-            self.volume.renew_record(bucket, opened, contents.sharing)?;
-            self.volume.check_unlocked(bucket, opened, contents, bypass)?;
-            unshielded.push(self.volume.unshield(&opened.file, opened.record().lock)?);
-        }
-        let mut copy = None;
-        let current = current.map(|(place, opened, is_copy)| {
-            let version = opened.version();
-            copy = Some(opened).filter(|copy| is_copy && is_own(copy));
-            (place, version)
-        });
-        if current.is_none() {
-            self.volume.require_bucket(bucket)?;
-        }
-        let is_current = current.as_ref().is_some_and(|(_, current)| current == version);
-        let VersionLookup { mut names, newest_other } =
-            match self.volume.only_name_of(bucket, key, version, contents).filter(|_| !is_current) {
-                // Only the removal of the latest version makes another version the latest. If an object is the latest
-                // version, or if this version is not a delete marker, then this version is not the latest.
-                Some(only) if current.is_some() || !only.is_marker => {
-                    VersionLookup { names: vec![only], newest_other: None }
-                }
-                _ => self.volume.look_up_version(bucket, key, version)?,
-            };
-        if contents.object_lock.is_some() {
-            for at in (0..names.len()).rev().filter(|at| !names[*at].is_marker).collect::<Vec<_>>() {
-                let place = archived_place(bucket, key, &names[at]);
-                match self.volume.open_to_check(bucket, &place, contents)? {
-                    Some(opened) => {
-                        self.volume.check_unlocked(bucket, &opened, contents, bypass)?;
-                        unshielded.push(self.volume.unshield(&opened.file, opened.record().lock)?);
-                    }
-                    // A name whose lock could not be checked is not removed, because its file may reappear and may be
-                    // locked.
-                    None => drop(names.remove(at)),
-                }
-            }
-        }
-        let newest = newest_other.as_ref().filter(|found| !found.is_marker);
-        // If a key has neither a latest version nor a delete marker, a POSIX program has removed its file.
-        let is_newest = names.first().is_some_and(|first| {
-            first.is_marker && newest_other.as_ref().is_none_or(|other| other.order <= first.order)
-        });
-        let promoted = match newest.filter(|_| contents.object_lock.is_some() && (is_current || is_newest)) {
-            Some(newest) => self.volume.open_archived(bucket, key, newest)?,
-            None => None,
-        };
-        let _promoted = match &promoted {
-            Some(promoted) => self.volume.unshield(&promoted.file, promoted.record().lock)?,
-            None => UnshieldedFile::NONE,
-        };
-        if let Some(copy) = &mut copy {
-            self.store_without_id(bucket, copy)?;
-        }
-        let is_promoted = match (&current, newest, is_newest) {
-            // The version becomes the latest before the delete marker is removed, so that there is always a latest
-            // version.
-            (None, Some(newest), true) => self.volume.promote(bucket, key, newest)?,
-            _ => false,
-        };
-        let is_marker = self.remove_archived(bucket, key, &names)? && !is_current;
-        if let Some((place, _)) = current.as_ref().filter(|_| is_current) {
-            self.remove_hidden_odd(bucket, key, place, contents)?;
-        }
-        match (current, newest) {
-            (Some((place, _)), Some(newest)) if is_current => {
-                self.volume.promote_over(bucket, key, newest, &place)?
-            }
-            (Some((place, _)), None) if is_current => drop(self.remove_at(bucket, &place, contents)?),
-            (None, Some(newest)) if is_promoted => {
-                self.remove_at(bucket, &archived_place(bucket, key, newest), contents)?;
-            }
-            (None, _) if version.is_null() => self.remove_link(bucket, key, contents)?,
-            _ => {}
-        }
-        unshielded.into_iter().for_each(UnshieldedFile::leave);
-        if let Some(promoted) = &promoted {
-            self.volume.shield(&promoted.file, promoted.record().lock)?;
-        }
-        self.volume.remove_empty(bucket, &versions_of(bucket, key));
-        Ok(DeleteResult { version: Some(version.clone()), is_marker })
-    }
-
-    /// Removes the link at the key's plain path if the link leads to a directory or to nothing, so that the key has no
-    /// latest version. In a bucket that keeps no versions, any delete of the key removes such a link.
-    fn remove_link(&self, bucket: &Bucket, key: &Key, contents: PrivateDirectoryContents) -> Result<()> {
-        let Some(place) = plain(bucket, key) else { return Ok(()) };
-        let state = self.volume.open_dir(&place.dir).and_then(|dir| stat_in(dir, &place.name));
-        match state.is_ok_and(|state| state.is_link) {
-            true => self.remove_at(bucket, &place, contents).map(drop),
-            false => Ok(()),
-        }
     }
 
     /// Deletes according to `options`, with the key's lock held.
@@ -678,7 +537,10 @@ impl PosixStoreState {
         // The permission to change the directory is checked before any name is created among the old versions.
         self.volume.require_own_dir(bucket, key, "removing")?;
         match &options.version {
-            Some(version) => self.delete_version(bucket, key, version, (contents, options.bypass_governance)),
+            Some(version) => {
+                let bypass = options.bypass_governance;
+                VersionDeletion { store: self, bucket, key, version, contents, bypass }.run()
+            }
             None => self.delete_latest(bucket, key, contents),
         }
     }

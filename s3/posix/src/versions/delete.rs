@@ -1,0 +1,227 @@
+//! The permanent deletion of one version.
+
+use std::sync::Arc;
+
+use fordway_store::{Bucket, DeleteResult, ETagPolicy, ErrorKind, Key, Result, VersionId};
+use fordway_sys::stat_in;
+
+use super::lookup::VersionLookup;
+use super::names::{NoncurrentVersion, archived_place};
+use crate::PosixStoreState;
+use crate::layout::{ObjectPath, plain, versions_of};
+use crate::object_lock::{UnshieldedFile, VersionProtection, shield, unshield};
+use crate::private::PrivateDirectoryContents;
+use crate::read::ObjectFile;
+
+/// The permanent deletion of one version, whose key is locked by the caller. The newest remaining version becomes the
+/// latest.
+pub(crate) struct VersionDeletion<'d> {
+    pub(crate) store: &'d Arc<PosixStoreState>,
+    pub(crate) bucket: &'d Bucket,
+    pub(crate) key: &'d Key,
+    pub(crate) version: &'d VersionId,
+    pub(crate) contents: PrivateDirectoryContents,
+    /// Whether the deletion bypasses a retention in governance mode.
+    pub(crate) bypass: bool,
+}
+
+/// The key's latest version before the deletion.
+struct LatestVersion {
+    place: ObjectPath<'static>,
+    version: VersionId,
+    /// The file of the latest version, if it is a copy of the deleted version.
+    copy: Option<ObjectFile>,
+}
+
+/// The key's versions before the deletion, as far as the deletion concerns them.
+struct ConcernedVersions {
+    latest: Option<LatestVersion>,
+    /// Whether the deleted version is the latest.
+    is_latest: bool,
+    /// The names of the deleted version among the old versions.
+    names: Vec<NoncurrentVersion>,
+    /// The newest of the other old versions, unless it is a delete marker.
+    next: Option<NoncurrentVersion>,
+    /// Whether the deleted version is a delete marker, and newer than all other old versions.
+    is_newest_marker: bool,
+}
+
+impl VersionDeletion<'_> {
+    /// Deletes the version. Errors: `AccessDenied` if the version is locked, `NoSuchBucket`, and errors of the file
+    /// system.
+    pub(crate) fn run(&self) -> Result<DeleteResult> {
+        let VersionDeletion { store, bucket, key, version, contents, .. } = *self;
+        store.require_locks("a delete in a bucket that keeps versions")?;
+        if contents.sharing.is_shared() {
+            store.volume.refresh_dirs(&versions_of(bucket, key));
+        }
+        let mut unshielded = Vec::new();
+        let latest = self.check_latest(&mut unshielded)?;
+        let mut concerned = self.find_concerned(latest, &mut unshielded)?;
+        let promoted = self.open_promoted(&concerned)?;
+        let _unshielded = match &promoted {
+            Some(promoted) => unshield(&promoted.file, promoted.record().lock)?,
+            None => UnshieldedFile::NONE,
+        };
+        if let Some(copy) = concerned.latest.as_mut().and_then(|latest| latest.copy.take()) {
+            self.store_without_id(copy)?;
+        }
+        let is_marker = self.remove(&concerned)?;
+        unshielded.into_iter().for_each(UnshieldedFile::leave);
+        if let Some(promoted) = &promoted {
+            shield(&store.volume.config, &promoted.file, promoted.record().lock)?;
+        }
+        store.volume.remove_empty(bucket, &versions_of(bucket, key));
+        Ok(DeleteResult { version: Some(version.clone()), is_marker })
+    }
+
+    fn protection(&self) -> VersionProtection<'_> {
+        VersionProtection { volume: &self.store.volume, bucket: self.bucket, contents: self.contents }
+    }
+
+    /// Finds the latest version. If it is to be deleted, checks its lock, and adds its file to `unshielded`.
+    fn check_latest(&self, unshielded: &mut Vec<UnshieldedFile>) -> Result<Option<LatestVersion>> {
+        let VersionDeletion { store, bucket, key, version, contents, bypass } = *self;
+        let Some((place, mut opened, is_copy)) = self.locate_latest()? else {
+            store.volume.require_bucket(bucket)?;
+            return Ok(None);
+        };
+        // If the key is a link to a file of another bucket, only the link is removed, and that bucket keeps the version.
+        let is_own = store.volume.require_own_file(bucket, key, &opened).is_ok();
+        if is_own && opened.version() == *version {
+            store.volume.renew_record(bucket, &mut opened, contents.sharing)?;
+            self.protection().check_unlocked(&opened, bypass)?;
+            unshielded.push(unshield(&opened.file, opened.record().lock)?);
+        }
+        let latest = opened.version();
+        Ok(Some(LatestVersion { place, version: latest, copy: Some(opened).filter(|_| is_copy && is_own) }))
+    }
+
+    /// Opens the latest version; also returns whether the latest version is a copy of the deleted one. A copy of an old
+    /// version has no version ID, even if the copy is recent (see
+    /// [`crate::volume::StoreRootDirectory::disown_copy`]). Errors: `Corrupt` if the latest version is to be removed in
+    /// a bucket with object lock, and its record cannot be decoded: the record may contain a lock.
+    fn locate_latest(&self) -> Result<Option<(ObjectPath<'static>, ObjectFile, bool)>> {
+        let VersionDeletion { store, bucket, key, version: deleted, contents, .. } = *self;
+        let Some((place, mut latest)) = store.volume.locate(bucket, key, contents)? else { return Ok(None) };
+        let is_concerned = |version: &VersionId| deleted.is_null() || version == deleted;
+        let is_copy = store.volume.disown_any_copy((bucket, key), &mut latest, is_concerned)?;
+        if latest.recorded.is_none() && contents.object_lock.is_some() && deleted.is_null() {
+            self.protection().open_to_check(&place)?;
+            // The record could be decoded this time, so another program has just changed it.
+            return Err(ErrorKind::ConditionalConflict.into());
+        }
+        Ok(Some((place, latest, is_copy && !deleted.is_null())))
+    }
+
+    /// Finds the names of the deleted version, checks their locks, and adds their files to `unshielded`.
+    fn find_concerned(
+        &self,
+        latest: Option<LatestVersion>,
+        unshielded: &mut Vec<UnshieldedFile>,
+    ) -> Result<ConcernedVersions> {
+        let VersionDeletion { store, bucket, key, version, contents, .. } = *self;
+        let is_latest = latest.as_ref().is_some_and(|latest| latest.version == *version);
+        let only = store.volume.only_name_of(bucket, key, version, contents).filter(|_| !is_latest);
+        let VersionLookup { mut names, newest_other } = match only {
+            // Only the removal of the latest version makes another version the latest. If an object is the latest
+            // version, or if this version is not a delete marker, then this version is not the latest.
+            Some(only) if latest.is_some() || !only.is_marker => {
+                VersionLookup { names: vec![only], newest_other: None }
+            }
+            _ => store.volume.look_up_version(bucket, key, version)?,
+        };
+        if contents.object_lock.is_some() {
+            self.check_names(&mut names, unshielded)?;
+        }
+        let is_newest_marker = names.first().is_some_and(|first| {
+            first.is_marker && newest_other.as_ref().is_none_or(|other| other.order <= first.order)
+        });
+        let next = newest_other.filter(|other| !other.is_marker);
+        Ok(ConcernedVersions { latest, is_latest, names, next, is_newest_marker })
+    }
+
+    /// Checks the locks of the files with these names, and adds the files to `unshielded`.
+    fn check_names(
+        &self,
+        names: &mut Vec<NoncurrentVersion>,
+        unshielded: &mut Vec<UnshieldedFile>,
+    ) -> Result<()> {
+        let protection = self.protection();
+        for at in (0..names.len()).rev().filter(|at| !names[*at].is_marker).collect::<Vec<_>>() {
+            match protection.open_to_check(&archived_place(self.bucket, self.key, &names[at]))? {
+                Some(opened) => {
+                    protection.check_unlocked(&opened, self.bypass)?;
+                    unshielded.push(unshield(&opened.file, opened.record().lock)?);
+                }
+                // A name whose lock could not be checked is not removed, because its file may reappear and may be
+                // locked.
+                None => drop(names.remove(at)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens the version that becomes the latest, if it may have the immutable flag. If a key has neither a latest
+    /// version nor a delete marker, a POSIX program has removed its file, and no version becomes the latest.
+    fn open_promoted(&self, concerned: &ConcernedVersions) -> Result<Option<ObjectFile>> {
+        let is_promoting = concerned.is_latest || concerned.is_newest_marker;
+        match &concerned.next {
+            Some(next) if self.contents.object_lock.is_some() && is_promoting => {
+                self.store.volume.open_archived(self.bucket, self.key, next)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Stores the record of `copy`, from which the version ID has been removed, before the original is removed: without
+    /// the original, the copy would be the version with this ID.
+    #[cold]
+    fn store_without_id(&self, mut copy: ObjectFile) -> Result<()> {
+        let record = copy.recorded.get_or_insert_default();
+        // The object must keep the ETag that was reported before.
+        let id_is_removed = (&mut **record, ETagPolicy::Md5);
+        self.store.store_record(self.bucket, &copy.file, &copy.stat, id_is_removed)?;
+        self.store.volume.sync_record(&copy.file)
+    }
+
+    /// Removes the version, and makes the next one the latest if none is left. Returns whether the version was a delete
+    /// marker.
+    fn remove(&self, concerned: &ConcernedVersions) -> Result<bool> {
+        let VersionDeletion { store, bucket, key, version, contents, .. } = *self;
+        let ConcernedVersions { latest, is_latest, names, next, is_newest_marker } = concerned;
+        let is_promoted = match (latest, next) {
+            // The version becomes the latest before the delete marker is removed, so that there is always a latest
+            // version.
+            (None, Some(next)) if *is_newest_marker => store.volume.promote(bucket, key, next)?,
+            _ => false,
+        };
+        let is_marker = store.remove_archived(bucket, key, names)? && !is_latest;
+        match (latest, next) {
+            (Some(LatestVersion { place, .. }), next) if *is_latest => {
+                store.remove_hidden_odd(bucket, key, place, contents)?;
+                match next {
+                    Some(next) => store.volume.promote_over(bucket, key, next, place)?,
+                    None => drop(store.remove_at(bucket, place, contents)?),
+                }
+            }
+            (None, Some(next)) if is_promoted => {
+                store.remove_at(bucket, &archived_place(bucket, key, next), contents)?;
+            }
+            (None, _) if version.is_null() => self.remove_link()?,
+            _ => {}
+        }
+        Ok(is_marker)
+    }
+
+    /// Removes the link at the key's plain path if the link leads to a directory or to nothing, so that the key has no
+    /// latest version. In a bucket that keeps no versions, any delete of the key removes such a link.
+    fn remove_link(&self) -> Result<()> {
+        let Some(place) = plain(self.bucket, self.key) else { return Ok(()) };
+        let state = self.store.volume.open_dir(&place.dir).and_then(|dir| stat_in(dir, &place.name));
+        match state.is_ok_and(|state| state.is_link) {
+            true => self.store.remove_at(self.bucket, &place, self.contents).map(drop),
+            false => Ok(()),
+        }
+    }
+}
