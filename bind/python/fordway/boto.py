@@ -223,8 +223,12 @@ def _is_valid(client: Any, operation: str, parameters: dict[str, Any]) -> bool: 
     """
     usual = _usual_types.get(operation)
     # Most calls need no validation, which may take longer than the call itself.
-    if usual is not None and all(type(value) is usual.get(name) for name, value in parameters.items()):
-        return True
+    if usual is not None:
+        for name, value in parameters.items():
+            if type(value) is not usual.get(name):
+                break
+        else:
+            return True
     shape = client.meta.service_model.operation_model(operation).input_shape
     if shape is None:
         return True

@@ -46,6 +46,8 @@ HEADER_NAMES = {
 DESCRIPTION = "ContentType Metadata CacheControl ContentDisposition ContentEncoding ContentLanguage Expires"
 """The parameters that describe an object."""
 
+DESCRIPTIVE = frozenset(DESCRIPTION.split())
+
 REGION = "us-east-1"
 """The region of all buckets, which is a gateway's default region."""
 
@@ -70,6 +72,8 @@ TO_ITSELF = (
 OTHER_CHECKSUM = "The provided 'x-amz-content-sha256' header does not match what was computed."
 """AWS's message for a body whose checksum is not the one in the request."""
 SOURCE_FIELDS = {"Bucket", "Key", "VersionId"}
+ABSENT = "-"
+"""A valid name, in place of a parameter that a call does not have."""
 
 
 @dataclass(frozen=True)
@@ -86,10 +90,10 @@ class Operation:
         """
         if not (self.known >= parameters.keys() >= self.needed):
             return False
-        texts = (parameters[name] for name in ("Bucket", "Key") if name in parameters)
-        if not all(type(text) is str and text for text in texts):
+        bucket, key = parameters.get("Bucket", ABSENT), parameters.get("Key", ABSENT)
+        if type(bucket) is not str or type(key) is not str or not key:
             return False
-        return "Bucket" not in parameters or BUCKET.fullmatch(parameters["Bucket"]) is not None
+        return BUCKET.fullmatch(bucket) is not None
 
 
 OPERATIONS: dict[str, Operation] = {}
@@ -139,15 +143,17 @@ def checksum_fields(algorithm: str | None, value: str | None) -> Response:
 
 def _described(info: ObjectInfo, mode: str | None) -> Response:
     """Returns the fields that describe an object in the responses to `GetObject` and `HeadObject`."""
+    metadata, headers = info.metadata, info.headers
     fields: Response = {
         "AcceptRanges": "bytes",
         "ContentType": info.content_type or "binary/octet-stream",
         "ETag": f'"{info.etag}"',
         "LastModified": _seconds(info.modified),
-        "Metadata": {name: encoded(text) for name, text in info.metadata.items()},
-        **{HEADER_NAMES[name]: value for name, value in info.headers.items() if name in HEADER_NAMES},
-        **_expiry(info.headers.get("expires")),
+        "Metadata": {name: encoded(text) for name, text in metadata.items()} if metadata else {},
     }
+    if headers:
+        fields |= {HEADER_NAMES[name]: value for name, value in headers.items() if name in HEADER_NAMES}
+        fields |= _expiry(headers.get("expires"))
     if info.version is not None:
         fields["VersionId"] = info.version
     if info.part_count is not None:
@@ -243,6 +249,8 @@ def _description(parameters: Parameters) -> dict[str, Any] | None:
     """Returns the arguments that describe an object. Returns `None` for metadata that a header cannot
     contain, and for a time that botocore must convert.
     """
+    if parameters.keys().isdisjoint(DESCRIPTIVE):
+        return {}
     metadata = {name: text.strip(" ") for name, text in parameters.get("Metadata", {}).items()}
     if not all(HEADER_NAME.fullmatch(name) and PRINTABLE.fullmatch(text) for name, text in metadata.items()):
         return None

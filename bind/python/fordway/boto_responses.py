@@ -30,9 +30,6 @@ OK, NOT_MODIFIED = 200, 304
 ENCODED = "=?UTF-8?B?"
 """The prefix of encoded text in a header value (RFC 2047)."""
 
-DAYS = "Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"
-MONTHS = "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"
-
 DOCUMENT = {"content-type": "application/xml"}
 
 
@@ -60,10 +57,11 @@ def response(status: int = 200, **fields: object) -> Response:
         "HTTPHeaders": {},
         "RetryAttempts": 0,
     }
-    return {
-        "ResponseMetadata": described,
-        **{name: value for name, value in fields.items() if value is not None},
-    }
+    answer: Response = {"ResponseMetadata": described}
+    for name, value in fields.items():
+        if value is not None:
+            answer[name] = value
+    return answer
 
 
 def add_headers(client: Any, operation: str, answer: Response) -> None:  # noqa: ANN401
@@ -117,8 +115,9 @@ def _date(time: datetime) -> str:
     """Returns a time in UTC as an HTTP date. Formatting with `email.utils` would take longer than the store's
     call.
     """
-    day, month = DAYS[time.weekday()], MONTHS[time.month - 1]
-    return f"{day}, {time.day:02} {month} {time.year:04} {time.hour:02}:{time.minute:02}:{time.second:02} GMT"
+    # Always in English, for instance `Thu Jan 01 00:00:00 1970`.
+    text = time.ctime().replace("  ", " 0")
+    return f"{text[:3]}, {text[8:10]} {text[4:7]} {text[20:]} {text[11:19]} GMT"
 
 
 def encoded(text: str) -> str:

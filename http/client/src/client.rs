@@ -211,7 +211,7 @@ pub(super) fn success_before_content(status: u16) -> Error {
     Error::new(ErrorKind::BadResponse, detail)
 }
 
-fn is_timeout(error: &std::io::Error) -> bool {
+pub(super) fn is_timeout(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
 }
 

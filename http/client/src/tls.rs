@@ -22,6 +22,7 @@ use rustls::{
 
 use super::access::ClientCertificate;
 use super::carrier::{TcpOrTlsStream, TlsStream};
+use super::client::is_timeout;
 use super::{Origin, SessionCredentials};
 
 /// The trusted certificate authorities.
@@ -174,7 +175,11 @@ impl TlsConnector {
                 of_rustls(&error),
                 Some(rustls::Error::InvalidCertificate(_) | rustls::Error::InvalidMessage(_))
             );
-            let kind = if is_for_good { ErrorKind::BadResponse } else { ErrorKind::Unavailable };
+            let kind = match () {
+                () if is_for_good => ErrorKind::BadResponse,
+                () if is_timeout(&error) => ErrorKind::Timeout,
+                () => ErrorKind::Unavailable,
+            };
             Error::new(kind, detail).caused_by(error)
         };
         let session = ClientConnection::new(config, name).map_err(|e| failed(std::io::Error::other(e)))?;

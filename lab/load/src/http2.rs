@@ -76,7 +76,6 @@ impl ExchangeSender for Http2Sender {
         let mut send = self.send.clone().ready().await.map_err(broken)?;
         let body = self.requests.body().clone();
         let request = self.requests.http_request()?;
-        exchange.started = Instant::now();
         let (answer, mut upload) = send.send_request(request, body.is_empty()).map_err(broken)?;
         if !body.is_empty() {
             push_body(&mut upload, Bytes::from_owner(body)).await.map_err(broken)?;

@@ -41,7 +41,6 @@ impl ExchangeSender for Http3Sender {
     async fn exchange(&mut self, exchange: &mut TimedExchange) -> Result<(), FailedExchange> {
         let body = self.requests.body().clone();
         let request = self.requests.http_request()?;
-        exchange.started = Instant::now();
         let mut stream = self.send.send_request(request).await.map_err(broken)?;
         if !body.is_empty() {
             stream.send_data(Bytes::from_owner(body)).await.map_err(broken)?;

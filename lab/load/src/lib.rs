@@ -53,7 +53,7 @@ pub trait LoadGenerator {
 pub struct FinishedRequest {
     /// The slot given to [`LoadGenerator::start`].
     pub slot: usize,
-    /// The time at which the request was passed to the kernel.
+    /// The time at which the request began: before a new connection was opened, if the last one was lost.
     pub started: Instant,
     /// The time at which the first byte of the response arrived; `None` if nothing was received.
     pub first_byte: Option<Instant>,

@@ -227,10 +227,7 @@ impl SharedLoadState {
         let was_in_use = line.has_answered.get();
         match self.exchange(line, exchange, timeouts, roots).await {
             Err(broken) if was_in_use && broken.ends_connection && exchange.first_byte.is_none() => {
-                let started = exchange.started;
-                let done = self.exchange(line, exchange, timeouts, roots).await;
-                exchange.started = started;
-                done.map_err(|broken| broken.error)
+                self.exchange(line, exchange, timeouts, roots).await.map_err(|broken| broken.error)
             }
             done => done.map_err(|broken| broken.error),
         }

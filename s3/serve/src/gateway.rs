@@ -462,8 +462,8 @@ impl HealthMetricsSource for GatewayHealth {
         // The accept loop itself holds one slot while it waits for the next connection.
         let taken = self.connections_max - self.slots.available_permits();
         let mut text = self.monitor.metrics.text(taken.saturating_sub(1), self.users.is_available());
-        let (users, roles) = (self.users.all(), self.users.roles());
-        let all = users.values().chain(roles.values().map(|role| &role.user));
+        let (users, roles, anonymous) = (self.users.all(), self.users.roles(), self.users.anonymous());
+        let all = users.values().chain(roles.values().map(|role| &role.user)).chain(&anonymous);
         let counts = all.map(|user| (user.name.as_str(), user.account.counts()));
         monitor::put_limits(&mut text, &self.counters, counts.collect());
         put_webhooks(&mut text, &self.webhooks);

@@ -13,12 +13,18 @@ use fordway_wire::date::format_iso8601;
 
 /// Starts a gateway that serves anonymous requests if a policy permits them.
 fn open_to_all() -> Fixture {
+    open_to_all_with(|_| ())
+}
+
+fn open_to_all_with(change: impl FnOnce(&mut GatewayConfig)) -> Fixture {
     let store = MemoryStore::default();
     store.create_bucket(&client::bucket()).unwrap();
     let identity = AccessKeyPair::generate().unwrap();
     let users = Users::one(identity.clone(), Arc::new(store.clone()));
     let users = users.with_anonymous(AnonymousUser { name: "nobody".to_owned(), acts_as: None }).unwrap();
-    let config = GatewayConfig { threads: 1, ..GatewayConfig::new(SocketAddr::from(([127, 0, 0, 1], 0))) };
+    let mut config =
+        GatewayConfig { threads: 1, ..GatewayConfig::new(SocketAddr::from(([127, 0, 0, 1], 0))) };
+    change(&mut config);
     let gateway = Gateway::bind(users, config).unwrap().spawn().unwrap();
     let client = Client { address: gateway.local_addr(), identity, clock_offset_s: 0, dates_by_date: false };
     Fixture { store, client, gateway }
@@ -610,4 +616,18 @@ fn a_user_without_a_uid_of_its_own_is_refused() {
         let refused = users().with_anonymous(user).err().expect("it has another's uid");
         assert_eq!(refused.kind(), fordway_store::ErrorKind::InvalidArgument);
     }
+}
+
+#[test]
+fn refused_anonymous_requests_are_counted() {
+    let fixture = open_to_all_with(|config| {
+        config.metrics = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
+        config.user_limits.requests_max = 0;
+    });
+    assert_eq!(anonymous(&fixture, "GET", &at("public/k"), "", "").error(), (503, "SlowDown".to_owned()));
+    let metrics = Client { address: fixture.gateway.metrics_addr().unwrap(), ..fixture.client.clone() };
+    let text =
+        metrics.send_raw("GET", "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").text();
+    let counter = "fordway_user_requests_refused_total{user=\"nobody\",limit=\"requests\"} 1";
+    assert!(text.lines().any(|line| line == counter), "{text}");
 }

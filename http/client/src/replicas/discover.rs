@@ -139,10 +139,14 @@ fn end_of_document(until: Instant) -> Option<Instant> {
     Some(until.min(Instant::now() + DOCUMENT_TIME_MAX))
 }
 
+/// The maximum number of Metalinks that are fetched because `Link` headers name them. The server may name any number, on
+/// any servers.
+const METALINKS_MAX: usize = 4;
+
 fn by_links(session: &Arc<HttpSession>, url: &str, until: Instant) -> Result<Option<MetalinkFile>> {
     let head = fetch(session, url, ("HEAD", "*/*"), (0, end_of_document(until)), |_| false)?;
     let mut file = links_of(&head);
-    for address in std::mem::take(&mut file.described_by) {
+    for address in std::mem::take(&mut file.described_by).into_iter().take(METALINKS_MAX) {
         // The server at `url` chose the address, so another server must not get the credentials.
         let session = ReplicaCredentialScope::Named(vec![url.to_owned()]).session(session, &address);
         let metalink = fetch_metalink_until(&session, &address, end_of_document(until));

@@ -108,7 +108,8 @@ fn thread_times(tree: &SystemTree, roots: &[u32]) -> Vec<(u32, ThreadSchedulingT
     let mut at = 0;
     while let Some(process) = processes.get(at).copied().filter(|_| times.len() < MAX_THREADS) {
         at += 1;
-        for thread in tree.names(&format!("proc/{process}/task")).unwrap_or_default() {
+        let threads = tree.names(&format!("proc/{process}/task")).unwrap_or_default();
+        for thread in threads.into_iter().take(MAX_THREADS - times.len()) {
             let path = format!("proc/{process}/task/{thread}");
             let children = tree.read(&format!("{path}/children")).unwrap_or_default();
             let new = children.split_whitespace().filter_map(|child| child.parse().ok());

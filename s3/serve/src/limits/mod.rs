@@ -160,6 +160,17 @@ impl UserResourceUsage {
     /// Counts a request as in flight until the returned slot is dropped. Errors: the user is at a limit. Cost: one
     /// atomic operation, and another when the slot is dropped.
     pub(crate) fn begin(self: &Arc<Self>) -> Result<RequestSlot, LimitRefusal> {
+        let slot = self.begin_unpaced()?;
+        let debt = if self.is_paced() { self.debt() } else { Duration::ZERO };
+        if debt > RATE_DEBT_MAX {
+            self.refused_rate.fetch_add(1, Ordering::Relaxed);
+            return Err(LimitRefusal { reason: LimitReason::Rate, retry_after_s: debt.as_secs() + 1 });
+        }
+        Ok(slot)
+    }
+
+    /// Like [`UserResourceUsage::begin`], but ignores the rate limit. Intended for requests whose bytes are not counted.
+    pub(crate) fn begin_unpaced(self: &Arc<Self>) -> Result<RequestSlot, LimitRefusal> {
         let max = self.requests_max.load(Ordering::Relaxed);
         // A refused request is never counted, because a counted request could cause the refusal of another request.
         let one_more = |count: u32| (count < max).then_some(count + 1);
@@ -167,16 +178,7 @@ impl UserResourceUsage {
             self.refused_requests.fetch_add(1, Ordering::Relaxed);
             return Err(LimitRefusal { reason: LimitReason::Requests, retry_after_s: 1 });
         }
-        let slot = RequestSlot(self.clone());
-        if self.is_paced() {
-            let debt = self.debt();
-            if debt > RATE_DEBT_MAX {
-                self.refused_rate.fetch_add(1, Ordering::Relaxed);
-                let retry_after_s = debt.as_secs() + 1;
-                return Err(LimitRefusal { reason: LimitReason::Rate, retry_after_s });
-            }
-        }
-        Ok(slot)
+        Ok(RequestSlot(self.clone()))
     }
 
     /// Returns whether the user has a rate limit.

@@ -87,7 +87,7 @@ impl Drop for UserConnectionSlot {
 impl NodeUserResources {
     /// Counts a request in progress. Errors: `Unavailable` if the user already has the maximum number.
     pub(super) fn begin(&self) -> Result<RequestSlot> {
-        self.requests.begin().map_err(|_| {
+        self.requests.begin_unpaced().map_err(|_| {
             let why = "you have the maximum number of requests in progress for one user; try again \
                        later, or ask for a higher --user-requests";
             Error::new(ErrorKind::Unavailable, why)
@@ -97,6 +97,8 @@ impl NodeUserResources {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU64;
+
     use super::*;
 
     #[test]
@@ -113,5 +115,15 @@ mod tests {
         other.account().begin().unwrap();
         drop(first);
         accounts.connect(1).unwrap();
+    }
+
+    #[test]
+    fn a_users_http_traffic_does_not_refuse_requests_without_http() {
+        let requests = UserLimits { bytes_per_s_max: NonZeroU64::new(1), ..UserLimits::default() };
+        let limits = NodeUserLimits { connections_max: 2, requests, memory_bytes_max: 1 << 20 };
+        let user = NodeConnectedUsers::new(limits).connect(1).unwrap();
+        user.account().requests.charge(1 << 20);
+        user.account().requests.begin().map(drop).expect_err("HTTP requests wait for the rate");
+        user.account().begin().unwrap();
     }
 }

@@ -340,10 +340,11 @@ fn report(
     Ok(exit(&run.summaries))
 }
 
-/// Returns the exit code. A server without space is named, whether some requests succeeded or none.
+/// Returns the exit code. A server without space is named, whether some requests succeeded or none. `Unavailable` means
+/// that no request of any combination succeeded.
 fn exit(summaries: &[LanePhaseResult]) -> CommandExit {
-    let nothing_succeeded = summaries.iter().any(|summary| summary.operations == 0);
-    let failed = summaries.iter().any(|summary| summary.errors > 0);
+    let nothing_succeeded = !summaries.iter().any(|summary| summary.operations > 0);
+    let failed = summaries.iter().any(|summary| summary.errors > 0 || summary.operations == 0);
     let errors =
         summaries.iter().filter_map(|summary| summary.load.as_ref()).flat_map(|load| load.errors.keys());
     let is_full = errors.into_iter().any(|kind| kind == "status 507");
@@ -511,5 +512,41 @@ fn answer(finished: FinishedRequest) -> CompletedRequest {
         body_bytes: finished.body_bytes,
         retries: 0,
         failure: finished.problem.map(failure),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fordway_measure::LimitingResource;
+
+    use super::*;
+
+    fn result(operations: u64, errors: u64) -> LanePhaseResult {
+        LanePhaseResult {
+            lane: "http".to_owned(),
+            phase: "get".to_owned(),
+            operations,
+            errors,
+            bytes: 0,
+            ops_per_s: None,
+            bytes_per_s: None,
+            latency: None,
+            histogram: String::new(),
+            client_cpu_ns_per_op: None,
+            server_cpu_ns_per_op: None,
+            ratio: None,
+            limit: LimitingResource { name: "waiting".to_owned(), evidence: String::new() },
+            load: None,
+            transfer: None,
+            parallel: None,
+        }
+    }
+
+    #[test]
+    fn the_server_is_unavailable_only_if_no_request_succeeded() {
+        assert_eq!(exit(&[result(0, 9), result(0, 0)]), CommandExit::Unavailable);
+        assert_eq!(exit(&[result(0, 9), result(9, 0)]), CommandExit::Failure);
+        assert_eq!(exit(&[result(9, 1), result(9, 0)]), CommandExit::Failure);
+        assert_eq!(exit(&[result(9, 0), result(9, 0)]), CommandExit::Ok);
     }
 }
