@@ -62,7 +62,7 @@ impl<'b> BucketArea<'b> {
 }
 
 impl PosixStore {
-    /// Returns the buckets to examine: the named ones, which must exist, or all buckets if none is named.
+    /// Returns the buckets to examine: the buckets `named`, which must exist, or all buckets if `named` is empty.
     pub(crate) fn chosen_buckets(&self, named: &[Bucket]) -> Result<Vec<Bucket>> {
         if named.is_empty() {
             return Ok(self.list_buckets()?.into_iter().map(|info| info.name).collect());
