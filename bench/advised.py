@@ -1,4 +1,4 @@
-"""Compares advice with later measurements. `bench/advise` passes a scratch directory and a result
+"""Compares advice with measurements. `bench/advise` passes a scratch directory and a result
 directory."""
 
 import json
@@ -115,7 +115,7 @@ def hold(advice: dict, passes: dict[tuple[str, str], list[float]]) -> list[dict]
 
 
 def doubts(advice: dict, held: list[dict]) -> list[str]:
-    """Returns the errors of the advice for the total: errors above LIMIT, and a choice of a slower lane."""
+    """Returns a message for each predicted total with an error above LIMIT, and for advice without the fastest lane."""
     rows = {row["lane"]: row for row in held if row["phase"] == "total"}
     said = [
         f"{lane} was predicted {row['error_pct']:+.0f} % off"

@@ -141,7 +141,7 @@ def placed(processor, is_placed=True):
 
 
 def turns(lane, builds, hosts, shape):
-    """Loads both builds in one process. Returns the speed of the second relative to the first, by phase."""
+    """Loads both builds in one process. Returns the speed of the second build relative to the first, by phase."""
     (first, second), (_, threads, objects, bytes_, rounds) = builds, shape
     sides = [word for build in (first, second) for word in (hosts[build], f"{build}/against-libs3/lib/libs3.so.4")]
     numbers = map(str, [threads, objects, bytes_, rounds])
@@ -150,7 +150,7 @@ def turns(lane, builds, hosts, shape):
 
 
 def compare_by_turns(lane, old, new, starts):
-    """Compares the builds in fresh processes; on the node lane also with fresh gateways.
+    """Compares the builds in fresh processes and, on the node lane, with fresh gateways.
 
     The memory that a process gets changes the times of the process by a few percent.
     """

@@ -1,8 +1,9 @@
-/* Concurrent GETs through a request context of libs3, by the library of version 2.0 that the loader finds.
+/* Measures concurrent GETs through a request context of libs3. The program uses the libs3 of version 2.0 that the
+ * loader finds.
  *
  * usage: contexts HOST BUCKET KEY REQUESTS BATCHES runall|fdsets
  *
- * Prints a line for each batch: its time, and that of the longest call of runonce (0 with runall), both in
+ * Prints a line for each batch: the time of the batch and the time of the longest runonce call (0 with runall), in
  * microseconds. The first batch opens the connections. All batches use one context.
  */
 #include <stdio.h>
@@ -41,7 +42,7 @@ static S3Status on_data(int size, const char *buffer, void *data) {
     return S3StatusOK;
 }
 
-/* Like libs3's own runall. Returns the time of the longest runonce. */
+/* Works like libs3's own runall. Returns the time of the longest runonce call. */
 static double by_fdsets(S3RequestContext *context) {
     int remaining = 1;
     double longest = 0;

@@ -111,7 +111,7 @@ def measure(fordway, server, operation, duration):
 
 
 def busy_share(seconds):
-    """Returns the share of the machine's CPU time that is used during `seconds`."""
+    """Returns the share of the machine's CPU time that is used in the next `seconds` seconds."""
 
     def ticks():
         with open("/proc/stat", encoding="ascii") as file:

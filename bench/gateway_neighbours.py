@@ -153,7 +153,7 @@ def answered(downloads):
 
 
 def besiege(url, objects):
-    """Keeps slow requests in flight until standard input ends. Prints a line when all have begun."""
+    """Keeps slow requests in flight until standard input ends. Prints a line when all requests have begun."""
     # This reference keeps the connections open until the function ends.
     closed = closed_windows(url, "/noisy/o", CLOSED)
     uploads = [ask(url, "PUT", f"/noisy/u{number}", 100_000) for number in range(SLOW // 2)]
@@ -260,7 +260,7 @@ def resident_mib(pid):
 
 
 def seconds_to_give_back(pid, mib):
-    """Returns the seconds until a process has at most `mib` MiB of memory, or None if the wait is too long."""
+    """Returns the seconds until a process has at most `mib` MiB of memory; `None` after GIVE_BACK_S seconds."""
     start = time.monotonic()
     while resident_mib(pid) > mib:
         if time.monotonic() - start > GIVE_BACK_S:

@@ -1,13 +1,13 @@
-/* Cost of the drop-in for a program that calls libs3 in a loop, compared with plain POSIX calls, and
- * with the drop-in's own system calls made without it.
+/* Measures the cost of the drop-in for a program that calls libs3 in a loop. Compares the drop-in with plain POSIX
+ * calls, and with only the system calls that the drop-in makes.
  *
  * usage: libs3 DIR OBJECTS BYTES ROUNDS
  *
- * One process, one thread, like the libs3 backend of IOR and mdtest: every round does each phase in
- * blocks of all three kinds, in changing order. Each round puts new objects after the objects of the
- * previous round were removed, so all kinds write to used pages. A row gives the median time of an
- * operation and the median of the rounds' ratios POSIX / libs3, with the interval in which that median
- * lies with 95 % confidence; and the median of POSIX / calls, which is the limit.
+ * The program has one process with one thread, like the libs3 backend of IOR and mdtest. Every round runs each phase in
+ * blocks of all three kinds of call, in changing order. Each round puts new objects after the objects of the previous
+ * round were removed, so all kinds write to used pages. A row contains the median time of an operation, and the median
+ * of the rounds' ratios POSIX / libs3 with its 95 % confidence interval. The last column is the median of POSIX /
+ * calls, which is the limit.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -103,8 +103,8 @@ static void with_posix(int phase, const char *key) {
     if (file < 0 || moved != (ssize_t)bytes || close(file)) fail(path, strerror(errno));
 }
 
-/* Only the system calls that the drop-in makes for an object without metadata. No library can be faster
- * if it publishes atomically and locks what it removes. */
+/* Only the system calls that the drop-in makes for an object without metadata. A library that publishes atomically, and
+ * locks the names that it removes, cannot be faster. */
 static void with_calls(int phase, const char *key) {
     struct stat status;
     int file = -1;
@@ -162,7 +162,8 @@ static double median(double *values, int count) {
     return values[count / 2];
 }
 
-/* Sorts, and takes the ranks around the median from the normal approximation of the binomial distribution. */
+/* Prints the medians, and the 95 % interval of the median ratio. The ranks of the interval's bounds come from the
+ * normal approximation of the binomial distribution. */
 static void report(const char *name, double *times[KINDS], double *ratio, double *limit, int rounds) {
     qsort(ratio, rounds, sizeof *ratio, ascending);
     int low = floor(rounds / 2.0 - 0.98 * sqrt(rounds)), high = ceil(rounds / 2.0 + 0.98 * sqrt(rounds));
@@ -201,7 +202,7 @@ int main(int count, char **words) {
         for (int kind = 0; kind < KINDS; kind++) times[phase][kind] = calloc(rounds, sizeof(double));
         ratio[phase] = calloc(rounds, sizeof(double)), limit[phase] = calloc(rounds, sizeof(double));
     }
-    for (int round = -1; round < rounds; round++) { /* one for warm-up */
+    for (int round = -1; round < rounds; round++) { /* the first round is a warm-up */
         for (int phase = 0; phase < PHASES; phase++) {
             double took[KINDS];
             for (int turn = 0; turn < KINDS; turn++) {

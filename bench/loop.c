@@ -1,7 +1,7 @@
 // The minimum work of an upload server: receives each body over HTTP/1.1, and writes it to a new file, which replaces
 // an older file. The files are never given a name, and no data is checked. Each connection keeps as many files open as
 // the benchmark has objects per connection, so that memory is reused after the same time as with named files.
-// usage: loop DIR; prints its port; ends when it is killed.
+// usage: loop DIR; prints its port, and runs until it is killed.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -17,8 +17,7 @@ enum { HEAD_BYTES = 16 << 10, PIECE_BYTES = 256 << 10, KEPT = 2 };
 static const char answer[] = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 static const char *directory;
 
-// Writes `size` bytes at `offset`, or ends the program, because the benchmark would be wrong if part of the data
-// were not written.
+// Writes `size` bytes at `offset`. Exits if the write is incomplete, because the benchmark would then be wrong.
 static void put(int file, const char *data, size_t size, off_t offset) {
     if (pwrite(file, data, size, offset) != (ssize_t)size) {
         perror("loop: pwrite");
@@ -26,7 +25,8 @@ static void put(int file, const char *data, size_t size, off_t offset) {
     }
 }
 
-// Receives a head, and the part of the body that arrives with it. Returns the number of bytes, 0 at the end.
+// Receives a head, and the part of the body that arrives with it. Returns the number of bytes, or 0 if the client has
+// closed the connection.
 static size_t receive_head(int socket, char *head, char **body) {
     size_t filled = 0;
     while (filled < HEAD_BYTES - 1) {

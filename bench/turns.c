@@ -3,11 +3,12 @@
  * usage: turns HOST_A LIBRARY_A HOST_B LIBRARY_B THREADS OBJECTS BYTES ROUNDS
  *
  * Both libraries are loaded, and each uses the bucket `bucket` of its own host: a directory (the embedded lane) or the
- * socket of a gateway (`unix://`). A round does each phase on OBJECTS keys by each of THREADS threads. Each turn is a block
- * of keys that takes about a millisecond. The libraries alternate in random order, so that other activity of the machine
- * affects both alike. Prints a line for each phase: its name, and the median of time A / time B over all pairs of blocks.
- * A phase that can be repeated runs until it has taken 50 ms. The ratio of one process is one sample, because the placement
- * of its memory is random and the same for all its blocks. The caller starts many processes.
+ * socket of a gateway (`unix://`). In a round, each of THREADS threads runs each phase on OBJECTS keys. Each turn is a
+ * block of keys that takes about a millisecond. The libraries alternate in random order, so that other activity of the
+ * machine affects both alike. Prints a line for each phase: its name, and the median of time A / time B over all pairs
+ * of blocks. A phase that can be repeated runs until it has taken 50 ms. The ratio of one process is one sample,
+ * because the placement of a process's memory is random, and the same for all its blocks. The caller starts many
+ * processes.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -37,7 +38,7 @@ static int threads, objects;
 static uint64_t bytes;
 static char *content;
 
-/* The command of the main thread to the others. */
+/* The command of the main thread to the other threads. */
 static const Build *next_build;
 static int next_phase, next_from, next_to;
 static pthread_barrier_t begin, end;
@@ -128,7 +129,7 @@ static void *work(void *number) {
     }
 }
 
-/* Seconds of a block of keys on all threads, of which the main thread is one. */
+/* Returns the seconds that a block of keys takes on all threads, including the main thread. */
 static double block(const Build *build, int phase, int from, int to, char *received) {
     struct timespec before, after;
     next_build = build, next_phase = phase, next_from = from, next_to = to;
@@ -155,7 +156,7 @@ static void add(Ratios *ratios, double ratio) {
     ratios->all[ratios->count++] = ratio;
 }
 
-/* Does a phase once on all keys. Returns its seconds. */
+/* Runs a phase once on all keys. Returns the time in seconds. */
 static double once(int phase, int step, Ratios *ratios, char *received) {
     double all = 0;
     for (int from = 0; from < objects; from += step) {
@@ -198,7 +199,7 @@ static void load(Build *build, const char *host, const char *path) {
     build->list = symbol(library, "S3_list_bucket");
 }
 
-/* The number of keys in a block: as many as take the slower build about a millisecond. */
+/* The number of keys in a block, for which the slower build needs about a millisecond. */
 static int step_of(int phase, char *received) {
     double slower = 0;
     for (int which = 0; which < 2; which++) {
@@ -229,9 +230,10 @@ int main(int count, char **words) {
 
     Ratios ratios[PHASES] = {{0}};
     int steps[PHASES];
-    for (int round = -1; round < rounds; round++) { /* one for warm-up */
+    for (int round = -1; round < rounds; round++) { /* the first round is a warm-up */
         for (int phase = 0; phase < PHASES; phase++) {
-            /* Deletes cannot be repeated to measure their time, so a block has as many keys as one of puts. */
+            /* Deletes cannot be repeated to measure their time, so a block of deletes has as many keys as a block of
+             * puts. */
             if (round <= 0) steps[phase] = phase == DELETE ? steps[PUT] : step_of(phase, received);
             if (round == 0) ratios[phase].count = 0;
             round_of(phase, steps[phase], &ratios[phase], received);

@@ -2,7 +2,7 @@
 
 usage: two_nodes.py FILE.jsonl...
 
-Each file contains the run.json of a run on each line, and is named two-nodes-SYSTEM.jsonl.
+Each line of a file is the run.json of one run. The name of a file is two-nodes-SYSTEM.jsonl.
 """
 
 import json

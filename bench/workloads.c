@@ -1,5 +1,5 @@
-/* Cost of the system calls of IOR and mdtest alone: a loop of the same calls, with the same sizes and kinds
- * of paths.
+/* Measures the cost of the system calls of IOR and mdtest alone, in a loop of the same calls with the same sizes and
+ * kinds of paths.
  *
  *   workloads mdtest DIR FILES BYTES      prints: phase operations-per-second, a line each
  *   workloads ior DIR TRANSFERS BYTES

@@ -2,7 +2,7 @@
 
 A page of docs/ may link to any file of the repository, as on a code forge. On the site, a link to one of
 `PAGES` leads to the page made of that file. A link to another file that exists becomes plain text. A broken
-link ends the build, and so does a page that would fetch something from another host.
+link fails the build, and so does a page that would fetch a file from another host.
 """
 
 import logging
@@ -69,7 +69,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
-    """Warns if a page fetches something from another host."""
+    """Warns if a page would fetch a file from another host. In a strict build, a warning is an error."""
     for match in FETCHED.finditer(output):
         log.warning("%s fetches from elsewhere: %s", page.file.src_uri, match[0])
     return output

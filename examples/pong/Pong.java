@@ -17,7 +17,7 @@ public class Pong {
             exchange.close();
             return;
         }
-        // -1 says that there is no content, 0 that its length is not known.
+        // -1 means that there is no content, and 0 means that its length is unknown.
         exchange.sendResponseHeaders(200, content.length == 0 ? -1 : content.length);
         exchange.getResponseBody().write(content);
         exchange.close();

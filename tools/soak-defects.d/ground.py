@@ -141,7 +141,7 @@ class Ground:
         return path
 
     def run(self, *words, user=0, timeout_s=60, give=b"", settings=None):
-        """Runs the program as a user; returns the finished process. A program that does not end is killed."""
+        """Runs the program as a user; returns the finished process. After `timeout_s`, kills the program."""
         environment = {"PATH": os.environ["PATH"], "HOME": str(self.scratch)} | (settings or {})
         command = [self.program, *map(str, words)]
         try:

@@ -23,7 +23,7 @@ SLOWER_MAX = 20
 
 
 def bobs_directory(ground):
-    """Gives files of Bob the names of files that gc removes."""
+    """Creates files of Bob with the names of files that gc removes."""
     ground.bucket("bob", BOB)
     directory = ground.root / "bob"
     ground.write(directory / "thesis", b"mine", BOB, 0o600)
@@ -54,7 +54,7 @@ def gc_behind_a_link_to_uploads(ground):
 
 
 def bucket_with_a_hidden_key(ground, name):
-    """Makes a bucket of Alice in which a plain file hides the file of an odd key, so that gc removes the
+    """Creates a bucket of Alice in which a plain file hides the file of an odd key, so that gc removes the
     hidden file while it holds the key's lock."""
     bucket = ground.bucket(name, ALICE, 0o777)
     for key in ("a/b", "a"):

@@ -1,5 +1,5 @@
-/* Moves the wall clock of one process, for LD_PRELOAD: FAULT_CLOCK_SECONDS is added to CLOCK_REALTIME. Programs read the
- * clock through libc. The monotonic clock stays: Linux can move it only in a time namespace. */
+/* Moves the wall clock of one process, for LD_PRELOAD: adds FAULT_CLOCK_SECONDS to CLOCK_REALTIME. Programs read the
+ * clock through libc. The monotonic clock is unchanged, because Linux can move it only in a time namespace. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <sys/syscall.h>

@@ -45,7 +45,7 @@ class Recorder:
         return struct.pack("<QQQQQQIIIIIIIIII", node, size, size // 512, 0, 0, 0, 0, 0, 0, mode, 1, 0, 0, 0, 4096, 0)
 
     def answer(self, operation, node, body):
-        """Returns the body of a response; `None` if the operation has none. Errors: `OSError`."""
+        """Returns the body of a response; `None` if the operation has no response. Errors: `OSError`."""
         if operation == INIT:
             return struct.pack("<IIIIHHIIHHI28x", 7, 31, 65536, 0, 16, 8, WRITE_BYTES_MAX, 1, 256, 0, 0)
         if operation == LOOKUP:

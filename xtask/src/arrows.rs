@@ -29,9 +29,9 @@ enum CrateLayer {
     Command,
     Testkit,
     Fuzz,
-    /// Programs that are used in production.
+    /// Programs that are used in production, which must not use the lab.
     Program,
-    /// Programs that are used to measure.
+    /// Programs that measure, which may use the lab.
     Instrument,
     Xtask,
 }

@@ -170,7 +170,7 @@ fn index_path(name: &str) -> String {
     }
 }
 
-/// Checks advisories if `cargo audit` is installed. Errors: if `cargo audit` reports any.
+/// Checks advisories if `cargo audit` is installed. Errors: `cargo audit` reports an advisory.
 fn advisories() -> Result<&'static str> {
     let is_there = Command::new("cargo").args(["audit", "--version"]).output();
     if !is_there.is_ok_and(|output| output.status.success()) {

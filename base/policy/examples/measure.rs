@@ -1,5 +1,5 @@
-//! Measures decisions over 50 statements, for `bench/policy`. Other processes on the machine can only slow a block of
-//! decisions down, so the fastest block is also printed.
+//! Measures decisions over 50 statements, for `bench/policy`. Other processes on the machine can only slow down a block
+//! of decisions, so the time of the fastest block is also printed.
 
 #![allow(clippy::print_stdout, reason = "the table of the benchmark")]
 

@@ -59,7 +59,7 @@ impl CannedAcl {
         }
     }
 
-    /// Returns the grants of the ACL, apart from the owner's.
+    /// Returns the grants of the ACL, apart from the owner's grant.
     pub fn grants(self) -> &'static [AclGrant] {
         use AclGroup::{AllUsers, AuthenticatedUsers};
         use AclPermission::{Read, Write};

@@ -145,12 +145,12 @@ impl std::fmt::Display for Action {
     }
 }
 
-/// A set of actions.
+/// A set of actions, stored as one bit for each action.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ActionSet(u128);
 
 impl ActionSet {
-    /// Returns the actions that match a pattern such as `s3:Get*` or `*`; `None` if it matches no action.
+    /// Returns the actions that match a pattern such as `s3:Get*` or `*`; `None` if the pattern matches no action.
     pub(crate) fn matching(pattern: &str) -> Option<Self> {
         let name = match pattern {
             "*" => "*",

@@ -135,7 +135,7 @@ enum MultivalueQualifier {
     Any,
 }
 
-/// The values in the document. A value in a request matches if it matches at least one of them.
+/// The values in the document. A value in a request matches if it matches at least one value in the document.
 #[derive(Clone, Debug, PartialEq)]
 enum ExpectedValues {
     Texts(Vec<Pattern>),
@@ -277,8 +277,8 @@ impl Condition {
         }
     }
 
-    /// Returns the networks of a condition on addresses that is not negated and is false for requests without the key;
-    /// `None` for any other condition.
+    /// Returns the networks if the condition is on addresses, is not negated, and is false for requests without the
+    /// key; `None` for any other condition.
     pub(crate) fn networks(&self) -> Option<&[IpNetwork]> {
         match &self.expected {
             ExpectedValues::Networks(networks) if self.restricts() => Some(networks),
@@ -286,8 +286,8 @@ impl Condition {
         }
     }
 
-    /// Returns whether the condition is not negated and is false for requests without the key, and all its values are
-    /// strings or ARNs without wildcards and variables.
+    /// Returns true if the condition is not negated, is false for requests without the key, and has only values that
+    /// are strings or ARNs without wildcards and variables.
     pub(crate) fn has_fixed_values(&self) -> bool {
         let is_fixed = match &self.expected {
             ExpectedValues::Texts(texts) | ExpectedValues::TextsIgnoringCase(texts) => {
@@ -444,8 +444,8 @@ fn each<T>(values: &[String], read: impl FnMut(&String) -> Result<T, String>) ->
     values.iter().map(read).collect()
 }
 
-/// Returns one value or a list of values as strings; `None` if there are none, or if a value is not a string, Boolean
-/// or number.
+/// Returns one value or a list of values as strings; `None` if there are no values, or if a value is not a string,
+/// Boolean or number.
 fn texts(values: &Json) -> Option<Vec<String>> {
     let text = |value: &Json| match value {
         Json::Text(text) => Some(text.clone()),

@@ -18,7 +18,7 @@ pub enum Verdict {
 /// The result of an evaluation, and the statement that determined it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// The result.
+    /// Whether the request is allowed, denied, or neither.
     pub verdict: Verdict,
     /// The index of the statement that determined the result; `None` if no statement applies.
     pub statement: Option<usize>,
@@ -45,7 +45,7 @@ pub enum StatementMismatch {
 /// Whether a statement applies to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatementMatchReport {
-    /// The ID of the statement.
+    /// The `Sid` of the statement; `None` if the statement has none.
     pub sid: Option<String>,
     /// Whether the statement allows or denies.
     pub effect: Effect,

@@ -17,7 +17,7 @@ const RESOURCE: &str = "arn:aws:s3:::";
 /// The reason why a document is not a valid policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyError {
-    /// AWS's message.
+    /// AWS's message for this error.
     pub words: String,
     /// The invalid statement and element, and advice for correcting them; empty if the message is sufficient.
     pub detail: String,
@@ -38,7 +38,7 @@ fn error<T>(words: &str, detail: impl Into<String>) -> Result<T, PolicyError> {
     Err(PolicyError { words: words.to_owned(), detail: detail.into() })
 }
 
-/// The version of the language.
+/// The version of the policy language, which determines whether `${NAME}` is a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
     /// The version without variables, which applies to documents that do not state a version.
@@ -59,7 +59,7 @@ pub enum Effect {
 /// The policy of a bucket.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
-    /// The version of the language.
+    /// The version of the policy language.
     pub version: Version,
     /// The statements, in their order in the document.
     pub statements: Vec<Statement>,
@@ -68,7 +68,7 @@ pub struct Policy {
 /// A statement: an effect, and the requests to which it applies.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Statement {
-    /// The ID that the document gives the statement.
+    /// The `Sid` of the statement; `None` if it is missing or empty.
     pub sid: Option<String>,
     /// Whether the statement allows or denies.
     pub effect: Effect,
@@ -147,13 +147,13 @@ impl Policy {
         }
     }
 
-    /// Returns whether a condition needs the existing tags of an object.
+    /// Returns whether a condition depends on the existing tags of an object.
     pub fn needs_existing_tags(&self) -> bool {
         let needs = |condition: &Condition| condition.key.starts_with(condition::EXISTING_TAG);
         self.statements.iter().flat_map(|statement| &statement.conditions).any(needs)
     }
 
-    /// Returns whether a condition needs the tags in a request.
+    /// Returns whether a condition depends on the tags in a request.
     pub fn needs_request_tags(&self) -> bool {
         let needs = |condition: &Condition| condition.key.starts_with(condition::REQUEST_TAGS);
         self.statements.iter().flat_map(|statement| &statement.conditions).any(needs)
@@ -170,7 +170,7 @@ fn member<'m>(members: &'m [(String, Json)], name: &str) -> Option<&'m Json> {
     members.iter().find(|(known, _)| known == name).map(|(_, value)| value)
 }
 
-/// The elements of a statement.
+/// The names of the elements that a statement may have.
 const ELEMENTS: [&str; 9] = [
     "Sid",
     "Effect",
@@ -183,8 +183,8 @@ const ELEMENTS: [&str; 9] = [
     "Condition",
 ];
 
-/// Returns whichever of two alternative elements is present, and whether the present element is the second one. Errors:
-/// both are present, or neither is.
+/// Returns the element that is present, of two alternatives, and whether it is the second alternative. Errors: if both
+/// elements are present, or neither.
 fn one_of<'m>(
     members: &'m [(String, Json)],
     [name, not_name]: [&str; 2],

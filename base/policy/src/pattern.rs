@@ -107,8 +107,8 @@ fn symbols(text: &str, syntax: PatternSyntax) -> impl Iterator<Item = PatternSym
     })
 }
 
-/// Parses the text between the braces of `${NAME}` or `${NAME, 'DEFAULT'}`. `None` if the key is not known, or the
-/// default is not in single quotes.
+/// Parses the text between the braces of `${NAME}` or `${NAME, 'DEFAULT'}`. Returns `None` if the key is not known, or
+/// the default is not in single quotes.
 fn variable(text: &str, is_key: fn(&str) -> bool) -> Option<PatternSegment> {
     let (name, default) = match text.split_once(',') {
         Some((name, default)) => {
@@ -121,9 +121,9 @@ fn variable(text: &str, is_key: fn(&str) -> bool) -> Option<PatternSegment> {
     is_key(&key).then_some(PatternSegment::Variable { key, default })
 }
 
-/// Replaces variables with their values. `None` if a variable has several values, or has neither a value nor a default,
-/// or if the result matches only texts of more than `text_bytes`. A client chooses the values of some variables, and
-/// a pattern can repeat them often.
+/// Replaces variables with their values. Returns `None` if a variable has several values, or has neither a value nor a
+/// default. Also returns `None` if the result matches only texts longer than `text_bytes`: a client chooses the values
+/// of some variables, and a pattern can repeat a variable often.
 fn expanded(
     pieces: &[PatternSegment],
     request: &AccessRequest<'_>,

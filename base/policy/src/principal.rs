@@ -28,7 +28,8 @@ impl Principal<'_> {
     }
 }
 
-/// Returns the ARN of a session of a role. The ARN has no account, because a gateway has none.
+/// Returns the ARN of a session of a role. The account field of the ARN is empty, because a gateway has no account
+/// number.
 pub fn session_arn(role: &str, session: &str) -> String {
     format!("arn:aws:sts:::assumed-role/{role}/{session}")
 }

@@ -8,7 +8,7 @@ use crate::principal::Principal;
 /// The properties of one request that policies can refer to.
 #[derive(Clone, Debug)]
 pub struct AccessRequest<'r> {
-    /// The caller.
+    /// The caller, who may be anonymous.
     pub principal: Principal<'r>,
     /// The action that the request needs.
     pub action: Action,

@@ -23,7 +23,7 @@ pub struct PublicAccessBlock {
     pub block_public_acls: bool,
     /// Ignores public ACLs.
     pub ignore_public_acls: bool,
-    /// Refuses public policies.
+    /// Rejects public policies.
     pub block_public_policy: bool,
     /// Limits a public policy to the bucket's owner.
     pub restrict_public_buckets: bool,

@@ -1,5 +1,5 @@
 //! Matches texts against patterns with wildcards. Anyone who may set a bucket's policy chooses the patterns, and other
-//! users wait while a gateway matches them. The cost is therefore nearly linear in every case.
+//! users wait while a gateway matches these patterns. The cost is therefore nearly linear in every case.
 
 use memchr::memmem;
 
@@ -11,13 +11,13 @@ pub(crate) const ANY_CHARACTERS: PatternSymbol = 256;
 /// `?`, which matches one character.
 pub(crate) const ANY_CHARACTER: PatternSymbol = 257;
 
-/// The maximum length of a segment with `?` that is compared at each character of the text. The tables of a search cost
-/// more than this many comparisons.
+/// The maximum length of a segment with `?` that is compared at each character of the text. Building the tables of a
+/// [`SegmentSearch`] takes longer than this many comparisons.
 const SHORT_SEGMENT: usize = 8;
 
-/// Returns whether the pattern matches the whole text. Cost: proportional to the sum of the two lengths. A part of the
-/// pattern between two `*` that contains `?` adds the length of the text that it is compared with, times 8 or, if it is
-/// longer than 8 symbols, times its length divided by 64.
+/// Returns whether the pattern matches the whole text. Cost: proportional to the sum of the two lengths. A segment is a
+/// part of the pattern between two `*`. A segment with `?` adds a multiple of the length of the text that it is
+/// compared with: up to 8 times, or, if the segment is longer than 8 symbols, its length divided by 64 and rounded up.
 pub(crate) fn fits(pattern: &[PatternSymbol], text: &str) -> bool {
     fits_counted(pattern, text.as_bytes(), &mut 0)
 }
@@ -36,8 +36,8 @@ fn fits_counted(pattern: &[PatternSymbol], text: &[u8], steps: &mut usize) -> bo
     if between.iter().filter(|symbol| !is_star(symbol)).count() > rest.len() {
         return false;
     }
-    // If any match exists, one exists in which each segment has the first place that is left for it, because all
-    // places of a segment have the same number of characters.
+    // Each segment is matched at its first possible position. If there is any match, there is also a match with these
+    // positions, because all matches of a segment have the same number of characters.
     for segment in between.split(is_star).filter(|segment| !segment.is_empty()) {
         let Some(end) = end_of_first(segment, rest, steps) else { return false };
         rest = &rest[end..];
@@ -93,15 +93,15 @@ fn end_of_first_short(segment: &[PatternSymbol], text: &[u8]) -> Option<usize> {
     rests.next().map(|rest| text.len() - rest.len())
 }
 
-/// A search for a segment with `?`, by the algorithm Shift-And: bit `i` of the state tells whether the first `i + 1`
-/// symbols match the text before the current position. One operation on a word advances 64 such matches.
+/// A search for a segment with `?`, by the algorithm Shift-And: bit `i` of the state is set if the first `i + 1`
+/// symbols match the text before the current position. One operation on a word updates 64 of these bits.
 struct SegmentSearch {
     symbols: usize,
     /// The number of words in a set of symbols.
     words: usize,
     /// For each byte value, the number of its row; 0 for bytes that the segment does not contain.
     row_of: [u16; 256],
-    /// Sets of symbols, one after another. Row 0 is empty. Each other row holds the symbols that are a certain byte.
+    /// Sets of symbols, one after another. Row 0 is empty. Each other row contains the symbols that are one byte value.
     rows: Vec<u64>,
     /// The symbols that are `?`.
     any: Vec<u64>,
@@ -166,7 +166,7 @@ fn character_bytes(text: &[u8]) -> usize {
     1 + text[1..].iter().take_while(|byte| is_continuation(**byte)).count()
 }
 
-/// Returns whether a byte in UTF-8 is not the first one of its character.
+/// Returns whether a byte in UTF-8 is not the first byte of its character.
 fn is_continuation(byte: u8) -> bool {
     byte & 0xc0 == 0x80
 }
@@ -258,7 +258,7 @@ mod tests {
         steps
     }
 
-    /// The longest keys, and the longest policy that is spent on resources which almost match them.
+    /// Uses a key of the maximum length, and policies of the maximum size whose resources almost match the key.
     #[test]
     fn a_policy_cannot_make_requests_costly() {
         let key = format!("bucket/{}{}0001", format!("{}/", "a".repeat(200)).repeat(4), "a".repeat(195));
@@ -274,7 +274,7 @@ mod tests {
             (40, format!("bucket/{}b*", "*aaaaaaaa?".repeat(44))),
             (1000, "bucket/*aaaaaa?b*".to_owned()),
         ] {
-            // Comparing at each place would take up to 40 * 440 * 1000 = 17,600,000 steps.
+            // Comparing at each position would take up to 40 * 440 * 1000 = 17,600,000 steps.
             let total = patterns * steps(&pattern, &key);
             let most = 20 * 1024 * 2 + patterns * key.len() * 17;
             assert!(total <= most, "{pattern}: {total} steps, more than {most}");

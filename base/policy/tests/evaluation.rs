@@ -283,7 +283,8 @@ fn public_policies_are_known() {
     assert!(!is_public("\"*\"", &when(r#"{"StringEquals": {"aws:userid": "ann"}}"#)));
 }
 
-/// A session has the ARN of its role and an ARN of its own. Both name the session, in principals and in conditions.
+/// A session has the ARN of its role and an ARN of its own. Both ARNs name the session, in principals and in
+/// conditions.
 #[test]
 fn sessions_are_named_by_both_of_their_arns() {
     let role = "arn:aws:iam:::role/readers";
@@ -424,8 +425,8 @@ proptest! {
         let _ = Policy::parse(resource.as_bytes(), BUCKET);
     }
 
-    /// The order of statements does not matter. An additional deny never allows more requests. The report of
-    /// [`Policy::explain`] agrees with the decision.
+    /// The order of statements does not matter. An additional `Deny` statement never causes more requests to be
+    /// allowed. The report of [`Policy::explain`] agrees with the decision.
     #[test]
     fn denials_only_take_away(
         statements in proptest::collection::vec(statement(), 1..6),

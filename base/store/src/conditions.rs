@@ -92,10 +92,10 @@ impl Conditions {
         current.map_or(Ok(()), |info| dates.check_copy_source(info))
     }
 
-    /// Checks the conditions of a delete; returns whether there is anything to delete. `found` is the object's ETag, or
-    /// the error of the lookup. If the object or version is missing, no condition fails, and there is nothing to
-    /// delete. A delete marker can be deleted, but has no ETag to match. Errors: `PreconditionFailed`, and errors of
-    /// the lookup except `NoSuchKey` and `NoSuchVersion`.
+    /// Checks the conditions of a delete; returns whether there is an object, version or delete marker to delete.
+    /// `found` is the object's ETag, or the error of the lookup. If the object or version is missing, no condition
+    /// fails, and there is nothing to delete. A delete marker can be deleted, but has no ETag to match. Errors:
+    /// `PreconditionFailed`, and errors of the lookup except `NoSuchKey` and `NoSuchVersion`.
     pub fn check_delete(&self, found: Result<ETag>) -> Result<bool> {
         match found {
             Ok(tag) => self.check_write(Some(&tag)).map(|()| true),

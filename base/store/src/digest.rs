@@ -109,8 +109,8 @@ impl ChecksumAlgorithm {
 /// The data from which the checksum of a multipart object is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChecksumType {
-    /// The whole content, as if it had been put in one piece. Only the three CRCs support this type, because the CRCs
-    /// of parts can be combined.
+    /// The whole content, as for an object that is put as a whole. Only the three CRCs support this type, because the
+    /// CRCs of parts can be combined.
     FullObject,
     /// The checksums of the parts, one after the other. All algorithms except CRC-64/NVME support this type.
     Composite,
@@ -241,7 +241,7 @@ impl Checksum {
     }
 
     /// Returns the CRC of two contents in sequence: the first has the CRC `self`, and the second has `len` bytes and
-    /// the CRC `next`. `None` if the algorithm is not a CRC. Cost: some microseconds, regardless of `len`.
+    /// the CRC `next`. Returns `None` if the algorithm is not a CRC. Cost: a few microseconds, regardless of `len`.
     pub fn followed_by(&self, next: &Checksum, len: u64) -> Option<Self> {
         let kind = crc_kind(self.algorithm)?;
         let number = |value: &[u8]| value.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
@@ -423,7 +423,7 @@ impl ChecksumHasherState {
     }
 }
 
-/// Returns the CRC variant of `algorithm`; `None` if it is not a CRC.
+/// Returns the CRC variant of `algorithm`; `None` if the algorithm is not a CRC.
 fn crc_kind(algorithm: ChecksumAlgorithm) -> Option<CrcAlgorithm> {
     match algorithm {
         ChecksumAlgorithm::Crc32 => Some(CrcAlgorithm::Crc32IsoHdlc),

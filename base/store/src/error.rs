@@ -9,7 +9,7 @@ use crate::VersionId;
 /// The text between the reason of an error and the advice on what to do next.
 const ADVICE_FOLLOWS: &str = "; ";
 
-/// The reason why a change is refused whose key leads through a symbolic link out of its bucket.
+/// The reason for refusing a change to a key that leads through a symbolic link out of its bucket.
 pub const LEAVES_BUCKET: &str = "the key leads through a symbolic link out of its bucket, and the locks and versions \
                                  there would not be checked; use the key to which the link leads";
 
@@ -76,7 +76,7 @@ kinds! {
     ConditionalConflict = "retry";
     /// The content does not match the MD5 or checksum that the caller, or the description of a file, states.
     BadDigest = "the data changed in transit, or the digest is of other data: check the digest, and try again";
-    /// Fewer (or more) bytes arrived than were announced.
+    /// The number of bytes that arrived differs from the announced number.
     IncompleteBody = "repeat the transfer";
     /// The object is larger than the store allows.
     EntityTooLarge = "use a multipart upload, or split the object";
@@ -156,7 +156,7 @@ struct ErrorFields {
 
 impl Error {
     /// Creates an error of `kind`. `detail` is a sentence fragment that states the reason, and may be empty. If the
-    /// general advice of the kind does not fit the reason, `detail` ends with a semicolon and advice that does.
+    /// general advice of the kind does not fit the reason, `detail` ends with a semicolon and advice that fits.
     // All functions that create errors are marked as cold. The compiler therefore separates the code that handles
     // errors from the code that usually runs.
     #[cold]
@@ -233,14 +233,14 @@ impl Error {
         self
     }
 
-    /// Like [`Error::at_delete_marker`]; also records which delete marker it was.
+    /// Like [`Error::at_delete_marker`]; also records the version ID and the creation time of the delete marker.
     pub fn at_marker(mut self, marker: DeleteMarker) -> Self {
         self.0.marker = Some(marker);
         self.at_delete_marker()
     }
 
-    /// Returns the delete marker that the operation found; `None` if the operation found none, or if its version is not
-    /// known. The node protocol does not transfer it.
+    /// Returns the delete marker that the operation found; `None` if the operation found no delete marker, or if the
+    /// version of the marker is unknown. The node protocol does not transfer this version.
     pub fn marker(&self) -> Option<&DeleteMarker> {
         self.0.marker.as_ref()
     }
@@ -270,13 +270,13 @@ impl Error {
         self
     }
 
-    /// Returns the S3 error code with which a server described the failure; `None` if no server did.
+    /// Returns the S3 error code with which a server described the failure; `None` if no server sent a code.
     pub fn s3_code(&self) -> Option<&str> {
         self.0.s3_code.as_deref()
     }
 
-    /// Returns an error that describes the same failure, for another call that the failure also ended. Omits the
-    /// operation, its target and the source, which belong to the first call.
+    /// Returns an error that describes this failure, for another call that failed because of it. Omits the operation,
+    /// its target and the source, which belong to the first call.
     #[cold]
     pub fn repeated(&self) -> Self {
         let mut error = Error::new(self.kind(), self.detail()).after_tries(self.tries());
@@ -306,7 +306,7 @@ impl Error {
         &self.0.target
     }
 
-    /// Returns what to do next: the advice that replaces the kind's, or the general advice of the kind. Returns an
+    /// Returns what to do next: the advice from [`Error::with_advice`], or the general advice of the kind. Returns an
     /// empty string if the reason already contains advice, because the general advice may not fit the reason. In a
     /// reason, a semicolon precedes advice and nothing else.
     pub fn advice(&self) -> &'static str {
@@ -317,7 +317,7 @@ impl Error {
         }
     }
 
-    /// Returns whether the message of the error that caused this one contains advice.
+    /// Returns whether the message of the error that caused this error contains advice.
     fn is_advised_by_source(&self) -> bool {
         let source = self.0.source.as_deref().and_then(|source| source.downcast_ref::<Error>());
         source.is_some_and(|inner| !inner.advice().is_empty() || inner.detail().contains(ADVICE_FOLLOWS))
@@ -334,8 +334,8 @@ const EMFILE: i32 = 24;
 /// The `errno` value for too many open files in the system.
 const ENFILE: i32 = 23;
 
-/// The only place that maps errors of the operating system to kinds. A missing file becomes `Io`, because its meaning
-/// depends on the caller.
+/// This conversion is the only place that maps errors of the operating system to kinds. A missing file becomes `Io`,
+/// because its meaning depends on the caller.
 impl From<&io::Error> for ErrorKind {
     fn from(error: &io::Error) -> Self {
         match error.kind() {

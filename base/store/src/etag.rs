@@ -16,7 +16,7 @@ const SHORT_BYTES: usize = 40;
 pub struct ETag(InlineText<SHORT_BYTES>);
 
 impl ETag {
-    /// Creates a tag from text as a client or server writes it; quotes are dropped.
+    /// Creates a tag from the text that a client or server sent; quotes are dropped.
     pub fn new(tag: &str) -> Self {
         match tag.as_bytes() {
             // The tag has no quotes or spaces to drop.

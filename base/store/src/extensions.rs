@@ -1,8 +1,8 @@
 //! The features of a store beyond buckets and objects. [`Store`](crate::Store) combines all of them.
 //!
-//! Documents hold the settings of a bucket as a whole, such as its tags or its CORS rules. A document is S3's own XML
-//! or JSON. A store keeps the bytes without parsing them, so a new kind of document needs no change in any store or in
-//! the protocols between them.
+//! A document contains a setting of a whole bucket, such as its tags or its CORS rules, in S3's own XML or JSON. A
+//! store keeps the bytes of a document without parsing them, so a new kind of document needs no change in any store or
+//! in the protocols between them.
 //!
 //! Tags of objects are names and values that a writer can change without rewriting the object.
 
@@ -91,8 +91,8 @@ pub trait MultipartUploadOperations: Objects {
     /// Starts a multipart upload. Errors: `NoSuchBucket`.
     fn create_upload(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<UploadId>;
 
-    /// Starts a part (`number` 1 to 10,000); a later part with the same number replaces it. Errors: `NoSuchUpload`,
-    /// `InvalidArgument`.
+    /// Starts a part (`number` 1 to 10,000); a later part with the same number replaces the earlier part. Errors:
+    /// `NoSuchUpload`, `InvalidArgument`.
     fn part_writer(
         &self,
         bucket: &Bucket,
@@ -128,10 +128,10 @@ pub trait MultipartUploadOperations: Objects {
     /// Returns the uploads in progress, by key and then by start. Errors: `NoSuchBucket`.
     fn list_uploads(&self, bucket: &Bucket, query: &UploadsQuery) -> Result<UploadListing>;
 
-    /// Publishes the object made of `parts`, which must be in ascending order of number and match the uploaded parts. A
-    /// repeated call with the same number of parts returns the same result as long as `key` still refers to that
-    /// object. Errors: `NoSuchUpload`, `InvalidPart`, `InvalidPartOrder`, `EntityTooSmall`, `BadDigest`,
-    /// `IncompleteBody`, `PreconditionFailed`.
+    /// Publishes the object that consists of `parts`, which must be in ascending order of number and match the uploaded
+    /// parts. A repeated call with the same number of parts returns the result of the first call, as long as `key`
+    /// still refers to that object. Errors: `NoSuchUpload`, `InvalidPart`, `InvalidPartOrder`, `EntityTooSmall`,
+    /// `BadDigest`, `IncompleteBody`, `PreconditionFailed`.
     fn complete_upload(
         &self,
         bucket: &Bucket,
@@ -145,8 +145,8 @@ pub trait MultipartUploadOperations: Objects {
     fn abort_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<()>;
 }
 
-/// Runs `call` for each item of a batch. After an interrupt, the remaining items are skipped: a call for one of them
-/// could block again, with no further signal to end it.
+/// Runs `call` for each item of a batch. After an interrupt, the remaining items are skipped, because a further call
+/// could block again, and no further signal would end it.
 fn one_by_one<I, T>(items: &[I], call: impl Fn(&I) -> Result<T>) -> Vec<Result<T>> {
     let mut is_interrupted = false;
     let one = |item| match is_interrupted {
@@ -178,7 +178,8 @@ const MAX_KIND_BYTES: usize = 32;
 pub struct BucketDocumentKind(Cow<'static, str>);
 
 impl BucketDocumentKind {
-    /// Creates a kind that this program knows. `name` consists of lower-case letters and hyphens.
+    /// Creates a kind whose name is a constant in the program. `name` must consist of lower-case letters and hyphens,
+    /// which is not checked.
     pub const fn known(name: &'static str) -> Self {
         BucketDocumentKind(Cow::Borrowed(name))
     }
@@ -222,9 +223,9 @@ pub trait BucketDocumentOperations {
     /// Returns the document; `None` if the bucket has none. Errors: `NoSuchBucket`.
     fn document(&self, bucket: &Bucket, kind: &BucketDocumentKind) -> Result<Option<Vec<u8>>>;
 
-    /// Sets or replaces the document; readers see either the old or the new one. The bytes are not checked. Errors:
-    /// `NoSuchBucket`; `EntityTooLarge` beyond [`MAX_DOCUMENT_BYTES`]; `AccessDenied` for users without permission to
-    /// change the bucket's settings.
+    /// Sets or replaces the document; readers see either the old or the new document. The bytes are not checked.
+    /// Errors: `NoSuchBucket`; `EntityTooLarge` beyond [`MAX_DOCUMENT_BYTES`]; `AccessDenied` for users without
+    /// permission to change the bucket's settings.
     fn set_document(&self, bucket: &Bucket, kind: &BucketDocumentKind, document: &[u8]) -> Result<()>;
 
     /// Removes the document; removing a missing document succeeds. Errors: as for
@@ -282,8 +283,7 @@ fn check_tag(name: &str, value: &str) -> Result<()> {
     }
 }
 
-/// Returns whether S3 allows the character in the name or value of a tag: letters, digits, blanks, and some
-/// punctuation.
+/// Returns whether S3 allows the character in the name or value of a tag: letters, digits, blanks, and `+-=._:/@`.
 pub fn is_of_tags(character: char) -> bool {
     character.is_alphanumeric() || character.is_whitespace() || TAG_PUNCTUATION.contains(character)
 }

@@ -68,14 +68,14 @@ pub trait Store:
     + MultipartUploadOperations
     + BucketDocumentOperations
 {
-    /// Returns a confined version of the store, which follows no symbolic link out of the requested bucket. The
-    /// confined store is for users who may access only some buckets. Returns `None` if the store has no symbolic links.
-    /// Errors: from opening the confined store.
+    /// Returns a confined version of the store, which follows no symbolic link out of the requested bucket. A gateway
+    /// uses the confined store for users who may access only some buckets. Returns `None` if the store has no symbolic
+    /// links. Errors: from opening the confined store.
     fn within_buckets(&self) -> Result<Option<Arc<dyn Store>>> {
         Ok(None)
     }
 
-    /// Returns the file server for which calls on `bucket` may wait without a time limit. Returns `None` if there is no
+    /// Returns the file server that calls on `bucket` may wait for without a time limit. Returns `None` if there is no
     /// file server, or if such waits have a time limit. The name [`ROOT_DIR`] means the directory that contains the
     /// buckets, and an empty name means all buckets. Cost: no system call.
     fn file_server(&self, _bucket: &str) -> Option<FileServerProbe> {
@@ -119,8 +119,8 @@ pub trait Objects: Send + Sync {
     /// Returns all buckets in byte order of their names.
     fn list_buckets(&self) -> Result<Vec<BucketInfo>>;
 
-    /// Creates an empty bucket. Errors: `BucketAlreadyOwnedByYou`, `BucketAlreadyExists` if it belongs to another
-    /// user; `InvalidBucketName`.
+    /// Creates an empty bucket. Errors: `BucketAlreadyOwnedByYou`; `BucketAlreadyExists` if the bucket belongs to
+    /// another user; `InvalidBucketName`.
     fn create_bucket(&self, bucket: &Bucket) -> Result<()>;
 
     /// Describes a bucket. Errors: `NoSuchBucket`.
@@ -130,8 +130,8 @@ pub trait Objects: Send + Sync {
     /// Errors: `NoSuchBucket`, `BucketNotEmpty`.
     fn delete_bucket(&self, bucket: &Bucket) -> Result<()>;
 
-    /// Starts an object that is written in pieces; nothing is visible before [`Writer::commit`].
-    /// Errors: `NoSuchBucket`, `PreconditionFailed` (perhaps only at commit).
+    /// Creates a writer for a new object; nothing is visible before [`Writer::commit`].
+    /// Errors: `NoSuchBucket`, `PreconditionFailed` (possibly only at the commit).
     fn writer(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<Box<dyn Writer>>;
 
     /// Stores `body` under `key` in one call.
@@ -156,8 +156,8 @@ pub trait Objects: Send + Sync {
     }
 
     /// Reads many ranges of one version of an object; returns one vector per range, in order. `options.range` is
-    /// ignored. Errors: as for [`Objects::get`], also without ranges; a range outside the object makes the whole call
-    /// fail.
+    /// ignored. Errors: as for [`Objects::get`], even if `ranges` is empty; a range outside the object makes the whole
+    /// call fail.
     fn read_ranges(
         &self,
         bucket: &Bucket,
@@ -211,8 +211,8 @@ pub trait Writer: Send {
     fn write(&mut self, data: &[u8]) -> Result<()>;
 
     /// Returns the file that receives the content. Instead of calling [`Writer::write`], a caller may write the content
-    /// to the file from its first byte on, and then call [`Writer::filled`]. Returns `None` if there is no file, if the
-    /// file holds more than this content, or if the writer must see the bytes to digest them.
+    /// to the file, from the file's first byte on, and then call [`Writer::filled`]. Returns `None` if there is no
+    /// file, if the file contains more than this content, or if the writer must see the bytes to digest them.
     fn file(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -235,7 +235,8 @@ pub trait Writer: Send {
         false
     }
 
-    /// Declares that the content comes from an HTML form. The event that reports the object then has another name.
+    /// Declares that the content comes from an HTML form. The event that reports the object then has the name
+    /// `ObjectCreated:Post`.
     fn note_form(&mut self) {}
 
     /// Checks the content against `expected`, then publishes it.

@@ -27,12 +27,13 @@ impl Default for ListQuery {
 }
 
 impl ListQuery {
-    /// Returns a query for the keys that start with `prefix`, from the first one.
+    /// Returns a query for the keys that start with `prefix`, from the first of these keys.
     pub fn prefix(prefix: impl Into<String>) -> Self {
         ListQuery { prefix: prefix.into(), ..Default::default() }
     }
 
-    /// Returns the part of `key` up to and including the first delimiter after the prefix; `None` if there is none.
+    /// Returns the part of `key` up to and including the first delimiter after the prefix; `None` if there is no such
+    /// delimiter.
     pub fn common_prefix<'k>(&self, key: &'k str) -> Option<&'k str> {
         let delimiter = self.delimiter.as_deref().filter(|delimiter| !delimiter.is_empty())?;
         let tail = key.strip_prefix(self.prefix.as_str())?;
@@ -104,7 +105,7 @@ pub struct ObjectListing {
     pub next: Option<String>,
 }
 
-/// The instruction to the code that walks a bucket, after this code has offered a key.
+/// Tells the code that walks a bucket how to continue after it has offered a key.
 #[derive(Debug, PartialEq, Eq)]
 pub enum WalkInstruction {
     /// Offer the next key.
@@ -129,8 +130,8 @@ impl<'q> ListPageBuilder<'q> {
         ListPageBuilder { query, entries: Vec::new(), full: false }
     }
 
-    /// Considers `key` for the page. Calls `describe` only if the key itself becomes an entry; `describe` returns
-    /// `None` if the object no longer exists.
+    /// Adds `key`, or its common prefix, to the page if the query selects it. Calls `describe` only if the key itself
+    /// becomes an entry; `describe` returns `None` if the object no longer exists.
     pub fn offer(
         &mut self,
         key: &str,

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::{Bucket, Error, ErrorKind, Key, Result, VersionId};
 
-/// The longest period of a default retention in days (S3's limit).
+/// The maximum default retention period in days (S3's limit).
 const DAYS_MAX: u32 = 36_500;
 /// The maximum default retention period in years (S3's limit).
 const YEARS_MAX: u32 = 100;
@@ -54,7 +54,7 @@ pub struct Retention {
 }
 
 impl Retention {
-    /// Returns the date.
+    /// Returns the date; 1970-01-01 if `SystemTime` cannot represent the date.
     pub fn until(&self) -> SystemTime {
         UNIX_EPOCH.checked_add(Duration::from_millis(self.until_ms)).unwrap_or(UNIX_EPOCH)
     }
@@ -193,7 +193,7 @@ impl DefaultRetention {
 /// The object lock of a bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LockConfiguration {
-    /// The default retention, if there is one.
+    /// The default retention of new versions; `None` if new versions get no retention.
     pub default: Option<DefaultRetention>,
 }
 
@@ -228,8 +228,8 @@ pub trait ObjectLockOperations {
 
     /// Replaces or removes the retention of an object's latest version, or of `version`. `bypass` permits shortening or
     /// removing a retention in governance mode. Errors: as for [`Objects::get`](crate::Objects::get); `AccessDenied` if
-    /// the present retention forbids the change, and for `bypass` by users without permission to change the bucket's
-    /// settings; `InvalidArgument` in a bucket without object lock, and for a date that is not in the future.
+    /// the present retention forbids the change, or if a user without permission to change the bucket's settings sets
+    /// `bypass`; `InvalidArgument` in a bucket without object lock, and for a date that is not in the future.
     fn set_retention(
         &self,
         bucket: &Bucket,

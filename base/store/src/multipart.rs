@@ -73,8 +73,8 @@ impl CompleteOptions {
         CompleteOptions { conditions, ..Default::default() }
     }
 
-    /// Checks the size and checksum that the client stated against the parts.
-    /// Errors: `IncompleteBody`, `BadDigest`, and `InvalidArgument` for a checksum if the parts have none.
+    /// Checks the size and checksum that the client stated against the size and checksum computed from the parts.
+    /// Errors: `IncompleteBody`, `BadDigest`, and `InvalidArgument` for a checksum if the parts have no checksums.
     pub fn check(&self, size: u64, checksum: Option<&Checksum>) -> Result<()> {
         if let Some(stated) = self.size.filter(|stated| *stated != size) {
             let why = format!("the parts have {size} bytes, but {stated} were stated");
@@ -232,7 +232,7 @@ impl CompletedPart {
     }
 
     /// Returns whether an object with this ETag can have been completed from the parts `wanted`, under either ETag
-    /// policy. The policy of a completed upload is no longer known.
+    /// policy. Both policies are possible, because a store does not keep the policy of a completed upload.
     pub fn could_make(wanted: &[CompletedPart], object: &ETag) -> bool {
         [ETagPolicy::Md5, ETagPolicy::Fast]
             .into_iter()
@@ -258,7 +258,7 @@ impl CompletedPart {
 }
 
 /// Returns the ETag of an object completed from `parts`. As in S3, the tag consists of the MD5 of the parts' MD5s and
-/// the number of parts. Under [`ETagPolicy::Fast`], the tag has the same form, but is derived from the parts' tags.
+/// the number of parts. Under [`ETagPolicy::Fast`], the tag has this form too, but is derived from the parts' tags.
 pub fn multipart_etag(policy: ETagPolicy, parts: &[&PartInfo]) -> ETag {
     etag_of_etags(policy, parts.iter().map(|part| &part.etag))
 }
@@ -280,8 +280,8 @@ impl CompletedPart {
     }
 }
 
-/// Returns the checksum of an object completed from `parts`; `None` if a part has no checksum of that algorithm, or if
-/// the type is [`ChecksumType::FullObject`] and the algorithm is not a CRC.
+/// Returns the checksum of an object completed from `parts`; `None` if a part has no checksum of `algorithm`, or if the
+/// type is [`ChecksumType::FullObject`] and the algorithm is not a CRC.
 pub fn multipart_checksum(
     algorithm: ChecksumAlgorithm,
     checksum_type: ChecksumType,

@@ -91,8 +91,8 @@ pub fn contains_byte(text: &[u8], byte: u8) -> bool {
     const WORD: usize = size_of::<u64>();
     const ONES: u64 = u64::MAX / 255;
     const HIGH_BITS: u64 = ONES << 7;
-    // The subtraction sets a clear high bit only in a zero byte, or, because of the borrow, in a byte above a zero
-    // byte.
+    // If the high bit of a byte is clear, the subtraction sets this bit only if the byte is zero, or, because of the
+    // borrow, if a lower byte is zero.
     let in_word = |word: &[u8; WORD]| {
         let difference = u64::from_ne_bytes(*word) ^ (ONES * u64::from(byte));
         difference.wrapping_sub(ONES) & !difference & HIGH_BITS != 0

@@ -23,7 +23,7 @@ const CHUNK_BYTES: usize = 256 * 1024;
 pub struct BucketInfo {
     /// The name of the bucket.
     pub name: crate::Bucket,
-    /// The time at which the bucket was created, as far as the store knows.
+    /// The time at which the bucket was created; 1970-01-01 if the time is unknown.
     pub created: SystemTime,
 }
 
@@ -73,7 +73,7 @@ pub struct Metadata {
     pub user: BTreeMap<String, String>,
 }
 
-/// Empty metadata.
+/// The metadata to which an empty [`BoxedMetadata`] dereferences.
 static NOTHING_SAID: Metadata = Metadata {
     content_type: None,
     content_encoding: None,
@@ -90,15 +90,15 @@ static NOTHING_SAID: Metadata = Metadata {
 pub struct BoxedMetadata(Option<Box<Metadata>>);
 
 impl BoxedMetadata {
-    /// Empty metadata.
+    /// Empty metadata, without an allocation.
     pub const EMPTY: BoxedMetadata = BoxedMetadata(None);
 
-    /// Returns whether the metadata is empty, in which case nothing needs to be stored.
+    /// Returns whether the metadata is empty; a store need not store empty metadata.
     pub fn is_empty(&self) -> bool {
         self.0.as_deref().is_none_or(|said| *said == NOTHING_SAID)
     }
 
-    /// Returns the metadata itself.
+    /// Returns the metadata as a plain [`Metadata`].
     pub fn into_inner(self) -> Metadata {
         self.0.map(|said| *said).unwrap_or_default()
     }
@@ -250,7 +250,7 @@ pub struct PartOptions {
 
 impl PartOptions {
     /// Returns the checksum algorithm for this part in an upload that uses `whole`. Errors: `InvalidArgument` if the
-    /// two differ.
+    /// two algorithms differ.
     pub fn checksum_within(&self, whole: Option<ChecksumAlgorithm>) -> Result<Option<ChecksumAlgorithm>> {
         match (self.checksum, whole) {
             (Some(part), Some(whole)) if part != whole => Err(Error::new(
@@ -289,7 +289,7 @@ pub struct GetOptions {
     pub part: Option<u16>,
     /// The requested version; `None` for the latest.
     pub version: Option<VersionId>,
-    /// Conditions that must hold.
+    /// Conditions that the object must meet.
     pub conditions: Conditions,
 }
 
@@ -300,7 +300,7 @@ impl GetOptions {
     }
 
     /// Returns the byte range requested from an object of `size` bytes that was completed from `parts`. Errors:
-    /// `InvalidRange`, `InvalidPart`, `InvalidArgument` for a range and a part.
+    /// `InvalidRange`, `InvalidPart`, `InvalidArgument` if both a range and a part are requested.
     pub fn wanted(&self, size: u64, parts: &[ObjectPart]) -> Result<std::ops::Range<u64>> {
         match (self.range, self.part) {
             (None, None) => Ok(0..size),
@@ -341,7 +341,7 @@ pub struct RenameOptions {
 }
 
 impl RenameOptions {
-    /// Checks the keys of a rename. Errors: `InvalidArgument` if both are the same.
+    /// Checks the keys of a rename. Errors: `InvalidArgument` if the two keys are equal.
     pub fn check(&self, from: &crate::Key, to: &crate::Key) -> Result<()> {
         match from == to {
             true => Err(Error::new(
@@ -415,7 +415,7 @@ impl CopyOptions {
 pub struct OpenObject {
     /// Information on the whole object.
     pub info: ObjectInfo,
-    /// The range of the object that `content` holds.
+    /// The range of the object that `content` contains.
     pub range: std::ops::Range<u64>,
     /// The bytes.
     pub content: ObjectContent,
@@ -425,7 +425,7 @@ pub struct OpenObject {
 pub enum ObjectContent {
     /// In memory.
     Bytes(Bytes),
-    /// In a file that the caller may read, map, send or pass on.
+    /// In a file that the caller may read, map, send, or pass to another process.
     File(FileRegion),
     /// Not received yet; the value is the number of bytes that are still to arrive.
     Stream(Box<dyn Read + Send>, u64),
@@ -544,9 +544,9 @@ impl std::fmt::Debug for ObjectContent {
     }
 }
 
-/// Returns the error for a read of content that failed with up to `left` bytes missing. The error that a lane wrapped in
-/// the `io::Error` is kept. Otherwise, the kinds are `IncompleteBody` for a premature end, `Timeout`, and `Io` for other
-/// failures.
+/// Returns the error for a read of content that failed when up to `left` bytes were missing. If a lane wrapped an
+/// [`Error`] in the `io::Error`, returns a copy of the wrapped error. Otherwise, the kind is `IncompleteBody` for a
+/// premature end, `Timeout` for a time limit, and `Io` for other failures.
 pub fn content_error(error: io::Error, left: u64) -> Error {
     if let Some(inner) = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
         return inner.repeated();

@@ -98,8 +98,8 @@ impl VersioningState {
         }
     }
 
-    /// Checks that a bucket can be set to this state; `has_object_lock` is whether the bucket has object lock. Errors:
-    /// `InvalidArgument` for a bucket with object lock that would stop keeping versions.
+    /// Checks that a bucket can be set to this state; `has_object_lock` states whether the bucket has object lock.
+    /// Errors: `InvalidArgument` for a bucket with object lock that would stop keeping versions.
     pub fn check_lock(self, has_object_lock: bool) -> Result<()> {
         match has_object_lock && self != VersioningState::Enabled {
             true => Err(Error::new(
@@ -206,11 +206,12 @@ impl<'q> VersionPageBuilder<'q> {
         VersionPageBuilder { query, keys: query.keys(), page: VersionListing::default(), last: None }
     }
 
-    /// Considers `key` for the page. `list` is called only if the key's versions may become entries, and returns
-    /// versions from the newest to the oldest. The argument of `list` is the key's last version on the previous page,
-    /// and `list` returns only versions after this version. `list` returns all versions if the argument is `None`, and
-    /// also if that version no longer exists: its position is then unknown, and no version may be missed. `describe` is
-    /// called only for versions that become entries, and returns `None` for a version that no longer exists.
+    /// Adds the versions of `key`, or its common prefix, to the page if the query selects them. `list` is called only
+    /// if the key's versions may become entries, and returns versions from the newest to the oldest. The argument of
+    /// `list` is the key's last version on the previous page, and `list` returns only versions after this version. If
+    /// the argument is `None`, `list` returns all versions. `list` also returns all versions if the version no longer
+    /// exists, because its position is then unknown. `describe` is called only for versions that become entries, and
+    /// returns `None` for a version that no longer exists.
     pub fn offer<V, L: Iterator<Item = (VersionId, V)>>(
         &mut self,
         key: &str,
@@ -239,7 +240,7 @@ impl<'q> VersionPageBuilder<'q> {
     /// Adds a common prefix. At least one key with this prefix must be after the start of the page.
     pub fn offer_prefix(&mut self, prefix: String) -> WalkInstruction {
         // This check precedes the check for room on the page, because a prefix that is already on the page needs no
-        // more room.
+        // further entry.
         if self.page.prefixes.last() != Some(&prefix) {
             if self.is_full() {
                 return WalkInstruction::Full;
@@ -265,7 +266,7 @@ impl<'q> VersionPageBuilder<'q> {
     }
 }
 
-/// Returns the elements of `versions` after the version `after`, or all if `after` is not among them.
+/// Returns the elements of `versions` after the version `after`, or all elements if none of them is `after`.
 pub(crate) fn versions_after<V>(
     mut versions: Vec<(VersionId, V)>,
     after: Option<&VersionId>,

@@ -3,18 +3,19 @@
 //! malloc places a large block 16 bytes after the start of a page. Content in the page cache begins at the start of a
 //! page. Some processors copy such content to a malloc block several times more slowly than to other addresses. A
 //! third-generation AMD EPYC takes 5.7 times as long, because each store appears to overlap the bytes that are loaded
-//! next. Placing the blocks of our programs at the start of a page would help only the first copy. Most programs copy
-//! the content on into their own malloc blocks. Such a copy takes up to twice as long if its source begins at the start
-//! of a page. A block in the middle of a page avoids both slowdowns (`bench/copy-alignment`). An allocator can place
-//! all buffers in the middle of a page, including the buffers of callers and libraries.
+//! next. Placing the blocks of our programs at the start of a page would help only the first copy. Most programs then
+//! copy the content into their own malloc blocks. Such a copy takes up to twice as long if its source begins at the
+//! start of a page. A block in the middle of a page avoids both slowdowns (`bench/copy-alignment`). An allocator can
+//! place all buffers in the middle of a page, including the buffers of callers and libraries.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr;
 
-/// The size of the smallest block that begins in the middle of a page. Smaller blocks receive little data.
+/// The size of the smallest block that begins in the middle of a page. A copy to a smaller block is short, so its
+/// address hardly matters.
 const LARGE_BYTES: usize = 32 << 10;
-/// The size of a page on x86-64, which is also the distance at which x86-64 processors mistake two addresses for the
-/// same one (4K aliasing).
+/// The size of a page on x86-64, which is also the distance at which x86-64 processors treat two addresses as the same
+/// address (4K aliasing).
 const PAGE_BYTES: usize = 4096;
 /// The offset at which a large block begins within its page.
 const OFFSET_BYTES: usize = PAGE_BYTES / 2;
@@ -24,7 +25,7 @@ const MALLOC_ALIGN: usize = 16;
 
 /// An allocator on top of malloc whose blocks of 32 KiB and more begin in the middle of a page. Each of these blocks
 /// takes 4 KiB more address space than a malloc block, but no more memory, because no additional page is touched.
-/// Declare it once in a program:
+/// Declare the allocator once in a program:
 ///
 /// ```
 /// #[global_allocator]
@@ -41,8 +42,8 @@ fn is_large(layout: Layout) -> bool {
     layout.size() >= LARGE_BYTES && layout.align() <= MALLOC_ALIGN
 }
 
-/// Returns the layout of the malloc block around a large block of `size` bytes, or `None` if it exceeds the largest
-/// layout.
+/// Returns the layout of the malloc block around a large block of `size` bytes, or `None` if the size exceeds the
+/// largest layout.
 fn outer(size: usize) -> Option<Layout> {
     Layout::from_size_align(size.checked_add(PAGE_BYTES)?, MALLOC_ALIGN).ok()
 }
@@ -53,8 +54,8 @@ fn distance_from(base: *mut u8) -> usize {
     PAGE_BYTES - (base.addr() + PAGE_BYTES - OFFSET_BYTES) % PAGE_BYTES
 }
 
-/// Returns the large block within the malloc block at `base`, or null if `base` is null. In front of the large block,
-/// records the distance between the two blocks.
+/// Returns the large block within the malloc block at `base`, or null if `base` is null. Records the distance between
+/// the two blocks in front of the large block.
 ///
 /// # Safety
 /// `base` is null, or begins a malloc block with the layout of [`outer`].
@@ -81,9 +82,9 @@ unsafe fn distance_of(block: *mut u8) -> usize {
     unsafe { block.cast::<usize>().sub(1).read() }
 }
 
-// SAFETY: `System` allocates each small block directly. For each large block, it allocates a block that contains it and
-// is one page larger. The layout alone decides whether a block is small or large, and the caller frees a block with the
-// layout it was allocated with.
+// SAFETY: `System` allocates each small block directly. For each large block, `System` allocates a block that contains
+// the large block and is one page larger. The layout alone decides whether a block is small or large, and the caller
+// frees a block with the layout it was allocated with.
 unsafe impl GlobalAlloc for HalfPageAllocator {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

@@ -1,5 +1,5 @@
-//! The file-system calls of this crate. Each call has its own function in this file, or is made by another module after
-//! [`point`]. A test can therefore count each call, make it fail, or kill the process just before the call.
+//! The file-system calls of this crate. Each call has its own function in this file, or another module makes the call
+//! after [`point`]. A test can therefore count each call, make it fail, or kill the process just before the call.
 
 use std::ffi::CString;
 use std::num::NonZeroU64;
@@ -26,8 +26,8 @@ pub(crate) fn point(name: &'static str) -> Result<()> {
 }
 
 /// Replaces `NOENT` with `STALE` in the error of a call on an open file. GlusterFS may return `NOENT` for an open file
-/// that its server no longer has, and FUSE file systems for an open file whose name was removed. A missing name is a
-/// different case: callers interpret it as the absence of an object.
+/// that its server no longer has. FUSE file systems may return `NOENT` for an open file whose name was removed. A
+/// missing name is a different case, which callers interpret as the absence of an object.
 #[inline(always)]
 pub(crate) fn of_open_file(errno: Errno) -> Errno {
     if errno == Errno::NOENT { Errno::STALE } else { errno }

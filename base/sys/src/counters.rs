@@ -45,7 +45,8 @@ pub fn usage_of(pid: u32) -> io::Result<ProcessResourceUsage> {
     let invalid =
         || io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid}/stat has an unknown format"));
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The process name may contain any character, so the fields are counted from the closing bracket after the name.
+    // The process name may contain any character, so the fields are counted from the last closing parenthesis, which
+    // follows the name.
     let fields: Vec<&str> = stat.rsplit_once(')').ok_or_else(invalid)?.1.split_ascii_whitespace().collect();
     let number = |at: usize| fields.get(at).and_then(|text| text.parse::<u64>().ok()).ok_or_else(invalid);
     let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);

@@ -18,7 +18,7 @@ use rustix::path::Arg;
 use crate::call::{self, statat};
 use crate::nowait::would_scan;
 
-/// The size of the buffer for one `getdents64` call; the buffer holds about a thousand names.
+/// The size of the buffer for one `getdents64` call, which is enough for about a thousand names.
 const BUFFER_BYTES: usize = 32 * 1024;
 
 /// The type of a file according to its directory entry, without a `stat` of the file.
@@ -81,7 +81,7 @@ fn read_entries(
         }
         let Some(entry) = entries.next() else { return Ok(()) };
         let entry = match entry {
-            // Someone has removed the directory since it was opened, so it has no more entries.
+            // The directory was removed after it was opened, so it has no more entries.
             Err(Errno::NOENT) => return Ok(()),
             entry => entry?,
         };

@@ -78,7 +78,7 @@ pub(crate) fn point(name: &'static str) -> Result<()> {
     RUN.with_borrow_mut(|run| run.as_mut().map_or(Ok(()), |run| run.reach(name)))
 }
 
-/// Returns the plan's [`FileSystemSharing`]; `None` if the thread has no plan, or its plan does not set it.
+/// Returns the plan's [`FileSystemSharing`]; `None` if the thread has no plan, or if the plan does not set this value.
 pub(crate) fn sharing() -> Option<FileSystemSharing> {
     if PLANNED.load(Ordering::Relaxed) == 0 {
         return None;

@@ -22,8 +22,8 @@ use crate::call::{
 };
 use crate::identity::with_capabilities;
 
-/// Whether the kernel allows this process `linkat` with `AT_EMPTY_PATH`; cleared when the kernel refuses this call and
-/// the fallback succeeds.
+/// Whether the kernel allows this process to call `linkat` with `AT_EMPTY_PATH`; cleared when the kernel refuses this
+/// call and the fallback succeeds.
 static LINK_BY_DESCRIPTOR: AtomicBool = AtomicBool::new(true);
 
 /// The state of a file, in the units Fordway uses.
@@ -41,9 +41,9 @@ pub struct FileStat {
     pub device: u64,
     /// The number of hard links to the file; 0 for an unnamed or removed file.
     pub links: u64,
-    /// The owner.
+    /// The user ID of the owner.
     pub user: u32,
-    /// The group.
+    /// The group ID.
     pub group: u32,
     /// Permission bits, including set-user-ID, set-group-ID and the sticky bit, but not the file type.
     pub mode: u32,
@@ -111,8 +111,8 @@ pub fn stat_in(dir: impl AsFd, name: &str) -> Result<FileStat> {
     with_name(name, |name| statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)).map(|stat| FileStat::new(&stat))
 }
 
-/// Opens `name` in `dir`, without following a link. Errors: `INVAL` for a path instead of a name, because a name that
-/// was read from a file must not lead out of `dir`.
+/// Opens `name` in `dir`, without following a link. Errors: `INVAL` if `name` is a path, because a name that was read
+/// from a file must not lead out of `dir`.
 pub fn open_in(dir: impl AsFd, name: &str, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
     if name.contains('/') || name == ".." {
         return Err(Errno::INVAL);
@@ -121,8 +121,8 @@ pub fn open_in(dir: impl AsFd, name: &str, flags: OFlags, mode: Mode) -> Result<
     with_name(name, |name| openat(dir, name, flags, mode))
 }
 
-/// Creates a file in `dir` that has no name until [`link_unnamed`] gives it one; a crash leaves nothing behind. Errors:
-/// `OPNOTSUPP` (or `ISDIR` on old kernels) if the file system has no `O_TMPFILE`.
+/// Creates a file in `dir` that has no name until [`link_unnamed`] links it; after a crash, nothing remains of an
+/// unnamed file. Errors: `OPNOTSUPP` (or `ISDIR` on old kernels) if the file system has no `O_TMPFILE`.
 pub fn create_unnamed(dir: impl AsFd, mode: Mode) -> Result<OwnedFd> {
     open_tmpfile(dir, ".", OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC, mode)
 }
@@ -132,8 +132,8 @@ pub fn link_unnamed(file: impl AsFd, dir: impl AsFd, name: &str) -> Result<()> {
     let name = text_to_name(name);
     if LINK_BY_DESCRIPTOR.load(Ordering::Relaxed) {
         match link_by_descriptor(&file, "", &dir, &*name, AtFlags::EMPTY_PATH) {
-            // ENOENT means that the process lacks the required permission, or that the directory is gone; in the latter
-            // case the fallback also fails.
+            // ENOENT means that the process lacks the required permission, or that the directory is gone. If the
+            // directory is gone, the fallback also fails.
             Err(Errno::NOENT | Errno::INVAL | Errno::PERM) => {}
             done => return done,
         }
@@ -144,7 +144,7 @@ pub fn link_unnamed(file: impl AsFd, dir: impl AsFd, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Sets the time of the last change of the content, in ns since 1970; file systems may round it.
+/// Sets the time of the last change of the content, in nanoseconds since 1970; file systems may round the time.
 pub fn set_modified(file: impl AsFd, modified_ns: i64) -> Result<()> {
     let (seconds, ns) = (modified_ns.div_euclid(1_000_000_000), modified_ns.rem_euclid(1_000_000_000));
     let last_modification = Timespec { tv_sec: seconds, tv_nsec: ns };
@@ -167,7 +167,8 @@ pub fn set_owner(file: impl AsFd, user: u32) -> Result<()> {
     fchown(file, Some(Uid::from_raw(user)), None)
 }
 
-/// The first pause before a retry on a busy file. Each further pause is twice as long, so the last one takes 512 ms.
+/// The first pause before a retry on a busy file. Each further pause is twice as long as the one before, and the last
+/// is 512 ms.
 const BUSY_PAUSE: Duration = Duration::from_millis(1);
 const BUSY_TRIES: u32 = 10;
 
@@ -189,18 +190,18 @@ fn with_names(from: &str, to: &str, act: impl Fn(&CStr, &CStr) -> Result<()>) ->
     with_name(from, |from| with_name(to, |to| once_free(|| act(from, to))))
 }
 
-/// Creates a hard link `to` in one directory to the file `from` in another. Errors: `EXIST`.
+/// Creates a hard link `to` in one directory to the file `from` in another directory. Errors: `EXIST`.
 pub fn link(from_dir: impl AsFd, from: &str, to_dir: impl AsFd, to: &str) -> Result<()> {
     with_names(from, to, |from, to| linkat(&from_dir, from, &to_dir, to, AtFlags::empty()))
 }
 
-/// Renames `from` in one directory to `to` in another, replacing an existing `to`.
+/// Renames `from` in one directory to `to` in another directory, replacing an existing `to`.
 pub fn rename(from_dir: impl AsFd, from: &str, to_dir: impl AsFd, to: &str) -> Result<()> {
     with_names(from, to, |from, to| renameat(&from_dir, from, &to_dir, to))
 }
 
-/// Renames `from` in one directory to `to` in another, if `to` is free. Errors: `EXIST` if `to` exists; `INVAL` where
-/// the file system does not support such a rename (NFS).
+/// Renames `from` in one directory to `to` in another directory, if `to` does not exist. Errors: `EXIST` if `to`
+/// exists; `INVAL` where the file system does not support such a rename (NFS).
 pub fn rename_new(from_dir: impl AsFd, from: &str, to_dir: impl AsFd, to: &str) -> Result<()> {
     with_names(from, to, |from, to| renameat_with(&from_dir, from, &to_dir, to, RenameFlags::NOREPLACE))
 }
@@ -208,7 +209,7 @@ pub fn rename_new(from_dir: impl AsFd, from: &str, to_dir: impl AsFd, to: &str) 
 /// Sets or clears the immutable flag of an open file (`FS_IOC_SETFLAGS`). Until the flag is cleared, nobody, including
 /// the owner and root, can change, link, rename or remove the file. Errors: `PERM` without the capability
 /// `CAP_LINUX_IMMUTABLE`; `NOTTY` or `OPNOTSUPP` where the file system has no such flag. Returns whether the flag
-/// changed. Cost: one call if the flag already has this value, up to six otherwise.
+/// changed. Cost: one call if the flag already has this value, otherwise five.
 pub fn set_immutable(file: impl AsFd, is_immutable: bool) -> Result<bool> {
     let flags = ioctl_getflags(&file)?;
     let mut wanted = flags;
@@ -307,8 +308,8 @@ pub fn copy_range(from: impl AsFd, from_offset: u64, to: impl AsFd, to_offset: u
 }
 
 /// Returns the first range of an open file, at or after byte `from`, that contains data; `None` if only a hole follows.
-/// The file system decides how long a hole must be to be reported; some report none. Errors: `INVAL` where the file
-/// system cannot look for holes. Cost: two `lseek`, which change the file's position.
+/// The file system decides how long a hole must be to be reported, and some file systems report no holes. Errors:
+/// `INVAL` where the file system cannot look for holes. Cost: two `lseek`, which change the file's position.
 pub fn next_data(file: impl AsFd, from: u64) -> Result<Option<Range<u64>>> {
     let start = match lseek(&file, SeekFrom::Data(from)) {
         Ok(start) => start,
@@ -318,7 +319,7 @@ pub fn next_data(file: impl AsFd, from: u64) -> Result<Option<Range<u64>>> {
     Ok(Some(start..lseek(&file, SeekFrom::Hole(start))?))
 }
 
-/// Sets the length of an open file. A file that becomes longer ends in a hole. Cost: one `ftruncate`.
+/// Sets the length of an open file. A file that becomes longer ends with a hole. Cost: one `ftruncate`.
 pub fn set_size(file: impl AsFd, bytes: u64) -> Result<()> {
     ftruncate(file, bytes)
 }
@@ -361,8 +362,8 @@ pub fn is_read_only(file: impl AsFd) -> Result<bool> {
     fstatvfs(file).map(|stat| stat.f_flag.contains(StatVfsMountFlags::RDONLY))
 }
 
-/// Returns the number of free bytes, as [`free_bytes`], that the file system had when `file` had `written` bytes. A
-/// write that failed may have written some of its bytes, and may have allocated blocks for the others.
+/// Returns the number of free bytes (see [`free_bytes`]) before a write that failed, when `file` had `written` bytes.
+/// The write may have written some of its bytes, and may have allocated blocks for the others.
 pub fn free_bytes_before(file: impl AsFd, written: u64) -> Result<u64> {
     let stat = fstat(&file)?;
     let allocated = u64::try_from(stat.st_blocks).unwrap_or_default().saturating_mul(512);

@@ -59,12 +59,12 @@ struct ThreadCredentials {
 }
 
 thread_local! {
-    /// The thread's current role, and its own credentials, which it had before it took any role.
+    /// The credentials that the thread has adopted, and its own credentials, which it had before it adopted any others.
     static PLAYED: RefCell<Option<(Arc<ThreadCredentials>, Arc<ThreadCredentials>)>> = const { RefCell::new(None) };
 }
 
 impl ImpersonatedUser {
-    /// Creates the role of `peer`. Errors: from reading the calling thread's credentials.
+    /// Creates the credentials of `peer`. Errors: from reading the calling thread's credentials.
     pub fn new(peer: &PeerCredentials) -> Result<Self> {
         let own = match PLAYED.with_borrow(|played| played.as_ref().map(|(_, own)| own.clone())) {
             Some(own) => own,
@@ -80,10 +80,10 @@ impl ImpersonatedUser {
 
     /// Runs `work` while the calling thread, and no other, accesses files as the user. The thread has the user's group
     /// and supplementary groups, and no effective capabilities. Threads that `work` starts keep the user's credentials.
-    /// Afterwards, even if `work` panics, the thread gets its former credentials back: its own, or the credentials of
-    /// an enclosing role. If restoring them fails, which should never happen to root, the process aborts, so that no
-    /// thread acts as the wrong user. Errors: `PERM` unless the process may change its user IDs (root); `work` is then
-    /// not called. Cost: 12 system calls that access no files, 6 µs on a virtual machine.
+    /// Afterwards, even if `work` panics, the thread gets its former credentials back: its own, or the credentials that
+    /// an enclosing call adopted. If restoring them fails, which should never happen to root, the process aborts, so
+    /// that no thread acts as the wrong user. Errors: `PERM` unless the process may change its user IDs (root); `work`
+    /// is then not called. Cost: 12 system calls that access no files, 6 µs on a virtual machine.
     pub fn play<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
         let before = PLAYED.replace(Some((self.role.clone(), self.own.clone())));
         let is_nested = before.is_some();
@@ -108,8 +108,8 @@ impl ThreadCredentials {
         })
     }
 
-    /// Switches from the thread's own credentials to the role's. Capabilities are dropped last, because changing the
-    /// other credentials requires them.
+    /// Switches from the thread's own credentials to these credentials. Capabilities are dropped last, because changing
+    /// the other credentials requires them.
     fn enter(&self) -> Result<()> {
         set_thread_groups(&self.groups)?;
         set_file_id(libc::SYS_setfsgid, self.gid)?;
@@ -117,8 +117,8 @@ impl ThreadCredentials {
         set_capabilities(None, self.capabilities)
     }
 
-    /// Switches back to the thread's own credentials. Capabilities are restored before the groups, because setting
-    /// groups needs a capability.
+    /// Switches back to these credentials, which are the thread's own. Capabilities are restored before the groups,
+    /// because setting groups needs a capability.
     fn come_back(&self) -> Result<()> {
         set_file_id(libc::SYS_setfsuid, self.uid)?;
         set_capabilities(None, self.capabilities)?;
@@ -163,21 +163,21 @@ pub fn is_in_group(group: u32) -> bool {
     own == group || rustix::process::getgroups().is_ok_and(|all| all.iter().any(|of| of.as_raw() == group))
 }
 
-/// Returns whether the calling thread may act as other users, now or after its role has ended.
+/// Returns whether the calling thread may act as other users, now or when it has its own credentials back.
 pub fn may_act_as_others() -> bool {
     let needed = CapabilitySet::SETUID | CapabilitySet::SETGID;
     capabilities(None).is_ok_and(|sets| sets.permitted.contains(needed))
 }
 
-/// Returns whether the process may set and clear the immutable flag of files ([`crate::set_immutable`]), as far as its
-/// capabilities determine this.
+/// Returns whether the capabilities of the process permit it to set and clear the immutable flag of files
+/// ([`crate::set_immutable`]).
 pub fn may_set_immutable() -> bool {
     capabilities(None).is_ok_and(|sets| sets.permitted.contains(CapabilitySet::LINUX_IMMUTABLE))
 }
 
 /// Runs `work` with the capabilities `wanted` in effect for the calling thread only. Only capabilities that the thread
-/// is permitted to use take effect, even within a role. Errors: from changing the capabilities. If restoring the former
-/// capabilities fails, which should never happen, the process aborts.
+/// is permitted to use take effect, even within [`ImpersonatedUser::play`]. Errors: from changing the capabilities. If
+/// restoring the former capabilities fails, which should never happen, the process aborts.
 pub(crate) fn with_capabilities<T>(wanted: CapabilitySet, work: impl FnOnce() -> T) -> Result<T> {
     let before = capabilities(None)?;
     let raised = CapabilitySets { effective: before.effective | (wanted & before.permitted), ..before };
@@ -321,7 +321,7 @@ pub fn act_for<T: Send + 'static>(
     let (answer, answered): (SyncSender<Result<T>>, _) = sync_channel(1);
     let peer = peer.clone();
     let errand: PrivilegedTask = Box::new(move || {
-        // The requesting thread may have ended, so an unsent result is ignored. A panic of `work` fails only this call.
+        // If the result cannot be sent, the requesting thread has ended. A panic of `work` makes only this call fail.
         let play =
             std::panic::AssertUnwindSafe(|| ImpersonatedUser::new(&peer).and_then(|role| role.play(work)));
         let _ = answer.send(std::panic::catch_unwind(play).unwrap_or(Err(Errno::IO)));

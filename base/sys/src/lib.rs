@@ -1,5 +1,6 @@
 //! The operating system functions that Fordway needs. All `unsafe` code of the project outside the language bindings is
-//! in this crate. Each function documents what happens on a kernel or file system that lacks the feature:
+//! in this crate. Each function documents what happens on a kernel or file system that lacks a feature that the
+//! function uses:
 //!
 //! | wanted | since | without it |
 //! |---|---|---|

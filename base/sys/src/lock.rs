@@ -28,8 +28,8 @@ thread_local! {
     static PATIENCE: Cell<Duration> = const { Cell::new(Duration::MAX) };
 }
 
-/// Runs `work` with a lock timeout: its waits for locks take at most `patience` in total, regardless of the timeout
-/// that each wait specifies.
+/// Runs `work` with a lock timeout: the waits of `work` for locks take at most `patience` in total, regardless of the
+/// timeout that each wait specifies.
 pub fn with_lock_patience<T>(patience: Duration, work: impl FnOnce() -> T) -> T {
     /// Restores the thread's previous lock timeout when dropped, even if `work` panics.
     struct Before(Duration);
@@ -59,7 +59,7 @@ impl LockRetryTimer {
         self.longest.saturating_sub(self.begin.get_or_insert_with(Instant::now).elapsed())
     }
 
-    /// Sleeps for a moment before the next attempt. Errors: `TIMEDOUT` if there is no time left.
+    /// Sleeps before the next attempt, for at most [`PAUSE_MAX`]. Errors: `TIMEDOUT` if there is no time left.
     fn pause(&mut self) -> Result<()> {
         let left = self.left();
         if left.is_zero() {
@@ -90,9 +90,9 @@ pub fn lock_file(file: impl AsFd, patience: Duration) -> Result<()> {
     wait_for(file.as_fd(), (0, 0), &mut LockRetryTimer::new(patience))
 }
 
-/// Waits until no other open file holds a lock on any of `bytes`, a range of at least one byte. Takes no lock, so
-/// nobody waits for the caller. Errors: `TIMEDOUT` if a byte is locked for longer than `patience` or the timeout of
-/// [`with_lock_patience`]. Cost: one `fcntl`, repeated while a byte is locked.
+/// Waits until no other open file holds a lock on any of `bytes`, a range of at least one byte. The caller gets no
+/// lock, so nobody waits for the caller. Errors: `TIMEDOUT` if a byte is locked for longer than `patience` or the
+/// timeout of [`with_lock_patience`]. Cost: one `fcntl`, repeated while a byte is locked.
 pub fn await_unlocked(file: impl AsFd, bytes: Range<u32>, patience: Duration) -> Result<()> {
     let (start, length) = (i64::from(bytes.start), i64::try_from(bytes.len()).map_err(|_| Errno::INVAL)?);
     let mut patience = LockRetryTimer::new(patience);
@@ -175,7 +175,7 @@ impl LockStripe {
 
     fn try_take(&self) -> Option<LockStripeGuard<'_>> {
         let taken = self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed);
-        // The guard is made only if the lock was free, because dropping a guard releases the lock.
+        // The guard is created only if the lock was free, because dropping a guard releases the lock.
         taken.is_ok().then(|| LockStripeGuard(self))
     }
 
@@ -202,7 +202,7 @@ pub struct LockOrderKey {
 }
 
 impl LockOrderKey {
-    /// Returns the place of the byte at `offset` in the order.
+    /// Returns the position of the byte at `offset` in the order.
     pub fn of(offset: u32) -> Self {
         LockOrderKey { stripe: stripe_of(offset), offset }
     }
@@ -250,7 +250,7 @@ impl ByteRangeLocks {
     }
 
     /// Locks the byte at `offset` without waiting. Returns `None` if another process has locked the byte, or if a
-    /// thread of this process holds a byte with the same in-process lock, perhaps another byte. Cost: as for
+    /// thread of this process holds the in-process lock of the byte, which several bytes share. Cost: as for
     /// [`ByteRangeLocks::lock`]. Errors: `NOLCK`.
     pub fn try_lock(&self, offset: u32) -> Result<Option<ByteLockGuard<'_>>> {
         let Some(stripe) = self.stripes[stripe_of(offset)].try_take() else { return Ok(None) };
@@ -268,7 +268,7 @@ impl ByteRangeLocks {
     }
 
     /// Like [`ByteRangeLocks::state`], but requests the state from the server of a shared file system. Errors: `STALE`
-    /// for a lock file that the server no longer knows. Cost: one `statx`.
+    /// if the server no longer has the lock file. Cost: one `statx`.
     pub fn state_now(&self) -> Result<FileStat> {
         crate::stat_now(&self.file)
     }
@@ -278,7 +278,7 @@ impl ByteRangeLocks {
     }
 }
 
-/// Executes `command`; returns the lock type in the structure afterwards, which `F_OFD_GETLK` sets.
+/// Executes `command`, and returns the lock type that is in the structure after the call. `F_OFD_GETLK` sets this type.
 fn control(
     file: BorrowedFd<'_>,
     command: libc::c_int,

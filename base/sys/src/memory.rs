@@ -90,10 +90,10 @@ impl Drop for FileMapping {
     }
 }
 
-/// Asks the kernel to back `memory` with huge pages (2 MiB on x86-64) when it is first touched. The kernel then handles
-/// one page fault for each huge page instead of one for each 4 KiB. Huge pages are worthwhile for several MiB of fresh
-/// memory that will all be used. The call is only a hint (`MADV_HUGEPAGE`) and leaves the content unchanged. If the
-/// kernel has no huge pages available, nothing happens. Cost: one `madvise`.
+/// Asks the kernel to back `memory` with huge pages (2 MiB on x86-64) when it is first touched. Each huge page then
+/// causes one page fault, instead of one for each 4 KiB. Huge pages are worthwhile for several MiB of fresh memory that
+/// will all be used. The call is only a hint (`MADV_HUGEPAGE`) and leaves the content unchanged. If the kernel has no
+/// huge pages available, nothing happens. Cost: one `madvise`.
 pub fn in_huge_pages(memory: &mut [u8]) {
     let aligned = memory.as_ptr().align_offset(page_size());
     let Some(whole) = memory.get_mut(aligned..) else { return };
@@ -105,7 +105,7 @@ pub fn in_huge_pages(memory: &mut [u8]) {
 
 /// Returns how many freed bytes the allocator keeps for later allocations; 0 if it does not report the number. With
 /// glibc before 2.33, the number is modulo 4 GiB. Cost: a walk over the lists of free blocks, which takes microseconds
-/// unless there are very many of them.
+/// unless there are very many free blocks.
 pub fn unused_heap_bytes() -> u64 {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {

@@ -8,11 +8,11 @@ use rustix::io::Result;
 use crate::call::statx;
 use crate::shared::{LUSTRE, NFS, OCFS2, is_local, type_of};
 
-/// The calling thread's list of mounts, which may differ from the process's because a thread may have its own mount
-/// namespace.
+/// The calling thread's list of mounts, which may differ from the process's list, because a thread may have its own
+/// mount namespace.
 const MOUNTS: &str = "/proc/thread-self/mountinfo";
 
-/// A reason why a store's guarantees do not hold on a file system, with advice on what to do about it.
+/// A reason why a store's guarantees do not hold on a file system, with advice on how to solve the problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MountProblem {
     /// Overwrites and deletes may be lost: locks work only within this node, or it is unknown whether they work between
@@ -23,8 +23,8 @@ pub enum MountProblem {
 }
 
 impl MountProblem {
-    /// Returns the known problem of the file system of `file`; `None` means that none is known. Cost: one `fstatfs`;
-    /// the list of mounts is also read, except on file systems that only this kernel changes.
+    /// Returns the known problem of the file system of `file`; `None` if no problem is known. Cost: one `fstatfs`. On
+    /// file systems that other nodes may change, except OCFS2, also one `statx`, and a read of the list of mounts.
     pub fn of(file: impl AsFd) -> Result<Option<Self>> {
         let kind = type_of(&file)?;
         if is_local(kind) {
@@ -252,7 +252,7 @@ mod tests {
         }
     }
 
-    /// `statx` and `/proc` give the same mount ID, and the list of mounts contains it.
+    /// `statx` and `/proc` return the same mount ID, and the list of mounts contains this ID.
     #[test]
     fn the_mount_of_an_open_file_is_found() {
         let file = std::fs::File::open("/proc/self/stat").unwrap();

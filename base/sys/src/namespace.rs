@@ -16,37 +16,37 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
 use super::file::last_errno;
 
 /// Moves the calling thread, and no other, into a new network namespace that has only a loopback device, which is down.
-/// The namespace has no name. The namespace exists as long as a thread is in it or a descriptor of it is open. The
-/// namespace therefore disappears regardless of how the process that created it ends.
+/// The namespace has no name, and exists as long as a thread is in it or a descriptor of it is open. The kernel
+/// therefore removes the namespace even if the process that created it crashes.
 ///
 /// Errors: `PERM` without CAP_SYS_ADMIN. Root has this capability, and every user has it in a user namespace that they
 /// created.
 pub fn new_network_namespace() -> io::Result<OwnedFd> {
-    // SAFETY: this flag does not affect the descriptors that threads share; only flags that do are unsafe.
+    // SAFETY: this flag does not affect the descriptors that threads share; only flags that affect them are unsafe.
     unsafe { unshare_unsafe(UnshareFlags::NEWNET)? };
     Ok(File::open("/proc/thread-self/ns/net")?.into())
 }
 
 /// Moves the calling thread, and no other, into a network namespace. Threads and processes that the thread starts later
-/// are also in the namespace. Errors: `PERM` as for [`new_network_namespace`], `INVAL` for anything but a network
+/// are also in the namespace. Errors: `PERM` as for [`new_network_namespace`], `INVAL` if `namespace` is not a network
 /// namespace.
 pub fn enter_network_namespace(namespace: impl AsFd) -> Result<()> {
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
 }
 
 /// Puts the next process that the calling thread starts into a new PID namespace, as its first process. When that
-/// process ends, all its descendants end, even detached ones. The thread can start no other process afterwards. Errors:
-/// `PERM` as for [`new_network_namespace`].
+/// process ends, the kernel kills all its descendants, even detached ones. The thread can then start no other process.
+/// Errors: `PERM` as for [`new_network_namespace`].
 pub fn own_process_namespace() -> Result<()> {
     // SAFETY: this flag affects only processes that are created later.
     unsafe { unshare_unsafe(UnshareFlags::NEWPID) }
 }
 
-/// Makes the kernel kill the process that `command` starts as soon as the thread that started the process ends, for
-/// whatever reason. Errors: the start fails if the kernel refuses, which no known kernel does.
+/// Makes the kernel kill the process that `command` starts when the thread that started the process ends for any
+/// reason. Errors: the start fails if the kernel refuses, which no known kernel does.
 pub fn end_with_thread(command: &mut Command) {
     let end = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
-    // SAFETY: between fork and exec there is only a system call; no memory is allocated and no lock is taken.
+    // SAFETY: between fork and exec, the closure only makes a system call. It allocates no memory and takes no lock.
     unsafe { command.pre_exec(end) };
 }
 
@@ -57,7 +57,7 @@ pub fn end_with_thread(command: &mut Command) {
 ///
 /// Errors: `PERM` without CAP_SYS_ADMIN, `NOENT` if there is no such directory.
 pub fn new_mount_namespace(directory: &CStr) -> io::Result<OwnedFd> {
-    // SAFETY: this flag does not affect the descriptors that threads share; only flags that do are unsafe.
+    // SAFETY: this flag does not affect the descriptors that threads share; only flags that affect them are unsafe.
     unsafe { unshare_unsafe(UnshareFlags::NEWNS)? };
     mount(c"none", c"/", c"", libc::MS_REC | libc::MS_PRIVATE)?;
     mount(c"fordway", directory, c"tmpfs", libc::MS_NOSUID | libc::MS_NODEV)?;
@@ -65,7 +65,7 @@ pub fn new_mount_namespace(directory: &CStr) -> io::Result<OwnedFd> {
 }
 
 /// Moves the calling thread, and processes that it starts later, into a mount namespace. The root becomes the thread's
-/// working directory. Errors: `PERM` as for [`new_mount_namespace`], `INVAL` for anything but a mount namespace.
+/// working directory. Errors: `PERM` as for [`new_mount_namespace`], `INVAL` if `namespace` is not a mount namespace.
 pub fn enter_mount_namespace(namespace: impl AsFd) -> io::Result<()> {
     // SAFETY: this flag does not affect the descriptors that threads share. The kernel lets no thread enter a mount
     // namespace while it shares its root and working directory with other threads, so the thread stops sharing them
@@ -87,9 +87,9 @@ const HEADER_BYTES: usize = 10;
 /// The maximum size of one read: a header and a packet of 64 KiB.
 pub const TUN_READ_BYTES_MAX: usize = HEADER_BYTES + 65_536;
 
-/// A TUN device in the network namespace of the thread that made it. Each read returns one IP packet that the kernel
-/// sent through the device, preceded by its header. The kernel receives each packet that is written. Reads and writes
-/// do not block. The device is removed when this value is dropped.
+/// A TUN device in the network namespace of the thread that created it. Each read returns one IP packet that the kernel
+/// sent through the device, preceded by its header. Each write passes one packet, with its header, to the kernel. Reads
+/// and writes do not block. The device is removed when this value is dropped.
 #[derive(Debug)]
 pub struct TunDevice(File);
 
@@ -104,7 +104,7 @@ pub struct VirtioNetHeader {
 }
 
 impl VirtioNetHeader {
-    /// Splits the bytes of a read into header and packet; `None` if there are too few for a header.
+    /// Splits the bytes of a read into header and packet; `None` if there are too few bytes for a header.
     pub fn split(read: &[u8]) -> Option<(Self, &[u8])> {
         let (head, packet) = read.split_at_checked(HEADER_BYTES)?;
         let number = |at: usize| u64::from(u16::from_ne_bytes([head[at], head[at + 1]]));
@@ -154,9 +154,9 @@ impl TunDevice {
         }
     }
 
-    /// Passes one packet with its header to the kernel, in the form in which a read returns them. When this call
-    /// returns, the kernel has received the packet. Errors: if the device is down or gone, or the packet is invalid.
-    /// Cost: one `write`.
+    /// Passes one packet with its header to the kernel, in the same format as a read returns them. When this call
+    /// returns, the kernel has received the packet. Errors: if the device is down or was removed, or if the packet is
+    /// invalid. Cost: one `write`.
     pub fn send(&self, packet: &[u8]) -> io::Result<()> {
         rustix::io::write(&self.0, packet)?;
         Ok(())

@@ -18,7 +18,7 @@ enum PathLookupMode {
     AsksMemory,
     /// The thread looked only in memory, and a name was missing.
     WouldHaveWaited,
-    /// The thread may wait for lookups, but not read a large directory.
+    /// The thread may wait for lookups, but must not read a large directory.
     ScansLittle,
     /// The thread encountered a large directory.
     WouldHaveScanned,
@@ -38,9 +38,9 @@ thread_local! {
 }
 
 /// Runs `work`. Meanwhile, a [`RootDirectory`](crate::RootDirectory) that opens files on this thread looks up names
-/// only in memory. Returns `None` if a lookup would have had to wait: `work` then got `AGAIN`, and its result is
-/// discarded. `work` must change nothing, and a thread that may wait must be able to repeat it. Reading the state of a
-/// name (`stat_in`, `get_xattr_in`) may still wait, because the kernel offers no alternative. Calls must not be nested.
+/// only in memory. Returns `None` if a lookup would have waited: `work` then got `AGAIN`, and its result is discarded.
+/// `work` must change nothing, and a thread that may wait must be able to repeat `work`. Reading the state of a name
+/// (`stat_in`, `get_xattr_in`) may still wait, because the kernel offers no alternative. Calls must not be nested.
 ///
 /// Cost: no system call.
 pub fn without_waiting<T>(work: impl FnOnce() -> T) -> Option<T> {
@@ -51,9 +51,9 @@ pub fn without_waiting<T>(work: impl FnOnce() -> T) -> Option<T> {
 }
 
 /// Runs `work`. Meanwhile, [`read_dir_briefly`](crate::read_dir_briefly) on this thread reads at most about a thousand
-/// names. Returns `None` if a directory had more names: `work` then got `AGAIN`, and its result is discarded. `work`
-/// may make only changes that can be repeated, because a thread that is allowed to read large directories runs it again
-/// after a failure. Calls must not be nested.
+/// names. Returns `None` if a directory had more names: `work` then got `AGAIN`, and its result is discarded. After a
+/// failure, a thread that is allowed to read large directories runs `work` again, so `work` may make only changes that
+/// can be repeated. Calls must not be nested.
 ///
 /// Cost: no system call.
 pub fn without_scanning<T>(work: impl FnOnce() -> T) -> Option<T> {
@@ -63,8 +63,8 @@ pub fn without_scanning<T>(work: impl FnOnce() -> T) -> Option<T> {
     (MODE.get() != PathLookupMode::WouldHaveScanned).then_some(done)
 }
 
-/// Called before a long scan: returns whether the calling thread is within [`without_scanning`], and must therefore
-/// fail instead.
+/// Called before a long scan. Returns whether the calling thread is within [`without_scanning`]; the caller must then
+/// fail instead of scanning.
 pub(crate) fn would_scan() -> bool {
     let is_to_fail = matches!(MODE.get(), PathLookupMode::ScansLittle | PathLookupMode::WouldHaveScanned);
     if is_to_fail {
@@ -73,8 +73,8 @@ pub(crate) fn would_scan() -> bool {
     is_to_fail
 }
 
-/// Called before a wait for a device: returns whether the calling thread is within [`without_waiting`], and must
-/// therefore fail instead. A thread that is allowed to block then repeats the work.
+/// Called before a wait for a device. Returns whether the calling thread is within [`without_waiting`]; the caller must
+/// then fail instead of waiting. A thread that is allowed to block then repeats the work.
 pub fn would_wait() -> bool {
     let is_to_fail = is_asking();
     if is_to_fail {
@@ -83,9 +83,9 @@ pub fn would_wait() -> bool {
     is_to_fail
 }
 
-/// Returns whether the calling thread's current work will be repeated: something within [`without_waiting`] was not in
-/// memory, or a directory within [`without_scanning`] was large. The result of such work, including any error, is
-/// discarded. This function changes nothing.
+/// Returns whether the calling thread's current work will be repeated: a lookup or read within [`without_waiting`]
+/// would have waited, or a directory within [`without_scanning`] was large. The result of such work, including any
+/// error, is discarded. This function changes nothing.
 pub fn is_to_be_done_again() -> bool {
     matches!(MODE.get(), PathLookupMode::WouldHaveWaited | PathLookupMode::WouldHaveScanned)
 }
@@ -94,9 +94,9 @@ fn is_asking() -> bool {
     matches!(MODE.get(), PathLookupMode::AsksMemory | PathLookupMode::WouldHaveWaited)
 }
 
-/// Determines whether a file system answers lookups from memory at all. If it does not, each attempt is wasted, because
+/// Determines whether lookups in memory ever succeed on a file system. If they do not, each attempt is wasted, because
 /// the lookup must then be repeated. NFS, FUSE and Lustre may ask their server about every name, regardless of what the
-/// kernel has cached. A file system that has once answered from memory is trusted from then on. Before that, a name
+/// kernel has cached. After the first success, lookups in memory are always tried. Before the first success, a name
 /// that was not in memory is looked up in memory again right after it was opened. After [`IN_VAIN_MAX`] failures of
 /// this second lookup, lookups in memory are no longer tried. A single failure is not enough, because any concurrent
 /// rename can cause it.
@@ -113,7 +113,7 @@ const NEVER: u8 = IN_DOUBT + IN_VAIN_MAX;
 const ANSWERS: u8 = u8::MAX;
 
 impl CachedLookupProbe {
-    /// Returns whether the calling thread should look in memory only.
+    /// Returns whether the calling thread should look up names only in memory.
     pub(crate) fn is_to_be_asked(&self) -> bool {
         is_asking() && self.0.load(Ordering::Relaxed) != NEVER
     }
@@ -137,7 +137,7 @@ impl CachedLookupProbe {
         self.0.load(Ordering::Relaxed) == ANSWERS
     }
 
-    /// Records that a lookup in memory failed. The name may really not have been in memory.
+    /// Records that a lookup in memory failed, perhaps because the name was not in memory.
     pub(crate) fn has_not_answered(&self) {
         // If the exchange fails, another thread has already recorded this failure, or a success.
         let _ = self.0.compare_exchange(UNKNOWN, IN_DOUBT, Ordering::Relaxed, Ordering::Relaxed);
@@ -167,9 +167,9 @@ const IN_MEMORY: u8 = 1;
 const ON_A_DEVICE: u8 = 2;
 
 /// Appends up to `len` bytes from `offset` to `buffer` if they are in memory. Returns the number of bytes, which is
-/// smaller if only some of them are in memory, and 0 at the end of the file. Errors: `AGAIN` if the first byte is not
-/// in memory, or if the file system cannot determine whether it is. Cost: one `preadv2`; without `RWF_NOWAIT`, also a
-/// `pread`.
+/// smaller than `len` if the rest is not in memory, and 0 at the end of the file. Errors: `AGAIN` if the first byte is
+/// not in memory, or if the file system cannot determine whether the byte is in memory. Cost: one `preadv2`; on tmpfs,
+/// also one `pread`.
 pub fn read_cached(file: impl AsFd, buffer: &mut Vec<u8>, offset: u64, len: usize) -> Result<usize> {
     buffer.reserve(len);
     let room = &mut buffer.spare_capacity_mut()[..len];

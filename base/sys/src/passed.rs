@@ -8,13 +8,13 @@ use rustix::io::{Errno, FdFlags, Result, fcntl_getfd, fcntl_setfd};
 use rustix::net::SocketType;
 use rustix::net::sockopt::{socket_acceptconn, socket_type};
 
-/// The first descriptor that is passed; the others follow without gaps.
+/// The number of the first passed descriptor; the numbers of the others follow without gaps.
 const FIRST: RawFd = 3;
 
 /// A socket that a service manager passed.
 #[derive(Debug)]
 pub struct ActivationSocket {
-    /// The name that the service manager gave the socket; empty if it gave none.
+    /// The name of the socket in `LISTEN_FDNAMES`; empty if the service manager set no name.
     pub name: String,
     /// The purpose of the socket.
     pub role: ActivationSocketKind,
@@ -33,10 +33,10 @@ pub enum ActivationSocketKind {
     Other,
 }
 
-/// Takes the sockets that a service manager passed to this process. Returns none without a service manager, and none on
-/// later calls. Programs started by this process do not inherit the sockets. Errors: `BADF` if fewer descriptors are
-/// open than the environment states, `NOTSOCK` if one of them is not a socket. Cost: four system calls for each socket,
-/// and one more for each stream socket.
+/// Takes the sockets that a service manager passed to this process. The list is empty if there is no service manager,
+/// and on later calls. Programs started by this process do not inherit the sockets. Errors: `BADF` if fewer descriptors
+/// are open than the environment states, `NOTSOCK` if one of them is not a socket. Cost: four system calls for each
+/// socket, and one more for each stream socket.
 pub fn take_passed_sockets() -> Result<Vec<ActivationSocket>> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     let variable = |name| env::var(name).unwrap_or_default();

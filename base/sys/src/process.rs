@@ -27,7 +27,7 @@ pub struct ResourceUsage {
     pub involuntary_switches: u64,
 }
 
-/// Raises the limit on open files to the maximum that the process may set without privileges. Returns that limit;
+/// Raises the limit on open files to the maximum that the process may set without privileges. Returns the new limit;
 /// `None` means no limit. Most shells start programs with a limit of 1,024.
 pub fn raise_open_files() -> Result<Option<u64>> {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
@@ -83,13 +83,13 @@ pub fn process_usage() -> ResourceUsage {
     }
 }
 
-/// The number of forks from the process that first called [`ProcessIdentity::current`] to this one.
+/// The number of forks between the process that first called [`ProcessIdentity::current`] and this process.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
 /// Identifies a process, so that a forked child recognizes resources that its parent opened. A child that was forked
 /// later must not use its parent's connections, thread pools, or locks on open files. The child shares locks and
-/// connections with its parent, and lacks the threads. A type with such a resource stores the identity of its process
-/// next to the resource.
+/// connections with its parent, and lacks its parent's threads. A type with such a resource stores the identity of its
+/// process next to the resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessIdentity(u64);
 
@@ -114,11 +114,12 @@ impl ProcessIdentity {
     }
 }
 
-/// A value that each process makes for itself. After a fork, the child gets a fresh value, and never touches its
-/// parent's: another thread of the parent may have held a lock in it during the fork, and nobody in the child would
-/// release the lock. The child may also lack descriptors that the value holds, because the kernel copies the table of
-/// descriptors before the memory. The number of such a descriptor may then belong to another file. For the same reason,
-/// a child does not drop its parent's value. Cost of an access: two atomic loads.
+/// A value that each process creates for itself. After a fork, the child creates a new value, and never accesses its
+/// parent's value. During the fork, another thread of the parent may have held a lock in that value, and no thread of
+/// the child would release the lock. The child may also lack descriptors that the value contains, because the kernel
+/// copies the table of descriptors before the memory. The number of such a descriptor may then belong to another file.
+/// Because of such locks and descriptors, a child does not drop its parent's value. Cost of an access: two atomic
+/// loads.
 #[derive(Debug)]
 pub struct PerProcess<T> {
     made_by: ProcessIdentity,
@@ -176,7 +177,7 @@ pub fn with_signals_blocked<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// The signals that a thread blocks when this value is dropped, also after a panic.
+/// The set of blocked signals that a thread gets when this value is dropped, even after a panic.
 struct SignalMask(libc::sigset_t);
 
 impl Drop for SignalMask {
@@ -197,8 +198,8 @@ pub fn usable_cores() -> Vec<usize> {
     (0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect()
 }
 
-/// The processors that a thread may use. The thread can be pinned to one of them for a while. Only the thread that
-/// created this value may use it.
+/// The processors that a thread may use. The thread can be pinned to one of these processors temporarily. Only the
+/// thread that created this value may use it.
 #[derive(Debug)]
 pub struct ThreadAffinity {
     /// The processors that the thread may use; `None` if the system does not report them.
@@ -280,7 +281,7 @@ mod tests {
         let child = unsafe { libc::fork() };
         if child == 0 {
             let holds = check();
-            // SAFETY: this ends the child at once, so that no part of the test runs twice.
+            // SAFETY: the call ends the child at once, so that no part of the test runs twice.
             unsafe { libc::_exit(i32::from(!holds)) };
         }
         let mut status = -1;
@@ -315,7 +316,7 @@ mod tests {
         let (value, other) = (PerProcess::<NotDropped>::default(), PerProcess::<NotDropped>::default());
         *other.0.lock().unwrap() = Some(ProcessIdentity::current());
         let held = value.0.lock().unwrap();
-        // In the child, nobody would ever release the lock that is held here.
+        // In the child, no thread would ever release the lock that is held here.
         assert!(holds_in_child(|| {
             drop(other);
             let is_fresh =

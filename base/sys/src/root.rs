@@ -74,7 +74,8 @@ impl RootDirectory {
     }
 
     /// Opens the relative `path` beneath the root; `CLOEXEC` is added to `flags`. Cost: one `openat2`. Errors: `XDEV`
-    /// if the path leads outside, errors of `openat`, and `AGAIN` within [`without_waiting`](crate::without_waiting).
+    /// if the path leads out of the root, errors of `openat`, and `AGAIN` within
+    /// [`without_waiting`](crate::without_waiting).
     pub fn open_beneath(&self, path: &str, flags: OFlags, mode: Mode) -> Result<File> {
         self.open_from(&self.dir, path, SymlinkPolicy::Beneath, flags, mode)
     }
@@ -106,9 +107,8 @@ impl RootDirectory {
         Ok(File::from(opened))
     }
 
-    /// Like [`RootDirectory::open_from`], but does not open or enter anything called `closed`, whether the name is in
-    /// the path or in the target of a link. Cost: about three calls for each name. Errors: also `LOOP` for the name
-    /// `closed`.
+    /// Like [`RootDirectory::open_from`], but refuses the name `closed`, whether this name is in the path or in the
+    /// target of a link. Cost: about three calls for each name. Errors: also `LOOP` for the name `closed`.
     pub fn open_from_except(
         &self,
         start: impl AsFd,
@@ -118,7 +118,8 @@ impl RootDirectory {
         mode: Mode,
     ) -> Result<File> {
         let (start, flags) = (start.as_fd(), flags | OFlags::CLOEXEC);
-        // The walk waits for devices. A caller that may not wait learns from the kernel whether the walk would wait.
+        // The walk waits for devices. If the caller must not wait, `openat2` first determines whether the walk would
+        // wait.
         if self.kernel_resolves.load(Ordering::Relaxed)
             && let Some(Err(Errno::AGAIN)) =
                 self.ask_memory(start, path, OFlags::PATH | OFlags::CLOEXEC, links.resolve())
@@ -171,8 +172,8 @@ impl RootDirectory {
         opened.map(File::from)
     }
 
-    /// Opens a file if that needs no wait for a device. Returns `None` if the caller may wait, or if this kernel or
-    /// file system never answers from memory. Errors: `AGAIN` if the open would block.
+    /// Opens a file without waiting for a device. Returns `None` if the caller may wait, or if lookups in memory never
+    /// succeed on this kernel or file system. Errors: `AGAIN` if the open would block.
     fn ask_memory(
         &self,
         dir: impl AsFd,
@@ -203,7 +204,7 @@ impl RootDirectory {
         Some(answer)
     }
 
-    /// Looks up in memory a path that was just opened, and records whether the file system answers from memory.
+    /// Looks up again, only in memory, a path that was just opened, and records whether this lookup succeeds.
     fn ask_memory_again(&self, start: BorrowedFd<'_>, path: &str) {
         match self.look_into_memory(start, path) {
             Ok(()) => self.recall.has_answered(),
@@ -219,7 +220,7 @@ impl RootDirectory {
     }
 }
 
-/// Walks `path` while holding the directory of every level open, so that `..` returns to an open directory and never
+/// Walks `path` and keeps the directory of every level open. `..` therefore returns to an open directory, and never
 /// needs a lookup that a rename could divert. Errors: also `LOOP` for the name `closed`.
 fn open_by_walk(
     start: BorrowedFd<'_>,

@@ -1,4 +1,4 @@
-//! File systems that other nodes may change: how to recognize them, and how to ask their server instead of relying on
+//! File systems that other nodes may change: how to recognize them, and how to get data from their server instead of
 //! this node's caches.
 
 use std::os::fd::AsFd;
@@ -94,8 +94,8 @@ pub fn stat_now(file: impl AsFd) -> Result<FileStat> {
 /// the path again if the file is gone. The results are discarded. Cost: two calls and two round trips.
 ///
 /// The kernel looks names up again if the server no longer has the file of a name (`ESTALE`). An NFS server reports
-/// this error in response to a request for the state of the file. The client of GlusterFS answers that request from a
-/// cache, but not a request for an attribute, so both requests are made.
+/// this error in response to a request for the state of the file. The GlusterFS client uses its cache for such a
+/// request, but not for a request for an extended attribute, so this function makes both requests.
 pub fn look_again(dir: impl AsFd, path: &str) {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC;
     let _ = statx(&dir, &*text_to_name(path), flags, StatxFlags::BASIC_STATS);
@@ -111,14 +111,14 @@ pub fn look_up_existing(dir: impl AsFd, name: &str) {
 }
 
 /// Drops the kernel's cache of the names in `dir`, which must be open for reading, so that the next read asks the
-/// server. That read also corrects names that the client of an NFS server has cached as missing. Cost: one call.
+/// server. That read also corrects names that an NFS client has cached as missing. Cost: one call.
 pub fn forget_names(dir: impl AsFd) {
     let _ = rustix::fs::fadvise(dir, 0, None, rustix::fs::Advice::DontNeed);
 }
 
-/// Checks that the server still has an open file or directory. After another node has removed a file, the client of
-/// MooseFS shows the file for another second, but does not cache the file's list of attributes. `file` must be open for
-/// reading. Errors: `STALE` if the file or directory is gone. Cost: one `flistxattr`, and a round trip.
+/// Checks that the server still has an open file or directory. After another node has removed a file, the MooseFS
+/// client shows the file for another second, but does not cache the list of the file's extended attributes. `file` must
+/// be open for reading. Errors: `STALE` if the file or directory is gone. Cost: one `flistxattr`, and a round trip.
 pub fn require_kept(file: impl AsFd) -> Result<()> {
     point("flistxattr")?;
     match rustix::fs::flistxattr(file, &mut [0_u8; 0][..]) {
@@ -128,14 +128,15 @@ pub fn require_kept(file: impl AsFd) -> Result<()> {
 }
 
 /// Returns the inode number that the directory `dir` lists for `name`. The result comes from the server, regardless of
-/// what is cached for the name. `dir` must be open for reading and not have been read yet. Cost: it reads the directory
-/// up to the name.
+/// what is cached for the name. `dir` must be open for reading and not have been read yet. Cost: a read of the
+/// directory up to the name.
 pub fn inode_in(dir: impl AsFd, name: &str) -> Result<Option<u64>> {
     Ok(find_in(dir, name, usize::MAX)?.flatten())
 }
 
 /// Like [`inode_in`], but reads at most `names_max` names, apart from `.` and `..`. Returns `None` if the name is not
-/// among them and the directory has more names. Cost: bounded.
+/// among these names and the directory has more names. Cost: a read of the directory up to the name, or up to
+/// `names_max` names.
 pub fn inode_among(dir: impl AsFd, name: &str, names_max: usize) -> Result<Option<Option<u64>>> {
     find_in(dir, name, names_max)
 }

@@ -1,7 +1,7 @@
 //! Waits that a signal may interrupt, and signals that the process ignores.
 //!
 //! After a signal handler has run in a thread that is waiting for a socket, the kernel wakes up the thread. Only the
-//! program knows what the signal meant, so these functions ask the program whether to stop. A signal that arrives just
+//! program can interpret the signal, so these functions ask the program whether to stop. A signal that arrives just
 //! before the wait wakes up no thread, so the program is also asked at intervals.
 
 use std::cell::Cell;
@@ -13,10 +13,10 @@ use rustix::process::Signal;
 use rustix::thread::{NanosleepRelativeResult, nanosleep};
 use rustix::time::Timespec;
 
-/// The maximum time for which a signal may go unnoticed.
+/// The maximum time until a wait notices a signal that arrived just before the wait.
 const NOTICE_TIME: Duration = Duration::from_millis(100);
 
-/// The grace time that applies if the clock cannot represent the end of a longer one: about 100 years.
+/// The grace time that replaces a longer one whose end the clock cannot represent: about 100 years.
 const GRACE_TIME_MAX: Duration = Duration::from_secs(100 * 366 * 86_400);
 
 static MUST_STOP: OnceLock<fn() -> bool> = OnceLock::new();
@@ -38,8 +38,8 @@ pub fn wait_at_most(limit: Duration) -> Duration {
     if MUST_STOP.get().is_some() { limit.min(NOTICE_TIME) } else { limit }
 }
 
-/// Decides whether to restart a call that failed with `INTR` or has waited for a while: yes, unless the program wants
-/// to stop. Errors: `CANCELED` if the program wants to stop.
+/// Returns `Ok` if a call that failed with `INTR`, or that has waited for a while, may be restarted. Errors: `CANCELED`
+/// if the program wants to stop.
 pub fn after_signal() -> Result<()> {
     match MUST_STOP.get() {
         Some(_) if GRACE_UNTIL.get().is_some_and(|until| Instant::now() < until) => Ok(()),
@@ -49,8 +49,8 @@ pub fn after_signal() -> Result<()> {
 }
 
 /// Calls `work`. For `grace`, waits of `work` in this thread continue even if the program wants to stop. With
-/// `Duration::MAX`, the waits never end early. Used for clean-up after an interrupted operation, such as aborting an
-/// upload. The grace time of an enclosing call applies if it ends later.
+/// `Duration::MAX`, the waits never end early. This function is for clean-up after an interrupted operation, such as
+/// aborting an upload. The grace time of an enclosing call applies if it ends later.
 pub fn with_grace<T>(grace: Duration, work: impl FnOnce() -> T) -> T {
     /// Ends the grace time, even if `work` panics.
     struct Restore(Option<Instant>);
@@ -107,8 +107,8 @@ mod tests {
         assert_eq!(after_signal(), Ok(()));
     }
 
-    /// The process of this test must not have another function that decides about stops, so the test is the only one
-    /// that registers one.
+    /// This test is the only one that calls `ask_after_signals`, because only the first call in a process has an
+    /// effect.
     #[test]
     fn waits_end_after_a_stop_except_in_a_grace_time() {
         thread_local!(static STOPS: Cell<bool> = const { Cell::new(false) });

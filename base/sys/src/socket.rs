@@ -86,8 +86,9 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8], wait: SocketBlockingMode) -
     }
 }
 
-/// Like [`receive`], and returns the descriptor if one was passed with these bytes. The descriptor is `MFILE` if this
-/// process cannot have another descriptor, so that the kernel has closed the passed one. Cost: one `recvmsg`.
+/// Like [`receive`], and returns the descriptor if one was passed with these bytes. The result for the descriptor is
+/// `MFILE` if this process has too many open files; the kernel has then closed the passed descriptor. Cost: one
+/// `recvmsg`.
 pub fn receive_with_descriptor(
     socket: impl AsFd,
     buffer: &mut [u8],
@@ -140,8 +141,8 @@ pub struct PeerCredentials {
     pub groups: Vec<u32>,
 }
 
-/// Asks the kernel for the credentials of the peer (`SO_PEERCRED`, and `SO_PEERGROUPS` of Linux 4.13). Errors: for
-/// anything but a connected Unix socket.
+/// Returns the credentials of the peer, as recorded by the kernel (`SO_PEERCRED`, and `SO_PEERGROUPS` of Linux 4.13).
+/// Errors: if `socket` is not a connected Unix socket.
 pub fn peer_of(socket: impl AsFd) -> Result<PeerCredentials> {
     let credentials = socket_peercred(&socket)?;
     let mut groups = vec![0u32; 64];
@@ -177,8 +178,8 @@ pub fn send_file(socket: impl AsFd, file: impl AsFd, offset: u64, len: usize) ->
     sendfile(socket, file, Some(&mut { offset }), len)
 }
 
-/// Sends some of `data`, and tells the kernel that more data follows at once, so that both may share a segment. Returns
-/// the number of bytes sent. Errors: `AGAIN` if the socket's buffer is full.
+/// Sends some of `data`, and tells the kernel that more data follows at once. The kernel may then send all of this data
+/// in one segment. Returns the number of bytes sent. Errors: `AGAIN` if the socket's buffer is full.
 pub fn send_more(socket: impl AsFd, data: &[u8]) -> Result<usize> {
     rustix::net::send(socket, data, SendFlags::MORE | SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
 }
@@ -196,12 +197,12 @@ pub struct TcpInfo {
     pub rtt_us: u32,
     /// The number of segments that were retransmitted.
     pub retransmits: u32,
-    /// The size of the largest segment sent, in bytes.
+    /// The maximum size of a segment that the kernel sends, in bytes.
     pub mss_bytes: u32,
 }
 
-/// Asks the kernel for the state of a connection (`TCP_INFO`). Errors: `OPNOTSUPP` and others for anything but a TCP
-/// socket.
+/// Returns the kernel's state of a connection (`TCP_INFO`). Errors: `OPNOTSUPP` or another error if `socket` is not a
+/// TCP socket.
 pub fn tcp_info(socket: impl AsFd) -> Result<TcpInfo> {
     // SAFETY: `tcp_info` is plain data, for which all zeros is a valid value.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
@@ -237,7 +238,7 @@ pub fn send_unpaced_on_loopback(socket: impl AsFd, peer: IpAddr) -> Result<()> {
 }
 
 /// Makes the kernel wake up a thread that waits for the socket only when `bytes` have arrived (`SO_RCVLOWAT`), the peer
-/// has ended the stream, or the receive buffer is full. The buffer grows to hold twice as many bytes.
+/// has ended the stream, or the receive buffer is full. The buffer grows to twice `bytes`.
 pub fn set_receive_low_water(socket: impl AsFd, bytes: usize) -> Result<()> {
     let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
     let length = size_of::<libc::c_int>() as libc::socklen_t;
@@ -253,7 +254,7 @@ pub fn set_receive_low_water(socket: impl AsFd, bytes: usize) -> Result<()> {
 /// `net.ipv4.tcp_rmem` sets, unless both ends are on this host. By default, the kernel first offers 64 KiB. The kernel
 /// then increases the window according to the number of bytes that were read in a round trip. This increase lags behind
 /// a sender that doubles its congestion window in each round trip. No memory is used before bytes arrive. Unlike with
-/// `SO_RCVBUF`, the buffer still grows automatically. Cost: two `setsockopt`, none on loopback.
+/// `SO_RCVBUF`, the buffer still grows automatically. Cost: two `setsockopt`; on loopback, no system call.
 pub fn offer_room(socket: impl AsFd, peer: IpAddr, bytes: usize) -> Result<()> {
     if peer.to_canonical().is_loopback() {
         return Ok(());

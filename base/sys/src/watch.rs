@@ -1,8 +1,8 @@
-//! Watches on directories: the kernel queues every change of a name in them (inotify).
+//! Watches on directories: the kernel queues every change of a name in a watched directory (inotify).
 //!
 //! The kernel queues each change before the call that makes the change returns. The queued changes are in the order in
-//! which the calls took effect. After reading the queue, a process therefore knows all earlier changes by any process
-//! on this machine.
+//! which the calls took effect. A process that reads the queue therefore gets all earlier changes by any process on
+//! this machine.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -43,9 +43,9 @@ pub enum DirectoryChange<'n> {
     Itself,
 }
 
-/// A queue of the changes in some directories. The kernel takes about 10 ms to close a queue, so a queue is kept open
-/// as long as it may be used again. After a fork, the child process shares the queue with its parent, and must not read
-/// it.
+/// A queue of the changes in the watched directories. The kernel takes about 10 ms to close a queue, so a queue is kept
+/// open as long as it may be used again. After a fork, the child process shares the queue with its parent, and must not
+/// read it.
 #[derive(Debug)]
 pub struct DirectoryWatcher {
     queue: OwnedFd,
@@ -53,7 +53,7 @@ pub struct DirectoryWatcher {
 }
 
 impl DirectoryWatcher {
-    /// Creates a queue that watches no directory yet. Cost: one `inotify_init1`. Errors: `MFILE` if the user has too
+    /// Creates a queue without any watched directory. Cost: one `inotify_init1`. Errors: `MFILE` if the user has too
     /// many queues (`fs.inotify.max_user_instances`, usually 128), `NOSYS` without inotify.
     pub fn new() -> Result<Self> {
         let queue = inotify_init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
@@ -78,9 +78,9 @@ impl DirectoryWatcher {
         let _ = inotify_rm_watch(&self.queue, watch.0);
     }
 
-    /// Calls `visit` for every change that was made before this call, in order. Cost: one `read`, and another for about
-    /// every 100 changes. Errors: `OVERFLOW` if changes were lost because there were too many
-    /// (`fs.inotify.max_queued_events`, usually 16,384); the state of every directory is then unknown.
+    /// Calls `visit` for every change before this call, in order. Cost: one `read`, and another for about every 100
+    /// changes. Errors: `OVERFLOW` if changes were lost because there were too many (`fs.inotify.max_queued_events`,
+    /// usually 16,384); the state of every directory is then unknown.
     pub fn changes(&mut self, mut visit: impl FnMut(WatchId, DirectoryChange<'_>)) -> Result<()> {
         loop {
             self.read.clear();
@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(changes(&mut watcher), ["itself"]);
     }
 
-    /// All of many changes are returned, in order and without a wait.
+    /// Even if there are many changes, all of them are returned, in order and without a wait.
     #[test]
     fn many_changes_are_all_seen() {
         let dir = tempfile::tempdir().unwrap();

@@ -180,14 +180,14 @@ impl ByterangesParser {
         matches!(self.state, ByterangesParserState::Done)
     }
 
-    /// Returns whether a part's content was received, but not yet the delimiter after it. If the body is malformed at
-    /// this point, the length in the part's head is wrong, and the content received for it cannot be used.
+    /// Returns whether a part's content was received, but the delimiter after the content was not. If the body is
+    /// malformed at this point, the length in the part's head is wrong, and the content of the part cannot be used.
     pub fn is_content_unconfirmed(&self) -> bool {
         matches!(self.state, ByterangesParserState::AfterData | ByterangesParserState::Delimiter)
     }
 
     /// Returns the expected number of bytes between the current content and the content of `next`, which must not be
-    /// empty. The expectation is that the server writes all heads in the same form. Returns `None` before the first
+    /// empty. The number is correct if the server writes all heads in the same form. Returns `None` before the first
     /// part.
     pub fn bytes_before(&self, next: &Range<u64>) -> Option<usize> {
         self.form_bytes.map(|form| form + digits_of(next))
@@ -204,7 +204,7 @@ impl ByterangesParser {
         }
     }
 
-    /// Parses the beginning of `bytes`; the caller must drop the step's bytes before it passes the next ones. A step
+    /// Parses the beginning of `bytes`; the caller must drop the step's bytes before it passes the next bytes. A step
     /// has at least one byte if `bytes` has any. Errors: a malformed body.
     pub fn step(&mut self, bytes: &[u8]) -> Result<ByterangesParserStep, MalformedByteranges> {
         match self.state {
@@ -218,7 +218,7 @@ impl ByterangesParser {
         }
     }
 
-    /// Consumes one line, or the beginning of one.
+    /// Consumes one line, or the beginning of a line.
     fn between(&mut self, bytes: &[u8]) -> Result<ByterangesParserStep, MalformedByteranges> {
         let end = memchr::memchr(b'\n', bytes).map(|at| at + 1);
         let taken = &bytes[..end.unwrap_or(bytes.len())];

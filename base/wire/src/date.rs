@@ -32,7 +32,7 @@ impl UtcTime {
         format!("{:04}{:02}{:02}", self.year, self.month, self.day)
     }
 
-    /// Formats the time as `20130524T000000Z`, the form of `x-amz-date`.
+    /// Formats the time as `20130524T000000Z`, the format of `x-amz-date`.
     pub fn amz_date(self) -> String {
         let (hour, minute, second) = self.clock();
         format!("{}T{hour:02}{minute:02}{second:02}Z", self.day_stamp())
@@ -74,7 +74,7 @@ fn split_offset(time: &str) -> Option<(&str, i64)> {
     Some((time, if offset.starts_with('-') { -seconds } else { seconds }))
 }
 
-/// Reads `20130524T000000Z`, the form of `x-amz-date`. Returns `None` for anything else. Cost: no allocation, which
+/// Reads `20130524T000000Z`, the format of `x-amz-date`. Returns `None` for anything else. Cost: no allocation, which
 /// matters because every signed request contains such a date.
 pub fn parse_amz_date(text: &str) -> Option<SystemTime> {
     let bytes: &[u8; 16] = text.as_bytes().try_into().ok()?;
@@ -111,7 +111,7 @@ pub fn format_iso8601(time: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
 }
 
-/// Reads the date of an HTTP header, in any of the three forms of RFC 9110. UTC may also be written as `UTC` (libs3),
+/// Reads the date of an HTTP header, in any of the three formats of RFC 9110. UTC may also be written as `UTC` (libs3),
 /// or as `-0000` or `+0000` (RFC 5322; botocore).
 pub fn parse_http(text: &str) -> Option<SystemTime> {
     match [" UTC", " -0000", " +0000"].iter().find_map(|zone| text.strip_suffix(zone)) {
@@ -125,8 +125,8 @@ pub fn format_http(time: SystemTime) -> String {
     http_date(time).map(char::from).iter().collect()
 }
 
-/// Writes the date of an HTTP header, as [`format_http`] does. Times before 1970 become 1970, and times after 9999
-/// become the end of that year. Cost: no allocation, which matters because every response contains such dates.
+/// Writes the date of an HTTP header, as [`format_http`] does. Times before 1970 become 1970, and times after the year
+/// 9999 become the end of that year. Cost: no allocation, which matters because every response contains such dates.
 pub fn http_date(time: SystemTime) -> [u8; 29] {
     const DAYS: &[u8; 21] = b"ThuFriSatSunMonTueWed";
     const MONTHS: &[u8; 36] = b"JanFebMarAprMayJunJulAugSepOctNovDec";

@@ -11,9 +11,9 @@
 //! key a/b.txt
 //! ```
 //!
-//! A record names its bucket, so that a record that somebody moves to another bucket is not believed there. The key is
-//! last, because it may contain any character; it ends with the file. The first line may end in spaces, so
-//! that a writer can reserve room for a record before it knows the values.
+//! A record contains the name of its bucket, so that a store can ignore a record that was moved to another bucket. The
+//! key is last, because it may contain any character; the key ends at the end of the file. The first line may end with
+//! spaces, so that a writer can reserve space for a record before the values are known.
 
 use std::fmt::Write as _;
 
@@ -32,15 +32,15 @@ pub const RECORD_BYTES_MAX: usize = HEAD_BYTES_MAX + MAX_KEY_BYTES;
 /// A change of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventRecord {
-    /// The bucket.
+    /// The name of the bucket.
     pub bucket: String,
-    /// What happened.
+    /// The kind of the change.
     pub kind: EventKind,
     /// The key of the object.
     pub key: String,
     /// The time of the change, in nanoseconds since 1970. Later changes of a key have later times.
     pub time_ns: u64,
-    /// The size of the new version in bytes; `None` if the event creates none.
+    /// The size of the new version in bytes; `None` if the event creates no version.
     pub size: Option<u64>,
     /// The ETag, without quotes; `None` if it is unknown.
     pub etag: Option<String>,
@@ -67,7 +67,8 @@ impl EventRecord {
         format!("{FIRST_LINE}{}{rest}", " ".repeat(padding)).into_bytes()
     }
 
-    /// Returns the number of bytes that every record of `key` fits into, unless its ETag or version is very long.
+    /// Returns the number of bytes to reserve for a record of `key`. Only a record with a very long ETag or version ID
+    /// is longer.
     pub fn room_for(key: &str) -> usize {
         768 + key.len()
     }

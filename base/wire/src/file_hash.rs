@@ -72,8 +72,8 @@ pub struct FileHash {
 }
 
 impl FileHash {
-    /// Parses hexadecimal digits in either case. Returns `None` if they are not a value of that hash function; adler32
-    /// may lack leading zeros, because some servers omit them.
+    /// Parses hexadecimal digits in either case. Returns `None` if the digits are not a value of this hash function. An
+    /// adler32 may lack leading zeros, because some servers omit them.
     pub fn from_hex(kind: FileHashAlgorithm, text: &str) -> Option<Self> {
         let mut hex = text.trim().to_ascii_lowercase();
         if kind == FileHashAlgorithm::Adler32 && (1..8).contains(&hex.len()) {
@@ -114,7 +114,7 @@ enum HashAlgorithmState {
 }
 
 impl FileHasher {
-    /// Creates a digest to which no bytes have been added yet.
+    /// Creates a hasher, to which the bytes must then be added.
     pub fn new(kind: FileHashAlgorithm) -> Self {
         FileHasher(match kind {
             FileHashAlgorithm::Adler32 => HashAlgorithmState::Adler32(1, 0),
@@ -181,8 +181,7 @@ fn hex(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    /// The values for "abc" are from FIPS 180-4 and RFC 1321; the adler32 (RFC 1950) of "Wikipedia" is the value that
-    /// Wikipedia gives.
+    /// The values for "abc" are from FIPS 180-4 and RFC 1321; the adler32 (RFC 1950) of "Wikipedia" is from Wikipedia.
     #[test]
     fn known_values() {
         let of = |kind| FileHash::of(kind, b"abc").hex;

@@ -10,7 +10,7 @@ pub const FIELDS_BYTES_MAX: usize = 20 * 1024;
 
 /// The maximum length of a boundary (RFC 2046 section 5.1.1).
 const BOUNDARY_BYTES_MAX: usize = 70;
-/// The name of the field that holds the file.
+/// The name of the field that contains the file.
 const FILE: &str = "file";
 
 /// The reason why a form is rejected.
@@ -102,9 +102,9 @@ impl FormReader {
         }
     }
 
-    /// Reads the next bytes. When the start of the form is complete, returns the start and the number of these bytes
-    /// that belong to it. The content of the file follows those bytes. Do not call this function again after it has
-    /// returned the start or an error. Errors: `Malformed`, `FieldsTooLarge`, `NoFile`.
+    /// Reads the next bytes. When the start of the form is complete, returns the start, and the number of bytes in
+    /// `bytes` that belong to the start. The content of the file follows those bytes. Do not call this function again
+    /// after it has returned the start or an error. Errors: `Malformed`, `FieldsTooLarge`, `NoFile`.
     pub fn read(&mut self, bytes: &[u8]) -> Result<Option<(UploadFormFields, usize)>> {
         let before = self.buffer.len();
         let taken = bytes.len().min(FIELDS_BYTES_MAX - before);
@@ -122,7 +122,7 @@ impl FormReader {
         }
     }
 
-    /// Reads one item; returns false if it is not complete yet.
+    /// Reads one item; returns false if the item is not complete yet.
     fn step(&mut self) -> Result<bool> {
         match &self.item {
             FormReaderState::Head => {
@@ -166,7 +166,7 @@ impl FormReader {
         Ok(true)
     }
 
-    /// Returns the offset of the next `end`; if there is none, remembers where to continue the search.
+    /// Returns the offset of the next `end`; if there is none, records where to continue the search.
     fn find(&mut self, end: &[u8]) -> Option<usize> {
         let found = memmem::find(&self.buffer[self.searched..], end).map(|at| self.searched + at);
         let unsearched = self.buffer.len().saturating_sub(end.len() - 1).max(self.searched);

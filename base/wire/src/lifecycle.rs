@@ -19,7 +19,7 @@ const RULES_MAX: usize = 1000;
 const ID_BYTES_MAX: usize = 255;
 /// The maximum of `NewerNoncurrentVersions` (S3's limit).
 const NEWER_MAX: u32 = 100;
-/// The length of a day.
+/// The length of a day, except in tests, which may use shorter days.
 pub const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The reason why a document is rejected: S3's error code, and what to correct.
@@ -419,8 +419,8 @@ pub fn read(document: &[u8]) -> Result<Vec<LifecycleRule>> {
     }
 }
 
-/// Gives each unnamed rule a name that no other rule has. Clients send these generated names back, together with new
-/// unnamed rules.
+/// Gives each unnamed rule a name that no other rule has. Generated names may be in use already, because clients send
+/// them back together with new unnamed rules.
 fn name_unnamed(rules: &mut [LifecycleRule]) {
     let mut names: BTreeSet<String> = rules.iter().map(|rule| rule.id.clone()).collect();
     for (at, rule) in rules.iter_mut().enumerate().filter(|(_, rule)| rule.id.is_empty()) {

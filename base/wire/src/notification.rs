@@ -13,7 +13,7 @@ const RULES_MAX: usize = 100;
 const ID_BYTES_MAX: usize = 255;
 /// The maximum length of a prefix or suffix (S3's limit).
 const AFFIX_BYTES_MAX: usize = 1024;
-/// The maximum length of a webhook's name. The name is part of the names of files.
+/// The maximum length of a webhook's name. The length is limited because the names of journal files contain the name.
 const WEBHOOK_BYTES_MAX: usize = 32;
 
 /// The reason why a document is rejected: S3's error code, and what to correct.
@@ -52,7 +52,7 @@ pub enum EventKind {
     DeleteMarker,
     /// A lifecycle rule removed an object or a version.
     Expire,
-    /// A lifecycle rule hid an object by a delete marker.
+    /// A lifecycle rule hid an object with a delete marker.
     ExpireMarker,
     /// The tags of an object were set.
     PutTags,
@@ -102,7 +102,7 @@ impl EventKind {
     }
 }
 
-/// The beginnings of the names of events that S3 has, but Fordway never reports.
+/// The beginnings of the names of S3 events that Fordway never reports.
 const NEVER_REPORTED: [&str; 9] = [
     "s3:IntelligentTiering",
     "s3:LifecycleTransition",
@@ -115,8 +115,8 @@ const NEVER_REPORTED: [&str; 9] = [
     "s3:ObjectCreated:Restore",
 ];
 
-/// Returns the kinds of events that a name in a configuration stands for. Errors: `InvalidArgument` for an unknown name,
-/// `NotImplemented` for a name of S3 whose events never occur.
+/// Returns the kinds of events that a name in a configuration selects. Errors: `InvalidArgument` for an unknown name,
+/// `NotImplemented` for S3 events that Fordway never reports.
 fn kinds_of(name: &str) -> Result<Vec<EventKind>> {
     let class = name.strip_suffix('*').filter(|class| class.ends_with(':') && *class != "s3:");
     let fits = |kind: &EventKind| match (name.strip_prefix("s3:"), class) {
@@ -135,7 +135,7 @@ fn kinds_of(name: &str) -> Result<Vec<EventKind>> {
     }
 }
 
-/// The S3 service that a rule's destination imitates.
+/// The AWS service (SQS or SNS) that a rule's destination imitates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DestinationForm {
     /// `QueueConfiguration`
@@ -178,7 +178,7 @@ pub fn is_webhook_name(name: &str) -> bool {
 pub struct NotificationRule {
     /// The name of the rule.
     pub id: String,
-    /// The form in which the document states the destination.
+    /// The element with which the document states the destination.
     pub form: DestinationForm,
     /// The name of the webhook that gets the events.
     pub webhook: String,
@@ -188,7 +188,7 @@ pub struct NotificationRule {
     pub prefix: Option<String>,
     /// The suffix that keys must have.
     pub suffix: Option<String>,
-    /// The kinds that `events` stand for.
+    /// The kinds that `events` select.
     kinds: BTreeSet<EventKind>,
 }
 
@@ -216,8 +216,8 @@ impl NotificationRule {
     }
 }
 
-/// Returns the rule that applies to an event of `key`. At most one rule does, unless the document was not checked; the
-/// first rule then counts.
+/// Returns the rule that applies to an event of `key`. If the document was checked ([`read`]), at most one rule
+/// applies; otherwise, the first rule that applies counts.
 pub fn rule_for<'r>(
     rules: &'r [NotificationRule],
     kind: EventKind,
@@ -352,7 +352,7 @@ pub fn read(document: &[u8]) -> Result<Vec<NotificationRule>> {
     Ok(rules)
 }
 
-/// Checks the rules together, and names the unnamed ones.
+/// Checks the number of rules, and that no two rules overlap or have the same name. Gives each unnamed rule a name.
 fn check(rules: &mut [NotificationRule]) -> Result<()> {
     if rules.len() > RULES_MAX {
         return Err(argument(format!("a bucket can have at most {RULES_MAX} notification configurations")));
@@ -438,7 +438,7 @@ mod tests {
         read(document(inner).as_bytes())
     }
 
-    /// A document that was written with such a value could not be read again.
+    /// A document that was written with a NUL byte could not be read again.
     #[test]
     fn a_nul_byte_is_refused() {
         for nul in ["\0", "&#0;"] {

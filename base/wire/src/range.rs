@@ -39,8 +39,8 @@ pub fn parse_unsatisfied_range(text: &str) -> Option<u64> {
 }
 
 /// Reads a `Range` header that requests a single range. Returns `None` for anything else. A position that does not fit
-/// into 64 bits becomes the largest number, because any position beyond the end of an object means its end (RFC 9110
-/// section 14.1.2).
+/// into 64 bits becomes the largest number, because any position beyond the end of an object means the object's end
+/// (RFC 9110 section 14.1.2).
 pub fn parse_range(text: &str) -> Option<ByteRange> {
     let (first, last) = text.strip_prefix("bytes=")?.split_once('-')?;
     match (first, last) {

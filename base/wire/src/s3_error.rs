@@ -1,8 +1,8 @@
 //! S3's error codes and statuses for every [`ErrorKind`], in both directions, and the texts of error documents.
 //!
-//! If S3 has a code for a kind, that code is used. A kind without a code in S3 (for a full disk or a quota, for
-//! example) has a code of our own. A Fordway client recovers the kind from this code. Other clients can still recognize
-//! the class of the failure by the HTTP status.
+//! If S3 has a code for a kind, that code is used. A kind without an S3 code (for a full disk or a quota, for example)
+//! has a code that only Fordway uses. A Fordway client recovers the kind from this code. Other clients can still
+//! recognize the class of the failure by the HTTP status.
 
 use fordway_store::{Error, ErrorKind};
 
@@ -52,8 +52,8 @@ pub const fn to_s3(kind: ErrorKind) -> (u16, &'static str) {
     }
 }
 
-/// Returns the kind of error that a server's response reports. `code` is empty if there was no error document (as for
-/// HEAD). If the code is empty or unknown, the status determines the kind.
+/// Returns the kind of error that a server's response reports. `code` is empty if there was no error document (as in
+/// responses to HEAD). If the code is empty or unknown, the status determines the kind.
 pub fn from_s3(status: u16, code: &str) -> ErrorKind {
     // Another server may send `SlowDown` for any reason, so it does not mean `LockTimeout`.
     let is_said = |kind: &&ErrorKind| **kind != ErrorKind::LockTimeout && to_s3(**kind).1 == code;
@@ -172,7 +172,7 @@ pub fn aws_message(code: &str) -> Option<&'static str> {
 }
 
 /// Returns our own text for the client: what failed, why, and what to do next. Errors from the operating system are
-/// left out, because they may contain paths on this machine; the log has them.
+/// left out, because they may contain paths on this machine; the log contains them.
 pub fn detail(error: &Error) -> String {
     let why = if error.detail().is_empty() { error.kind().name() } else { error.detail() };
     let mut text = match error.target() {

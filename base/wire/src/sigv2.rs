@@ -1,16 +1,15 @@
-//! AWS Signature Version 2, for clients of services from before 2014 that require it. The signature is a pure function
-//! of the request.
+//! AWS Signature Version 2, for clients of old services (from before 2014) that require this version. The signature is
+//! a pure function of the request.
 //!
-//! Newer services refuse version 2 signatures. Such a signature covers less than a version 4 signature
-//! ([`crate::sigv4`]). A version 2 signature does not cover the host, the body (except by `Content-MD5`), or most of
-//! the query.
+//! Newer services refuse version 2 signatures, which cover less than version 4 signatures ([`crate::sigv4`]). A version
+//! 2 signature does not cover the host, the body (except by `Content-MD5`), or most of the query.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use hmac::{Hmac, KeyInit, Mac};
 use sha1::Sha1;
 
-/// The query parameters that are signed. The gateway, too, verifies signatures with this list.
+/// The query parameters that are signed. The gateway also uses this list, to verify signatures.
 const SIGNED_PARAMETERS: [&str; 31] = [
     "accelerate",
     "acl",
@@ -82,7 +81,7 @@ pub struct LegacySignedRequest<'a> {
 impl LegacySignedRequest<'_> {
     /// Returns the value of `Authorization`.
     pub fn authorization(&self, access_key: &str, secret_key: &str) -> String {
-        // HMAC accepts keys of any length, so this does not fail.
+        // HMAC accepts keys of any length, so this call does not fail.
         let Ok(mut mac) = Hmac::<Sha1>::new_from_slice(secret_key.as_bytes()) else { return String::new() };
         mac.update(self.string_to_sign().as_bytes());
         format!("AWS {access_key}:{}", BASE64.encode(mac.finalize().into_bytes()))

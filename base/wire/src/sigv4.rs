@@ -1,7 +1,7 @@
 //! AWS Signature Version 4, for clients and servers: pure functions of the request and the time.
 //!
-//! The caller passes the path and query *encoded* (see [`crate::uri`]), exactly as they will be sent: S3 encodes once
-//! and never normalizes a path.
+//! The caller passes the path and query *encoded* (see [`crate::uri`]), exactly as the request contains them, because
+//! S3 encodes once and never normalizes a path.
 
 use std::time::SystemTime;
 
@@ -19,8 +19,8 @@ pub const MAX_EXPIRES_S: u64 = 7 * 24 * 3600;
 
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 
-/// A key derived from the secret for one day, region and service. Deriving the key costs 4 HMACs, so callers keep it
-/// until [`SigningKey::is_for`] returns false for a new day.
+/// A key derived from the secret for one day, region and service. Deriving the key costs 4 HMACs, so callers keep the
+/// key until [`SigningKey::is_for`] returns false for a new day.
 #[derive(Clone)]
 pub struct SigningKey {
     /// An HMAC that has already processed the key, which saves half of the hash blocks for each signature.
@@ -280,8 +280,8 @@ fn text_of(digits: &HexDigest) -> String {
     digits.iter().copied().map(char::from).collect()
 }
 
-/// Returns the digits in groups of eight: comparing the groups in constant time takes an eighth of the time of
-/// comparing bytes.
+/// Returns the digits in groups of eight. Comparing the groups in constant time takes an eighth of the time that
+/// comparing single bytes takes.
 fn words(digits: &HexDigest) -> [u64; 8] {
     let (groups, _) = digits.as_chunks::<8>();
     std::array::from_fn(|at| u64::from_ne_bytes(groups[at]))

@@ -4,7 +4,7 @@ use fordway_store::{Error, ErrorKind, Result, Tags};
 
 use crate::uri::{canonical_query, decode_listed};
 
-/// Returns the header's value.
+/// Returns the value of the header, percent-encoded, with the tags in order of name.
 pub fn encode(tags: &Tags) -> String {
     canonical_query(tags.iter().map(|(name, value)| (name.as_str(), value.as_str())))
 }

@@ -1,5 +1,5 @@
-//! Percent-encoding as S3 requires it: all characters except RFC 3986's unreserved ones are encoded, once, with capital
-//! hexadecimal digits.
+//! Percent-encoding as S3 requires it: all characters except the unreserved characters of RFC 3986 are encoded once,
+//! with capital hexadecimal digits.
 
 use std::fmt::Write as _;
 
@@ -19,8 +19,8 @@ pub fn push_typed(to: &mut String, rest: &str) {
     let _infallible = write!(to, "{}", utf8_percent_encode(rest, TYPED));
 }
 
-/// Returns a URL for a message: the user, who may have a password, is replaced with `***`, and so is the query, which
-/// may contain a signature.
+/// Returns a URL for a message: the user and password are replaced with `***`, and so is the query, which may contain a
+/// signature.
 pub fn without_secrets(url: &str) -> String {
     let (scheme, rest) = url.split_at(url.find("://").map_or(0, |end| end + 3));
     let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
@@ -45,7 +45,7 @@ pub fn push_path(to: &mut String, key: &str) {
     let _infallible = write!(to, "{}", utf8_percent_encode(key, PATH));
 }
 
-/// Appends a query's name or value; `/` is also encoded, and a space becomes `%20`.
+/// Appends the name or value of a query parameter; `/` is also encoded, and a space becomes `%20`.
 pub fn push_query(to: &mut String, text: &str) {
     let _infallible = write!(to, "{}", utf8_percent_encode(text, QUERY));
 }

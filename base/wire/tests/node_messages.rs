@@ -1,4 +1,4 @@
-//! Writes every message of the node lane and reads it back, and reads bytes that are almost messages.
+//! Writes every message of the node lane and reads it back, and reads bytes that differ slightly from a message.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

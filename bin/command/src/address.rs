@@ -16,7 +16,7 @@ const OBJECT: &str = "s3://BUCKET/KEY";
 pub enum StorageAddress {
     /// `s3://`: all buckets.
     Service,
-    /// `s3://bucket/key`. The key may be empty, a prefix or a wildcard; each command decides what it accepts.
+    /// `s3://bucket/key`. The key may be empty, a prefix or a wildcard. Each command checks which of these it accepts.
     S3(Bucket, String),
     /// A path on this machine.
     Local(PathBuf),
@@ -111,8 +111,8 @@ impl StorageAddress {
         }
     }
 
-    /// Returns the text of a local path that may be the name of a bucket, or such a name and a key: the user may have
-    /// forgotten `s3://`.
+    /// Returns the text of a local path that has the form `BUCKET` or `BUCKET/KEY`. The user may have forgotten
+    /// `s3://`.
     pub fn as_bucket(&self) -> Option<&str> {
         let StorageAddress::Local(path) = self else { return None };
         let text = path.to_str()?;
@@ -157,8 +157,9 @@ impl fmt::Display for StorageAddress {
 
 /// Returns the path of `relative` (a key without the copied prefix) under `root`.
 ///
-/// Some keys cannot be paths. Rejects segments that would leave `root` or lead to another key's path (`..`, `.` and
-/// empty segments, and therefore absolute paths), and segments that contain a NUL byte. Errors: `InvalidArgument`.
+/// Some keys cannot be paths. Rejects the segments `..` and `.` and empty segments (and therefore absolute paths),
+/// because they would leave `root` or lead to another key's path. Also rejects segments that contain a NUL byte.
+/// Errors: `InvalidArgument`.
 fn local_path(root: &Path, relative: &str) -> Result<PathBuf> {
     let hostile = |segment: &str| matches!(segment, "" | "." | "..") || segment.contains('\0');
     if relative.split('/').any(hostile) {

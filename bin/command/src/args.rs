@@ -76,15 +76,15 @@ pub struct VectorReadArgs {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Replicas of http(s) files")]
 pub struct ReplicaArgs {
-    /// File or URL of a Metalink or of a list of URLs, which names the replicas; with `none`, the server is never
-    /// queried for replicas [default: query the server when a read from it fails]
+    /// File or URL of a Metalink or of a list of URLs that names the replicas; with `none`, the server is never queried
+    /// for replicas [default: query the server when a read from it fails]
     #[arg(long, value_name = "SOURCE")]
     pub metalink: Option<String>,
     /// Read over this many connections in parallel (1 to 64), from one or several replicas [default: read from one
     /// replica, and from the next replica after a failure]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub streams: Option<u16>,
-    /// Codes of countries, such as ch,de; among replicas of equal priority, those in these countries are preferred
+    /// Country codes, such as ch,de; among replicas of equal priority, those in these countries are preferred
     #[arg(long, value_name = "COUNTRY", value_delimiter = ',')]
     pub location: Vec<String>,
 }

@@ -29,8 +29,8 @@ pub struct CommandContext {
     pub interrupt: InterruptFlag,
     /// The cache of Metalinks and URL lists, if any.
     pub metalinks: Option<MetalinkCache>,
-    /// Whether standard input was closed when the program started. Standard input that was closed has been replaced
-    /// with `/dev/null`.
+    /// Whether standard input was closed when the program started. In this case, the program has opened `/dev/null` in
+    /// its place.
     pub is_input_closed: bool,
     input: Mutex<Option<Box<dyn Read + Send>>>,
     web: OnceLock<Arc<HttpSession>>,
@@ -62,8 +62,7 @@ impl CommandContext {
     /// Sets the options for connections to web servers, which override the environment. Has no effect after the first
     /// connection.
     pub fn use_web_options(&self, options: SessionOptions) {
-        // A second call is a bug in the caller. Such a call must not replace options that are in use, so it has no
-        // effect.
+        // A second call is a bug in the caller. It has no effect, because it must not replace options that are in use.
         let _ = self.web_options.set(options);
     }
 
@@ -129,10 +128,10 @@ struct InterruptState {
     is_raised: AtomicBool,
     /// Whether the program is a server, which finishes its requests after a signal.
     is_of_server: AtomicBool,
-    /// Temporary files, and whether each can be resumed. Their names are generated, not chosen by a user.
+    /// Temporary files, and whether each can be resumed. The names of these files are generated, not chosen by a user.
     temporary: Mutex<BTreeMap<PathBuf, IncompleteFileKind>>,
     on_hang_up: Mutex<Option<Box<dyn Fn() + Send>>>,
-    /// Adds signals to those that the program handles.
+    /// The handle through which the program can handle more signals.
     signals: OnceLock<signal_hook::iterator::Handle>,
 }
 
@@ -196,8 +195,8 @@ impl InterruptFlag {
         self.0.temporary.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes SIGHUP call `reload` on another thread instead of requesting a stop, even if the parent process made this
-    /// process ignore SIGHUP, as `nohup` does.
+    /// Makes SIGHUP call `reload` on another thread instead of requesting a stop. SIGHUP has this effect even if the
+    /// parent process made this process ignore SIGHUP, as `nohup` does.
     pub fn on_hang_up(&self, reload: impl Fn() + Send + 'static) {
         *self.0.on_hang_up.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(reload));
         if let Some(Err(error)) = self.0.signals.get().map(|signals| signals.add_signal(SIGHUP)) {
@@ -218,7 +217,8 @@ impl InterruptFlag {
     }
 }
 
-/// How often the removal of a directory is tried. Other processes that end with this one may still create files in it.
+/// The number of attempts to remove a directory. Other processes that exit together with this process may still create
+/// files in the directory.
 const REMOVALS: usize = 3;
 
 fn remove_directory(path: &Path) {
@@ -236,7 +236,7 @@ pub enum IncompleteFileKind {
     Useless,
     /// The same command can resume from the file.
     Resumable,
-    /// It is a directory, which cannot be used again, nor can its content.
+    /// A directory. Neither the directory nor its content can be used again.
     Directory,
 }
 

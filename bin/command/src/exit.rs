@@ -32,8 +32,8 @@ pub enum CommandExit {
 }
 
 impl CommandExit {
-    /// Returns the code for an error. For an error of a local file or directory, also one that the command line names,
-    /// the underlying operating-system error determines whether the code is `NotFound`.
+    /// Returns the code for an error. For a local file or directory, including one that the command line names, the
+    /// code is `NotFound` if the underlying operating-system error means that the file does not exist.
     pub fn of(error: &Error) -> Self {
         let system = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
         match (error.kind(), system.map(io::Error::kind)) {
@@ -88,7 +88,7 @@ impl From<CommandExit> for std::process::ExitCode {
 }
 
 /// Converts an error of the operating system to an [`Error`] of the matching kind, whose message names the action and
-/// the file. `ECANCELED` means that a signal ended a wait.
+/// the file. The error `ECANCELED` means that a signal interrupted a wait.
 pub fn file_error(doing: &str, path: impl std::fmt::Display, error: io::Error) -> Error {
     let is_interrupted = error.raw_os_error() == Some(Errno::CANCELED.raw_os_error());
     let kind = if is_interrupted { ErrorKind::Interrupted } else { ErrorKind::from(&error) };

@@ -29,8 +29,8 @@ pub struct CommandOutputStreams {
     format: OutputFormat,
     quiet: bool,
     bar: ProgressBar,
-    /// Whether standard output was closed when the program started. A closed standard output has been replaced with
-    /// `/dev/null`.
+    /// Whether standard output was closed when the program started. In this case, the program has opened `/dev/null` in
+    /// its place.
     is_closed: bool,
     reader_gone: AtomicBool,
 }
@@ -200,7 +200,7 @@ impl CommandOutputStreams {
 
     /// Shows the bar of a command that works in steps.
     pub fn start_steps(&self) {
-        // The command may have removed the bar of an earlier part of its work, after which the bar stays hidden.
+        // An earlier part of the command may have removed the bar. A removed bar stays hidden until it is reset.
         self.bar.reset();
         let style = ProgressStyle::with_template("{bar:30} {percent:>3} %  {msg}  {eta} left");
         if let Ok(style) = style {
@@ -208,7 +208,7 @@ impl CommandOutputStreams {
         }
     }
 
-    /// Shows that `done` of `total` steps are done; `doing` names the current step.
+    /// Shows that `done` of `total` steps are complete; `doing` names the current step.
     pub fn steps(&self, done: u64, total: u64, doing: impl Display) {
         if !self.bar.is_hidden() {
             self.bar.set_length(total);

@@ -78,9 +78,9 @@ fn tell(context: &CommandContext, error: &Error) -> CommandExit {
 }
 
 /// Handles signals: SIGINT, SIGTERM and SIGHUP stop transfers at their next chunk, and end waits for other hosts. The
-/// program then removes its temporary files. A server finishes its requests, so its waits go on. A second signal ends
-/// the process even if the process hangs in a read. A gateway handles SIGHUP differently: it reloads its files. Signals
-/// that the parent process made this process ignore stay ignored, for example SIGHUP after `nohup`.
+/// program then removes its temporary files. A server finishes its requests, so a signal does not end its waits. A
+/// second signal ends the process even if the process hangs in a read. A gateway handles SIGHUP differently: it reloads
+/// its files. Signals that the parent process made this process ignore stay ignored, for example SIGHUP after `nohup`.
 fn stop_on_signals(interrupt: InterruptFlag) {
     let caught = [Signal::INT, Signal::TERM, Signal::HUP].into_iter().filter(|signal| !is_ignored(*signal));
     let mut signals = match Signals::new(caught.map(Signal::as_raw)) {
@@ -186,8 +186,8 @@ fn start_logging(default: Option<&str>) {
     }
 }
 
-/// Calls `stop` to end a server when a signal arrives or, if `until_eof` is set, at the end of standard input. A signal
-/// then does not end the server's waits for other hosts, because requests in progress may need them.
+/// Calls `stop` to end a server when a signal arrives or, if `until_eof` is set, at the end of standard input. The
+/// signal does not end the server's waits for other hosts, because requests in progress may need the responses.
 pub fn stop_when_asked(
     stop: impl Fn() + Clone + Send + 'static,
     interrupt: &InterruptFlag,

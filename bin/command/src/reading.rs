@@ -52,7 +52,7 @@ pub enum ReadSelection<'a> {
     },
 }
 
-/// The cost of reading, including opening.
+/// The cost of a read, including the cost of opening the file.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ReadTotals {
     /// The total number of bytes read.
@@ -245,8 +245,8 @@ fn read_ranges_of(
         };
         memory = match (file.wait(ticket), &file) {
             (Err(error), OpenedRemoteFile::One(_)) => {
-                // Continue with the replicas, and resubmit the calls that were in flight when reading failed, in the
-                // same order.
+                // Continue with the replicas. Resubmit the calls that were in flight when reading failed, in their
+                // original order.
                 let replicated = reading.places().instead_since(started, reading.url, error, context)?;
                 file = OpenedRemoteFile::Many(replicated);
                 for (_, call, ticket) in &mut under_way {

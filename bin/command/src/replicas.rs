@@ -176,7 +176,7 @@ impl<'a> ReplicaOpener<'a> {
     }
 
     /// Like [`ReplicaOpener::instead`], for an operation that began at `started` and whose deadline counts from then.
-    /// Errors: `error`, also if the deadline has passed.
+    /// Errors: `error`, if there are no other locations or if the deadline has passed.
     pub fn instead_since(
         &self,
         started: Instant,
@@ -189,7 +189,7 @@ impl<'a> ReplicaOpener<'a> {
         }
         match self.until(started, context)? {
             Some(until) if until <= Instant::now() => Err(error),
-            // The discovery would send further requests to a server that asks for a pause.
+            // Finding replicas would send further requests to a server that asks for a pause.
             _ if wants_pause(&error) => {
                 let cached =
                     context.metalinks.as_ref().and_then(|cache| cache.discovered(&web::http_url(url)));
@@ -199,7 +199,7 @@ impl<'a> ReplicaOpener<'a> {
         }
     }
 
-    /// Finds the replicas of the file at `url`; asks no server after `until`.
+    /// Finds the replicas of the file at `url`; sends no requests after `until`.
     fn found(&self, url: &str, until: Option<Instant>, context: &CommandContext) -> Option<ReplicatedFile> {
         let found = discover_until(&self.session(context).ok()?, url, context.metalinks.as_ref(), until)?;
         self.opened(&found, url, context)
@@ -234,7 +234,7 @@ impl<'a> ReplicaOpener<'a> {
         Ok(metalink)
     }
 
-    /// Opens the file that a Metalink describes. Errors: from opening the file, if every location failed.
+    /// Opens the file that a Metalink describes. Errors: the error of opening the file, if every location fails.
     pub fn replicated(
         &self,
         file: &MetalinkFile,
@@ -335,8 +335,8 @@ impl OpenedRemoteFile {
         }
     }
 
-    /// Passes the bytes of `range` to `sink` in order. If the file was opened at a single location and reading fails
-    /// there, continues at another location.
+    /// Passes the bytes of `range` to `sink` in order. If the file was opened at a single location and a read at this
+    /// location fails, continues at another location.
     pub fn copy_range(
         &self,
         range: Range<u64>,
@@ -355,7 +355,7 @@ impl OpenedRemoteFile {
             sink(bytes).inspect_err(|_| has_sink_failed = true)
         };
         let copied = match range == (0..file.size_bytes()) {
-            // Bytes that were passed to `sink` cannot be taken back, so a mismatch with the server's digest is an
+            // Bytes that have been passed to `sink` cannot be replaced, so a mismatch with the server's digest is an
             // error.
             true => file.copy_verified(0, &|| Ok(Box::new(std::io::empty())), &mut counted).map(drop),
             false => file.copy_range(range.clone(), &mut counted),

@@ -31,8 +31,8 @@ pub fn parse_bit_rate(text: &str) -> Result<u64, String> {
     })
 }
 
-/// Formats a count of things, such as `1 range` or `2 ranges`. `thing` must be a noun whose plural is formed by adding
-/// an `s`.
+/// Formats a count with its noun, such as `1 range` or `2 ranges`. The plural of `thing` must be formed by adding an
+/// `s`.
 pub fn counted(count: u64, thing: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {thing}{plural}")

@@ -37,7 +37,7 @@ impl Drop for BusyLoops {
     }
 }
 
-/// A running `pingpong pong` and its URL. The process ends when this value is dropped.
+/// A running `pingpong pong` and its URL. The process exits when this value is dropped.
 struct Pong(Child, String);
 
 impl Pong {

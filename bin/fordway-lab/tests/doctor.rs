@@ -96,7 +96,7 @@ fn what_is_no_copy_is_refused() {
     }
 }
 
-/// Returns the verdicts on two mounts of a cluster, by check.
+/// Returns the verdict of each check on two mounts of a cluster.
 fn verdicts(cluster: &SharedFileSystemFixture) -> BTreeMap<String, String> {
     let [one, other] = SharedFileSystemFixture::MOUNTS;
     let program = env!("CARGO_BIN_EXE_fordway-lab");
@@ -112,8 +112,8 @@ fn verdicts(cluster: &SharedFileSystemFixture) -> BTreeMap<String, String> {
     found
 }
 
-/// Checks two mounts with separate caches: the guarantees that the store relies on must hold, and reads that do not
-/// query the server must be stale.
+/// Checks two mounts with separate caches. The guarantees that the store relies on must hold. Reads that do not query
+/// the server must be stale.
 fn hold_but_remember(cluster: &SharedFileSystemFixture) {
     let found = verdicts(cluster);
     for check in ["locks", "flock", "exclusive", "unnamed", "time-step", "content", "refresh"] {

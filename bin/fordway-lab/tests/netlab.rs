@@ -134,7 +134,7 @@ fn is_inhabited(namespace: &str) -> bool {
     })
 }
 
-/// Starts a lab whose server starts a background process. Ends the lab with `end`, and waits until no process remains
+/// Starts a lab whose server starts a background process. Stops the lab with `end`, and waits until no process remains
 /// in the lab.
 fn nothing_is_left_after(end: impl Fn(&mut Child)) {
     let show = "readlink /proc/self/ns/net";
@@ -157,7 +157,7 @@ fn nothing_is_left_after(end: impl Fn(&mut Child)) {
         assert!(since.elapsed() < Duration::from_secs(30), "a process remains in a namespace");
         std::thread::sleep(Duration::from_millis(5));
     }
-    // The namespaces never had names, so the kernel removed them when their last process ended.
+    // The namespaces never had names, so the kernel removed them when their last process exited.
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     assert!(namespaces.iter().all(|namespace| !mounts.contains(namespace)));
 }

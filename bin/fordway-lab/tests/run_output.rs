@@ -1,5 +1,5 @@
-//! Directories to which a run cannot be written: a measuring command refuses them before it measures. If the disk
-//! becomes full later, the command still prints its table.
+//! Tests measuring commands with directories to which a run cannot be written. The commands must refuse these
+//! directories before they measure. If the disk becomes full later, the commands must still print their tables.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 /// A run directory in which the first write of a run fails, as on a full disk.
 fn full(dir: &Path) {
     std::fs::create_dir(dir).unwrap();
-    // The directory holds an older run, which the new run replaces.
+    // The directory contains an older run, which the new run replaces.
     std::fs::write(dir.join("run.json"), r#"{"schema": "fordway.run"}"#).unwrap();
     std::os::unix::fs::symlink("/dev/full", dir.join(".operations.arrow.tmp")).unwrap();
 }
@@ -58,8 +58,8 @@ impl Drop for SmallDisk<'_> {
     }
 }
 
-/// If the target's disk becomes full during the writes, later reads find wrong content. The first error, not the last,
-/// sets the exit code.
+/// If the target's disk becomes full during the writes, later reads find wrong content. The exit code must report the
+/// first error, which is the full disk.
 #[test]
 fn a_target_that_becomes_full_sets_the_exit_code() {
     let place = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Signals to the process group of a measuring command, as a terminal sends them after Ctrl-C, and `timeout` after its
-//! time limit: the command reports the complete rounds, and nothing else remains.
+//! Tests signals to the process group of a measuring command. A terminal sends such signals after Ctrl-C, and `timeout`
+//! sends them after its time limit. The command must report the complete rounds, and leave nothing else behind.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -54,7 +54,8 @@ impl GroupLeader {
             assert!(Instant::now() < end, "it did not end");
             std::thread::sleep(Duration::from_millis(20));
         }
-        // A process that was left behind would keep the pipes open.
+        // These reads return only when no process of the command remains, because such a process would keep the pipes
+        // open.
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
         self.child.stdout.take().unwrap().read_to_end(&mut stdout).unwrap();
         self.child.stderr.take().unwrap().read_to_end(&mut stderr).unwrap();
@@ -72,7 +73,7 @@ struct SlowGateway {
 }
 
 impl SlowGateway {
-    /// The delay of each response. It is longer than a client waits before it checks for signals.
+    /// The delay of each response. The delay is longer than the interval at which a client checks for signals.
     const DELAY: Duration = Duration::from_millis(300);
 
     fn start() -> Self {
@@ -86,7 +87,7 @@ impl SlowGateway {
         let address = ready.trim().rsplit('/').next().unwrap().to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
-        // The thread ends with the process of the test.
+        // The thread runs until the test process exits.
         std::thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
                 let Ok(server) = TcpStream::connect(&address) else { return };
@@ -106,7 +107,7 @@ impl Drop for SlowGateway {
     }
 }
 
-/// Forwards everything, each piece after `delay`, until one side closes its connection.
+/// Forwards all bytes, each piece after `delay`, until one side closes its connection.
 fn forward(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
     let mut buffer = [0; 65_536];
     while let Ok(len) = from.read(&mut buffer)
@@ -127,8 +128,8 @@ fn entries(dir: &Path) -> Vec<String> {
     names
 }
 
-/// Checks that a signal to the group of the command, after some of very many short rounds, leaves only the run of the
-/// complete rounds.
+/// Starts a command with many short rounds, and sends a signal to its process group after 4 s. Checks that nothing but
+/// the run of the complete rounds remains.
 fn keeps_complete_rounds(words: &[&str]) {
     let command = GroupLeader::start(words);
     std::thread::sleep(Duration::from_secs(4));
@@ -155,7 +156,7 @@ fn an_interrupted_workload_keeps_its_complete_rounds() {
     keeps_complete_rounds(&["bench", "mdtest", "source", "--all-lanes", "--items", "5", "--rounds", "1000"]);
 }
 
-/// The removal of what a workload created waits for the responses of a slow server, although a signal has arrived.
+/// After a signal, the command must still remove its bucket, even if the removal has to wait for a slow server.
 #[test]
 fn an_interrupted_workload_leaves_no_bucket_on_a_slow_server() {
     let gateway = SlowGateway::start();
@@ -178,7 +179,7 @@ fn an_interrupted_workload_leaves_no_bucket_on_a_slow_server() {
     assert!(!bucket.exists(), "{stderr}");
 }
 
-/// A second signal ends the command at once, and also removes its temporary directories.
+/// A second signal must end the command at once, but its temporary directories must still be removed.
 #[test]
 fn a_second_signal_leaves_no_temporary_directory() {
     let command =

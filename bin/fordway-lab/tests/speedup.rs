@@ -42,8 +42,8 @@ fn processes(word: &str) -> Vec<String> {
     lines.filter(|line| line.contains(word)).collect()
 }
 
-/// A rank that writes a report as the preloaded library does: 10 ms of work, including 4 ms in MPI. Rank 1 ends 2 ms
-/// later.
+/// A rank that writes a report as the preloaded library does: 10 ms of work, including 4 ms in MPI. Rank 1 finishes 2
+/// ms after rank 0.
 const REPORTS: &str = r#"r=$OMPI_COMM_WORLD_RANK; e=$((11000000 + r * 2000000))
     echo "{\"rank\": $r, \"start_ns\": 1000000, \"end_ns\": $e, \"mpi_ns\": 4000000}" > $FORDWAY_RANK_REPORTS/rank-$r.json"#;
 
@@ -185,7 +185,8 @@ fn half_of_the_ranks_are_under_each_of_two_kernels() {
     let fails = "echo rank $OMPI_COMM_WORLD_RANK gives up; exit $((OMPI_COMM_WORLD_RANK * 3))";
     let output = speedup(dir.path(), &["--setup", "two-kernels", "--deadline", "30s"], fails);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
-    // Only the last lines are repeated, and the order differs in which mpirun prints the job's lines and its own.
+    // The error repeats only the last lines. mpirun prints the job's lines and its own lines in varying order, so check
+    // for either line.
     let arrives = ["Exit code:    3", "rank 1 gives up"].iter().any(|line| said(&output).contains(line));
     assert!(arrives, "the job's output: {}", said(&output));
     assert_eq!(processes(dir.path().to_str().unwrap()), Vec::<String>::new());
@@ -284,7 +285,7 @@ fn an_interrupted_measurement_keeps_the_jobs_that_ended() {
         "x.run",
         "--",
     ]);
-    // Each job adds a line to a file, so that the test knows when jobs have ended.
+    // Each job adds a line to a file, so that the test knows how many jobs have run.
     command.args(["sh", "-c", "echo >>jobs"]).current_dir(dir.path());
     let running = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let jobs = || std::fs::read_to_string(dir.path().join("jobs")).map_or(0, |text| text.lines().count());

@@ -26,7 +26,7 @@ fn main() -> ExitCode {
 }
 
 /// Returns the words of the command line. `help COMMAND` becomes `COMMAND --help` for a command of `fordway-lab` or of
-/// the Python package, because only these contain the help texts of their commands.
+/// the Python package, because only the program that provides such a command contains its help text.
 fn words() -> Vec<OsString> {
     let mut words: Vec<_> = std::env::args_os().collect();
     let is_elsewhere = |word: &OsString| {

@@ -96,7 +96,7 @@ pub(crate) struct WebCopyOutput<'r> {
     pub(crate) bytes: u64,
     /// The number of bytes that an interrupted copy had already transferred.
     pub(crate) resumed_bytes: u64,
-    /// The kind of digest that verified the file. The digest itself was stated by the server or a Metalink.
+    /// The kind of digest that verified the file. The server or a Metalink provided the digest.
     pub(crate) verified: Option<&'static str>,
 }
 
@@ -107,7 +107,7 @@ impl fmt::Display for WebCopyOutput<'_> {
 }
 
 /// Copies a file to `destination`, or into `destination` if it is a directory. Writes a part file next to the target
-/// and renames it at the end; resumes from the part file of an interrupted copy of the same version. If a copy does not
+/// and renames it at the end. Resumes an interrupted copy of the same version from its part file. If a copy does not
 /// match the digest that the server states, copies once more from the start.
 pub(crate) fn download(
     url: &str,
@@ -206,7 +206,8 @@ fn download_unsized(
     })
 }
 
-/// Completes the part file. Returns the number of its bytes that were kept, and the kind of digest that verified it.
+/// Completes the part file. Returns the number of bytes that were kept from an earlier download, and the kind of digest
+/// that verified the file.
 fn copy_one(
     file: &RemoteFile,
     part: &PartialDownloadFile<'_>,
@@ -300,8 +301,8 @@ pub(crate) fn place(name: &str, url: &str, destination: &str) -> Result<PathBuf>
 }
 
 /// Resolves symbolic links to a regular file, so that the copy replaces the file and not the link. Errors:
-/// `InvalidArgument` for a file of any other type, and for an open file of a process, because a rename would replace
-/// the file.
+/// `InvalidArgument` for a file of any other type, and for a file that a process has open (such as `/dev/stdout`),
+/// because a rename would replace the file.
 fn regular_target(path: &Path) -> Result<PathBuf> {
     match path.metadata() {
         Ok(about) if !about.is_file() || is_open_file(path) => {
@@ -332,8 +333,8 @@ pub(crate) struct PartialDownloadFile<'c> {
 
 impl<'c> PartialDownloadFile<'c> {
     /// Opens the part file for a copy to `path`, identified by `hasher`, and keeps its content. If `path` exists, the
-    /// part file gets its access rights. Errors: `Unavailable` while another process writes the part file;
-    /// `AccessDenied` if the part file is not this user's own.
+    /// part file gets the access rights of the file at `path`. Errors: `Unavailable` while another process writes the
+    /// part file; `AccessDenied` if the part file does not belong to this user.
     pub(crate) fn open(
         path: &Path,
         (hasher, leftover): (&DefaultHasher, IncompleteFileKind),
@@ -358,7 +359,7 @@ impl<'c> PartialDownloadFile<'c> {
             }
             TryLockError::Error(error) => file_error("locking", path.display(), error),
         })?;
-        // The next download must be able to open the part, whatever the rights of the target are.
+        // The next download must be able to open the part, regardless of the target's rights.
         rights.map_or(Ok(()), |rights| rights.give_to(&file, PRIVATE_MODE)).map_err(failed)?;
         let _temporary = context.interrupt.temporary(&path, leftover);
         Ok(PartialDownloadFile { path, file, leftover, context, made, is_settled: false, _temporary })

@@ -70,8 +70,8 @@ impl PatternToken {
         }
     }
 
-    /// Parses a bracket expression at the start of `chars`; returns it with its length, or `None` if it is never
-    /// closed.
+    /// Parses a bracket expression at the start of `chars`. Returns the expression and its length, or `None` if there
+    /// is no closing bracket.
     fn class(chars: &[char]) -> Option<(Self, usize)> {
         if chars.first() != Some(&'[') {
             return None;
@@ -155,7 +155,7 @@ impl FilterRules {
     }
 
     /// Returns the same filters for a command that removes the files that it has listed. Such a command must not enter
-    /// links to directories, because the files that they point to may belong to another directory tree.
+    /// links to directories, because the files below such a link may belong to another directory tree.
     pub(crate) fn refusing_linked_directories(&self) -> Self {
         FilterRules { refuses_linked_directories: true, ..self.clone() }
     }

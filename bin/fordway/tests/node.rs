@@ -165,10 +165,10 @@ fn connections_for_which_there_are_no_descriptors_are_refused() {
     assert!(note.contains("200 open files allows 34 connections instead of 4096"), "{note}");
     let socket = dir.path().join("socket");
     let refused = refusal(&socket, 40);
-    // If root runs the gateway, one user may use half of the connections.
+    // If root runs the gateway, one user can open half of the connections.
     let most = if fordway_sys::user_id() == 0 { "17 connections open" } else { "34 connections open" };
     assert!(refused.contains(most), "{refused}");
-    // Even without any descriptor, a client gets a reason.
+    // Even if no descriptor is free, a client receives the reason.
     prlimit(gateway.process.id(), "20");
     let refused = refusal(&socket, 40);
     assert!(refused.contains("no file descriptor left"), "{refused}");

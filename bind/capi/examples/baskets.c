@@ -88,8 +88,8 @@ static int read_vector(const struct remote *remote, const struct baskets *basket
     return got == length_of(baskets->all, baskets->count) ? 0 : -1;
 }
 
-/* Cancels the remaining batches. A submitted read owns its buffers until it is waited for or cancelled, so the
- * buffers must not be freed before that. */
+/* Cancels the remaining batches. A submitted read owns its buffers until the program waits for the read or cancels it,
+ * so the program must not free the buffers earlier. */
 static int give_up(const struct remote *remote, const int64_t *tickets, size_t from, size_t to)
 {
     complain("batch");
@@ -98,7 +98,8 @@ static int give_up(const struct remote *remote, const int64_t *tickets, size_t f
     return -1;
 }
 
-/* Reads batches as a TTreeCache reads clusters: the next batches are in flight while one is unpacked. */
+/* Reads batches as a TTreeCache reads clusters: the next batches are in flight while the program unpacks the current
+ * batch. */
 static int read_batches(const struct remote *remote, const struct baskets *baskets, uint64_t *sum)
 {
     int64_t tickets[UNDER_WAY];

@@ -1,4 +1,4 @@
-//! The functions that C calls. All of them may be called from any thread, including concurrently on the same file.
+//! The functions that C calls. Every function may be called from any thread, including concurrently on the same file.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::mem::MaybeUninit;
@@ -32,25 +32,25 @@ pub extern "C" fn fordway_last_error() -> *const c_char {
 /// Opens a file for reading: `http(s)://HOST/PATH`, `s3://BUCKET/KEY` at the endpoint that `options` or the environment
 /// specifies, `file:///PATH`, or a path. `options` may be NULL. Returns a file number, or -1 with errno set: ENOENT,
 /// EACCES, EINVAL, EHOSTUNREACH, ECONNRESET, ETIMEDOUT, EPROTO and others. All reads return bytes of the version that
-/// was opened; if that version no longer exists, they fail with ESTALE. A local file must be a regular file. Its version
-/// consists of its size and its modification time.
+/// was opened; if that version no longer exists, the reads fail with ESTALE. A local file must be a regular file. Its
+/// version consists of its size and its modification time.
 ///
 /// # Safety
 ///
-/// `url` is a C string. `options` is NULL or points to options of `size` bytes, each pointer of which is NULL or a C
-/// string.
+/// `url` is a C string. `options` is NULL, or points to options of `size` bytes. Each pointer in these options is NULL
+/// or a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fordway_open(url: *const c_char, options: *const OpenOptions) -> c_int {
     guarded(|| {
-        // SAFETY: the caller guarantees what the called function requires.
+        // SAFETY: the caller guarantees the requirements of `string` and `settings`.
         let (url, settings) = unsafe { (string(url, "the URL")?, settings(options)?) };
         let url = url.ok_or_else(|| CallFailure::new(libc::EINVAL, "the URL is NULL; name what to open"))?;
         OpenFileBackend::open(&url, &settings).map(files::insert)
     })
 }
 
-/// Closes a file. Cancels submitted reads that have not been waited for: after this call returns, the library no longer
-/// writes to their buffers. Returns 0, or -1 with errno EBADF.
+/// Closes a file, and cancels the submitted reads that no call has waited for. After this call returns, the library no
+/// longer writes to the buffers of these reads. Returns 0, or -1 with errno EBADF.
 #[unsafe(no_mangle)]
 pub extern "C" fn fordway_close(file: c_int) -> c_int {
     guarded(|| files::close(file).map(|()| 0))
@@ -62,8 +62,8 @@ pub extern "C" fn fordway_size(file: c_int) -> i64 {
     guarded(|| Ok(i64::try_from(files::get(file)?.source.size_bytes()).unwrap_or(i64::MAX)))
 }
 
-/// Reads up to `length` bytes at `offset`. Returns the number of bytes read, which is smaller than `length` only at the
-/// end of the file, or -1 with errno. If the library detects an access pattern, it reads ahead.
+/// Reads up to `length` bytes at `offset`. Returns the number of bytes read, or -1 with errno. The number is smaller
+/// than `length` only at the end of the file. If the library detects an access pattern, it reads ahead.
 ///
 /// # Safety
 ///
@@ -91,8 +91,8 @@ pub unsafe extern "C" fn fordway_pread(
 }
 
 /// Reads `count` fragments, which may overlap and be in any order, in as few requests as the server allows. Returns the
-/// sum of their lengths, or -1 with errno; ERANGE if a fragment extends past the end of the file. After a failure, the
-/// content of the buffers is undefined.
+/// sum of the fragments' lengths, or -1 with errno, which is ERANGE if a fragment extends past the end of the file.
+/// After a failure, the content of the buffers is undefined.
 ///
 /// # Safety
 ///
@@ -113,13 +113,13 @@ pub unsafe extern "C" fn fordway_pread_vector(
     })
 }
 
-/// Starts reading `count` fragments without waiting for them. Returns a ticket for `fordway_wait` or `fordway_cancel`,
-/// or -1 with errno. The array of fragments may be freed as soon as this function returns. The fragments' buffers
-/// belong to the library until one of these two functions, or `fordway_close`, has returned.
+/// Starts reading `count` fragments without waiting for the result. Returns a ticket for `fordway_wait` or
+/// `fordway_cancel`, or -1 with errno. The array of fragments may be freed as soon as this function returns. The
+/// fragments' buffers belong to the library until one of these two functions, or `fordway_close`, has returned.
 ///
 /// # Safety
 ///
-/// The requirements of `fordway_pread_vector` apply. The buffers must stay valid as long as the ticket.
+/// The requirements of `fordway_pread_vector` apply. The buffers must stay valid until the ticket becomes invalid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fordway_submit(file: c_int, fragments: *const Fragment, count: usize) -> i64 {
     guarded(|| {
@@ -139,8 +139,8 @@ pub extern "C" fn fordway_wait(file: c_int, ticket: i64) -> ssize_t {
     guarded(|| Ok(files::get(file)?.wait(ticket)? as ssize_t))
 }
 
-/// Cancels a ticket: after this call returns, the library no longer writes to its buffers. Returns 0, or -1 with errno
-/// EINVAL if the ticket does not belong to this file or another thread is waiting for it.
+/// Cancels a ticket. After this call returns, the library no longer writes to the ticket's buffers. Returns 0, or -1
+/// with errno EINVAL if the ticket does not belong to this file or another thread is waiting for the ticket.
 #[unsafe(no_mangle)]
 pub extern "C" fn fordway_cancel(file: c_int, ticket: i64) -> c_int {
     guarded(|| files::get(file)?.cancel(ticket).map(|()| 0))
@@ -178,7 +178,8 @@ pub unsafe extern "C" fn fordway_advise(
     })
 }
 
-/// Copies the caller's options and checks them. Errors: `EINVAL` if `size` does not match any version of the structure.
+/// Copies the caller's options and checks them. Errors: `EINVAL` if `size` is smaller than the first version of the
+/// structure or larger than this version, a string is not UTF-8, or only one key of the pair is given.
 ///
 /// # Safety
 ///

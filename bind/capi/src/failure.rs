@@ -81,7 +81,7 @@ pub(crate) fn guarded<T: From<i8>>(work: impl FnOnce() -> Result<T, CallFailure>
         Ok(value) => return value,
         Err(failure) => failure,
     };
-    // The access fails only in a thread that is exiting, which will not read the message.
+    // The access to `LAST` fails only in an exiting thread, which does not read the message.
     let _ended = LAST
         .try_with(|last| *last.borrow_mut() = CString::new(sentence.replace('\0', "?")).unwrap_or_default());
     // SAFETY: this thread's errno is always valid.

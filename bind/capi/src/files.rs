@@ -1,6 +1,6 @@
 //! Open files, identified by number, and the reads submitted for each. Reads fill the caller's memory while the caller
-//! does other work. Numbers are not reused until they wrap around, so using the number of a closed file gives an error
-//! instead of accessing another file.
+//! does other work. File numbers are not reused until they wrap around, so a call with the number of a closed file
+//! returns an error instead of accessing another file.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -19,7 +19,8 @@ use crate::source::OpenFileBackend;
 pub(crate) struct OpenFile {
     pub(crate) source: OpenFileBackend,
     submitted: Mutex<PendingReadTable>,
-    /// Whether the file was closed. Locked for reading while a read is submitted, so that closing waits for the read.
+    /// Whether the file was closed. Locked for reading during the submission of a read, so that closing waits until the
+    /// read is submitted.
     is_closed: RwLock<bool>,
 }
 
@@ -39,7 +40,7 @@ enum PendingRead {
 /// The open files by number.
 type OpenFileTable = HashMap<c_int, Arc<OpenFile>>;
 
-/// A forked child has its own table, because it must not use its parent's connections.
+/// A forked child has its own table, because the child must not use its parent's connections.
 static FILES: LazyLock<PerProcess<RwLock<OpenFileTable>>> = LazyLock::new(PerProcess::default);
 static NEXT: AtomicI32 = AtomicI32::new(1);
 
@@ -62,7 +63,8 @@ pub(crate) fn get(number: c_int) -> Result<Arc<OpenFile>, CallFailure> {
     files.get(&number).cloned().ok_or_else(|| not_open(number))
 }
 
-/// Closes a file. Cancels its reads in progress; nothing is written to their buffers afterwards. Errors: `EBADF`.
+/// Closes a file. Cancels the reads in progress. Afterwards, nothing is written to the buffers of these reads. Errors:
+/// `EBADF`.
 pub(crate) fn close(number: c_int) -> Result<(), CallFailure> {
     let file = changing().remove(&number).ok_or_else(|| not_open(number))?;
     *file.is_closed.write().unwrap_or_else(PoisonError::into_inner) = true;
@@ -124,7 +126,7 @@ impl OpenFile {
         }
     }
 
-    /// Cancels a ticket.
+    /// Cancels a ticket. Errors: `EINVAL` if the file does not have this ticket.
     pub(crate) fn cancel(&self, number: i64) -> Result<(), CallFailure> {
         if let PendingRead::UnderWay(file, ticket, _) = self.take(number)? {
             file.cancel(ticket);

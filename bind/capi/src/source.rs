@@ -42,7 +42,7 @@ pub(crate) struct AccessKeys {
 pub(crate) enum OpenFileBackend {
     /// A file on a web server or an object on an S3 service. The requests of all threads share connections.
     Remote { file: Arc<RemoteFile>, reader: Mutex<RemoteReader> },
-    /// An object on a lane without an opener, because it is not worthwhile to save requests on this lane.
+    /// An object on a lane without an opener. On this lane, requests are too cheap to be worth saving.
     Object(VersionedObject),
     /// A file on this machine.
     Local(LocalFile),
@@ -55,8 +55,8 @@ pub(crate) struct LocalFile {
     version: LocalFileVersion,
 }
 
-/// What a change of a file's content changes. The time of the last change of the inode is not included, because a
-/// rename and a removal also change that time, but not the content of the open file.
+/// The properties that change when a file's content changes. The inode's change time is not included, because renaming
+/// or removing the file also changes this time, but not the content of the open file.
 #[derive(PartialEq, Eq)]
 struct LocalFileVersion {
     size_bytes: u64,
@@ -73,7 +73,7 @@ pub(crate) struct VersionedObject {
 }
 
 impl OpenFileBackend {
-    /// Opens the file that `url` names. Errors: from the lane; `Io` with the errno of a local file.
+    /// Opens the file that `url` names. Errors: the errors of the lane; `Io` with the errno for a local file.
     pub(crate) fn open(url: &str, settings: &ValidatedOpenOptions) -> Result<Self, CallFailure> {
         let opened = match url.split_once("://") {
             Some(("http" | "https", _)) => {

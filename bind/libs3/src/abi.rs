@@ -48,7 +48,8 @@ pub const PROTOCOL_HTTP: c_int = 1;
 pub const STYLE_VIRTUAL_HOST: c_int = 0;
 /// `S3CannedAcl`: only the owner has access.
 pub const ACL_PRIVATE: c_int = 0;
-/// `S3CannedAcl`: the bucket's owner has full control. In a bucket that the caller owns, this is the same as private.
+/// `S3CannedAcl`: the bucket's owner has full control. In a bucket that the caller owns, this list is equivalent to
+/// [`ACL_PRIVATE`].
 pub const ACL_BUCKET_OWNER_FULL_CONTROL: c_int = 4;
 /// `S3Permission`: all rights.
 pub const PERMISSION_FULL_CONTROL: c_int = 4;
@@ -63,7 +64,7 @@ pub struct BucketContext2 {
     pub bucket_name: *const c_char,
     /// 0 means HTTPS, 1 means HTTP. Used for host names that do not include a protocol.
     pub protocol: c_int,
-    /// 0 means that the bucket is part of the host name, 1 that it is in the path.
+    /// 0 means that the bucket is part of the host name; 1 means that the bucket is part of the path.
     pub uri_style: c_int,
     /// The access key. NULL or empty means the keys from the environment.
     pub access_key_id: *const c_char,
@@ -323,7 +324,7 @@ pub struct ResponseHandler {
     pub complete: Option<CompleteCallback>,
 }
 
-/// A handler with one callback in addition to the two that every request has.
+/// A handler with one callback in addition to the two callbacks of every request.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct RequestCallbacks<Callback> {

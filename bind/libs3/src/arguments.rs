@@ -64,7 +64,8 @@ pub(crate) unsafe fn owned(pointer: *const c_char) -> RequestResult<Option<Strin
 }
 
 /// Returns the value of a header without leading and trailing blanks, as libs3 does. Returns `None` for NULL and for an
-/// empty text. Errors: `bad` if there are only blanks, or a control character; the text is not UTF-8.
+/// empty text. Errors: `bad` if the value consists only of blanks or contains a control character; the text is not
+/// UTF-8.
 ///
 /// # Safety
 /// The requirements of [`text`] apply.
@@ -80,8 +81,8 @@ unsafe fn header_value<'a>(pointer: *const c_char, bad: Status) -> RequestResult
     }
 }
 
-/// Returns a key, or `None` for an empty text: the bucket itself, which some programs (such as mdtest) use as their top
-/// directory. Errors: the text is not a valid key.
+/// Returns a key, or `None` for an empty text. An empty text means the bucket itself, which some programs (such as
+/// mdtest) use as their top directory. Errors: the text is not a valid key.
 ///
 /// # Safety
 /// The requirements of [`text`] apply.
@@ -334,8 +335,8 @@ pub(crate) unsafe fn conditions(pointer: *const GetConditions) -> RequestResult<
     })
 }
 
-/// Returns the name of a bucket. Errors: the status for the first of libs3's rules for names in paths that the name
-/// violates.
+/// Returns the name of a bucket. Errors: the status for the first rule that the name violates, among libs3's rules for
+/// names in paths.
 pub(crate) fn bucket_name(name: &CStr) -> RequestResult<Bucket> {
     match validate_bucket(name.to_bytes(), false) {
         Status::OK => Ok(Bucket::new(checked(name)?)?),

@@ -1,5 +1,5 @@
 //! Bucket requests and listings. Also converts the grants of access control lists between S3's XML and C structures,
-//! and handles requests about lifecycle rules and access logs, neither of which is supported.
+//! and responds to requests about lifecycle rules and access logs, which are not supported.
 //!
 //! On the embedded and node lanes, file permissions control access. They correspond to S3's `private` access control
 //! list, in which only the owner has a grant. Requests therefore return that list, and cannot set any other. On the
@@ -29,7 +29,7 @@ pub(crate) const BATCH: usize = 32;
 
 thread_local! {
     /// The marker of the last listing, kept because some programs (such as IOR) pass the marker of one listing to the
-    /// next without copying it.
+    /// next listing without copying it.
     static LAST_MARKER: RefCell<Option<CString>> = const { RefCell::new(None) };
 }
 

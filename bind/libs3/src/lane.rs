@@ -35,7 +35,8 @@ pub(crate) struct EndpointSettings<T> {
 pub(crate) struct ConnectedBucket {
     pub(crate) lane: Lane,
     pub(crate) bucket: Bucket,
-    /// Cached, because querying the lane would be the most expensive part of computing a request's weight.
+    /// Whether requests access files on this node, in the calling thread. Cached, because querying the lane would be
+    /// the most expensive part of computing a request's weight.
     is_local: bool,
     pool: *const SharedLanePool,
     address: OwnedEndpointSettings,
@@ -77,7 +78,7 @@ pub(crate) fn is_local(lane: &Lane) -> bool {
     lane.store.lane() == "embedded"
 }
 
-/// A target in use by one request. When dropped, it is cached for the thread's next request.
+/// A target in use by one request. When this value is dropped, the target is cached for the thread's next request.
 pub(crate) struct ConnectedBucketGuard(
     /// `None` only while the value is being dropped.
     Option<Box<ConnectedBucket>>,
@@ -228,8 +229,8 @@ impl EndpointSettings<&str> {
 /// program whose credentials change often would keep connections open for all of its former credentials.
 const LANES_MAX: usize = 32;
 
-/// The lanes that this process has opened. The pool is emptied when the process ends, but never freed: after a `fork`,
-/// the child cannot know whether a thread that exists only in the parent was using it.
+/// The lanes that this process has opened. The pool is emptied when the process ends, but never freed. After a `fork`,
+/// the child cannot determine whether a thread that exists only in the parent was using the pool.
 #[derive(Default)]
 struct SharedLanePool {
     /// The open lanes; the most recently used lane is the last.
@@ -309,11 +310,11 @@ fn pool() -> &'static SharedLanePool {
     }
 }
 
-/// Registers a function that closes the open lanes properly when the process ends.
+/// Registers a function that closes the open lanes when the process ends.
 fn close_at_exit() {
     static REGISTERED: Once = Once::new();
     extern "C" fn at_exit() {
-        // A thread that is still using a lane holds its own reference to it.
+        // A thread that is still using a lane has its own reference to the lane.
         drop(std::mem::take(&mut *pool().lanes.lock().unwrap_or_else(PoisonError::into_inner)));
     }
     // SAFETY: `at_exit` is an exit handler, which may call any function. If the system has no memory for the

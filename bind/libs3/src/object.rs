@@ -24,7 +24,7 @@ use crate::response::{
 };
 use crate::status::Status;
 
-/// The memory to which a copy writes its result, in addition to passing it to the callbacks.
+/// The memory to which a copy writes its result, in addition to passing the result to the callbacks.
 pub(crate) struct CopyOutputPointers {
     pub(crate) last_modified_s: *mut i64,
     pub(crate) etag: *mut c_char,
@@ -136,7 +136,7 @@ pub(crate) fn get(
     let bytes = object.content.len();
     responder.succeeded(|| SuccessProperties::of_object(&object.info, bytes))?;
     let Some(callback) = callback else { return Ok(()) };
-    // A name is copied only for content that a read can fail to deliver.
+    // The name is needed only for the error of a failed read, and content in memory needs no read.
     let name = match object.content {
         ObjectContent::Bytes(_) => None,
         _ => Some((target.bucket.clone(), key.clone())),
@@ -167,7 +167,7 @@ fn hand_over(piece: &[u8], callback: GetDataCallback, responder: &CallbackRespon
     })
 }
 
-/// Passes the `left` bytes of `reader` to the program. `failed` names the object in an error.
+/// Passes the `left` bytes of `reader` to the program. `failed` converts an error to a failure that names the object.
 fn deliver(
     reader: &mut dyn Read,
     mut left: u64,
@@ -188,7 +188,8 @@ fn deliver(
     })
 }
 
-/// Reads at least `least` bytes into `piece`, and returns their number. Errors: `UnexpectedEof`, errors of the reader.
+/// Reads at least `least` bytes into `piece`, and returns the number of bytes read. Errors: `UnexpectedEof`, errors of
+/// the reader.
 fn fill(reader: &mut dyn Read, piece: &mut [u8], least: usize) -> io::Result<usize> {
     let mut filled = 0;
     while filled < least {
@@ -233,7 +234,7 @@ pub(crate) fn delete(
     responder.succeeded_plainly()
 }
 
-/// Copies `key` of the target's bucket to `to`. If `said` is not `None`, it replaces the metadata.
+/// Copies `key` of the target's bucket to `to`. If `said` is not `None`, `said` replaces the metadata.
 pub(crate) fn copy(
     target: &ConnectedBucket,
     key: &Key,
@@ -244,7 +245,8 @@ pub(crate) fn copy(
     let options = CopyOptions { metadata: said.map(|said| said.metadata), ..Default::default() };
     let made = target.lane.store.copy((&target.bucket, key), to.0, to.1, &options);
     Ok(made.map_err(|error| match error.kind() {
-        // S3's code for a copy onto itself that changes nothing. The lanes for directories report only the kind.
+        // S3's code for a copy of an object to itself that changes nothing. The lanes for directories report only the
+        // kind.
         ErrorKind::InvalidArgument if changes_nothing => error.with_s3_code("InvalidRequest"),
         _ => error,
     })?)
@@ -477,9 +479,9 @@ fn tell_uploads(page: &UploadListing, callback: ListUploadsCallback, data: *mut 
 /// The maximum lifetime of a URL: seven days, as Signature Version 4 requires.
 const MAX_LIFETIME_S: i64 = 7 * 86_400;
 
-/// Returns a URL for `method` (`None` means GET) that is valid for `lifetime_s` seconds. The lifetime is limited to at
-/// least 1 s and at most seven days; a negative lifetime means the maximum. Errors: a lane that has no URLs, a method
-/// or subresource that cannot be signed, missing keys, or a URL that is too long.
+/// Returns a URL for `method` (`None` means GET) that is valid for `lifetime_s` seconds. The lifetime is limited to the
+/// range from 1 s to seven days; a negative lifetime means the maximum. Errors: a lane without URLs, a method or
+/// subresource that cannot be signed, missing keys, or a URL that is too long.
 pub(crate) fn presigned_url(
     target: &ConnectedBucket,
     key: &Key,

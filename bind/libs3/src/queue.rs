@@ -62,7 +62,7 @@ impl RequestContext {
         RequestContext(Arc::new(RequestQueue(Mutex::new(QueueState::default()))))
     }
 
-    /// Returns the context's queue, which outlives the context if a callback destroys it.
+    /// Returns the context's queue. The queue outlives the context if a callback destroys the context.
     pub(crate) fn queue(&self) -> Arc<RequestQueue> {
         self.0.clone()
     }
@@ -281,7 +281,7 @@ impl RequestQueue {
         true
     }
 
-    /// Carries out the request on this thread, but passes steps that would take too long to a worker.
+    /// Carries out the request on this thread, but passes a step to a worker if the step would take too long.
     fn run_here(&self, state: MutexGuard<'_, QueueState>, number: RequestNumber, work: RequestWork) {
         let Some(request) = state.unfinished.get(&number) else { return };
         let responder = request.responder.on_driver(state.relay.clone());

@@ -1,6 +1,6 @@
 //! Calls the two callbacks of every request, in the right order and the right number of times. Also defines
-//! [`RequestFailure`], which is converted to a status number and a message, and the buffer through which content passes
-//! between the caller's callbacks and a store.
+//! [`RequestFailure`], which is converted to a status number and a message. Content passes between the caller's
+//! callbacks and a store through a buffer, which is also defined here.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -22,7 +22,7 @@ use crate::abi::{
 use crate::relay::{CallbackRelay, RequestWork, interrupted};
 use crate::status::Status;
 
-/// The content type that S3 returns for content stored without one.
+/// The content type that S3 returns for an object stored without a content type.
 const DEFAULT_CONTENT_TYPE: &CStr = c"binary/octet-stream";
 const SERVER: &CStr = c"fordway";
 
@@ -45,7 +45,7 @@ enum CallbackRoute {
     /// Callbacks run directly, in the thread that makes and carries out the request.
     Direct,
     /// The thread that drives the context carries out the request, so callbacks run directly as long as the context
-    /// exists. The cell holds work that would occupy this thread for too long, and that a worker must do.
+    /// exists. The cell contains work that a worker must do, because the work would occupy this thread for too long.
     Driver(Arc<CallbackRelay>, Cell<Option<RequestWork>>),
     /// A worker carries out the request, and passes callbacks to the thread that drives the context.
     Worker(Arc<CallbackRelay>),
@@ -175,7 +175,7 @@ impl CallbackResponder {
         }
     }
 
-    /// Returns the pointer that the caller wants passed to each callback.
+    /// Returns the caller's pointer, which is passed to each callback.
     pub(crate) fn data(&self) -> *mut c_void {
         self.data
     }
@@ -348,11 +348,12 @@ pub(crate) enum RequestFailure {
 pub(crate) type RequestResult<T = ()> = Result<T, RequestFailure>;
 
 impl RequestFailure {
-    /// Creates the failure for an error of a get. `IncompleteBody` would mean that the program sent too little, so an
-    /// object that became shorter during the get has the same status as a connection that ended during the get.
+    /// Creates the failure for an error of a get. `IncompleteBody` would mean that the program sent too little, so a
+    /// get whose object became shorter has the same status as a get whose connection ended.
     #[cold]
     pub(crate) fn of_get(error: Error, lane: &str) -> Self {
-        // The node lane adds a code to each kind, but a code from an S3 service comes first.
+        // The node lane adds a code to every kind, so a code comes from an S3 service only on the http lane. The code
+        // of a service takes precedence over the kind.
         let is_of_service = lane == "http" && error.s3_code().is_some();
         match error.kind() {
             ErrorKind::IncompleteBody if !is_of_service => RequestFailure::ShortContent(error),
@@ -466,9 +467,9 @@ impl PutBodySource {
         self.left_bytes
     }
 
-    /// Fills `piece` with the next content, and returns the number of bytes, which is smaller than the piece only at
-    /// the end of the content. Content beyond the announced size is ignored, as in libs3. Errors: the caller aborts, or
-    /// provides less content than announced.
+    /// Fills `piece` with the next content, and returns the number of bytes. The number is smaller than the size of
+    /// `piece` only at the end of the content. Content beyond the announced size is ignored, as in libs3. Errors: the
+    /// caller aborts, or provides less content than announced.
     pub(crate) fn fill(&mut self, piece: &mut [u8], responder: &CallbackResponder) -> RequestResult<usize> {
         let wanted = usize::try_from(self.left_bytes).map_or(piece.len(), |left| left.min(piece.len()));
         let is_last = wanted as u64 == self.left_bytes;

@@ -150,7 +150,7 @@ impl Status {
 
 impl From<&Error> for Status {
     /// If a server returned an S3 error code, the code determines the status, because several codes have the same kind.
-    /// A connection that ended has another status than a connection that could not be opened.
+    /// A connection that ended has a different status from a connection that could not be opened.
     fn from(error: &Error) -> Status {
         let stated = error.s3_code().and_then(Status::from_s3_code);
         stated.unwrap_or_else(|| match error.kind() {
@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(said(ErrorKind::AccessDenied, "InvalidObjectState"), Status::ErrorInvalidObjectState);
         assert_eq!(said(ErrorKind::Unavailable, "SlowDown"), Status::ErrorSlowDown);
         assert_eq!(said(ErrorKind::KeyTooLong, "KeyTooLongError"), Status::ErrorKeyTooLong);
-        // Codes that libs3 does not know.
+        // Codes that libs3 does not define.
         assert_eq!(said(ErrorKind::NoSpace, "InsufficientStorage"), Status::ErrorQuotaExceeded);
         assert_eq!(said(ErrorKind::Io, "HttpErrorNotFound"), Status::ErrorInternalError);
         assert_eq!(said(ErrorKind::Io, ""), Status::ErrorInternalError);
@@ -249,7 +249,7 @@ mod tests {
         for kind in ErrorKind::ALL {
             let code = fordway_wire::s3_error::to_s3(*kind).1;
             let expected = match kind {
-                // Without a code, no server could be reached. A directory never reports this kind.
+                // This kind without a code means that no server could be reached. A directory never reports this kind.
                 ErrorKind::Unavailable => Status::ErrorServiceUnavailable,
                 kind => Status::from(*kind),
             };

@@ -384,7 +384,8 @@ static int requests_given_before_a_fork(void) {
     return finish(context, made);
 }
 
-/* Checks on local files that many small requests need many calls of runonce, and that one large request does too. */
+/* Checks on local files that many small requests need many calls of runonce, and that one large request also needs many
+ * calls. */
 static int a_turn_is_bounded(void) {
     enum { HEADS = 20000 };
     const uint64_t large = 256ULL << 20;

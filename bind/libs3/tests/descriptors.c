@@ -1,4 +1,4 @@
-/* Gets an object, and gets it again when the process cannot have another descriptor. Prints both statuses. */
+/* Gets an object, and gets it again when the process cannot open another descriptor. Prints both statuses. */
 #include <fcntl.h>
 #include <sys/resource.h>
 

@@ -1,5 +1,6 @@
 /* Reads a listing page by page. usage: listing HOST ACCESS SECRET BUCKET PREFIX MARKER DELIMITER MAX.
- * Prints the names in order, prefixes with a "+" before them, then the pages.
+ * Prints the names in order, with a "+" before each common prefix, and then the number of pages and the number of names
+ * on the fullest page.
  */
 #include "probe.h"
 

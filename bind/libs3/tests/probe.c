@@ -479,8 +479,8 @@ static void on_chained(S3Status status, const S3ErrorDetails *details, void *dat
         S3_head_object(&chained->probe->context, "queued", chained->context, 0, &RESPONSE, &chained->added);
 }
 
-/* Drives the context with select. Returns the number of remaining requests, which is 0 unless the context had nothing
- * to wait for. */
+/* Drives the context with select. Returns the number of remaining requests. The number is greater than 0 only if the
+ * context had nothing to wait for. */
 static int drive_by_select(S3RequestContext *queue) {
     int remaining = -1, fd = -1;
     do {

@@ -69,8 +69,8 @@ fn under_valgrind() {
     }
 }
 
-/// A check that cannot pass must make the program fail. If it did not, failures of the other checks could remain
-/// undetected.
+/// A check that cannot pass must make the program fail. If the program succeeded, failures of the other checks could
+/// remain undetected.
 #[test]
 fn the_probe_can_fail() {
     let program = plain();

@@ -1,5 +1,5 @@
-//! Checks that a C program receives the same status for a failure on each lane, and that the status is the one that
-//! libs3 has for the S3 error code of a server.
+//! Checks that a C program receives the same status for a failure on each lane. For the S3 error code of a server, the
+//! status must be libs3's status for this code.
 
 mod harness;
 

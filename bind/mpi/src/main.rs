@@ -111,7 +111,7 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            // All ranks get the same error, so only one of them prints it.
+            // All ranks receive the same error, so only one rank prints the error.
             if rank == 0 {
                 eprintln!("fordway-mpi: {error}");
             }
@@ -120,8 +120,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Makes signals stop the workload. Signals that the parent process made this process ignore stay ignored, for example
-/// SIGHUP after `nohup`.
+/// Makes signals stop the workload. A signal that this process inherited as ignored stays ignored, for example SIGHUP
+/// after `nohup`.
 fn stop_on_signals() -> std::io::Result<()> {
     let caught = [Signal::INT, Signal::TERM, Signal::HUP].into_iter().filter(|signal| !is_ignored(*signal));
     let mut signals = Signals::new(caught.map(Signal::as_raw))?;

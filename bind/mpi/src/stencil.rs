@@ -34,7 +34,7 @@ pub(crate) struct StencilArgs {
     /// Have this rank fail before the first step
     #[arg(long, value_name = "RANK", hide = true)]
     fail: Option<i32>,
-    /// Have this rank never take the first step
+    /// Have this rank wait forever before the first step
     #[arg(long, value_name = "RANK", hide = true)]
     hang: Option<i32>,
 }

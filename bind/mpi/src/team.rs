@@ -8,7 +8,8 @@ use mpi::datatype::PartitionMut;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::{Communicator, CommunicatorCollectives, Destination, Root, Source};
 
-/// All processes of a job. If a process dies, MPI terminates the others, so no method waits for a dead process.
+/// All processes of a job. If a process dies, MPI terminates the other processes, so no method waits for a dead
+/// process.
 pub(crate) struct MpiTeam {
     world: SimpleCommunicator,
 }

@@ -34,7 +34,7 @@ pub(crate) struct MpiTransportBenchArgs {
     /// Print the MPI library that this program is linked to, and exit
     #[arg(long)]
     pub(crate) which: bool,
-    /// Take commands from the listener at this address
+    /// Receive commands from the listener at this address
     #[arg(long, value_name = "HOST:PORT", hide = true)]
     control: Option<SocketAddr>,
 }

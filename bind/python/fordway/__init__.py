@@ -1,6 +1,6 @@
 """Object stores with S3 semantics: POSIX directories, accessed inside this process, or servers, over HTTP.
 
-The endpoint selects between them.
+The endpoint selects the directory or the server.
 
 >>> store = fordway.open("file:///data/objects")
 >>> store.put("bucket", "key", b"content")

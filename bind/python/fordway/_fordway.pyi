@@ -42,7 +42,7 @@ __version__: str
 ERROR_KINDS: tuple[str, ...]
 """All values of `FordwayError.kind`."""
 S3_ERRORS: dict[str, tuple[int, str, str | None]]
-"""The status, code and AWS message of each kind in S3; the message is `None` if AWS has no usual one."""
+"""The status, code and AWS message of each kind in S3. If AWS has no usual message, it is `None`."""
 
 def open(  # noqa: A001
     endpoint: str | PathLike[str] | None = None, *, timeout: float | None = None, retries: int | None = None
@@ -187,14 +187,14 @@ class Store:
         """Stores `data` under `key`, whole or not at all, and returns the new ETag (without quotes).
 
         `bytes` are written without a copy; any other contiguous buffer, such as a NumPy array of any type, is
-        copied once first. A binary file is read to its end, and an iterable of buffers is written one by one;
-        neither is held in memory as a whole. Text must be encoded. Names in `metadata` are stored in lower
-        case; names that differ only in case are refused. `headers` may contain `cache-control`,
-        `content-disposition`, `content-encoding`, `content-language` and `expires`. An object has at most 10
-        `tags`. `if_none_match="*"` creates an object but never replaces one; `if_match=etag` replaces the
-        object only if it still has that ETag.
+        copied once first. A binary file is read to its end, and the buffers of an iterable are written one by
+        one. Neither content is ever in memory as a whole. Text must be encoded. Names in `metadata` are
+        stored in lower case; names that differ only in case are refused. `headers` may contain
+        `cache-control`, `content-disposition`, `content-encoding`, `content-language` and `expires`. An
+        object has at most 10 `tags`. `if_none_match="*"` creates an object but never replaces one;
+        `if_match=etag` replaces the object only if it still has that ETag.
 
-        Raises `NotFoundError` if there is no such bucket, `PreconditionFailedError`, `NoSpaceError`, ...
+        Raises `NotFoundError` if the bucket does not exist, `PreconditionFailedError`, `NoSpaceError`, ...
         """
 
     def put_with_info(
@@ -225,7 +225,7 @@ class Store:
         """Stores many objects, given as pairs of key and buffer, in as few requests as the lane allows.
 
         Returns one result per object, in order: its ETag (without quotes), or the error. If several objects
-        have the same key, it is undefined which of them is kept.
+        have the same key, an arbitrary one of these objects is kept.
 
         Raises `InvalidNameError` for an invalid bucket or key, before anything is stored.
         """
@@ -271,8 +271,8 @@ class Store:
 
         A negative `start` counts from the end of the object; if the object is shorter, reading starts at its
         first byte. Returns fewer bytes only at the end of the object. Objects over 64 KiB are read directly
-        into the result; smaller ones are copied once, which is cheaper. With `if_match`, the object is read
-        only if it has that ETag; with `if_none_match`, only if it has a different one.
+        into the result; smaller objects are copied once, because the copy is cheaper. With `if_match`, the
+        object is read only if it has this ETag; with `if_none_match`, only if its ETag differs.
 
         Raises `NotFoundError`, `PreconditionFailedError`, `NotModifiedError` (`if_none_match`), and
         `InvalidArgumentError` if `start` is not before the end, or `length` is 0.
@@ -307,9 +307,9 @@ class Store:
     ) -> tuple[ObjectStream, ObjectInfo]:
         """Opens the object once, for reading sequentially, and returns the stream and the description.
 
-        The stream has the bytes that `get` returns, and keeps them even if the object is replaced or removed
-        meanwhile. Content of up to 1 MiB is read at once. The stream of longer content holds an open file, or
-        a connection on the lane `http`, until the content is read to its end or the stream is closed.
+        The stream contains the bytes that `get` returns, even if the object is replaced or removed meanwhile.
+        Content of up to 1 MiB is read at once. The stream of longer content keeps a file open, or a
+        connection on the lane `http`, until the content is read to its end or the stream is closed.
 
         Raises what `get` raises.
         """
@@ -327,7 +327,7 @@ class Store:
         """Reads the object into `buffer`, without another copy, and returns the number of bytes read.
 
         With `start`, reads as many bytes from byte `start` as fit. Without `start`, the whole object must
-        fit. Raises `NotFoundError`; `ValueError` if it does not fit; `BufferError` if `buffer` is not
+        fit. Raises `NotFoundError`; `ValueError` if the object does not fit; `BufferError` if `buffer` is not
         writable.
         """
 
@@ -342,9 +342,9 @@ class Store:
     ) -> builtins.list[bytes]:
         """Returns many ranges (start, length) of one version of an object, in order: a vectored read.
 
-        A range that extends beyond the end of the object is shortened. Raises `NotFoundError` if
-        there is no such object, `PreconditionFailedError` if `if_match` does not hold, and
-        `InvalidArgumentError` if a range begins at or beyond the end or has a length of 0.
+        A range that extends beyond the end of the object is shortened. Raises `NotFoundError` if the object
+        does not exist, `PreconditionFailedError` if its ETag is not `if_match`, and `InvalidArgumentError` if
+        a range begins at or beyond the end or has a length of 0.
         """
 
     def map(
@@ -418,7 +418,7 @@ class Store:
         `size` is the object's length in bytes, if known. A lane uses the size to choose how to send the
         object. The other arguments are as for `put`; conditions are checked at the commit.
 
-        Raises `NotFoundError` if the bucket does not exist; on some lanes only `commit` raises it.
+        Raises `NotFoundError` if the bucket does not exist; on some lanes, only `commit` raises this error.
         """
 
     def upload(
@@ -437,7 +437,7 @@ class Store:
         The arguments are as for `put`; `checksum` is as for `put_with_info` and applies to each part. An
         upload that is neither completed nor aborted keeps its parts.
 
-        Raises `NotFoundError` if there is no such bucket.
+        Raises `NotFoundError` if the bucket does not exist.
         """
 
     def resume_upload(self, bucket: str, key: str, id: str) -> Upload:  # noqa: A002
@@ -450,7 +450,7 @@ class Store:
     def list_uploads(self, bucket: str, prefix: str = "") -> builtins.list[UploadSummary]:
         """Returns the uploads in progress for keys that start with `prefix`, ordered by key.
 
-        Raises `NotFoundError` if there is no such bucket.
+        Raises `NotFoundError` if the bucket does not exist.
         """
 
     def uploads_page(
@@ -467,7 +467,7 @@ class Store:
         Keys with `delimiter` after the prefix count as one entry per common prefix, as in `list_page`. The
         page starts after `after`: a key, and the ID of an upload of this key or `None`.
 
-        Raises `NotFoundError` if there is no such bucket.
+        Raises `NotFoundError` if the bucket does not exist.
         """
 
     def tags(self, bucket: str, key: str, *, version: str | None = None) -> dict[str, str]:
@@ -498,8 +498,8 @@ class Store:
         """Iterates over the keys that start with `prefix`, in byte order, in pages of 1,000.
 
         With a `delimiter`, keys with the same beginning up to the delimiter are returned as one
-        `CommonPrefix`. With `start_after`, only entries after that name are returned. If there is no such
-        bucket, the first page raises `NotFoundError`.
+        `CommonPrefix`. With `start_after`, only entries after that name are returned. If the bucket does not
+        exist, the request for the first page raises `NotFoundError`.
         """
 
     def list_page(
@@ -513,7 +513,7 @@ class Store:
     ) -> ListPage:
         """Returns one page of `list`: at most `limit` entries (1 to 1,000), and where the next page starts.
 
-        Raises `NotFoundError` if there is no such bucket, and `InvalidArgumentError` for any other `limit`.
+        Raises `NotFoundError` if the bucket does not exist, and `InvalidArgumentError` for any other `limit`.
         """
 
     def list_versions(self, bucket: str, prefix: str = "") -> Versions:
@@ -528,9 +528,9 @@ class ObjectStream(io.RawIOBase):
     """The content of an object as it was when the object was opened, read sequentially.
 
     `Store.stream` opens the stream, which is an unbuffered binary file (`io.RawIOBase`): wrap it in
-    `io.BufferedReader` for small reads. As a context manager, the stream is closed at the end of its block.
-    After a fork, the child can read the stream only if its content is not on a connection: otherwise, reads
-    in the child raise `InvalidArgumentError`, and the parent continues to read.
+    `io.BufferedReader` for small reads. As a context manager, the stream is closed at the end of its block. A
+    forked child can read the stream only if the content is not on a connection. Otherwise, reads in the child
+    raise `InvalidArgumentError`, and the parent can continue to read.
     """
 
     @property
@@ -544,7 +544,7 @@ class ObjectStream(io.RawIOBase):
         """
 
     def readall(self) -> bytes:
-        """Returns all bytes that are left."""
+        """Returns all remaining bytes."""
 
     def readinto(self, buffer: ReadableBuffer) -> int:
         """Reads into `buffer` until it is full or the content ends, and returns the number of bytes read.
@@ -591,14 +591,14 @@ class ObjectWriter(io.RawIOBase):
 
     @property
     def closed(self) -> bool:
-        """True if writing is no longer possible: committed, discarded, failed, or inherited by a fork."""
+        """True if the object was committed or discarded, a write failed, or the writer is a forked copy."""
 
     def write(self, data: ReadableBuffer) -> int:
         """Appends `data`, any contiguous buffer, and returns its length in bytes.
 
-        The lane `http` sends each part as soon as it is full and holds at most one in memory. After an
-        error, the object is discarded. Raises `InvalidArgumentError` if the writer is closed,
-        `NoSpaceError`, ...
+        The lane `http` sends each part as soon as it is full, and keeps at most one part in memory. After an
+        error, the object is discarded. Raises `InvalidArgumentError` if the writer is closed, `NoSpaceError`
+        and others.
         """
 
     def commit(self) -> str:
@@ -648,8 +648,8 @@ class Upload:
 
     Threads may share an upload. As a context manager, an upload is completed at the end of its block. It is
     aborted if the block raises or the completion fails, for example because a part is missing. If the block
-    itself completed or aborted the upload, nothing more is done. A forked child that leaves the block of its
-    parent does nothing.
+    itself completed or aborted the upload, the end of the block has no effect. It also has no effect in a
+    child that inherited the upload by a fork.
     """
 
     @property
@@ -692,7 +692,7 @@ class Upload:
         """Returns the parts sent so far, ordered by number."""
 
     def parts_page(self, after: int = 0, *, limit: int = 1000) -> PartPage:
-        """Returns one page of `parts`: at most `limit` (up to 1,000) with numbers larger than `after`."""
+        """Returns one page of `parts`: at most `limit` parts (up to 1,000) numbered above `after`."""
 
     def complete(
         self,
@@ -736,7 +736,7 @@ class PartSummary:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Size in bytes."""
 
     @property
     def etag(self) -> str:
@@ -820,7 +820,7 @@ class Entries(Iterator[ObjectSummary | CommonPrefix]):
     def to_arrow(self) -> pyarrow.Table:
         """Returns all further entries as a `pyarrow.Table`: `key`, `size`, `etag` and `modified`.
 
-        A common prefix is a row with a `key` and nothing else. Needs pyarrow.
+        In the row of a common prefix, only `key` is set. Needs pyarrow.
 
         Raises `RuntimeError` if another thread reads the listing meanwhile.
         """
@@ -854,7 +854,7 @@ class BucketInfo:
     def name(self) -> str: ...
     @property
     def created(self) -> datetime:
-        """The time of creation, in UTC, if the store knows it."""
+        """The time of creation, in UTC; 1970-01-01 if the time is unknown."""
 
 @final
 class PutInfo:
@@ -930,7 +930,7 @@ class ObjectInfo:
 
     @property
     def part_count(self) -> int | None:
-        """The number of parts that it was completed from; `None` if it was put as a whole."""
+        """The number of parts of its upload; `None` if the object was put as a whole."""
 
 @final
 class ObjectSummary:
@@ -1001,6 +1001,6 @@ class _CancellationToken:
     def run(self, call: Callable[[], _T]) -> _T:
         """Returns `call()`, and lets this token end the waits of `call`.
 
-        Raises `CallInterruptedError` if the token ended a wait, or without calling `call` if the token's time
-        has passed.
+        Raises `CallInterruptedError` if the token ended a wait. If the token's time has already passed,
+        raises this error without calling `call`.
         """

@@ -13,19 +13,19 @@
 >>> async with await store.writer("bucket", "key") as writer:
 ...     await writer.write(b"content")
 
-Cancelling a call also ends the call on its thread, within about 0.1 s if it waits for a server. Work on
-local files ends before its next step. For example, a `put` of an iterable is discarded if it is cancelled
-before the last piece has been written. A cancelled `get_into` returns when it no longer writes into the
-buffer. A call that begins an upload continues for up to 5 s, and then aborts
-the upload, because nobody knows its ID.
+Cancelling a call also stops the call on its thread: within about 0.1 s if the call waits for a server, and
+before the next step if the call works on local files. For example, a `put` of an iterable is discarded if it
+is cancelled before the last piece has been written. A cancelled `get_into` returns only after it has stopped
+writing into the buffer. A call that begins an upload continues for up to 5 s, and then aborts the upload,
+because the caller has not received the ID of the upload.
 
 A cancelled call may still take effect, because the server may already have received the request. A `put`
-that was cancelled may thus replace the object of a later `put`. With `if_match` or `if_none_match`, it
-replaces only the object that the caller knows.
+that was cancelled may thus replace the object of a later `put`. The conditions `if_match` and `if_none_match`
+prevent this replacement.
 
 To limit the time of every call, pass `timeout` to `open` (lane `http`), or use `asyncio.timeout`. A store
-runs up to 32 calls at a time, or `threads` calls; further calls wait. Clean-ups, for example the abort of an
-upload, run on further threads.
+runs up to `threads` calls at a time (default 32); further calls wait. Clean-ups, for example the abort of an
+upload, run on additional threads.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 THREADS = 32
-"""The default of the maximum number of concurrent calls of one store."""
+"""The default maximum number of concurrent calls of one store."""
 BATCH = 1000
 """The maximum number of entries that are read from an iterator in one call."""
 
@@ -77,7 +77,7 @@ def open(  # noqa: A001 (like `fordway.open`)
 
 
 def _named(call: Callable[..., Any], method: Callable[..., Any]) -> None:
-    """Gives `call` the docstring and the signature of `method`, and a name in the asynchronous class."""
+    """Copies the name, docstring and signature of `method` to `call`, a method of `AsyncStore`."""
     functools.update_wrapper(call, method)
     call.__module__, call.__qualname__ = __name__, f"AsyncStore.{method.__name__}"
 
@@ -97,8 +97,8 @@ def _twin(
 def _fills(
     method: Callable[Concatenate[fordway.Store, P], T],
 ) -> Callable[Concatenate[AsyncStore, P], Coroutine[Any, Any, T]]:
-    """Returns the coroutine function that runs `method` on a thread. If it is cancelled, it waits until
-    `method` no longer writes into the memory of the caller.
+    """Returns the coroutine function that runs `method` on a thread. If the coroutine is cancelled, it waits
+    until `method` no longer writes into the memory of the caller.
     """
 
     async def call(self: AsyncStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -111,7 +111,7 @@ def _fills(
 def _opens(
     method: Callable[Concatenate[fordway.Store, P], T], opened: Callable[[CallThreads, T], U]
 ) -> Callable[Concatenate[AsyncStore, P], Coroutine[Any, Any, U]]:
-    """Returns the coroutine function that runs `method` on a thread, and returns `opened` of its result."""
+    """Returns the coroutine function that runs `method` on a thread, and returns `opened(result)`."""
 
     async def call(self: AsyncStore, /, *args: P.args, **kwargs: P.kwargs) -> U:
         return opened(self._threads, await self.run(method, *args, **kwargs))
@@ -165,7 +165,7 @@ class AsyncStore:
     async def run(
         self, method: Callable[Concatenate[fordway.Store, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Calls `method` with the store on a thread. `method` can be any function of a store."""
+        """Calls `method` with the store on a thread. `method` can be any function that accepts a store."""
         return await self._threads.run(functools.partial(method, self.store, *args, **kwargs))
 
     list_buckets = _twin(fordway.Store.list_buckets)
@@ -267,8 +267,8 @@ class AsyncStore:
     async def close(self) -> None:
         """Waits for the calls in progress, and then closes the store.
 
-        If this wait is cancelled, the calls in progress are cancelled, and the store is closed at once. When
-        a block of an upload or a writer ends later, its upload is aborted, or its object is discarded.
+        If this wait is cancelled, the calls in progress are cancelled, and the store is closed at once. If
+        the block of an upload or a writer ends later, the upload is aborted, or the object is discarded.
         """
         self._threads.close()
         try:

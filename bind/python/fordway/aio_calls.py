@@ -32,7 +32,7 @@ class Call(Generic[T]):
     grace_ms: int
 
     def cancel(self) -> None:
-        """Makes the call end when its grace time has passed. Does nothing to a call that has ended."""
+        """Makes the call end when its grace time has passed. Has no effect on a call that has ended."""
         self.token.cancel(self.grace_ms)
 
     def drop(self) -> None:
@@ -58,7 +58,7 @@ class CallThreads:
         self._calls: dict[Future[Any], Call[Any]] = {}
 
     def _check_process(self) -> None:
-        # A forked child has no thread of its parent, and the calls of the parent never end there.
+        # A forked child does not have its parent's threads, so the parent's calls never end in the child.
         if self._process != os.getpid():
             self._begin()
 
@@ -71,8 +71,8 @@ class CallThreads:
         return self._submit(self._pool, call, grace_ms)
 
     def start_clean_up(self, clean_up: Callable[[], T]) -> Call[T]:
-        """Starts `clean_up` on a thread, even if the store is closed. After a cancellation, it has the grace
-        time to end.
+        """Starts `clean_up` on a thread, even if the store is closed. After a cancellation, the clean-up must
+        end within the grace time.
         """
         self._check_process()
         with self._lock:
@@ -107,7 +107,8 @@ class CallThreads:
             call.cancel()
             raise
         finally:
-            # The error of the call refers to this frame. A reference to the call would be a cycle.
+            # The error of the call refers to this frame, so a reference from this frame to the call would
+            # form a cycle.
             del call
 
     async def run(self, call: Callable[[], T], grace_ms: int = 0) -> T:
@@ -115,14 +116,14 @@ class CallThreads:
         return await self.result(self.start(call, grace_ms))
 
     async def run_to_end(self, call: Callable[[], T]) -> T:
-        """Returns the result of `call`, which writes into memory of the caller. If this wait is cancelled, it
-        still waits until `call` has ended, which its token makes it do soon.
+        """Returns the result of `call`, which writes into memory of the caller. Even if this wait is
+        cancelled, waits until `call` has ended. The token of the call makes the call end soon.
         """
         started = self.start(call)
         return await _result_anyway(started, started.drop)
 
     async def finish(self, clean_up: Callable[[], T]) -> T:
-        """Returns the result of `clean_up`, which runs on a thread. If this wait is cancelled, it still waits
+        """Returns the result of `clean_up`, which runs on a thread. Even if this wait is cancelled, waits
         until `clean_up` has ended, for at most the grace time.
         """
         started = self.start_clean_up(clean_up)
@@ -167,8 +168,9 @@ async def ended(futures: Iterable[Future[Any]]) -> None:
 async def ended_anyway(
     futures: Sequence[Future[Any]], hurry: Callable[[], None]
 ) -> asyncio.CancelledError | None:
-    """Waits until the calls of `futures` have ended, even if this wait is cancelled. In that case, calls
-    `hurry`, which limits the time of the wait, and returns the cancellation, which the caller must raise.
+    """Waits until the calls of `futures` have ended, even if this wait is cancelled. If the wait is
+    cancelled, calls `hurry` to limit the time of the wait, and returns the cancellation. The caller must
+    raise the cancellation.
     """
     cancelled = None
     while not all(future.done() for future in futures):

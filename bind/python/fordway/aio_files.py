@@ -24,11 +24,11 @@ PIECE_BYTES = 1 << 20
 
 
 class AsyncStream:
-    """The content of an object, read from front to back, as `fordway.ObjectStream`.
+    """An asyncio version of `fordway.ObjectStream`: the content of an object, read sequentially.
 
     As an asynchronous context manager, the stream is closed at the end of its block. As an asynchronous
-    iterator, it returns pieces of 1 MiB. A read that was cancelled closes the stream, because its position
-    is unknown.
+    iterator, it returns pieces of 1 MiB. A cancelled read closes the stream, because the position is then
+    unknown.
     """
 
     def __init__(self, threads: CallThreads, stream: ObjectStream) -> None:
@@ -128,7 +128,7 @@ class AsyncWriter:
 
     As an asynchronous context manager, the writer commits at the end of its block, or discards the object if
     the block raises. If a write fails or is cancelled, nothing is published, and the end of the block raises
-    too. A forked child that leaves the block of its parent does nothing.
+    too. In a forked child, the end of the parent's block has no effect.
     """
 
     def __init__(self, threads: CallThreads, writer: ObjectWriter) -> None:
@@ -140,7 +140,7 @@ class AsyncWriter:
 
     @property
     def closed(self) -> bool:
-        """True if writing is no longer possible: committed, discarded, failed, or inherited by a fork."""
+        """True if the object was committed or discarded, a write failed, or the writer is a forked copy."""
         return self._has_failed or self.writer.closed
 
     async def write(self, data: ReadableBuffer) -> int:
@@ -150,12 +150,13 @@ class AsyncWriter:
         try:
             return await self._threads.run(lambda: self.writer.write(data))
         except Exception as error:
-            # An invalid argument changes nothing. After any other error, the writer itself has failed, unless
-            # the call had no thread yet.
+            # An invalid argument changes nothing. After any other error, the writer itself records the
+            # failure, unless the call had not started on a thread.
             self._has_failed |= isinstance(error, CallInterruptedError)
             raise
         except BaseException:
-            # A cancelled write may have had no thread yet. Its data is missing from the object.
+            # A cancelled write may not have started on a thread. In that case, its data is missing from the
+            # object.
             self._has_failed = True
             raise
 
@@ -171,7 +172,7 @@ class AsyncWriter:
         try:
             committed = await self._threads.run(commit)
         except (Exception, asyncio.CancelledError):
-            # A call that had no thread yet has neither published nor discarded the object.
+            # A call that had not started on a thread has neither published nor discarded the object.
             await self.discard()
             raise
         self._is_over = True

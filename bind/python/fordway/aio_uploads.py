@@ -33,21 +33,23 @@ class AsyncUpload:
 
     An upload is also an asynchronous context manager: it is completed at the end of the block. It is aborted
     if the block raises an exception or the completion fails, for example because a part is missing. The end
-    of the block waits for parts that are being sent, but if it aborts the upload, for at most 5 s. In a
-    cancelled task, the completion and the abort take at most 5 s each. If the abort fails, the raised
-    exception has a note with the ID of the upload. A forked child that leaves the block of its parent does
-    nothing.
+    of the block waits for parts that are being sent. If the upload is aborted, this wait takes at most 5 s.
+    In a cancelled task, the completion and the abort take at most 5 s each. If the abort fails, the raised
+    exception has a note with the ID of the upload. In a forked child, the end of the parent's block has no
+    effect.
     """
 
     def __init__(self, threads: CallThreads, upload: fordway.Upload) -> None:
         self._threads, self.upload = threads, upload
         self._process = os.getpid()
         self._unfinished: dict[int, object] = {}
-        """The latest call for each part that has not been sent. The call waits for a thread or is running,
+        """The latest call for each part that has not been sent. The call is waiting for a thread, is running,
         was cancelled, or failed.
         """
         self._sending: dict[Future[PutInfo], tuple[int, Call[PutInfo]]] = {}
-        """The calls that are sending a part, with its number, including cancelled calls."""
+        """The calls that are sending a part, each with the number of the part. Cancelled calls are
+        included.
+        """
 
     @property
     def id(self) -> str:
@@ -67,8 +69,8 @@ class AsyncUpload:
     async def run(
         self, method: Callable[Concatenate[fordway.Upload, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Calls `method` with the upload on a thread of its store. `method` can be any function of an
-        upload.
+        """Calls `method` with the upload on a thread of its store. `method` can be any function that accepts
+        an upload.
         """
         return await self._threads.run(functools.partial(method, self.upload, *args, **kwargs))
 
@@ -197,7 +199,7 @@ class AsyncUpload:
         self._cancel_parts(GRACE_MS)
         # A part that arrives during an abort could remain in the store.
         cancelled = await ended_anyway([*self._sending], lambda: self._cancel_parts(0))
-        # The abort adds its note to an exception of its own, because the raised one is not known yet.
+        # The abort adds its note to a separate exception, because the exception to raise is not known yet.
         reason = RuntimeError()
         leave = functools.partial(self.upload.__exit__, RuntimeError, reason, None)
         abort = self._threads.start_clean_up(leave)
@@ -220,8 +222,8 @@ class AsyncUpload:
 
 
 class _Beginning:
-    """A call that begins an upload. If the caller was cancelled, the upload is aborted, because nobody knows
-    its ID.
+    """A call that begins an upload. If the caller was cancelled, the upload is aborted, because the caller
+    has not received the ID of the upload.
     """
 
     def __init__(self, begin: Callable[[], fordway.Upload]) -> None:
@@ -241,7 +243,9 @@ class _Beginning:
         return upload
 
     def abandon(self) -> bool:
-        """Returns whether the upload exists, so that it must be aborted. Otherwise, `run` will abort it."""
+        """Returns whether the upload exists. If so, the caller must abort it; otherwise, `run` aborts it
+        later.
+        """
         with self._lock:
             self._is_abandoned = True
             return self._begun is not None
@@ -258,7 +262,8 @@ async def begin(threads: CallThreads, begin_upload: Callable[[], fordway.Upload]
     """Begins an upload. If this wait is cancelled, the upload is aborted as soon as it has begun."""
     beginning = _Beginning(begin_upload)
     try:
-        # The ID of the upload arrives at the end of the call, so the call does not end early at once.
+        # The ID of the upload arrives at the end of the call, so a cancellation does not end the call
+        # immediately.
         return AsyncUpload(threads, await threads.run(beginning.run, GRACE_MS))
     except BaseException:
         if beginning.abandon():

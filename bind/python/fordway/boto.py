@@ -60,15 +60,15 @@ S3_ID = "S3"
 """The ID of the service in botocore's service models."""
 
 answered: Counter[tuple[str, str]] = Counter()
-"""Number of calls, including calls that failed, for each pair of an operation and the path of its calls,
-`in process` or `botocore`.
+"""The number of calls, including failed calls, for each operation and path. The path is `in process` or
+`botocore`.
 """
 
 _VALIDATOR = ParamValidator()
 
 USUAL = {"string": str, "blob": bytes}
-"""Types for which botocore accepts every value. (Bucket and key must not be empty; `Operation.takes` checks
-that first.)
+"""Types for which botocore accepts every value. (`Operation.takes` first checks that the bucket and the key
+are not empty.)
 """
 
 _usual_types: dict[str, dict[str, type | None]] = {}
@@ -101,11 +101,11 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def install(endpoint: str | os.PathLike[str] | None = None) -> Store:
-    """Makes all S3 clients that are created afterwards call the store at `endpoint`, also if their session
-    was created before.
+    """Makes all S3 clients that are created afterwards, even by existing sessions, call the store at
+    `endpoint`.
 
     The default endpoint is the environment variable `FORDWAY_STORE`. If it is not set, `fordway.open`
-    determines the endpoint. A second call of `install` changes the store, also for existing clients. Returns
+    determines the endpoint. A second call of `install` changes the store, for existing clients too. Returns
     the store.
     """
     global _store, _botocore_create
@@ -129,7 +129,7 @@ def explanation() -> str:
 def uninstall() -> None:
     """Reverts `install`, so that botocore sends all calls again."""
     global _store, _botocore_create
-    # If other code has replaced the method since, that code still calls `_create_class`.
+    # If other code has since replaced the method, that code still calls `_create_class`.
     if ClientCreator._create_client_class is _create_class:
         ClientCreator._create_client_class, _botocore_create = _botocore_create, None
     if _provide is not None:
@@ -152,7 +152,7 @@ def _count(operation: str, way: str) -> None:
 
 
 def _create_class(creator: ClientCreator, service_name: str, service_model: Any) -> type:  # noqa: ANN401
-    """Creates the class of a client like botocore. The class of an S3 client calls the store."""
+    """Creates the class of a client as botocore does. The class of an S3 client calls the store."""
     made = _botocore_create(creator, service_name, service_model)
     return _calling_store(made) if _store is not None and service_model.service_id == S3_ID else made
 
@@ -241,8 +241,8 @@ def _is_valid(client: Any, operation: str, parameters: dict[str, Any]) -> bool: 
 
 
 def _has_other_endpoint(client: Any) -> bool:  # noqa: ANN401
-    """Returns whether the program itself selected a server, including AWS, that is not the one named by the
-    environment.
+    """Returns whether the program itself selected a server (which can be AWS) other than the server that the
+    environment names.
     """
     return not _is_named(client) and (_is_selected(client) or not _is_aws(client))
 

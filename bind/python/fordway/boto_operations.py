@@ -70,7 +70,7 @@ TO_ITSELF = (
 )
 """AWS's message for a copy that changes nothing."""
 OTHER_CHECKSUM = "The provided 'x-amz-content-sha256' header does not match what was computed."
-"""AWS's message for a body whose checksum is not the one in the request."""
+"""AWS's message for a body whose checksum differs from the checksum in the request."""
 SOURCE_FIELDS = {"Bucket", "Key", "VersionId"}
 ABSENT = "-"
 """A valid name, in place of a parameter that a call does not have."""
@@ -134,7 +134,7 @@ def _is_plain(store: Store, bucket: str) -> bool:
 
 
 def checksum_fields(algorithm: str | None, value: str | None) -> Response:
-    """Returns the fields for a checksum; no fields if there is none."""
+    """Returns the fields for a checksum; no fields if there is no checksum."""
     if algorithm is None or value is None:
         return {}
     kind = "COMPOSITE" if "-" in value else "FULL_OBJECT"
@@ -220,7 +220,8 @@ def check_length(size: int, stated_bytes: int) -> None:
     if size < stated_bytes:
         raise DataError(why, "IncompleteBody")
     if size > stated_bytes:
-        # botocore sends the checksum of the whole body, and a gateway receives only its first bytes.
+        # botocore sends the checksum of the whole body, but a gateway receives only the first bytes of the
+        # body.
         raise RefusedError(OTHER_CHECKSUM, "XAmzContentSHA256Mismatch", {"Detail": why})
 
 

@@ -39,11 +39,11 @@ class RefusedError(InvalidArgumentError):
     def __init__(self, message: str, kind: str, facts: dict[str, str]) -> None:
         super().__init__(message, kind)
         self.facts = facts
-        """Fields that the error document has in addition."""
+        """Additional fields of the error document."""
 
 
 _header_names: dict[str, tuple[dict[str, str], bool]] = {}
-"""For each operation, the fields that botocore takes from headers, with the names of these headers, and
+"""For each operation, the fields that botocore reads from headers, with the names of these headers, and
 whether the response also has an XML body.
 """
 
@@ -147,7 +147,7 @@ def client_error(
     described: ObjectInfo | None,
 ) -> Exception:
     """Returns the exception that botocore raises for this error over HTTP. `described` is the object that a
-    get did not return because of the range or a condition, if any.
+    get did not return because of the range or a condition; otherwise `None`.
     """
     status, code, _ = _s3_error(error)
     answer = response(status)
@@ -182,5 +182,5 @@ def _document(error: FordwayError) -> dict[str, str]:
 
 
 def _s3_error(error: FordwayError) -> tuple[int, str, str | None]:
-    # A kind that the table does not contain is an S3 error code. The text of such an error is AWS's message.
+    # A kind that the table does not contain is an S3 error code. The text of the error is then AWS's message.
     return S3_ERRORS.get(error.kind, (400, error.kind, str(error)))

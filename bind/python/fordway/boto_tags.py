@@ -1,4 +1,4 @@
-"""The tags in the calls of `fordway.boto`. Tags that a gateway refuses get the gateway's errors."""
+"""The tags in the calls of `fordway.boto`. Tags that a gateway refuses cause the gateway's errors."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def check(listed: Pairs) -> None:
 
 
 def _is_of_tags(text: Iterable[str]) -> bool:
-    """Returns whether the store may accept all characters. The store itself checks the categories of Unicode
-    on which Python and the store differ.
+    """Returns whether the store may accept all characters. The store itself checks the Unicode categories
+    that differ between Python and the store.
     """
     return all(
         character.isalnum()

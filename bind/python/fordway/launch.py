@@ -32,7 +32,7 @@ FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 """Signals that the terminal also sends to the program. This process ignores them while the program runs."""
 PR_SET_PDEATHSIG = 1
 GATEWAY_END_S = 10
-"""The maximum time for the gateway to end its connections. After this time, the gateway is killed."""
+"""The maximum time for the gateway to close its connections. After this time, the gateway is killed."""
 
 DESCRIPTION = """\
 Runs PROGRAM with the objects of a directory as its S3 service.
@@ -109,7 +109,7 @@ def end_like(status: int) -> NoReturn:
 @contextlib.contextmanager
 def passing_signals_on() -> Iterator[list[subprocess.Popen[bytes]]]:
     """Yields a list to which the caller adds the started program. From then on, signals to this process are
-    forwarded to the program. Before that, signals end this process and the gateway. Ignored signals stay
+    forwarded to the program. Until then, signals end this process and the gateway. Ignored signals stay
     ignored.
     """
     programs: list[subprocess.Popen[bytes]] = []
@@ -177,8 +177,9 @@ def environment(
 
 
 def rclone_remote(endpoint: str, keys: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables that define rclone's remote `fordway:`, or redirect it if the configuration file
-    defines it. RCLONE_S3_ENDPOINT would redirect all other remotes of the configuration file too.
+    """Returns the variables that define rclone's remote `fordway:`, or redirect this remote if the
+    configuration file defines it. RCLONE_S3_ENDPOINT would also redirect all other remotes of the
+    configuration file.
     """
     settings = {
         "TYPE": "s3",

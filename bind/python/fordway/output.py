@@ -17,7 +17,7 @@ class OutputError(Exception):
 
 def escaped(text: str) -> str:
     r"""Returns `text` with control characters as `\u001b`, so that names in a run file cannot control the
-    terminal. The form is valid in JSON too. Line ends and tabs remain.
+    terminal. These escapes are also valid in JSON. Line ends and tabs remain.
     """
     return CONTROL.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
 
@@ -40,7 +40,6 @@ def write(text: str) -> None:
         sys.stdout.write(escaped(text))
         sys.stdout.flush()
     except OSError as error:
-        # Python writes the rest again when it exits, would print a second error, and would change the exit
-        # status.
+        # At exit, Python would write the rest again, print a second error, and change the exit status.
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (until the exit)
         raise OutputError(f"the output cannot be written: {error}") from error

@@ -186,7 +186,7 @@ impl<'py> FromPyObject<'_, 'py> for StoredHeaders {
     }
 }
 
-/// Errors: `InvalidArgument` for two names that differ only in case. They are the same name for the store, so one of
+/// Errors: `InvalidArgument` for two names that differ only in case. The store treats these names as equal, so one of
 /// the values would be lost.
 fn check_distinct<'a>(what: &str, names: impl Iterator<Item = &'a String>) -> Result<()> {
     let mut seen = BTreeMap::new();

@@ -52,8 +52,8 @@ impl PyCancellationToken {
 
     /// Returns `call()`, and lets this token end the waits of `call`.
     ///
-    /// Raises `CallInterruptedError` if the token ended a wait, or without calling `call` if the token's time
-    /// has passed.
+    /// Raises `CallInterruptedError` if the token ended a wait. If the token's time has already passed,
+    /// raises this error without calling `call`.
     fn run<'py>(&self, py: Python<'py>, call: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         /// Restores the token of the enclosing call, even if `call` panics.
         struct Restore(Option<Arc<AtomicU64>>);

@@ -8,7 +8,7 @@ use pyo3::sync::PyOnceLock;
 use crate::{cancellation, signal};
 
 /// Runs `call` while other Python threads may run. Errors: the error of `call`, or the exception that a signal handler
-/// raised during it; `Interrupted` without running `call` if the token of the thread is cancelled.
+/// raised during `call`; `Interrupted`, without running `call`, if the token of the thread is cancelled.
 pub(crate) fn without_interpreter<T: Send>(
     py: Python<'_>,
     call: impl FnOnce() -> Result<T> + Send,

@@ -18,7 +18,7 @@ use crate::interpreter::without_interpreter;
 #[pyclass(frozen, get_all, name = "BucketInfo", module = "fordway")]
 pub(crate) struct PyBucketInfo {
     name: String,
-    /// The time of creation, in UTC, if the store knows it.
+    /// The time of creation, in UTC; 1970-01-01 if the time is unknown.
     created: SystemTime,
 }
 
@@ -189,7 +189,7 @@ impl From<fordway_store::BucketInfo> for PyBucketInfo {
 /// A listing that is fetched one page at a time, on demand. Threads may share it: each entry is returned once.
 struct SharedListing<Q, E> {
     /// The lock is held only while the interpreter is attached, so that a fork never copies a locked lock. Pages are
-    /// therefore fetched without it, and two threads may fetch the same page; only one of them keeps it.
+    /// therefore fetched without the lock. Two threads may fetch the same page, but only one thread stores the page.
     position: Mutex<ListingPosition<Q, E>>,
 }
 
@@ -198,7 +198,7 @@ struct ListingPosition<Q, E> {
     /// The next request, or `None` after the last page.
     query: Option<Q>,
     page: vec::IntoIter<E>,
-    /// The number of changes so far, by which a thread recognizes that another thread has read the listing meanwhile.
+    /// The number of changes so far. A thread compares this number to detect that another thread has read the listing.
     changes: u64,
 }
 
@@ -212,8 +212,8 @@ impl<Q: Clone + Send + Sync, E: Send> SharedListing<Q, E> {
         self.position.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the next entry. If the current page has no more entries, `fetch` returns the next page and the request
-    /// after it. After an error, the next call requests this page again.
+    /// Returns the next entry. If the current page has no more entries, calls `fetch`, which returns the next page and
+    /// the query for the page after it. After an error, the next call requests the same page again.
     fn next(
         &self,
         py: Python<'_>,
@@ -235,7 +235,7 @@ impl<Q: Clone + Send + Sync, E: Send> SharedListing<Q, E> {
         }
     }
 
-    /// Sets the position, unless there were changes after `changes`. Returns whether it was set.
+    /// Sets the position, unless there were changes after `changes`. Returns whether the position was set.
     fn replace(&self, changes: u64, next: ListingPosition<Q, E>) -> bool {
         let mut position = self.locked();
         let is_unchanged = position.changes == changes;
@@ -326,7 +326,7 @@ impl EntryIterator {
 
     /// Returns all further entries as a `pyarrow.Table`: `key`, `size`, `etag` and `modified`.
     ///
-    /// A common prefix is a row with a `key` and nothing else. Needs pyarrow.
+    /// In the row of a common prefix, only `key` is set. Needs pyarrow.
     ///
     /// Raises `RuntimeError` if another thread reads the listing meanwhile.
     #[allow(
@@ -421,7 +421,7 @@ pub(crate) struct PyObjectInfo {
     headers: BTreeMap<&'static str, String>,
     /// The checksum that its writer sent, as algorithm (`"CRC32"`, ...) and base64; or `None`.
     checksum: Option<(&'static str, String)>,
-    /// The number of parts that it was completed from; `None` if it was put as a whole.
+    /// The number of parts of its upload; `None` if the object was put as a whole.
     part_count: Option<u16>,
 }
 

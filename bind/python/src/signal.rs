@@ -1,6 +1,6 @@
 //! Handles Ctrl-C during a wait. Python's own signal handler only records the signal. The signal becomes an exception
 //! when the main thread checks for signals. If a signal wakes a call that is waiting for a server, the call checks for
-//! signals, and ends with the exception if there is one.
+//! signals. If a handler raised an exception, the call ends with this exception.
 
 use std::cell::RefCell;
 

@@ -124,14 +124,14 @@ impl PyStore {
     /// Stores `data` under `key`, whole or not at all, and returns the new ETag (without quotes).
     ///
     /// `bytes` are written without a copy; any other contiguous buffer, such as a NumPy array of any type, is
-    /// copied once first. A binary file is read to its end, and an iterable of buffers is written one by one;
-    /// neither is held in memory as a whole. Text must be encoded. Names in `metadata` are stored in lower
-    /// case; names that differ only in case are refused. `headers` may contain `cache-control`,
-    /// `content-disposition`, `content-encoding`, `content-language` and `expires`. An object has at most 10
-    /// `tags`. `if_none_match="*"` creates an object but never replaces one; `if_match=etag` replaces the
-    /// object only if it still has that ETag.
+    /// copied once first. A binary file is read to its end, and the buffers of an iterable are written one by
+    /// one. Neither content is ever in memory as a whole. Text must be encoded. Names in `metadata` are
+    /// stored in lower case; names that differ only in case are refused. `headers` may contain
+    /// `cache-control`, `content-disposition`, `content-encoding`, `content-language` and `expires`. An
+    /// object has at most 10 `tags`. `if_none_match="*"` creates an object but never replaces one;
+    /// `if_match=etag` replaces the object only if it still has that ETag.
     ///
-    /// Raises `NotFoundError` if there is no such bucket, `PreconditionFailedError`, `NoSpaceError`, ...
+    /// Raises `NotFoundError` if the bucket does not exist, `PreconditionFailedError`, `NoSpaceError`, ...
     #[pyo3(signature = (bucket, key, data, *, content_type=None, metadata=None, headers=None, tags=None, if_none_match=None, if_match=None))]
     #[allow(clippy::too_many_arguments, reason = "they are Python's keyword arguments")]
     fn put(
@@ -186,7 +186,7 @@ impl PyStore {
     /// Stores many objects, given as pairs of key and buffer, in as few requests as the lane allows.
     ///
     /// Returns one result per object, in order: its ETag (without quotes), or the error. If several objects
-    /// have the same key, it is undefined which of them is kept.
+    /// have the same key, an arbitrary one of these objects is kept.
     ///
     /// Raises `InvalidNameError` for an invalid bucket or key, before anything is stored.
     fn put_many<'py>(
@@ -262,8 +262,8 @@ impl PyStore {
     ///
     /// A negative `start` counts from the end of the object; if the object is shorter, reading starts at its
     /// first byte. Returns fewer bytes only at the end of the object. Objects over 64 KiB are read directly
-    /// into the result; smaller ones are copied once, which is cheaper. With `if_match`, the object is read
-    /// only if it has that ETag; with `if_none_match`, only if it has a different one.
+    /// into the result; smaller objects are copied once, because the copy is cheaper. With `if_match`, the
+    /// object is read only if it has this ETag; with `if_none_match`, only if its ETag differs.
     ///
     /// Raises `NotFoundError`, `PreconditionFailedError`, `NotModifiedError` (`if_none_match`), and
     /// `InvalidArgumentError` if `start` is not before the end, or `length` is 0.
@@ -315,9 +315,9 @@ impl PyStore {
 
     /// Opens the object once, for reading sequentially, and returns the stream and the description.
     ///
-    /// The stream has the bytes that `get` returns, and keeps them even if the object is replaced or removed
-    /// meanwhile. Content of up to 1 MiB is read at once. The stream of longer content holds an open file, or
-    /// a connection on the lane `http`, until the content is read to its end or the stream is closed.
+    /// The stream contains the bytes that `get` returns, even if the object is replaced or removed meanwhile.
+    /// Content of up to 1 MiB is read at once. The stream of longer content keeps a file open, or a
+    /// connection on the lane `http`, until the content is read to its end or the stream is closed.
     ///
     /// Raises what `get` raises.
     #[pyo3(signature = (bucket, key, *, start=None, length=None, version=None, if_match=None, if_none_match=None))]
@@ -345,7 +345,7 @@ impl PyStore {
     /// Reads the object into `buffer`, without another copy, and returns the number of bytes read.
     ///
     /// With `start`, reads as many bytes from byte `start` as fit. Without `start`, the whole object must
-    /// fit. Raises `NotFoundError`; `ValueError` if it does not fit; `BufferError` if `buffer` is not
+    /// fit. Raises `NotFoundError`; `ValueError` if the object does not fit; `BufferError` if `buffer` is not
     /// writable.
     #[pyo3(signature = (bucket, key, buffer, *, start=None, version=None, if_match=None))]
     #[allow(clippy::too_many_arguments, reason = "they are Python's keyword arguments")]
@@ -371,9 +371,9 @@ impl PyStore {
 
     /// Returns many ranges (start, length) of one version of an object, in order: a vectored read.
     ///
-    /// A range that extends beyond the end of the object is shortened. Raises `NotFoundError` if
-    /// there is no such object, `PreconditionFailedError` if `if_match` does not hold, and
-    /// `InvalidArgumentError` if a range begins at or beyond the end or has a length of 0.
+    /// A range that extends beyond the end of the object is shortened. Raises `NotFoundError` if the object
+    /// does not exist, `PreconditionFailedError` if its ETag is not `if_match`, and `InvalidArgumentError` if
+    /// a range begins at or beyond the end or has a length of 0.
     #[pyo3(signature = (bucket, key, ranges, *, version=None, if_match=None))]
     fn get_ranges<'py>(
         &self,
@@ -521,7 +521,7 @@ impl PyStore {
     /// `size` is the object's length in bytes, if known. A lane uses the size to choose how to send the
     /// object. The other arguments are as for `put`; conditions are checked at the commit.
     ///
-    /// Raises `NotFoundError` if the bucket does not exist; on some lanes only `commit` raises it.
+    /// Raises `NotFoundError` if the bucket does not exist; on some lanes, only `commit` raises this error.
     #[pyo3(signature = (bucket, key, *, size=None, content_type=None, metadata=None, headers=None, tags=None, if_none_match=None, if_match=None))]
     #[allow(clippy::too_many_arguments, reason = "they are Python's keyword arguments")]
     fn writer(
@@ -554,7 +554,7 @@ impl PyStore {
     /// The arguments are as for `put`; `checksum` is as for `put_with_info` and applies to each part. An
     /// upload that is neither completed nor aborted keeps its parts.
     ///
-    /// Raises `NotFoundError` if there is no such bucket.
+    /// Raises `NotFoundError` if the bucket does not exist.
     #[pyo3(signature = (bucket, key, *, content_type=None, metadata=None, headers=None, tags=None, checksum=None))]
     #[allow(clippy::too_many_arguments, reason = "they are Python's keyword arguments")]
     fn upload(
@@ -586,7 +586,7 @@ impl PyStore {
 
     /// Returns the uploads in progress for keys that start with `prefix`, ordered by key.
     ///
-    /// Raises `NotFoundError` if there is no such bucket.
+    /// Raises `NotFoundError` if the bucket does not exist.
     #[pyo3(signature = (bucket, prefix=""))]
     fn list_uploads(&self, py: Python<'_>, bucket: String, prefix: &str) -> PyResult<Vec<PyUploadSummary>> {
         let store = self.store(py)?;
@@ -598,7 +598,7 @@ impl PyStore {
     /// Keys with `delimiter` after the prefix count as one entry per common prefix, as in `list_page`. The
     /// page starts after `after`: a key, and the ID of an upload of this key or `None`.
     ///
-    /// Raises `NotFoundError` if there is no such bucket.
+    /// Raises `NotFoundError` if the bucket does not exist.
     #[pyo3(signature = (bucket, prefix="", delimiter=None, *, after=None, limit=MAX_KEYS))]
     fn uploads_page(
         &self,
@@ -658,8 +658,8 @@ impl PyStore {
     /// Iterates over the keys that start with `prefix`, in byte order, in pages of 1,000.
     ///
     /// With a `delimiter`, keys with the same beginning up to the delimiter are returned as one
-    /// `CommonPrefix`. With `start_after`, only entries after that name are returned. If there is no such
-    /// bucket, the first page raises `NotFoundError`.
+    /// `CommonPrefix`. With `start_after`, only entries after that name are returned. If the bucket does not
+    /// exist, the request for the first page raises `NotFoundError`.
     #[pyo3(signature = (bucket, prefix="", delimiter=None, *, start_after=None))]
     fn list(
         &self,
@@ -676,7 +676,7 @@ impl PyStore {
 
     /// Returns one page of `list`: at most `limit` entries (1 to 1,000), and where the next page starts.
     ///
-    /// Raises `NotFoundError` if there is no such bucket, and `InvalidArgumentError` for any other `limit`.
+    /// Raises `NotFoundError` if the bucket does not exist, and `InvalidArgumentError` for any other `limit`.
     #[pyo3(signature = (bucket, prefix="", delimiter=None, *, start_after=None, limit=MAX_KEYS))]
     fn list_page(
         &self,

@@ -26,7 +26,7 @@ pub(crate) enum UnreadContent {
 }
 
 impl UnreadContent {
-    /// Reads small content into the buffer of the current thread, which must also use it.
+    /// Reads small content into the buffer of the current thread. The same thread must use the content.
     pub(crate) fn new(content: ObjectContent) -> Result<Self> {
         match content.len() {
             ..=READ_AT_ONCE_BYTES => CopiedOrOpenContent::new(content).map(UnreadContent::Short),
@@ -38,14 +38,15 @@ impl UnreadContent {
 /// The content of an object as it was when the object was opened, read sequentially.
 ///
 /// `Store.stream` opens the stream, which is an unbuffered binary file (`io.RawIOBase`): wrap it in
-/// `io.BufferedReader` for small reads. As a context manager, the stream is closed at the end of its block.
-/// After a fork, the child can read the stream only if its content is not on a connection: otherwise, reads
-/// in the child raise `InvalidArgumentError`, and the parent continues to read.
+/// `io.BufferedReader` for small reads. As a context manager, the stream is closed at the end of its block. A
+/// forked child can read the stream only if the content is not on a connection. Otherwise, reads in the child
+/// raise `InvalidArgumentError`, and the parent can continue to read.
 #[pyclass(frozen, name = "ObjectStream", module = "fordway")]
 pub(crate) struct PyObjectStream {
     /// The state. The lock is held only while the interpreter is attached, so that a fork never copies a locked lock.
     inner: Mutex<StreamState>,
-    /// A forked child does not read from a connection of its parent: each would get a part of the response.
+    /// A forked child does not read from a connection of its parent, because each process would receive only a part of
+    /// the response.
     begun_by: ProcessIdentity,
 }
 
@@ -167,7 +168,7 @@ impl PyObjectStream {
         }
     }
 
-    /// Returns all bytes that are left.
+    /// Returns all remaining bytes.
     fn readall<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         self.read(py, None)
     }
@@ -210,7 +211,7 @@ impl PyObjectStream {
     fn close(&self) {
         let closed = mem::replace(&mut self.locked().content, StreamContent::Closed);
         match self.is_of_parent(&closed) {
-            // Ending the use of a connection may send messages, which would end the parent's read.
+            // Dropping the connection may send messages, which would abort the parent's read.
             true => mem::forget(closed),
             false => drop_without_interpreter(closed),
         }

@@ -22,8 +22,8 @@ use crate::listing::PyPutInfo;
 ///
 /// Threads may share an upload. As a context manager, an upload is completed at the end of its block. It is
 /// aborted if the block raises or the completion fails, for example because a part is missing. If the block
-/// itself completed or aborted the upload, nothing more is done. A forked child that leaves the block of its
-/// parent does nothing.
+/// itself completed or aborted the upload, the end of the block has no effect. It also has no effect in a
+/// child that inherited the upload by a fork.
 #[pyclass(frozen, name = "Upload", module = "fordway")]
 pub(crate) struct PyUpload {
     store: Arc<dyn Store>,
@@ -152,8 +152,8 @@ impl PyUpload {
         Ok(PyPutInfo::from(done))
     }
 
-    /// Aborts the upload because of `error`, Python's `None` or an exception. A failure to abort is added to the
-    /// exception as a note, so that it does not replace the exception.
+    /// Aborts the upload because of `error`, which is an exception or Python's `None`. A failure to abort is added to
+    /// the exception as a note, so that it does not replace the exception.
     fn abort_after(&self, py: Python<'_>, error: &Bound<'_, PyAny>) -> PyResult<()> {
         if let Err(left) = self.abort(py)
             && !error.is_none()
@@ -236,7 +236,7 @@ impl PyUpload {
         Ok(parts.into_iter().map(PyPartSummary::from).collect())
     }
 
-    /// Returns one page of `parts`: at most `limit` (up to 1,000) with numbers larger than `after`.
+    /// Returns one page of `parts`: at most `limit` parts (up to 1,000) numbered above `after`.
     #[pyo3(signature = (after=0, *, limit=MAX_KEYS))]
     fn parts_page(
         &self,
@@ -334,7 +334,7 @@ fn format_text(format: ChecksumAlgorithmAndType) -> ChecksumFormatText {
 pub(crate) struct PyPartSummary {
     /// The number, 1 to 10,000.
     number: u16,
-    /// Bytes.
+    /// Size in bytes.
     size: u64,
     /// The ETag, without quotes.
     etag: String,

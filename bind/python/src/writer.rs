@@ -64,7 +64,7 @@ impl PyObjectWriter {
         is_ours.then(|| self.inner.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Ends the writer, and returns the state that it had.
+    /// Closes the writer, and returns its previous state.
     fn take(&self) -> WriterState {
         self.locked().map_or(WriterState::Over, |mut inner| mem::replace(&mut *inner, WriterState::Over))
     }
@@ -146,7 +146,7 @@ fn closed() -> Error {
 
 #[pymethods]
 impl PyObjectWriter {
-    /// True if writing is no longer possible: committed, discarded, failed, or inherited by a fork.
+    /// True if the object was committed or discarded, a write failed, or the writer is a forked copy.
     #[getter]
     fn closed(&self, py: Python<'_>) -> bool {
         py.detach(|| self.locked().is_none_or(|inner| !matches!(*inner, WriterState::Open(_))))
@@ -154,9 +154,9 @@ impl PyObjectWriter {
 
     /// Appends `data`, any contiguous buffer, and returns its length in bytes.
     ///
-    /// The lane `http` sends each part as soon as it is full and holds at most one in memory. After an
-    /// error, the object is discarded. Raises `InvalidArgumentError` if the writer is closed,
-    /// `NoSpaceError`, ...
+    /// The lane `http` sends each part as soon as it is full, and keeps at most one part in memory. After an
+    /// error, the object is discarded. Raises `InvalidArgumentError` if the writer is closed, `NoSpaceError`
+    /// and others.
     fn write(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<usize> {
         match data.cast::<PyBytes>() {
             Ok(bytes) => {
@@ -224,7 +224,7 @@ impl PyObjectWriter {
         false
     }
 
-    /// `io` calls this method before it closes a file that was never closed explicitly. The object of such a
+    /// `io` calls this method before it closes a file that was never closed explicitly. The object of this
     /// file is incomplete.
     fn _dealloc_warn(&self, py: Python<'_>, _source: &Bound<'_, PyAny>) -> PyResult<()> {
         self.discard(py)

@@ -47,11 +47,11 @@ def clients(tmp_path: Path) -> Iterator[tuple[Any, Any]]:
 
 
 OF_A_REQUEST = {"connection", "date", "server", "x-amz-request-id", "x-amz-id-2"}
-"""Headers of a response that a call in the process does not have, because it sends no request."""
+"""Headers of a response that a call in the process does not have, because the call sends no request."""
 
 
 def metadata_of(response: dict[str, Any]) -> dict[str, Any]:
-    """Returns the status and the headers of a response, without those that only a request has."""
+    """Returns the status and the headers of a response, without the headers of `OF_A_REQUEST`."""
     metadata = response["ResponseMetadata"]
     headers = {name: it for name, it in metadata["HTTPHeaders"].items() if name not in OF_A_REQUEST}
     if headers.get("content-type") == "application/xml":

@@ -22,7 +22,7 @@ READY = "fordway: serving "
 
 
 def program() -> str:
-    """Returns the binary that FORDWAY_BIN names, or `fordway` on PATH. Skips the test if there is none."""
+    """Returns the binary that FORDWAY_BIN names, or `fordway` on PATH. Skips the test without a binary."""
     found = shutil.which(os.environ.get("FORDWAY_BIN", "fordway"))
     if found is None:
         pytest.skip("fordway is missing (set FORDWAY_BIN to the binary)")

@@ -182,7 +182,7 @@ def main(kind: str, place: str, rank: str, commits: str) -> None:
         try:
             conflicts += opened.add(int(rank), number)
             done += 1
-        except Exception as error:  # a table may break, and the rest of the commits is tried all the same
+        except Exception as error:  # a table may break; try the remaining commits anyway
             sys.stderr.write(f"{kind}: {error}\n")
     sys.stdout.write(json.dumps({"commits": done, "conflicts": conflicts}))
 

@@ -1,4 +1,4 @@
-"""Tests what is special about `fordway.aio`: cancelled calls, the ends of blocks, forks, and signatures."""
+"""Tests the properties of `fordway.aio` alone: cancelled calls, the ends of blocks, forks, and signatures."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 BUCKET = "bucket"
 SOON_S = 20
-"""More than any cancelled call needs on a busy machine, and less than the time after which a call gives up
-waiting for a silent server (150 s).
+"""A time in seconds: longer than any cancelled call takes on a busy machine, and shorter than the time after
+which a call stops waiting for a silent server (150 s).
 """
 
 
@@ -368,7 +368,7 @@ def held_server(held: str, **options: Any) -> Iterator[HeldServer]:  # noqa: ANN
 def test_an_upload_is_aborted_after_a_slow_completion_was_cancelled(
     silent: str, monkeypatch: pytest.MonkeyPatch, deleted: tuple[int, dict[str, str], bytes]
 ) -> None:
-    # The time for the completion. The abort has the usual time.
+    # This time limits the completion. The abort still has the usual time.
     monkeypatch.setattr("fordway.aio_uploads.GRACE_MS", 100)
 
     async def use(twin: fordway.aio.AsyncStore) -> None:

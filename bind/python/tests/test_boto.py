@@ -540,7 +540,7 @@ def upload_outcomes(client: Any) -> list[dict[str, Any]]:  # noqa: ANN401
         {"PartNumber": 2, "ETag": client.upload_part_copy(Bucket=BUCKET, **last)["CopyPartResult"]["ETag"]},
     ]
     listed = client.list_parts(Bucket=BUCKET, **upload)["Parts"]
-    # A gateway requires these checksums. A store within the process knows them.
+    # A gateway requires these checksums. A store within the process already has these checksums.
     parts = [{**part, "ChecksumCRC32": its["ChecksumCRC32"]} for part, its in zip(parts, listed, strict=True)]
     outcomes = [
         outcome(client, "create_multipart_upload", begun),

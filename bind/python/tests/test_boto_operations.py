@@ -1,5 +1,5 @@
-"""Walks all operations of the installed boto3, and checks that each operation takes the path that the
-documentation states: in the process, to a gateway, or refused by the gateway.
+"""Checks for each operation of the installed boto3 that it takes the path that the documentation states: in
+the process, to a gateway, or refused by the gateway.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ VALUES = {
     "ObjectOwnership": "BucketOwnerEnforced",
     "VersioningConfiguration": {"Status": "Enabled"},
 }
-"""Values for parameters whose first value in the model is one that a gateway refuses, or botocore itself."""
+"""Values for parameters whose first value in the model is refused by a gateway or by botocore itself."""
 
 REFUSALS = {
     "NotImplemented",

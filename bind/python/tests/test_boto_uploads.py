@@ -24,7 +24,7 @@ KEYS = ["a b/ü&", "a b/z", "d/1", "e", "e"]
 
 @pytest.fixture
 def uploads(clients: tuple[Any, Any]) -> list[dict[str, str]]:
-    """Uploads in progress for the keys. The first upload has three parts, the last has none."""
+    """Uploads in progress for the keys. The first upload has three parts; the last upload has none."""
     within, _ = clients
     algorithms = ["SHA256", "CRC32", "CRC64NVME", "CRC32C", "CRC32"]
     made = []
@@ -46,7 +46,7 @@ def whole_outcome(call: Callable[..., dict[str, Any]], parameters: dict[str, Any
     except ClientError as error:
         described = error.response["Error"]
         if described["Code"] == "NoSuchUpload":
-            # A gateway checks the form of an ID before it asks the store.
+            # A gateway checks the form of an ID before it calls the store.
             described.pop("Detail")
         return {"error": type(error).__name__, **described, **metadata_of(error.response)}
     for described in (response, *response.get("Uploads", ())):

@@ -100,7 +100,7 @@ def test_the_logs_of_both_kinds_of_gateway_are_rotated() -> None:
         ("root", sed.stdout, True),
         ("root", of_other, False),
     ]:
-        # Directories that other users cannot search are above pytest's own.
+        # pytest's directories are in directories that other users cannot search.
         with tempfile.TemporaryDirectory() as place:
             done = rotate(Path(place), owner, text)
             rotated = sorted(path.name for path in (Path(place) / "log").iterdir())

@@ -112,7 +112,7 @@ print(*[each["path"] for each in obstore.list(S3Store("bucket")).collect()])
 def test_clients_that_do_not_read_the_usual_variable_use_the_gateway(
     command: list[str], tmp_path: Path
 ) -> None:
-    """The configuration of rclone has a remote of the same name, and one that keeps its own endpoint."""
+    """The configuration of rclone has a remote `fordway`, and another remote that keeps its own endpoint."""
     (tmp_path / "bucket").mkdir()
     (tmp_path / "bucket/key").write_text("content")
     config = tmp_path / "rclone.conf"

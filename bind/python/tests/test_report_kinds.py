@@ -40,7 +40,7 @@ class Answers(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[str]:
-    """Yields the address of a server that ends with the test."""
+    """Yields the address of a server that stops at the end of the test."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as running:
         thread = threading.Thread(target=running.serve_forever)
         thread.start()
@@ -139,8 +139,8 @@ REPORTING_RANK = (
 
 
 def has_open_mpi() -> bool:
-    """Returns whether `mpirun` belongs to the MPI that `fordway speedup` needs; another MPI may use the
-    same name.
+    """Returns whether `mpirun` belongs to the MPI that `fordway speedup` needs; another MPI may have a
+    program of the same name.
     """
     if shutil.which("mpirun") is None:
         return False

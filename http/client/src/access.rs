@@ -216,7 +216,7 @@ impl BearerTokenSource {
     }
 }
 
-/// A user's name and password.
+/// A user name and password for HTTP Basic authentication.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct UserLogin {
     user: String,
@@ -282,7 +282,8 @@ fn next_word(text: &str) -> Option<(String, &str)> {
     text.strip_prefix('"').and_then(quoted_word).or_else(plain)
 }
 
-/// Returns the text up to the closing quote, without its escapes, and the text after that quote, if there is one.
+/// Returns the text up to the closing quote, with its escapes replaced, and the text after the quote. Returns `None` if
+/// there is no closing quote.
 fn quoted_word(text: &str) -> Option<(String, &str)> {
     let (mut word, mut letters) = (String::new(), text.char_indices());
     loop {

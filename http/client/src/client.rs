@@ -88,7 +88,8 @@ impl HttpClient {
         self.send_until(exchange, None)
     }
 
-    /// Like [`HttpClient::send`], but waits for the response and its body end at `until`, even if bytes keep arriving.
+    /// Like [`HttpClient::send`], but every wait for the response or its body ends at `until`, even if bytes keep
+    /// arriving.
     pub(super) fn send_until(
         &self,
         exchange: &HttpExchangeRequest,
@@ -127,7 +128,7 @@ impl HttpClient {
         self.connector.connect(origin)
     }
 
-    /// Returns a connection without a pending request to the pool.
+    /// Puts a connection that has no pending request back into the pool.
     pub(super) fn keep(&self, origin: &Origin, connection: BufferedConnection) {
         self.pool.put(origin, connection);
     }
@@ -155,8 +156,8 @@ impl HttpClient {
         }
     }
 
-    /// Receives the response of a server that refuses a request before reading its body and then closes the connection.
-    /// The response states the reason. Errors: `BadResponse` if the response is a success.
+    /// Receives the response of a server that refuses a request without reading the body, and then closes the
+    /// connection. The response states the reason. Errors: `BadResponse` if the response is a success.
     pub(super) fn early_answer(
         &self,
         mut connection: BufferedConnection,
@@ -247,7 +248,7 @@ impl HttpClient {
     ) -> Result<HttpResponse, ExchangeFailure> {
         let unsent = |error| ExchangeFailure { error, may_have_acted: false };
         // The caller may be unable to produce the body a second time. A connection that the server has closed must
-        // therefore be detected before any of the body is produced.
+        // therefore be detected before any part of the body is produced.
         let pooled = self.pooled_connection(exchange.origin);
         let mut connection = match pooled.and_then(|mut pooled| pooled.is_quiet().then_some(pooled)) {
             Some(connection) => connection,
@@ -343,8 +344,8 @@ const MAX_ORIGINS: usize = 64;
 /// Stacks of idle connections, by origin. The most recently used connection is on top, because it is the least likely
 /// to have been closed.
 pub(super) struct ConnectionPool {
-    /// Idle connections. A forked child opens its own: the parent still uses these, and the requests of both processes
-    /// would mix.
+    /// Idle connections. A forked child opens its own connections. If it used the parent's connections, the requests of
+    /// the two processes would be mixed.
     idle: PerProcess<Mutex<IdleConnections>>,
     idle_limit: Duration,
 }
@@ -356,8 +357,9 @@ struct IdleConnections {
 }
 
 impl IdleConnections {
-    /// Closes connections that are too old. If there are too many origins, also closes the connections to the least
-    /// recently used origin. Storage systems redirect reads to many servers, and a hostile server to any number of them.
+    /// Closes the connections to origins that have not been used within the idle limit. If there are too many origins,
+    /// also closes the connections to the least recently used origin. Storage systems redirect reads to many servers,
+    /// and a hostile server can redirect reads to any number of servers.
     fn make_room(&mut self, now: Instant, idle_limit: Duration) {
         let last_use = |waiting: &[(BufferedConnection, Instant)]| waiting.last().map(|(_, since)| *since);
         self.by_origin.retain(|_, waiting| {
@@ -424,7 +426,7 @@ mod tests {
         Origin::parse(&format!("http://h{number}")).unwrap().0
     }
 
-    /// Keeps a connection of each origin, and returns how many of them are kept afterwards.
+    /// Puts one connection of each origin into a pool, and returns how many connections the pool then contains.
     fn kept(origins: usize, idle_limit: Duration) -> usize {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let pool = ConnectionPool::new(idle_limit);

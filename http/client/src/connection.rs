@@ -32,7 +32,7 @@ pub struct BufferedConnection {
     buffer: Vec<u8>,
     used: usize,
     filled: usize,
-    /// How requests are rewritten for a proxy that forwards them, if there is one.
+    /// Rewrites requests if the peer is a proxy that forwards them.
     forwarding: Option<ProxyRequestRewriter>,
     /// The head of the request being sent; kept to reuse its capacity.
     pub request_head: Vec<u8>,
@@ -47,7 +47,7 @@ pub struct BufferedConnection {
     /// Whether an earlier response was received on this connection.
     pub is_reused: bool,
     pub(super) made: Instant,
-    /// The time at which all waits of the current exchange end, if the exchange is limited as a whole.
+    /// The deadline for all waits of the current exchange, if the exchange as a whole has a deadline.
     pub(super) until: Option<Instant>,
 }
 
@@ -129,7 +129,7 @@ impl BufferedConnection {
         self.forwarding.as_ref().filter(|_| status == 407).map(ProxyRequestRewriter::wants_login)
     }
 
-    /// Returns whether the peer is still connected and has sent no unrequested bytes.
+    /// Returns whether the peer is still connected and has not sent any unsolicited bytes.
     pub(super) fn is_quiet(&mut self) -> bool {
         let is_quiet = match &mut self.transport {
             #[cfg(feature = "http2")]
@@ -152,13 +152,13 @@ impl BufferedConnection {
         false
     }
 
-    /// Returns the HTTP/2 connection, if this is one.
+    /// Returns the HTTP/2 connection; `None` for HTTP/1.1 and 3.
     #[cfg(feature = "http2")]
     pub(super) fn http2(&self) -> Option<&Http2Connection> {
         if let ConnectionTransport::Http2(connection) = &self.transport { Some(connection) } else { None }
     }
 
-    /// Returns the HTTP/2 connection, so that the caller can drive it, if this is one.
+    /// Returns the HTTP/2 connection, so that the caller can drive it; `None` for HTTP/1.1 and 3.
     #[cfg(feature = "http2")]
     pub(super) fn as_http2(&mut self) -> Option<&mut Http2Connection> {
         if let ConnectionTransport::Http2(connection) = &mut self.transport { Some(connection) } else { None }
@@ -171,7 +171,7 @@ impl BufferedConnection {
         match &mut self.transport {
             ConnectionTransport::Plain(socket) => socket.set_waiting(waits),
             ConnectionTransport::Tls(stream) => stream.sock.tcp_mut().set_waiting(waits),
-            // An HTTP/2 connection does its own waiting if it carries a single request.
+            // An HTTP/2 connection that carries a single request waits by itself.
             #[cfg(feature = "http2")]
             ConnectionTransport::Http2(_) => {}
         }
@@ -242,7 +242,7 @@ impl BufferedConnection {
         match &mut self.transport {
             ConnectionTransport::Plain(_) => Ok(()),
             ConnectionTransport::Tls(stream) => stream.flush(),
-            // Data that the HTTP/2 connection has accepted is sent while waiting for the response.
+            // Data that the HTTP/2 connection has accepted is sent while the caller waits for the response.
             #[cfg(feature = "http2")]
             ConnectionTransport::Http2(_) => Ok(()),
         }
@@ -352,8 +352,8 @@ impl BufferedConnection {
         self.send(&[])
     }
 
-    /// Returns whether a final response to a request whose body is still being sent has arrived over HTTP/3. On other
-    /// connections, an early response makes sending fail, or a later call finds the response.
+    /// Returns whether, over HTTP/3, a final response has arrived although the body of the request is still being sent.
+    /// On other connections, an early response is found by a later call, or makes the next send fail.
     pub(super) fn is_answered_early(&mut self) -> bool {
         if !self.socket().is_bridge() || (self.has_nothing_left() && self.socket().is_quiet()) {
             return false;
@@ -371,8 +371,8 @@ impl BufferedConnection {
         !self.has_nothing_left()
     }
 
-    /// Ends a body of unknown size that was sent in pieces. Does nothing except on an HTTP/2 connection, which has its
-    /// own marker for the end.
+    /// Ends a body of unknown size that was sent in pieces. Has an effect only on an HTTP/2 connection, which has its
+    /// own marker for the end of a body.
     pub(super) fn finish_body(&mut self) -> io::Result<()> {
         #[cfg(feature = "http2")]
         if let Some(http2) = self.as_http2() {
@@ -402,7 +402,7 @@ impl BufferedConnection {
     }
 
     /// Marks the last received head, and everything after it, as unread again. Returns `false` on an HTTP/2 connection,
-    /// whose buffer does not hold the head. Between taking the head and calling this method, only
+    /// whose buffer does not contain the head. Between taking the head and calling this method, only
     /// [`BufferedConnection::receive_more`] may be called.
     pub(super) fn unread(&mut self) -> bool {
         if self.is_http2() {
@@ -413,7 +413,7 @@ impl BufferedConnection {
         true
     }
 
-    /// Returns the bytes of the head in `range`; valid until the next request.
+    /// Returns the bytes of the head in `range`. The bytes are valid until the next request.
     pub(super) fn text(&self, range: std::ops::Range<usize>) -> &[u8] {
         &self.buffer[range]
     }
@@ -430,7 +430,7 @@ impl BufferedConnection {
     }
 
     /// Reads body bytes into `target`: the bytes that have already been received, or, if there are none, as many bytes
-    /// as one system call returns. Returns 0 at the end.
+    /// as one system call returns. Returns 0 at the end of the stream.
     pub(super) fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
         if !self.has_nothing_left() {
             return Ok(self.take_waiting(target));
@@ -497,7 +497,7 @@ impl BufferedConnection {
     }
 
     /// Moves the unconsumed bytes to the start of a buffer of at least `room_bytes`, and receives more bytes after
-    /// them. Returns 0 at the end.
+    /// them. Returns 0 at the end of the stream.
     pub(super) fn receive_next(&mut self, room_bytes: usize) -> io::Result<usize> {
         self.buffer.copy_within(self.used..self.filled, 0);
         (self.used, self.filled) = (0, self.filled - self.used);
@@ -509,7 +509,7 @@ impl BufferedConnection {
         self.receive_more()
     }
 
-    /// Discards up to `limit_bytes` of an unwanted body. The buffer must be empty. Returns 0 at the end.
+    /// Discards up to `limit_bytes` of an unwanted body. The buffer must be empty. Returns 0 at the end of the stream.
     pub(super) fn discard_next(&mut self, limit_bytes: usize) -> io::Result<usize> {
         debug_assert!(self.has_nothing_left());
         let mut scratch = std::mem::take(&mut self.buffer);
@@ -554,8 +554,8 @@ impl BufferedConnection {
         Ok(done)
     }
 
-    /// Receives more bytes after the unconsumed ones. The head, which ends at `keep_until`, is not moved; consumed
-    /// bytes after it are dropped if room is needed. Returns 0 at the end.
+    /// Receives more bytes after the unconsumed bytes. The head, which ends at `keep_until`, is not moved. Consumed
+    /// bytes after the head are dropped if room is needed. Returns 0 at the end of the stream.
     pub(super) fn receive_behind(&mut self, keep_until: usize) -> io::Result<usize> {
         if self.filled == self.buffer.len() && self.used > keep_until {
             self.buffer.copy_within(self.used..self.filled, keep_until);
@@ -574,7 +574,7 @@ impl BufferedConnection {
     }
 
     /// Receives more bytes after the unconsumed bytes. The buffer grows up to the maximum head size. Returns 0 at the
-    /// end.
+    /// end of the stream.
     pub fn receive_more(&mut self) -> io::Result<usize> {
         if self.filled == self.buffer.len() {
             if self.buffer.len() >= MAX_HEAD_BYTES {

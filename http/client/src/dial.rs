@@ -12,11 +12,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with, sockopt};
 
-/// The delay before the next address is tried, unless the attempts so far have failed (RFC 8305 section 8).
+/// The delay before the next address is tried (RFC 8305 section 8). If all attempts so far have failed, the next
+/// address is tried at once.
 pub(super) const NEXT_ADDRESS_AFTER: Duration = Duration::from_millis(250);
 
 /// Connects to the first of `addresses` that accepts, within `limit` in total. Errors: the failure of the last attempt;
-/// `TimedOut`; `CANCELED` if the program wants to stop; `NotFound` without an address.
+/// `TimedOut`; `CANCELED` if the program wants to stop; `NotFound` if there are no addresses.
 pub fn connect_any(
     addresses: impl IntoIterator<Item = SocketAddr>,
     limit: Duration,
@@ -50,8 +51,8 @@ pub fn connect_any(
     }
 }
 
-/// Returns the addresses with the two families alternating, beginning with the family of the first address. If one of
-/// the families does not work at all, it costs only a single delay.
+/// Returns the addresses, alternating between IPv6 and IPv4, beginning with the family of the first address. A family
+/// that does not work at all then causes only a single delay.
 fn by_turns(addresses: impl IntoIterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     let addresses: Vec<_> = addresses.into_iter().collect();
     let is_first_family = |address: &SocketAddr| address.is_ipv6() == addresses[0].is_ipv6();

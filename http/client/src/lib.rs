@@ -54,10 +54,10 @@ pub mod parts {
     pub use crate::tls::TlsConnector;
 }
 
-/// The HTTP version.
+/// The HTTP version that a client is configured to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum HttpVersion {
-    /// HTTP/1.1, which every server supports.
+    /// HTTP/1.1; over TLS, HTTP/2 if a server supports only HTTP/2 (with the feature `http2`).
     #[default]
     Http1,
     /// HTTP/2: by prior knowledge without TLS, by ALPN with TLS. Calls to a server that does not support HTTP/2 fail.
@@ -69,7 +69,7 @@ pub enum HttpVersion {
 }
 
 impl HttpVersion {
-    /// Returns whether the responses on a connection arrive interleaved, so that their heads cannot be read twice.
+    /// Returns whether responses on a connection can arrive interleaved. If so, a head cannot be read twice.
     fn is_multiplexed(self) -> bool {
         match self {
             #[cfg(feature = "http2")]
@@ -121,7 +121,7 @@ impl HttpVersion {
 /// How long a call waits for the peer before it fails with `Timeout`.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
-    /// The time to establish a connection, without TLS.
+    /// The time to establish a TCP connection, without the TLS handshake; with HTTP/3, the time of the whole handshake.
     pub connect: Duration,
     /// The time from the end of the request to the end of the response's head.
     pub first_byte: Duration,
@@ -132,7 +132,7 @@ pub struct Timeouts {
 }
 
 impl Timeouts {
-    /// Returns the same timeouts, each capped at `limit`.
+    /// Returns these timeouts, each capped at `limit`.
     pub fn within(self, limit: Duration) -> Self {
         Timeouts {
             connect: self.connect.min(limit),

@@ -154,8 +154,8 @@ impl HttpResponse {
         self.framing == BodyFraming::UntilClose
     }
 
-    /// Inspects the body without consuming it: calls `look` with the bytes that have arrived, and then again whenever
-    /// more have arrived, until `look` returns a result. Returns `None` if `look` has seen the whole body, or if the
+    /// Inspects the body without consuming it. Calls `look` with the bytes that have arrived, and again after more
+    /// bytes have arrived, until `look` returns a result. Returns `None` if `look` has seen the whole body, or if the
     /// head states no length. Errors: as for [`HttpResponse::read_into`].
     pub(super) fn peek<T>(&mut self, mut look: impl FnMut(&[u8]) -> Option<T>) -> Result<Option<T>> {
         let Some(connection) = &mut self.connection else { return Ok(None) };
@@ -173,7 +173,7 @@ impl HttpResponse {
         }
     }
 
-    /// Returns the connection, from which the response can be received again, including its head. `None` if the
+    /// Returns the connection, from which the response can be received again, including its head. Returns `None` if the
     /// connection also carries other responses (HTTP/2).
     pub(super) fn into_unread(mut self) -> Option<BufferedConnection> {
         let mut connection = self.connection.take()?;
@@ -278,7 +278,7 @@ pub enum BodyFraming {
     Length(u64),
     /// The body consists of chunks (RFC 9112 section 7.1).
     Chunked(ChunkDecoderState),
-    /// The body ends when the connection does.
+    /// The body ends when the connection ends.
     UntilClose,
     /// The connection marks the end of the body (HTTP/2).
     UntilMark,
@@ -376,7 +376,7 @@ impl BodyFraming {
         Ok(run)
     }
 
-    /// Reads some of the body; returns 0 at its end. If the connection ends early, the error wraps `Unavailable`.
+    /// Reads part of the body; returns 0 at its end. If the connection ends early, the error wraps `Unavailable`.
     pub fn read(
         &mut self,
         connection: &mut BufferedConnection,

@@ -25,7 +25,7 @@ pub struct RetryBudget {
     pub until: Option<Instant>,
     failures: u32,
     first: Option<String>,
-    /// The number of bytes that arrived since the failure count was last reset.
+    /// The number of bytes that have arrived since the failure count was last reset.
     brought_bytes: u64,
 }
 
@@ -117,8 +117,8 @@ pub fn pause(wait: Duration) -> Result<()> {
     })
 }
 
-/// Returns the wait that a `Retry-After` header requests: seconds, or a date. A number that is too large for 64 bits is
-/// the longest wait.
+/// Returns the wait that a `Retry-After` header requests: seconds, or a date. A number that does not fit into 64 bits
+/// means the longest wait.
 pub fn retry_after(text: &str, now: SystemTime) -> Option<Duration> {
     let number = text.trim();
     if !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -127,8 +127,8 @@ pub fn retry_after(text: &str, now: SystemTime) -> Option<Duration> {
     date::parse_http(text).map(|date| date.duration_since(now).unwrap_or_default())
 }
 
-/// Returns whether an operation failed because the server asks its clients to send fewer requests. Another request to
-/// this server, even for something else, is then not welcome.
+/// Returns whether an operation failed because the server asks its clients to send fewer requests. The caller should
+/// then not send any other request to this server either.
 pub fn wants_pause(error: &Error) -> bool {
     let is_told = |text| error.detail().contains(text);
     error.kind() == ErrorKind::Unavailable && (is_told("HTTP status 429") || is_told(WISH))
@@ -215,7 +215,7 @@ mod tests {
         let wish = |text| retry_after(text, now).map(|wish| wish.as_secs());
         assert_eq!([wish("7"), wish("Fri, 24 May 2013 00:01:05 GMT")], [Some(7), Some(65)]);
         assert_eq!([wish("Fri, 24 May 2013 00:00:00 GMT"), wish("soon"), wish("-1")], [Some(0), None, None]);
-        // Numbers that do not fit are long waits, and not mistakes.
+        // Numbers that do not fit into 64 bits mean the longest wait. They are not errors.
         assert_eq!([wish("99999999999999999999"), wish("+9"), wish("")], [Some(u64::MAX), None, None]);
     }
 }

@@ -1,4 +1,4 @@
-//! A TCP socket whose calls never raise SIGPIPE, because this library also runs in programs that do not ignore that
+//! A TCP socket whose calls never raise SIGPIPE, because this library also runs in programs that do not ignore this
 //! signal.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -189,7 +189,7 @@ impl TcpSocket {
         let received =
             within(self.read_timeout, || Ok(recv(&self.stream, &mut *buffer, RecvFlags::WAITALL)?.1))?;
         if received < buffer.len() {
-            // If something has arrived, a signal ends the wait without an error.
+            // If bytes have arrived, a signal ends the wait without an error.
             fordway_sys::after_signal()?;
         }
         self.arrived(Ok(received), buffer.len())

@@ -118,7 +118,7 @@ impl TlsConfigKey {
         if let Some(config) = known(&shared) {
             return Ok(config);
         }
-        // Other threads need not wait while this one reads certificates.
+        // Release the lock, so that other threads do not wait while this thread reads certificates.
         drop(shared);
         let config = Arc::new(make()?);
         let mut shared = locked();
@@ -149,8 +149,8 @@ impl TlsConnector {
         TlsConnector { roots, protocol, who: SessionCredentials::none(), config: OnceLock::new() }
     }
 
-    /// Forgets the configurations and session tickets that connectors share. The next connection of a new connector is
-    /// then like the first connection of a process, which measurements need.
+    /// Drops the configurations and session tickets that connectors share. Measurements use this function to make the
+    /// next connection of a new connector like the first connection of a process.
     pub fn forget_shared() {
         SHARED.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
@@ -161,8 +161,8 @@ impl TlsConnector {
     }
 
     /// Performs the handshake with the peer of `carrier`. Errors: `BadResponse` for an untrusted certificate and for a
-    /// peer that does not use TLS, because a retry would not help against either cause; `Unavailable`,
-    /// `InvalidArgument`.
+    /// peer that does not use TLS, because a retry would not help against either cause; `AccessDenied` if the peer
+    /// requires or refuses a client certificate; `Unavailable`, `InvalidArgument`.
     pub(super) fn start(&self, origin: &Origin, carrier: TcpOrTlsStream) -> Result<TlsStream> {
         let config = self.config()?;
         let name = Self::name(origin)?;
@@ -269,7 +269,7 @@ impl TlsConnector {
         }
     }
 
-    /// Returns the message for a source of certificates that contains none.
+    /// Returns the message for a source of certificates that contains no certificate.
     fn none_trusted(&self) -> String {
         match &self.roots {
             TlsRoots::File(path) => {

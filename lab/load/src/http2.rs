@@ -105,7 +105,7 @@ impl ExchangeSender for Http2Sender {
     }
 }
 
-/// Converts an error. A stream reset does not end the connection, unless the server refused the stream before
+/// Converts an error. After a stream reset, the connection remains usable, unless the server refused the stream before
 /// processing the request (RFC 9113 section 8.7).
 fn broken(error: h2::Error) -> FailedExchange {
     let ends_connection = !error.is_reset() || error.reason() == Some(h2::Reason::REFUSED_STREAM);
@@ -125,7 +125,7 @@ async fn handshake(
         .map_err(|_| Error::new(ErrorKind::Timeout, "the server did not answer the HTTP/2 preface"))?
         .map_err(|error| failed("HTTP/2", error))?;
     tokio::task::spawn_local(async move {
-        // Only log the error: each request on the connection gets its own error when the connection ends.
+        // Only log the error, because each request on the connection gets its own error when the connection is closed.
         if let Err(error) = connection.await {
             tracing::debug!(%error, "an HTTP/2 connection ended");
         }

@@ -1,9 +1,9 @@
 //! Load generators: one thread keeps many requests in flight, and reports the times of each request.
 //!
 //! [`Http1LoadGenerator`] runs our client's HTTP/1.1 code on non-blocking sockets. A small request costs one `sendmsg`
-//! and one `recv`; one `epoll_wait` reports all connections on which a response has arrived. Nothing is allocated per
-//! request, and bodies received from plain sockets are not copied. The caller decides when each request is sent and how
-//! the times are used.
+//! and one `recv`; one `epoll_wait` reports all connections on which a response has arrived. If all requests have the
+//! same head, nothing is allocated per request. Bodies received from plain sockets are not copied. The caller decides
+//! when each request is sent and how the times are used.
 
 mod http1;
 mod http2;
@@ -37,7 +37,7 @@ pub trait LoadGenerator {
     fn start(&mut self, slot: usize);
 
     /// Waits until at least one request has ended or `limit` has passed, and appends all ended requests to `finished`.
-    /// Errors: only errors that are not specific to a single request.
+    /// Errors: only errors that affect all requests.
     fn wait(&mut self, limit: Duration, finished: &mut Vec<FinishedRequest>) -> Result<()>;
 
     /// Returns the bytes sent and received on all connections so far, and the number of connections made.

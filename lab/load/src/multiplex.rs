@@ -39,7 +39,7 @@ pub trait ExchangeSender: Clone + 'static {
 
 /// The times and the result of an exchange.
 pub struct TimedExchange {
-    /// The time at which the request was sent.
+    /// The time at which the request began.
     pub started: Instant,
     /// The time at which the head of the response arrived.
     pub first_byte: Option<Instant>,
@@ -73,7 +73,7 @@ pub struct MultiplexedLoadGenerator<S> {
     lines: Vec<Rc<ConnectionSlot<S>>>,
     slots: usize,
     timer: Rc<AsyncFd<std::os::fd::OwnedFd>>,
-    // These two fields are dropped last, because the fields above use the runtime.
+    // These two fields are dropped last, because the fields above use them.
     tasks: LocalSet,
     runtime: Runtime,
 }
@@ -81,7 +81,7 @@ pub struct MultiplexedLoadGenerator<S> {
 /// A slot for a connection, which is replaced if it is lost.
 struct ConnectionSlot<S> {
     session: RefCell<Option<S>>,
-    /// The number of connections that this slot has lost. A request compares the number before and after its exchange,
+    /// The number of connections that this slot has lost. A request compares the numbers before and after its exchange,
     /// so that a late failure does not remove a newer connection.
     lost: Cell<u64>,
     /// Whether a request has succeeded on the current connection.

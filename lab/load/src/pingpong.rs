@@ -1,9 +1,9 @@
 //! One end of a ping-pong: a server that returns a body of the size named in the path, such as `GET /ping/1000`.
 //!
-//! The server behaves identically in every network, and uses little time compared with the network under test. The
-//! server has a fixed number of threads: each thread accepts a connection, serves the connection until it ends, and
-//! accepts the next. Therefore no connection waits for the creation of a thread. The number of threads limits the
-//! number of connections served at once.
+//! The server behaves identically in every network, and its own time is short compared with the time of the network
+//! under test. The server has a fixed number of threads. Each thread accepts a connection, serves it until it is
+//! closed, and accepts the next connection. Therefore no connection waits for the creation of a thread. The number of
+//! threads limits the number of connections served at once.
 
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use fordway_store::{Error, ErrorKind, Result};
 
-/// The response header that holds the number of retries made by an intermediate server.
+/// The response header that contains the number of retries made by an intermediate server.
 pub const RETRIES: &str = "fordway-retries";
 /// The maximum idle time of a connection.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
@@ -64,8 +64,8 @@ pub struct PingpongServer {
 }
 
 impl PingpongServer {
-    /// Listens at `address` (`HOST:PORT`). Errors: `InvalidArgument` if `address` is not an address of this
-    /// machine; `Unavailable` if it is in use.
+    /// Listens at `address` (`HOST:PORT`). Errors: `InvalidArgument` if `address` is not an address of this machine;
+    /// `Unavailable` if the address is in use.
     pub fn bind(address: &str) -> Result<Self> {
         let failed = |error: io::Error| {
             let kind = match error.kind() {
@@ -85,7 +85,7 @@ impl PingpongServer {
         self.address
     }
 
-    /// Serves requests with the responses of `player` on `workers` threads, which run until the process ends. Errors:
+    /// Serves requests with the responses of `player` on `workers` threads, which run until the process exits. Errors:
     /// `Io` if threads cannot be started.
     pub fn start(self, player: impl PingpongResponder, workers: usize) -> Result<()> {
         let shared = Arc::new((self.listener, player, content()));
@@ -112,7 +112,7 @@ fn content() -> Vec<u8> {
     bytes
 }
 
-/// Runs the loop of one thread: accepts connections one after the other, and serves each until it ends.
+/// Runs the loop of one thread: accepts connections one after the other, and serves each connection until it is closed.
 fn work(listener: &TcpListener, player: &impl PingpongResponder, content: &[u8]) {
     let mut room = Vec::new();
     loop {
@@ -130,7 +130,7 @@ fn work(listener: &TcpListener, player: &impl PingpongResponder, content: &[u8])
     }
 }
 
-/// Serves the requests of one connection until it ends.
+/// Serves the requests of one connection until the connection is closed.
 fn converse(
     socket: &TcpStream,
     player: &impl PingpongResponder,

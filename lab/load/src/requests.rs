@@ -17,7 +17,7 @@ const NUMBER: &str = "{number}";
 /// The short form of the placeholder. Help texts omit the short form, because clap replaces `{n}` with a line break.
 const NUMBER_FOR_SHORT: &str = "{n}";
 
-/// The HTTP methods that a load generator can send. All these methods are idempotent (RFC 9110 section 9.2.2): a
+/// The HTTP methods that a load generator can send. All these methods are idempotent (RFC 9110 section 9.2.2), so a
 /// request whose outcome is unknown may be sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoadMethod {
@@ -194,8 +194,8 @@ impl RequestSequence {
     fn sign(&self, target: &str, add: impl FnMut(&'static str, &str)) {
         let Some(signer) = &self.plan.signer else { return };
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
-        // The payload is unsigned, because hashing bodies would take most of the client's time. TCP and TLS have their
-        // own checksums.
+        // Do not sign the payload, because hashing bodies would use most of the client's CPU time. TCP and TLS have
+        // their own checksums.
         let (method, host, payload_hash) = (self.method().name(), self.authority.as_str(), UNSIGNED_PAYLOAD);
         let request = UnsignedRequest { method, path, query, host, headers: &[], payload_hash };
         signer.sign(&request, SystemTime::now(), add);

@@ -106,7 +106,7 @@ fn number_of(machine: &str, key: &str, value: &Value) -> Result<f64> {
     }
 }
 
-/// Formats whole numbers as integers (`threads = 2`), and other numbers with four significant digits, because
+/// Formats whole numbers as integers (`threads = 2`). Formats other numbers with four significant digits, because
 /// measurements are not repeatable to more digits.
 fn number(value: f64) -> Value {
     if value.fract() == 0.0 && value < 1e15 {
@@ -120,8 +120,8 @@ fn number(value: f64) -> Value {
 }
 
 impl MachineCatalogue {
-    /// Parses a catalogue. Errors: `InvalidArgument`, naming the machine and the feature, if the text is not TOML,
-    /// contains no machine, or contains a feature that is unknown or not a positive number.
+    /// Parses a catalogue. Errors: `InvalidArgument` if the text is not TOML, contains no machine, or contains a
+    /// feature that is unknown or not a positive number. The message about a feature names the machine and the feature.
     pub fn parse(text: &str) -> Result<Self> {
         let toml: Toml = text
             .parse()

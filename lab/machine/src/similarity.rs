@@ -29,8 +29,8 @@ pub fn similarity(one: &[f64], other: &[f64]) -> Option<f64> {
     Some(1.0 - lacks.sum::<f64>() / one.len() as f64)
 }
 
-/// The features that all machines of a comparison have. A similarity is a mean over features, so only
-/// similarities over the same features are comparable.
+/// The features that all machines of a comparison have. A similarity is a mean over features, so similarities are
+/// comparable only if they cover the same features.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CommonFeatures {
     /// The features that are compared.
@@ -50,7 +50,7 @@ pub struct OmittedFeature {
 
 impl CommonFeatures {
     /// Returns the features that all `entries` have, or exactly the features in `asked` if `asked` is not empty.
-    /// Errors: `InvalidArgument` if a machine lacks a requested feature, or no feature is common to all.
+    /// Errors: `InvalidArgument` if a machine lacks a requested feature, or if the machines have no feature in common.
     pub fn of<'a>(
         entries: impl IntoIterator<Item = &'a MachineEntry>,
         asked: &[MachineFeature],
@@ -201,8 +201,7 @@ fn shade(similarity: f64) -> char {
     }
 }
 
-/// Formats a table of numbers as shaded cells. Columns are numbered, and a legend below gives the names for the
-/// numbers.
+/// Formats a table of numbers as shaded cells. Columns are numbered, and a legend below the table lists their names.
 impl fmt::Display for SimilarityTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = self.rows.iter().map(|name| name.chars().count()).max().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Runs the doctor on copies of nodes. Some copies were recorded on real nodes, others were assembled from
+//! Runs the doctor on copies of nodes. Some copies were recorded on real nodes; the other copies were assembled from
 //! documentation. The file `SOURCE` of each copy states its origin.
 
 use std::fs;

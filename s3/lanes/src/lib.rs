@@ -52,7 +52,8 @@ impl Presigner for S3Store {
     }
 }
 
-/// Opens objects for vectored reads and read-ahead. Only lanes on which saving a request is worthwhile have an opener.
+/// Opens objects for vectored reads and read-ahead. Only the `http` lane has an opener, because saving requests is
+/// worthwhile only on this lane.
 pub trait FileOpener: Send + Sync {
     /// Opens the current version of an object. Errors: as for [`Objects::head`](fordway_store::Objects::head).
     fn open_file(&self, bucket: &Bucket, key: &Key) -> Result<RemoteFile>;
@@ -71,7 +72,7 @@ pub struct Lane {
     pub store: Arc<dyn Store>,
     /// Creates presigned URLs, if the lane supports URLs.
     pub presigner: Option<Arc<dyn Presigner>>,
-    /// Opens objects, if the lane has a better way of opening them than calling the store.
+    /// Opens objects, if the lane can open them with fewer requests than the store.
     pub opener: Option<Arc<dyn FileOpener>>,
     /// Objects of at least this size in bytes are transferred in concurrent parts; `None` if one stream is fastest.
     pub multipart_threshold_bytes: Option<u64>,
@@ -191,7 +192,7 @@ fn open_node(address: NodeAddress) -> Lane {
     Lane::local(Arc::new(NodeStore::new(address)))
 }
 
-/// Returns the keys that authenticate over TCP. Errors: `InvalidArgument` if there are none.
+/// Returns the keys that authenticate over TCP. Errors: `InvalidArgument` if there are no keys.
 fn secret(host: &str, config: S3Config) -> Result<NodeKeyPair> {
     match &*config.credentials.last() {
         S3Credentials::Keys { access_key, secret_key, .. } => {

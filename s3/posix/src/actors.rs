@@ -1,6 +1,6 @@
 //! Lets one process maintain the files of many users by acting as one user after the other. The process examines or
-//! removes each file with only the rights of the file's owner. Users can therefore not use names or links to trick root
-//! into doing anything that they could not do themselves.
+//! removes each file with only the rights of the file's owner. Users therefore cannot use names or links to trick root
+//! into actions that are denied to them.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -16,7 +16,7 @@ use fordway_sys::{
 use crate::PosixStoreState;
 use crate::errors::from_errno;
 
-/// A cache of the users as which the process has acted.
+/// A cache of the users that the process has acted as.
 pub(crate) struct ImpersonatedUserCache {
     inner: Arc<PosixStoreState>,
     /// Whether the process may act as other users. Without this permission, the process does all work as its own user.

@@ -1,12 +1,13 @@
-//! Creates the directories and files in a bucket's private area, `.fordway`, and distinguishes them from files that
-//! other users have put in their place.
+//! Creates the directories and files in a bucket's private area, `.fordway`, and detects files and directories with
+//! which other users have replaced them.
 //!
 //! Anyone who can write to a bucket can also write to its `.fordway`, so no file in `.fordway` is trusted by its name
 //! alone. Links are not followed (see [`crate::volume::BucketsRoot`]). Only regular files are read, and only up to the
-//! size that Fordway itself would write. Mode and group are set only on newly created files and directories. In a
-//! bucket with the sticky bit, writers are not permitted to remove each other's files, so ownership matters in the
-//! private area as well. If the process may act as other users, it creates directories as the bucket's owner. A writer
-//! stores no files in a directory that a third user owns.
+//! size that Fordway itself would write. Mode and group are set on newly created files and directories. When a
+//! notification configuration is set, they are also set on the existing directory of the journal. In a bucket with the
+//! sticky bit, writers are not permitted to remove each other's files, so ownership matters in the private area as
+//! well. If the process may act as other users, it creates directories as the bucket's owner. A writer stores no files
+//! in a directory that a third user owns.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,7 +26,7 @@ use crate::volume::StoreRootDirectory;
 
 /// The sticky bit: in a directory that has this bit, users may remove only their own files.
 const STICKY: u32 = 0o1000;
-/// The mode bits that directories created for all writers of a bucket inherit from the bucket's directory.
+/// The mode bits that a directory for all writers of a bucket inherits from the bucket's directory.
 const HANDED_ON: u32 = 0o1777;
 /// The mode of a directory that only one writer uses.
 const OWN_DIR_MODE: Mode = Mode::from_raw_mode(0o700);
@@ -49,14 +50,14 @@ impl TrustedOwner {
         TrustedOwner { owner: of.user }
     }
 
-    /// Returns whether `user` is the bucket's owner or root. The owner and root can remove other users' files in any
-    /// case.
+    /// Returns whether `user` is the bucket's owner or root. The sticky bit does not prevent the owner and root from
+    /// removing other users' files.
     pub(crate) fn trusts(&self, user: u32) -> bool {
         user == self.owner || user == 0
     }
 
-    /// Returns the reason why a third user could remove the caller's files in the directory with the state `dir`, or
-    /// `None` if no third user could do so.
+    /// Returns the reason why a third user could remove the caller's files in the directory with the state `dir`.
+    /// Returns `None` if no third user could remove the files.
     pub(crate) fn danger(&self, dir: &FileStat, caller: u32) -> Option<String> {
         if dir.user != caller && !self.trusts(dir.user) {
             return Some(format!("belongs to the user with the id {}", dir.user));
@@ -176,7 +177,8 @@ fn make_shared_dir(parent: &OwnedFd, name: &str, group: u32, mode: u32) -> Resul
     if !make_dir(parent, name, DIR_MODE)? {
         return Ok(false);
     }
-    // A directory that is not empty, or is owned by another user, has replaced the new directory, and is not changed.
+    // A directory that is not empty, or that another user owns, is not the new directory, so its mode and group are not
+    // changed.
     if let Ok(dir) = open_in(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
         && stat(&dir).is_ok_and(|made| made.user == file_user())
         && is_empty(&dir)
@@ -192,8 +194,8 @@ fn is_empty(dir: &OwnedFd) -> bool {
     again.and_then(|dir| read_dir(dir, |_, _| has_any = true)).is_ok() && !has_any
 }
 
-/// Sets the group of a newly created file or directory, and the mode bits in `mask`, so that all writers of the bucket
-/// can use the file or directory regardless of the umask. Attributes that the process is not permitted to change remain
+/// Sets the group of a newly created file or directory, and the mode bits in `mask`. All writers of the bucket can then
+/// use the file or directory, regardless of the umask. Attributes that the process is not permitted to change remain
 /// unchanged.
 fn hand_on(made: &OwnedFd, group: u32, mode: u32, mask: u32) {
     let Ok(now) = stat(made) else { return };
@@ -246,7 +248,7 @@ pub(crate) fn names_of(dir: &impl AsFd) -> Result<Vec<String>, Errno> {
 /// Calls `remove` for the names in `dir` that satisfy `is_ours`; `remove` need not remove all of them. The names are
 /// removed while the directory is read, because all names of a large directory might not fit into memory. A file system
 /// may then skip some names. The directory is therefore read again until a pass finds no names that satisfy `is_ours`,
-/// or no fewer than the pass before. Errors: the first error from `remove`.
+/// or finds no fewer names than the previous pass. Errors: the first error from `remove`.
 pub(crate) fn remove_each<D: AsFd>(
     dir: &D,
     is_ours: impl Fn(&str) -> bool,
@@ -303,15 +305,15 @@ impl StoreRootDirectory {
         if is_upload_dir(path) && file_user() != 0 {
             return make(&owned(parent)?);
         }
-        // A writer who owned the journal of events would deny access to the other writers.
+        // A writer who owned the journal of events could deny access to the other writers.
         if is_events_dir(path) && TrustedOwner::of(&of).is_some_and(|guard| !guard.trusts(file_user())) {
             return as_owner(&of, &owned(parent)?, make)?.ok_or(Errno::PERM);
         }
         as_keeper(&of, parent, make)
     }
 
-    /// Gives the existing directory `path` the bucket's group and mode if it belongs to the caller or to the bucket's
-    /// owner, as far as the process is permitted to.
+    /// Sets the bucket's group and mode on the existing directory `path` if the directory belongs to the caller or to
+    /// the bucket's owner. Attributes that the process is not permitted to change remain unchanged.
     pub(crate) fn renew_private_dir(&self, bucket: &Bucket, path: &str) -> Result<(), Errno> {
         let of = self.bucket_state(bucket)?;
         let dir = OwnedFd::from(self.open_to_scan(path)?);
@@ -323,7 +325,7 @@ impl StoreRootDirectory {
     }
 
     /// Opens the file `name` in the bucket's private area for writing, and creates it if it is missing. A new file is
-    /// empty. Errors: `AccessDenied` if it is not a regular file.
+    /// empty. Errors: `AccessDenied` if the name belongs to something other than a regular file.
     pub(crate) fn open_shared_file(&self, bucket: &Bucket, name: &'static str) -> Result<File> {
         let dir = private_dir(bucket);
         let failed = |errno| from_errno(errno, &format!("opening .fordway/{name}"));
@@ -418,7 +420,7 @@ impl StoreRootDirectory {
     /// Checks that the caller may keep files in the directory `path` in the private area. Errors: `AccessDenied` if a
     /// third user could remove the files.
     pub(crate) fn check_keeping(&self, bucket: &Bucket, path: &str) -> Result<()> {
-        // `staging_dir` protects staged files by a separate directory.
+        // `staging_dir` protects staged files with a separate directory.
         if is_tmp_dir(path) {
             return Ok(());
         }

@@ -2,8 +2,9 @@
 //! `document-cors` or `document-tagging`.
 //!
 //! A document must be a regular file within the size limit for documents. In a bucket with the sticky bit, the file
-//! must also belong to the bucket's owner or root, and only its owner may have write permission. For a document that
-//! controls access, the last two conditions apply in every bucket. Documents are not cached: each call reads the file.
+//! must also belong to the bucket's owner or root, and only the file's owner may have write permission. For a document
+//! that controls access, the last two conditions apply in every bucket. Documents are not cached: each call reads the
+//! file.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -41,12 +42,13 @@ use crate::stage::{SETTING_MODE, StagedFile, sync_dir};
 use crate::versions::list::has_versions;
 use crate::{Durability, PosixStoreState};
 
-/// How long the removal of a bucket waits until processes on this node close its private files, and the pause between
-/// two attempts. NFS and FUSE keep a removed file under a hidden name while a process on the same node has it open.
+/// The maximum time for which the removal of a bucket waits for processes on this node to close the bucket's private
+/// files. The removal is tried again every [`CLOSING_PAUSE`]. NFS and FUSE keep a removed file under a hidden name
+/// while a process on the same node has it open.
 const CLOSING_MAX: Duration = Duration::from_secs(1);
 const CLOSING_PAUSE: Duration = Duration::from_millis(20);
 
-/// The settings of a bucket.
+/// The settings of a bucket, read before its removal so that they can be restored if the removal fails.
 struct BucketSettings {
     versioning: VersioningAndLockSetting,
     documents: Vec<(BucketDocumentKind, Vec<u8>)>,
@@ -167,8 +169,8 @@ impl PosixStoreState {
         })
     }
 
-    /// Checks that the bucket's directory holds nothing but Fordway's own files. Errors: `BucketNotEmpty` for
-    /// directories and files that are not objects, `AccessDenied` if the bucket is a link.
+    /// Checks that the bucket's directory contains only Fordway's own files. Errors: `BucketNotEmpty` for directories
+    /// and files that are not objects, `AccessDenied` if the bucket is a link.
     fn check_removable(&self, bucket: &Bucket, dir: &File) -> Result<()> {
         let failed = |errno| from_errno(errno, "reading the bucket");
         if stat_in(self.volume.root.dir(), bucket.as_str()).map_err(failed)?.is_link {
@@ -182,9 +184,9 @@ impl PosixStoreState {
         if holds_more || !holds_only_ours(dir) { Err(holds_no_objects()) } else { Ok(()) }
     }
 
-    /// Removes the bucket's directory if it is empty, and returns whether it was. The kernel checks whether the caller may
-    /// remove the directory before it checks whether the directory is empty. A caller who may not remove the bucket
-    /// therefore does not lose its uploads and waiting events. Cost: one `unlinkat`.
+    /// Removes the bucket's directory if it is empty, and returns whether the directory was removed. The kernel checks
+    /// whether the caller may remove the directory before it checks whether the directory is empty. A caller who may
+    /// not remove the bucket therefore does not lose its uploads and waiting events. Cost: one `unlinkat`.
     fn is_removed_at_once(&self, bucket: &Bucket) -> Result<bool> {
         match remove_dir(self.volume.root.dir(), bucket.as_str()) {
             Ok(()) => Ok(true),
@@ -212,7 +214,7 @@ impl PosixStoreState {
     }
 
     /// Removes the bucket's private directory, then the bucket's directory itself. Objects written in the meantime are
-    /// never removed: a directory that holds an object is kept. Errors: `ConditionalConflict` if another process is
+    /// never removed: a directory that contains an object is kept. Errors: `ConditionalConflict` if another process is
     /// using a private file.
     fn try_remove_bucket(&self, bucket: &Bucket, dir: &File) -> Result<()> {
         let failed = |errno| match errno {
@@ -375,7 +377,7 @@ fn remove_private(private: &OwnedFd) -> Result<()> {
 }
 
 /// Removes Fordway's own files in the directory `name`, then the directory if it is empty. Errors: `BucketNotEmpty` if
-/// the directory holds other files; `ConditionalConflict` if it is in use.
+/// the directory holds other files; `ConditionalConflict` if a removed file in the directory is still in use.
 fn remove_ours(
     private: &OwnedFd,
     name: &str,
@@ -390,7 +392,7 @@ fn remove_ours(
         Err(errno) => return Err(failed(errno)),
     };
     let removed = remove_each(&dir, &is_ours, |dir, name| match remove(dir, name) {
-        // The directory holds other files, or something was just written to it.
+        // The directory contains other files, or a file was just written to it.
         Err(Errno::NOTEMPTY) => Ok(()),
         removed => removed,
     });

@@ -50,7 +50,7 @@ impl PosixStoreState {
             }
             let kind = kind_of_delete(options, contents);
             match ChangeRecorder::of(self, bucket, contents).prepare(key, kind) {
-                // On a full file system, the removal itself makes room for its record.
+                // On a full file system, the removal itself frees the space for its record.
                 Err(error) if is_full(&error) => late = Some((contents, kind)),
                 prepared => pending = prepared?,
             }
@@ -234,10 +234,10 @@ impl PosixStoreState {
         Ok(removed)
     }
 
-    /// Calls `remove` for the empty directory at `path`, unless the directory is an object. If the directory were an
-    /// object, it would have a key. This function calls `remove` under the lock of this key, and does not call `remove`
-    /// if another process holds the lock. The caller must not hold the lock. Returns the result of `remove`, or `false`
-    /// if `remove` was not called.
+    /// Calls `remove` for the empty directory at `path`, unless the directory is an object. Calls `remove` under the
+    /// lock of the key that the directory would have as an object. If another process holds this lock, does not call
+    /// `remove`. The caller must not hold the lock. Returns the result of `remove`, or `false` if `remove` was not
+    /// called.
     pub(crate) fn unless_marker(
         &self,
         bucket: &Bucket,
@@ -265,7 +265,7 @@ pub(crate) fn is_marked(parent: impl AsFd, name: &str) -> bool {
     matches!(get_xattr_in(parent, name, OUR_DIR, &mut [0; 8]), Ok(Some(_)))
 }
 
-/// Like [`is_marked`], but also returns true if the file system cannot mark directories: otherwise a bucket on that
+/// Like [`is_marked`], but also returns true if the file system cannot mark directories. Otherwise, a bucket on this
 /// file system could never be emptied.
 fn may_be_ours(parent: impl AsFd, name: &str) -> bool {
     matches!(get_xattr_in(parent, name, OUR_DIR, &mut [0; 8]), Ok(Some(_)) | Err(Errno::OPNOTSUPP))

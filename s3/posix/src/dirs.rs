@@ -1,8 +1,8 @@
 //! Directories held open, so that a lookup resolves one name instead of a whole path.
 //!
-//! If another program moves or replaces a directory, the cache notices within [`HOLD`]. A removed directory is noticed
-//! at once, because its link count is then zero. S3 operations create and remove directories but never move them, so
-//! the cache notices all their changes at once.
+//! If another program moves or replaces a directory, the cache detects the change within [`HOLD`]. The cache detects a
+//! removed directory at once, because its link count is then zero. S3 operations create and remove directories but
+//! never move them, so the cache detects all changes by S3 operations at once.
 
 use std::fs::File;
 use std::hash::BuildHasher;
@@ -19,8 +19,8 @@ use crate::index::NameIndexes;
 use crate::volume::BucketsRoot;
 
 /// The time for which a held directory is assumed to be at its path, with the precision of the kernel's clock tick.
-/// During this time, a thousand operations can share the cost of opening the directory. As long as the directory is
-/// held, the store may fail to notice that another program has renamed it.
+/// During this time, a thousand operations can share the cost of opening the directory. The store may also fail to
+/// detect during this time that another program has renamed the directory.
 pub(crate) const HOLD: Duration = Duration::from_millis(10);
 /// The maximum number of held directories.
 const MOST: usize = 512;
@@ -32,7 +32,7 @@ const SLOTS: usize = 64;
 pub(crate) struct DirectoryCache {
     held: RwLock<HashMap<Box<str>, DirectoryCacheEntry>>,
     /// Hashes of requested paths whose directories were not held. Only a directory that is requested again soon is
-    /// worth holding: a walk over many directories requests each of them once, and must not fill `held`.
+    /// added to `held`. A walk over many directories requests each of them only once, and must not fill `held`.
     asked: [AtomicU64; SLOTS],
     /// The names of directories that are listed often.
     pub(crate) indexes: NameIndexes,
@@ -61,7 +61,8 @@ pub(crate) struct DirectoryHandle {
     file: Arc<File>,
     /// Whether the directory was just opened, rather than found among the held directories.
     is_fresh: bool,
-    /// Why nothing in the directory may be changed: its path leads through another user's link, or out of the bucket.
+    /// The reason why nothing in the directory may be changed: its path leads through another user's link, or out of
+    /// the bucket.
     refusal: Option<Errno>,
 }
 
@@ -113,7 +114,7 @@ impl DirectoryHandle {
         this.links > 0 && (Arc::ptr_eq(&self.file, &other.file) || is_same())
     }
 
-    /// Returns whether the directory was removed, even if just after it was opened. Cost: one `fstat`.
+    /// Returns whether the directory has been removed since it was opened. Cost: one `fstat`.
     pub(crate) fn is_removed(&self) -> bool {
         stat(self).map_or(true, |stat| stat.links == 0)
     }
@@ -194,7 +195,7 @@ impl DirectoryCache {
     }
 
     /// Closes the directories that were not in use for `unused`, so that other programs can unmount their file systems.
-    /// Cost for a directory in use again: as for one that was held for more than 10 ms.
+    /// The next use of a closed directory costs as much as the use of a directory that was held for more than 10 ms.
     pub(crate) fn close_unused(&self, unused: Duration) {
         self.indexes.end_unused();
         let mut all = self.held.write().unwrap_or_else(|poisoned| poisoned.into_inner());

@@ -2,8 +2,8 @@
 //! directories: `odd/`, and `versions/`.
 //!
 //! A short encoded key is a name in the top directory. A long encoded key continues in a subdirectory, whose name ends
-//! in `%`. The walk reads a subdirectory only when it reaches the first key that the subdirectory may contain, so a page
-//! of a listing does not read the subdirectories of keys on other pages.
+//! in `%`. The walk reads a subdirectory only when it reaches the first key that the subdirectory may contain. A page
+//! of a listing therefore does not read the subdirectories of keys on other pages.
 
 use std::sync::{Arc, Mutex};
 
@@ -105,8 +105,8 @@ impl EncodedKeyCache {
         all.iter().find(|cached| cached.state == state_of(stat)).map(|cached| cached.content.clone())
     }
 
-    /// Caches a directory that had the state `stat` before it was read, unless it is small or a further change might
-    /// not alter this state.
+    /// Caches a directory whose state was `stat` before the directory was read. Does not cache a small directory, or a
+    /// directory whose state the next change might not alter.
     fn keep(&self, stat: &FileStat, content: &Arc<EncodedDirectory>) {
         let EncodedDirectory { keys, parts } = &**content;
         if keys.len() + parts.len() < FEWEST || !is_settled(stat) {
@@ -146,7 +146,7 @@ impl ReachedDirectory {
     }
 }
 
-/// A walk through the keys with a prefix that come after another key.
+/// A walk through the keys that begin with a given prefix and sort after a given key.
 pub(crate) struct EncodedKeyWalk<'w> {
     inner: &'w PosixStoreState,
     bucket: &'w Bucket,
@@ -156,7 +156,7 @@ pub(crate) struct EncodedKeyWalk<'w> {
     /// The prefix of the keys that were skipped last.
     skipped: Option<String>,
     reached: Vec<ReachedDirectory>,
-    /// The next key, if it is known.
+    /// The next key, if it has been found but not returned yet.
     next: Option<Key>,
 }
 
@@ -190,7 +190,7 @@ impl<'w> EncodedKeyWalk<'w> {
         Ok(self.next.take())
     }
 
-    /// Moves past all keys that begin with `prefix`, which the last key did.
+    /// Moves past all keys that begin with `prefix`. The key returned last must begin with `prefix`.
     pub(crate) fn skip(&mut self, prefix: &str) {
         let is_over = |key: &Key| key.as_str() < prefix || key.as_str().starts_with(prefix);
         for dir in &mut self.reached {
@@ -222,7 +222,7 @@ impl<'w> EncodedKeyWalk<'w> {
                 }
                 (_, Some((key, at))) => {
                     if !key.starts_with(self.prefix.as_bytes()) {
-                        // The range of the prefix has ended.
+                        // This key and all further keys sort after the keys with the prefix.
                         self.reached.clear();
                         return Ok(None);
                     }
@@ -235,7 +235,7 @@ impl<'w> EncodedKeyWalk<'w> {
         }
     }
 
-    /// Returns whether a key that begins with `start` may be on the walk.
+    /// Returns whether the walk can reach a key that begins with `start`.
     fn may_contain(&self, start: &[u8]) -> bool {
         let prefix = self.prefix.as_bytes();
         let is_after = |after: &str| start > after.as_bytes() || after.as_bytes().starts_with(start);
@@ -263,7 +263,7 @@ impl<'w> EncodedKeyWalk<'w> {
 }
 
 impl EncodedDirectory {
-    /// Adds the entry at `path`, relative to the top directory, unless it does not belong to a key.
+    /// Adds the entry at `path`, relative to the top directory, if the entry belongs to a key.
     fn add(&mut self, tree: EncodedKeyTree, path: String, kind: EntryKind) {
         let name = path.rsplit('/').next().unwrap_or_default();
         if is_part_of_name(name) {

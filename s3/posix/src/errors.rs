@@ -57,9 +57,9 @@ fn why(kind: ErrorKind, errno: Errno) -> Option<&'static str> {
     })
 }
 
-/// Returns the error for a change of a key that is on another mount than its bucket's private area. No file can be
-/// renamed or linked from one mount to the other, and two mounts may have files with the same inode number, after which
-/// sidecar files are named.
+/// Returns the error for a change of a key that is not on the mount of its bucket's private area. A file cannot be
+/// renamed or linked from one mount to another. In addition, files on two mounts may have the same inode number, but
+/// sidecar files are named after inode numbers.
 #[cold]
 pub(crate) fn on_another_mount() -> Error {
     Error::new(
@@ -70,12 +70,12 @@ pub(crate) fn on_another_mount() -> Error {
 }
 
 /// Returns whether the operating system refused an operation because the caller lacks a permission. Other errors of the
-/// kind `AccessDenied` mean that a file is not one that the store may use.
+/// kind `AccessDenied` mean that the store must not use a file.
 pub(crate) fn lacks_permission(error: &Error) -> bool {
     error.kind() == ErrorKind::AccessDenied && error.detail().ends_with(NO_PERMISSION)
 }
 
-/// Returns whether the cause is a file that another node has removed from the server (`ESTALE`).
+/// Returns whether the cause of the error is `ESTALE`: another node has removed the file from the server.
 pub(crate) fn is_stale(error: &Error) -> bool {
     let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<std::io::Error>());
     source.is_some_and(|source| source.raw_os_error() == Some(Errno::STALE.raw_os_error()))

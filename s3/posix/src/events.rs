@@ -1,14 +1,15 @@
-//! The journal of a bucket's events: one small file for each change that a notification rule applies to.
+//! The journal of a bucket's events: one small file for each change to which a notification rule applies.
 //!
-//! A change and its record take three steps. Before the change, the writer creates an unnamed file and fills the file,
-//! so that a full disk or a missing permission fails the call before anything has changed. Then the writer makes the
-//! change. At last, the writer stores the record in the file and gives the file a name in `events/`. The call returns
-//! only afterwards. A crash between the change and its record leaves a change without an event, but the caller of such a
-//! change has got no response.
+//! A change and its record take three steps. Before the change, the writer creates an unnamed file and fills the file
+//! with spaces. If the disk is full or a permission is missing, the call therefore fails before anything has changed.
+//! Then the writer makes the change. Finally, the writer stores the record in the file and gives the file a name in
+//! `events/`. The call returns only afterwards. A crash between the change and its record leaves a change without an
+//! event, but the caller of this change has received no response.
 //!
 //! The file `markers`, whose state every writer reads in any case, is not empty if the bucket may have a notification
-//! configuration. A bucket that never had one therefore has no extra cost. The mark is set before the configuration is,
-//! and is never removed: removing the mark could race with another process that sets a configuration.
+//! configuration. A bucket that never had a notification configuration therefore has no extra cost. A byte is written
+//! to the file before the configuration is stored. The byte is never removed, because its removal could race with
+//! another process that sets a configuration.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -35,7 +36,7 @@ use crate::{Durability, PosixStoreState};
 /// The kind of bucket document that holds the rules.
 pub(crate) const NOTIFICATION: BucketDocumentKind = BucketDocumentKind::known("notification");
 
-/// Tells the threads of this process that deliver events which buckets have new ones. Clones share their state.
+/// Reports to the event delivery threads of this process which buckets have new events. Clones share their state.
 #[derive(Clone, Debug, Default)]
 pub struct EventSignal(Arc<PerProcess<(Mutex<SignalledBuckets>, Condvar)>>);
 
@@ -47,8 +48,8 @@ struct SignalledBuckets {
     last: BTreeMap<Bucket, u64>,
 }
 
-/// The maximum number of buckets that a signal remembers. The buckets are forgotten beyond this number, and their
-/// events are found by the next search.
+/// The maximum number of buckets in a signal. When the signal is full, all buckets are dropped from it, and the next
+/// search of the journals finds their events.
 const SIGNALLED_MAX: usize = 4096;
 
 impl EventSignal {
@@ -65,8 +66,8 @@ impl EventSignal {
         is_rung.notify_all();
     }
 
-    /// Waits until there are events after the first `seen`, for at most `patience`. Returns the number of events so
-    /// far, and the buckets that the later ones belong to.
+    /// Waits for at most `patience` until there have been more than `seen` events. Returns the number of events so far,
+    /// and the buckets of the events after the first `seen`.
     pub fn wait(&self, seen: u64, patience: Duration) -> (u64, Vec<Bucket>) {
         let (state, is_rung) = &**self.0;
         let state = state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -85,9 +86,9 @@ pub(crate) struct PendingEvent {
     webhook: String,
 }
 
-/// The properties of a change that are known only afterwards.
+/// The properties of a change that are known only after the change.
 pub(crate) struct EventFacts {
-    /// The size of the new version in bytes; `None` if there is none.
+    /// The size of the new version in bytes; `None` for a removal or a delete marker.
     pub(crate) size: Option<u64>,
     pub(crate) etag: Option<ETag>,
     pub(crate) version: Option<VersionId>,
@@ -133,15 +134,17 @@ impl<'r> ChangeRecorder<'r> {
         let place = ObjectPath { dir: events_dir(bucket).into(), name: name.into() };
         let staged = StagedFile::with_mode(store, bucket, place, false, SETTING_MODE);
         let mut staged = staged.map_err(|error| unwritable(bucket, error))?;
-        // A gateway that runs as another user reads the record, whatever the umask of the writer is. Some file systems
-        // have no modes of their own; the gateway warns about records that it cannot read.
+        // A gateway that runs as another user must be able to read the record, regardless of the writer's umask. An
+        // error is ignored, because some file systems have no modes, and the gateway warns about records that it cannot
+        // read.
         let _ = set_mode(staged.file(), SETTING_MODE.as_raw_mode());
         staged.write(&vec![b' '; EventRecord::room_for(key.as_str())])?;
         Ok(Some(PendingEvent { staged, kind, key: key.clone(), webhook: rule.webhook.clone() }))
     }
 
-    /// Returns the bucket's notification rules. A document that another user wrote, or that is not valid, has no rules:
-    /// otherwise, anyone who may create a file in the private area could stop the bucket's other writers.
+    /// Returns the bucket's notification rules. A document that is not valid, or that an untrusted user wrote, is
+    /// treated as a document without rules. Otherwise, anyone who may create a file in the private area could block the
+    /// bucket's other writers.
     fn rules(&self) -> Result<Arc<[NotificationRule]>> {
         let ChangeRecorder { store, bucket, .. } = *self;
         let known = store.volume.private.held(bucket);
@@ -159,7 +162,8 @@ impl<'r> ChangeRecorder<'r> {
         Ok(rules)
     }
 
-    /// Returns whether the file of the rules is one that a reader would accept if its mode let the reader in.
+    /// Returns whether the rules' file is a regular file that only a trusted user can have written. The permission to
+    /// read the file is not checked.
     fn has_trusted_rules(&self) -> Result<bool> {
         let ChangeRecorder { store, bucket, .. } = *self;
         let keeper = store.volume.keeper(bucket, &NOTIFICATION)?;
@@ -186,9 +190,9 @@ impl<'r> ChangeRecorder<'r> {
     }
 }
 
-/// Makes all writers look for notification rules. Also creates the directory of the journal, or gives the existing
-/// directory the mode that the bucket has now. In a bucket with the sticky bit, only the owner creates the
-/// directory: another writer who created it could deny access to the others.
+/// Makes all writers look for notification rules. Also creates the directory of the journal, or sets the bucket's
+/// current mode on the existing directory. In a bucket with the sticky bit, only the owner creates the directory,
+/// because any other creator could deny access to the other writers.
 pub(crate) fn announce_notifications(volume: &StoreRootDirectory, bucket: &Bucket) -> Result<()> {
     let path = events_dir(bucket);
     volume.parent_of(bucket, &path)?;
@@ -202,7 +206,7 @@ pub(crate) fn announce_notifications(volume: &StoreRootDirectory, bucket: &Bucke
     marked.map_err(|errno| from_errno(errno, "writing .fordway/markers"))
 }
 
-/// Waits until all writers know the rules that were just set or removed.
+/// Waits until no writer uses the state from before the rules were set or removed.
 pub(crate) fn await_notifications(volume: &StoreRootDirectory, bucket: &Bucket) -> Result<()> {
     volume.private.forget(bucket);
     volume.private.outlast(&volume.contents(bucket)?);
@@ -218,7 +222,8 @@ pub(crate) fn kind_of_delete(options: &DeleteOptions, contents: PrivateDirectory
 }
 
 impl PendingEvent {
-    /// Records the change, which has been made. Errors: errors of the file system, with the advice to repeat the change.
+    /// Records the change. Must be called after the change was made. Errors: errors of the file system, with the advice
+    /// to repeat the change.
     pub(crate) fn record(self, facts: EventFacts) -> Result<()> {
         let PendingEvent { mut staged, kind, key, webhook } = self;
         let (inner, bucket) = (staged.inner.clone(), staged.bucket.clone());
@@ -254,7 +259,7 @@ impl PendingEvent {
     }
 }
 
-/// Returns the error for a change that was made, but whose record failed because of `why`.
+/// Returns the error for a change that was made, but could not be recorded because of `why`.
 pub(crate) fn unrecorded(kind: EventKind, key: &Key, why: Error) -> Error {
     let detail = format!(
         "{} of {key} has taken effect, but is not in the bucket's journal of events: {}; repeat the request",

@@ -55,9 +55,9 @@ pub(crate) fn check(root: &RootDirectory, path: &Path) -> Result<u32> {
     }
 }
 
-/// Returns the content and mode of the file `name` in the root's private directory; the content is returned as empty if
-/// it is longer than `bytes_max` bytes. Returns `None` unless the file belongs to the root user or to the owner of the
-/// root directory. Any other file could have been created by anyone who may write to the root directory.
+/// Returns the content and mode of the file `name` in the root's private directory. The returned content is empty if
+/// the file is longer than `bytes_max` bytes. Returns `None` unless the file belongs to the root user or to the owner
+/// of the root directory. Any other file could have been created by anyone who may write to the root directory.
 pub(crate) fn read_trusted(
     root: &RootDirectory,
     name: &str,

@@ -22,7 +22,7 @@ pub fn record(bytes: &[u8]) {
 }
 
 /// Decodes a part's record and an upload's other files. The part's number is in the first two bytes (little-endian).
-/// Checks that the part is stored in the common file, or in a file of its own in the upload's directory, and nowhere
+/// Checks that the part is stored in the common file, or in a separate file in the upload's directory, and nowhere
 /// else.
 pub fn part_record(bytes: &[u8]) {
     let Some((number, rest)) = bytes.split_first_chunk() else { return };

@@ -1,8 +1,8 @@
-//! An index of the names in directories that are listed again and again while they change.
+//! An index of the names in directories that are listed repeatedly while they change.
 //!
 //! Without an index, a program that lists by prefix after each delete, as IOR does, would read the whole directory each
 //! time. The index of a directory contains its names in sorted order. The kernel's queue of changes (inotify) keeps the
-//! index up to date: every listing first applies all changes that any process made before the listing. A listing by
+//! index up to date. Every listing first applies all changes that any process made before the listing. A listing by
 //! prefix then costs one lookup. An index is possible only on a file system that no other kernel changes.
 //!
 //! While a directory is watched, each change in it costs about 1 µs more, so the watch ends when the directory has not
@@ -33,7 +33,7 @@ pub(crate) const FEWEST: usize = 32;
 /// The maximum number of indexed directories.
 const MOST: usize = 16;
 /// If the number of queued changes exceeds this constant plus a quarter of the number of names, the directory is read
-/// again instead.
+/// again, and the changes are dropped.
 const MOST_CHANGES: usize = 64;
 /// The maximum number of changes that are recorded while the names are read.
 const MOST_CHANGES_READING: usize = 1 << 16;
@@ -49,7 +49,7 @@ pub(crate) struct NameIndexes {
     /// The number of indexed directories. While it is 0, no lock is taken.
     count: AtomicUsize,
     watched: Mutex<WatchedDirectories>,
-    /// The versions directories that were read recently, the most recent last.
+    /// The versions directories that were read recently, the most recently read last.
     read: Mutex<VecDeque<(DirectoryId, CoarseInstant)>>,
 }
 
@@ -132,8 +132,8 @@ impl NameIndexes {
         self.with_current(dir, role, |indexed| indexed.select(query))
     }
 
-    /// Calls `answer` with all names of the existing versions directory `dir`, and with those that are strays. Returns
-    /// `None` if `dir` has no index. Cost: as for [`NameIndexes::names`].
+    /// Calls `answer` with all names of the existing versions directory `dir`, and with the stray names among them.
+    /// Returns `None` if `dir` has no index. Cost: as for [`NameIndexes::names`].
     pub(crate) fn versions<T>(
         &self,
         dir: &DirectoryHandle,
@@ -163,7 +163,7 @@ impl NameIndexes {
         })
     }
 
-    /// Returns whether the versions directory with this state was read in the last [`KEPT`], and is therefore worth
+    /// Returns whether the versions directory with this state was read within the last [`KEPT`], and is therefore worth
     /// indexing.
     pub(crate) fn is_known_to_be_read(&self, stat: &FileStat) -> bool {
         let id = (stat.device, stat.inode);
@@ -245,7 +245,7 @@ impl WatchedDirectories {
     fn watch(&mut self, dir: &File, stat: &FileStat, role: DirectoryRole) -> Option<WatchId> {
         self.end_unused();
         if self.all.len() >= MOST {
-            // This ends the watches of directories that were removed.
+            // `catch_up` ends the watches of directories that were removed.
             self.catch_up();
         }
         let id = (stat.device, stat.inode);
@@ -346,7 +346,8 @@ impl WatchedDirectory {
     }
 
     /// Applies the recorded changes to the names. Returns `false` if the directory has to be read again because too
-    /// many names changed, or because a symbolic link was created. The type of the link's target may change unnoticed.
+    /// many names changed, or because a symbolic link was created. The queue does not report changes to the type of a
+    /// link's target.
     fn apply(&mut self) -> bool {
         let Some(names) = &mut self.names else { return false };
         if self.changes.len() > MOST_CHANGES + names.len() / 4 {

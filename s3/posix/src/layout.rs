@@ -20,8 +20,8 @@ use fordway_sys::{is_text_of_a_name, text_to_name};
 use fordway_wire::notification::is_webhook_name;
 
 /// The private directory of a bucket, next to its objects. The private directory is never listed, and no key refers to
-/// it. The same applies to a directory with this name further down, which may be the private directory of another bucket
-/// that was moved into this one.
+/// it. The same applies to a directory with this name in a subdirectory of the bucket, which may be the private
+/// directory of another bucket that was moved into this one.
 pub const PRIVATE_DIR: &str = ".fordway";
 /// The subdirectory of the private directory for odd keys.
 pub(crate) const ODD: &str = "odd";
@@ -141,8 +141,8 @@ pub(crate) fn marked_dir(bucket: &Bucket, key: &Key) -> Option<String> {
 }
 
 /// Returns the odd path of `key`. An object is stored at its odd path if its key has no plain path, or if another key's
-/// object blocks the plain path. For example, of the objects `a` and `a/b`, the one that is written later gets its odd
-/// path.
+/// object blocks the plain path. For example, of the objects `a` and `a/b`, the object that is written later gets its
+/// odd path.
 pub(crate) fn odd(bucket: &Bucket, key: &Key) -> ObjectPath<'static> {
     encoded_below(odd_dir(bucket), key)
 }
@@ -306,12 +306,13 @@ pub(crate) fn is_hidden_name(name: &str) -> bool {
     is_hex(name, 16)
 }
 
-/// Returns the name of the record of an event that happened at `time_ns` and that `webhook` gets. `number` is random.
+/// Returns the name of the record of an event at `time_ns` that must be delivered to `webhook`. `number` is random.
 pub(crate) fn event_name(time_ns: u64, number: &str, webhook: &str) -> String {
     format!("{time_ns:016x}-{number}-{webhook}")
 }
 
-/// Returns the webhook that gets the event whose record has this name; `None` if Fordway writes no record of this name.
+/// Returns the webhook to which the event in the record `name` must be delivered. Returns `None` if the name is not
+/// valid for a record.
 pub(crate) fn webhook_of_event(name: &str) -> Option<&str> {
     let (time, rest) = name.split_once('-')?;
     let (number, webhook) = rest.split_once('-')?;

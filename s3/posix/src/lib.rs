@@ -17,7 +17,7 @@
 //! POSIX program, `head` also repeats its `newfstatat`.
 //!
 //! The directory of a key is held open and looked up again every 10 ms (one `openat2`, one `close`). A put that creates
-//! directories, and a delete that empties them, take more calls.
+//! directories, and a delete that empties them, need more calls.
 //!
 //! The modules `layout` (paths) and `record` (the attribute) describe the format on disk.
 
@@ -129,7 +129,7 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 /// The options of a [`PosixStore`].
 #[derive(Clone, Debug)]
 pub struct PosixConfig {
-    /// The method of computing the ETags of new objects, unless the options of a put specify another one.
+    /// The method of computing the ETags of new objects, unless the options of a put specify another method.
     pub etag_policy: ETagPolicy,
     /// The durability that a write must have before it returns.
     pub durability: Durability,
@@ -148,7 +148,7 @@ pub struct PosixConfig {
     /// Whether the files of locked versions get the immutable flag, so that POSIX programs cannot change or remove
     /// these files either. Requires `CAP_LINUX_IMMUTABLE` and a file system that supports the flag.
     pub immutable_locks: bool,
-    /// Where the store announces the events that it records.
+    /// The signal by which the store reports each recorded event to the threads that deliver events.
     pub event_signal: EventSignal,
     /// The list to which the store adds itself, so that its unused files can be closed.
     pub open_stores: Option<OpenStores>,
@@ -171,7 +171,7 @@ impl Default for PosixConfig {
     }
 }
 
-/// The time after which [`OpenStores::close_unused`] closes what a store keeps open but does not use.
+/// The time after which [`OpenStores::close_unused`] closes the files that a store keeps open but does not use.
 const UNUSED: Duration = Duration::from_millis(500);
 
 /// A list of open stores, whose unused files can be closed. Clones share the list.
@@ -188,7 +188,7 @@ impl OpenStores {
     /// Closes the directories and lock tables that the stores have not used for half a second. As long as a store has a
     /// file open, its file system cannot be unmounted. The stores' root directories remain open.
     pub fn close_unused(&self) {
-        // The list is not locked while files are closed, which may take long on a network file system.
+        // The list is not locked while files are closed, because closing them may take long on a network file system.
         let open: Vec<_> = self.stores().iter().filter_map(Weak::upgrade).collect();
         open.iter().for_each(|store| close_unused_in(store));
     }
@@ -257,8 +257,9 @@ impl PosixStore {
         &self.inner.volume.path
     }
 
-    /// Returns whether the root directory seems to be a bucket of another root, because its private directory holds
-    /// what only buckets have. Cost: one system call for each such name.
+    /// Returns whether the root directory seems to be a bucket of another root. In this case, its private directory
+    /// contains a name that only the private directories of buckets have. Cost: one system call for each of these
+    /// names.
     pub fn resembles_bucket(&self) -> bool {
         let private = self.path().join(PRIVATE_DIR);
         layout::BUCKET_NAMES.iter().any(|name| private.join(name).symlink_metadata().is_ok())

@@ -34,7 +34,7 @@ use crate::walk::WalkPath;
 
 /// The longest total time that a listing waits for writers in its directories and for other nodes' changes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
-/// The maximum number of names that are taken from an index at a time.
+/// The maximum number of names that are read from an index at a time.
 const INDEX_PAGE: usize = 1024;
 
 /// The next step of the walk.
@@ -50,7 +50,7 @@ enum WalkContinuation {
 pub(crate) enum LinkedDirectories<'l> {
     /// Their objects are listed.
     Listed,
-    /// Their objects are not listed. The cell gets the key of one of these links, if there are any.
+    /// Their objects are not listed. The cell receives the key of one of these links, if there is one.
     Skipped(&'l Cell<Option<String>>),
 }
 
@@ -95,7 +95,7 @@ impl PosixStoreState {
         linked: LinkedDirectories<'_>,
     ) -> Result<ObjectListing> {
         let contents = self.volume.contents_of_existing(bucket)?;
-        // Usually, each odd key becomes an entry. One key more shows whether the page is full.
+        // Usually, each odd key becomes an entry. One additional key shows whether the page is full.
         let mut most_odd = query.max_keys.saturating_add(2);
         loop {
             let (odd, has_more_odd) =
@@ -145,9 +145,9 @@ impl PosixStoreState {
         Ok((!walk.lacks_odd).then(|| walk.page.finish()))
     }
 
-    /// Returns the keys of objects that are not at their plain paths, in order, as far as a page needs them, and whether
-    /// there are more. At most `most` of the keys become entries of the page. All these keys are read before the plain
-    /// directories, because an object may move from its odd path to its plain path, but not back.
+    /// Returns, in order, the odd keys that a page needs, and whether there are more odd keys. At most `most` of the
+    /// keys become entries of the page. All these keys are read before the plain directories, because an object may
+    /// move from its odd path to its plain path, but not back.
     fn odd_keys(&self, bucket: &Bucket, query: &ListQuery, most: usize) -> Result<(Vec<Key>, bool)> {
         let range = (&*query.prefix, query.start_after.as_deref());
         let mut walk = EncodedKeyWalk::start(self, bucket, EncodedKeyTree::Odd, range)?;
@@ -156,7 +156,7 @@ impl PosixStoreState {
             if keys.len() >= most {
                 return Ok((keys, true));
             }
-            // One key suffices for its common prefix.
+            // One key is sufficient for the entry of its common prefix, so the other keys with this prefix are skipped.
             if let Some(prefix) = query.common_prefix(key.as_str()) {
                 walk.skip(prefix);
             }
@@ -270,7 +270,8 @@ impl BucketWalk<'_> {
     }
 
     /// Like [`BucketWalk::directory`], but takes the names from the directory's index. Returns `None` if there is no
-    /// index, or if the index was dropped during the call; `from` is then the first name that has not been offered.
+    /// index, or if the index was dropped during the call. In this case, `from` is the first name that has not been
+    /// offered.
     fn indexed_directory(
         &mut self,
         at: &str,
@@ -283,7 +284,7 @@ impl BucketWalk<'_> {
             return Ok(None);
         }
         let dir = match inner.volume.dirs.open_if_busy(&inner.volume.root, path) {
-            // A bucket need not be checked, because the bucket was found to exist at the start of the call.
+            // The bucket's own directory need not be checked, because it was found to exist at the start of the call.
             Ok(Some(dir)) if is_bucket || !dir.is_gone() => dir,
             _ => return Ok(None),
         };
@@ -334,7 +335,7 @@ impl BucketWalk<'_> {
         };
         let names = match remembered.last_listing(stat) {
             // Only a listing by prefix reads many names to return few. For other listings, an index would cost more
-            // than it saves: while a directory is watched, each open, put and delete in it takes up to a tenth longer.
+            // than it saves. While a directory is watched, each open, put and delete in it takes up to a tenth longer.
             ListingFreshness::Changed if !wanted.is_empty() && self.is_watchable(dir, stat) => {
                 let indexes = &self.inner.volume.dirs.indexes;
                 Arc::new(indexes.read(dir, stat, DirectoryRole::Objects, || read(true))?)
@@ -349,8 +350,8 @@ impl BucketWalk<'_> {
     }
 
     /// Reads a directory on NFS again when no writer is replacing an object in the bucket, and adds the names found to
-    /// `names`. The caller has found the hidden name of a file that was removed or replaced while it was open, so
-    /// `names` may lack an object (see [`PosixStoreState::settled`]).
+    /// `names`. The caller has found the hidden name of a file that was removed or replaced while it was open. `names`
+    /// may therefore lack an object (see [`PosixStoreState::settled`]).
     #[cold]
     fn read_between_writes(
         &self,
@@ -414,7 +415,7 @@ impl BucketWalk<'_> {
             key.truncate(at.len());
             key.push_str(name.text);
             let flow = match name.is_dir() {
-                // No key in the directory would be listed.
+                // All keys in the directory are too long to be listed.
                 true if key.len() > MAX_KEY_BYTES => {
                     self.path.note_long();
                     WalkContinuation::On
@@ -448,7 +449,7 @@ impl BucketWalk<'_> {
 
     /// Continues after the directory `key`, which the caller is not permitted to read, if the bucket has the sticky
     /// bit. A user could otherwise prevent other users from listing such a bucket by making a directory unreadable.
-    /// Errors: `error` in a bucket without the sticky bit, so that nobody assumes that the listing is complete.
+    /// Errors: `error` in a bucket without the sticky bit, so that the listing does not seem complete.
     #[cold]
     fn behind_closed(&mut self, key: &str, error: Error) -> Result<WalkContinuation> {
         let is_closed = error.kind() == ErrorKind::AccessDenied;
@@ -456,7 +457,7 @@ impl BucketWalk<'_> {
             return Err(error);
         }
         self.path.note_found();
-        // With a delimiter, the directory is listed as a common prefix, whatever it contains.
+        // With a delimiter, the directory is listed as a common prefix, regardless of its content.
         self.page.offer(&format!("{key}_"), || Ok(None)).map(WalkContinuation::from)
     }
 

@@ -73,12 +73,12 @@ impl BucketLocks {
         Ok(locks)
     }
 
-    /// Forgets the bucket's lock table, which is closed when no operation uses it any more.
+    /// Drops the bucket's lock table, which is closed when no operation uses it any more.
     pub(crate) fn close(&self, bucket: &Bucket) {
         self.tables().remove(bucket);
     }
 
-    /// Closes the lock tables of all buckets for which `is_used` returns `false`, unless an operation holds them.
+    /// Closes the lock tables of all buckets for which `is_used` returns `false`, unless an operation is using them.
     pub(crate) fn close_unused(&self, is_used: impl Fn(&Bucket) -> bool) {
         self.tables().retain(|bucket, locks| is_used(bucket) || Arc::strong_count(locks) > 1);
     }
@@ -164,9 +164,9 @@ impl PosixStoreState {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    /// Closes a lock table that is not, or no longer, the bucket's, so that the next call opens the current one. The
-    /// bucket was removed and recreated along with its lock table, or the server of a shared file system no longer
-    /// knows the open file. In the second case, this node's cached names of the file are dropped too.
+    /// Closes a lock table that is not the bucket's current lock table, so that the next call opens the current one.
+    /// Either the bucket was removed and recreated along with its lock table, or the server of a shared file system no
+    /// longer has the open file. On a shared file system, this node's cached names of the file are dropped too.
     #[cold]
     fn reopen_later(&self, bucket: &Bucket, race: usize) {
         self.locks.close(bucket);
@@ -189,7 +189,7 @@ impl PosixStoreState {
     }
 
     /// Runs `act` and returns its result, or returns `None` at once if another process is running this function for the
-    /// same bucket. The lock of the function is a byte lock like the keys' locks, so the kernel releases it when the
+    /// same bucket. The function holds a byte lock, like the locks of keys, so the kernel releases the lock when the
     /// process dies.
     pub(crate) fn alone_in<T>(&self, bucket: &Bucket, act: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
         self.require_locks("one run at a time")?;
@@ -215,11 +215,11 @@ impl PosixStoreState {
     }
 
     /// Runs `read`, which reads `key`. If `read` finds no object on NFS, waits until no writer holds the key's lock,
-    /// and runs `read` again. The reason is that a node may be replacing a file that is open on that node. Its NFS
-    /// client renames the old file to `.nfs...` before it renames the new file. For the duration of one request, other
-    /// nodes then see no file of that name. Further cost: none if an object is found. If no object is found on NFS: one
-    /// request for the directory's state and, if the directory has changed recently, usually an open, an `fcntl` and
-    /// another read, twice each.
+    /// and runs `read` again. The reason is that a node may be replacing a file that is open on that node. The NFS
+    /// client of that node renames the old file to `.nfs...` before it renames the new file. Between these two
+    /// requests, other nodes see no file with the name of the object. Further cost: none if an object is found. If no
+    /// object is found on NFS: one request for the directory's state and, if the directory has changed recently,
+    /// usually two opens, two `fcntl` calls and two further reads.
     pub(crate) fn settled<T>(
         &self,
         (bucket, key): (&Bucket, &Key),
@@ -233,10 +233,11 @@ impl PosixStoreState {
         }
     }
 
-    /// Runs `read` when no writer holds the key's lock, and repeats it until it finds the object, until
-    /// [`MISSES_MIN`] successive reads have found neither the object nor a writer, or until [`REPLACEMENTS_MAX`] has
-    /// passed or the operation has used up its waiting time. Returns `None` if the result that the caller already has
-    /// remains valid. Not inlined, because only file systems that several nodes share need this function.
+    /// Runs `read` when no writer holds the key's lock. Repeats `read` until the object is found, or until
+    /// [`MISSES_MIN`] successive reads have found neither the object nor a writer. Also stops after
+    /// [`REPLACEMENTS_MAX`], or when the operation has used up its waiting time. Returns `None` if the result that the
+    /// caller already has remains valid. Not inlined, because only file systems that several nodes share need this
+    /// function.
     #[cold]
     pub(crate) fn read_between_writes<T>(
         &self,
@@ -297,7 +298,7 @@ impl PosixStoreState {
     }
 
     /// Returns whether the open lock table is still the bucket's lock file. The function also checks the file's name,
-    /// because the owner of the file can rename it, and other processes find the lock table by its name. The name is
+    /// because the file's owner can rename the file, but other processes find the lock table by its name. The name is
     /// not checked on FUSE, where a file may have two inode numbers. Cost: one `fstat` and usually one `newfstatat`.
     fn is_current(
         &self,
@@ -348,8 +349,8 @@ pub(crate) fn alone_for<T>(
     Ok(held.is_some().then(act))
 }
 
-/// Locks the first key, and then the second one if there is one. The guards are dropped in the opposite order, because
-/// the first guard may also exclude the process's other threads from the second key.
+/// Locks the first key, and then the second key, if a second key is given. The guards are dropped in the opposite
+/// order, because the first guard may also exclude the process's other threads from the second key.
 #[inline]
 fn hold<'l>(
     locks: &'l ByteRangeLocks,
@@ -361,7 +362,7 @@ fn hold<'l>(
     Ok((also.transpose().map_err(not_locked)?, held))
 }
 
-/// Like [`hold`], but returns `None` if the server of a shared file system no longer knows the open lock table.
+/// Like [`hold`], but returns `None` if the server of a shared file system no longer has the open lock table.
 #[inline]
 fn hold_known<'l>(
     locks: &'l ByteRangeLocks,

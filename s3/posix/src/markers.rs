@@ -1,10 +1,11 @@
 //! Markers: empty objects whose keys end in a slash. A marker is stored as the directory that its key names, with a
 //! record attached to the directory. Folders created through S3 are therefore directories to POSIX programs.
 //!
-//! Creating the first marker of a bucket also creates the file `markers` in the private directory; without that file,
-//! no marker is looked up. A notification configuration also creates the file (see [`crate::events`]). All changes are made under the key's lock. If an object with such a key has content, or the
-//! key cannot be a directory, the object is stored at the key's odd path instead. An object at the odd path hides any
-//! marker with the same key.
+//! Creating the first marker of a bucket also creates the file `markers` in the private directory. If this file is
+//! missing, no marker is looked up. A notification configuration also creates the file (see [`crate::events`]). All
+//! changes of markers are made under the key's lock. If an object with such a key has content, or the key cannot be a
+//! directory, the object is stored at the key's odd path instead. An object at the odd path hides any marker with the
+//! same key.
 
 use std::fs::File;
 
@@ -74,8 +75,8 @@ impl StoreRootDirectory {
         }
         self.open_shared_file(bucket, MARKERS)?;
         self.private.forget(bucket);
-        // The first marker is created only after all deletes know of markers. An unaware delete would remove a marker's
-        // directory as an empty directory.
+        // The first marker is created only when every delete checks for markers. A delete that does not check for
+        // markers would remove the marker's directory as an empty directory.
         self.private.outlast(&contents);
         Ok(())
     }

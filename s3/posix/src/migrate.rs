@@ -43,10 +43,10 @@ pub struct MigrationStep {
 }
 
 impl PosixStore {
-    /// Gives the files and directories in each bucket's private area the owner, group and mode that this version uses,
-    /// removes the sticky bit where it hides an object's record, and binds sidecar files to their objects again. Also
-    /// records the root's format version. Must be run by the root user, or by the owner of the root directory and the
-    /// buckets. No other program may work in the root directory at the same time, because programs that are already
+    /// Sets the owner, group and mode that this version uses on the files and directories in each bucket's private
+    /// area. Also removes the sticky bit where it hides an object's record, binds sidecar files to their objects again,
+    /// and records the root's format version. Must be run by the root user, or by the owner of the root directory and
+    /// the buckets. No other program may work in the root directory at the same time, because programs that are already
     /// running may still create files with other owners and modes. Memory: the records in all sidecar files of one
     /// bucket at a time. Errors: `NoSuchBucket`, file-system errors, and errors that `tell` returns.
     pub fn migrate(
@@ -71,7 +71,7 @@ impl PosixStore {
     }
 }
 
-/// The maximum directory depth of the walk, which is more than a key of maximum length needs.
+/// The maximum directory depth of the walk, which is more than an encoded key of maximum length needs.
 const MAX_DEPTH: usize = 64;
 
 /// Makes the bucket's owner the owner of each directory that Fordway created in the bucket's private area, and sets the
@@ -304,7 +304,7 @@ impl SidecarRebinder<'_> {
     }
 
     /// Links the sidecar file `name`, which is about to be replaced, to another name. The old file may contain the
-    /// record of an object that is still to be bound again. The other name is also valid for a sidecar file, so a
+    /// record of an object that has not been bound again yet. The other name is also valid for a sidecar file, so a
     /// repeated run reads the record again.
     fn keep_displaced(&self, name: &str) -> Result<()> {
         let other = hidden_name()?;

@@ -33,7 +33,8 @@ pub(crate) const FEWEST: usize = 500;
 pub(crate) struct SortedNames {
     text: String,
     entries: Vec<PackedName>,
-    /// Whether the type of any name had to be looked up. A type that was looked up may change unnoticed.
+    /// Whether the type of any name had to be looked up. A type that was looked up may change without a change to the
+    /// directory.
     has_links: bool,
     /// The number of names in the directory, including rejected names.
     read: usize,
@@ -96,7 +97,8 @@ impl SortedNames {
         Ok(names)
     }
 
-    /// Reads the names in `dir` of everything except directories. Errors: as for [`read_dir_briefly`], including `AGAIN`.
+    /// Reads the names of all entries of `dir` except directories. Errors: as for [`read_dir_briefly`], including
+    /// `AGAIN`.
     pub(crate) fn read_briefly(dir: &File) -> Result<Self, Errno> {
         let mut names = SortedNames::default();
         read_dir_briefly(dir, |name, kind| {
@@ -246,8 +248,8 @@ fn shared_len(text: &str, entries: &[PackedName]) -> usize {
     })
 }
 
-/// Returns the state of a directory whose names are about to be read. Every later change alters this state, except that
-/// a change in the same clock tick as the directory's previous change may leave the times unaltered.
+/// Returns the state of a directory whose names are about to be read. Every later change alters this state, unless it
+/// occurs in the same clock tick as the directory's previous change.
 pub(crate) fn state_before(dir: &File, sharing: FileSystemSharing) -> Result<FileStat, Errno> {
     if sharing.is_shared() { stat_now(dir) } else { stat(dir) }
 }

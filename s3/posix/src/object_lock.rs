@@ -208,8 +208,8 @@ impl PosixStoreState {
 }
 
 /// A locked version's file whose immutable flag is off while its key is changed. Dropping the value sets the flag
-/// again, so that a change that fails leaves the version as well protected as before. The file stays open until then,
-/// which is harmless: the file systems that rename files that are removed while open (NFS, FUSE) do not have this flag.
+/// again, so that a change that fails leaves the version as well protected as before. The file stays open until then.
+/// This is harmless, because NFS and FUSE, which rename a file that is removed while it is open, do not have the flag.
 #[must_use = "the flag is set again when this is dropped"]
 pub(crate) struct UnshieldedFile(Option<OwnedFd>);
 
@@ -225,7 +225,8 @@ impl UnshieldedFile {
 impl Drop for UnshieldedFile {
     fn drop(&mut self) {
         if let Some(file) = &self.0 {
-            // The flag could be removed, so it can be set. The lock itself, which is in the record, does not need it.
+            // No error is expected, because the process was permitted to remove the flag. An error is ignored, because
+            // the lock itself is in the record and does not need the flag.
             let _ = set_immutable(file, true);
         }
     }
@@ -345,9 +346,9 @@ impl VersionProtection<'_> {
         Ok(opened)
     }
 
-    /// Opens a version, as [`StoreRootDirectory::open_version`] does, to change its record under the key's lock. Errors:
-    /// also `AccessDenied` if a link in the key's path points to another bucket, and `MethodNotAllowed` if a part of the
-    /// record is missing: `fsck --migrate` may find it, and would then undo the change.
+    /// Opens a version, as [`StoreRootDirectory::open_version`] does, to change its record under the key's lock.
+    /// Errors: also `AccessDenied` if a link in the key's path points to another bucket, and `MethodNotAllowed` if a
+    /// part of the record is missing. If `fsck --migrate` found the missing part later, it would undo the change.
     pub(crate) fn open_to_change(&self, key: &Key, version: Option<&VersionId>) -> Result<ObjectFile> {
         let VersionProtection { volume, bucket, contents } = *self;
         volume.refresh(bucket, key, contents)?;
@@ -358,7 +359,7 @@ impl VersionProtection<'_> {
         volume.require_own_file(bucket, key, &opened)?;
         volume.unhide_record(bucket, &mut opened)?;
         volume.renew_record(bucket, &mut opened, contents.sharing)?;
-        // The sticky bit may have hidden until now that the file is a copy of an old version.
+        // The record that the sticky bit hid may show that the file is a copy of an old version.
         if volume.disown_any_copy((bucket, key), &mut opened, |_| true)?
             && version.is_some_and(|version| !version.is_null())
         {

@@ -1,7 +1,7 @@
 //! Caches the contents of a bucket's private directory, and its lock table, to save lookups.
 //!
-//! Most buckets have no odd keys, no sidecar files and no versions, but every put, every delete and every read of a
-//! missing object must check for them. The contents of the private directory change only when a name in the bucket's
+//! Most buckets have no odd keys, no sidecar files and no versions. However, every put, every delete and every read of
+//! a missing object must check for them. The contents of the private directory change only when a name in the bucket's
 //! `.fordway` is created, replaced or removed. Every such change also alters the directory's times. The directory is
 //! held open; as long as its times are unchanged, the cached contents are valid.
 
@@ -37,7 +37,7 @@ const TICK: Duration = Duration::from_millis(12);
 /// reused for another device.
 const SAME_DEVICE: Duration = Duration::from_secs(1);
 
-/// The maximum number of cached buckets. The number is limited because each may hold a directory open.
+/// The maximum number of cached buckets. The number is limited because each cached bucket may keep a directory open.
 const MOST: usize = 128;
 
 /// The maximum length of a `versioning` file, in bytes. Every valid file is shorter.
@@ -104,8 +104,8 @@ pub(crate) struct CachedPrivateDirectory {
     lock_table: OnceLock<Arc<ByteRangeLocks>>,
     /// The notification rules, if they were read while the directory had these `times`.
     rules: OnceLock<Arc<[NotificationRule]>>,
-    /// The address of the handle to the bucket's directory, if the directory was found to exist and to contain
-    /// `watched` while `watched` had these `times`; otherwise 0.
+    /// The address of the handle to the bucket's directory, if the directory existed and contained `watched` while
+    /// `watched` had these `times`; otherwise 0.
     bucket: AtomicUsize,
 }
 
@@ -200,7 +200,7 @@ impl PrivateDirectoryCache {
         found.map(|(name, device)| (*device, name.as_str().to_owned()))
     }
 
-    /// Records which device a bucket was found on.
+    /// Records the device on which a bucket was found.
     pub(crate) fn note_device(&self, bucket: &Bucket, contents: &PrivateDirectoryContents) {
         let is_shared = contents.sharing.is_shared();
         if !is_shared && !self.has_remote.load(Ordering::Relaxed) {
@@ -241,7 +241,7 @@ impl PrivateDirectoryCache {
 
     /// Like [`PrivateDirectoryCache::glance`], but the result may be up to 10 ms old, and the writer of a small object
     /// may use the result for another 10 ms. Cost: usually none. The result decides how an object is created. A stale
-    /// result is harmless: readers also look for odd keys, and a write that does not yet see that versioning was
+    /// result is harmless, because readers also look for odd keys. A write that does not see yet that versioning was
     /// enabled counts as an earlier write. With strong consistency, if other nodes may change the bucket, every call
     /// queries the server.
     pub(crate) fn glance_for_write(
@@ -260,8 +260,9 @@ impl PrivateDirectoryCache {
     }
 
     /// Waits until no writer in any process still uses the contents that the private directory had before this call.
-    /// For example, every put that begins after versioning was enabled must keep versions. Writers use contents that
-    /// are up to 10 ms old for up to 10 ms, and some clients of shared file systems cache missing names for longer.
+    /// For example, every put that begins after versioning was enabled must keep versions. The contents may be 10 ms
+    /// old when a writer reads them, and the writer may use them for another 10 ms. Some clients of shared file systems
+    /// cache missing names for longer.
     pub(crate) fn outlast(&self, contents: &PrivateDirectoryContents) {
         let names = match contents.sharing {
             FileSystemSharing::Local | FileSystemSharing::Nfs => Duration::ZERO,
@@ -332,7 +333,7 @@ impl PrivateDirectoryCache {
         }
         let dir = match root.open_beneath(bucket.as_str(), OFlags::PATH | OFlags::DIRECTORY, Mode::empty()) {
             Ok(dir) => dir,
-            // The caller notices that the bucket is missing.
+            // The caller detects that the bucket is missing.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
                 let FileSystemTraits { sharing, unfit } = self.site;
                 return Ok(PrivateDirectoryContents {
@@ -454,7 +455,7 @@ pub(crate) fn correct_names(dir: &File) -> Result<(), Errno> {
 }
 
 /// Reads whether old versions are kept. If the content of `versioning` is not valid, or the owner of the file is not
-/// trusted, old versions are kept: a version that is not kept is lost permanently.
+/// trusted, old versions are kept, because a version that is not kept cannot be restored.
 fn read_versioning(
     opened: Result<OwnedFd, Errno>,
     guard: Option<TrustedOwner>,

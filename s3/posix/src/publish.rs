@@ -1,17 +1,17 @@
 //! Publishes staged files.
 //!
 //! If a key has only one possible path and its bucket keeps no versions, an object is created by one `linkat`, which
-//! fails if the name is taken. The creation needs no lock, unless it is conditional and on NFS. All other writes,
-//! including a put of a key that this process has put before, are made under the key's lock.
+//! fails if the name is taken. The creation needs no lock. An exception is a conditional creation on NFS or from an
+//! upload. All other writes, including a put of a key that this process has put before, are made under the key's lock.
 //!
 //! An object may be at its key's plain path or odd path. Three rules ensure that all readers, which look at the plain
 //! path first, see a single object:
 //!
 //! 1. No file is put at an odd path without the key's lock.
 //! 2. An object at one of the two paths remains there until it is deleted.
-//! 3. If there are files at both paths, the plain file is the object. Two files may exist if the first odd key of a
-//!    bucket was created while another writer, which did not know of the odd key, created the plain file. The next
-//!    write or delete of the key removes the odd file first, before it replaces or removes the plain file.
+//! 3. If there are files at both paths, the plain file is the object. Two files may exist if a writer created the plain
+//!    file before it detected the bucket's first odd key. The next write or delete of the key removes the odd file
+//!    first, before it replaces or removes the plain file.
 
 use std::time::SystemTime;
 
@@ -241,7 +241,7 @@ impl StagedFile {
         self.seal(record).map(drop)
     }
 
-    /// Creates the object at its plain or odd path. Returns `false` if another writer was faster.
+    /// Creates the object at its plain or odd path. Returns `false` if another writer has created the object first.
     fn create_anywhere(&mut self, key: &Key, contents: PrivateDirectoryContents) -> Result<bool> {
         if self.link(Some(key))? {
             return Ok(true);
@@ -309,8 +309,8 @@ impl StagedFile {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    /// Returns the error for a file that could not get its name. In a bucket's private directory, only files have the
-    /// names of files.
+    /// Returns the error for a file that could not get its name. In a bucket's private directory, Fordway gives such a
+    /// name only to a file, so a directory with the name is not Fordway's.
     pub(crate) fn publishing_failed(&self, errno: Errno) -> Error {
         match errno {
             Errno::ISDIR | Errno::NOTDIR | Errno::NOTEMPTY | Errno::EXIST if !self.is_plain => {
@@ -358,9 +358,9 @@ impl StagedFile {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    /// Looks up the parent directory again if the file was started more than 10 ms ago. While the content arrived,
-    /// another program may have moved the directory, and the file would then be published at a path that does not
-    /// belong to the key. Cost: usually none; for a slow put, an `openat2` and one or two `fstat`.
+    /// Looks up the parent directory again if the file was started more than 10 ms ago. Another program may have moved
+    /// the directory while the content arrived. Without the lookup, the file would then be published at a path that
+    /// does not belong to the key. Cost: usually none; for a slow put, an `openat2` and one or two `fstat`.
     fn renew_parent(&mut self, key: &Key) -> Result<()> {
         if !self.is_long_started() {
             return Ok(());

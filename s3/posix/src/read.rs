@@ -123,8 +123,8 @@ pub(crate) fn info_of(stat: &FileStat, record: ObjectRecord) -> ObjectInfo {
     }
 }
 
-/// Returns whether a stale cached name can be the cause of this error: the file handle is stale (`ESTALE`), or an
-/// object that was just found is missing.
+/// Returns whether a stale cached name can be the cause of this error. Such an error means that the file handle is
+/// stale (`ESTALE`), or that an object that was just found is missing.
 fn is_stale_name(error: &Error) -> bool {
     is_stale(error) || error.kind() == ErrorKind::NoSuchKey
 }
@@ -208,7 +208,7 @@ impl StoreRootDirectory {
     #[inline(never)]
     fn describe_recorded(&self, dir: impl AsFd, name: &str, stat: &FileStat) -> Result<NameLookup> {
         let mut buffer = [0; RECORD_BYTES];
-        // If the file's times are older than a clock tick before the attribute is read, every later change gives the
+        // If the file's times are more than a clock tick old when the attribute is read, every later change gives the
         // file a different time.
         let is_settled = is_settled(stat);
         // A record that is sealed for this size and time belongs to this version. If the record is not sealed for this
@@ -228,14 +228,14 @@ impl StoreRootDirectory {
     }
 
     /// Returns whether `name` has had the state `stat` without interruption since `stat` was read. A rename also
-    /// changes the state, so the function notices a file that was replaced after `stat` was read, even if the original
+    /// changes the state, so the function detects that a file was replaced after `stat` was read, even if the original
     /// file was then put back. Returns false if other nodes may change the file.
     fn is_still(&self, dir: impl AsFd, name: &str, stat: &FileStat) -> bool {
         self.is_local(stat.device) && stat_in(dir, name).is_ok_and(|now| now == *stat)
     }
 
-    /// Checks that the source of a copy still has this size and modification time: a POSIX program may have written to
-    /// the file while it was copied. Errors: `ConditionalConflict`. Cost: one `fstat`.
+    /// Checks that the source of a copy still has this size and modification time, because a POSIX program may have
+    /// written to the file during the copy. Errors: `ConditionalConflict`. Cost: one `fstat`.
     pub(crate) fn require_unchanged(&self, file: &File, before: (u64, SystemTime)) -> Result<()> {
         let failed = |errno| from_errno(errno, "reading the metadata of the source");
         let mut now = stat(file).map_err(failed)?;
@@ -325,10 +325,10 @@ impl StoreRootDirectory {
         Ok(())
     }
 
-    /// Returns whether a file that is bare according to its cached state may have a record by now. After another node
-    /// has stored a record, a FUSE client may still show the file's earlier state, but the client requests attributes
-    /// from the server. Reads that query the server first therefore also request the record. Returns false on local
-    /// file systems and NFS.
+    /// Returns whether a file that is bare according to its cached state may now have a record. After another node has
+    /// stored a record, a FUSE client may still show the file's earlier state, but the client requests attributes from
+    /// the server. Reads that query the server first therefore also request the record. Returns false on local file
+    /// systems and NFS.
     fn may_have_record(&self, file: &File, stat: &FileStat) -> bool {
         self.is_strong() && self.sharing_on(file, stat.device) == FileSystemSharing::Unknown
     }
@@ -379,7 +379,7 @@ impl StoreRootDirectory {
         )
     }
 
-    /// Like [`StoreRootDirectory::open_file`], for a file that is to become an old version or is to be removed in a
+    /// Like [`StoreRootDirectory::open_file`], for a file that will become an old version, or will be removed, in a
     /// bucket that keeps versions. Reads the record even if the sticky bit hides it, because the record may contain a
     /// version ID and a lock. A file whose record cannot be decoded is returned without a record (`None`), because an
     /// S3 client could otherwise never replace it.
@@ -478,8 +478,8 @@ impl StoreRootDirectory {
         Ok(None)
     }
 
-    /// Checks that `opened`, the latest version of `key`, may be changed: no link in its path leads out of the bucket, or
-    /// into a private directory. Cost: none if the path contains no link. Errors: `AccessDenied`.
+    /// Checks that `opened`, the latest version of `key`, may be changed: no link in its path leads out of the bucket,
+    /// or into a private directory. Cost: none if the path contains no link. Errors: `AccessDenied`.
     pub(crate) fn require_own_file(&self, bucket: &Bucket, key: &Key, opened: &ObjectFile) -> Result<()> {
         match opened.is_linked {
             true => self.check_links(bucket, key, &opened.stat),
@@ -508,9 +508,9 @@ impl StoreRootDirectory {
         }
     }
 
-    /// Checks that the key's directory, or the nearest parent that exists, is on the mount of the bucket's private area.
-    /// Errors: `NotImplemented`. Cost: none for a key in the bucket's own directory; else usually one `fstat`, and an
-    /// `openat2` for each directory that does not exist.
+    /// Checks that the key's directory, or the nearest parent that exists, is on the mount of the bucket's private
+    /// area. Errors: `NotImplemented`. Cost: none for a key in the bucket's own directory; else usually one `fstat`,
+    /// and an `openat2` for each directory that does not exist.
     pub(crate) fn require_own_mount(&self, bucket: &Bucket, key: &Key) -> Result<()> {
         let Some(place) = plain(bucket, key) else { return Ok(()) };
         let mut dir = &*place.dir;
@@ -519,7 +519,7 @@ impl StoreRootDirectory {
                 Ok(state) if state.device == self.contents(bucket)?.device => return Ok(()),
                 Ok(_) => return Err(on_another_mount()),
                 Err(Errno::NOENT) => dir = split(dir).0,
-                // The completion uses the odd path, or fails with an error that says more.
+                // The completion uses the odd path, or fails with a more specific error.
                 Err(_) => return Ok(()),
             }
         }
@@ -582,8 +582,8 @@ impl PosixStoreState {
     }
 
     /// Returns a range of a file's content, to be read later. FUSE may open a file on its server only at the first
-    /// read, by which time another node may have removed the file. On such a file system, the first byte is therefore
-    /// read now, or all bytes if the content is small. `device` is the device of the file.
+    /// read. Another node may have removed the file by then. On such a file system, the first byte is therefore read
+    /// now, or all bytes if the content is small. `device` is the device of the file.
     fn content_of(&self, file: File, range: &Range<u64>, device: u64) -> Result<ObjectContent> {
         if range.is_empty() {
             // An empty object may be a directory, which has no content to read.

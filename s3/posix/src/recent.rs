@@ -1,4 +1,4 @@
-//! Remembers keys that this process has put and has not deleted since.
+//! Records which keys this process has put and has not deleted since.
 //!
 //! A put cannot know whether its key exists. The put tries to create the name, and replaces the file under the key's
 //! lock if the name is taken. If this process has put the key before, the attempt to create the name would most likely

@@ -101,8 +101,8 @@ const RECENT_NS: u64 = 60_000_000_000;
 const SUMS_BYTES: usize = 32 * 1024;
 
 impl ObjectRecord {
-    /// Returns whether the record contains nothing, like [`NOTHING`]. Comparing the record with `NOTHING` would take
-    /// several times as long.
+    /// Returns whether the record contains no properties, like [`NOTHING`]. Comparing the record with `NOTHING` would
+    /// take several times as long.
     pub(crate) fn is_empty(&self) -> bool {
         let ObjectRecord { seal, etag, checksum, metadata, key, etag_policy, tags, parts, version, .. } =
             self;
@@ -113,10 +113,10 @@ impl ObjectRecord {
         !(has_content || has_names || has_settings || *is_apart || !metadata.is_empty() || !tags.is_empty())
     }
 
-    /// Returns whether `stat` may come from a cache, because the record was sealed for content that is newer than
-    /// `stat`, or that has the same time but a different size. Returns false if the record's time is more than a minute
-    /// in the past, because no cache keeps a state for that long. Also returns false if the time is more than a minute
-    /// in the future, because such a time is wrong.
+    /// Returns whether `stat` may come from a stale cache entry. In this case, the record was sealed for content that
+    /// is newer than `stat`, or that has the same time but a different size. Returns false if the record's time is more
+    /// than a minute in the past, because no cache keeps a state for that long. Also returns false if the time is more
+    /// than a minute in the future, because such a time is wrong.
     pub(crate) fn is_newer_than(&self, stat: &FileStat) -> bool {
         let Some(seal) = self.seal.filter(|seal| *seal != ContentChangeStamp::of(stat)) else { return false };
         let now = || i64::try_from(now_ns()).unwrap_or(i64::MAX);
@@ -331,9 +331,8 @@ pub(crate) fn etag_of_file(stat: &FileStat) -> ETag {
     etag_of(stat.inode, stat.size, stat.modified_ns)
 }
 
-/// Returns the ETag of an object whose file is described by `about` and has no stored ETag. If an object has this ETag,
-/// it is almost certainly the same file, because the ETag is derived from the file's inode number, size and
-/// modification time.
+/// Returns the ETag of an object whose file is described by `about` and has no stored ETag. An object with this ETag is
+/// almost certainly this file, because the ETag is derived from the file's inode number, size and modification time.
 pub fn etag_of_bare_file(about: &std::fs::Metadata) -> ETag {
     let modified_ns = about.mtime().saturating_mul(1_000_000_000).saturating_add(about.mtime_nsec());
     etag_of(about.ino(), about.size(), modified_ns)

@@ -143,7 +143,7 @@ impl ObjectRename<'_> {
         if let Some(place) = plain(self.bucket, self.to) {
             match self.move_to(source, &place) {
                 Ok(is_done) => return Ok(is_done),
-                // The name belongs to a directory, or a file is in the place of a parent directory.
+                // The name belongs to a directory, or a file has replaced a parent directory.
                 Err(error) if matches!(error.kind(), ErrorKind::NoSuchKey | ErrorKind::InvalidKey) => {}
                 Err(error) => return Err(error),
             }
@@ -208,7 +208,7 @@ impl ObjectRename<'_> {
             return Ok(());
         }
         // The directory of the new name is synced first: after a crash between the two syncs, the object has both names
-        // rather than none.
+        // instead of no name.
         [to, from]
             .into_iter()
             .try_for_each(sync_dir)

@@ -61,7 +61,7 @@ impl<'b> BucketArea<'b> {
     }
 }
 
-/// Returns the buckets to examine: the named ones, which must exist, or all buckets if none is named.
+/// Returns the buckets to examine: the buckets `named`, which must exist, or all buckets if `named` is empty.
 pub(crate) fn chosen_buckets(store: &PosixStore, named: &[Bucket]) -> Result<Vec<Bucket>> {
     if named.is_empty() {
         return Ok(store.list_buckets()?.into_iter().map(|info| info.name).collect());

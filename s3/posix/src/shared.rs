@@ -1,9 +1,9 @@
 //! File systems that other nodes may also change.
 //!
-//! The client of a shared file system caches names and attributes for a while. Even while this node holds a key's lock,
-//! the client may still show a file that another node has replaced. The key's name is therefore looked up again at the
-//! server before a condition is checked. Measurements with two mounts of each file system showed which calls make the
-//! current file visible:
+//! The client of a shared file system caches names and attributes. Even while this node holds a key's lock, the client
+//! may still show a file that another node has replaced. The key's name is therefore looked up again at the server
+//! before a condition is checked. Measurements with two mounts of each file system showed which calls make the current
+//! file visible:
 //!
 //! | | NFS 4.2 | GlusterFS |
 //! |---|---|---|
@@ -18,8 +18,8 @@
 //! handles the response, not when it sends the request. The name then stays missing on this node until the directory
 //! changes again. Reading the directory reveals the name.
 //!
-//! If the replaced file still exists under another name, as old versions do, GlusterFS does not show that the file was
-//! replaced until the directory is read.
+//! If the replaced file still exists under another name, as old versions do, GlusterFS shows the new file only after
+//! the directory is read.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -100,7 +100,8 @@ pub(crate) fn retry_stale<T>(
     attempt_again(&is_stale, &refresh, &mut attempt)
 }
 
-/// Not inlined, because only file systems that several nodes share need this function.
+/// Repeats an attempt that has failed once. Not inlined, because only file systems that several nodes share need this
+/// function.
 #[cold]
 fn attempt_again<T>(
     is_stale: &dyn Fn(&Error) -> bool,
@@ -131,8 +132,8 @@ pub(crate) fn wait_for_server(race: usize) {
 }
 
 /// Checks on NFS that a name exists before it is opened. If a missing name is opened while another node creates it, the
-/// client may keep the name cached as missing; a `stat` of the name does not make the client do so. Errors: from
-/// `newfstatat`. Cost: one `newfstatat` on NFS, otherwise none.
+/// client may cache the name as missing. A `stat` of the name does not have this effect. Errors: from `newfstatat`.
+/// Cost: one `newfstatat` on NFS, otherwise none.
 pub(crate) fn look_before_opening(
     dir: impl AsFd,
     name: &str,
@@ -229,7 +230,7 @@ impl StoreRootDirectory {
         self.config.consistency == ReadConsistency::Strong
     }
 
-    /// Returns the device of the shared file system that calls for `bucket` use, and a directory through which the file
+    /// Returns the device of the shared file system that contains `bucket`, and a directory through which the file
     /// server can be queried. Returns `None` if no shared file system is known. The argument `bucket` has the same
     /// meaning as in [`fordway_store::Store::file_server`]. Cost: no system call.
     pub(crate) fn remote_dir(&self, bucket: &str) -> Option<(u64, String)> {
@@ -239,7 +240,7 @@ impl StoreRootDirectory {
 
     /// Sends a request about the directory at `path` to its file server, and returns once the server has responded.
     pub(crate) fn ask_server(&self, path: &str) {
-        // Whatever the result is, the server has responded.
+        // Even if the call fails, the server has responded.
         let _ = self.open_dir(path).and_then(stat_now);
     }
 
@@ -417,8 +418,8 @@ impl StoreRootDirectory {
         places.try_for_each(|place| self.reveal(&place, contents.sharing))
     }
 
-    /// Opens the directory `name` in `parent`, whose path is `path`, to look up names in it. Resolves the whole path only
-    /// if the name is a link.
+    /// Opens the directory `name` in `parent`, whose path is `path`, to look up names in it. Resolves the whole path
+    /// only if the name is a link.
     fn open_dir_to_look(&self, parent: &File, name: &str, path: &str) -> Result<File, Errno> {
         match open_in(parent, name, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()) {
             Err(Errno::NOTDIR | Errno::LOOP) => self.open_dir(path),

@@ -4,9 +4,9 @@
 //!
 //! A sidecar file is named after the inode number of the object's file. The sidecar file therefore keeps its name when
 //! the object is renamed or gets another hard link. A sidecar file is valid only for the file whose attribute has the
-//! same seal, ETag and version, so a file that a POSIX program has changed keeps its sidecar file. On a file system
-//! without extended attributes, a sidecar file is valid only as long as the file has the size and modification time in
-//! the sidecar file's seal.
+//! same seal, ETag and version. A file that a POSIX program has changed therefore keeps its sidecar file. On a file
+//! system without extended attributes, a sidecar file is valid only as long as the file has the size and modification
+//! time in the sidecar file's seal.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -34,7 +34,7 @@ use crate::volume::StoreRootDirectory;
 pub(crate) const RECORD_BYTES: usize = 512;
 /// The maximum size of an attribute, in bytes: ext4 keeps all attributes of a file in one 4 KiB block.
 pub(crate) const ATTRIBUTE_BYTES: usize = 3 * 1024;
-/// The maximum size of a record, in bytes: enough for 10,000 parts with their checksums, with room to spare.
+/// The maximum size of a record, in bytes: more than 10,000 parts with their checksums need.
 pub(crate) const MAX_RECORD_BYTES: usize = 1 << 20;
 /// If setting an attribute fails with `ENOSPC` although the file system has more free bytes than this, the attribute is
 /// too large.
@@ -51,8 +51,8 @@ pub(crate) enum RecordAttribute {
     Unsupported,
 }
 
-/// The identities of all versions whose records are in the sidecar files of one bucket. They are read when they are
-/// needed first. Memory: about 150 bytes for each sidecar file.
+/// The identities of all versions whose records are in the sidecar files of one bucket. The identities are read on
+/// first use. Memory: about 150 bytes for each sidecar file.
 #[derive(Default)]
 pub(crate) struct SidecarIdentities {
     /// The bucket and its identities; no identities if a sidecar file could not be read.
@@ -60,10 +60,11 @@ pub(crate) struct SidecarIdentities {
 }
 
 impl SidecarIdentities {
-    /// Returns whether the record whose part `short` is in the attribute of a file with the state `stat`, and which has
-    /// no valid sidecar file, is lost for good: a POSIX program has changed the file, and no sidecar file of the bucket
-    /// belongs to it, so that `fsck --migrate` would find none either. The `gc` of earlier versions removed the sidecar
-    /// files of changed files. Returns `false` if a sidecar file cannot be read.
+    /// Returns whether the rest of a record is permanently lost. `short` is the part of the record in the attribute of
+    /// a file with the state `stat` and without a valid sidecar file. The rest is lost if a POSIX program has changed
+    /// the file and no sidecar file of the bucket belongs to the file. In this case, `fsck --migrate` would not find a
+    /// sidecar file either. The `gc` of earlier versions removed the sidecar files of changed files. Returns `false` if
+    /// a sidecar file cannot be read.
     pub(crate) fn lack(
         &mut self,
         volume: &StoreRootDirectory,
@@ -144,8 +145,8 @@ impl StoreRootDirectory {
         Ok(())
     }
 
-    /// Returns the record in this file's sidecar file, if the sidecar file exists and is valid for this file. `short` is
-    /// the record in the file's attribute; `None` if the file system has no extended attributes. Errors: `Corrupt`.
+    /// Returns the record in this file's sidecar file, if the sidecar file exists and is valid for this file. `short`
+    /// is the record in the file's attribute; `None` if the file system has no extended attributes. Errors: `Corrupt`.
     pub(crate) fn read_sidecar(
         &self,
         bucket: &Bucket,
@@ -178,8 +179,8 @@ impl StoreRootDirectory {
         };
         let corrupt = || Error::new(ErrorKind::Corrupt, format!("{path} was not written by this version"));
         let (bytes, state) = read_small(&file, MAX_RECORD_BYTES).map_err(failed)?.ok_or_else(corrupt)?;
-        // A sidecar file is ignored if its owner neither owns the object's file nor is trusted, because such a file may
-        // contain false information about the object.
+        // A sidecar file is ignored if its owner is not trusted and does not own the object's file. Such a sidecar file
+        // may contain false information about the object.
         let is_believed = |guard: TrustedOwner| state.user == stat.user || guard.trusts(state.user);
         if !self.contents(bucket)?.guard.is_none_or(is_believed) {
             return Ok(None);
@@ -193,7 +194,7 @@ impl StoreRootDirectory {
     }
 
     /// Checks that no part of the record is missing, because the caller is about to store the record again, or to copy
-    /// it. If the missing part is lost for good, the rest counts as the whole record from now on. Errors:
+    /// it. If the missing part is permanently lost, the rest counts as the whole record from now on. Errors:
     /// `MethodNotAllowed`.
     pub(crate) fn require_whole(&self, bucket: &Bucket, opened: &mut ObjectFile) -> Result<()> {
         match opened.record().is_apart {
@@ -312,8 +313,8 @@ impl ObjectRecord {
     fn is_rest_of(&self, short: Option<&ObjectRecord>, stat: &FileStat) -> bool {
         let is_of_this_content = |record: &ObjectRecord| record.seal == Some(ContentChangeStamp::of(stat));
         match short.filter(|short| short.identity().is_some()) {
-            // A POSIX program may have changed the file since. Fordway may then have died after it had written a new
-            // sidecar file for the changed content, and before it replaced the attribute.
+            // A POSIX program may have changed the file since the attribute was written. Fordway may then have been
+            // killed after it had written a sidecar file for the changed content, and before it replaced the attribute.
             Some(short) if !is_of_this_content(short) => {
                 self.identity() == short.identity() || is_of_this_content(self)
             }
@@ -322,16 +323,17 @@ impl ObjectRecord {
         }
     }
 
-    /// Returns the seal, the ETag and the version ID, which together identify one version of one object; `None` if the
-    /// record has no seal or no ETag.
+    /// Returns the seal, the ETag and the version ID, which together identify one version of one object. Returns `None`
+    /// if the record has no seal or no ETag.
     pub(crate) fn identity(&self) -> Option<VersionIdentity> {
         let (seal, etag) = (self.seal?, self.etag.as_ref()?.as_str().to_owned());
         let version = self.version.as_ref().map_or(String::new(), |version| version.as_str().to_owned());
         Some((seal.size, seal.modified_ns, etag, version))
     }
 
-    /// Returns the record, sealed for the content of the file with the state `stat`, and with the ETag that the file
-    /// has if the record has none. [`ObjectRecord::unseal_for`] must already have been applied to the record.
+    /// Returns the record, sealed for the content of the file with the state `stat`. If the record has no ETag, the
+    /// result contains the ETag derived from the file. [`ObjectRecord::unseal_for`] must already have been applied to
+    /// the record.
     pub(crate) fn sealed_for(&self, stat: &FileStat) -> ObjectRecord {
         let etag = self.etag.clone().unwrap_or_else(|| etag_of_file(stat));
         ObjectRecord { seal: Some(ContentChangeStamp::of(stat)), etag: Some(etag), ..self.clone() }

@@ -49,8 +49,9 @@ pub(crate) fn site_of_root(root: &RootDirectory) -> Result<FileSystemTraits, Err
     Ok(FileSystemTraits { unfit, ..site })
 }
 
-/// Returns the verdict stored in a root. Returns `None` if anyone other than the root user and the root directory's
-/// owner can have written the verdict, or if this node's mount does not match the mount that was measured.
+/// Returns the verdict stored in a root. Returns `None` if a user other than the root user and the root directory's
+/// owner may have written the verdict. Also returns `None` if this node's mount does not match the mount that was
+/// measured.
 fn believed_verdict(root: &RootDirectory) -> Result<Option<MountGuaranteeVerdict>, Errno> {
     let read = read_trusted(root, VERDICT, MountGuaranteeVerdict::BYTES_MAX)?;
     let text = read.filter(|(_, mode)| mode & WRITABLE_BY_OTHERS == 0).map(|(text, _)| text);
@@ -74,7 +75,7 @@ pub fn note_on_mount(root: &Path) -> Option<String> {
     ))
 }
 
-/// Returns a note for operators if `root` is on a read-only mount, where all writes fail. systemd makes such mounts
+/// Returns a note for operators if `root` is on a read-only mount, where all writes fail. systemd creates such mounts
 /// for a unit, so the note says where to look.
 pub fn note_on_read_only_mount(root: &Path) -> Option<String> {
     let opened = RootDirectory::open(root, PathResolutionMethod::Kernel).ok()?;

@@ -1,9 +1,9 @@
 //! Reads the journals of events for a program that delivers the events, and removes delivered records.
 //!
-//! Anyone who may write to a bucket may create any file in its journal. A record is therefore believed only as far as
-//! its writer could have caused the event: the bucket is the one whose journal holds the record, the rules are those
-//! of the bucket's owner, and the user is the owner of the file. Links, FIFOs, devices and large files are never read.
-//! A process that may act as other users works as the bucket's owner.
+//! Anyone who may write to a bucket may create any file in its journal. A record is therefore trusted only as far as
+//! its writer could have caused the event. The event's bucket is the bucket whose journal contains the record. The
+//! rules are the rules of the bucket's owner. The event's user is the owner of the file. Links, FIFOs, devices and
+//! large files are never read. A process that may act as other users works as the bucket's owner.
 
 use std::collections::BinaryHeap;
 use std::fs::File;
@@ -23,7 +23,7 @@ use crate::layout::{events_dir, webhook_of_event};
 use crate::locks::alone_for;
 use crate::{PosixStore, PosixStoreState};
 
-/// The journals of all buckets, as one program that delivers events sees them.
+/// The journals of all buckets, for use by one program that delivers events.
 pub struct EventJournal {
     store: PosixStore,
     actors: ImpersonatedUserCache,
@@ -32,15 +32,16 @@ pub struct EventJournal {
 /// The records that wait for one webhook in one bucket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WaitingEvents {
-    /// The names of the oldest records that were asked for, the oldest first.
+    /// The names of the oldest records after the name that the caller passed, at most as many as requested, the oldest
+    /// first.
     pub names: Vec<String>,
-    /// The number of all records with names after the name that the caller gave.
+    /// The number of all records with names after the name that the caller passed.
     pub later: u64,
     /// The number of all records.
     pub total: u64,
 }
 
-/// An event that a webhook gets.
+/// An event to deliver to a webhook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredEvent {
     /// The name of the record.
@@ -65,7 +66,7 @@ pub struct ReadEvents {
     /// The number of entries that are not records. They stay until they are too old.
     pub ignored: u64,
     /// The number of records that this process is not permitted to remove. Their events are not in `events`, because
-    /// the webhook would get the events again and again.
+    /// records that remain would be delivered repeatedly.
     pub stuck: u64,
     /// The number of entries that this process is not permitted to read. They stay until they are too old.
     pub unreadable: u64,
@@ -107,7 +108,7 @@ impl EventJournal {
     ) -> Result<WaitingEvents> {
         self.actors.in_bucket(bucket, || {
             let Some(dir) = self.open(bucket)? else { return Ok(WaitingEvents::default()) };
-            // The heap's greatest element is the youngest of the names, which makes room for an older one.
+            // The heap's greatest element is the newest of the names. If the heap is full, an older name replaces it.
             let (mut oldest, mut later, mut total) = (BinaryHeap::new(), 0, 0);
             let read = read_dir(&dir, |name, kind| {
                 let name = str::from_utf8(name).ok().filter(|name| webhook_of_event(name) == Some(webhook));
@@ -209,7 +210,7 @@ impl EventJournal {
             None => self.dropped(dir, name, Entry::Unwanted),
             Some(rule) => match self.check_removable(dir, name) {
                 Err(errno) if is_forbidden(errno) => Ok(Entry::Stuck),
-                // Other errors are no reason to keep the event back.
+                // Other errors do not delay the event.
                 _ => {
                     let (name, rule) = (name.to_owned(), rule.id.clone());
                     Ok(Entry::Event(StoredEvent { name, record, rule, writer }))
@@ -218,7 +219,7 @@ impl EventJournal {
         }
     }
 
-    /// Removes an entry, and returns `entry`, or [`Entry::Stuck`] if this process is not permitted to.
+    /// Removes an entry, and returns `entry`, or [`Entry::Stuck`] if this process is not permitted to remove the entry.
     fn dropped(&self, dir: &File, name: &str, entry: Entry) -> Result<Entry> {
         match self.remove_one(dir, name) {
             Ok(()) => Ok(entry),
@@ -243,7 +244,7 @@ impl EventJournal {
         name: &str,
         state: &FileStat,
     ) -> Result<Option<(EventRecord, u32)>, Errno> {
-        // A second name could make another bucket's record, or any other file of a user, appear in this journal.
+        // A second hard link could make another bucket's record, or any other file of a user, appear in this journal.
         if !state.is_file || state.links != 1 {
             return Ok(None);
         }
@@ -256,8 +257,8 @@ impl EventJournal {
         Ok(found.and_then(|(text, state)| EventRecord::decode(&text).map(|record| (record, state.user))))
     }
 
-    /// Removes records that were delivered. If some of them cannot be removed, removes the others nevertheless. Errors:
-    /// the first error.
+    /// Removes records that were delivered. If some records cannot be removed, removes the other records nevertheless.
+    /// Errors: the first error.
     pub fn remove(&self, bucket: &Bucket, events: &[StoredEvent]) -> Result<()> {
         self.actors.in_bucket(bucket, || {
             let Some(dir) = self.open(bucket)? else { return Ok(()) };
@@ -268,7 +269,8 @@ impl EventJournal {
         })
     }
 
-    /// Removes an entry that is not a directory, as the entry's owner if the bucket's owner is not permitted to.
+    /// Removes an entry that is not a directory. If the bucket's owner is not permitted to remove the entry, removes it
+    /// as the entry's owner.
     fn remove_one(&self, dir: &File, name: &str) -> Result<(), Errno> {
         self.actors.or_as_owner(dir, name, || remove_if_file(dir, name))
     }

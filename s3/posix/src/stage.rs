@@ -5,9 +5,9 @@
 //! modification time. Fordway sets the modification time explicitly, with nanosecond precision. File systems take
 //! timestamps from a clock that ticks every few milliseconds, and an inode number may be freed and reused within a
 //! tick. No two files have both the same inode number and the same modification time in nanoseconds. The sticky bit,
-//! which has no meaning for files on Linux, marks a file without a record. The mark saves a reader one system call and
-//! a writer two. If the bit is not set, a reader looks for a record; a file without a record is then still a bare
-//! object.
+//! which has no meaning for files on Linux, marks a file without a record. The mark saves one system call for a reader
+//! and two calls for a writer. If the bit is not set, a reader looks for a record; a file without a record is then
+//! still a bare object.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -44,11 +44,12 @@ pub(crate) const SETTING_MODE: Mode = Mode::from_raw_mode(0o644);
 /// The mode of a new directory, before the process's umask.
 pub(crate) const DIR_MODE: Mode = Mode::from_raw_mode(0o777);
 
-/// The maximum number of times that publishing starts again after a concurrent delete has removed the directory. If
-/// several processes do nothing but create and remove one directory, many attempts in a row may fail.
+/// The maximum number of times that publishing starts again after a concurrent delete has removed the directory. Many
+/// successive attempts may fail if several processes continuously create and remove one directory.
 pub(crate) const MAX_RACES: usize = 1000;
 
-/// If a put writes more than this many bytes, it checks before the end whether the file can be published.
+/// If a put writes more than this many bytes, it checks before all content has arrived whether the file can be
+/// published.
 const LONG_BYTES: u64 = 8 << 20;
 
 /// A file being written. If the value is dropped before the file is published, the file is removed, unless the file has
@@ -56,7 +57,7 @@ const LONG_BYTES: u64 = 8 << 20;
 pub(crate) struct StagedFile {
     pub(crate) inner: Arc<PosixStoreState>,
     pub(crate) bucket: Bucket,
-    /// The path at which the file is to be published.
+    /// The path at which the file will be published.
     pub(crate) place: ObjectPath<'static>,
     /// Whether `place` is the key's plain path.
     pub(crate) is_plain: bool,
@@ -134,8 +135,8 @@ impl StagedFile {
         StagedFile::with_mode(inner, bucket, place, false, FILE_MODE)
     }
 
-    /// Like [`StagedFile::at`], for a file with this mode before the process's umask. `is_plain` is whether `place` is
-    /// the plain path of a key.
+    /// Like [`StagedFile::at`], for a file with this mode before the process's umask. `is_plain` states whether `place`
+    /// is the plain path of a key.
     pub(crate) fn with_mode(
         inner: &Arc<PosixStoreState>,
         bucket: &Bucket,
@@ -282,8 +283,8 @@ impl StagedFile {
         self.written
     }
 
-    /// Appends `data`. Errors: `NoSpace`, `QuotaExceeded` (both with the numbers of written and free bytes), `Io`.
-    /// If the content is long: `NotImplemented` if the file is on another mount than the bucket's private area.
+    /// Appends `data`. Errors: `NoSpace`, `QuotaExceeded` (both with the numbers of written and free bytes), `Io`. If
+    /// the content is long: `NotImplemented` if the file is not on the mount of the bucket's private area.
     pub(crate) fn write(&mut self, data: &[u8]) -> Result<()> {
         if self.written <= LONG_BYTES && self.written + data.len() as u64 > LONG_BYTES {
             self.require_mount_for(LONG_BYTES + 1)?;
@@ -358,8 +359,8 @@ impl StagedFile {
         )
     }
 
-    /// Attaches `record`, sealed for the current content, with a unique ETag if the record has none yet. Makes the
-    /// content durable if the configuration requires it.
+    /// Seals `record` for the current content, gives it a unique ETag if it has no ETag yet, and attaches it to the
+    /// file. Makes the content durable if the configuration requires it.
     pub(crate) fn seal(&mut self, record: &mut ObjectRecord) -> Result<PutResult> {
         self.show_content()?;
         let stamped = if self.may_be_bare && record.is_empty() { self.stamp()? } else { None };
@@ -372,23 +373,23 @@ impl StagedFile {
         Ok(made_of(record, &stat))
     }
 
-    /// Checks that the file, whose state is `stat`, is not on another mount than the bucket's private area. Errors:
+    /// Checks that the file, whose state is `stat`, is on the mount of the bucket's private area. Errors:
     /// `NotImplemented`. Cost: none if both have the same device number.
     fn require_no_mount(&self, stat: &FileStat) -> Result<()> {
         if stat.device == self.contents.device { Ok(()) } else { self.require_same_mount() }
     }
 
-    /// Checks that `bytes` bytes of content are not written without any use: a long object on another mount than the
-    /// bucket's private area would be refused when all its content has arrived. Errors: `NotImplemented`. Cost: one
-    /// `fstat` for a long object.
+    /// If an object of `bytes` bytes is long, checks that the object's directory is on the mount of the bucket's
+    /// private area. Without this check, the object would be refused only after all its content has arrived. Errors:
+    /// `NotImplemented`. Cost: one `fstat` for a long object.
     pub(crate) fn require_mount_for(&self, bytes: u64) -> Result<()> {
         let is_below_bucket = self.is_plain && self.place.dir != self.bucket.as_str();
         if is_below_bucket && bytes > LONG_BYTES { self.require_same_mount() } else { Ok(()) }
     }
 
-    /// Checks that the file's directory has the same device number as the bucket's private area. If it has not, removes
-    /// the directories that were created for the file. Only directories are compared, because on overlayfs a file and
-    /// its directory may have different device numbers.
+    /// Checks that the file's directory has the same device number as the bucket's private area. If the numbers differ,
+    /// removes the directories that were created for the file. Only directories are compared, because on overlayfs a
+    /// file and its directory may have different device numbers.
     #[cold]
     fn require_same_mount(&self) -> Result<()> {
         let parent =
@@ -402,7 +403,7 @@ impl StagedFile {
         }
     }
 
-    /// Checks that this file, a sidecar file, is on the device of the object's file, because another object on the
+    /// Checks that this file, a sidecar file, is on the device of the object's file. Otherwise, another object on the
     /// bucket's own device may have the same inode number. Errors: `NotImplemented`. Cost: usually none.
     pub(crate) fn require_device(&self, device: u64) -> Result<()> {
         let is_same = || stat(&self.file).is_ok_and(|own| own.device == device);
@@ -481,7 +482,8 @@ impl StagedFile {
         link(&self.parent, &self.place.name, &self.parent, spare)
     }
 
-    /// Publishes the file at its path unless a file is already there. Returns whether the file was published.
+    /// Publishes the file at its path, unless another file already has this path. Returns whether the file was
+    /// published.
     pub(crate) fn publish_if_new(mut self) -> Result<bool> {
         self.show_content()?;
         self.sync_content()?;
@@ -550,7 +552,7 @@ pub(crate) fn hidden_name_of(number: u64) -> String {
 
 /// Sets the modification time of a newly written file explicitly, so that the file system's client does not change it
 /// later. The MooseFS client records the time of each write by its own clock, and sends this time to the server seconds
-/// later; the server keeps the later time. The seal of an object would then not match its file. When the time is set
+/// later. The server keeps the later time. The seal of an object would then not match its file. When the time is set
 /// explicitly, the client discards the times of its writes.
 pub(crate) fn settle_time(file: impl AsFd) {
     // Without permission or support, the time remains unchanged.
@@ -560,7 +562,7 @@ pub(crate) fn settle_time(file: impl AsFd) {
 /// The bit that marks bare objects (`S_ISVTX`).
 pub(crate) const STICKY: u32 = 0o1000;
 
-/// Returns the mode for a file that is to be a bare object, before the process's umask.
+/// Returns the mode for a file that will be a bare object, before the process's umask.
 pub(crate) fn bare_mode() -> Mode {
     FILE_MODE | Mode::from_raw_mode(STICKY)
 }
@@ -570,7 +572,7 @@ pub(crate) fn is_bare(stat: &FileStat) -> bool {
     stat.is_file && stat.mode & STICKY != 0
 }
 
-/// Removes the mark of a bare object from a file that is to get a record.
+/// Removes the mark of a bare object from a file that will get a record.
 pub(crate) fn be_bare_no_more(file: impl AsFd, stat: &FileStat) -> Result<()> {
     match is_bare(stat) {
         true => {

@@ -68,7 +68,7 @@ impl RecordUnhider<'_> {
         read.map_err(|errno| from_errno(errno, "reading the bucket"))
     }
 
-    /// Removes the bit from the file `name`, if the bit hides a record. Returns whether it did.
+    /// Removes the bit from the file `name`, if the bit hides a record. Returns whether the bit was removed.
     fn file(&self, dir: &File, name: &str) -> Result<bool> {
         let found = stat_in(dir, name);
         let Some(found) = found.ok().filter(is_bare) else { return Ok(false) };
@@ -91,7 +91,8 @@ impl RecordUnhider<'_> {
         set_mode(&file, state.mode & !STICKY).map(|()| true)
     }
 
-    /// Returns whether the file has a record, even one that cannot be decoded: `fsck` reports the record then.
+    /// Returns whether the file has a record. A record that cannot be decoded also counts, so that `fsck` can report
+    /// it.
     fn has_record(&self, file: &File, state: &FileStat) -> bool {
         match read_attribute(file) {
             Ok(RecordAttribute::Absent) => false,

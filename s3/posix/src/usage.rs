@@ -18,8 +18,8 @@ use crate::{PosixStore, PosixStoreState};
 pub struct FileTotals {
     /// The number of files.
     pub files: u64,
-    /// The total length of the files, in bytes. The disk space used differs: sparse files take up less, small files
-    /// take up more.
+    /// The total length of the files, in bytes. The disk space used differs: sparse files take up less space, and small
+    /// files take up more.
     pub size_bytes: u64,
 }
 
@@ -37,7 +37,7 @@ pub struct UserSpaceUsage {
     pub objects: FileTotals,
     /// Old versions and delete markers.
     pub versions: FileTotals,
-    /// Everything else that Fordway keeps: uploads in progress, files that are being written, metadata.
+    /// All other files that Fordway stores: uploads in progress, staged files, and metadata.
     pub other: FileTotals,
 }
 
@@ -138,7 +138,7 @@ impl UsageWalk<'_> {
     fn totals_of(&self, path: &str) -> Option<fn(&mut UserSpaceUsage) -> &mut FileTotals> {
         let bucket = self.bucket;
         match path {
-            // Also another bucket's private directory, if that bucket was moved into this one.
+            // This pattern also matches the private directory of another bucket that was moved into this one.
             _ if split(path).1 == PRIVATE_DIR => Some(|usage| &mut usage.other),
             _ if path == odd_dir(bucket) => Some(|usage| &mut usage.objects),
             _ if path == versions_dir(bucket) => Some(|usage| &mut usage.versions),

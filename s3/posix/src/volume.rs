@@ -2,8 +2,8 @@
 //!
 //! Links are followed among the objects of a bucket, but not in its private area. Anyone who can write to the bucket
 //! could otherwise place links in the private area that lead other programs, including `gc` running as root, to other
-//! users' files. A link does not lead into a private area either. Reads follow links into other buckets, changes do not:
-//! the change would be made under the locks and rules of the bucket that contains the link.
+//! users' files. Links into a private area are not followed either. Reads follow links into other buckets, but changes
+//! do not, because a change would be made under the locks and rules of the bucket that contains the link.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -124,8 +124,8 @@ impl StoreRootDirectory {
         Ok(self.private.glance(&self.root, bucket).map_err(unreadable)?.contents)
     }
 
-    /// Like [`StoreRootDirectory::contents`], but the result may be up to 10 ms old, unless other nodes may change the
-    /// file system and reads query the server first. Cost: usually none.
+    /// Like [`StoreRootDirectory::contents`], but the result may be up to 10 ms old. The result is current if other
+    /// nodes may change the file system and reads query the server first. Cost: usually none.
     pub(crate) fn contents_for_write(&self, bucket: &Bucket) -> Result<PrivateDirectoryContents> {
         let contents = self.private.glance_for_write(&self.root, bucket, self.config.consistency);
         contents.map_err(unreadable)
@@ -193,9 +193,9 @@ impl StoreRootDirectory {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    /// Creates `dir` and its parents below the bucket, and marks each of them as created by Fordway, so that Fordway
-    /// may remove it later. Returns `dir`, opened. Cost of a new level outside the private area: `mkdirat`, `openat`,
-    /// `fsetxattr`, `close`.
+    /// Creates `dir` and its parents below the bucket. Marks each new directory outside the private area as created by
+    /// Fordway, so that Fordway may remove the directory later. Returns `dir`, opened. Cost of a new level outside the
+    /// private area: `mkdirat`, `openat`, `fsetxattr`, `close`.
     pub(crate) fn make_dirs(&self, bucket: &Bucket, dir: &str) -> Result<File, Errno> {
         let below = dir.strip_prefix(bucket.as_str()).unwrap_or_default();
         let mut path = bucket.as_str().to_owned();
@@ -355,10 +355,10 @@ impl BucketsRoot {
         self.root.dir()
     }
 
-    /// Opens `path`, which begins with the name of a bucket. Cost: one `openat2`. If the bucket is a link, two more and a
-    /// `close`; if there are other links, also about three calls for each name, because the path is walked name by name.
-    /// Errors: `XDEV` or `LOOP` for a link that the rule forbids, `LOOP` for a link into a private directory, and errors
-    /// from `openat`.
+    /// Opens `path`, which begins with the name of a bucket. Cost: one `openat2`. If the bucket is a link, two further
+    /// `openat2` and a `close`. If there are other links, also about three calls for each name, because the path is
+    /// walked name by name. Errors: `XDEV` or `LOOP` for a link that the rule forbids, `LOOP` for a link into a private
+    /// directory, and errors from `openat`.
     pub(crate) fn open_beneath(&self, path: &str, flags: OFlags, mode: Mode) -> Result<File, Errno> {
         self.open_noting_links(path, flags, mode).map(|(file, _)| file)
     }
@@ -396,7 +396,7 @@ impl BucketsRoot {
             return Ok(found);
         }
         let own = match self.open_in_bucket(path, SymlinkPolicy::Own, flags) {
-            // A link out of the bucket may not be followed, regardless of its owner, so this reason is reported first.
+            // A link out of the bucket must not be followed, regardless of its owner, so this reason is reported first.
             Err(Errno::LOOP) => match self.open_in_bucket(path, SymlinkPolicy::Beneath, flags) {
                 Err(LEAVES_BUCKET) => Err(LEAVES_BUCKET),
                 _ => Err(Errno::LOOP),
@@ -443,8 +443,8 @@ impl BucketsRoot {
         opened.is_ok_and(|dir| self.require_child(dir) == Err(LEAVES_BUCKET))
     }
 
-    /// Returns whether the path of a directory contains a link below its bucket. Cost: two `openat2`. Errors: from
-    /// these calls, except that a directory that does not exist is on no link's path.
+    /// Returns whether the path of a directory contains a link below its bucket. Cost: two `openat2`. Returns `false`
+    /// if the directory does not exist. Errors: other errors of these calls.
     pub(crate) fn is_behind_link(&self, path: &str) -> Result<bool, Errno> {
         let Some((bucket, below)) = path.split_once('/') else { return Ok(false) };
         let step = OFlags::PATH | OFlags::DIRECTORY;
@@ -459,8 +459,8 @@ impl BucketsRoot {
         }
     }
 
-    /// Opens `path`, which contains a link, in two steps, because the rule for a bucket that is a link differs from the
-    /// rule for links within a bucket.
+    /// Opens `path`, which contains a link, in two steps: first the bucket, then the rest. The rule for a bucket that
+    /// is a link differs from the rule for links within a bucket.
     fn open_through_links(&self, path: &str, flags: OFlags, mode: Mode) -> Result<File, Errno> {
         let links = (SymlinkPolicy::Beneath, PRIVATE_DIR);
         let (name, below) = path.split_once('/').unwrap_or((path, ""));

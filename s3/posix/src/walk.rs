@@ -1,9 +1,9 @@
-//! The path of a listing's walk through a bucket, and which directories the walk need not enter again.
+//! The path of a listing's walk through a bucket, and the directories that the walk need not enter again.
 //!
-//! Links to directories can lead a walk to one directory many times: with two links from each directory to the next
+//! Links to directories can lead a walk to one directory many times. If each directory contains two links to the next
 //! one, the number of paths doubles with each level. Each path has its own keys, so a directory with objects is listed
-//! once for each path. The walk remembers directories without objects, so its cost depends on the number of directories
-//! and listed keys, not on the number of paths.
+//! once for each path. The walk records which directories contain no objects. Its cost therefore depends on the number
+//! of directories and listed keys, not on the number of paths.
 
 use foldhash::HashMap;
 
@@ -15,11 +15,11 @@ const MAX_DEPTH: usize = 512;
 /// A directory on the path of the walk.
 struct EnteredDirectory {
     id: DirectoryId,
-    /// A number that no other entry of a directory has.
+    /// A number that increases each time the walk enters a directory.
     entry: u64,
 }
 
-/// Why the walk did not enter some directories, although they may contain objects.
+/// The reasons why the walk did not enter directories, although they may contain objects.
 #[derive(Clone, Copy, Default)]
 struct SkippedDirectories {
     /// The directories are on the path of the walk, at the levels given by these bits.
@@ -59,8 +59,8 @@ impl SkippedDirectories {
 struct EmptyDirectory {
     /// The directories that the walk did not enter from here.
     skipped: SkippedDirectories,
-    /// The deepest directory of the path that was skipped, as its level and its entry. This directory is known to be
-    /// empty only as long as the walk is in that one; always if `None`.
+    /// The deepest directory on the walk's path that was skipped, as its level and its entry. This value is valid only
+    /// while the walk is in the skipped directory. `None` if no directory on the path was skipped.
     within: Option<(usize, u64)>,
     /// The number of bytes in the directory's key. Below a shorter key, fewer keys are too long.
     key_bytes: usize,
@@ -83,9 +83,9 @@ pub(crate) struct WalkPath {
     empty: HashMap<DirectoryId, EmptyDirectory>,
     /// The directories that were skipped since the current directory was entered.
     skipped: SkippedDirectories,
-    /// The number of times that the walk has found something.
+    /// The number of entries found so far that show that a directory is not empty.
     found: u64,
-    /// Whether the walk has seen a link. Without links, it enters no directory twice.
+    /// Whether the walk has seen a link. Without links, the walk enters no directory twice.
     has_links: bool,
 }
 
@@ -99,7 +99,7 @@ impl WalkPath {
     pub(crate) fn has(&mut self, id: DirectoryId) -> bool {
         match self.above.iter().position(|above| above.id == id) {
             Some(level) => self.skipped.add_level(level),
-            // The path of each level has two bytes or more, so all further keys are too long.
+            // Each level adds at least two bytes to the path, so all further keys are too long.
             None if self.above.len() >= MAX_DEPTH => self.skipped.are_long = true,
             None => return false,
         }
@@ -130,15 +130,16 @@ impl WalkPath {
         self.above.pop();
     }
 
-    /// Begins the visit of a directory that is entered next. `has_links` is whether the directory contains links.
+    /// Begins the visit of the directory that is entered next. `has_links` states whether the directory contains links.
     pub(crate) fn begin(&mut self, has_links: bool) -> DirectoryVisit {
         self.has_links |= has_links;
         DirectoryVisit { skipped: std::mem::take(&mut self.skipped), found: self.found }
     }
 
-    /// Ends a visit. `id` is the directory if all of it was visited, and `key_bytes` the length of its key.
+    /// Ends a visit. `id` is the directory, or `None` if it was not visited completely; `key_bytes` is the length of
+    /// its key.
     pub(crate) fn end(&mut self, visit: DirectoryVisit, id: Option<DirectoryId>, key_bytes: usize) {
-        // What was skipped because the path leads through the visited directory is skipped again in the next visit.
+        // Links back to the visited directory itself need not be recorded, because the next visit skips them again.
         self.skipped.end_at(self.above.len());
         if let Some(id) = id
             && self.has_links

@@ -61,7 +61,7 @@ impl PosixStoreState {
         })
     }
 
-    /// Stores `body` in one call. Has the same effect as using a writer, but does not allocate one.
+    /// Stores `body` in one call. Has the same effect as a writer, but does not allocate one.
     pub(crate) fn put(
         self: &Arc<Self>,
         bucket: &Bucket,
@@ -173,7 +173,7 @@ impl PosixStoreState {
     }
 
     /// Writes `sealed`, the whole record of the file with the state `stat`, to the file's sidecar file. Errors: as for
-    /// a write; `NotImplemented` if the file is on another device than the bucket's private area.
+    /// a write; `NotImplemented` if the file is not on the device of the bucket's private area.
     pub(crate) fn write_sidecar(
         self: &Arc<Self>,
         bucket: &Bucket,
@@ -395,7 +395,7 @@ pub(crate) fn check_metadata(metadata: &BoxedMetadata) -> Result<()> {
 }
 
 /// Checks that a gateway can send the metadata in HTTP headers. Without this check, a gateway might be unable to serve
-/// the object. Values of user metadata may contain anything, because they are encoded if necessary.
+/// the object. Values of user metadata may contain any text, because they are encoded if necessary.
 fn check_sendable(metadata: &Metadata) -> Result<()> {
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     let is_name = |name: &str| !name.is_empty() && name.bytes().all(is_token);
@@ -456,7 +456,7 @@ fn hash_zeros(hasher: &mut ContentHasher, mut left: u64) {
     }
 }
 
-/// A part of a file.
+/// A part of a file: data or a hole.
 enum FileExtent {
     Data { offset: u64, bytes: u64 },
     Hole { bytes: u64 },
@@ -465,8 +465,8 @@ enum FileExtent {
 /// The minimum size, in bytes, of a file in which it is worth looking for holes.
 const SPARSE_BYTES_MIN: u64 = 64 * 1024;
 
-/// Calls `consume` for the parts of `file` in `range`, in order. On a file system that other nodes may change, this node
-/// may have a stale state of the file, and all parts then count as data.
+/// Calls `consume` for the parts of `file` in `range`, in order. On a file system that other nodes may change, all
+/// parts count as data, because this node may have a stale state of the file.
 fn for_each_extent(
     staged: &mut StagedFile,
     file: &File,
@@ -480,7 +480,7 @@ fn for_each_extent(
         let data = match may_have_holes.then(|| next_data(file, at)) {
             Some(Ok(None)) => range.end..range.end,
             Some(Ok(Some(data))) if data.end > at => data.start.min(range.end)..data.end.min(range.end),
-            // The file system cannot look for holes.
+            // The file system does not support searching for holes.
             _ => at..range.end,
         };
         if data.start > at {
@@ -494,8 +494,8 @@ fn for_each_extent(
     Ok(())
 }
 
-/// Appends `len` bytes of `file` from `offset` to `staged`, and keeps holes. Errors: as for a write; `IncompleteBody` if
-/// the file has become shorter.
+/// Appends `len` bytes of `file` from `offset` to `staged`, and keeps holes. Errors: as for a write; `IncompleteBody`
+/// if the file has become shorter.
 pub(crate) fn append_range(staged: &mut StagedFile, file: &File, offset: u64, len: u64) -> Result<()> {
     for_each_extent(staged, file, offset..offset + len, |staged, extent| match extent {
         FileExtent::Data { offset, bytes } => append_data(staged, file, offset, bytes),

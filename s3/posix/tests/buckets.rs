@@ -204,7 +204,7 @@ fn a_directory_in_place_of_a_document_is_named() {
     assert!(error.kind() != ErrorKind::Io, "{error}");
 }
 
-/// Scripts take the error for one's own bucket as success, and then upload into it.
+/// Scripts treat the error for a bucket that they already own as success, and then upload into the bucket.
 #[test]
 fn a_bucket_of_another_user_is_not_ones_own() {
     if !fordway_needs::root("to act as other users") {

@@ -1,4 +1,4 @@
-//! Tests the journal of events: which changes it records, and what it believes of files that others put into it.
+//! Tests the journal of events: which changes it records, and which files of other programs it accepts as records.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -110,7 +110,7 @@ fn pair(name: &'static str, key: &str) -> (&'static str, String) {
 #[test]
 fn a_change_after_the_rules_were_removed_is_not_recorded() {
     let rig = Rig::new();
-    // The store of another process, which knows the rules from its last put.
+    // This store represents another process, which has cached the rules at its last put.
     let other = PosixStore::open(rig.dir.path(), PosixConfig::default()).unwrap();
     let put = |name: &str| {
         other.put(&rig.bucket, &key(name), b"hello", &PutOptions::default()).unwrap();
@@ -207,7 +207,7 @@ fn uploads_are_recorded_when_they_are_complete() {
         let [event] = &events[..] else { panic!("{events:?}") };
         assert_eq!(event.record.kind.name(), "ObjectCreated:CompleteMultipartUpload");
         assert_eq!(event.record.size, Some(sizes.iter().sum::<usize>() as u64));
-        // A client that got no response repeats the completion, and the first event may be missing.
+        // A client that received no response repeats the completion, and the first event may be missing.
         complete().unwrap();
         assert_eq!(rig.names(), [pair("ObjectCreated:CompleteMultipartUpload", "big")]);
     }
@@ -256,7 +256,7 @@ fn a_rule_selects_events_and_keys_and_a_new_rule_counts_at_once() {
     assert_eq!(found["ci"], ["in/1.root"]);
     assert_eq!(found["logs"], ["out/1.root"]);
     assert!(found["other"].is_empty());
-    // Waiting events are judged by the rules that the bucket has when they are read.
+    // The rules that apply to waiting events are the bucket's rules at the time of the read.
     rig.configure(&rule("logs", &["ObjectCreated:*"], &[("prefix", "in/")]));
     assert_eq!((rig.read("ci").unwanted, rig.read("logs").unwanted), (1, 1));
     rig.store.delete_document(&rig.bucket, &KIND).unwrap();
@@ -300,7 +300,7 @@ fn without_room_for_the_record_nothing_changes() {
     let rig = Rig::new();
     rig.put("k", "old");
     rig.take();
-    // A file at the directory's path stops the journal.
+    // A file at the path of the journal's directory makes the journal unusable.
     std::fs::remove_dir(rig.spool()).unwrap();
     std::fs::write(rig.spool(), "in the way").unwrap();
     std::thread::sleep(Duration::from_millis(30));
@@ -363,7 +363,7 @@ fn hostile_entries_are_ignored() {
     let keys: Vec<_> = found.events.iter().map(|event| event.record.key.as_str()).collect();
     assert_eq!((keys, found.ignored, found.unwanted), (vec!["real"], 6, 0));
     assert!(std::fs::symlink_metadata(name(1)).unwrap().is_symlink(), "it is kept");
-    // Entries that are too old are removed, except directories.
+    // Old entries are removed, except directories.
     std::thread::sleep(Duration::from_millis(20));
     let names = rig.journal().waiting(&rig.bucket, "ci", None, 1000).unwrap().names;
     let expired = rig.journal().read(&rig.bucket, "ci", &names, Duration::from_millis(1)).unwrap().expired;
@@ -371,7 +371,7 @@ fn hostile_entries_are_ignored() {
     assert!(name(3).is_dir() && spool.join("not-an-event").exists());
 }
 
-/// The event names the owner of the record's file, whatever the file says.
+/// The event names the owner of the record's file, regardless of the file's content.
 #[test]
 fn the_user_of_an_event_is_the_owner_of_its_record() {
     if !fordway_needs::root("to own files as other users") {
@@ -390,7 +390,7 @@ fn the_user_of_an_event_is_the_owner_of_its_record() {
     assert_eq!((found.events.len(), found.events[0].writer), (1, 4242));
 }
 
-/// A record that stays after its delivery would be delivered again and again.
+/// A record that cannot be removed after its delivery would be delivered repeatedly.
 #[test]
 fn a_record_that_cannot_be_removed_is_not_delivered() {
     if !fordway_needs::root("to own files as other users") {
@@ -407,7 +407,7 @@ fn a_record_that_cannot_be_removed_is_not_delivered() {
     std::fs::set_permissions(rig.spool(), PermissionsExt::from_mode(0o755)).unwrap();
     let found = rig.read("ci");
     assert_eq!((found.events.len(), found.stuck, path.exists()), (0, 1, true));
-    // An old record that cannot be removed stops no other record.
+    // An old record that cannot be removed does not block other records.
     std::thread::sleep(Duration::from_millis(20));
     let names = rig.journal().waiting(&rig.bucket, "ci", None, 10).unwrap().names;
     let found = rig.journal().read(&rig.bucket, "ci", &names, Duration::from_millis(1)).unwrap();
@@ -432,7 +432,7 @@ fn an_error_for_one_record_does_not_keep_the_others() {
     assert_eq!(std::fs::read_dir(rig.spool()).unwrap().count(), 0);
 }
 
-/// The gateway may run as another user than the writer.
+/// The gateway and the writer may run as different users.
 #[test]
 fn a_record_can_be_read_whatever_the_umask_is() {
     // The umask belongs to the process, so another process runs this test with its own umask.
@@ -470,7 +470,7 @@ fn an_unreadable_record_is_counted() {
 
 /// Writes `name` to the rig's bucket as a user in the group 4300. Returns the error's message.
 fn put_as_member(rig: &Rig, name: &str) -> Result<(), String> {
-    // A store of its own, as the member's process would have.
+    // The member has a separate store, as a separate process would.
     let (root, bucket, key) = (rig.dir.path().to_owned(), rig.bucket.clone(), key(name));
     let member = fordway_sys::PeerCredentials { uid: 4242, gid: 4242, groups: vec![4300] };
     let put = move || {
@@ -554,7 +554,7 @@ fn the_oldest_names_come_first_and_memory_is_limited() {
     let all = rig.journal().waiting(&rig.bucket, "ci", None, 1000).unwrap();
     let some = rig.journal().waiting(&rig.bucket, "ci", None, 7).unwrap();
     assert_eq!((all.total, some.total, &all.names[..7]), (20, 20, &some.names[..]));
-    // Entries at the front of the directory do not hide those behind them.
+    // Names that do not come after the given name do not count towards the limit of seven names.
     let rest = rig.journal().waiting(&rig.bucket, "ci", some.names.last().map(String::as_str), 7).unwrap();
     assert_eq!((rest.total, rest.later, &rest.names[..]), (20, 13, &all.names[7..14]));
     assert!(all.names.is_sorted());
@@ -615,8 +615,8 @@ fn fsck_names_entries_that_are_not_delivered_and_rules_that_are_not_used() {
     assert_eq!(std::fs::read_dir(rig.spool()).map_or(0, Iterator::count), 0);
 }
 
-/// Without the permission to read the configuration, nobody knows whether it is valid. A check by root acts as the
-/// owner of the bucket, here as `nobody`.
+/// A user without the permission to read the configuration cannot check whether it is valid. A check by root acts as
+/// the owner of the bucket, here as `nobody`.
 #[test]
 fn fsck_reports_rules_without_read_permission_as_unreadable() {
     let rig = Rig::new();

@@ -30,7 +30,7 @@ fn key(name: &str) -> Key {
 }
 
 impl Rig {
-    /// Creates a bucket with these rules. Each rule is given as the part of a `Rule` element that follows the status.
+    /// Creates a bucket with these rules. Each rule is the part of a `Rule` element that follows the status.
     fn new(rules: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let store = PosixStore::open(dir.path(), PosixConfig::default()).unwrap();
@@ -193,7 +193,7 @@ fn noncurrent_versions_expire_beyond_those_that_are_kept() {
     let rig = Rig::new(&[rule]).versioned();
     let made: Vec<_> = (0..5).map(|_| rig.put("k").unwrap()).collect();
     assert_eq!(rig.run().0.changed, 0, "no version was replaced a day ago");
-    // With so short a day, the next midnight is now, so everything is due.
+    // With a day this short, the next midnight is now, so everything is due.
     let short = LifecycleOptions { day: Duration::from_nanos(1), ..Default::default() };
     let (summary, changes) = rig.run_with(&short);
     assert_eq!(changes, ["expire-version k", "expire-version k"]);
@@ -333,7 +333,7 @@ fn nothing_expires_through_a_link_to_a_directory() {
     }
 }
 
-/// Keys with old versions are found among these versions, too.
+/// A key behind a link to a directory is also found through its old versions.
 #[test]
 fn nothing_with_old_versions_expires_through_a_link_to_a_directory() {
     let old = "<Prefix></Prefix><NoncurrentVersionExpiration><NoncurrentDays>2</NoncurrentDays>\
@@ -347,7 +347,7 @@ fn nothing_with_old_versions_expires_through_a_link_to_a_directory() {
     let before = rig.versions();
     let (summary, changes) = rig.run();
     assert_eq!((summary.changed, summary.failed, changes), (0, 0, vec!["skip l".to_owned()]));
-    // With so short a day, the next midnight is now, so everything is due.
+    // With a day this short, the next midnight is now, so everything is due.
     let short = LifecycleOptions { day: Duration::from_nanos(1), ..Default::default() };
     assert_eq!(rig.run_with(&short).1, ["skip l"]);
     assert_eq!(rig.versions(), before);

@@ -89,7 +89,7 @@ fn a_private_directory_further_down_holds_no_objects() {
     }
     assert_eq!(fs::read(&private).unwrap(), b"odd");
     assert_eq!(fs::read(rig.path("bkt/a/.fordway")).unwrap(), b"a file");
-    // A directory with many names is listed from an index, which is told of new names.
+    // A directory with many names is listed from an index, which the kernel's queue of changes keeps up to date.
     fs::create_dir(rig.path("bkt/w")).unwrap();
     for number in 0..1500 {
         fs::write(rig.path("bkt/w").join(number.to_string()), "").unwrap();
@@ -149,7 +149,7 @@ fn changes_do_not_leave_the_bucket_through_a_link() {
         symlink("../other", rig.path("bkt/l")).unwrap();
         fs::create_dir(rig.path("bkt/real")).unwrap();
         symlink("../l/d", rig.path("bkt/real/m")).unwrap();
-        // The first attempts open the path, the later attempts use the directory that is held open.
+        // The first attempts open the path; the later attempts use the directory that is held open.
         for _ in 0..3 {
             for name in ["l/x", "l/d/x", "real/m/x"] {
                 assert_eq!(rig.get(name), Ok(b"locked".to_vec()), "{name}");
@@ -196,7 +196,7 @@ fn a_link_to_a_file_of_another_bucket_is_replaced_but_not_kept_as_a_version() {
     assert_eq!(fs::read(rig.path("other/x")).unwrap(), b"other");
 }
 
-/// A link within the bucket is followed, and so is a bucket that is a link.
+/// Links within the bucket, and buckets that are links, are followed.
 #[test]
 fn changes_follow_links_within_the_bucket() {
     let rig = Rig::new();
@@ -305,14 +305,14 @@ fn many_paths_to_nothing_cost_little() {
         for link in ["a", "b"] {
             symlink(format!("../d{:02}", number + 1), dir(number).join(link)).unwrap();
         }
-        // Circles, so that each directory is skipped while the walk is in it.
+        // These links form cycles, so that each directory is skipped while the walk is in it.
         symlink(format!("../d{number:02}"), dir(number + 1).join("back")).unwrap();
         symlink("../d00", dir(number + 1).join("top")).unwrap();
     }
     assert_eq!(rig.list("d00/", true), [""; 0]);
     (0..=30).for_each(|number| symlink("nowhere", dir(number).join("dangling")).unwrap());
     assert_eq!(rig.list("", false), [""; 0]);
-    // An object is found on all paths that do not lead in circles, whatever was found empty before.
+    // An object is found on all paths without cycles, even if directories on these paths were found empty before.
     fs::write(dir(3).join("k"), "").unwrap();
     let listed = rig.list("d00/", false);
     let expected: Vec<String> = (0..8)
@@ -325,7 +325,8 @@ fn many_paths_to_nothing_cost_little() {
     assert_eq!(rig.list("d04/top/", false), from_below);
 }
 
-/// At most 40 links on a path are followed. What is too far away on one path may be near on another.
+/// At most 40 links on a path are followed. A directory behind too many links on one path may be reachable on another
+/// path.
 #[test]
 fn a_directory_that_is_too_far_away_on_one_path_is_listed_on_a_shorter_one() {
     let rig = Rig::new();

@@ -14,7 +14,7 @@ use fordway_store::{
     VersioningState,
 };
 
-/// The maximum number of files that are created on a mount to get a file with a certain inode number.
+/// The maximum number of files that are created on a mount to get a file with a given inode number.
 const FILES_MAX: usize = 10_000;
 
 /// Runs `work` in a thread with a separate mount namespace, in which `/run` is private.
@@ -173,7 +173,7 @@ fn a_file_with_the_inode_number_of_another_object_does_not_touch_its_record() {
     });
 }
 
-/// A store keeps the directories that it uses often open, which prevents the unmount of their file systems.
+/// A store keeps frequently used directories open, which prevents the unmount of their file systems.
 #[test]
 fn what_an_idle_store_keeps_open_can_be_closed() {
     in_own_mounts(|| {

@@ -192,7 +192,7 @@ fn a_directory_moved_or_removed_in_use_is_found_again() {
     put("d/two").unwrap();
     assert_eq!(keys(&store, &bucket), ["d/two"]);
     // A directory is held open from its second use on. If another directory replaces the held directory, the store
-    // notices immediately.
+    // detects the replacement immediately.
     for round in 0..20 {
         let body = format!("round {round}");
         fs::remove_dir_all(at.join("d")).unwrap();
@@ -234,7 +234,7 @@ fn a_part_that_comes_too_late_is_not_in_the_object() {
     assert_eq!(get(&store, &bucket, "k"), Ok([vec![1; size], vec![2; size]].concat()));
 }
 
-/// `cp -al` gives each file of a bucket a second hard link, also the files of an upload. The object of the one bucket
+/// `cp -al` gives each file of a bucket a second hard link, including the files of an upload. The object in one bucket
 /// must not change when further parts of the upload are sent to the other bucket.
 #[test]
 fn a_part_sent_to_a_hard_linked_copy_does_not_change_the_object() {
@@ -295,8 +295,8 @@ fn an_upload_left_closed_is_not_lost() {
     assert!(store.list_uploads(&bucket, &UploadsQuery::default()).unwrap().uploads.is_empty());
 }
 
-/// While a completion runs, the parts are listed, and a further part is refused in such a way that clients send it
-/// again. After the completion has died, the next part reopens the upload.
+/// While a completion runs, the parts are listed, and a further part is refused with an error after which clients send
+/// the part again. After the completion was interrupted, the next part reopens the upload.
 #[test]
 fn a_closed_upload_shows_its_parts_and_accepts_parts_once_its_completion_has_died() {
     let (dir, store, bucket) = open();
@@ -332,8 +332,8 @@ fn a_closed_upload_shows_its_parts_and_accepts_parts_once_its_completion_has_die
     assert!(!at.exists());
 }
 
-/// Each copy of a part that is sent again replaces the copy before it, also on the disk. The first copy may be within
-/// the future object.
+/// A part that is sent again replaces its previous copy, which is also removed from the disk. The first copy may be
+/// within the future object.
 #[test]
 fn a_part_that_is_sent_again_frees_its_earlier_copy() {
     for size_hint in [None, Some(MIN_PART_BYTES)] {
@@ -395,7 +395,7 @@ fn mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// This test is meaningful only for ordinary users, because root may read everything.
+/// This test is meaningful only for ordinary users, because root can read every file.
 #[test]
 fn one_unreadable_file_hides_no_other() {
     let (dir, store, bucket) = open();
@@ -410,8 +410,8 @@ fn one_unreadable_file_hides_no_other() {
     }
 }
 
-/// A file whose name consists of arbitrary bytes has a key: listings show the key, and reads, puts and deletes with
-/// that key act on the file.
+/// A file whose name consists of arbitrary bytes has a key. Listings show this key, and reads, puts and deletes with
+/// the key act on the file.
 #[test]
 fn names_that_are_no_utf8_are_keys() {
     let (dir, store, bucket) = open();
@@ -540,7 +540,7 @@ fn metadata_that_no_header_can_hold_is_refused() {
     }
 }
 
-/// A read may be shorter than its range, but a part that is too short would go unnoticed.
+/// A read may be shorter than its range, but a part that is too short would remain undetected.
 #[test]
 fn a_copied_part_is_as_long_as_its_range() {
     let (_dir, store, bucket) = open();

@@ -1,5 +1,5 @@
-//! Tests the sidecar files of objects that are replaced while other objects take over their inode numbers, of objects
-//! that POSIX programs change, and of copies of a root.
+//! Tests sidecar files in three cases: objects are replaced while other objects reuse their inode numbers, POSIX
+//! programs change objects, and a root is copied.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -183,8 +183,8 @@ fn a_missing_sidecar_file_is_not_made_up_for() {
     assert_eq!(store.tags(bucket, key, None).unwrap(), one);
 }
 
-/// Each of four stores replaces its own objects, which take over inode numbers that the other stores have just freed.
-/// If the file system does not reuse inode numbers (tmpfs), the test proves nothing.
+/// Each of four stores replaces its own objects, whose new files reuse inode numbers that the other stores have just
+/// freed. If the file system does not reuse inode numbers (tmpfs), the test proves nothing.
 #[test]
 fn an_inode_that_is_used_again_keeps_its_record() {
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();

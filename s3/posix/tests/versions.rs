@@ -63,7 +63,8 @@ fn a_directory_of_versions_that_another_removes_is_made_again() {
     }
 }
 
-/// A client that missed the response to a completion gets it from a repetition, even after newer versions.
+/// A client that missed the response to a completion gets the same response when it repeats the request, even after
+/// newer versions were created.
 #[test]
 fn a_completion_is_repeated_after_newer_versions() {
     let (dir, bucket) = open();
@@ -400,7 +401,7 @@ fn set_sticky(path: &Path) {
 }
 
 /// A user restores a locked version by copying it, with its attribute, over the latest version. The copy is the version
-/// `null`, and no write or delete of it removes the locked version.
+/// `null`, and no write or delete of the copy removes the locked version.
 #[test]
 fn a_copy_of_a_locked_version_does_not_replace_it() {
     for (is_edited, is_deleted) in [(true, false), (false, false), (true, true)] {
@@ -462,8 +463,8 @@ fn a_copy_of_an_old_version_and_its_original_are_deleted_separately() {
     }
 }
 
-/// A program edits a copy of an old version right after the version was stored. A request that names the version is not
-/// about the copy, and a change of the latest version is not about the original.
+/// A program edits a copy of an old version right after the version was stored. A request that names the version does
+/// not affect the copy, and a change of the latest version does not affect the original.
 #[test]
 fn a_recent_copy_is_not_changed_in_place_of_the_original() {
     let bucket = VersionedBucket::new(true);
@@ -518,7 +519,7 @@ fn an_old_version_null_is_kept_when_a_program_writes_another() {
     assert_eq!(bucket.read("a", None).unwrap(), ("program 2".to_owned(), Some(listed[1].clone())));
 }
 
-/// The sticky bit hides a file's record from readers. Deletes and overwrites still see the version ID and the lock.
+/// The sticky bit hides a file's record from readers. Deletes and overwrites still respect the version ID and the lock.
 #[test]
 fn a_sticky_bit_does_not_break_a_lock() {
     let bucket = VersionedBucket::new(true);
@@ -541,7 +542,7 @@ fn a_sticky_bit_does_not_break_a_lock() {
     assert_eq!(bucket.listed().len(), 1);
 }
 
-/// Listings see the record that the sticky bit hides, so every listed version can be read and deleted.
+/// Listings use the record that the sticky bit hides, so every listed version can be read and deleted.
 #[test]
 fn a_version_with_the_sticky_bit_is_listed_with_its_id() {
     let bucket = VersionedBucket::new(false);
@@ -556,7 +557,7 @@ fn a_version_with_the_sticky_bit_is_listed_with_its_id() {
     bucket.delete("x//a", Some(&versions[1])).unwrap();
     bucket.delete("program", Some(&VersionId::null())).unwrap();
     assert!(bucket.listed().is_empty());
-    // A copy of an old version is the version `null`, also with the sticky bit.
+    // A copy of an old version is the version `null`, even if the copy has the sticky bit.
     let first = bucket.put("a", "one");
     bucket.put("a", "two");
     copy_all(&bucket.archived("a", &first), &bucket.path("a"));
@@ -606,7 +607,7 @@ fn a_file_with_a_bad_record_does_not_hide_other_versions() {
     let third = bucket.put("bad", "three");
     bucket.delete("x//bad", None).unwrap();
     let listed = bucket.listed();
-    // The files were archived under new IDs, because the ID of each is unknown.
+    // The files were archived under new IDs, because their IDs are unknown.
     let (bad, odd) = (listed[1].clone(), listed[4].clone());
     assert!(![&null, &second].contains(&&bad) && !odd.is_null());
     assert_eq!(listed, [third.clone(), bad.clone(), first.clone(), other, odd.clone()]);
@@ -616,7 +617,7 @@ fn a_file_with_a_bad_record_does_not_hide_other_versions() {
     }
     bucket.delete("x//bad", Some(&odd)).unwrap();
     assert_eq!(bucket.listed().len(), 1);
-    // The latest version can also be deleted for good.
+    // The latest version can also be deleted permanently.
     spoil(bucket.path("other"));
     bucket.delete("other", Some(&null)).unwrap();
     assert_eq!(bucket.listed().len(), 0);

@@ -12,7 +12,7 @@ use tracing_subscriber::EnvFilter;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
-    // The S3 library's log is disabled, because it logs every refused request as an error.
+    // The log of the S3 layer (crate `s3s`) is disabled, because the S3 layer logs every refused request as an error.
     let filter = filter.add_directive("s3s=off".parse()?);
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
 

@@ -72,8 +72,7 @@ pub(crate) struct GatewayState {
     /// The connections that have not carried a request with a valid signature, by client address.
     pub(crate) addresses: Arc<UnauthenticatedConnections>,
     pub(crate) tls: Option<TlsCertificate>,
-    /// The value of `Alt-Svc` (RFC 7838) that tells clients where HTTP/3 is offered; `None` if the gateway does not
-    /// offer HTTP/3.
+    /// The value of `Alt-Svc` (RFC 7838) that announces HTTP/3 to clients; `None` if the gateway does not offer HTTP/3.
     pub(crate) http3: Option<HeaderValue>,
 }
 
@@ -221,7 +220,7 @@ async fn answered(
 }
 
 /// Replaces a 404 response if the root directory no longer exists. A removed directory looks empty to a process that
-/// has it open.
+/// has the directory open.
 fn unless_root_is_gone(shared: &GatewayState, response: Response<PreparedBody>) -> Response<PreparedBody> {
     match response.status() == StatusCode::NOT_FOUND && !shared.users.look_at_root() {
         true => unavailable(),

@@ -22,7 +22,7 @@ thread_local! {
     static SPARE_BUFFERS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Returns an empty vector, usually a reused one that already has capacity.
+/// Returns an empty vector, usually a reused vector that already has capacity.
 pub(crate) fn take_buffer() -> Vec<u8> {
     SPARE_BUFFERS.with_borrow_mut(Vec::pop).unwrap_or_default()
 }
@@ -68,7 +68,7 @@ fn keep<M>(stock: &'static LocalKey<RefCell<Vec<M>>>, count_max: usize, memory: 
 
 /// The number of chunks in use above which memory counts as scarce.
 const SCARCE_CHUNKS: usize = 128;
-/// The minimum number of filled bytes that are passed on before the chunk is full, if memory is scarce.
+/// If memory is scarce, a chunk with at least this number of filled bytes is passed on before the chunk is full.
 const SCARCE_BYTES: usize = 16 * 1024;
 /// The number of chunks in use across all threads.
 static CHUNKS: AtomicUsize = AtomicUsize::new(0);
@@ -106,7 +106,7 @@ impl PartialChunk {
         self.filled += count;
     }
 
-    /// Takes the filled bytes; returns `None` if there are none.
+    /// Takes the filled bytes; returns `None` if no bytes are filled.
     pub(crate) fn take(&mut self) -> Option<Bytes> {
         let (filled, parked) = (mem::take(&mut self.filled), mem::take(&mut self.parked));
         let chunk = self.chunk.take().filter(|_| filled > 0);

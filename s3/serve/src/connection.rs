@@ -1,6 +1,6 @@
-//! One client connection from its first byte to its last: TLS if the gateway uses it, then HTTP/1.1 or HTTP/2. The
-//! socket is a TCP socket with or without TLS, or a Unix socket of the node gateway. Time limits cost nothing unless
-//! the gateway is waiting for the client.
+//! One client connection, from the first byte to the last byte: TLS if the gateway has a certificate, then HTTP/1.1 or
+//! HTTP/2. The socket is a TCP socket with or without TLS, or a Unix socket of the node gateway. Time limits cost
+//! nothing unless the gateway is waiting for the client.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -53,8 +53,8 @@ async fn speak(
     }
 }
 
-/// Sends a client the response that its address has too many connections. With TLS, closes the connection without a
-/// response, because a handshake would cost more than the request.
+/// Responds to a client whose address has too many connections. With TLS, closes the connection without a response,
+/// because a handshake would cost more than the request.
 async fn refuse(socket: std::net::TcpStream, shared: &GatewayState) -> io::Result<()> {
     if shared.tls.is_some() {
         return Ok(());
@@ -63,7 +63,8 @@ async fn refuse(socket: std::net::TcpStream, shared: &GatewayState) -> io::Resul
     turn_away(socket, too_many_connections(), shared.limits.body.clone()).await
 }
 
-/// Serves a connection with the HTTP version that its first bytes indicate; `ahead` holds bytes that were already read.
+/// Serves a connection with the HTTP version that its first bytes indicate; `ahead` contains the bytes that were
+/// already read.
 pub(crate) async fn exchange(
     socket: ClientSocket,
     ahead: Vec<u8>,
@@ -77,7 +78,7 @@ pub(crate) async fn exchange(
     }
 }
 
-/// The socket to a client.
+/// The socket of a client: TCP, TCP with TLS, or a Unix socket.
 pub(crate) enum ClientSocket {
     Plain(TcpStream),
     Unix(UnixStream),
@@ -132,8 +133,8 @@ impl ClientSocket {
             let mut last = 0;
             let mut attempt = |socket: BorrowedFd<'_>| {
                 let sent = send(socket)?;
-                // The socket's buffer is full. The error `WouldBlock` tells the runtime that the socket is not
-                // writable, so the next call waits instead of making a system call that would fail.
+                // The socket's buffer is full. With the error `WouldBlock`, the runtime marks the socket as not
+                // writable. The next call then waits, without a system call that would fail.
                 if sent > 0 && sent < len && !fordway_sys::is_writable(socket)? {
                     last = sent;
                     return Err(io::ErrorKind::WouldBlock.into());
@@ -167,7 +168,7 @@ fn anew(stream: &mut TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Evaluates `$call` with the stream of the socket, whichever kind of socket it is.
+/// Evaluates `$call` with the stream of the socket, for any kind of socket.
 macro_rules! on_any {
     ($socket:expr, $stream:ident => $call:expr) => {
         match $socket.get_mut() {

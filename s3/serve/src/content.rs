@@ -176,7 +176,7 @@ fn lent(buffer: Vec<u8>, most: u64) -> Bytes {
     if most < SMALL_BYTES { Bytes::from(buffer) } else { lend_buffer(buffer) }
 }
 
-/// Reads some bytes of content that is still arriving, on a thread that may block.
+/// Reads the next bytes of content that is still arriving, on a thread that may block.
 async fn read_some(mut reader: Box<dyn Read + Send>, left: u64) -> io::Result<(Box<dyn Read + Send>, Bytes)> {
     let wanted = left.min(CHUNK_BYTES as u64) as usize;
     elsewhere(move || {
@@ -237,8 +237,8 @@ async fn elsewhere<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|ended| Err(io::Error::other(ended)))
 }
 
-/// A body that is stored as an extension of its response. The transport can take an open file from the extension,
-/// whereas a body of the S3 layer cannot hold an open file.
+/// A body that is stored as an extension of its response. The extension can contain an open file, which the transport
+/// needs. A body of the S3 layer cannot contain an open file.
 #[derive(Clone)]
 pub(crate) struct BodyExtension(Arc<Mutex<Option<PreparedBody>>>);
 
@@ -262,7 +262,7 @@ impl BodyExtension {
         });
     }
 
-    /// Returns the body to the first caller, and `None` to any later one.
+    /// Returns the body to the first caller, and `None` to any later caller.
     pub(crate) fn take(self) -> Option<PreparedBody> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -274,7 +274,7 @@ mod tests {
 
     use super::*;
 
-    /// A file that another program has truncated causes an error; missing bytes are never filled in.
+    /// A file that another program has truncated causes an error. Missing bytes are never replaced by other bytes.
     #[test]
     fn a_region_is_read_whole_or_not_at_all() {
         let mut file = tempfile::tempfile().unwrap();

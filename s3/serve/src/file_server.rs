@@ -1,7 +1,7 @@
 //! File servers, for buckets on a network file system. A call that needs a file server blocks until the server
 //! responds, which may take minutes. No signal or deadline interrupts the call. Such calls therefore run on separate
-//! threads, and their callers stop waiting if the server has not responded for too long. Until the server responds
-//! again, further calls fail immediately.
+//! threads, and a caller stops waiting if the server does not respond in time. Until the server responds again, further
+//! calls fail immediately.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -44,7 +44,7 @@ static SERVERS: LazyLock<Mutex<HashMap<u64, Arc<FileServerThreads>>>> = LazyLock
 #[derive(Clone)]
 pub(crate) struct NetworkFileServer {
     threads: Arc<FileServerThreads>,
-    /// Limits the user's calls.
+    /// The permits for the user's calls, of which there are [`SHARE`].
     share: Arc<Semaphore>,
     probe: FileServerProbe,
 }
@@ -134,7 +134,8 @@ impl NetworkFileServer {
         self.threads.pool.spawn_blocking(move || drop(value));
     }
 
-    /// Returns whether the server responds, that is, whether no check has been pending for [`SILENCE_MAX`] or longer.
+    /// Returns whether the server responds. The result is false if a check has been pending for [`SILENCE_MAX`] or
+    /// longer.
     pub(crate) fn responds(&self) -> bool {
         self.silence() < SILENCE_MAX
     }

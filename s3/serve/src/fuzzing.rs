@@ -1,5 +1,5 @@
-//! Entry points for fuzzing the gateway's parsers (`dev/fuzz`). Each entry point takes arbitrary bytes, as a client
-//! could send them, and panics if a parser accepts input that it must refuse.
+//! Entry points for fuzzing the gateway's parsers (`dev/fuzz`). Each entry point accepts arbitrary bytes, as a client
+//! could send them. An entry point panics if a parser accepts input that must be refused.
 
 use std::io::{Read, Write};
 use std::mem::MaybeUninit;
@@ -145,8 +145,8 @@ pub fn object_headers(bytes: &[u8]) {
 static SERVICE: LazyLock<HttpService> =
     LazyLock::new(|| HttpService::new(Duration::from_secs(5), Arc::default()));
 
-/// Serves a whole connection, HTTP/1.1 or HTTP/2, from an in-memory store that holds one object. No response may be an
-/// internal error.
+/// Serves a whole connection, HTTP/1.1 or HTTP/2, from an in-memory store that contains one object. No response may be
+/// an internal error.
 pub fn connection(bytes: &[u8]) {
     let Ok((mut client, server)) = UnixStream::pair() else { return };
     if client.write_all(bytes).is_err() {

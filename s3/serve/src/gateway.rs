@@ -27,7 +27,7 @@ use crate::webhook::put_webhooks;
 use crate::workers::{WorkerPool, new_runtime, no_thread};
 use crate::{SessionTokenKeys, TlsCertificate, Users, Webhook, connection, s3};
 
-/// The time for which connections without a request remain open after the gateway is told to stop. If these connections
+/// The time for which connections without a request remain open after the gateway begins to stop. If these connections
 /// were closed immediately, requests that are in transit would fail. During this time, the gateway answers a request in
 /// transit, and the response announces the end of the connection. A longer time would not help a client that reads from
 /// its connection only when it sends a request. Such a client notices the end of the connection only with its next
@@ -43,13 +43,13 @@ pub struct GatewayConfig {
     pub listen: SocketAddr,
     /// The certificate presented to clients; `None` means that connections are not encrypted.
     pub tls: Option<TlsCertificate>,
-    /// Whether to serve HTTP/3 as well, over UDP on the same address; needs `tls`.
+    /// Whether to serve HTTP/3 as well, over UDP on the same address; requires `tls`.
     #[cfg(feature = "http3")]
     pub http3: bool,
     /// Domains that a bucket's name may precede in a host name, as in `BUCKET.s3.example.org`. For other host names,
     /// the path names the bucket.
     pub domains: Vec<String>,
-    /// The address that serves `/metrics`, `/health` and `/ready`; requests to it need no signature.
+    /// The address that serves `/metrics`, `/health` and `/ready`. Requests to this address need no signature.
     pub metrics: Option<SocketAddr>,
     /// The file of the access log; `-` is standard output.
     pub access_log: Option<PathBuf>,
@@ -62,7 +62,7 @@ pub struct GatewayConfig {
     /// Whether to also accept version 2 signatures, which clients from before 2014 send. Version 2 signatures cover
     /// less of a request than version 4 signatures.
     pub signature_v2: bool,
-    /// The maximum number of threads that serve connections; 0 means one per core. The gateway uses only as many
+    /// The maximum number of threads that serve connections; 0 means one thread per core. The gateway uses only as many
     /// threads as the load needs.
     pub threads: usize,
     /// The maximum number of open connections (0 counts as 1); further clients wait in the listen queue.
@@ -79,10 +79,10 @@ pub struct GatewayConfig {
     /// The maximum number of open connections from one address that have not carried a request with a valid signature.
     /// All addresses of an IPv6 /64 network count as one.
     pub address_connections_max: u32,
-    /// The maximum time for which requests in progress may continue after the gateway is told to stop.
+    /// The maximum time for which requests in progress may continue after the gateway begins to stop.
     pub drain_timeout: Duration,
     /// The key that authenticates session tokens. If this field is `None`, the gateway generates a key, so tokens
-    /// become invalid when this process ends.
+    /// become invalid when this process exits.
     pub session_key: Option<SessionTokenKeys>,
     /// The webhooks that notification configurations may name. The gateway validates their names and shows their
     /// counters; another thread delivers the events.
@@ -122,7 +122,7 @@ impl GatewayConfig {
     }
 }
 
-/// Tells a gateway to stop; clones stop the same gateway. The handle can be used from any thread.
+/// Stops a gateway. All clones of a handle stop the same gateway. The handle can be used from any thread.
 #[derive(Clone, Debug)]
 pub struct GatewayStopHandle(Arc<watch::Sender<bool>>);
 
@@ -148,18 +148,18 @@ impl From<&GatewayStopHandle> for StopReceiver {
 }
 
 impl StopReceiver {
-    /// Returns whether the gateway has been told to stop.
+    /// Returns whether [`GatewayStopHandle::trigger`] has been called.
     pub(crate) fn is_stopped(&self) -> bool {
         *self.0.borrow()
     }
 
-    /// Completes when the gateway is told to stop.
+    /// Completes when [`GatewayStopHandle::trigger`] is called.
     pub(crate) async fn over(mut self) {
         // An error means that the gateway and every `GatewayStopHandle` were dropped.
         let _ = self.0.wait_for(|stopped| *stopped).await;
     }
 
-    /// Completes [`IDLE_CLOSE_DELAY`] after the gateway is told to stop.
+    /// Completes [`IDLE_CLOSE_DELAY`] after [`GatewayStopHandle::trigger`] is called.
     pub(crate) async fn over_and_left(self) {
         self.over().await;
         sleep(IDLE_CLOSE_DELAY).await;
@@ -241,8 +241,8 @@ impl Gateway {
         self.stop.clone()
     }
 
-    /// Returns a handle that makes this gateway reload its credentials file and its certificate, and reopen its access
-    /// log.
+    /// Returns a handle that makes this gateway reload its credentials file and reopen its access log. The handle does
+    /// not reload the certificate; see [`TlsCertificate::reload`].
     pub fn reload_handle(&self) -> ReloadSignal {
         self.reload.clone()
     }
@@ -372,7 +372,7 @@ impl Gateway {
     }
 }
 
-/// Accepts clients.
+/// Accepts TCP and QUIC clients, one for each free slot, and passes their connections to the threads.
 struct ClientAcceptor<'w> {
     workers: &'w WorkerPool,
     slots: &'w Arc<Semaphore>,
@@ -496,7 +496,7 @@ async fn next_connection(
 }
 
 /// A gateway that serves on its own threads. Dropping this value stops the gateway and waits until the gateway has
-/// ended.
+/// stopped.
 pub struct RunningGateway {
     address: SocketAddr,
     metrics: Option<SocketAddr>,
@@ -526,8 +526,8 @@ impl RunningGateway {
         self.stop.clone()
     }
 
-    /// Waits until the gateway has ended; does not stop it. Errors: from [`Gateway::run`]; `Internal` if its thread
-    /// panicked.
+    /// Waits until the gateway has stopped; does not stop the gateway. Errors: from [`Gateway::run`]; `Internal` if its
+    /// thread panicked.
     pub fn join(mut self) -> Result<()> {
         self.wait()
     }

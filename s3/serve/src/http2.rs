@@ -1,5 +1,5 @@
-//! HTTP/2 (RFC 9113) on one socket, from which some bytes may have been read already. hyper handles frames and flow
-//! control; this module handles limits, requests in progress and content.
+//! HTTP/2 (RFC 9113) on one socket, from which some bytes may have been read already. hyper implements frames and flow
+//! control. This module implements limits, the requests in progress and the transfer of content.
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
@@ -48,7 +48,7 @@ const SEND_BUFFER_BYTES_MAX: usize = 256 * 1024;
 const RESETS_MAX: usize = 64;
 
 /// Serves one connection until it ends, or until the gateway is stopped and the connection's requests in progress have
-/// been answered. `ahead` holds bytes that were already read. Errors: socket errors and HTTP/2 protocol errors.
+/// been answered. `ahead` contains the bytes that were already read. Errors: socket errors and HTTP/2 protocol errors.
 pub(crate) async fn serve(
     socket: ClientSocket,
     ahead: Vec<u8>,
@@ -84,8 +84,8 @@ fn builder(streams: &StreamExecutor, head_bytes_max: usize) -> Builder<StreamExe
     builder
 }
 
-/// Drives a connection. If no request is in progress for `idle_timeout`, tells the client to close the connection, and
-/// closes the connection after another `idle_timeout`. Also tells a client to close the connection if the client sends
+/// Drives a connection. If no request is in progress for `idle_timeout`, asks the client to close the connection, and
+/// closes the connection after another `idle_timeout`. Also asks a client to close the connection if the client sends
 /// too many requests without a valid signature.
 async fn run<S>(
     mut connection: Pin<&mut Connection<TokioIo<RewoundSocket>, S, StreamExecutor>>,

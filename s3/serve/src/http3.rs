@@ -1,4 +1,5 @@
-//! HTTP/3 (RFC 9114). quinn handles QUIC and h3 handles frames; this module handles limits and content.
+//! HTTP/3 (RFC 9114). quinn implements QUIC, and h3 implements frames. This module implements limits and the transfer
+//! of content.
 //!
 //! Responses of one connection take turns. QUIC keeps data that the client has not acknowledged, up to a limit for the
 //! whole connection. When the amount of data falls below this limit again, quinn wakes the latest waiter first, so the
@@ -41,7 +42,7 @@ use crate::tls::{GatewaySecret, TlsVersion};
 use crate::unsigned::ConnectionPeer;
 use crate::{TlsCertificate, multiplexed};
 
-/// The maximum time that a client may take to read its last response after it was told to close the connection.
+/// The maximum time that a client may take to read its last response and close the connection.
 const LINGER: Duration = Duration::from_millis(500);
 
 /// The error code sent to a client whose address has too many connections (H3_EXCESSIVE_LOAD, RFC 9114 section 8.1).
@@ -63,7 +64,7 @@ async fn speak(
     shared: &Arc<GatewayState>,
     stopped: StopReceiver,
 ) -> io::Result<()> {
-    // QUIC has no TLS version but 1.3 (RFC 9001).
+    // QUIC always uses TLS 1.3 (RFC 9001).
     let caller = ConnectionPeer::Remote { address: accepted.remote(), tls: Some(TlsVersion::V1_3) };
     let header_timeout = shared.limits.header_timeout;
     let quic = timeout(header_timeout, accepted.handshake()).await??;
@@ -82,7 +83,7 @@ async fn speak(
     let stop = stopped.over();
     let window = SendWindow::new(quic);
     take_requests(&mut connection, &mut requests, (shared, &caller, account, window), stop).await?;
-    // The argument 1 makes the GOAWAY frame name the next request as the first that is not served.
+    // With the argument 1, the GOAWAY frame names the next request as the first request that is not served.
     connection.shutdown(1).await.map_err(io::Error::other)?;
     while !requests.is_empty() {
         tokio::select! {
@@ -161,8 +162,8 @@ async fn exchange(
         Ok(stated) => stated,
         Err(error) => {
             let code = reset_code(&error);
-            // While the stream waits for data, as after a timeout, h3-quinn panics in `stop_sending`. Dropping the
-            // stream also stops the client.
+            // h3-quinn panics in `stop_sending` if the stream is waiting for data, for example after a timeout.
+            // Dropping the stream also makes the client stop sending.
             if code == Code::H3_MESSAGE_ERROR {
                 receive.stop_sending(code);
             }
@@ -249,8 +250,8 @@ impl SendWindow {
     }
 
     /// Returns whether the client may still be receiving responses, which QUIC keeps until they are acknowledged. The
-    /// result is true if, since the last call, packets have arrived and the gateway has sent more bytes than it takes
-    /// to keep a connection alive.
+    /// result is true if, since the last call, packets have arrived and the gateway has sent more than
+    /// [`KEEP_ALIVE_BYTES`].
     fn is_moving(&self) -> bool {
         let stats = self.connection.stats();
         let now = (stats.udp_tx.bytes, stats.udp_rx.datagrams);
@@ -383,11 +384,12 @@ fn cannot_listen(error: io::Error) -> Error {
     Error::new(ErrorKind::Io, "listening for HTTP/3").caused_by(error)
 }
 
-/// The minimum time between two stateless resets. After a restart, clients of many connections need one each.
+/// The minimum time between two stateless resets. After a restart, each connection of the previous process needs a
+/// reset.
 const RESET_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Returns the settings of an endpoint at `address`. Its key for stateless resets is the same after a restart, so the
-/// clients of its predecessor believe that their connections are gone (RFC 9000 section 10.3).
+/// Returns the settings of an endpoint at `address`. The endpoint's key for stateless resets is the same after a
+/// restart, so the clients of the previous endpoint accept its resets (RFC 9000 section 10.3).
 fn endpoint_config(secret: &GatewaySecret, address: SocketAddr) -> EndpointConfig {
     let key = reset_key(secret, &HostIdentity::read(), address);
     let mut config = EndpointConfig::new(Arc::new(ring::hmac::Key::new(ring::hmac::HMAC_SHA256, &key)));
@@ -400,9 +402,11 @@ fn endpoint_config(secret: &GatewaySecret, address: SocketAddr) -> EndpointConfi
 #[derive(Clone, Default)]
 struct HostIdentity {
     name: Vec<u8>,
-    /// The content of `/etc/machine-id`. Cloned machines may have the same name; empty if there is no such file.
+    /// The content of `/etc/machine-id`, which distinguishes cloned machines with the same name; empty if there is no
+    /// such file.
     machine: Vec<u8>,
-    /// The inode number of the network namespace. Containers on one machine may have the same name and machine ID.
+    /// The inode number of the network namespace, which distinguishes containers with the same name and machine ID on
+    /// one machine.
     network: u64,
 }
 
@@ -418,15 +422,15 @@ impl HostIdentity {
 }
 
 /// Returns the key for stateless resets. The key depends on the host and the address, because gateways that share a
-/// secret must not have the same key: if a load balancer assigns a connection to another gateway, a reset by that
-/// gateway would end the connection (RFC 9000 section 21.11).
+/// secret must not have the same key. If a load balancer assigned a connection to another gateway with the same key, a
+/// reset by that gateway would end the connection (RFC 9000 section 21.11).
 fn reset_key(secret: &GatewaySecret, host: &HostIdentity, address: SocketAddr) -> [u8; 32] {
     let (network, address) = (host.network.to_be_bytes(), address.to_string());
     secret.derived(&[b"fordway quic reset 2", &host.name, &host.machine, &network, address.as_bytes()])
 }
 
 /// Generates connection IDs. With the generator of quinn, an endpoint recognises only its own IDs, so it would not
-/// answer packets for the connections of its predecessor.
+/// answer packets for connections of the previous endpoint.
 struct RandomConnectionIds;
 
 /// The number of bytes of a connection ID.
@@ -599,8 +603,8 @@ impl Http3RequestBody {
         Poll::Ready(Ok(data))
     }
 
-    /// Checks whether the end of the body has already arrived after its last byte. The end then needs no further call.
-    /// Errors: `UnexpectedEof` if the body is longer than stated.
+    /// Checks whether the end of the body has arrived together with the last byte. If so, no further call is needed to
+    /// receive the end. Errors: `UnexpectedEof` if the body is longer than stated.
     fn look_for_end(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         match self.stream.poll_recv_data(context) {
             Poll::Ready(Ok(Some(data))) if data.has_remaining() => Err(io::ErrorKind::UnexpectedEof.into()),

@@ -98,7 +98,7 @@ pub(crate) const CLOCK_SKEW_MAX: Duration = Duration::from_secs(15 * 60);
 struct KnownCaller {
     /// The user whom the kernel identified when the client connected.
     user: Option<Arc<User>>,
-    /// The session that the request's security token belongs to.
+    /// The session to which the request's security token belongs.
     session: Option<Arc<StsSession>>,
 }
 
@@ -191,7 +191,7 @@ impl RequestAuthenticator {
         Ok(user)
     }
 
-    /// Checks that the headers with the expected owners of buckets name the owners. Cost: none without such a header.
+    /// Checks the headers that state the expected owners of buckets. Cost: nothing if the request has no such header.
     /// Errors: `AccessDenied`.
     pub(crate) async fn check_owners(
         &self,
@@ -236,8 +236,8 @@ impl RequestAuthenticator {
         Err(S3Error::with_message(S3ErrorCode::AccessDenied, text))
     }
 
-    /// Returns the names of the users who own the buckets of `uid`; the first name is the name to show as the owner. If
-    /// no user of the gateway has this uid, or the store has no owners, the caller counts as the owner.
+    /// Returns the names of the users who own the buckets of `uid`; responses show the first name as the owner. If no
+    /// user of the gateway has this uid, or the store has no owners, the caller counts as the owner.
     pub(crate) fn owner_names(&self, caller: &User, uid: Option<u32>) -> Vec<String> {
         let mut names = match (self, uid) {
             (_, None) => Vec::new(),
@@ -266,7 +266,7 @@ impl RequestAuthenticator {
     }
 }
 
-/// Returns the bucket and the key of a path. A name that the path does not contain is an empty string.
+/// Returns the bucket and the key of a path. A bucket or a key that the path does not contain is an empty string.
 fn names(path: &S3Path) -> (String, String) {
     match path {
         S3Path::Root => Default::default(),

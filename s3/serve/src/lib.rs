@@ -1,15 +1,15 @@
 //! Gateways that serve any [`fordway_store::Store`] to S3 clients over HTTP.
 //!
 //! A [`Gateway`] accepts connections and serves them on as few threads as the load needs. Each thread has its own
-//! runtime. The serving thread calls the store itself, because, for a local file system, handing a call to another
-//! thread costs more than the call. Calls that wait for a device, or that may take a long time, run on other threads.
+//! runtime. The serving thread calls the store itself. For a local file system, passing a call to another thread costs
+//! more than the call itself. Calls that wait for a device, or that may take a long time, run on other threads.
 //!
-//! * `gateway`: configuration, accepting, graceful shutdown; `sockets`: the sockets that it listens on
+//! * `gateway`: configuration, accepting, graceful shutdown; `sockets`: the sockets on which the gateway listens
 //! * `workers`: the threads, and the assignment of connections to them
 //! * `connection`, `tls`: one client, with or without TLS, and its HTTP version
 //! * `http1`: HTTP/1.1 on one socket, without a general-purpose server
-//! * `http2`, `http3`: concurrent requests on one connection; `multiplexed`: the code that both share
-//! * `content`, `buffers`: content and memory, for all HTTP versions
+//! * `http2`, `http3`: concurrent requests on one connection; `multiplexed`: the code that `http2` and `http3` share
+//! * `content`, `buffers`: the content of bodies and its memory, for all HTTP versions
 //! * `file_server`: threads for calls that wait for a file server
 //! * `limits`: limits on users and on clients whose user is not known yet, and turn-taking among users
 //! * `domains`: virtual-host addressing
@@ -21,11 +21,11 @@
 //! * `sts`: temporary credentials (AWS STS)
 //! * `outgoing`: requests that the gateway itself sends; `webhook`: the receivers of events
 //! * `signature`: checks the form of a signature before the signature itself is verified
-//! * [`node`]: the gateway of a node, which implements the binary protocol of the node lane
+//! * [`node`]: the node gateway, which implements the binary protocol of the lane `node`
 //! * `s3`: implements each S3 operation in terms of the store
 //!
-//! This crate logs through `tracing`. The S3 library also logs an error for every refused request (targets starting
-//! with `s3s`); subscribers may want to silence these errors.
+//! This crate logs through `tracing`. The S3 layer also logs an error for every refused request, with targets that
+//! start with `s3s`. Subscribers may want to silence these errors.
 
 mod access;
 mod answer;

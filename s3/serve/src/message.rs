@@ -1,10 +1,10 @@
-//! The texts of error documents. The element `Message` holds AWS's message for a failure, because some programs
-//! recognize failures by AWS's messages. The element `Detail` holds the gateway's own text for people, which explains
-//! what failed and what to do next.
+//! The texts of error documents. The element `Message` contains AWS's message for a failure, because some programs
+//! recognize failures by AWS's messages. The element `Detail` contains the gateway's own text for people, which
+//! explains the failure and the remedy.
 //!
 //! The S3 layer carries one text for each error, and this module splits the text into lines. The first line of an
-//! error's text holds AWS's message, and the second line holds the gateway's own text. Each further line holds the name
-//! and the value of an additional element. If there is only one line, it holds the gateway's own text, and
+//! error's text contains AWS's message, and the second line contains the gateway's own text. Each further line contains
+//! the name and the value of an additional element. A text of only one line is the gateway's own text, and
 //! `fordway_wire::s3_error` provides AWS's message for the code.
 
 use fordway_store::ChecksumAlgorithm;

@@ -109,7 +109,7 @@ const CLIENT_IS_GONE: u16 = 499;
 /// The error type of bodies.
 type MultiplexedBodyError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The frames of a request's body.
+/// A request's body that arrives in frames, over HTTP/2 or HTTP/3.
 pub(crate) trait IncomingFrames:
     Body<Data = Bytes, Error: std::error::Error + Send + Sync> + Unpin + Send + 'static
 {
@@ -354,8 +354,8 @@ impl Body for ReplyBody {
 const CONNECTION_BYTES: u64 = 4 << 20;
 /// The number of unsent bytes on all connections of a user above which read-ahead is limited.
 const USER_BYTES: u64 = 16 << 20;
-/// The number of unsent bytes on all connections of the process above which read-ahead is limited for users with more
-/// than [`CONNECTION_BYTES`] unsent bytes.
+/// The number of unsent bytes on all connections of the process above which read-ahead is limited. This limit applies
+/// only to users with more than [`CONNECTION_BYTES`] unsent bytes.
 const PROCESS_BYTES: u64 = 32 << 20;
 /// The number of bytes read at a time while the amount of waiting data is at least twice the limit.
 const SMALL_BYTES: u64 = 4 << 10;
@@ -382,7 +382,7 @@ pub(super) struct BacklogShare {
 }
 
 impl UnsentByteCounter {
-    /// Returns the backlog of a new response on the connection, to a request from the user `of_user`.
+    /// Returns the backlog of a new response on the connection. `of_user` is the user who sent the request.
     pub(super) fn answer(&self, of_user: Option<Arc<UserResourceUsage>>) -> BacklogShare {
         BacklogShare { of_connection: self.clone(), of_user, own: Arc::default() }
     }

@@ -4,8 +4,8 @@
 //! send requests to services that trust the gateway.
 //!
 //! If a host has a proxy, the gateway connects only to the proxy, which the administrator has named. The proxy resolves
-//! the host's name, so the proxy alone decides about the address. TLS reaches through the proxy to the host: the proxy
-//! sees neither the request nor the response, and no other server can take the host's place.
+//! the host's name, so the proxy alone chooses the address. The TLS connection passes through the proxy to the host.
+//! The proxy sees neither the request nor the response, and no other server can impersonate the host.
 
 use std::borrow::Cow;
 use std::io::{self, Read, Write};
@@ -120,8 +120,7 @@ fn request(
         "{method} {path} HTTP/1.1\r\nHost: {authority}\r\nUser-Agent: {agent}\r\n{headers}Connection: close\r\n\r\n"
     );
     let message = [head.as_bytes(), body].concat();
-    // The status of a POST is the whole answer. If the rest of the response does not arrive, the receiver still has
-    // accepted the document.
+    // For a POST, only the status matters, so the rest of the response need not arrive.
     let has_document = method == "GET";
     let exchanged = match origin.tls {
         false => exchange(stream, &message, has_document),
@@ -140,14 +139,14 @@ fn request(
 #[derive(Debug)]
 pub(crate) struct RequestFailure {
     pub(crate) why: String,
-    /// Whether there was a connection, so that the peer may have received the request.
+    /// Whether a connection was established. If so, the peer may have received the request.
     pub(crate) was_connected: bool,
 }
 
 /// The response to a request.
 struct PeerResponse {
     status: u16,
-    /// The body; empty unless the caller wants the body and the status is 200.
+    /// The body, if the caller requested the body and the status is 200; otherwise empty.
     body: Vec<u8>,
 }
 
@@ -157,7 +156,7 @@ struct DeadlineStream {
     deadline: Instant,
 }
 
-/// The way to a host.
+/// The route to a host: a direct connection, or a tunnel through a proxy.
 enum Route {
     Direct(TcpStream),
     Proxy(ProxyTunnel),
@@ -214,7 +213,7 @@ fn left(deadline: Instant) -> Option<Duration> {
 fn connect(origin: &Origin, rules: &OutgoingRules) -> Result<DeadlineStream, String> {
     let left = left(rules.deadline).ok_or("no connection in time")?;
     let deadline = rules.deadline;
-    // Only a peer on this machine does without TLS. A proxy elsewhere does not reach this machine.
+    // Without TLS, the peer is always on this machine. A proxy on another machine could not reach this machine.
     if origin.tls {
         let is_internal = origin.host.parse().is_ok_and(is_internal) || origin.host == "localhost";
         if is_internal && !rules.allows_private {
@@ -257,7 +256,7 @@ fn is_internal(address: IpAddr) -> bool {
 }
 
 /// Returns whether an address belongs to this machine. For such an address, the kernel uses the address itself as the
-/// source of a connection, whatever `net.ipv4.ip_nonlocal_bind` is. Nothing is sent. Cost: five system calls.
+/// source of a connection, regardless of `net.ipv4.ip_nonlocal_bind`. Nothing is sent. Cost: five system calls.
 fn is_own(address: IpAddr) -> bool {
     let unspecified: IpAddr = match address {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -296,7 +295,7 @@ fn is_internal_v6(address: Ipv6Addr) -> bool {
     }
 }
 
-/// Sends a request and returns the response; `has_document` tells whether to read the body of a response with the
+/// Sends a request and returns the response. If `has_document` is set, also reads the body of a response with the
 /// status 200. Errors: a response that is malformed or too large, and connection errors.
 fn exchange(mut stream: impl Read + Write, request: &[u8], has_document: bool) -> io::Result<PeerResponse> {
     stream.write_all(request)?;
@@ -316,7 +315,7 @@ fn receive_head(stream: &mut impl Read) -> io::Result<(ResponseHead, Vec<u8>)> {
     let (mut received, mut start) = (Vec::new(), 0);
     loop {
         match ResponseHead::parse(&received[start..])? {
-            // 101 is final: the connection would have another protocol afterwards.
+            // 101 is final: the connection would use another protocol afterwards.
             Some(head) if matches!(head.status, 100 | 102..=199) => start += head.bytes,
             Some(head) => {
                 received.drain(..start + head.bytes);
@@ -400,7 +399,7 @@ fn read_chunks(mut stream: impl Read, mut received: Vec<u8>) -> io::Result<Vec<u
     }
 }
 
-/// Receives some bytes. Returns false at the end of the connection.
+/// Receives the next bytes. Returns false at the end of the connection.
 fn receive(stream: &mut impl Read, received: &mut Vec<u8>) -> io::Result<bool> {
     let mut piece = [0; 8192];
     let count = stream.read(&mut piece)?;
@@ -427,7 +426,7 @@ enum Framing {
 struct ResponseHead {
     status: u16,
     bytes: usize,
-    /// The framing of the body. The error concerns only callers that read the body.
+    /// The framing of the body. An error affects only callers that read the body.
     framing: io::Result<Framing>,
 }
 
@@ -587,7 +586,7 @@ mod tests {
 
     #[test]
     fn failures_of_a_post_name_only_the_origin() {
-        // Nothing listens at the first port. The second URL is refused, and so is the third.
+        // Nothing listens at the first port. The gateway does not permit the second and the third URL.
         for url in [
             "http://127.0.0.1:1/PATH?x=QUERY",
             "http://127.0.0.1:1/PATH\u{e4}?QUERY",

@@ -60,7 +60,7 @@ pub(crate) fn check_form(
     }
 }
 
-/// Returns the error for a request whose URL is signed and which has the header `Authorization` too. The conditions of a
+/// Returns the error for a request that has both a signed URL and the header `Authorization`. The conditions of a
 /// policy must not depend on a header that nobody verifies.
 fn signed_twice() -> GateRefusal {
     let words = "Only one auth mechanism allowed; only the X-Amz-Algorithm query parameter, Signature query string \
@@ -377,11 +377,11 @@ pub(crate) fn announce_trailers(headers: &mut HeaderMap) {
 
 struct FramingCheckedBody {
     inner: s3s::Body,
-    /// The check of the framing; `None` if the bytes turned out not to be `aws-chunked`.
+    /// The check of the framing; `None` if the bytes are not `aws-chunked`.
     watch: Option<ChunkFramingCheck>,
 }
 
-/// Tracks the framing of an `aws-chunked` body that passes through.
+/// Checks the framing of an `aws-chunked` body while the body is read.
 #[derive(Default)]
 struct ChunkFramingCheck {
     decoder: ChunkDecoder,
@@ -390,7 +390,8 @@ struct ChunkFramingCheck {
     line: Vec<u8>,
     /// The number of bytes of the current chunk that have arrived.
     chunk_bytes: u64,
-    /// Whether the previous chunk was so small that it must be the last chunk with content.
+    /// Whether the previous chunk was smaller than [`CHUNK_BYTES_MIN`]. Such a chunk must be the last chunk with
+    /// content.
     is_after_small: bool,
     /// Whether the head announces trailers.
     has_trailers: bool,
@@ -399,7 +400,7 @@ struct ChunkFramingCheck {
 }
 
 impl ChunkFramingCheck {
-    /// Tracks the next bytes. Returns `None` if the bytes are not chunks. Errors: [`SMALL_CHUNK`], [`BAD_TRAILER`],
+    /// Checks the next bytes. Returns `None` if the bytes are not chunks. Errors: [`SMALL_CHUNK`], [`BAD_TRAILER`],
     /// [`CUT_SHORT`].
     fn pass(mut self, mut bytes: &[u8]) -> Result<Option<Self>, &'static str> {
         while !bytes.is_empty() {

@@ -24,7 +24,7 @@ pub struct GatewaySockets {
     pub(crate) quic: Option<UdpSocket>,
 }
 
-/// The maximum number of free TCP ports that are tried until the UDP port with the same number is free, too.
+/// The maximum number of free TCP ports that are tried to find a port number that is also free for UDP.
 #[cfg(feature = "http3")]
 const PORTS_TRIED: usize = 100;
 
@@ -35,7 +35,7 @@ impl GatewaySockets {
     }
 
     /// Takes sockets passed by a service manager, and binds the addresses for which no socket was passed. The socket
-    /// named `metrics` is for metrics, another listening socket is for S3, and a datagram socket is for HTTP/3.
+    /// named `metrics` is for metrics, the other listening socket is for S3, and a datagram socket is for HTTP/3.
     ///
     /// If the service manager keeps the sockets open while it replaces the gateway, no connection attempt fails. New
     /// connections wait in the kernel's queue until the next gateway accepts them. Errors: `InvalidArgument` if no
@@ -56,7 +56,7 @@ impl GatewaySockets {
     }
 }
 
-/// The sockets to use instead of binding new ones.
+/// The sockets that are used instead of new sockets.
 #[derive(Default)]
 struct ProvidedSockets {
     http: Option<TcpListener>,
@@ -142,9 +142,9 @@ fn quic_socket(
     }
 }
 
-/// Binds a TCP socket to a free port, and a UDP socket for HTTP/3 to the same port by means of `bind_udp`. The kernel
-/// chooses a free TCP port, but another program may use the UDP port with this number, so up to [`PORTS_TRIED`] ports
-/// are tried. Errors: as for [`GatewaySockets::bind`].
+/// Binds a TCP socket to a free port, and a UDP socket for HTTP/3 to the same port with `bind_udp`. The kernel chooses
+/// a free TCP port, but another program may use the UDP port with this number, so up to [`PORTS_TRIED`] ports are
+/// tried. Errors: as for [`GatewaySockets::bind`].
 #[cfg(feature = "http3")]
 fn listen_on_one_port(
     address: SocketAddr,
@@ -204,7 +204,7 @@ mod tests {
 
     use super::*;
 
-    /// Binds a TCP and a UDP socket, while other programs use the first `taken` UDP ports.
+    /// Binds a TCP and a UDP socket. Pretends that other programs use the first `taken` UDP ports that are tried.
     fn bound(taken: usize) -> Result<(TcpListener, UdpSocket)> {
         let tried = Cell::new(0);
         listen_on_one_port((Ipv4Addr::LOCALHOST, 0).into(), |address| {

@@ -27,7 +27,7 @@ pub(crate) enum TlsVersion {
 impl TlsVersion {
     /// Returns the version of a connection whose handshake is complete.
     pub(crate) fn of(connection: &rustls::ServerConnection) -> Self {
-        // rustls supports no version but these two.
+        // rustls supports only these two versions.
         match connection.protocol_version() {
             Some(ProtocolVersion::TLSv1_3) => TlsVersion::V1_3,
             _ => TlsVersion::V1_2,
@@ -49,7 +49,7 @@ pub(crate) struct GatewaySecret([u8; 32]);
 
 #[cfg(feature = "http3")]
 impl GatewaySecret {
-    /// Creates the secret from a key, which cannot be derived from the secret.
+    /// Creates the secret from a key. The key cannot be derived from the secret.
     pub(crate) fn of(key: &[u8]) -> Self {
         GatewaySecret(hmac_sha256(key, b"fordway gateway secret 1"))
     }
@@ -100,7 +100,8 @@ impl TlsCertificate {
         Ok(())
     }
 
-    /// Returns a secret from the private key in the file. Errors: `InvalidArgument` if the file can no longer be read.
+    /// Returns a secret that is derived from the private key in the file. Errors: `InvalidArgument` if the file can no
+    /// longer be read.
     #[cfg(feature = "http3")]
     pub(crate) fn secret(&self) -> Result<GatewaySecret> {
         Ok(GatewaySecret::of(read_key(&self.0.key)?.secret_der()))

@@ -1,8 +1,8 @@
-//! Bodies of HTTP/2 requests that were answered before all of their body arrived.
+//! Bodies of HTTP/2 requests that are answered before the whole body has arrived.
 //!
 //! hyper resets the stream of such a request. h2 counts frames that arrive after a reset as errors of the client, and
-//! closes the connection after too many, although the client could not yet know the response. Therefore, the rest of a
-//! small body is read.
+//! closes the connection after too many errors. The client, however, may have sent these frames before it received the
+//! response. Therefore, the rest of a small body is read.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -19,7 +19,7 @@ const REST_BYTES_MAX: usize = 64 * 1024;
 /// The maximum time for the rest of a body.
 const REST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A body whose rest is read in another task if it is dropped before its end.
+/// A body. If the body is dropped before its end, another task reads the rest.
 pub(crate) struct ReadToEndBody(Option<Incoming>);
 
 impl ReadToEndBody {

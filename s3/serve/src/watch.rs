@@ -22,7 +22,7 @@ impl ReloadSignal {
     /// Makes the gateway's watch thread reread the credentials file and reopen the access log, and does not wait for
     /// the thread. If the credentials file is invalid, the gateway logs the error and keeps the previous credentials.
     pub fn trigger(&self) {
-        // Sending fails only when the gateway has ended.
+        // Sending fails only when the gateway has stopped.
         let _ = self.0.send(WatchThreadCommand::Reload);
     }
 }
@@ -35,8 +35,8 @@ pub(crate) fn words() -> (ReloadSignal, WatchReceiver) {
     (ReloadSignal(sender), WatchReceiver(receiver))
 }
 
-/// The thread that watches a gateway's directory and files. Dropping this value tells the thread to end. The drop does
-/// not wait until the thread has ended, because checking a directory whose server is unreachable may take a long time.
+/// The thread that watches a gateway's directory and files. Dropping this value stops the thread. The drop does not
+/// wait until the thread has stopped, because checking a directory whose server is unreachable may take a long time.
 pub(crate) struct WatchThread(ReloadSignal);
 
 impl WatchThread {
@@ -90,7 +90,7 @@ impl HeapTrimmer {
         }
     }
 
-    /// Returns whether this check completes a series of `LOOKS` checks in each of which too much memory was unused.
+    /// Returns whether this check completes a series of `LOOKS` checks that all found too much unused memory.
     fn is_idle(&mut self, unused_bytes: u64) -> bool {
         self.least_bytes = if self.looks == 0 { unused_bytes } else { self.least_bytes.min(unused_bytes) };
         self.looks += 1;

@@ -46,14 +46,14 @@ pub struct Webhook {
     counters: WebhookCounters,
 }
 
-/// The name only: the URL and the token may be secrets.
+/// Shows only the name, because the URL and the token may be secrets.
 impl fmt::Debug for Webhook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Webhook").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
-/// The number of events of a webhook, by what became of them.
+/// The number of events of a webhook, by outcome.
 #[derive(Default)]
 struct WebhookCounters {
     delivered: AtomicU64,
@@ -66,11 +66,11 @@ struct WebhookCounters {
 /// The reason why events were not delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WebhookFailure {
-    /// There was no connection to the receiver.
+    /// No connection to the receiver was established, for the given reason.
     Unreachable(String),
-    /// The receiver accepted a connection, but did not answer. The cause may be one of the events.
+    /// The receiver accepted a connection, but returned no status. The cause may be one of the events.
     NoResponse(String),
-    /// The receiver answered with this status.
+    /// The receiver returned this status, which is not between 200 and 299.
     Refused(u16),
 }
 
@@ -106,7 +106,7 @@ impl Webhook {
         Ok(Arc::new(Webhook { name, url, token, roots, allows_private, proxies, counters }))
     }
 
-    /// Returns the name.
+    /// Returns the name by which configurations of buckets refer to the webhook.
     pub fn name(&self) -> &str {
         &self.name
     }

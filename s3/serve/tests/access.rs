@@ -111,7 +111,7 @@ fn version_2_signatures_are_taken_only_where_that_was_said_and_only_fresh() {
     assert_eq!(answer_to_version_2(&willing, &now, "").status, 200);
     let old = date::format_http(SystemTime::now() - Duration::from_secs(16 * 60));
     assert_eq!(answer_to_version_2(&willing, &old, "").error(), (403, "RequestTimeTooSkewed".to_owned()));
-    // A request with two signatures is refused, whatever they are.
+    // A request with two signatures is always refused.
     let twice = "?X-Amz-Signature=00";
     for gateway in [&serve(), &willing] {
         assert_eq!(answer_to_version_2(gateway, &now, twice).error(), (400, "InvalidArgument".to_owned()));

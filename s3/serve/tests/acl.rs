@@ -37,7 +37,7 @@ fn put_acl(fixture: &Fixture, name: &str) -> Answer {
     fixture.client.send(&on_bucket("PUT", "acl").header("x-amz-acl", name))
 }
 
-/// Returns the grants of the bucket: the group, or nothing for the owner, and the permission.
+/// Returns the grants of the bucket. Each grant consists of the group (empty for the owner) and the permission.
 fn grants(fixture: &Fixture) -> Vec<(String, String)> {
     let text = fixture.client.send(&on_bucket("GET", "acl")).ok().text();
     let between = |text: &str, name: &str| {
@@ -111,8 +111,8 @@ fn acls_open_buckets_to_everybody() {
         assert_eq!(grants(&fixture), pairs(found), "{name}");
         assert_eq!(list(&fixture), of_list, "{name}");
         assert_eq!(upload(&fixture), of_upload, "{name}");
-        // The ACL of a bucket does not allow reading objects. Only a caller that may list the bucket gets 404 for a missing
-        // object.
+        // The ACL of a bucket does not allow reading objects. Only a caller who may list the bucket gets 404 for a
+        // missing object.
         assert_eq!(anonymous(&fixture, "GET", &format!("/{BUCKET}/k"), ""), 403, "{name}");
         let missing = anonymous(&fixture, "GET", &format!("/{BUCKET}/none"), "");
         assert_eq!(missing, if of_list == 200 { 404 } else { 403 }, "{name}");
@@ -156,7 +156,7 @@ fn denials_and_blocks_come_before_acls() {
     assert_eq!(list(&fixture), 403);
 }
 
-/// The owner keeps full control with every ACL, and an ACL that grants access keeps the setting that enables it.
+/// The owner keeps full control with every ACL. As long as an ACL grants access, ACLs cannot be disabled.
 #[test]
 fn ownership_controls_enable_acls() {
     let fixture = open_to_all();

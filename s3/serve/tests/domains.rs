@@ -12,8 +12,8 @@ fn serve() -> Fixture {
     fixture
 }
 
-/// Sends each request with and without a header that the fast path does not know. The fast path and the S3 layer must
-/// return the same response.
+/// Sends each request with and without a header that the fast path does not support. The fast path and the S3 layer
+/// must return the same response.
 #[test]
 fn the_bucket_is_in_the_host_and_the_key_in_the_path() {
     let fixture = serve();
@@ -81,7 +81,7 @@ fn a_signature_for_one_bucket_is_none_for_another() {
     assert_eq!(fixture.client.send_raw("GET", &moved).error(), (403, "SignatureDoesNotMatch".to_owned()));
 }
 
-/// A key may begin with a slash. Such a key differs from the key without the slash, no matter which ranges are read.
+/// A key may begin with a slash. Such a key differs from the key without the slash, also in reads of ranges.
 #[test]
 fn a_slash_more_is_another_key() {
     let fixture = serve();

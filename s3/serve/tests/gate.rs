@@ -88,7 +88,7 @@ fn sub_resources(invented: usize) -> (Vec<String>, Vec<String>) {
 const METHODS: [&str; 5] = ["GET", "HEAD", "PUT", "POST", "DELETE"];
 
 /// Returns calls with each sub-resource of S3 and each method, on an object and two buckets, and one call with each
-/// invented sub-resource. The last value of each call states whether the sub-resource is invented.
+/// invented sub-resource. The last element of each tuple states whether the sub-resource is invented.
 fn walk(invented: usize) -> Vec<(String, &'static str, String, bool)> {
     let (real, odd) = sub_resources(invented);
     let paths = [format!("/{BUCKET}/k"), "/empty".to_owned(), "/fresh".to_owned()];
@@ -363,7 +363,7 @@ fn keys_come_back_as_they_are() {
     assert_eq!(left.entries.len(), 2, "a part of the batch was deleted");
 }
 
-/// AWS's SDKs differ in how they send a list: in one header or in several.
+/// Some of AWS's SDKs send a list in one header, and some send the list in several headers.
 #[test]
 fn a_list_may_take_several_headers() {
     let fixture = fixture(serve());

@@ -47,8 +47,8 @@ fn a_body_is_asked_for_where_the_client_waits_to_be_asked() {
     assert_eq!(next_answer(&mut stream).1, b"hello");
 }
 
-/// The server sends the response instead of `100 Continue`. The connection then ends, because the server cannot know
-/// whether the body follows.
+/// The server sends the response instead of `100 Continue`. The connection then ends, because the server cannot
+/// determine whether the body follows.
 #[test]
 fn a_body_that_is_not_wanted_is_not_asked_for() {
     let fixture = serve();

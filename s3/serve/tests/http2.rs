@@ -271,8 +271,8 @@ fn read_until(stream: &mut impl std::io::Read, wanted: u8) -> u8 {
     }
 }
 
-/// A client cannot know that its request is refused before the response arrives. If its body is then on the way, it did
-/// nothing wrong.
+/// A client does not know that its request is refused until the response arrives. A body that is in transit at that
+/// time is not an error of the client.
 #[test]
 fn bodies_that_arrive_after_the_refusal_do_not_end_the_connection() {
     const HEADERS: u8 = 1;

@@ -159,7 +159,7 @@ fn a_newer_certificate_is_shown_to_those_who_come_then() {
     });
 }
 
-/// When the gateway is told to stop, it finishes an upload that has begun, and accepts no new request.
+/// A stopping gateway finishes an upload that has begun, and accepts no new request.
 #[test]
 fn stopping_waits_for_what_was_begun() {
     let (fixture, certificate) = serve_http3(|_| ());
@@ -186,7 +186,8 @@ fn stopping_waits_for_what_was_begun() {
     assert_eq!(store.head(&bucket(), &key("k"), &GetOptions::default()).unwrap().size, 200_000);
 }
 
-/// A client that stops sending a body gets an error, and a client without a request is told to close the connection.
+/// A client that stops sending a body gets an error, and the gateway asks a client without a request to close the
+/// connection.
 #[test]
 fn who_does_not_move_is_not_waited_for() {
     let (fixture, certificate) = serve_http3(|config| {
@@ -268,7 +269,7 @@ fn malformed_requests_are_reset() {
     });
 }
 
-/// A request that states an empty body is well-formed as long as its end has not arrived.
+/// Until its end arrives, a request that states an empty body counts as well-formed.
 #[test]
 fn a_request_without_an_end_is_cancelled() {
     let (fixture, certificate) = serve_http3(|config| config.stall_timeout = Duration::from_millis(300));
@@ -284,7 +285,7 @@ fn a_request_without_an_end_is_cancelled() {
     });
 }
 
-/// The body goes on after as many bytes as its head states.
+/// The body is longer than the length that its head states.
 #[test]
 fn a_body_longer_than_stated_is_refused() {
     let (fixture, certificate) = serve_http3(|_| ());

@@ -222,7 +222,7 @@ fn a_body_that_ends_early_leaves_nothing() {
     }
 }
 
-/// For a body that it cannot read, the S3 layer reports a server error, so the gateway replaces this error.
+/// The S3 layer reports a server error for a body that cannot be read. The gateway replaces this error.
 #[test]
 fn a_document_that_ends_early_is_named() {
     let fixture = serve();
@@ -340,8 +340,7 @@ fn every_checksum_of_parts() {
     }
 }
 
-/// Trailers other than one checksum are refused, because they would be neither checked nor stored, and the client would
-/// get no error.
+/// Trailers other than one checksum are refused. If they were accepted, they would be neither checked nor stored.
 #[test]
 fn a_trailer_is_one_checksum_and_nothing_else() {
     let fixture = serve();

@@ -27,7 +27,7 @@ struct Ground {
 }
 
 impl Ground {
-    /// Starts the gateway. The argument `noisy` holds the limits of the user `noisy`, in TOML.
+    /// Starts the gateway. The argument `noisy` contains the limits of the user `noisy`, in TOML.
     fn new(noisy: &str, change: impl FnOnce(&mut GatewayConfig)) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (root, credentials, log) =

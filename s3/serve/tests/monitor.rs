@@ -22,7 +22,7 @@ fn a_line_says_what_was_asked_and_answered_but_no_secret() {
     assert_eq!(stranger.send(&Call::new("GET", "/")).status, 403);
     let (user, secret) =
         (fixture.client.identity.access_key.clone(), fixture.client.identity.secret_key.clone());
-    // When the gateway has ended, all lines have been written.
+    // When the gateway has stopped, all lines have been written.
     drop(fixture);
     let text = std::fs::read_to_string(&path).unwrap();
     let lines: Vec<serde_json::Value> =
@@ -179,7 +179,7 @@ fn a_request_that_ends_without_an_answer_is_counted_and_over() {
     assert!(cut.contains("\"status\":499") && cut.contains("\"complete\":false"), "{cut}");
 }
 
-/// The request ID in a response is in the log, no matter how the request was served.
+/// The request ID in a response is in the log, regardless of how the request was served.
 #[test]
 fn every_answer_names_its_request() {
     let dir = tempfile::tempdir().unwrap();

@@ -251,7 +251,8 @@ fn respond(mut stream: impl Read + Write, responses: &Mutex<HashMap<String, Stri
 /// The name of the provider with TLS, which only the proxy can resolve.
 const NAME: &str = "oidc.test";
 
-/// A proxy that opens tunnels to this machine, whatever the name of the host. It records the requested hosts.
+/// A proxy that opens all tunnels to this machine, regardless of the host's name. The proxy records the requested
+/// hosts.
 struct TunnelProxy {
     address: SocketAddr,
     asked: Arc<Mutex<Vec<String>>>,
@@ -583,7 +584,7 @@ fn private_addresses_need_permission() {
     assert_eq!(provider.requests(), 0);
 }
 
-/// The gateway tells the proxy the names of the two places that the users file permits, and no other name.
+/// The gateway asks the proxy only for the two hosts that the credentials file permits.
 #[test]
 fn a_provider_is_reached_through_a_proxy() {
     let dir = tempfile::tempdir().unwrap();

@@ -222,7 +222,7 @@ fn attributes_in_one_document() {
     assert_eq!(all.element("ChecksumType").as_deref(), Some("COMPOSITE"));
     assert_eq!(all.elements("Size"), [MIN_PART_BYTES.to_string(), "4".to_owned()]);
     assert_eq!(all.elements("ChecksumCRC32")[1..], upload.sums());
-    // In the attributes, and only there, AWS omits the number of parts after a composite checksum.
+    // AWS omits the number of parts after a composite checksum only in responses to GetObjectAttributes.
     let asked = Call::on("HEAD", "big").header("x-amz-checksum-mode", "ENABLED");
     let whole = upload.fixture.client.send(&asked).ok().header("x-amz-checksum-crc32").unwrap().to_owned();
     assert_eq!(whole.strip_suffix("-2"), Some(all.elements("ChecksumCRC32")[0].as_str()));

@@ -604,7 +604,7 @@ fn a_refusal_comes_before_the_body() {
     assert_denied(&refused);
 }
 
-/// The anonymous user must have a uid that no other user has, and that is not root's.
+/// The anonymous user must have a uid that belongs neither to another user nor to root.
 #[test]
 fn a_user_without_a_uid_of_its_own_is_refused() {
     let dir = tempfile::tempdir().unwrap();

@@ -37,7 +37,7 @@ fn a_foreign_address_is_refused() {
     assert!(error.to_string().contains("not an address of this machine"), "{error}");
 }
 
-/// If the gateway is told to stop during an upload, the upload is completed. Afterwards, the gateway no longer listens.
+/// A gateway that is stopped during an upload completes the upload. Afterwards, the gateway no longer listens.
 #[test]
 fn stopping_finishes_what_is_in_progress() {
     let fixture = serve();

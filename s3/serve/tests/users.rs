@@ -1,4 +1,4 @@
-//! Tests the users of a credentials file: whether they may write, which buckets they may use, and changes of the file.
+//! Tests the users of a credentials file: whether they may write, which buckets they may use, and changes to the file.
 
 mod client;
 

@@ -67,8 +67,9 @@ struct SuiteReport {
     run_time: Duration,
 }
 
-/// The number of test programs, or of Python tests, that run at the same time: one more than processors, because most
-/// tests often wait for programs that they have started. With two on two processors, a third of the time was idle.
+/// The number of test programs, or of Python tests, that run at the same time: one more than there are processors, and
+/// at least three, because most tests often wait for programs that they have started. With two tests at a time on two
+/// processors, the processors were idle for a third of the time.
 fn workers() -> usize {
     std::thread::available_parallelism().map_or(3, |count| count.get().max(2) + 1)
 }
@@ -121,7 +122,7 @@ fn suites(python: &str) -> Vec<TestSuite> {
     ]
 }
 
-/// Checks for an MPI installation, and for libclang, which parses its header.
+/// Returns the missing requirement of the MPI suite: an MPI installation, or libclang, which parses its header.
 fn missing_for_mpi() -> Option<String> {
     let runs =
         |program: &str| Command::new(program).arg("--version").output().is_ok_and(|ran| ran.status.success());
@@ -136,8 +137,8 @@ fn missing_for_mpi() -> Option<String> {
     }
 }
 
-/// Searches the same directories as `clang-sys`: the directory named by the environment, the directory of
-/// `llvm-config`, and the usual directories.
+/// Searches the same directories as `clang-sys`: the directory in `LIBCLANG_PATH`, the directory that `llvm-config`
+/// prints, and the usual directories.
 fn has_libclang() -> bool {
     let named = std::env::var_os("LIBCLANG_PATH").map(PathBuf::from);
     let told = Command::new("llvm-config").arg("--libdir").output().ok();
@@ -156,7 +157,7 @@ fn has_libclang() -> bool {
         .any(|dir| holds_libclang(&dir))
 }
 
-/// Accepts names such as `libclang.so` or `libclang-14.so.1`, but not `libclang-cpp.so`.
+/// Returns whether `dir` contains a file such as `libclang.so` or `libclang-14.so.1`. `libclang-cpp.so` does not count.
 fn holds_libclang(dir: &Path) -> bool {
     let is_one = |name: &str| {
         name == "libclang.so"
@@ -169,7 +170,7 @@ fn holds_libclang(dir: &Path) -> bool {
     names.any(|name| is_one(&name.to_string_lossy()))
 }
 
-/// Returns the suites named in `selected`, each limited to the targets named there; all suites if it is empty.
+/// Returns the suites that `selected` names, each limited to the named targets; all suites if `selected` is empty.
 fn select(suites: Vec<TestSuite>, selected: &[&str]) -> Result<Vec<TestSuite>> {
     let known = |name: &str| suites.iter().any(|suite| suite.name == name);
     let unknown = selected.iter().find(|one| !known(one.split(':').next().unwrap_or_default()));

@@ -21,9 +21,9 @@ pub(super) struct SkippedTest {
 /// How the runner counts a skipped test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SkipReportedStatus {
-    /// As passed. libtest does this for a test that skips itself.
+    /// The test counts as passed. libtest does this for a test that skips itself.
     Passed,
-    /// As skipped: pytest.
+    /// The test counts as skipped. pytest does this.
     Skipped,
     /// The test is not counted. libtest does this for an ignored test.
     Nothing,

@@ -16,7 +16,7 @@ use crate::{
 pub(super) struct BucketState {
     pub(super) created: SystemTime,
     pub(super) versioning: VersioningState,
-    /// The latest version of each key, unless that is a delete marker.
+    /// The latest version of each key, unless that version is a delete marker.
     pub(super) objects: BTreeMap<String, StoredObject>,
     /// Overwritten and deleted versions, from the oldest to the newest. If a key is missing from `objects`, its last
     /// version in this map is a delete marker.
@@ -221,8 +221,8 @@ impl BucketState {
         Ok(PutResult { etag, modified, checksum, version })
     }
 
-    /// Makes room for a new latest version: keeps the current version if the bucket must keep it. Returns the ID of the
-    /// new version; `None` in a bucket without versions.
+    /// Prepares for a new latest version of `key`, and keeps the current version if the versioning state requires this.
+    /// Returns the ID of the new version; `None` in a bucket without versions.
     fn retire(&mut self, key: &Key, fresh: VersionId) -> Option<VersionId> {
         let latest = self.objects.remove(key.as_str());
         let version = match self.versioning {

@@ -71,8 +71,8 @@ pub struct MetalinkUrl {
 
 impl Metalink {
     /// Reads a document: Metalink 4 or 3 if it is XML, otherwise a list of URLs. Errors: `InvalidArgument` if the
-    /// document is neither, is truncated, has a document type, names that point outside a directory, or impossible
-    /// numbers.
+    /// document is neither of them or is truncated, or if it contains a document type, a name that points outside a
+    /// directory, or an impossible number.
     pub fn parse(document: &[u8]) -> Result<Self> {
         if document.len() > DOCUMENT_BYTES_MAX {
             return Err(refused(format!("it has more than {DOCUMENT_BYTES_MAX} bytes")));
@@ -122,7 +122,7 @@ impl MetalinkFile {
         self.hashes.iter().max_by_key(|hash| hash.kind)
     }
 
-    /// Returns whether the file has neither a replica nor a further document that could name one.
+    /// Returns whether the file has neither a replica nor a further document that could name replicas.
     pub fn is_empty(&self) -> bool {
         self.replicas.is_empty() && self.described_by.is_empty()
     }
@@ -328,7 +328,7 @@ impl Metalink {
 }
 
 fn write_file(xml: &mut String, file: &MetalinkFile) -> std::fmt::Result {
-    // A reader replaces a plain tab or line break in an attribute by a space.
+    // An XML parser replaces a plain tab or line break in an attribute with a space.
     let name = escape(&file.name).replace('\t', "&#9;").replace('\n', "&#10;").replace('\r', "&#13;");
     writeln!(xml, "  <file name=\"{name}\">")?;
     if let Some(size) = file.size_bytes {

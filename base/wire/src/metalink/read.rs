@@ -27,9 +27,9 @@ struct OpenElement {
 struct MetalinkReader {
     metalink: Metalink,
     file: MetalinkFile,
-    /// The addresses of the file.
+    /// The addresses of the current file so far, to skip duplicates.
     known: HashSet<String>,
-    /// The hashes in the `pieces` element that is being read, each with its piece number if it states one.
+    /// The hashes in the `pieces` element that is being read, each with its piece number, if stated.
     pieces: Vec<(Option<u64>, String)>,
 }
 
@@ -84,7 +84,7 @@ fn push(path: &mut [OpenElement], text: &str) {
     }
 }
 
-/// Handles the start of an element; returns whether it is the root.
+/// Processes the start of an element; returns whether the element is the root.
 fn begin(path: &[OpenElement], reading: &mut MetalinkReader) -> Result<bool> {
     if path.len() > DEPTH_MAX {
         return Err(refused("its elements are nested too deeply"));
@@ -108,7 +108,7 @@ fn begin(path: &[OpenElement], reading: &mut MetalinkReader) -> Result<bool> {
     Ok(false)
 }
 
-/// Handles the end of an element, whose text is then complete.
+/// Processes the end of an element, whose text is then complete.
 fn end(path: &mut Vec<OpenElement>, reading: &mut MetalinkReader) -> Result<()> {
     let Some(element) = path.pop() else { return Ok(()) };
     let parent = path.last().map_or("", |parent| parent.name.as_str());

@@ -53,7 +53,7 @@ impl<'a> MessageCursor<'a> {
         MessageCursor(bytes)
     }
 
-    /// Reads a message that consists of one value. Errors: `InvalidArgument`, also if bytes are left over.
+    /// Reads a message that consists of one value. Errors: `InvalidArgument`, including for bytes after the value.
     pub fn all<T: ReadField>(bytes: &'a [u8]) -> Result<T> {
         let mut input = MessageCursor(bytes);
         let value = T::take(&mut input)?;
@@ -373,7 +373,7 @@ structs! {
     VersionListing { versions, prefixes, next }
 }
 
-/// Metadata is usually empty, in which case it takes one byte.
+/// Metadata is usually empty. Empty metadata is encoded as one byte.
 impl WriteField for BoxedMetadata {
     fn put(&self, out: &mut Vec<u8>) {
         let is_said = !self.is_empty();
@@ -459,8 +459,8 @@ names! {
 }
 
 /// Errors are encoded with the name of their kind, which has the same meaning in every version of client and gateway.
-/// The target and the number of attempts are omitted, because the receiver knows them better. The receiver derives the
-/// S3 error code from the kind.
+/// The target and the number of attempts are omitted, because the receiver records its own values. The receiver derives
+/// the S3 error code from the kind.
 impl WriteField for Error {
     fn put(&self, out: &mut Vec<u8>) {
         self.kind().name().put(out);

@@ -1,4 +1,4 @@
-//! The first bytes that each side sends, and how a side proves that it knows a secret without revealing it.
+//! The first bytes that each side sends, and how a side proves that it knows a secret without revealing the secret.
 
 use fordway_store::{Error, ErrorKind, Result};
 use hmac::{Hmac, KeyInit as _, Mac as _};
@@ -85,7 +85,7 @@ fn after_magic(bytes: &[u8]) -> Result<(u16, u8)> {
 }
 
 /// The side that computes a proof. The side is part of the proof, so that neither side can send back a proof that it
-/// has received from the other.
+/// has received from the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandshakeSide {
     /// The client, which opened the connection.

@@ -7,7 +7,7 @@
 //! * `fields`: the elements of messages, and the store's own types as fields
 //! * `request`: every operation, and its response
 //!
-//! This file splits the bytes of a connection into frames. A [`FrameBuffer`] holds bytes as they arrive, and finds the
+//! This file splits the bytes of a connection into frames. A [`FrameBuffer`] stores bytes as they arrive, and finds the
 //! frames in them.
 //!
 //! ```text
@@ -66,7 +66,7 @@ impl ResponseFlags {
     pub const AWAKE: ResponseFlags = ResponseFlags(4);
     /// Another response to the same request follows.
     pub const MORE: ResponseFlags = ResponseFlags(8);
-    /// The gateway's thread has moved to another processor, because the client may be running on the previous
+    /// The gateway's thread has moved to another processor, because the client may be running on the gateway's previous
     /// processor. Polling may therefore succeed again.
     pub const MOVED: ResponseFlags = ResponseFlags(16);
 
@@ -86,7 +86,7 @@ impl ResponseFlags {
 pub struct FrameHeader {
     /// The number of bytes that follow: fields and body.
     pub length: u32,
-    /// The number that the client chooses and the server repeats.
+    /// The number that the client chooses, and that the gateway repeats in the response.
     pub id: u32,
     /// The length of the body, which comes last.
     pub body_bytes: u32,
@@ -199,8 +199,8 @@ impl FrameBuffer {
         }
     }
 
-    /// Returns space for the next bytes, at least for the rest of the frame that has begun. Memory beyond 72 KiB is
-    /// allocated as the bytes of a long frame arrive; the buffer doubles each time.
+    /// Returns space for the next bytes, which may be smaller than the rest of the frame that has begun. Memory beyond
+    /// 72 KiB is allocated only as the bytes of a long frame arrive; the buffer at most doubles each time.
     pub fn room(&mut self) -> &mut [u8] {
         let waiting = self.end - self.start;
         if self.start > 0 && self.buffer.len() - self.end < ROOM_BYTES / 2 {

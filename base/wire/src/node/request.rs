@@ -53,91 +53,92 @@ macro_rules! requests {
 }
 
 requests! {
-    /// Proves that the client knows the secret. Reply: the gateway's own proof (32 bytes).
+    /// Proves that the client knows the secret. Response: the gateway's own proof (32 bytes).
     1 Authenticate { access_key: Cow<'a, str>, nonce: [u8; NONCE_BYTES], proof: [u8; 32] }
-    /// Returns the gateway's counters. Reply: list of pairs, each a name and an 8-byte number.
+    /// Returns the gateway's counters. Response: list of pairs, each a name and an 8-byte number.
     2 Stats {}
-    /// `list_buckets`. Reply: list of `BucketInfo`.
+    /// `list_buckets`. Response: list of `BucketInfo`.
     3 ListBuckets {}
     /// `create_bucket`.
     4 CreateBucket { bucket: Cow<'a, Bucket> }
-    /// `head_bucket`. Reply: `BucketInfo`.
+    /// `head_bucket`. Response: `BucketInfo`.
     5 HeadBucket { bucket: Cow<'a, Bucket> }
     /// `delete_bucket`.
     6 DeleteBucket { bucket: Cow<'a, Bucket> }
-    /// `versioning`. Reply: `VersioningState`.
+    /// `versioning`. Response: `VersioningState`.
     7 Versioning { bucket: Cow<'a, Bucket> }
     /// `set_versioning`.
     8 SetVersioning { bucket: Cow<'a, Bucket>, versioning: VersioningState }
-    /// Puts an object; the body is its content. Reply: `PutResult`.
+    /// Puts an object; the body is its content. Response: `PutResult`.
     9 Put { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, PutOptions>, expected: Cow<'a, ExpectedContent> }
-    /// `put_many`: the body contains the objects one after the other, with the given lengths. Reply: list of results,
-    /// each a `PutResult` or an error.
+    /// `put_many`: the body contains the objects one after the other, with the given lengths. Response: list of
+    /// results, each a `PutResult` or an error.
     10 PutMany { bucket: Cow<'a, Bucket>, options: Cow<'a, PutOptions>, objects: Cow<'a, [(Key, u32)]> }
-    /// Starts an object. Reply: [`super::StartWriteResponse`], perhaps with a descriptor.
+    /// Starts an object. Response: [`super::StartWriteResponse`], perhaps with a descriptor.
     11 Start { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, PutOptions> }
-    /// Starts a part. Reply: as for `Start`.
+    /// Starts a part. Response: as for `Start`.
     12 StartPart { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, upload: Cow<'a, UploadId>, number: u16, options: Cow<'a, PartOptions> }
-    /// Appends the body to the object or part in progress. There is no reply: the reply to `Commit` reports an error of
-    /// `Append`.
+    /// Appends the body to the object or part in progress. There is no response to `Append`; the response to `Commit`
+    /// reports an error of `Append`.
     13 Append {}
-    /// Finishes the object or part in progress; `filled` bytes were written to the descriptor. Reply:
+    /// Finishes the object or part in progress; `filled` bytes were written to the descriptor. Response:
     /// [`super::CommitResponse`], with the descriptor of a spare file if `wants_spare` and the gateway has one.
     14 Commit { expected: Cow<'a, ExpectedContent>, filled: Option<u64>, wants_spare: bool }
     /// Discards the object or part in progress.
     15 Abandon {}
-    /// `get`. Reply: [`super::GetResponse`].
+    /// `get`. Response: [`super::GetResponse`].
     16 Get { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, GetOptions> }
-    /// `read`. `is_large` states whether the client expects a large amount of content. Reply: [`super::ReadResponse`].
+    /// `read`. `is_large` states whether the client expects a large amount of content. Response:
+    /// [`super::ReadResponse`].
     17 Read { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, GetOptions>, is_large: bool }
-    /// `read_ranges`. Reply: a list of 4-byte lengths, one for each range, and the content of all ranges as the body.
+    /// `read_ranges`. Response: a list of 4-byte lengths, one for each range; the body is the content of all ranges.
     18 ReadRanges { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, ranges: Cow<'a, [ByteRange]>, options: Cow<'a, GetOptions> }
-    /// `get_many`. Reply: one or more frames, all but the last with [`ResponseFlags::MORE`]. A frame contains, for each
-    /// of the next keys in order, a result with the length of its content in the body. A result without a length means
-    /// that the client must request the object separately.
+    /// `get_many`. Response: one or more frames, all but the last with [`ResponseFlags::MORE`]. A frame contains, for
+    /// each of the next keys in order, a result with the length of its content in the body. A result without a length
+    /// means that the client must request the object separately.
     19 GetMany { bucket: Cow<'a, Bucket>, keys: Cow<'a, [Key]> }
-    /// `head`. Reply: `ObjectInfo`.
+    /// `head`. Response: `ObjectInfo`.
     20 Head { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, GetOptions> }
-    /// `head_many`. Reply: list of results, each an `ObjectInfo` or an error.
+    /// `head_many`. Response: list of results, each an `ObjectInfo` or an error.
     21 HeadMany { bucket: Cow<'a, Bucket>, keys: Cow<'a, [Key]> }
-    /// `object_parts`. Reply: list of `ObjectPart`.
+    /// `object_parts`. Response: list of `ObjectPart`.
     22 ObjectParts { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, GetOptions> }
-    /// `tags`. Reply: `Tags`.
+    /// `tags`. Response: `Tags`.
     23 Tags { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, version: Option<Cow<'a, VersionId>> }
     /// `set_tags`.
     24 SetTags { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, version: Option<Cow<'a, VersionId>>, tags: Cow<'a, Tags> }
-    /// `delete`. Reply: `DeleteResult`.
+    /// `delete`. Response: `DeleteResult`.
     25 Delete { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, DeleteOptions> }
-    /// `delete_many`. Reply: list of results, each a `DeleteResult` or an error.
+    /// `delete_many`. Response: list of results, each a `DeleteResult` or an error.
     26 DeleteMany { bucket: Cow<'a, Bucket>, keys: Cow<'a, [Key]> }
-    /// `copy`. Reply: `PutResult`.
+    /// `copy`. Response: `PutResult`.
     27 Copy { from_bucket: Cow<'a, Bucket>, from_key: Cow<'a, Key>, bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, CopyOptions> }
-    /// `list`, of up to [`super::PAGE_ENTRIES_MAX`] entries. Reply: `ObjectListing`.
+    /// `list`, of up to [`super::PAGE_ENTRIES_MAX`] entries. Response: `ObjectListing`.
     28 List { bucket: Cow<'a, Bucket>, query: Cow<'a, ListQuery> }
-    /// `list_versions`, of up to [`super::PAGE_ENTRIES_MAX`] entries. Reply: `VersionListing`.
+    /// `list_versions`, of up to [`super::PAGE_ENTRIES_MAX`] entries. Response: `VersionListing`.
     29 ListVersions { bucket: Cow<'a, Bucket>, query: Cow<'a, VersionsQuery> }
-    /// `create_upload`. Reply: `UploadId`.
+    /// `create_upload`. Response: `UploadId`.
     30 CreateUpload { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, PutOptions> }
-    /// `copy_part`. Reply: `PutResult`.
+    /// `copy_part`. Response: `PutResult`.
     31 CopyPart { from_bucket: Cow<'a, Bucket>, from_key: Cow<'a, Key>, options: Cow<'a, GetOptions>, bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, upload: Cow<'a, UploadId>, number: u16 }
-    /// `list_parts`. Reply: `PartListing`.
+    /// `list_parts`. Response: `PartListing`.
     32 ListParts { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, upload: Cow<'a, UploadId>, query: Cow<'a, PartsQuery> }
-    /// `list_uploads`. Reply: `UploadListing`.
+    /// `list_uploads`. Response: `UploadListing`.
     33 ListUploads { bucket: Cow<'a, Bucket>, query: Cow<'a, UploadsQuery> }
-    /// `complete_upload`. Reply: `PutResult`.
+    /// `complete_upload`. Response: `PutResult`.
     34 CompleteUpload { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, upload: Cow<'a, UploadId>, parts: Cow<'a, [CompletedPart]>, options: Cow<'a, CompleteOptions> }
     /// `abort_upload`.
     35 AbortUpload { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, upload: Cow<'a, UploadId> }
-    /// Puts an object whose `filled` bytes a thread on processor `core` has written to the spare file. Reply: option of
-    /// [`super::CommitResponse`], as for `Commit`; no value if the file cannot be used for this object.
+    /// Puts an object whose `filled` bytes a thread on processor `core` has written to the spare file. Response: option
+    /// of [`super::CommitResponse`], as for `Commit`; no value if the file cannot be used for this object.
     36 PutSpare { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, PutOptions>, filled: u64, core: u32 }
-    /// `document`. Reply: the document, if there is one.
+    /// `document`. Response: the document, if there is one.
     37 Document { bucket: Cow<'a, Bucket>, kind: Cow<'a, BucketDocumentKind> }
     /// `set_document`.
     38 SetDocument { bucket: Cow<'a, Bucket>, kind: Cow<'a, BucketDocumentKind>, document: Cow<'a, [u8]> }
     /// `delete_document`.
     39 DeleteDocument { bucket: Cow<'a, Bucket>, kind: Cow<'a, BucketDocumentKind> }
-    /// `lock_configuration`. Reply: `LockConfiguration`, if there is one.
+    /// `lock_configuration`. Response: `LockConfiguration`, if there is one.
     40 LockConfiguration { bucket: Cow<'a, Bucket> }
     /// `set_lock_configuration`.
     41 SetLockConfiguration { bucket: Cow<'a, Bucket>, configuration: LockConfiguration }
@@ -198,7 +199,7 @@ pub enum ContentTransferMethod {
 /// The response to `Get`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GetResponse {
-    /// The object.
+    /// The properties of the whole object.
     pub info: ObjectInfo,
     /// The range of the object that is sent.
     pub range: Range<u64>,
@@ -306,7 +307,7 @@ impl ReadField for CommitResponse {
 }
 
 /// Parses the response of a frame. Errors: the error that the gateway returned; `BadResponse` if the frame is not a
-/// valid reply.
+/// valid response.
 pub fn take_reply<T: ReadField>(frame: &ReceivedFrame<'_>) -> Result<T> {
     let bad = |error: Error| Error::new(ErrorKind::BadResponse, error.detail());
     match frame.header.code {
@@ -323,7 +324,7 @@ pub struct NodeResponse<'a, T> {
     pub id: u32,
     /// See [`ResponseFlags`].
     pub flags: ResponseFlags,
-    /// The result.
+    /// The result of the operation.
     pub answer: Result<&'a T, &'a Error>,
     /// The number of body bytes that follow.
     pub body_bytes: usize,

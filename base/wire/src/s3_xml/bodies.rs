@@ -1,4 +1,4 @@
-//! Writes documents: a client's request bodies, and responses that a server writes element by element.
+//! Request bodies, which clients write and servers read, and responses that a server writes element by element.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -125,8 +125,8 @@ fn with_escaped_cdata(document: &str) -> Option<Vec<u8>> {
     }
 }
 
-/// Returns the path, below the root, of the first unknown element; `None` if all are known. Also returns `None` if the
-/// document is not XML, because the document's parser returns a better error.
+/// Returns the path, below the root, of the first unknown element; `None` if all elements are known. Also returns
+/// `None` if the document is not XML, because the document's parser returns a better error.
 pub fn unknown_element(document: &[u8], is_known: impl Fn(&str) -> bool) -> Option<String> {
     let mut unknown = None;
     let looked = for_each_element(document, "", |path, _| {
@@ -186,7 +186,7 @@ pub fn tagging(tags: &Tags) -> String {
     body
 }
 
-/// Appends an element that holds `text`.
+/// Appends an element that contains `text`, escaped.
 pub(super) fn push_element(to: &mut String, name: &str, text: &str) {
     let _infallible = write!(to, "<{name}>");
     push_escaped(to, text);
@@ -236,13 +236,13 @@ impl ResponseDocumentBuilder {
         ResponseDocumentBuilder { text, open: vec![root] }
     }
 
-    /// Adds an element that holds text.
+    /// Adds an element that contains `text`, escaped.
     pub fn element(&mut self, name: &str, text: &str) -> &mut Self {
         push_element(&mut self.text, name, text);
         self
     }
 
-    /// Adds an element that holds the text, if there is any.
+    /// Adds an element that contains `text`, if there is a text.
     pub fn maybe(&mut self, name: &str, text: Option<&str>) -> &mut Self {
         if let Some(text) = text {
             self.element(name, text);
@@ -266,7 +266,7 @@ impl ResponseDocumentBuilder {
         self
     }
 
-    /// Adds the element of a checksum, if there is one.
+    /// Adds the element of a checksum, if there is a checksum.
     pub fn checksum(&mut self, checksum: Option<&Checksum>) -> &mut Self {
         if let Some(checksum) = checksum {
             self.element(&format!("Checksum{}", checksum.algorithm.name()), &checksum.to_base64());
@@ -274,7 +274,7 @@ impl ResponseDocumentBuilder {
         self
     }
 
-    /// Adds the elements of a checksum and its type, if there is one.
+    /// Adds the elements of a checksum and its type, if there is a checksum.
     pub fn checksum_with_type(&mut self, checksum: Option<&Checksum>) -> &mut Self {
         let kind = checksum.map(|checksum| checksum.checksum_type().name());
         self.checksum(checksum).maybe("ChecksumType", kind)

@@ -1,8 +1,8 @@
 //! Lists: all buckets, the versioning state of one bucket, a page of a bucket's listing (for either version of the
 //! request), and a page of versions and delete markers. The page of versions is both read and written.
 //!
-//! Versions and delete markers form one sequence, sorted by key and then from the newest to the oldest. A generated
-//! writer would produce two lists, and lose the order of a key's versions and delete markers.
+//! Versions and delete markers form one sequence, sorted by key and then from the newest to the oldest. A derived
+//! serializer would write two lists, and lose the order of a key's versions and delete markers.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -20,7 +20,7 @@ use crate::date;
 pub struct ListObjectsPage {
     /// The objects.
     pub objects: Vec<ObjectSummary>,
-    /// Prefixes into which keys were rolled up.
+    /// Common prefixes, each of which represents one or more keys.
     pub common_prefixes: Vec<String>,
     /// Whether there is another page.
     pub truncated: bool,
@@ -82,7 +82,7 @@ impl ListObjectsPage {
 pub struct ListedBucket {
     /// The name.
     pub name: String,
-    /// The time when the bucket was created.
+    /// The time at which the bucket was created.
     pub created: SystemTime,
 }
 
@@ -122,11 +122,11 @@ pub fn bucket_versioning(document: &[u8]) -> Result<VersioningState> {
 
 /// The data that a response to a query for versions needs in addition to the page itself.
 pub struct VersionsResponseContext<'a> {
-    /// The bucket.
+    /// The name of the bucket.
     pub bucket: &'a str,
-    /// The query.
+    /// The query that selected the page.
     pub query: &'a VersionsQuery,
-    /// Writes a name, URL-encoded if the client requested that.
+    /// Writes a name, URL-encoded if the client requested URL encoding.
     pub encode: &'a dyn Fn(&str) -> String,
     /// Whether names are encoded.
     pub is_url_encoded: bool,

@@ -40,8 +40,8 @@ impl ObjectLockDocument {
         Ok(found)
     }
 
-    /// Returns the configuration. Returns `None` if there is a rule whose mode is not known, or that does not have
-    /// exactly one period within range.
+    /// Returns the configuration. Returns `None` for a rule with an unknown mode, and for a rule that does not have
+    /// exactly one period within the limits.
     pub fn configuration(&self) -> Option<LockConfiguration> {
         if !self.has_rule {
             return Some(LockConfiguration::default());
@@ -73,7 +73,7 @@ pub fn lock_configuration(configuration: &LockConfiguration) -> String {
 }
 
 /// Reads the document of a retention; `None` for a document without content, which removes a retention. Errors:
-/// `BadResponse` unless it has a mode and a date.
+/// `BadResponse` unless the retention has a mode and a date.
 pub fn retention(document: &[u8]) -> Result<Option<Retention>> {
     let (mut mode, mut until) = (None, None);
     for_each_element(document, "Retention", |path, text| {
@@ -112,7 +112,7 @@ pub fn retention_document(retention: Option<Retention>) -> String {
 }
 
 /// Reads the document of a legal hold, which may have the root `LegalHold` or `ObjectLockLegalHold`. Errors:
-/// `BadResponse` unless its status is `ON` or `OFF`.
+/// `BadResponse` unless the status is `ON` or `OFF`.
 pub fn legal_hold(document: &[u8]) -> Result<bool> {
     let mut status = None;
     for_each_element(document, "", |path, text| {

@@ -1,9 +1,10 @@
-//! S3's XML documents, as read and written by clients and servers. This file handles the document of a failed request.
+//! S3's XML documents, as read and written by clients and servers. This file contains the functions that all documents
+//! share, and the parser of error documents.
 //!
 //! For each kind of response, a function reads the document's elements. The function gets the path of each element
-//! below the root (`Contents/Key`) and the element's own text. Unknown elements are ignored, because servers add their
-//! own. The ending of the root's name may also vary (`ListPartsResult`, `ListPartsResponse`). A document of another
-//! kind is an error, because it must not be mistaken for an empty list.
+//! below the root (`Contents/Key`) and the element's own text. Unknown elements are ignored, because servers add
+//! elements of their own. The ending of the root's name may also vary (`ListPartsResult`, `ListPartsResponse`). A
+//! document of another kind is an error, because it must not be mistaken for an empty list.
 
 mod bodies;
 mod list;
@@ -163,7 +164,7 @@ fn plan(
     Some(ChecksumAlgorithmAndType { algorithm, kind: kind.unwrap_or(ChecksumType::default_of(algorithm)) })
 }
 
-/// Returns the value of the required element `path`. Errors: `BadResponse` if the document has none.
+/// Returns the value of the required element `path`. Errors: `BadResponse` if the document lacks this element.
 fn required<T>(value: Option<T>, path: &str) -> Result<T> {
     value.ok_or_else(|| bad(format!("the document has no {path}")))
 }

@@ -48,7 +48,7 @@ pub struct DeleteFailure {
     pub message: String,
 }
 
-/// The result for each key that was to be deleted.
+/// The result of a request to delete several keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeleteObjectsResult {
     /// Keys that were deleted, each with the result of the delete.
@@ -100,7 +100,7 @@ pub fn object_tags(document: &[u8]) -> Result<Tags> {
 /// One page of the parts that an object was assembled from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObjectPartsPage {
-    /// The parts, with the numbers that the server gives them.
+    /// The parts, with the server's part numbers.
     pub parts: Vec<ObjectPart>,
     /// The number of parts of the object; S3 itself lists only parts that were sent with checksums.
     pub total: u16,
@@ -108,7 +108,7 @@ pub struct ObjectPartsPage {
     pub next: Option<u16>,
 }
 
-/// Reads a `GetObjectAttributesResponse` for its parts. Errors: `BadResponse`.
+/// Reads the parts from a `GetObjectAttributesResponse`. Errors: `BadResponse`.
 pub fn object_attributes(document: &[u8]) -> Result<ObjectPartsPage> {
     let blank = || ObjectPart { number: 0, size: 0, checksum: None };
     let (mut page, mut part) = (ObjectPartsPage::default(), blank());

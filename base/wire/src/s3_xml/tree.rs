@@ -26,8 +26,8 @@ impl XmlElement {
         XmlElement { name: name.into(), ..Self::default() }
     }
 
-    /// Reads a document; returns its root. Errors: `BadResponse` unless it is complete XML with one root, and at most
-    /// 32 levels.
+    /// Reads a document; returns its root. Errors: `BadResponse` unless the document is complete XML with one root and
+    /// at most 32 levels.
     pub fn read(document: &[u8]) -> Result<Self> {
         let mut reader = Reader::from_str(as_text(document)?);
         // The first entry represents the document, and collects the root.

@@ -3,7 +3,7 @@
 //! [`multistatus`] parses the document in a WebDAV response. [`CollectionUrl`] interprets the addresses in the document
 //! (section 8.3), and rejects addresses outside the collection. [`PerformanceMarkerParser`] parses a server's report on
 //! a copy in progress. The report consists of performance markers and a last line with the outcome (WLCG's HTTP-TPC,
-//! after the markers of GridFTP).
+//! with markers like those of GridFTP).
 //!
 //! ```text
 //! Perf Marker
@@ -57,7 +57,7 @@ pub struct CollectionMemberName {
 }
 
 impl CollectionUrl {
-    /// Creates the address from the host and path of the request. The path is percent-encoded; a query in it is
+    /// Creates the address from the host and path of the request. The path is percent-encoded; a query in the path is
     /// ignored.
     pub fn new(host: &str, path: &str) -> Self {
         let path = path.split(['?', '#']).next().unwrap_or_default();
@@ -66,8 +66,8 @@ impl CollectionUrl {
     }
 
     /// Returns the location of `href` relative to the collection. `href` is an absolute address, an absolute path, or a
-    /// path relative to the collection. Scheme and port are ignored, because a proxy in front of a server changes them;
-    /// empty segments are also ignored. Errors: `BadResponse` if `href` is outside the collection, or could be
+    /// path relative to the collection. Scheme and port are ignored, because a proxy in front of a server changes them.
+    /// Empty segments are also ignored. Errors: `BadResponse` if `href` is outside the collection, or could be
     /// interpreted as being outside.
     pub fn place(&self, href: &str) -> Result<CollectionEntryLocation> {
         let outside = || {
@@ -150,7 +150,7 @@ pub enum ThirdPartyCopyOutcome {
     Failure(String),
 }
 
-/// Parses a report as it arrives, in pieces. The parser holds one line, and a number for each stripe.
+/// Parses a report as it arrives, in pieces. The parser stores one line, and a number for each stripe.
 #[derive(Clone, Debug, Default)]
 pub struct PerformanceMarkerParser {
     line: Vec<u8>,
@@ -185,7 +185,7 @@ impl PerformanceMarkerParser {
         self.stripes.values().fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
 
-    /// Returns the outcome of the copy; `None` if the report was cut off before its outcome. The last line may lack a
+    /// Returns the outcome of the copy; `None` if the report was truncated before its outcome. The last line may lack a
     /// line break. Errors: as for [`PerformanceMarkerParser::push`].
     pub fn finish(mut self) -> Result<Option<ThirdPartyCopyOutcome>> {
         self.end_line()?;

@@ -21,7 +21,7 @@ const DEPTH_MAX: usize = 64;
 pub struct MultistatusEntry {
     /// The address of the resource, as the server writes it.
     pub href: String,
-    /// The status of the resource as a whole, if the server states one, which it usually does only for a failure.
+    /// The status of the resource as a whole, if the server states one. Servers usually state it only for a failure.
     pub status: Option<u16>,
     /// The properties that the server was able to return.
     pub properties: ResourceProperties,
@@ -41,9 +41,9 @@ pub struct ResourceProperties {
 }
 
 /// Parses a document, in time proportional to its length and with memory proportional to its content. Only elements of
-/// the namespace `DAV:` count, under any prefix; others are ignored. Errors: `BadResponse` if the document is of
-/// another kind, is incomplete, or contains a document type declaration. No server needs such a declaration, and it can
-/// declare entities that expand without bound.
+/// the namespace `DAV:` count, under any prefix; other elements are ignored. Errors: `BadResponse` if the document is
+/// of another kind, is incomplete, or contains a document type declaration. No server needs such a declaration, and it
+/// can declare entities that expand without bound.
 pub fn multistatus(document: &[u8]) -> Result<Vec<MultistatusEntry>> {
     let text = std::str::from_utf8(document)
         .map_err(|error| bad("the multistatus document is not UTF-8").caused_by(error))?;
@@ -113,9 +113,9 @@ impl MultistatusParser {
         let text = self.text.trim();
         match self.path.as_str() {
             "/multistatus/response/href" => {
-                // If a response has several addresses (RFC 4918 section 14.24), all of them share one status, and none
-                // has properties. If the server sends properties nevertheless, only the last address gets them, because
-                // a copy for each address could need any amount of memory.
+                // If a response has several addresses (RFC 4918 section 14.24), all addresses share one status, and
+                // none of them has properties. If the server sends properties nevertheless, only the last address gets
+                // them, because a copy for each address could need unbounded memory.
                 if !self.current.href.is_empty() {
                     let href = std::mem::take(&mut self.current.href);
                     self.found.push(MultistatusEntry { href, ..MultistatusEntry::default() });
@@ -246,7 +246,7 @@ mod tests {
         );
     }
 
-    /// A copy of the properties for each address could need any amount of memory.
+    /// A copy of the properties for each address could need unbounded memory.
     #[test]
     fn several_addresses_share_a_status_and_no_properties() {
         let document = "<multistatus xmlns='DAV:'><response><propstat><prop><getetag>\"large\"</getetag></prop></propstat>\

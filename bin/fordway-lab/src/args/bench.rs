@@ -129,7 +129,7 @@ pub(crate) struct RestBenchArgs {
     /// Duration of each measurement
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
     pub(crate) duration: Duration,
-    /// Measure this many requests instead of a fixed duration
+    /// Number of requests in each measurement, instead of a fixed duration
     #[arg(long, value_name = "N", conflicts_with = "duration", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) requests: Option<u64>,
     /// Duration of the warm-up before each measurement
@@ -150,7 +150,7 @@ pub(crate) struct RestBenchArgs {
     /// Process ID of the server; the CPU time and other counters of this process and its descendants are reported
     #[arg(long, value_name = "PID")]
     pub(crate) server_pid: Option<u32>,
-    /// The processors of the client and of the server; `--server-pid` gives the server's process.
+    /// The processors of the client and of the server. The option `--server-pid` names the server's process.
     #[command(flatten)]
     pub(crate) pins: CpuPinArgs,
     /// The seed for random start times.
@@ -240,7 +240,7 @@ pub(crate) struct TransportBenchArgs {
     /// Transports to measure [default: all transports that are installed]
     #[arg(long = "transport", value_enum, value_delimiter = ',')]
     pub(crate) transports: Vec<TransportKindArg>,
-    /// Paths of fordway-mpi, one for each MPI implementation [default: the one next to this program, or on PATH]
+    /// Paths of fordway-mpi, one for each MPI implementation [default: fordway-mpi next to this program, or on PATH]
     #[arg(long, value_name = "FILE", value_delimiter = ',')]
     pub(crate) mpi: Vec<PathBuf>,
     /// MPI launcher [default: mpirun.openmpi or mpirun.mpich, else mpirun]
@@ -316,8 +316,8 @@ TOML file: give the name of a built-in set-up, or the path of your own file. If 
 command reports the reason and measures the other set-ups. Set-ups with namespaces need root; the set-up `loopback` \
 does not.")]
 pub(crate) struct PingpongBenchArgs {
-    /// Set-ups to measure; the first set-up is the reference [default: all built-in set-ups that use namespaces, need
-    /// no --set and no emulated processor]
+    /// Set-ups to measure; the first set-up is the reference [default: all built-in set-ups that use namespaces, and
+    /// need neither --set nor an emulated processor]
     #[arg(long, value_name = "NAME|FILE", value_delimiter = ',')]
     pub(crate) setup: Vec<String>,
     /// List the built-in set-ups and exit
@@ -484,7 +484,7 @@ pub(crate) struct BenchEndpointArgs {
 /// Options of `bench io500`.
 #[derive(Debug, Args)]
 pub(crate) struct Io500Args {
-    /// Options of every benchmark that runs on ranks.
+    /// The endpoints and the number of ranks, and the options of IO500.
     #[command(flatten)]
     pub(crate) ranks: WorkloadArgs<Io500Plan>,
     /// Also show the table with this number (1 to 6) from Gadban and Kunkel 2021 (may be repeated)

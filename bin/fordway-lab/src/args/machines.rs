@@ -202,9 +202,9 @@ pub(crate) struct DoctorArgs {
     /// Examine a copy of another node's files, created with --save, and measure nothing
     #[arg(long, value_name = "DIR")]
     pub(crate) root: Option<PathBuf>,
-    /// Test two mounts of one file system, given as two writable directories. Checks whether locks and exclusive
-    /// creation work between the mounts, and whether a file's content is visible as soon as its name is. Also measures
-    /// how long changes take to become visible
+    /// Test two mounts of one file system, given as two writable directories. The test checks whether locks and
+    /// exclusive creation work between the mounts, and whether a file's content is visible when its name becomes
+    /// visible. The test also measures how long changes take to become visible
     #[arg(long, num_args = 2, value_names = ["DIR", "DIR"], conflicts_with_all = ["root", "save", "fix", "no_measure"])]
     pub(crate) shared: Option<Vec<PathBuf>>,
     /// Write the verdict on the two mounts to this file; a store in ROOT looks for a verdict in ROOT/.fordway/verdict

@@ -1,5 +1,5 @@
-//! The command line of the measuring instrument. The parser, `--help`, the manual pages and the shell completions are
-//! generated from it. This file also defines the options of `compare`, `ledger` and `speedup`.
+//! The definition of the measuring instrument's command line, from which the parser, `--help`, the manual pages and the
+//! shell completions are generated. This file also defines the options of `compare`, `ledger` and `speedup`.
 
 mod bench;
 mod machines;
@@ -150,8 +150,8 @@ pub(crate) struct CompareArgs {
     /// Whether to write a report of the run.
     #[command(flatten)]
     pub(crate) page: ReportArgs,
-    /// Also measure the reference lane with a delay of about 1 ms per call, and report whether the measurement
-    /// detects it
+    /// Also measure the reference lane with a delay of about 1 ms per call, and report whether the measurement detects
+    /// the delay
     #[arg(long)]
     pub(crate) check_instrument: bool,
 }
@@ -196,8 +196,8 @@ pub(crate) struct LedgerArgs {
     #[arg(long = "path", value_enum, value_name = "PATH", value_delimiter = ',')]
     pub(crate) paths: Vec<LedgerPathArg>,
     /// Also break down an HTTP GET over the network of a set-up: bare, vxlan, tunnel, or the path of a set-up file.
-    /// With NAME+container, the gateway runs in a container in the second network of that set-up; with container, it
-    /// runs in a container in this machine's network. All set-ups need root
+    /// With NAME+container, the gateway runs in a container in the second network of that set-up; with container, the
+    /// gateway runs in a container in this machine's network. All set-ups need root
     #[arg(long, value_name = "NAME|FILE", value_delimiter = ',')]
     pub(crate) setup: Vec<String>,
     /// Content sizes to print; other sizes are measured for the fits but not printed [default: 4KiB and 1MiB]
@@ -227,7 +227,7 @@ pub(crate) struct LedgerArgs {
     /// Run as the process that responds in round trips, for the measuring process that listens at this address.
     #[arg(long, hide = true, value_name = "ADDRESS")]
     pub(crate) echo: Option<String>,
-    /// The file that the responding process sends, or the directory with the certificate that it uses.
+    /// The file that the responding process sends, or the directory with the certificate of this process.
     #[arg(long, hide = true, requires = "echo", value_name = "FILE")]
     pub(crate) echo_file: Option<PathBuf>,
 }
@@ -310,16 +310,16 @@ pub(crate) struct SpeedupArgs {
     /// Number of measured jobs for each set-up and rank count, from 5 to 1000, after one warm-up job
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(5..=1000))]
     pub(crate) rounds: u16,
-    /// Time limit for a job; a job that exceeds it fails, and its processes are terminated
+    /// Time limit for a job; a job that takes longer fails, and its processes are terminated
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     pub(crate) deadline: Duration,
     /// How to measure a job's time when computing the speed-up
     #[arg(long, value_enum, default_value_t = SpeedupTimeArg::Wall)]
     pub(crate) time: SpeedupTimeArg,
-    /// MPI launcher [default: mpirun from PATH]
+    /// MPI launcher [default: mpirun.openmpi, else mpirun, from PATH]
     #[arg(long, value_name = "FILE")]
     pub(crate) mpirun: Option<PathBuf>,
-    /// Library that records the ranks' MPI calls, preloaded into them [default: libfordway-pmpi.so next to this
+    /// Library that is preloaded into the ranks and records their MPI calls [default: libfordway-pmpi.so next to this
     /// program, if it exists]
     #[arg(long, value_name = "FILE")]
     pub(crate) pmpi: Option<PathBuf>,

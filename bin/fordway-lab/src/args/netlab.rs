@@ -123,7 +123,7 @@ pub(crate) struct ListenArgs {
     /// Maximum number of connections, from 1 to 4096; further connections wait
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub(crate) workers: u16,
-    /// Exit at the end of standard input, and on a signal
+    /// Exit at the end of standard input, as well as on a signal
     #[arg(long)]
     pub(crate) until_eof: bool,
 }
@@ -165,7 +165,8 @@ pub(crate) struct PingArgs {
     /// URL of `pong`; {size} is replaced by the number of bytes; without {size}, /pong/SIZE is appended
     #[arg(long, value_name = "URL")]
     pub(crate) pong: String,
-    /// Number of times `ping` retries a failed request to `pong`; each retry is counted
+    /// Number of times `ping` retries a failed request to `pong`; the response header fordway-retries contains the
+    /// number of retries made
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub(crate) retries: u32,
     /// Time limit for a response from `pong`

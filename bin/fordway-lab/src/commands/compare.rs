@@ -78,7 +78,8 @@ pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &CommandCont
     commands::judge(&mut run, watch);
     let removed = remove(place);
     let exit = report((args, &out), &run, &outcome, check, context)?;
-    // A failure of the clean-up does not invalidate the rounds, so it is reported after them.
+    // A failure of the clean-up does not invalidate the rounds, so the failure is returned only after the report of the
+    // rounds.
     if !is_early {
         closed?;
     }
@@ -225,8 +226,8 @@ fn parameters(
     }
 }
 
-/// Removes the conclusion that both the client and the service mostly wait. The CPU time of a service that this run did
-/// not start is unknown, so an idle client does not prove that the service is idle too.
+/// Replaces the limit `waiting` by `cannot tell`. The CPU time of a service that this run did not start is unknown, so
+/// an idle client does not prove that the service is idle too.
 fn forget_waiting(row: &mut LanePhaseResult) {
     if row.limit.name == "waiting" {
         row.limit.name = "cannot tell".into();
@@ -234,7 +235,7 @@ fn forget_waiting(row: &mut LanePhaseResult) {
     }
 }
 
-/// Returns advice if there are too few rounds.
+/// Returns advice if there are fewer than 5 rounds, which are too few for intervals.
 fn few_rounds(rounds: u16) -> Option<String> {
     (rounds < 5).then(|| "fewer than 5 rounds: ratios have no intervals; increase --rounds".into())
 }
@@ -275,7 +276,8 @@ struct InstrumentCheck {
 }
 
 impl InstrumentCheck {
-    /// Computes the delay of the last lane relative to the first of `lanes` lanes from the records.
+    /// Computes, from the records, the difference between the mean operation times of the last lane and of the first
+    /// lane. `lanes` is the number of lanes.
     fn of(outcome: &ComparisonResults, lanes: usize, injected_ns: f64) -> Self {
         let mean_ns = |lane: usize| {
             let operations = outcome.records.operations.iter();
@@ -304,7 +306,7 @@ impl std::fmt::Display for InstrumentCheck {
 /// The delay that `--check-instrument` injects.
 const DELAY: Duration = Duration::from_millis(1);
 
-/// All opened lanes.
+/// The opened lanes and services, and the gateways that serve the lanes.
 #[derive(Default)]
 struct ComparedLanes {
     targets: Vec<Box<dyn MeasuredTarget>>,
@@ -335,7 +337,7 @@ impl ComparedLanes {
         match opened {
             Ok(watch) => Ok((lanes, watch)),
             Err(error) => {
-                // Ignore errors of the clean-up, so that the error that ended the command is reported.
+                // Ignore errors of the clean-up, and return the error that made the clean-up necessary.
                 let _ = lanes.close();
                 Err(error)
             }
@@ -458,7 +460,7 @@ impl ComparedLanes {
         self.targets.iter().map(|target| target.lane().clone()).collect()
     }
 
-    /// Returns the mean of the injected delays, if there were any.
+    /// Returns the mean of the injected delays; `None` if no delay was injected.
     fn mean_slept_ns(&self) -> Option<f64> {
         self.delays.as_ref().and_then(InjectedDelayCounter::mean_ns)
     }
@@ -489,9 +491,9 @@ fn described(lane: LaneArg, description: &str) -> RowDescription {
     RowDescription { name: lane_name(lane), description: description.to_owned() }
 }
 
-/// Creates a temporary directory in `root`. If there is no `root`, uses the first writable directory on the file system
-/// of `dir`: one of the usual temporary directories, the current directory, or one of `dir`'s parents. Errors:
-/// `InvalidArgument` if there is no such directory.
+/// Creates a temporary directory in `root`. Without `root`, creates it in the first writable directory on the file
+/// system of `dir`: one of the usual temporary directories, the current directory, or one of `dir`'s parents. Errors:
+/// `InvalidArgument` if there is no such directory, or `root` is not writable.
 fn scratch_on(dir: &Path, root: Option<&Path>) -> Result<ScratchDirectory> {
     let make_in = |path: &Path| ScratchDirectory::new("compare", path);
     if let Some(root) = root {
@@ -518,7 +520,7 @@ fn scratch_on(dir: &Path, root: Option<&Path>) -> Result<ScratchDirectory> {
     })
 }
 
-/// Removes `place` and its contents. Errors: the kind of the failure.
+/// Removes `place` and its contents. Errors: errors of the removal.
 fn remove(place: ScratchDirectory) -> Result<()> {
     let path = place.path().to_owned();
     place.close().map_err(|error| {

@@ -11,7 +11,7 @@ use fordway_netlab::NamespaceProcess;
 use fordway_netlab::setup::{ContainerCommand, MachineContainer, NetworkEndpoint};
 use fordway_store::{Error, ErrorKind, Result};
 
-/// The maximum time for a program to end after SIGTERM.
+/// The maximum time for a program to exit after SIGTERM.
 const STOPPED_WITHIN: Duration = Duration::from_secs(10);
 
 /// The runtime and the network of a container.
@@ -56,7 +56,7 @@ impl ContainedProgram {
     }
 
     /// Finds the program's process. The caller must have checked that the program is running. Errors: `Unavailable` if
-    /// the program has ended.
+    /// the program has exited.
     pub(super) fn find(&mut self) -> Result<()> {
         let family = fordway_sys::descendants(self.process.id());
         let family = family.map_err(|error| file_error("listing", "the processes of a container", error))?;
@@ -69,22 +69,23 @@ impl ContainedProgram {
         self.pid.map(drop).ok_or_else(gone)
     }
 
-    /// Reads the next line of the program's output; empty if the container has ended.
+    /// Reads the next line of the program's output. The line is empty if the container has stopped.
     pub(super) fn line(&mut self) -> String {
         let mut line = String::new();
         let _ = self.output.read_line(&mut line);
         line
     }
 
-    /// Returns whether the container has ended.
+    /// Returns whether the container has stopped.
     pub(super) fn has_ended(&mut self) -> bool {
         !matches!(self.process.ended(), Ok(None))
     }
 
-    /// Stops the program, and waits until the container has ended.
+    /// Terminates the program if its process has been found, and waits until the container has stopped, for at most
+    /// `STOPPED_WITHIN`.
     pub(super) fn stop(&mut self) {
         // The runtime is the first process of a PID namespace, so the kernel does not deliver SIGTERM to the runtime.
-        // The program itself gets the signal instead.
+        // Send the signal to the program itself instead.
         let told = self.pid.take().map(fordway_sys::terminate);
         let since = Instant::now();
         if matches!(told, Some(Ok(()))) {

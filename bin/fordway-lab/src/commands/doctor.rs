@@ -83,8 +83,8 @@ impl fmt::Display for MountGuaranteeReport<'_> {
     }
 }
 
-/// Returns the file tree to examine. Errors: `Io` if the copy to be read does not exist, or if the copy to be saved
-/// cannot be created.
+/// Returns the file tree to examine. Errors: `Io` if the copy given by `--root` does not exist, or if the directory
+/// given by `--save` cannot be created.
 fn tree(args: &DoctorArgs) -> Result<SystemTree> {
     let root = args.root.as_deref().unwrap_or(Path::new("/"));
     std::fs::read_dir(root).map_err(|error| file_error("opening the copy", root.display(), error))?;
@@ -94,7 +94,7 @@ fn tree(args: &DoctorArgs) -> Result<SystemTree> {
     Ok(tree.copying_to(copy))
 }
 
-/// Measures noise and round trips. If a quantity cannot be measured, a finding reports that. Errors: `Interrupted`.
+/// Measures noise and round trips. A finding reports each quantity that cannot be measured. Errors: `Interrupted`.
 fn measure(tree: &SystemTree, args: &DoctorArgs, context: &CommandContext) -> Result<Vec<DoctorFinding>> {
     let processors = processors(tree).unwrap_or_default();
     context.output.start_steps();
@@ -145,7 +145,7 @@ fn print(findings: &[DoctorFinding], context: &CommandContext) -> Result<()> {
     ))
 }
 
-/// A finding in its human-readable form: the observation, the advice, and the file that contains the observed value.
+/// The human-readable form of a finding: the observation, the advice, and the files that were read.
 #[derive(Serialize)]
 #[serde(transparent)]
 struct FindingText<'a>(&'a DoctorFinding);

@@ -1,5 +1,5 @@
-//! Handles endpoints that a command does not use: rejects an endpoint given on the command line, and prints a note
-//! about an endpoint from the environment.
+//! Rejects an endpoint on the command line that a command does not use, and prints a note about an endpoint from the
+//! environment that a command does not use.
 
 use fordway_client::s3::S3Config;
 use fordway_command::CommandContext;
@@ -21,7 +21,7 @@ pub(super) fn check(command: &LabSubcommand, global: &GlobalArgs, context: &Comm
     Ok(())
 }
 
-/// Returns a description of the action of a command that uses no endpoint; `None` for commands that accept an endpoint.
+/// Describes what a command without an endpoint does; `None` for commands that accept an endpoint.
 fn instead(command: &LabSubcommand) -> Option<&'static str> {
     Some(match command {
         LabSubcommand::Compare(_) | LabSubcommand::Completions(_) | LabSubcommand::Man(_) => {

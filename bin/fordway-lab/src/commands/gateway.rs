@@ -25,15 +25,15 @@ use super::scratch::ScratchDirectory;
 const PROGRAM: &str = "fordway";
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// A gateway in a separate process, so that its CPU time is counted separately. The gateway ends when this value is
-/// dropped, or when this process ends.
+/// A gateway in a separate process, so that its CPU time is counted separately. The gateway stops when this value is
+/// dropped, or when this process exits.
 pub(super) struct GatewayProcess {
     program: GatewayProgram,
     speaks: GatewayProtocol,
 }
 
 enum GatewayProgram {
-    /// A process outside of containers, which ends when its standard input is closed.
+    /// A process outside of containers, which exits when its standard input is closed.
     Bare(Child),
     Contained(ContainedProgram),
 }
@@ -251,7 +251,7 @@ impl GatewayProcess {
         }
     }
 
-    /// Stops the gateway. Errors: `Internal` if the gateway ended with a failure.
+    /// Stops the gateway. Errors: `Internal` if the gateway exited with a failure.
     pub(super) fn stop(mut self) -> Result<()> {
         match self.program.end()? {
             Some(ended) if !ended.success() => {
@@ -263,7 +263,7 @@ impl GatewayProcess {
 }
 
 impl GatewayProgram {
-    /// Ends the program; returns its exit status, which is unknown for a container.
+    /// Stops the program; returns its exit status, which is unknown for a container.
     fn end(&mut self) -> Result<Option<ExitStatus>> {
         match self {
             GatewayProgram::Bare(process) => {
@@ -294,8 +294,9 @@ fn command(name: &str, root: &Path, etag: ETagPolicy, durability: Durability) ->
         .arg(root)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        // Ctrl-C signals the whole process group of the terminal. The gateway must outlive it, because the clean-up of
-        // this process uses the gateway. The end of its standard input ends the gateway even if this process is killed.
+        // Ctrl-C signals the whole process group of the terminal. The gateway must not receive this signal, because the
+        // clean-up of this process uses the gateway. The gateway exits at the end of its standard input, even if this
+        // process is killed.
         .process_group(0);
     Ok(command)
 }
@@ -303,7 +304,7 @@ fn command(name: &str, root: &Path, etag: ETagPolicy, durability: Durability) ->
 /// The maximum length of a socket's path, which the size of `sockaddr_un` determines.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
-/// Checks the length of a path that the user did not choose, so that the error names what the user can change. Errors:
+/// Checks the length of a path that the user did not choose, so that the error names the setting to change. Errors:
 /// `InvalidArgument`.
 fn check_socket_path(socket: &Path) -> Result<()> {
     if socket.as_os_str().len() <= SOCKET_PATH_BYTES_MAX {

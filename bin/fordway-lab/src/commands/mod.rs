@@ -125,8 +125,8 @@ const REPORT_HEAD_BYTES: u64 = 65_536;
 /// The marks of a report: of this version, and of older versions.
 const REPORT_MARKS: [&str; 2] = ["<meta name=\"generator\" content=\"Fordway\">", "· Fordway</title>"];
 
-/// Runs `fordway-report` to write the HTML page of a run. The program is taken from the directory of this binary, or
-/// from PATH, which includes an active virtual environment.
+/// Runs `fordway-report` to write the HTML page of a run. Looks for the program in the directory of this binary, then
+/// on PATH, which includes an active virtual environment.
 fn write_page(run: &Path, context: &CommandContext) -> Result<()> {
     let html = run.with_extension("html");
     let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join("fordway-report")));

@@ -1,6 +1,7 @@
 //! `pingpong`: one end of a ping-pong, or one end of the tunnel between `ping` and `pong`. `pong` responds from memory;
-//! `ping` responds with the content that it gets from `pong`. A [`PongHttpClient`] requests messages by size. The load
-//! generator uses such a client to send requests to `ping`, and `ping` uses another client to send requests to `pong`.
+//! `ping` responds with the content that it gets from `pong`. A [`PongHttpClient`] requests messages of given sizes.
+//! The load generator sends its requests to `ping` with such a client, and `ping` sends its requests to `pong` with
+//! another client.
 
 use std::fmt;
 use std::time::Duration;
@@ -36,7 +37,7 @@ fn serve(args: &ListenArgs, player: impl PingpongResponder, context: &CommandCon
     context.output.record(&ready)?;
     context.output.flush()?;
     let (stop, stopped) = std::sync::mpsc::channel();
-    // Ignore the failure of a second call, which cannot send because the receiver no longer exists.
+    // Ignore the error of a second call: the receiver no longer exists, so the call cannot send.
     let stop = move || _ = stop.send(());
     stop_when_asked(stop, &context.interrupt, args.until_eof)?;
     // The wait also ends if all senders have been dropped.
@@ -204,8 +205,8 @@ impl PongHttpClient {
         Ok(PongHttpClient { kept: client(), fresh: client(), origin, authority, path })
     }
 
-    /// Requests a message of `bytes` bytes. A persistent connection that turns out to be closed also counts as a
-    /// failure.
+    /// Requests a message of `bytes` bytes. The request is not sent again if the server closes a persistent connection
+    /// during the request. Such a request counts as a failure.
     pub(super) fn ask(&self, bytes: u64, keep: bool) -> std::result::Result<HttpResponse, ExchangeFailure> {
         let close = if keep { "" } else { "connection: close\r\n" };
         let write_head = |head: &mut Vec<u8>| {

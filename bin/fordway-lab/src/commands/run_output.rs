@@ -1,5 +1,5 @@
-//! The directory to which a command writes its run. The commands check it before they measure, so that no measurement
-//! is lost because its run cannot be written.
+//! The directory to which a command writes its run. Each measuring command checks this directory before it measures, so
+//! that no measurement is lost because its run cannot be written.
 
 use std::io;
 use std::path::Path;
@@ -8,11 +8,11 @@ use fordway_command::file_error;
 use fordway_measure::{RunDocument, RunRecords};
 use fordway_store::{Error, ErrorKind, Result};
 
-/// The size of the trial file: one block, because file systems may store less without allocating space.
+/// The size of the trial file: one block. File systems can store less than a block without allocating space.
 const TRIAL_BYTES: usize = 4096;
 
-/// Checks that a run can be written to `dir`: creates the directory and a file in it, and removes both. Errors: the
-/// kind of the failure (`InvalidArgument` if `dir` is a file, or holds other files than a run), with advice.
+/// Checks that a run can be written to `dir`: creates the directory and a file in it, and removes both. Errors, with
+/// advice: the kind of the failure; `InvalidArgument` if `dir` is a file, or contains files but no run.
 pub(super) fn check(dir: &Path) -> Result<()> {
     // A run replaces the files of an older run, and would replace any other file with the same name.
     if RunDocument::may_be_written_to(dir).is_ok_and(|may| !may) {
@@ -26,7 +26,7 @@ pub(super) fn check(dir: &Path) -> Result<()> {
         io::Write::write_all(&mut file, &[0; TRIAL_BYTES])?;
         file.close()
     });
-    // A command that ends without a run must not leave an empty directory.
+    // A command that exits without writing a run must not leave an empty directory.
     for path in missing {
         let _ = std::fs::remove_dir(path);
     }

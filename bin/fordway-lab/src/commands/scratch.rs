@@ -1,5 +1,5 @@
 //! Temporary directories of commands. If a command is killed, its directory remains. The next command that creates a
-//! directory for the same purpose in the same parent directory removes the remaining one.
+//! directory for the same purpose in the same parent directory removes the remaining directory.
 
 use std::fs::{File, Permissions};
 use std::io;
@@ -18,8 +18,9 @@ const LOCK: &str = ".lock";
 /// A directory younger than this may belong to a command that has not locked it yet.
 const NEW: Duration = Duration::from_secs(60);
 
-/// The flag of the command, which removes the directories if a second signal ends the process at once. The flag is the
-/// same for the whole process, so it is not passed to every function that creates a directory.
+/// The command's interrupt flag, with which the directories are registered. If a second signal ends the process at
+/// once, the registered directories are removed. The flag is the same for the whole process, so it is not passed to
+/// every function that creates a directory.
 static INTERRUPT: OnceLock<InterruptFlag> = OnceLock::new();
 
 /// Makes a second signal remove all directories that are created later.
@@ -36,17 +37,18 @@ pub(super) struct ScratchDirectory {
 }
 
 impl ScratchDirectory {
-    /// Creates a directory in `parent`, and removes the directories of killed commands there. `purpose` is a part of the
-    /// directory's name. Errors: errors of creating the directory.
+    /// Creates a directory in `parent`, and removes the directories of killed commands there. `purpose` is a part of
+    /// the directory's name. Errors: errors of creating the directory.
     pub(super) fn new(purpose: &str, parent: &Path) -> io::Result<Self> {
         let prefix = format!("fordway-{purpose}-");
-        // What cannot be removed now must not stop this command.
+        // Ignore the error: this command does not depend on the removal of old directories.
         let _ = remove_abandoned(&prefix, parent);
         // `compare` copies the user's files, which others may not be allowed to read.
         let private = Permissions::from_mode(0o700);
         let dir = tempfile::Builder::new().prefix(&prefix).permissions(private).tempdir_in(parent)?;
         let lock = File::create(dir.path().join(LOCK))?;
-        // A file system without such locks does not stop the command. Nothing is removed there.
+        // Ignore the error, so that the command also runs on a file system without locks. There, directories of killed
+        // commands are not removed.
         let _ = lock.try_lock();
         let register = |flag: &InterruptFlag| flag.temporary(dir.path(), IncompleteFileKind::Directory);
         let registered = INTERRUPT.get().map(register);
@@ -63,8 +65,9 @@ impl ScratchDirectory {
     }
 }
 
-/// Removes the unlocked directories of this user in `parent` whose names begin with `prefix`. Does nothing on file
-/// systems that nodes share, because locks of other nodes may be invisible there.
+/// Removes the abandoned directories in `parent` whose names begin with `prefix`: those of this user that are old
+/// enough and not locked. Does nothing on file systems that nodes share, because locks of other nodes may be invisible
+/// there.
 fn remove_abandoned(prefix: &str, parent: &Path) -> io::Result<()> {
     let opened = File::open(parent)?;
     if FileSystemSharing::of(&opened).map_or(true, FileSystemSharing::is_shared) {
@@ -118,7 +121,7 @@ mod tests {
         assert_eq!(made.path().metadata().unwrap().mode() & 0o777, 0o700);
         assert!(!killed.exists());
         assert!([&new, &other, &foreign, &running].iter().all(|path| path.join("file").exists()));
-        // A later command must not remove the directory of this one.
+        // A later command must not remove the directory of this command.
         File::open(made.path()).unwrap().set_modified(SystemTime::now() - 2 * NEW).unwrap();
         drop((lock, ScratchDirectory::new("compare", parent.path()).unwrap()));
         assert!(made.path().exists());

@@ -1,4 +1,4 @@
-//! A service to be measured in a comparison. Before any measurement, this module checks that the service is usable, and
+//! A service that a comparison measures. Before any measurement, this module checks that the service is usable, and
 //! creates a bucket or chooses a prefix on the service.
 
 use std::sync::Arc;

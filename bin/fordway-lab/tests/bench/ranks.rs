@@ -168,7 +168,7 @@ fn terminated(dir: &Path, words: &[&str]) -> Output {
     job.wait_with_output().unwrap()
 }
 
-/// After SIGTERM, the ranks must end at their next operation, and their files must be removed.
+/// After SIGTERM, the ranks must stop at their next operation, and their files must be removed.
 #[test]
 fn a_signal_cleans_up() {
     let dir = tempfile::tempdir().unwrap();
@@ -232,7 +232,7 @@ fn the_last_round_is_kept() {
     assert_eq!(entries(&dir.path().join("root")), ["fordway-bench"]);
 }
 
-/// With `--keep`, the directory of the round that a signal ended remains.
+/// With `--keep`, the directory of the round that a signal interrupted remains.
 #[test]
 fn the_interrupted_round_is_kept() {
     let dir = tempfile::tempdir().unwrap();

@@ -119,7 +119,7 @@ fn client_and_server_stay_on_their_processors() {
     let gateway = Gateway::start();
     let pid = gateway.pid();
     let last = allowed(Path::new("/proc/self/status")).unwrap();
-    // Use the last processor of the list, which differs from the first if there are several.
+    // Use the last processor of the list, which differs from the first if the list contains several processors.
     let cpu = last.rsplit([',', '-']).next().unwrap().to_owned();
     let url = format!("{}/bucket", gateway.endpoint);
     let mut load = command(&[&url, "--duration", "2s", "--warm-up", "0s", "--server-pid", &pid]);

@@ -179,14 +179,15 @@ fn a_server_process_that_is_not_there_all_the_time_is_not_counted() {
     assert!(stderr(&output).contains("the server's counters are not used"), "{}", stderr(&output));
 }
 
-/// The process of `--server-pid` waits, or does not exist.
+/// If the process that `--server-pid` names is idle, the command reports that it is not the server. If the process does
+/// not exist, the command fails.
 #[test]
 fn a_process_that_is_not_the_server_is_noticed() {
     let server = Server::start(|stream| server::serve(stream, Duration::ZERO, &answer(1)));
     let mut idle = std::process::Command::new("sleep").arg("60").spawn().unwrap();
     let (url, pid) = (server.url("/x"), idle.id().to_string());
     let words = [&url, "--requests", "500", "--warm-up", "0s", "--server-pid"];
-    // The program has started before it is measured.
+    // Give the program time to start, because its start would count as CPU time of the server.
     std::thread::sleep(Duration::from_millis(200));
     let (output, summary) = one(&[&words[..], &[&*pid]].concat());
     assert!(summary["server_cpu_ns_per_op"].is_null() && summary["load"]["server"].is_null());

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::{SHORT, bench, fordway, is_root, rows, said};
 
-/// The ends of a set-up that has two networks.
+/// The part of a set-up file that places `pong` and `ping` in two networks.
 const ENDS: &str =
     "[pong]\nin = \"pong\"\naddress = \"{pong-host}\"\n[ping]\nin = \"ping\"\naddress = \"127.0.0.1\"\n";
 
@@ -154,7 +154,7 @@ fn nothing_is_left_after_a_kill_and_after_an_interrupt() {
 }
 
 /// Starts a long benchmark, and sends it a signal when `is_up` returns true for the number of its processes. All
-/// processes must end.
+/// processes must then exit.
 fn end_in_the_middle(options: &[&str], signal: &str, path: Option<&Path>, is_up: &dyn Fn(usize) -> bool) {
     let dir = tempfile::tempdir().unwrap();
     let own = dir.path().join("fordway-of-this-test");

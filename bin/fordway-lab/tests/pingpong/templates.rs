@@ -92,7 +92,7 @@ fn the_list_says_what_each_set_up_asks_for() {
     assert!(of("vm")["emulated"].is_boolean());
 }
 
-/// An ssh server with its own keys, port and configuration; it ends with the test.
+/// An ssh server with its own keys, port and configuration. The server is killed when this value is dropped.
 struct Sshd(Child);
 
 impl Drop for Sshd {

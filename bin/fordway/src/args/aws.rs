@@ -1,6 +1,6 @@
 //! Options of `aws s3` that the commands with the same names do not have. An option whose effect is already the default
-//! is accepted. Any other one is refused with a text that says what to do instead, because the parser alone would
-//! suggest an option with a similar name. The help does not list these options.
+//! is accepted. Any other option is refused with a text that says what to do instead. Without this text, the parser
+//! would suggest an option with a similar name. The help does not list these options.
 
 use std::cell::Cell;
 
@@ -12,7 +12,7 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches};
 #[derive(Debug)]
 pub struct AwsOptions;
 
-/// What happens with an option.
+/// How the parser treats an option.
 enum Treatment {
     /// A flag whose effect is the default.
     AcceptedFlag,
@@ -28,7 +28,7 @@ const ENCRYPTION: &str = "encryption by the server is not supported; encrypt the
                           uploaded, or use an encrypted file system";
 const TIME_LIMIT: &str = "the time limits are fixed; requests that may be repeated are repeated";
 
-/// The options, and what happens with each.
+/// The options, and how the parser treats each of them.
 const OPTIONS: [(&str, Treatment); 23] = {
     use Treatment::{AcceptedFlag, Number, RefusedFlag, Value};
     [
@@ -102,8 +102,8 @@ thread_local! {
 }
 
 impl AwsOptions {
-    /// Returns a command line without these options, which `make` defines on this thread. Scripts for completions would
-    /// contain them otherwise, because clap_complete does not omit hidden options.
+    /// Calls `make` on this thread, and returns the command line that `make` defines, without these options. Otherwise,
+    /// scripts for completions would contain these options, because clap_complete does not omit hidden options.
     pub(crate) fn omitted_from(make: impl FnOnce() -> Command) -> Command {
         IS_OMITTED.set(true);
         let made = make();

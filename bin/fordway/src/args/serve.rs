@@ -113,8 +113,8 @@ pub struct ServeArgs {
     /// Options of every gateway.
     #[command(flatten)]
     pub common: GatewayArgs,
-    /// File that lists the users, with their keys, uids and buckets (TOML, mode 0600, or 0640 if it belongs to root
-    /// and to a group of the gateway; all of the group can read the keys); replaces the single key pair
+    /// File that lists the users, with their keys, uids and buckets (TOML, mode 0600, or 0640 if it belongs to root and
+    /// to a group of the gateway; all members of this group can read the keys); replaces the single key pair
     #[arg(long, value_name = "FILE")]
     pub credentials: Option<PathBuf>,
     /// File with the keys that authenticate session tokens, one per line (mode 0600, or 0640 as for --credentials);
@@ -201,7 +201,7 @@ pub struct EventArgs {
     /// PEM file with the certificate authorities for the webhook NAME [default: the system's authorities]
     #[arg(long = "webhook-ca", value_name = "NAME=FILE", value_parser = named, requires = "webhooks")]
     pub authorities: Vec<(String, String)>,
-    /// Permit the webhook NAME to have an address of a private network or of this machine; a webhook on this machine
+    /// Permit the webhook NAME to have an address in a private network or on this machine; a webhook on this machine
     /// may then use http
     #[arg(long = "webhook-private", value_name = "NAME", requires = "webhooks")]
     pub private: Vec<String>,
@@ -405,8 +405,8 @@ pub struct GcArgs {
     /// The directory and the buckets to process
     #[command(flatten)]
     pub directory: StoreRootArgs,
-    /// Remove staged files and empty directories that have not changed for this long; choose a time longer than a
-    /// writer may pause
+    /// Remove staged files and empty directories that have not changed for this long; choose a time that is longer than
+    /// any pause of a writer
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = parse_duration)]
     pub older_than: Duration,
     /// Remove multipart uploads that have received no data for this long
@@ -476,7 +476,8 @@ pub struct FsckArgs {
     /// Also read the content of objects, and compare it with the stored MD5 and checksum
     #[arg(long)]
     pub read: bool,
-    /// Also report locked versions whose files are not immutable, as the gateways with --immutable-locks make them
+    /// Also report locked versions whose files are not immutable; gateways with --immutable-locks make these files
+    /// immutable
     #[arg(long)]
     pub immutable_locks: bool,
     /// Before the check, convert the directory to the format of this release, reattach metadata after a restore from a

@@ -1,6 +1,6 @@
 //! Options of the commands that move, read or remove content: `cp`, `sync`, `mv`, `cat`, `read`, `rm`, `mkdir`,
-//! `metalink`. This file also defines `--include` and `--exclude`, whose order on the command line matters. It also
-//! defines the option that selects the server that makes a third-party copy.
+//! `metalink`. This file also defines `--include` and `--exclude`, whose order on the command line matters, and the
+//! option that selects the server that makes a third-party copy.
 
 use std::path::PathBuf;
 
@@ -66,7 +66,7 @@ pub struct CpArgs {
     pub transfer: TransferArgs,
 }
 
-/// The sources and the destination of `cp` and `mv`. All of them are values of one argument, so that options may stand
+/// The sources and the destination of `cp` and `mv`. All of them are values of one argument, so that options can appear
 /// between the sources and the destination.
 #[derive(Debug)]
 pub struct TransferPaths {

@@ -17,8 +17,8 @@ use serde::Serialize;
 use super::report;
 use crate::args::{FsckArgs, GcArgs, StoreRootArgs};
 
-/// Opens the root that the command checks or cleans. Prints a warning if ROOT seems to be a bucket, because such a
-/// command finds nothing to do.
+/// Opens the root that the command checks or cleans. Prints a warning if ROOT seems to be a bucket, because the command
+/// then finds nothing to do.
 fn open(args: &StoreRootArgs, context: &CommandContext) -> Result<PosixStore> {
     let store = PosixStore::open_for_care(&args.root, PosixConfig::default())?;
     if store.resembles_bucket() {

@@ -122,7 +122,7 @@ pub(super) fn rm(args: &RmArgs, context: &CommandContext) -> Result<CommandExit>
     transfer::run(context, &settings, removals)
 }
 
-/// Returns the buckets and prefixes of the sources below which everything is to be removed.
+/// Returns the buckets and prefixes of those sources from which the command removes everything.
 fn emptied(sources: &[SourceSelection], filters: &FilterRules) -> Vec<(Bucket, String)> {
     let below = sources.iter().filter_map(|source| match source {
         SourceSelection::Below(StorageAddress::S3(bucket, prefix)) if filters.is_empty() => {
@@ -207,8 +207,8 @@ pub(super) fn remove(
     context.output.completed(&removed).map(|()| CommandExit::Ok)
 }
 
-/// Like [`remove`], in a bucket that is to be emptied. Removes a link out of the bucket instead of the versions behind
-/// it.
+/// Like [`remove`], for a bucket from which the command removes everything. Removes a link that leads out of the
+/// bucket, instead of the versions behind the link.
 fn remove_or_link(
     context: &CommandContext,
     (bucket, key): (&Bucket, &Key),

@@ -54,7 +54,7 @@ pub(super) fn run(args: &CpArgs, context: &CommandContext) -> Result<CommandExit
     copy_all(&sources, &args.paths.destination, &args.transfer.selection(), &settings, context)
 }
 
-/// Resolves the addresses into sources. Errors: the same as [`SourceSelection::resolve`].
+/// Resolves the addresses into sources. Errors: as for [`SourceSelection::resolve`].
 fn sources(
     addresses: &[String],
     options: AddressOptions,
@@ -314,7 +314,7 @@ pub(super) fn from_item(root: &StorageAddress, item: &SyncItem) -> StorageAddres
     }
 }
 
-/// Adds to the error the name of the source object or file whose destination is invalid.
+/// Adds the name of the source to the error about an invalid destination.
 pub(super) fn about(error: Error, from: &StorageAddress, lane: &'static str) -> Error {
     match from {
         StorageAddress::S3(bucket, key) => error.during("copy", lane, bucket.as_str(), key),
@@ -403,8 +403,8 @@ fn is_local_file(from: &StorageAddress, item: &SyncItem) -> bool {
     }
 }
 
-/// Returns whether an object is a file of the source, because a link below the prefix leads there. Prints a note about
-/// the object, which `sync --delete` must not remove.
+/// Returns whether an object is a file of the source, because the object's path goes through a link below the prefix.
+/// Prints a note about such an object, which `sync --delete` must not remove.
 fn is_shared(
     separate: Option<&SeparateDirectories>,
     place: &StorageAddress,
@@ -437,7 +437,8 @@ impl DestinationLinks {
         DestinationLinks { root, last: None }
     }
 
-    /// Returns whether a link to a directory points to the item. Prints a note about each such link.
+    /// Returns whether an item is below a link to a directory. Prints one note for consecutive items below the same
+    /// link.
     fn lead_to(&mut self, item: &SyncItem, context: &CommandContext) -> bool {
         let Some(root) = &self.root else { return false };
         let parents = item.relative.match_indices('/').map(|(slash, _)| root.join(&item.relative[..slash]));
@@ -469,7 +470,7 @@ fn direction(from: &StorageAddress, to: &StorageAddress) -> Result<SyncDirection
     }
 }
 
-/// Checks that a copy would not be written into a device or a pipe. A pipe would wait for its reader. Errors:
+/// Checks that the destination is not a device or a pipe. A write to a pipe would wait for a reader. Errors:
 /// `InvalidArgument`.
 fn check_not_special(to: &StorageAddress) -> Result<()> {
     match to {
@@ -483,8 +484,8 @@ fn check_not_special(to: &StorageAddress) -> Result<()> {
     }
 }
 
-/// Lists the destination. A missing local directory counts as empty, because downloads create it when they need it. A
-/// note names each local entry that is neither compared nor removed.
+/// Lists the destination. A missing local directory counts as empty, because the downloads create the directory. A note
+/// names each local entry that is neither compared nor removed.
 fn destination_items<'c>(
     context: &'c CommandContext,
     to: &StorageAddress,

@@ -75,7 +75,7 @@ impl ClientToolSettings {
                 let (access_key, secret_key) = (access_key.clone(), secret_key.clone());
                 (Some(AccessKeyPair { access_key, secret_key }), session_token.clone())
             }
-            // `last` never returns keys to be renewed.
+            // `last` never returns `Renewed`.
             S3Credentials::Anonymous | S3Credentials::Renewed(_) => (None, None),
         };
         let ca_bundle = match config.tls_roots {

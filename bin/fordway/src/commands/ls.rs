@@ -97,7 +97,7 @@ pub(super) fn run(args: &LsArgs, context: &CommandContext) -> Result<CommandExit
     Ok(if asked_for_something && lister.lines == 0 { CommandExit::Failure } else { CommandExit::Ok })
 }
 
-/// Returns whether there is no such local path, and the user may have meant a bucket.
+/// Returns whether a local path does not exist, and the user may have meant a bucket.
 fn is_missing(place: &StorageAddress) -> bool {
     place.as_bucket().is_some_and(|path| Path::new(path).symlink_metadata().is_err())
 }

@@ -24,15 +24,15 @@ pub(super) fn completions(args: &CompletionsArgs, context: &CommandContext) -> R
 }
 
 /// Joins fordway's script with the script of `fordway-lab`, which is empty if that program is not installed. In the
-/// joined script, fordway leaves the words after a measuring command to the completions of `fordway-lab`. Those may
+/// joined script, the completions of `fordway-lab` complete the words after a measuring command. These completions may
 /// also be in a file of their own.
 fn joined(shell: &str, own: &str, of_lab: &str) -> String {
     let names = |separator: &str| lab_commands().join(separator);
     match shell {
         "bash" => format!("{own}{of_lab}{}", BASH.replace("LAB_COMMANDS", &names("|"))),
         "zsh" => {
-            // The first line must stay the first. When zsh loads a file, its code calls `_fordway`, so all functions
-            // must be defined before.
+            // The `#compdef` line must remain the first line. When zsh loads a file, the code in the file calls
+            // `_fordway`, so all functions must be defined before that call.
             let (first, own) = own.split_once('\n').unwrap_or(("", own));
             let of_lab = of_lab.strip_prefix("#compdef fordway-lab\n").unwrap_or(of_lab);
             let own = own.replacen("\n_fordway() {\n", ZSH_CALL, 1);
@@ -132,7 +132,8 @@ pub(super) fn man(args: &ManArgs, context: &CommandContext) -> Result<CommandExi
     Ok(CommandExit::Ok)
 }
 
-/// Replaces the pages of the measuring commands, whose options only `fordway-lab` knows, by references to its pages.
+/// Replaces the pages of the measuring commands with references to the pages of `fordway-lab`, which defines the
+/// options of these commands.
 fn references_to_lab(directory: &Path) -> Result<()> {
     let all = CommandLine::command();
     for name in lab_commands() {

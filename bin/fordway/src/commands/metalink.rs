@@ -80,7 +80,7 @@ fn make(args: &MetalinkMakeArgs, context: &CommandContext) -> Result<()> {
 }
 
 /// Returns the document that describes `files`. Errors: `InvalidArgument` if a reader would refuse the document, or
-/// would read something else, for example because a name contains a control character.
+/// would read different values from it, for example because a name contains a control character.
 fn document(files: Vec<MetalinkFile>) -> Result<String> {
     let metalink = Metalink { files };
     let document = metalink.to_xml();
@@ -130,7 +130,7 @@ fn describe(
     piece_size: Option<u64>,
     context: &CommandContext,
 ) -> Result<MetalinkFile> {
-    // XML has no form for most control characters.
+    // XML cannot represent most control characters.
     let is_unfit = |c: char| c.is_control() && !matches!(c, '\t' | '\n' | '\r');
     let name = path.file_name().and_then(|name| name.to_str()).filter(|name| !name.contains(is_unfit));
     let name = name.ok_or_else(|| {
@@ -151,7 +151,7 @@ fn describe(
     });
     let mut described =
         MetalinkFile { name: name.to_owned(), replicas: replicas.collect(), ..MetalinkFile::default() };
-    // The name and the addresses are checked before the file is read, which may take long.
+    // The name and the addresses are checked before the file is read, because reading may take long.
     document(vec![described.clone()])?;
     add_digests(&mut described, (file, path), length_bytes, context)?;
     Ok(described)

@@ -105,8 +105,8 @@ fn for_each<T>(
     Ok(first_failure)
 }
 
-/// Reports an error that does not end the command. Returns an error that ends it. Errors: `Interrupted`, any error
-/// after a signal, and a failure to write to an output whose reader has exited.
+/// Reports an error, unless the error ends the command. Errors: an error that ends the command, which is `Interrupted`,
+/// any error after a signal, or a failure to write to an output whose reader has exited.
 pub(crate) fn report(context: &CommandContext, error: Error) -> Result<CommandExit> {
     let is_stopped = error.kind() == ErrorKind::Interrupted || context.interrupt.is_raised();
     if is_stopped || context.output.is_reader_gone(&error) {
@@ -162,10 +162,11 @@ impl SourceSelection {
         })
     }
 
-    /// Parses `text`. An address that ends in a slash selects the object with this key, if there is one. `mkdir` and
-    /// other programs create such objects. With `--recursive`, an address below which there is nothing selects the
-    /// object with this key, if there is one, as a local file does. Errors: as for [`SourceSelection::find`]. Cost: a
-    /// HEAD for an address that ends in a slash; a listing of one key with `--recursive`, and a HEAD if it is empty.
+    /// Parses `text`. Without `--recursive`, an address that ends in a slash selects the object with this key, if there
+    /// is such an object. `mkdir` and other programs create these objects. With `--recursive`, an address selects the
+    /// object with this key if the object exists and there is nothing below the address. Errors: as for
+    /// [`SourceSelection::find`], and from the store. Cost: without `--recursive`, one HEAD for an address that ends in
+    /// a slash; with `--recursive`, a listing of one key, and one HEAD if the listing is empty.
     fn resolve(text: &str, options: AddressOptions, context: &CommandContext) -> Result<Self> {
         let AddressOptions { recursive, raw, has_version } = options;
         let place = StorageAddress::parse(text)?;
@@ -173,7 +174,8 @@ impl SourceSelection {
             && !recursive
             && key.ends_with('/')
             && (raw || !has_wildcard(key))
-            // The latest version may be a delete marker, so it is not looked up for another version.
+            // Do not look up the latest version if the command line names another version: the latest may be a delete
+            // marker.
             && (has_version || exists(context, bucket, key)?)
         {
             return Ok(SourceSelection::One(place));
@@ -189,7 +191,8 @@ impl SourceSelection {
         }
     }
 
-    /// Parses `text`. With `raw`, wildcards are literal characters.
+    /// Parses `text`. With `raw`, wildcards are literal characters. Errors: `InvalidArgument` for a directory or prefix
+    /// without `recursive`, for `s3://` without a bucket, and for other invalid addresses; `InvalidBucketName`.
     fn find(text: &str, recursive: bool, raw: bool) -> Result<Self> {
         match StorageAddress::parse(text)? {
             StorageAddress::S3(bucket, key) if !raw && has_wildcard(&key) => {
@@ -254,7 +257,7 @@ impl SourceSelection {
     }
 
     /// Lists the items of a source. Returns `None` for a single object or file. The filters only determine which errors
-    /// are ignored, as in [`plan::items`]. Errors: `NoSuchKey` if no object matches the wildcard, or there is no object
+    /// are ignored, as in [`plan::items`]. Errors: `NoSuchKey` if no object matches the wildcard, or if no object is
     /// below the prefix. A whole bucket may be empty.
     fn items(&self, context: &CommandContext, filters: &FilterRules) -> Result<Option<SyncItemIterator>> {
         match self {

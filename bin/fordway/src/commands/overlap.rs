@@ -1,7 +1,7 @@
 //! Detects that a local directory and a prefix share files. The objects of a bucket can be files that this process
 //! sees: on the embedded lane, and if a gateway serves a directory of this machine or of a shared file system. A `sync`
-//! between the two would copy files onto themselves, and with `--delete` it would remove objects that exist nowhere
-//! else.
+//! between such a directory and prefix would copy files onto themselves. With `--delete`, it would remove objects that
+//! exist nowhere else.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
@@ -14,25 +14,26 @@ use fordway_store::{
     Bucket, Error, ErrorKind, GetOptions, Key, ListQuery, ObjectContent, ObjectSummary, Result,
 };
 
-/// The local side of a `sync` and the directory of the bucket, which share no files, unless links lead from one to the
-/// other.
+/// The local side of a `sync`, and the directory of the bucket. The two directories share no files, unless links lead
+/// from one directory to the other.
 pub(super) struct SeparateDirectories {
     local: PathBuf,
     bucket: PathBuf,
 }
 
 impl SeparateDirectories {
-    /// Returns whether an object is a file on the local side, because a link below the prefix leads there.
+    /// Returns whether an object is a file on the local side, because the object's path goes through a link below the
+    /// prefix.
     pub(super) fn share(&self, key: &str) -> bool {
         let path = self.bucket.join(plain_path(key)).canonicalize();
         path.is_ok_and(|path| path.starts_with(&self.local))
     }
 }
 
-/// Checks that neither the local directory nor the prefix contains the other. Returns the two directories; `None` if
-/// the place of the objects is unknown, so that nothing was checked. Errors: `InvalidArgument` if they share files;
-/// errors from opening the lane. Cost: on the node lane, one listing and one read; on the node and HTTP lanes, one
-/// listing if a local directory has the name of the bucket.
+/// Checks that neither the local directory nor the prefix contains the other. Returns the two directories, or `None` if
+/// nothing was checked because the directory of the objects is unknown. Errors: `InvalidArgument` if the directories
+/// share files; errors from opening the lane. Cost: on the node lane, one listing and one get. On the HTTP lane, and on
+/// the node lane if the gateway passes no open file, one listing if a local directory has the name of the bucket.
 pub(super) fn check_separate(
     from: &StorageAddress,
     to: &StorageAddress,
@@ -68,9 +69,10 @@ fn bucket_directory(lane: &Lane, bucket: &Bucket, local: &Path) -> Option<PathBu
     }
 }
 
-/// Returns the directory that has the name of the bucket and holds one of its objects: the local directory, one that
-/// contains it, or one directly in it. Returns `None` if the bucket's first page contains no object without a stored
-/// ETag, because only such an ETag identifies a file.
+/// Returns the directory that has the name of the bucket and contains one of the bucket's objects. Checks the local
+/// directory, its parent directories, and its subdirectory with the bucket's name. An object without a stored ETag
+/// identifies its file, because its ETag is computed from the file's metadata. Returns `None` if no object on the
+/// bucket's first page identifies a file in these directories.
 fn directory_with_same_files(lane: &Lane, bucket: &Bucket, local: &Path) -> Option<PathBuf> {
     let has_name = |directory: &&Path| directory.file_name().is_some_and(|name| name == bucket.as_str());
     let around = local.ancestors().filter(has_name).map(Path::to_owned);
@@ -81,7 +83,7 @@ fn directory_with_same_files(lane: &Lane, bucket: &Bucket, local: &Path) -> Opti
     candidates.find(|directory| objects.iter().any(|object| is_file_of(directory, object)))
 }
 
-/// Returns whether the object is the file of its name in the directory.
+/// Returns whether the object is the file with the object's key in the directory.
 fn is_file_of(directory: &Path, object: &ObjectSummary) -> bool {
     let about = directory.join(plain_path(&object.key)).metadata();
     about.is_ok_and(|about| about.is_file() && etag_of_bare_file(&about) == object.etag)

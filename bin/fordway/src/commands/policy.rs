@@ -71,8 +71,8 @@ fn explain(args: &ExplainArgs, context: &CommandContext) -> Result<CommandExit> 
     Ok(if permitted { CommandExit::Ok } else { CommandExit::Denied })
 }
 
-/// Returns the reason why the users file refuses the request: it has no such user or role, or the fields of the user or
-/// role do not permit the action. A key that is not a prefix of a listing is the key of the object.
+/// Returns the reason why the users file refuses the request: the file has no such user or role, or the fields of the
+/// user or role do not permit the action. For a listing, the prefix is checked instead of a key.
 fn refusal_of_users_file(
     entries: &[UsersFileEntry],
     args: &ExplainArgs,
@@ -93,7 +93,8 @@ fn refusal_of_users_file(
     Some(format!("the users file refuses it: {}", refused.detail()))
 }
 
-/// Returns what else decides about a request that the rules permit.
+/// Returns the conditions that this command does not check. The gateway may refuse a permitted request because of these
+/// conditions.
 fn not_checked(args: &ExplainArgs) -> Vec<&'static str> {
     let users = "the users file (add --credentials FILE)";
     let anonymous = "whether the gateway serves anonymous requests (--anonymous-user)";
@@ -259,7 +260,7 @@ struct PolicyDecisionOutput<'r> {
     action: String,
     permitted: bool,
     reason: Cow<'static, str>,
-    /// What else decides about a permitted request, and was not checked.
+    /// The conditions that were not checked. The gateway may refuse a permitted request because of these conditions.
     not_checked: Vec<&'static str>,
     /// The number of the statement that decides, counting from 1.
     statement: Option<usize>,

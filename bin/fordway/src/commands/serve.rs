@@ -68,8 +68,8 @@ pub(super) fn run(args: &ServeArgs, context: &CommandContext) -> Result<CommandE
 /// The time between two searches for files that stores keep open but do not use.
 const CLOSING_PERIOD: Duration = Duration::from_secs(1);
 
-/// Returns a list of stores whose unused directories and lock tables are closed every second, so that other programs
-/// can unmount their file systems. The thread ends with the process.
+/// Returns a list of stores. A thread closes their unused directories and lock tables every second, so that other
+/// programs can unmount the file systems. The thread ends with the process.
 fn closing_unused_files() -> Result<OpenStores> {
     let stores = OpenStores::default();
     let opened = stores.clone();
@@ -324,7 +324,8 @@ const DESCRIPTORS_PER_CONNECTION: u64 = 4;
 /// The number of file descriptors that the node gateway itself needs.
 const OWN_DESCRIPTORS: u64 = 64;
 
-/// Returns the maximum number of connections of the node gateway, for which the limit on open files must suffice.
+/// Returns the maximum number of connections of the node gateway, reduced to the number that the limit on open files
+/// permits. Prints a note if the number was reduced.
 fn connections_max(args: &NodeArgs, open_files: Option<u64>, context: &CommandContext) -> usize {
     let wanted = usize::from(args.connections);
     let Some(limit) = open_files else { return wanted };

@@ -77,7 +77,7 @@ impl<'c> DavCopier<'c> {
         DavCopier { dav, order, context, tally, made: Mutex::default(), postponed }
     }
 
-    /// Performs a copy, counts the copy, and reports the outcome. A failure does not end the other copies.
+    /// Performs and counts a copy, and reports the outcome. A failure does not end the other copies.
     pub(super) fn perform(&self, task: Result<DavCopyTask>) {
         let ended = task.and_then(|task| {
             let copied = self.copy(&task)?;
@@ -165,8 +165,8 @@ impl<'c> DavCopier<'c> {
             (DavCopyEndpoint::Web(url), DavCopyEndpoint::Local(path)) => {
                 let replicas = ReplicaArgs::default();
                 let places = ReplicaOpener::usual(&replicas, true);
-                // If another program creates the file now, the download must fail, because a move must know that
-                // nothing was copied. `copy` converts the failure to a skip.
+                // If another program creates the file now, the download must fail, so that a move does not remove its
+                // source. `copy` converts the failure to a skip.
                 let existing = if self.only_new() { OverwritePolicy::Fail } else { OverwritePolicy::Replace };
                 web::download_to(url, path, existing, &places, self.context)?;
                 DavCopyOutcome::Told
@@ -191,7 +191,7 @@ impl<'c> DavCopier<'c> {
     }
 
     /// Looks up the source of a move before it is copied. Errors: `InvalidArgument` for a collection without
-    /// `--recursive`, because its removal would also remove its members, which are not copied.
+    /// `--recursive`, because removing the collection would also remove its members, which are not copied.
     fn source_of_move(&self, from: &DavCopyEndpoint) -> Result<Option<MoveSourceSnapshot>> {
         Ok(match from {
             DavCopyEndpoint::Local(path) => Some(MoveSourceSnapshot::File(LocalSourceStamps::find(path)?)),
@@ -390,7 +390,7 @@ impl<'c> DavCopier<'c> {
     }
 
     fn between_servers(&self, from: &str, to: &str) -> Result<DavCopyOutcome> {
-        // A server that knows no PROPFIND may nevertheless be the source of a copy.
+        // Ignore an error, because a server without PROPFIND can still be the source of a copy.
         if let Ok(source) = self.dav.stat(from) {
             self.check_two_files(&source, to)?;
         }
@@ -419,9 +419,9 @@ impl<'c> DavCopier<'c> {
         }
     }
 
-    /// Checks that the address `to` does not lead to the file `source`, which the copy would destroy: a server may have
-    /// several names, and may accept several spellings of a path. Errors: `InvalidArgument`, also for another file with
-    /// the same size, time and ETag. Cost: one PROPFIND.
+    /// Checks that `to` is not another address of the file `source`, because the copy would then destroy the file. A
+    /// server may have several names, and may accept several spellings of a path. Errors: `InvalidArgument`, including
+    /// for a different file that has the size, time and ETag of `source`. Cost: one PROPFIND.
     fn check_two_files(&self, source: &DavResource, to: &str) -> Result<()> {
         let is_known = source.etag.is_some() || source.modified.is_some();
         let is_same = |there: DavResource| is_known && source.is_same_version(&there);
@@ -444,7 +444,7 @@ impl<'c> DavCopier<'c> {
     /// Reads a file from one server and writes it to the other server.
     fn stream(&self, from: &str, to: &str) -> Result<DavCopyOutcome> {
         let file = RemoteFile::open(self.dav.session(), from)?;
-        // Some servers empty the destination when a PUT begins. The beginning of the file shows that it can be read.
+        // Read the start of the file first, because some servers empty the destination when a PUT begins.
         let mut start = vec![0; CHUNK_BYTES.min(usize::try_from(file.size_bytes()).unwrap_or(CHUNK_BYTES))];
         let got = file.read_at(0, &mut start)?;
         start.truncate(got);

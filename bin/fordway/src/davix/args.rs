@@ -27,8 +27,7 @@ pub(super) struct DavixOptions {
     /// Add a header to every request, such as 'Authorization: Bearer TOKEN'
     #[arg(long = "header", short = 'H', value_name = "NAME: VALUE", action = ArgAction::Append)]
     pub(super) headers: Vec<String>,
-    /// Whether to read from other replicas if the server fails: auto and failover enable this, no and disable prevent
-    /// it
+    /// Whether to read from other replicas if the server fails: auto and failover mean yes, no and disable mean no
     #[arg(long, value_name = "WHETHER", value_parser = PossibleValuesParser::new(METALINK_MODES))]
     pub(super) metalink: Option<String>,
     /// Whether to follow redirections; only davix-http accepts no
@@ -49,7 +48,8 @@ pub(super) struct DavixOptions {
     /// Accepted, without effect
     #[arg(long, short)]
     pub(super) verbose: bool,
-    /// Do not print which machine made a copy; has no effect on commands other than davix-cp, which print only data
+    /// Do not print which machine made a copy; has an effect only on davix-cp, because the other commands print only
+    /// data
     #[arg(long)]
     pub(super) quiet: bool,
     /// Options for credentials and trust
@@ -150,7 +150,7 @@ pub(super) struct DavixGetArgs {
     /// Read everything below the URL, over this many connections
     #[arg(short = 'r', value_name = "N")]
     pub(super) recursive: Option<u16>,
-    /// File to write, as the second argument
+    /// File to write; has the same effect as the second argument
     #[arg(short = 'o', value_name = "FILE")]
     pub(super) output: Option<PathBuf>,
     /// Accepted, without effect

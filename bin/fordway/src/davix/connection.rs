@@ -15,8 +15,8 @@ use super::args::{DavixOptions, SecurityOptions};
 /// The directory in which grid sites install the certificates of trusted certificate authorities.
 const GRID_AUTHORITIES: &str = "/etc/grid-security/certificates";
 
-/// Headers that only this program can set, because they determine the connection, where a message ends, or which part
-/// of a file it contains.
+/// Headers that only this program can set, because they determine the connection, the end of a message, or the part of
+/// a file that a message contains.
 const OWN_HEADERS: [&str; 8] = [
     "host",
     "content-length",
@@ -92,8 +92,8 @@ fn headers(given: &[String], may_set_range: bool) -> Result<(HeaderPairs, Option
     Ok((headers, authorization))
 }
 
-/// Returns whether the command line contains a password, a token or other headers. Such secrets must not be sent to
-/// replicas on other hosts unless the user requests replicas explicitly.
+/// Returns whether the command line contains a password, a token or other headers. Such secrets may be sent to replicas
+/// on other hosts only if the user requests replicas explicitly.
 pub(super) fn has_secrets(options: &DavixOptions) -> bool {
     !options.headers.is_empty() || options.security.userlogin.is_some()
 }
@@ -144,7 +144,7 @@ fn proxies(options: &DavixOptions) -> Result<Option<ProxySettings>> {
     Ok(Some(ProxySettings::resolve(&|name| (name == "all_proxy").then(|| proxy.clone()))))
 }
 
-/// Replaces a leading `~/` with the home directory, because shells do not expand it in `--cert=~/FILE`.
+/// Replaces a leading `~/` with the home directory, because shells do not expand the `~` in `--cert=~/FILE`.
 fn home_path(path: &str) -> PathBuf {
     match (path.strip_prefix("~/"), std::env::var_os("HOME")) {
         (Some(rest), Some(home)) => Path::new(&home).join(rest),

@@ -1,5 +1,5 @@
-//! davix's command-line tools as other names of the `fordway` program. For example, if a symbolic link with the name
-//! `davix-get` starts the program, it accepts the options of davix-get, and runs `fordway cp` or `fordway cat`.
+//! davix's command-line tools as other names of the `fordway` program. For example, a program that is started through a
+//! symbolic link with the name `davix-get` accepts the options of davix-get, and runs the command `cp` or `cat`.
 //!
 //! `args` defines the command lines. `address` and `connection` convert URLs and options to Fordway's own. `tools` runs
 //! the tools, and `listing` prints the output of `davix-ls`. This file recognizes the names, parses the command lines,
@@ -33,7 +33,7 @@ use crate::args::GlobalArgs;
 
 /// The exit code of davix's tools for most failures: the low byte of -1.
 const FAILED: u8 = 255;
-/// The exit code for an unknown option, and of `davix-rm` for every failure.
+/// The exit code for an unknown option, and for every failure of `davix-rm`.
 const FAILED_LIGHTLY: u8 = 1;
 
 /// One of davix's tools.
@@ -88,7 +88,8 @@ impl DavixTool {
         }
     }
 
-    /// Returns the exit code of davix's tool for this outcome, because scripts depend on davix's exit codes.
+    /// Returns the exit code with which davix's tool reports this outcome, because scripts depend on davix's exit
+    /// codes.
     fn code(self, exit: CommandExit) -> u8 {
         match exit {
             CommandExit::Ok => 0,

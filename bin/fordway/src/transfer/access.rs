@@ -1,5 +1,6 @@
-//! The access rights of a file that a download replaces. A download writes a new file and renames it, so the new file
-//! gets the rights of the old one: its permission bits, its ACL, and its owner and group if the process may set them.
+//! The access rights of a file that a download replaces. A download writes a new file and renames it over the old file.
+//! The new file gets the rights of the old file: its permission bits, its ACL, and, if the process may set them, its
+//! owner and group.
 
 use std::fs::{File, Metadata, Permissions};
 use std::io;
@@ -10,7 +11,7 @@ use rustix::fs::{XattrFlags, fgetxattr, fremovexattr, fsetxattr, getxattr};
 
 /// The mode of a new file that replaces nothing. The kernel applies the process's umask to it.
 pub(crate) const NEW_FILE_MODE: u32 = 0o666;
-/// The mode in which a file is created that later gets the rights of another file.
+/// The mode of a new file that later gets the rights of another file.
 pub(crate) const PRIVATE_MODE: u32 = 0o600;
 const ACL: &str = "system.posix_acl_access";
 /// The kernel's limit for the size of an attribute.
@@ -53,7 +54,7 @@ impl FileAccessRights {
         file.set_permissions(Permissions::from_mode(mode))
     }
 
-    /// Sets the owner and the group, as far as the process may. Returns whether the file has the group.
+    /// Sets the owner and the group, as far as the process may. Returns whether `file` has the group of the old file.
     fn give_owner(&self, file: &File) -> io::Result<bool> {
         let now = file.metadata()?;
         if now.uid() != self.about.uid() {

@@ -32,7 +32,8 @@ impl MadeDirectories {
         }
     }
 
-    /// Removes `directory` and its parents, as long as they are empty and this command has created them.
+    /// Removes `directory` and its parents, up to the first directory that is not empty or that this command did not
+    /// create.
     pub(crate) fn remove_empty(&self, directory: &Path) {
         let mut made = self.made();
         for directory in directory.ancestors() {

@@ -206,8 +206,8 @@ impl TransferRunner<'_> {
     }
 }
 
-/// Compares the CRC of an object with the CRCs of its parts; each part's CRC is given with the part's length. Errors:
-/// `BadDigest`.
+/// Compares the CRC of an object with the combined CRC of its parts. `parts` yields the CRC and the length of each
+/// part. Errors: `BadDigest`.
 fn verify_parts<'p>(
     stated: &Checksum,
     mut parts: impl Iterator<Item = (Option<&'p Checksum>, u64)>,
@@ -260,7 +260,8 @@ pub(crate) fn parent(path: &Path) -> &Path {
 }
 
 /// Creates a hidden file in the target's directory, which is created if missing. If the target exists, the hidden file
-/// gets its access rights, before it has content. The file is removed when the returned value is dropped.
+/// gets the access rights of the target before any content is written. The file is removed when the returned value is
+/// dropped.
 pub(crate) fn temporary_beside(path: &Path, made: &MadeDirectories) -> Result<NamedTempFile> {
     let (parent, rights) = (parent(path), FileAccessRights::find(path));
     let mode = if rights.is_some() { PRIVATE_MODE } else { NEW_FILE_MODE };
@@ -276,7 +277,7 @@ pub(crate) fn temporary_beside(path: &Path, made: &MadeDirectories) -> Result<Na
 
 const TEMPORARY_PREFIX: &str = ".fordway-";
 const TEMPORARY_SUFFIX: &str = ".part";
-/// The number of letters and digits between the prefix and the suffix.
+/// The number of letters and digits between the prefix and the suffix of a hidden file's name.
 const TEMPORARY_RANDOM_BYTES: usize = 6;
 
 /// Returns whether the file's name is a name that [`temporary_beside`] chooses. Such a file belongs to an unfinished
@@ -341,9 +342,9 @@ impl ContentVerifier {
     }
 }
 
-/// Compares the number of bytes read with the size reported by the source. Errors: `InvalidArgument` if the source
-/// reports 0 but has content, like the kernel's files in /proc; `IncompleteBody` if the two numbers differ in any other
-/// way.
+/// Compares the number of bytes read with the size reported by the source. Errors: `InvalidArgument` if the source has
+/// content but reports the size 0, as the kernel's files in /proc do; `IncompleteBody` if the two numbers differ in any
+/// other way.
 fn check_size(name: &str, stated: Option<u64>, read_bytes: u64) -> Result<()> {
     let (kind, why) = match stated {
         Some(0) if read_bytes > 0 => (
@@ -361,7 +362,7 @@ fn check_size(name: &str, stated: Option<u64>, read_bytes: u64) -> Result<()> {
 
 impl TransferRunner<'_> {
     /// Copies `reader` to `writer` and publishes the object; `size` is the expected size, if known. Also computes the
-    /// checksum, which the store compares with its own.
+    /// checksum, which the store compares with its own checksum.
     pub(super) fn pump(
         &self,
         name: &str,

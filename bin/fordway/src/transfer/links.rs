@@ -1,4 +1,4 @@
-//! Removes symbolic links that lead out of a bucket, in place of the objects behind them.
+//! Removes symbolic links that lead out of a bucket, instead of the objects behind these links.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
@@ -12,30 +12,32 @@ use fordway_store::{
 #[derive(Default)]
 pub(crate) struct RemovedLinks(Mutex<HashSet<(Bucket, String)>>);
 
-/// What was done about a key that leads through a link out of its bucket.
+/// The outcome of removing the link through which a key leads out of its bucket.
 pub(crate) enum LinkRemoval {
     /// The link with this key was removed.
     Done(Key),
-    /// The link was removed before, because another key leads through it.
+    /// The link was already removed, because another key leads through it.
     DoneBefore,
-    /// The link was not found for certain, or its key does not begin with the required prefix.
+    /// No link was removed: the link could not be identified with certainty, a key on the path has a version, or the
+    /// link's key does not begin with the required prefix.
     NotFound,
 }
 
 impl RemovedLinks {
     /// Removes the link through which `key` leaves the bucket, if the link's own key begins with `prefix`. The store
-    /// has refused to remove `key` with an error for which [`fordway_store::Error::leaves_bucket`] holds. It refuses the
-    /// keys of all directories behind the link in the same way, so the first key that it does not refuse is the link,
-    /// unless `key` itself is the link. Does not remove the name of a key that has a version, because the version would
-    /// be lost. Cost: one listing and one delete for each directory on the path from `key` to the link, and one HEAD.
-    /// Errors: from these operations.
+    /// has refused to remove `key` with an error for which [`fordway_store::Error::leaves_bucket`] holds. The store
+    /// refuses the keys of all directories behind the link in the same way. On the path from `key` upwards, the first
+    /// key that the store does not refuse is therefore the link, unless `key` itself is the link. A key that has a
+    /// version is not removed, because the version would be lost. Cost: one listing and one delete for each directory
+    /// on the path from `key` to the link, and one HEAD. Errors: the errors of these operations.
     pub(crate) fn remove(
         &self,
         store: &dyn Store,
         (bucket, key): (&Bucket, &Key),
         prefix: &str,
     ) -> Result<LinkRemoval> {
-        // While a worker removes a link, other workers wait: without the link, they could not find out its key.
+        // Other workers wait while a worker removes a link, because they cannot determine the key of a link that is
+        // gone.
         let mut removed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_below = |path: &&str| path.len() > prefix.len() && path.starts_with(prefix);
         let paths: Vec<&str> = directories_above(key.as_str()).take_while(is_below).collect();
@@ -72,17 +74,17 @@ fn directories_above(key: &str) -> impl Iterator<Item = &str> {
 
 /// Returns whether the bucket has a version or a delete marker of the key `name`.
 fn has_version(store: &dyn Store, bucket: &Bucket, name: &str) -> Result<bool> {
-    // No key with this prefix is sorted before the prefix itself.
+    // No key with this prefix sorts before the prefix itself.
     let query = VersionsQuery { prefix: name.to_owned(), max_keys: 1, ..Default::default() };
     Ok(store.list_versions(bucket, &query)?.versions.iter().any(|found| found.key == name))
 }
 
-/// The pause before a key is looked up again, and the number of lookups. A store may use a directory for 10 ms after
-/// the link that led to it was removed.
+/// The pause before a key is looked up again, and the number of lookups. A store may use a directory for another 10 ms
+/// after the link to the directory was removed.
 const PAUSE: Duration = Duration::from_millis(5);
 const LOOKUPS: usize = 8;
 
-/// Returns whether the key does not exist, or ceases to exist within a short time.
+/// Returns whether the key does not exist, or ceases to exist within about 40 ms.
 fn is_missing(store: &dyn Store, bucket: &Bucket, key: &Key) -> Result<bool> {
     for _ in 0..LOOKUPS {
         match store.head(bucket, key, &GetOptions::default()) {

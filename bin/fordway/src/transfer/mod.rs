@@ -2,15 +2,15 @@
 //! perform. Each failure is reported while other actions continue.
 //!
 //! - `plan` lists the source or the destination, and determines the actions from the listings alone;
-//! - `upload` and `download` transfer one object; code that both need is in `download`;
+//! - `upload` and `download` transfer one object; code that both modules use is in `download`;
 //! - `access` gives a downloaded file the access rights of the file that it replaces;
-//! - `directories` remembers the directories that were created for downloads;
-//! - `links` removes links that lead out of a bucket, in place of the objects behind them;
+//! - `directories` records which directories were created for downloads;
+//! - `links` removes links that lead out of a bucket, instead of the objects behind these links;
 //! - `metadata` determines the metadata of new objects;
 //! - `receive` continues a download whose connection broke;
 //! - `special` opens destinations that are not regular files;
 //! - `moved` removes the source of a move;
-//! - `postponed` removes sources of a move that links point to, at the end;
+//! - `postponed` removes, at the end of a move, the sources that links point to;
 //! - `run` (below) connects these modules with a bounded queue, counts results, and chooses the exit code.
 
 mod access;
@@ -128,7 +128,8 @@ impl TransferSettings {
         TransferSettings { source_version, ..self }
     }
 
-    /// Returns the settings for commands that only remove objects, and all objects below some prefixes.
+    /// Returns the settings for a command that only removes objects. Below the prefixes in `removes_links_below`, the
+    /// command removes everything.
     pub(crate) fn removal(dry_run: bool, jobs: u16, removes_links_below: Vec<(Bucket, String)>) -> Self {
         TransferSettings {
             dry_run,
@@ -166,7 +167,7 @@ enum TransferTask {
 
 /// The outcome of a copy that did not fail.
 enum FileCopyOutcome {
-    /// The copy is complete; the number of bytes, if it is known.
+    /// The copy is complete. Contains the number of bytes, if it is known.
     Done(Option<u64>),
     /// The destination exists and is kept.
     Skipped,
@@ -203,7 +204,7 @@ pub(crate) fn run(
     run_move(context, settings, &PostponedRemovals::default(), actions)
 }
 
-/// Does the same as [`run`] for a move, some of whose removals are postponed to the end.
+/// Like [`run`], for a move that postpones some of its removals to the end.
 pub(crate) fn run_move(
     context: &CommandContext,
     settings: &TransferSettings,
@@ -285,8 +286,8 @@ impl TransferRunner<'_> {
     }
 
     /// Checks that the source exists, unless a listing stated its size, and that the destination's bucket exists.
-    /// Errors: the error of a copy without source or bucket. Cost: at most one request for a source without size, and
-    /// one for each bucket.
+    /// Errors: the errors of a copy whose source or bucket does not exist. Cost: at most one request for a source whose
+    /// size is unknown, and one request for each bucket.
     fn rehearse(&self, from: &StorageAddress, to: &StorageAddress, size: Option<u64>) -> Result<()> {
         match from {
             StorageAddress::S3(bucket, key) if size.is_none() => {

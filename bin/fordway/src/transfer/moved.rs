@@ -58,7 +58,7 @@ impl FileId {
 }
 
 impl LocalSourceStamps {
-    /// Returns what the path itself is: a file or a link.
+    /// Returns the device and inode numbers of the path itself, which may be a link.
     pub(super) fn id(&self) -> FileId {
         FileId(self.link.device, self.link.inode)
     }
@@ -106,7 +106,8 @@ impl FileChangeStamp {
 
     /// Returns whether a later stamp is of the same file with the same content.
     fn is_still(&self, now: &FileChangeStamp) -> bool {
-        // A move of several hard links removes one name after the other, and each removal sets the time of the change.
+        // A move of several hard links removes them one after the other, and each removal changes the ctime of the
+        // file.
         let lost_a_name = now.links < self.links;
         let expected = FileChangeStamp {
             changed: if lost_a_name { now.changed } else { self.changed },
@@ -119,7 +120,7 @@ impl FileChangeStamp {
 
 impl TransferRunner<'_> {
     /// Completes a copy. If this is a move, removes the source. Errors: `InvalidArgument` if source and destination are
-    /// the same; `ConditionalConflict` if the source has changed since it was copied, and is kept.
+    /// the same; `ConditionalConflict` if the source has changed since it was copied; such a source is kept.
     pub(super) fn settle(
         &self,
         from: &StorageAddress,
@@ -235,7 +236,8 @@ mod tests {
         std::fs::remove_file(&second).unwrap();
         std::fs::write(&first, "changed").unwrap();
         assert_eq!(stamp.remove(&first).unwrap_err().kind(), ErrorKind::ConditionalConflict);
-        // A new link to the same file does not change the content, but the time of the change does not tell.
+        // A new hard link changes the ctime but not the content, and the stamp does not distinguish this change from a
+        // change of the content.
         let stamp = LocalSourceStamps::find(&first).unwrap();
         std::thread::sleep(std::time::Duration::from_millis(20));
         std::fs::hard_link(&first, &second).unwrap();

@@ -83,7 +83,7 @@ fn rounded_like(listed: SystemTime, time: SystemTime) -> SystemTime {
     time - Duration::from_nanos(u64::from(since.subsec_nanos() % unit_ns.unwrap_or(1)))
 }
 
-/// Merges two listings, both in byte order, into steps. Holds one item of each listing at a time.
+/// Merges two listings, both in byte order, into steps. Keeps only one item of each listing in memory.
 ///
 /// After an error at the source, no more items are removed, because items that could not be listed may still exist.
 /// After an error at the destination, no more items are copied, because the items at the destination are unknown, and
@@ -113,7 +113,7 @@ impl<I> OrderCheckedListing<I> {
         OrderCheckedListing { side, items, last: None, is_over: false }
     }
 
-    /// Remembers `name` as the last name. Errors: `BadResponse` if `name` is not greater than the previous last name.
+    /// Stores `name` as the last name. Errors: `BadResponse` if `name` is not greater than the previous last name.
     fn check(&mut self, name: &str) -> Result<()> {
         match &mut self.last {
             Some(last) if name <= last.as_str() => {
@@ -402,7 +402,7 @@ fn find_files(
         let is_excluded = |path: PathBuf| {
             let name = path.strip_prefix(&root).unwrap_or(&path).to_string_lossy();
             // Even if the filters exclude a directory's name, they may admit files in the directory. A link to a
-            // directory that contains the link holds no further files.
+            // directory that contains the link contains no further files.
             let may_hold_files = path.is_dir() && !is_loop;
             (!may_hold_files && !filters.admit(&name)) || filters.exclude_all_below(&format!("{name}/"))
         };
@@ -450,7 +450,7 @@ fn local_item(
             Err(of_entry(linked_directory(entry.path(), root)))
         }
         Ok(entry) => file_item(root, &entry).map_err(of_entry),
-        // A link to a directory that contains the link is a link to a directory, too.
+        // A link that forms a loop is also a link to a directory.
         Err(error) if refuses_links && error.loop_ancestor().is_some() => {
             Err(of_entry(linked_directory(error.path().unwrap_or(root), root)))
         }
@@ -484,8 +484,8 @@ fn linked_directory(link: &Path, root: &Path) -> Error {
 struct DirectoryKeySorter {
     /// The directory that is being sorted.
     parent: PathBuf,
-    /// Whether each link in that directory points to a directory. The results are remembered, because a sort needs the
-    /// same result for each comparison of an entry.
+    /// Whether each link in that directory points to a directory. The results are cached, because a sort needs the same
+    /// result for each comparison of an entry.
     links: HashMap<OsString, bool>,
 }
 

@@ -19,7 +19,7 @@ const LINKS_MAX: usize = 40;
 /// A link in the source of a move.
 struct SourceLink {
     path: PathBuf,
-    /// The file that the link points to, and the other links on the way to it.
+    /// The file that the link points to, and the further links on the path to this file.
     led_to: Vec<FileId>,
 }
 
@@ -32,9 +32,9 @@ pub(crate) struct PostponedRemovals {
 }
 
 impl PostponedRemovals {
-    /// Looks for the links that a move of `sources`, which are files and directories, copies. Links that cannot be read
-    /// are ignored, because the listing of the source reports them. The search ends early when `interrupt` is raised:
-    /// the links are then incomplete, and the caller must not move anything. Cost: lists each directory.
+    /// Finds the links that a move of `sources` copies; `sources` are files and directories. Links that cannot be read
+    /// are ignored, because the listing of the source reports them. The search ends early when `interrupt` is raised.
+    /// The links are then incomplete, and the caller must not move anything. Cost: lists each directory.
     pub(crate) fn of<'s>(
         sources: impl Iterator<Item = &'s Path>,
         filters: &FilterRules,
@@ -121,7 +121,7 @@ fn links_in(source: &Path, filters: &FilterRules, interrupt: &InterruptFlag) -> 
         .collect()
 }
 
-/// Returns the error for a source that was copied, and that a link needs.
+/// Returns the error for a source that was copied but not removed, because a link points to it.
 fn needed_by(path: &Path, link: &Path) -> Error {
     let why = format!(
         "{} was copied but not removed, because the link {}, which was not moved, points to it; move or remove the \

@@ -38,9 +38,9 @@ fn descriptor(path: &Path) -> Option<PathBuf> {
     None
 }
 
-/// Opens a file that a process has open. The descriptors of this process's standard output and standard error are
-/// duplicated, so that a file keeps its content and its position. If the files were opened by path, the kernel would
-/// reopen them at the start. Other files are opened for appending.
+/// Opens a file that a process has open. For this process's standard output and standard error, duplicates the
+/// descriptor, so that the file keeps its content and its position. If the file were opened by its path instead,
+/// writing would begin at its start. Other files are opened for appending.
 fn open_descriptor(path: &Path) -> io::Result<File> {
     let own = |number: u8| format!("/proc/{}/fd/{number}", std::process::id());
     if path == Path::new(&own(1)) {

@@ -21,7 +21,7 @@ use super::{LinkRemoval, OverwritePolicy, TransferAction, TransferRunner, Transf
 
 /// S3's limit for the size of a part, in bytes.
 const MAX_PART_BYTES: u64 = 5 << 30;
-/// How long a command that a signal stops still waits for the server to abort an upload.
+/// How long a command waits, after a signal, for the server to abort an upload.
 const ABORT_GRACE: Duration = Duration::from_secs(1);
 
 impl TransferRunner<'_> {
@@ -133,7 +133,7 @@ impl TransferRunner<'_> {
     }
 
     /// Starts a multipart upload, calls `send` to fill it, and completes the upload; aborts the upload after a failure.
-    /// After a signal, the abort may still wait [`ABORT_GRACE`] for the server.
+    /// After a signal, waits at most [`ABORT_GRACE`] for the server to abort the upload.
     pub(super) fn in_parts(
         &self,
         bucket: &Bucket,
@@ -203,8 +203,8 @@ impl TransferRunner<'_> {
     }
 }
 
-/// Checks that a file has not changed since `before`. Parts that were read before and after a change do not make one
-/// content. Errors: `IncompleteBody`.
+/// Checks that a file has not changed since `before`. If the file has changed, the object would consist of parts of two
+/// versions of the file. Errors: `IncompleteBody`.
 fn check_unchanged(name: &str, before: &Metadata, file: &File) -> Result<()> {
     let now = file.metadata().map_err(|error| file_error("reading", name, error))?;
     let content = |about: &Metadata| (about.size(), about.mtime(), about.mtime_nsec());
@@ -273,8 +273,8 @@ impl TransferRunner<'_> {
         if is_of_source { replaced(error) } else { error }
     }
 
-    /// Returns the size above which an object is copied in parts. Lanes to stores on this machine have no threshold for
-    /// parts, so these lanes have no default limit either.
+    /// Returns the size above which an object is copied in parts. Lanes without a multipart threshold have no default
+    /// limit either.
     fn copy_limit_bytes(&self) -> Option<u64> {
         let limit = self.lane.multipart_threshold_bytes.map(|_| MAX_COPY_BYTES);
         self.settings.multipart_threshold_bytes.or(limit)
@@ -398,8 +398,8 @@ impl TransferRunner<'_> {
         }
     }
 
-    /// Removes the link through which `key` leaves the bucket, if the command removes everything around that link. The
-    /// removal of `key` has failed with `error`.
+    /// Removes the link through which `key` leaves the bucket, if the command removes everything below a prefix that
+    /// contains the link. The removal of `key` has failed with `error`.
     fn remove_link(&self, (bucket, key): (&Bucket, &Key), error: &Error) {
         let mut prefixes = self.settings.removes_links_below.iter().filter(|(within, _)| within == bucket);
         let prefix = prefixes.find_map(|(_, prefix)| key.as_str().starts_with(prefix).then_some(prefix));

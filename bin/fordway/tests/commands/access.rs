@@ -61,7 +61,8 @@ fn an_explicit_profile_goes_before_the_environment_and_both_can_be_left_out() {
     assert_eq!(text(&ran.stderr), "");
 }
 
-/// A daemon may ignore SIGCHLD, and the programs that it starts inherit this. The kernel then keeps no exit status.
+/// A daemon may ignore SIGCHLD, and the programs that it starts inherit this setting. The kernel then discards the exit
+/// statuses of child processes.
 #[test]
 fn a_credential_process_works_where_sigchld_is_ignored() {
     let server = HostileServer::start("content", ResponseFaultScript::honest());

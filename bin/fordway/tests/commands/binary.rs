@@ -258,8 +258,8 @@ fn other_names_run_from_path() {
     }
 }
 
-/// The directory of a Python environment that is not active is not in PATH. The program in this directory must still
-/// find the other programs there.
+/// The directory of an inactive Python environment is not in PATH. A program in this directory must still find the
+/// other programs in the directory.
 #[test]
 fn other_names_run_from_the_directory_of_the_program() {
     let dir = tempfile::tempdir().unwrap();

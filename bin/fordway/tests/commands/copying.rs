@@ -391,7 +391,7 @@ fn a_replaced_file_keeps_its_permissions() {
         assert!(rig.run(words).ok().stdout.starts_with("download: "), "{words:?}");
         assert_eq!((mode("d/k"), std::fs::read(rig.path("d/k")).unwrap()), (bits, b"content".to_vec()));
     }
-    // A new file gets the permissions of any other new file.
+    // A file that replaces nothing gets the same permissions as a file that any other program creates.
     rig.write("other", "");
     rig.run(&["cp", "s3://bkt/p/k", "DIR/new"]).ok();
     assert_eq!(mode("new"), mode("other"));
@@ -607,7 +607,7 @@ fn copies_go_on_although_nobody_reads_of_them() {
     assert_eq!(rig.files(), ["out/a", "out/c"]);
 }
 
-/// A copy that cannot be reported counts once.
+/// A copy that succeeds but cannot be reported counts as one failure.
 #[test]
 fn an_output_that_cannot_be_written_is_one_failure() {
     let rig = Rig::new();
@@ -669,7 +669,8 @@ fn an_error_about_the_length_of_a_name_names_the_file() {
     }
 }
 
-/// A response that states a different object size comes from a different version of the object, whatever its range is.
+/// A response that states a different object size comes from a different version of the object, even if its range is
+/// correct.
 #[test]
 fn parts_of_a_download_agree_on_the_size() {
     const PART: usize = 5 << 20;

@@ -339,8 +339,8 @@ fn client_certificates_are_shown() {
     rig.run(&["davix-get", "-k", "-E", "missing.pem", &url]).with(255);
 }
 
-/// `--copy-mode` selects the server that makes the copy: `push` the source, which writes, and `pull` the destination,
-/// which reads.
+/// `--copy-mode` selects the server that makes the copy. With `push`, the source writes to the destination. With
+/// `pull`, the destination reads from the source.
 #[test]
 fn servers_copy_to_one_another() {
     let authority = SelfSignedCertificate::new();

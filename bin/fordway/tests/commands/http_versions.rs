@@ -27,7 +27,7 @@ fn files_are_read_and_resumed_over_http2() {
     assert_eq!(rig.run(&["cat", &url, "--range", "-5"]).ok().stdout.as_bytes(), &content()[1_199_995..]);
     assert!(rig.run(&["stat", &url]).ok().stdout.contains("(1200000 bytes)"));
     rig.run(&["cp", "--streams", "3", &url, "DIR/streams"]).ok();
-    // A server of its own, because a server may record a request of an earlier command late.
+    // Use a new server, because the first server may still record a request of an earlier command.
     let script = ResponseFaultScript::honest()
         .on_requests(1..2, ResponseFault::CloseAt(700_000))
         .on_requests(2..3, ResponseFault::Status(404, None));

@@ -144,7 +144,8 @@ fn sync_finds_a_change_within_a_second() {
     }
 }
 
-/// A local directory can be a part of the bucket. A `sync` between the two would then remove the only copy of objects.
+/// A local directory can be a part of the bucket. A `sync` between the directory and the bucket would then remove the
+/// only copy of objects.
 #[test]
 fn sync_refuses_a_directory_that_holds_the_same_objects() {
     let lanes = Lanes::start();
@@ -187,7 +188,7 @@ fn sync_refuses_a_directory_that_holds_the_same_objects() {
     }
 }
 
-/// Without large objects, the gateway passes no open files, and over HTTP it never does.
+/// The gateway passes no open files if the bucket has no large objects, and never passes open files over HTTP.
 #[test]
 fn sync_finds_a_shared_directory_by_its_name() {
     let lanes = Lanes::start();
@@ -242,7 +243,7 @@ fn sync_removes_no_file_of_the_source_through_a_link() {
     }
 }
 
-/// Objects of another bucket, which a link leads to, stay when everything around the link is removed.
+/// If a link leads to objects of another bucket, these objects are kept when everything around the link is removed.
 #[test]
 fn what_is_emptied_loses_its_links_and_not_what_they_lead_to() {
     use std::os::unix::fs::symlink;
@@ -342,7 +343,7 @@ fn a_version_is_not_lost_in_place_of_a_link() {
     }
 }
 
-/// A listing of objects shows no `.fordway`, and neither does a listing of a bucket's directory.
+/// Neither a listing of objects nor a listing of a bucket's directory shows `.fordway`.
 #[test]
 fn the_records_of_a_bucket_are_not_content() {
     let lanes = Lanes::start();

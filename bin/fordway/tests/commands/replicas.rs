@@ -100,7 +100,7 @@ fn a_metalink_is_understood_as_what_it_describes() {
     assert!(rig.run(&["cat", &url]).ok().stdout.into_bytes() == content());
 }
 
-/// A failing server names another replica, which is used instead.
+/// A failing server names another replica, from which the program then reads.
 #[test]
 fn the_server_is_asked_when_it_fails() {
     let good = server(ResponseFaultScript::honest());
@@ -139,7 +139,7 @@ fn the_server_is_asked_when_it_fails() {
     rig.run(&["cp", "--metalink", "none", &alone.url(), "DIR/copy"]).ended(CommandExit::Unavailable);
 }
 
-/// The bytes that were already written are from one version, and the replica has another version.
+/// The bytes that were already written are from one version, but the other replica has another version.
 #[test]
 fn cat_does_not_join_two_versions() {
     let newer: Vec<u8> = content().iter().map(|byte| byte.to_ascii_uppercase()).collect();

@@ -134,7 +134,7 @@ fn an_object_whose_key_ends_in_a_slash_is_copied_alone() {
     assert_eq!(rig.files(), ["file"]);
 }
 
-/// A prefix with nothing below it is a mistake, unless it is an object.
+/// A prefix with nothing below it is an error, unless it is the key of an object.
 #[test]
 fn recursive_commands_take_one_object_and_report_an_empty_prefix() {
     let rig = Rig::new();
@@ -168,7 +168,7 @@ fn recursive_commands_take_one_object_and_report_an_empty_prefix() {
     // The other sources are copied.
     rig.run(&["cp", "-r", "s3://bkt/typo", "s3://bkt/d", "DIR/more"]).ended(CommandExit::NotFound);
     assert!(rig.path("more/obj").exists());
-    // An empty bucket is no mistake, and neither is a synchronisation with an empty prefix.
+    // Neither an empty bucket nor a synchronisation with an empty prefix is an error.
     rig.run(&["mb", "s3://empty"]).ok();
     rig.run(&["rm", "-r", "s3://empty"]).ok();
     rig.run(&["sync", "s3://bkt/typo", "DIR/synced"]).ok();

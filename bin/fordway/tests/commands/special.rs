@@ -191,7 +191,7 @@ fn a_file_size_limit_is_an_ordinary_error() {
     assert!(!dir.path().join("root/bucket/large").exists());
 }
 
-/// After its connection breaks, a download continues at the next missing byte, and requests the same version.
+/// After its connection breaks, a download continues at the first missing byte, and requests the same version.
 #[test]
 fn a_broken_connection_does_not_end_a_download() {
     let content: Vec<u8> = (0..900_000_u32).map(|number| (number >> 3) as u8).collect();

@@ -120,7 +120,7 @@ fn sync_removes_nothing_below_a_linked_directory() {
     assert!(!rig.path("d/gone").exists());
 }
 
-/// A link to a directory may point outside the source. `mv` must not remove the files that it points to.
+/// A link to a directory may point outside the source. `mv` must not remove the files in that directory.
 #[test]
 fn mv_removes_nothing_behind_a_linked_directory() {
     let rig = Rig::new();
@@ -163,8 +163,8 @@ fn mv_removes_nothing_behind_a_linked_directory() {
     assert!(rig.path("t/link").is_symlink() && !rig.path("outside/precious").exists());
 }
 
-/// A link may point to a file of the same tree, also through another link. The file is removed when all links have been
-/// copied.
+/// A link may point to a file of the same tree, directly or through another link. The file is removed when all links
+/// have been copied.
 #[test]
 fn mv_copies_links_to_files_of_the_same_tree() {
     for jobs in ["1", "8"] {
@@ -186,7 +186,7 @@ fn mv_copies_links_to_files_of_the_same_tree() {
     }
 }
 
-/// If a link is not moved, the file that it points to is kept. Links that the user excludes keep no file.
+/// If a link is not moved, the file that it points to is kept. A link that the user excludes has no such effect.
 #[test]
 fn mv_keeps_the_file_of_a_link_that_is_not_moved() {
     let rig = Rig::new();
@@ -204,7 +204,7 @@ fn mv_keeps_the_file_of_a_link_that_is_not_moved() {
     }
 }
 
-/// A link that the command line does not name is not in the sources, although it is beside a source.
+/// A link that the command line does not name is not a source, although it is in the directory of a source.
 #[test]
 fn mv_of_a_file_ignores_the_links_beside_it() {
     let rig = Rig::new();
@@ -244,7 +244,7 @@ fn mv_copies_a_link_in_the_working_directory() {
     assert!(!rig.path("t/data").exists() && !rig.path("t/latest").is_symlink());
 }
 
-/// A link that the filters exclude keeps no file, also if the link is a source itself.
+/// A link that the filters exclude does not keep the file that it points to, even if the link itself is a source.
 #[test]
 fn mv_removes_the_file_of_an_excluded_link() {
     let rig = Rig::new();

@@ -92,7 +92,7 @@ fn the_name_of_a_copy_is_decoded() {
     }
 }
 
-/// A program that creates a file while it sends it does not know the file's size.
+/// A program that sends a file while it is still creating the file does not know the file's size.
 #[test]
 fn a_file_without_a_stated_size_is_copied_as_it_comes() {
     let (rig, server) = (Rig::new(), server());
@@ -228,8 +228,8 @@ fn a_body_that_does_not_end_with_the_file_is_an_error() {
     }
 }
 
-/// A failed copy keeps its part file only if the next copy can resume from that file, and a message reports that. If
-/// the next copy cannot resume, no file remains.
+/// A failed copy keeps its part file only if the next copy can resume from that file. In this case, a message names the
+/// file. If the next copy cannot resume, no file remains.
 #[test]
 fn a_copy_that_fails_leaves_nothing_that_is_of_no_use() {
     let cut = || {

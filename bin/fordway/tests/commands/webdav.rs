@@ -237,7 +237,7 @@ fn a_move_removes_only_what_was_copied() {
     assert_eq!((kept.exit, removals(&requests)), (CommandExit::Conflict, Vec::new()));
     assert!(kept.stderr.contains("was changed during the copy"), "{}", kept.stderr);
 
-    // The server itself finds that the file was replaced.
+    // The server itself detects that the file was replaced.
     let refuses = ResponseFaultScript::honest().on_method("DELETE", ResponseFault::Status(412, None));
     let (kept, _) = mv(refuses);
     assert!(kept.stderr.contains("was changed during the copy"), "{}", kept.stderr);
@@ -345,7 +345,7 @@ fn servers_copy_to_one_another_where_they_can() {
         assert!(told.contains(by) && notes.is_empty(), "{told} {notes}");
         assert_eq!(run(&["cat", &dav(&two, option)]).0.len(), 1_000_000);
     }
-    // Apache does not support third-party copies, so this program copies.
+    // Apache does not support third-party copies, so this program copies the content itself.
     let (told, notes) = run(&["cp", &from, &dav(&apache, "f")]);
     assert!(
         told.contains("through this machine") && notes.contains("does not support third-party copies"),

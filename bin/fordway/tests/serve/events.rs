@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::process::{Process, bucket, place};
 use super::wait_for;
 
-/// A receiver of events, which ends with the test.
+/// A receiver of events, which stops when the test ends.
 struct Receiver {
     url: String,
     state: Arc<Mutex<Received>>,
@@ -23,7 +23,7 @@ struct Receiver {
 
 #[derive(Default)]
 struct Received {
-    /// The statuses of the next responses; afterwards the status is 200. 0 stands for no response at all.
+    /// The statuses of the next responses. Later responses have the status 200. The value 0 means no response.
     script: Vec<u16>,
     /// The status of all responses, instead of the script.
     always: Option<u16>,
@@ -303,7 +303,7 @@ fn some_refused_events_delay_the_others_only_a_little() {
     receiver.change(|state| state.poison = Some("poison"));
     let gateway = Process::start(dir.path(), &["--webhook", &hook, "--webhook-private", "ci"]);
     wait_for(|| receiver.keys().contains("good"));
-    // All pauses of refused events together are longer than this.
+    // The pauses of refused events together are longer than this time.
     std::thread::sleep(Duration::from_secs(4));
     let start = Instant::now();
     put(&gateway.client(), &bucket(), "later");
@@ -313,7 +313,7 @@ fn some_refused_events_delay_the_others_only_a_little() {
     wait_for(|| waiting(dir.path(), "bucket") == 6);
 }
 
-/// Any user who may write to a bucket may fill its journal with entries that are not records.
+/// A user who may write to a bucket can fill its journal with entries that are not records.
 #[test]
 fn entries_that_are_not_records_hide_no_events() {
     let (dir, receiver) = (place(), Receiver::new());
@@ -331,7 +331,7 @@ fn entries_that_are_not_records_hide_no_events() {
     put(&local, &other, "one");
     let _gateway = Process::start(dir.path(), &["--webhook", &hook, "--webhook-private", "ci"]);
     wait_for(|| receiver.keys().contains("one"));
-    // Each entry costs time, of which the bucket gets a twentieth.
+    // Reading an entry takes time, and the bucket may use a twentieth of the thread's time.
     let start = Instant::now();
     while !receiver.keys().contains("hidden") {
         assert!(start.elapsed() < Duration::from_secs(120), "the event is hidden");
@@ -339,7 +339,7 @@ fn entries_that_are_not_records_hide_no_events() {
     }
 }
 
-/// Without a receiver, the whole webhook pauses. Its number of waiting events must grow all the same.
+/// Without a receiver, the whole webhook pauses, but the number of its waiting events must still grow.
 #[test]
 fn waiting_events_are_counted_while_there_is_no_receiver() {
     let (dir, free) = (place(), TcpListener::bind("127.0.0.1:0").unwrap());
@@ -441,7 +441,7 @@ fn an_event_whose_record_would_stay_is_not_sent_and_logged_once() {
     own(&spool, 2000);
     std::fs::set_permissions(&spool, PermissionsExt::from_mode(0o755)).unwrap();
     let gateway = Process::start(dir.path(), &["--webhook", &hook, "--webhook-private", "ci"]);
-    // The time of two searches.
+    // Wait for at least two searches.
     std::thread::sleep(Duration::from_millis(4500));
     assert_eq!((receiver.count(), waiting(dir.path(), "bucket")), (0, 1));
     let log = gateway.stop_well();

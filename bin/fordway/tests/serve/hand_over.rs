@@ -30,7 +30,7 @@ impl ServiceManager {
     fn command(&self, dir: &Path, name: &str) -> Command {
         let gateway = command(dir, &["--durability", "none"]);
         let mut shell = Command::new("/bin/sh");
-        // The shell sets LISTEN_PID, because only it knows the process ID before it becomes the gateway.
+        // The shell sets LISTEN_PID, because the process ID of the gateway is the process ID of the shell.
         let script = format!("LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES={name} exec \"$@\" 3<&0 0</dev/null");
         shell.args(["-c", &script, "sh"]).arg(gateway.get_program()).args(gateway.get_args());
         for (variable, value) in gateway.get_envs() {

@@ -9,10 +9,10 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::tls::{Gateway, KEYS, Place};
 
-/// The time after which a command must have ended. Without the signal, the command would wait for about 30 s.
+/// The maximum time from a signal to the end of a command. Without the signal, the command would wait for about 30 s.
 const SOON: Duration = Duration::from_secs(8);
 
-/// A command whose server stops responding, and what it does.
+/// A command whose server stops responding, with a description of the command.
 struct Stalled {
     child: Child,
     name: String,

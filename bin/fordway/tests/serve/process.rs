@@ -88,7 +88,7 @@ impl Process {
         self.child.wait().unwrap();
     }
 
-    /// Ends the gateway with SIGTERM; returns its log.
+    /// Stops the gateway with SIGTERM; returns its log.
     pub(crate) fn stop_well(mut self) -> String {
         signal(self.child.id(), rustix::process::Signal::TERM);
         let mut said = String::new();

@@ -151,7 +151,7 @@ fn an_env_file_has_all_that_a_client_needs() {
     assert!(said.all(|line| !line.unwrap().contains("SECRET")));
 }
 
-/// A gateway that cannot set the immutable flag refuses the option at the start, not at the first locked object.
+/// A gateway that cannot set the immutable flag must fail at the start, not at the first locked object.
 #[test]
 fn immutable_locks_without_the_capability_are_refused_at_the_start() {
     let dir = tempfile::tempdir().unwrap();

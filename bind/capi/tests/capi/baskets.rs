@@ -1,4 +1,4 @@
-//! The example that reads the way a plug-in does (`examples/baskets.c`).
+//! Runs the example that reads a file as a plug-in does (`examples/baskets.c`).
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -80,7 +80,7 @@ fn certificates_are_those_of_the_bundle() {
     assert_eq!(run(&mut command), baskets.said());
 }
 
-/// Batches in flight must be cancelled before their memory is freed. If they are not, the sanitizer reports an error.
+/// Batches in flight must be cancelled before their memory is freed. Otherwise, the sanitizer reports an error.
 #[test]
 fn what_goes_wrong_ends_it_with_a_sentence() {
     let baskets = Baskets::new();

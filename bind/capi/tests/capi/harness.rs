@@ -135,7 +135,7 @@ pub(crate) fn at_a_server(script: ResponseFaultScript) -> Place {
     served_by(HostileServer::start(content(), script))
 }
 
-/// A file at this server, which stops when the location is dropped.
+/// Returns the location of a file at this server. The server stops when the location is dropped.
 pub(crate) fn served_by(server: HostileServer) -> Place {
     let url = server.url();
     // The server returns its only file for any URL, so the missing file is a path on this machine.
@@ -160,7 +160,7 @@ pub(crate) fn embedded() -> Place {
     object(root.path().to_str().unwrap().to_owned(), Vec::new(), Box::new(root))
 }
 
-/// A file behind a gateway in this process, which stops when the location is dropped.
+/// Returns the location of a file behind a gateway in this process. The gateway stops when the location is dropped.
 pub(crate) fn gateway(certificate: Option<&Certificate>) -> Place {
     let root = bucket();
     let store = PosixStore::open(root.path(), PosixConfig::default()).unwrap();

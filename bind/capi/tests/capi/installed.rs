@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use crate::harness::*;
 
-/// The directory with `lib` and `include`.
+/// Returns the directory with `lib` and `include`, or `None` if the environment does not name it.
 fn installed() -> Option<PathBuf> {
     let named = std::env::var_os("FORDWAY_CAPI").map(PathBuf::from);
     if named.is_none() {

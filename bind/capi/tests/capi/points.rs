@@ -69,7 +69,7 @@ fn of_an_object_behind_a_gateway() {
     Probe::new(Build::Plain).all_points(&[], &gateway(None), 8);
 }
 
-/// Only the option `ca_bundle` makes this certificate trusted, because it is not in any system's trust store.
+/// This certificate is not in any system's trust store, so only the option `ca_bundle` makes it trusted.
 #[test]
 fn of_an_object_behind_tls() {
     let (ours, another) = (Certificate::new(), Certificate::new());
@@ -139,8 +139,8 @@ fn the_example_of_the_manual_runs() {
     run(Command::new("c++").args(["-x", "c++", "-fsyntax-only", "-Wall", "-Werror"]).arg(header));
 }
 
-/// A check that cannot pass must make the program fail. If it did not, the results of the other checks would mean
-/// nothing.
+/// A check that cannot pass must make the program fail. If the program succeeded, the results of the other checks would
+/// mean nothing.
 #[test]
 fn the_probe_can_fail() {
     let probe = Probe::new(Build::Plain);

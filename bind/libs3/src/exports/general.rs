@@ -59,8 +59,8 @@ fn fits_a_set(fd: RawFd) -> bool {
 exported! {
     when all();
 
-    /// Sets the default host for requests that do not name one. Calling this function is optional. If a program calls
-    /// it again before `S3_deinitialize`, the first host remains.
+    /// Sets the default host for requests that do not name a host. Calling this function is optional. If a program
+    /// calls the function again before `S3_deinitialize`, the first host remains.
     fn S3_initialize(_user_agent: *const c_char, _flags: c_int, default_host: *const c_char) -> S3StatusCode {
         status_of(|| {
             // SAFETY: guaranteed by the caller.

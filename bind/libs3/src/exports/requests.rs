@@ -20,8 +20,8 @@ use crate::queue::{RequestContext, RequestSchedulingClass, submit};
 use crate::response::{self, CallbackResponder, PutBodySource, RequestFailure, RequestResult};
 use crate::status::Status;
 
-/// The content size that is assumed for a request whose amount of work its arguments do not determine, such as a
-/// listing or a copy.
+/// The content size that is assumed for a request, such as a listing or a copy, whose arguments do not determine the
+/// amount of work.
 const UNKNOWN: u64 = u64::MAX;
 
 /// The arguments that all requests have in common.

@@ -406,7 +406,7 @@ exported! {
         unsafe { requests::upload_part(context.cast_const(), key, part, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
-    /// Completes a multipart upload: publishes the object made of its parts.
+    /// Completes a multipart upload: publishes the object that consists of its parts.
     fn S3_complete_multipart_upload(
         context: *mut BucketContext,
         key: *const c_char,
@@ -440,7 +440,7 @@ exported! {
         unsafe { requests::list_parts(context.cast_const(), key, asked, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
-    /// Aborts a multipart upload. Its callbacks receive NULL as `data`.
+    /// Aborts a multipart upload. The callbacks of this request receive NULL as `data`.
     fn S3_abort_multipart_upload(
         context: *mut BucketContext,
         key: *const c_char,

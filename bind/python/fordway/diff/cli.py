@@ -21,8 +21,8 @@ AT_LEAST_MAX = 10_000
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the differences between two runs.
 
-    Returns 1 if an operation became slower or fails more often, 0 if none did, and 2 if the runs cannot be
-    compared or the output cannot be written.
+    Returns 1 if an operation became slower or fails more often, 0 if no operation did, and 2 if the runs
+    cannot be compared or the output cannot be written.
     """
     options = _parser().parse_args(arguments)
     try:

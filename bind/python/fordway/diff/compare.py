@@ -24,10 +24,10 @@ LAG_MAX = 0.95
 """The maximum estimate of the autocorrelation of successive rounds."""
 
 INDEPENDENT_MIN = 1.5
-"""The minimum estimate of the number of independent rounds, for which an interval still exists."""
+"""The minimum estimated number of independent rounds. Below this number, no interval exists."""
 
 HALF_MAX = 100.0
-"""The maximum of half the width of an interval, as a logarithm. A wider interval says nothing either."""
+"""The maximum half-width of an interval, as a logarithm. A wider interval contains no information."""
 
 P99_OPERATIONS_MIN = 500
 """The minimum number of operations of each round for a comparison of the 99th percentile."""
@@ -121,7 +121,7 @@ class CellDifference:
     phase: str
     lane: str
     verdict: str
-    """As for a `Change`. The verdict is `same` only if both the median and the mean are."""
+    """A verdict as in `Change`. It is `same` only if the median and the mean both have this verdict."""
     changes: list[Change]
     """The changes of the median, of the mean, and of the 99th percentile if both runs have it."""
 
@@ -219,7 +219,7 @@ def round_times(directory: Path, info: dict[str, Any]) -> dict[tuple[str, str], 
 
 
 def _cell_times(rows: pd.DataFrame) -> CellTimes:
-    """Returns the times of one cell. The mean of blocks is weighted by their operations."""
+    """Returns the times of one cell. The mean weights each block by its number of operations."""
     rows = rows.assign(sum_ns=rows["time_ns"] * rows["operations"])
     rounds = rows.groupby("round", observed=True, sort=False)
     sums = rounds[["sum_ns", "operations"]].sum()
@@ -279,7 +279,7 @@ def _joint(verdicts: list[str]) -> str:
     """Returns the verdict for a cell from the verdicts for its median, its mean and (optional) its 99th
     percentile.
 
-    The 99th percentile scatters too widely to require that it is the same.
+    The 99th percentile varies too widely to require the verdict `same` for it.
     """
     for verdict in ("slower", "faster"):
         if verdict in verdicts:
@@ -301,7 +301,7 @@ def _change(
     parts = variance0**2 / (count0 - 1) + variance1**2 / (count1 - 1)
     freedom = variance**2 / parts if parts > 0 else 1.0
     half = float(stats.t.ppf((1 + confidence) / 2, freedom)) * variance**0.5
-    # The differences of rounds that a coarse clock hides are at most half a tick of each time.
+    # A coarse clock hides differences between rounds of at most half a tick of each time.
     hidden = [tick_ns / 2 / max(float(np.exp(mean)), tick_ns, 1.0) for mean in (mean0, mean1)]
     low = ratio * float(np.exp(-half)) * (1 - hidden[1]) / (1 + hidden[0])
     high = ratio * float(np.exp(min(half, HALF_MAX))) * (1 + hidden[1]) / (1 - hidden[0])
@@ -331,8 +331,8 @@ def _settings(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
 
 
 def _work(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
-    """Returns the differences in parameters that define the work. A parameter that only one run has, such as
-    a run of an older version, is not a difference.
+    """Returns the differences in parameters that define the work. A parameter that only one run has is not a
+    difference: the other run may be from an older version.
     """
     one, other = before["parameters"], after["parameters"]
     for name in one:

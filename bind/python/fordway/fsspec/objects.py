@@ -87,7 +87,7 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
     root_marker = ""
 
     _aws_variables = _AwsVariables()
-    # fsspec returns an existing instance only if these attributes are also the same.
+    # fsspec returns an existing instance only if these attributes are also equal.
     _extra_tokenize_attributes = ("_aws_variables",)
 
     def __init__(self, endpoint: str | None = None, **options: Any) -> None:  # noqa: ANN401 (fsspec's own)
@@ -279,8 +279,8 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
         on_error: str = "return",
         **_: Any,  # noqa: ANN401
     ) -> list[bytes | Exception]:
-        """Returns the bytes of many ranges. One call of the store reads all ranges of an object, from the
-        same version.
+        """Returns the bytes of many ranges. One call of the store reads all ranges of an object, from a
+        single version.
 
         `max_gap` is ignored: the store decides which gaps between ranges it reads and discards.
         """
@@ -441,7 +441,7 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
         """Copies objects to other keys, and then removes the sources.
 
         Removes nothing if a copy fails. Does nothing for a source that is its own target. If another writer
-        replaces a source meanwhile, does not remove it, and raises `PreconditionFailedError`.
+        replaces a source meanwhile, does not remove the source, and raises `PreconditionFailedError`.
         """
         if self._strip_protocol(path1) == self._strip_protocol(path2):
             return

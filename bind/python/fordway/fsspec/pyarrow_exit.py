@@ -1,8 +1,9 @@
 """An exit handler for programs that read through PyArrow.
 
-PyArrow's threads release the file system of a dataset a little after the program has its result. A thread
-that does so while Python ends aborts the process with "terminate called without an active exception" (PyArrow
-issue 34314). Every file system of fsspec is affected. Python 3.14 and later stop such a thread instead.
+PyArrow's threads release the file system of a dataset shortly after the program has received the result. A
+thread that releases a file system while Python exits aborts the process with "terminate called without an
+active exception" (PyArrow issue 34314). Every file system of fsspec is affected. Python 3.14 and later stop
+this thread instead.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ if TYPE_CHECKING:
     from fsspec.spec import AbstractFileSystem
 
 LONGEST_WAIT_S = 0.2
-"""A program that still has a dataset in a variable waits this long, and then ends as before."""
+"""The maximum wait. A program that still has a dataset in a variable waits this long before it exits."""
 
 
 def wait_at_exit(*kinds: type[AbstractFileSystem]) -> None:
-    """Makes the process wait at its end until PyArrow has released all file systems of these types.
+    """Makes the process wait at exit until PyArrow has released all file systems of these types.
 
-    It waits for 0.2 s at most.
+    The wait takes at most 0.2 s.
     """
     if sys.version_info < (3, 14):
         atexit.register(_wait, kinds)
@@ -38,9 +39,9 @@ def _wait(kinds: tuple[type[AbstractFileSystem], ...]) -> None:
 
 
 def _wrappers(kinds: tuple[type[AbstractFileSystem], ...]) -> list[weakref.ref]:
-    """The objects by which PyArrow refers to file systems of these types.
+    """Returns the objects through which PyArrow refers to file systems of these types.
 
-    Empty unless the program has used PyArrow.
+    The list is empty if the program has not used PyArrow.
     """
     pyarrow = sys.modules.get("pyarrow.fs")
     if pyarrow is None:

@@ -29,8 +29,8 @@ FILES_MAX = 1000
 
 
 class FordwayFileSystem(Coroutines, AbstractFileSystem):
-    """A read-only file system for `http(s)://` addresses, also with the prefix `fordway+`. Directories cannot
-    be listed.
+    """A read-only file system for `http(s)://` addresses, with or without the prefix `fordway+`. Directories
+    cannot be listed.
 
     All reads of a file return the version of the first access, until `invalidate_cache` drops the file. If
     the file changes, the first read that notices the change raises `PreconditionFailedError`, and later calls
@@ -81,12 +81,12 @@ class FordwayFileSystem(Coroutines, AbstractFileSystem):
 
     @contextmanager
     def _dropping_if_changed(self, path: str, file: fordway.RemoteFile) -> Iterator[fordway.RemoteFile]:
-        """Drops `file`, so that the next use opens it again, if the block finds that the file has changed."""
+        """Drops `file` if the block finds that the file has changed. The next use then opens it again."""
         try:
             yield file
         except PreconditionFailedError:
             url = self._strip_protocol(path)
-            # A new version that another call has opened stays.
+            # Keep a new version that another call has opened.
             if self._files.get(url) is file:
                 self._files.pop(url, None)
             raise
@@ -207,7 +207,7 @@ class FordwayFile(AbstractBufferedFile):
         size: int | None = None,
         **kwargs: Any,  # noqa: ANN401
     ) -> None:
-        # The size of the version that is read, and not a `size` that the caller knows of another one, counts.
+        # Use the size of the opened version, because the caller's `size` may belong to another version.
         self._remote = fs.file(path)
         super().__init__(fs, path, *args, size=self._remote.size, **kwargs)
         self.details = _described(self._remote)

@@ -43,7 +43,7 @@ FALLING_SIZES_MIN = 4
 
 def doubts(found: Fit, terms: Terms) -> list[str]:
     """Returns the reasons why the model does not describe the rows, as sentences without a full stop. The
-    list is empty if there are none.
+    list is empty if the model describes the rows.
     """
     return [*_groups(terms), *_falling(terms), *_far_off(found), *_lack_of_fit(found, terms)]
 
@@ -67,7 +67,7 @@ def _groups(terms: Terms) -> Iterator[str]:
         ratios = times[1:] / times[:-1]
         least = max(GROUP_ROWS_MIN, int(np.ceil(GROUP_SHARE_MIN * len(times))))
         if len(times) < 2 * GROUP_ROWS_MIN:
-            # With so few rows, groups of outliers and of another kind look alike.
+            # With this few rows, outliers cannot be distinguished from a group of another kind.
             least = 1
         ratios = ratios[least - 1 : len(ratios) - least + 1]
         if not len(ratios) or ratios.max() < GROUPS_RATIO_MIN:

@@ -28,8 +28,8 @@ the framing.
 SIZE_MAX, TIME_MAX_US = 2.0**63, 30 * 86_400e6
 """Upper limits of plausible sizes and times: 8 EiB and 30 days."""
 TIME_MIN_US = 0.05
-"""Minimum plausible time, which is shorter than the time of a message between two cores. A smaller value has
-a different unit than its name states.
+"""Minimum plausible time, which is shorter than the time of a message between two cores. The unit of a
+smaller value differs from the unit that its name states.
 """
 COPIED_MAX_BYTES_PER_US = 1e6
 """Maximum plausible rate of one request: 1 TB/s, which exceeds the memory bandwidth of any node."""
@@ -97,7 +97,7 @@ def _each(rows: pd.DataFrame) -> Iterator[dict[str, np.float64]]:
 
 
 def _without_gaps(points: Points) -> Points:
-    """Returns the points without rows that lack a counter which nearly all rows have."""
+    """Returns the points without rows that lack a counter that nearly all rows have."""
     rows = points.rows
     counters = [f"{side}_{name}" for side in SIDES for name in COUNTED]
     gaps = [name for name in counters if 0 < rows[name].isna().sum() <= GAPS_MAX * len(rows)]
@@ -286,7 +286,7 @@ def _refuse_swapped(points: Points) -> None:
 def _refuse_units(points: Points) -> None:
     """Raises `MeasurementError` if a time is too short for its stated unit.
 
-    A wrong unit concerns the whole column, even if only a few rows prove it. These rows must not be omitted.
+    A wrong unit affects the whole column, even if only a few rows reveal it. These rows must not be omitted.
     """
     for at, (size, time) in enumerate(zip(points.rows[SIZE], points.rows[TIME], strict=True)):
         problem = None

@@ -76,7 +76,7 @@ class Diagnosis:
     coefficients: tuple[Judged, ...]
     left_out: LeftOut | None
     misfits: tuple[str, ...]
-    """Reasons why the model does not describe these rows. Empty if there are none."""
+    """Reasons why the model does not describe these rows. Empty if the model describes the rows."""
 
     @property
     def reliable(self) -> bool:
@@ -179,7 +179,7 @@ def entangled(design: np.ndarray) -> list[int]:
     if units is None:
         return []
     _, singular, right = np.linalg.svd(units, full_matrices=False)
-    # The limit is far below any accuracy, and its square is still above 0.
+    # The limit is far below any numerical accuracy, but its square is still greater than 0.
     shares = (right.T / np.maximum(singular, 1e-100)) ** 2
     shares /= shares.sum(axis=1, keepdims=True)
     weak = singular[0] > CONDITION_MAX * singular

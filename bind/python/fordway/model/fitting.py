@@ -25,7 +25,7 @@ ROUNDS_MAX = 50
 """Maximum number of iterations of a fit. A fit usually converges in a few iterations."""
 
 REFINED_MAX = 5
-"""Maximum number of breaks whose fit is iterated. The others are worse after the first iteration already."""
+"""Maximum number of breaks whose fit is iterated. The others are already worse after the first iteration."""
 
 WEIGHT_RATIO_MAX = 100
 """Maximum ratio between the weight of a row and the reciprocal of its measured time. Without a limit, a row

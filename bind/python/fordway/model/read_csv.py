@@ -93,7 +93,7 @@ def _check_shifted(name: str, rows: pd.DataFrame, reader: "Table") -> None:
 
 
 def _is_known(column: str) -> bool:
-    """Returns whether a column has a known name, but is not needed because of others, or is a comment."""
+    """Returns whether a column has a known name, even if its values are not needed, or is a comment."""
     names = [*SIZES, *(each for kind in (TIMES, PLAIN) for names in kind.values() for each in names)]
     names += ["name_KB", "nreq_assumed", "counters_valid", "source", "clock"]
     return column in names or any(column.startswith(f"{each}_") for each in names)
@@ -203,7 +203,7 @@ class Table:
     def with_unit(self, names: list[str], kind: str, *, optional: bool = False) -> pd.Series:
         """Returns the first column named `NAME_UNIT` for one of `names`, in the package's unit.
 
-        Raises `MeasurementError` if there is no such column, unless `optional` is true.
+        Raises `MeasurementError` if no column matches, unless `optional` is true.
         """
         units = quantities.KINDS[kind] | ({"KB": 1000.0} if kind == "size" else {})
         for name in names:

@@ -59,7 +59,7 @@ def _doubts(name: str, part: dict[str, Any]) -> list[str]:
 
 
 def read_summaries(name: str, summaries: list[dict[str, Any]], statistic: str, lane: str | None) -> Points:
-    """Returns one point for each summary that has a load. Raises `MeasurementError` if there is none."""
+    """Returns one point for each summary with a load. Raises `MeasurementError` if no summary has a load."""
     wanted = [row for row in summaries if isinstance(row, dict) and row.get("load") and row.get("latency")]
     statistic = "mean" if statistic == "auto" else statistic
     try:

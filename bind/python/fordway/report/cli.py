@@ -35,7 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _report(options: argparse.Namespace, out: Path) -> bool:
-    """Writes the report, and prints its path. Prints the reason and returns `False` if it cannot."""
+    """Writes the report, and prints its path. If the report cannot be written, prints the reason and returns
+    `False`.
+    """
     try:
         from fordway.report import likwid, physics, runfile
     except ModuleNotFoundError as error:
@@ -139,8 +141,8 @@ def figure_stems(runs: list[tuple[str, list[str]]]) -> list[str]:
     """Returns the first part of the names of each run's figures. `runs` contains the name of each run, and
     the names of its figures.
 
-    The part is the run's name. A number follows if a figure would otherwise have the name of another run's
-    figure, as for `a/x.run` and `b/x.run`.
+    The part is the run's name. A number follows if a figure would otherwise have the same name as a figure of
+    another run, as for the runs `a/x.run` and `b/x.run`.
     """
     stems, used = [], set()
     for run, figures in runs:

@@ -208,8 +208,8 @@ def panels(count: int, height_inches: float, **shared: bool) -> tuple[Figure, np
 
 
 def _ecdf(axes: Axes, durations_ns: pd.Series, colour: str) -> None:
-    """Draws a curve through quantiles at equal distances on the logit axis, which are denser towards both
-    ends.
+    """Draws a curve through quantiles. The quantiles are equally spaced on the logit axis, so they are denser
+    towards both ends.
     """
     if durations_ns.empty:
         return
@@ -345,7 +345,9 @@ def size_axis(axes: Axes, smallest: float | None = None, largest: float | None =
 
 
 def size_ticks(smallest: float, largest: float) -> list[float]:
-    """Returns at most `TICKS_MAX` sizes at about equal distances on a logarithmic axis, with both ends."""
+    """Returns at most `TICKS_MAX` sizes at about equal distances on a logarithmic axis, including both
+    ends.
+    """
     doublings = np.log2(largest / smallest)
     if doublings < 1:
         return [smallest] if largest == smallest else [smallest, largest]

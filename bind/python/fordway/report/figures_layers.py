@@ -16,7 +16,7 @@ OUTER, INNER = 0.12, 0.22
 """Opacity of the band from the 5th to the 95th percentile, and of the band from the 25th to the 75th."""
 
 RATIO_MAX = 2.0
-"""Upper end of the axis of ratios. Only bands of classes with few messages exceed it."""
+"""Upper end of the axis of ratios. Only bands of classes with few messages exceed this end."""
 
 WINDOWS_MAX = 6
 """Maximum number of multiples of the window that are marked."""

@@ -26,7 +26,7 @@ def entries(run: Run) -> list[dict[str, Any]]:
 
 
 def waterfall(run: Run, colours: dict[str, str]) -> Figure | None:
-    """Draws the components of each path as steps, then the residual and the measured time."""
+    """Draws the components of each path as steps, followed by the residual and the measured time."""
     shown = entries(run)
     if not shown:
         return None

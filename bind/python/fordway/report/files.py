@@ -45,7 +45,9 @@ def is_report(path: Path) -> bool:
 
 
 def remove_outdated(page: Path, runs: list[Path]) -> bool:
-    """Removes the page if it is a report that was made before one of `runs`. Returns whether it did."""
+    """Removes the page if it is a report that is older than one of `runs`. Returns whether the page was
+    removed.
+    """
     try:
         made_ns = page.stat().st_mtime_ns
         if not page.is_file() or not is_report(page):
@@ -59,7 +61,7 @@ def remove_outdated(page: Path, runs: list[Path]) -> bool:
 
 
 def _measured_ns(run: Path) -> int:
-    """Returns the time at which the files of a run were written, or 0 if there are none."""
+    """Returns the time at which the files of a run were written, or 0 if there are no files."""
     try:
         return max(each.stat().st_mtime_ns for each in (run.iterdir() if run.is_dir() else [run]))
     except (OSError, ValueError):

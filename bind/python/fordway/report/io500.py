@@ -16,7 +16,7 @@ def unit(phase: str) -> str:
 
 
 def figure(row: dict[str, Any]) -> float | None:
-    """Returns the rate of a summary, in the unit of its phase, or `None` if it was not measured."""
+    """Returns the rate of a summary, in the unit of its phase, or `None` if the rate was not measured."""
     rate, divisor = (
         (row["bytes_per_s"], 1024**3) if unit(row["phase"]) == "GiB/s" else (row["ops_per_s"], 1e3)
     )

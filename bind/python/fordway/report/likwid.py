@@ -85,9 +85,10 @@ def parse_counted(name: str, text: str) -> Counted:
 
 
 def _with_region(name: str, regions: list[str], heading: str = "") -> list[str]:
-    """Returns the regions of the marker API up to `heading`. Raises `LikwidError` if there are several.
+    """Returns the regions of the marker API up to `heading`. Raises `LikwidError` if there are several
+    regions.
 
-    The counters of each region are tables of their own, with the same names of events.
+    The counters of each region are in separate tables with the same event names.
     """
     if not heading.startswith("Region "):
         return regions
@@ -110,8 +111,8 @@ def _rows(text: str) -> Iterable[list[str]]:
 
 
 def _take(counted: Counted, heads: list[str], cells: list[str]) -> None:
-    """Adds a row that has a column for each hardware thread. Skips tables of sums and means, because they
-    repeat the same counts.
+    """Adds a row that has a column for each hardware thread. Skips tables of sums and means, because these
+    tables repeat the same counts.
     """
     columns = [at for at, head in enumerate(heads) if THREAD.fullmatch(head)]
     numbers = [number for at in columns if at < len(cells) and (number := _number(cells[at])) is not None]

@@ -23,8 +23,8 @@ BLOCK_COLUMNS = ["lane", "phase", "round", "block", "operations", "bytes", "elap
 """Columns of `blocks.arrow` that are checked."""
 
 COUNTED = ("compare", "ledger", "transport", "pingpong", "rest", "vector", "speedup")
-"""Kinds of run whose summaries count exactly the rows of `operations.arrow`. The others, which run on ranks,
-have at most as many rows as their summaries count.
+"""Kinds of run whose summaries count exactly the rows of `operations.arrow`. The other kinds, which run on
+ranks, have at most as many rows as their summaries count.
 """
 
 PHASES_MAX = 12

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 NUMBER_MAX = 1e30
-"""Upper limit of all numbers. Real times in ns and sizes in bytes are far below it."""
+"""Upper limit of all numbers. Real times in ns and sizes in bytes are far below this limit."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Formats numbers as readable text. Sizes use powers of 1,024, and times use powers of 1,000.
 
-A value that was not measured is `None` in a run. These functions return `NOT_MEASURED` for it, never 0.
+A value that was not measured is `None` in a run. For this value, these functions return `NOT_MEASURED`, never
+0.
 """
 
 NOT_MEASURED = "not measured"

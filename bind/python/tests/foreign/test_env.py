@@ -45,8 +45,8 @@ def settings(gateway: Gateway, tool: str) -> str:
 
 
 def outside(gateway: Gateway, **more: str | Path) -> dict[str, str]:
-    """Returns an environment without S3 settings. Only the trusted certificates are named, for programs that
-    have no setting of their own for certificates.
+    """Returns an environment without S3 settings. Only the trusted certificates are named, for programs
+    without a separate setting for certificates.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     trust = {"SSL_CERT_FILE": str(gateway.ca)} if gateway.ca else {}

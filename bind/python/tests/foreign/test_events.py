@@ -1,5 +1,5 @@
-"""Notification configurations and events with an unmodified boto3: the calls, what a receiver gets, and the
-errors. The gateway of this file has a webhook, so the tests start it themselves.
+"""Tests notification configurations and events with an unmodified boto3: the calls, the received events, and
+the errors. The gateway of this file has a webhook, so the tests start it themselves.
 """
 
 from __future__ import annotations

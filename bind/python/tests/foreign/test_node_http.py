@@ -122,7 +122,7 @@ def connected(node: Node) -> socket.socket:
 
 def test_boto3(node: Node, bucket: str, large: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Replaces only the class with which botocore opens connections. boto3 signs requests, sends checksums in
-    the trailers of aws-chunked bodies, and presigns URLs. The gateway does not know the access key.
+    the trailers of aws-chunked bodies, and presigns URLs. The access key is not known to the gateway.
     """
     boto3 = pytest.importorskip("boto3")
     from boto3.s3.transfer import TransferConfig

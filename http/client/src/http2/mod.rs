@@ -2,7 +2,7 @@
 //! also a transport that accepts requests and returns responses in HTTP/1.1 form (RFC 9113 section 8).
 //!
 //! A connection has neither a runtime nor a thread of its own. A connection progresses only while a caller drives it in
-//! the caller's thread. Only the calls for a single request block.
+//! the caller's thread. Calls that carry a single request block; all other calls do not.
 
 mod wire;
 
@@ -129,7 +129,7 @@ impl Http2Connection {
         self.timeout = timeout;
     }
 
-    /// Returns whether, as far as is known, the server accepts another request.
+    /// Returns whether, as far as the client knows, the server accepts another request.
     pub(super) fn is_open(&mut self) -> bool {
         self.exchange = Http2ExchangeState::Idle;
         if !self.opened_by.is_current() {
@@ -168,8 +168,8 @@ impl Http2Connection {
         self.end.as_ref()
     }
 
-    /// Returns whether another request may be sent: the connection has not ended, and the server has not announced its
-    /// end.
+    /// Returns whether another request may be sent: the connection has not ended, and the server has not announced the
+    /// end of the connection.
     pub(super) fn takes_more(&mut self) -> bool {
         let is_refused = matches!(self.send.poll_ready(&mut looking()), Poll::Ready(Err(_)));
         self.end.is_none() && !is_refused
@@ -202,7 +202,7 @@ impl Http2Connection {
         Ok(Some(self.send.send_request(request, true).map_err(cut)?.0))
     }
 
-    /// Accepts a whole head, or some of the body that the head announced; returns the number of bytes accepted. Errors:
+    /// Accepts a whole head, or part of the body that the head announced; returns the number of bytes accepted. Errors:
     /// `TimedOut`, `ConnectionReset`, `InvalidInput` for a head that HTTP/2 does not allow; `BrokenPipe` if the server
     /// has responded before it received the whole body.
     pub(super) fn write(&mut self, head: &[u8], body: &[u8]) -> io::Result<usize> {
@@ -477,7 +477,7 @@ async fn handshake(
         .map_err(cut)
 }
 
-/// Creates a context for callers that poll again when the socket is ready, and so need no waker.
+/// Creates a context for callers that poll again when the socket is ready, and therefore need no waker.
 fn looking() -> Context<'static> {
     Context::from_waker(Waker::noop())
 }

@@ -83,7 +83,7 @@ impl SocketFlowLimiter {
         self.is_blocked.load(Ordering::Relaxed)
     }
 
-    /// Returns whether the server accepts only TLS, but this connection has none.
+    /// Returns whether the server accepts only TLS, but this connection does not use TLS.
     pub(super) fn wants_tls(&self) -> bool {
         self.wants_tls.load(Ordering::Relaxed)
     }
@@ -104,7 +104,7 @@ impl Http2Socket {
         Http2Socket { transport, buffer: vec![0; BUFFER_BYTES], used: 0, filled: 0, gauge }
     }
 
-    /// Receives into the empty buffer. Returns 0 at the end.
+    /// Receives into the empty buffer. Returns 0 at the end of the stream.
     fn receive(&mut self) -> io::Result<usize> {
         let got = again(|| match &mut self.transport {
             SocketTransport::Plain(socket) => socket.read(&mut self.buffer),

@@ -35,10 +35,10 @@ const WINDOW_BYTES: u32 = 8 << 20;
 /// The interval between packets on an otherwise silent connection. A server may take minutes to respond. In the
 /// meantime, neither the server nor a firewall must treat the connection as abandoned.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
-/// The time to wait for the packet that closes a connection to be sent.
+/// The time to wait until the packet that closes a connection has been sent.
 const FAREWELL: Duration = Duration::from_millis(100);
 
-/// The reason why a connection ended, for its caller, if a reason is known.
+/// The reason why a connection ended, if known. The connection's caller receives this reason as an error.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ConnectionEndReason(Arc<OnceLock<(ErrorKind, String)>>);
 
@@ -189,7 +189,7 @@ async fn connect_quic(origin: &Origin, config: quinn::ClientConfig) -> Result<qu
     let addresses = tokio::net::lookup_host((origin.host.as_str(), origin.port)).await;
     let mut attempts = JoinSet::new();
     // Attempts overlap, because waiting for a handshake to fail would take too long. A UDP packet to a closed port is
-    // not always refused, and QUIC's handshake timeout is longer than ours.
+    // not always refused, and QUIC's handshake timeout is longer than this client's.
     for (rank, address) in (0..).zip(addresses.map_err(unreachable)?) {
         let (config, origin) = (config.clone(), origin.clone());
         attempts.spawn_local(async move {

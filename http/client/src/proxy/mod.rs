@@ -27,7 +27,7 @@ use super::tls::{TlsConnector, TlsRoots};
 use super::{Origin, Timeouts, USER_AGENT};
 use no_proxy::NoProxyList;
 
-/// The default port of a proxy, as in curl.
+/// The default port of a proxy that is not reached over TLS, as in curl.
 const PORT: u16 = 1080;
 
 /// The proxies for all origins. By default, there are none.

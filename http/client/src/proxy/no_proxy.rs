@@ -47,9 +47,10 @@ impl NoProxyList {
 }
 
 impl NoProxyRule {
-    /// Parses `HOSTS` or `HOSTS:PORT`. curl knows no ports here, but Python and Go do, and the meaning is clear.
+    /// Parses `HOSTS` or `HOSTS:PORT`. curl does not accept a port here, but Python and Go do, and the meaning is
+    /// clear.
     fn parse(word: &str) -> Option<Self> {
-        // An IPv6 address without brackets also has colons, and no port.
+        // An IPv6 address without brackets contains colons, but no port.
         let (hosts, port) = match word.rsplit_once(':') {
             Some((hosts, port)) if !hosts.contains(':') || hosts.ends_with(']') => {
                 (hosts, Some(port.parse().ok().filter(|port| *port != 0)?))

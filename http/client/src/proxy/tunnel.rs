@@ -1,5 +1,5 @@
-//! The messages that open a tunnel through a proxy, either by HTTP CONNECT or by SOCKS 5 (RFC 1928). If a SOCKS proxy
-//! requires them, a user name and password are sent (RFC 1929).
+//! The messages that open a tunnel through a proxy, either by HTTP CONNECT or by SOCKS 5 (RFC 1928). A user name and
+//! password are sent if a SOCKS proxy requires them (RFC 1929).
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -114,7 +114,8 @@ pub(super) enum TunnelDestination {
     Address(SocketAddr),
 }
 
-/// The SOCKS handshake without its socket: it decides which message to send next, and how many bytes must arrive first.
+/// The SOCKS handshake, independent of a socket. The handshake decides which message to send next, and how many bytes
+/// must arrive first.
 #[derive(Debug)]
 pub(super) struct SocksHandshake {
     login: Option<(String, String)>,
@@ -165,8 +166,8 @@ impl SocksHandshake {
         }
     }
 
-    /// Processes a message, or as much of it as has been received. Errors: `AccessDenied` if the proxy refuses,
-    /// `Unavailable` if it cannot connect, `BadResponse` for an invalid message.
+    /// Processes a message, or the part of the message that has been received. Errors: `AccessDenied` if the proxy
+    /// refuses, `Unavailable` if it cannot connect, `BadResponse` for an invalid message.
     pub(super) fn hear(&mut self, heard: &[u8]) -> Result<SocksHandshakeStep> {
         match self.state {
             SocksHandshakeState::Greeted => self.choose(heard),

@@ -1,6 +1,6 @@
-//! The job board: the jobs, the streams that carry them out, and the replicas that streams read from. The board makes
-//! its decisions without threads or sockets; time is an argument. The board also supervises the streams: a slow stream
-//! is compared with another stream, and the slower of the two is stopped.
+//! The job board: the jobs, the streams that carry them out, and the replicas that streams read from. The board uses
+//! neither threads nor sockets, and receives the time as an argument. The board also supervises the streams: a slow
+//! stream is compared with a stream that reads from another replica, and one of the two is stopped.
 
 #[cfg(test)]
 mod tests;
@@ -260,8 +260,8 @@ impl RangeJobScheduler {
         held.iter().filter_map(|job| self.jobs.get(job)).map(|job| job.bytes).sum()
     }
 
-    /// Returns the job that is expected to finish last, if this stream can finish it sooner than the stream that holds
-    /// it.
+    /// Returns the job that is expected to finish last, if this stream can finish the job sooner than the job's current
+    /// stream.
     fn job_to_race(&self, id: ReplicaStreamId, now: Instant) -> Option<RangeJobId> {
         let own_rate = self.rate_of(id, now);
         let mut worst: Option<(f64, RangeJobId)> = None;
@@ -289,8 +289,8 @@ impl RangeJobScheduler {
         worst.map(|(_, job)| job)
     }
 
-    /// Returns the stream's rate in bytes per second, or, if it is not known yet, the rate last measured for its
-    /// server.
+    /// Returns the stream's rate in bytes per second. If this rate is not known yet, returns the rate last measured for
+    /// the stream's server.
     fn rate_of(&self, id: ReplicaStreamId, now: Instant) -> Option<f64> {
         let stream = self.streams.get(&id)?;
         stream.meter.bytes_per_s().or_else(|| self.sites.get(stream.replica?)?.bytes_per_s(now))
@@ -415,20 +415,20 @@ impl RangeJobScheduler {
 
 /// If a slow stream needs less time than this for the rest of its work, a hedge is not worth another connection.
 const WORTHWHILE: Duration = Duration::from_secs(1);
-/// The time after which a hedge is judged.
+/// The time after which a hedge is stopped if it has not replaced the slow stream by then.
 const TRIAL: Duration = Duration::from_secs(3);
-/// The number of bytes after which a hedge is judged, if the hedge receives that many before `TRIAL` has passed.
+/// The number of bytes that a hedge must receive before it can replace a slow stream that is not stalled.
 const TRIAL_BYTES: u64 = 256 << 10;
 /// How long after a comparison a stream is exempt from further comparisons.
 const REST: Duration = Duration::from_secs(15);
-/// If one of the two compared streams is slower than the other by this factor, it is stopped.
+/// A hedge replaces a slow stream if the hedge is faster by more than this factor.
 const MUCH_SLOWER: f64 = 2.0;
 /// A stream that is slower than another replica's known rate by this factor is compared with that replica.
 const SUSPECT: f64 = 4.0;
 
 impl RangeJobScheduler {
-    /// Checks the streams, and stops each stream that has turned out to be slower than the stream with which it is
-    /// compared. Returns the stream for which a hedge must be started, if any.
+    /// Checks the streams. When the comparison of two streams is decided, stops one of them. Returns the stream for
+    /// which a hedge must be started, if any.
     pub(super) fn supervise(&mut self, now: Instant) -> Option<ReplicaStreamId> {
         let hedges: Vec<(ReplicaStreamId, ReplicaStreamId)> =
             self.streams.iter().filter_map(|(id, stream)| Some((*id, stream.hedges?))).collect();

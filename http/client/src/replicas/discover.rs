@@ -19,10 +19,11 @@ use crate::vector::HttpSession;
 use crate::vector::redirect::{ReplicaDiscoveryResponse, fetch, resolve};
 
 const ACCEPT: &str = "application/metalink4+xml, application/metalink+xml;q=0.9";
-/// The maximum size of a document that has a different content type but is read anyway, because it may be a Metalink.
+/// The maximum size of a document that does not have the content type of a Metalink, but is read because it may be a
+/// Metalink.
 const SNIFFED_BYTES_MAX: u64 = 4 << 20;
-/// The maximum time for one document, including redirections. The idle limit alone would let a server that sends a byte
-/// now and then hold up the client without end.
+/// The maximum time for one document, including redirections. The idle limit alone is not enough: a server that sends
+/// one byte now and then would block the client forever.
 const DOCUMENT_TIME_MAX: Duration = Duration::from_secs(10);
 /// The maximum time for all documents.
 const DISCOVERY_TIME_MAX: Duration = Duration::from_secs(30);
@@ -58,9 +59,9 @@ fn fetch_metalink_until(session: &Arc<HttpSession>, url: &str, until: Option<Ins
 
 /// Finds the replicas of the file at `url`. Tries the `Link` headers of the response to HEAD (RFC 6249), `Accept`,
 /// `?metalink`, the URL with `.meta4` appended, and the cache, in that order, until one of them names a replica. The
-/// result is cached. Returns `None` if no replica is found. Cost: up to five requests, or one request if the server is
-/// unreachable; at most 10 s for each document and 30 s in total, and not more than the deadline. No request is
-/// retried.
+/// result is cached. Returns `None` if no replica is found. Cost: up to four requests, plus one for each Metalink that
+/// the `Link` headers name, plus one per redirection; one request if the server is unreachable. Takes at most 10 s for
+/// each document and 30 s in total, and ends at the deadline. No request is retried.
 pub fn discover(
     session: &Arc<HttpSession>,
     url: &str,
@@ -134,7 +135,7 @@ fn is_silence(error: &Error) -> bool {
     }
 }
 
-/// Returns the time at which a request for a document that begins now must have ended.
+/// Returns the deadline of a request for a document that is sent now.
 fn end_of_document(until: Instant) -> Option<Instant> {
     Some(until.min(Instant::now() + DOCUMENT_TIME_MAX))
 }

@@ -53,9 +53,9 @@ impl ReplicatedFile {
 
     /// Fills all of `fragments`, which may overlap and be in any order. Errors: `InvalidRange` if a fragment exceeds
     /// the file, before anything is read; `BadDigest` if all remaining replicas sent bytes that do not match the
-    /// digests; the replicas' errors if none sent anything. After an error, the content of the fragments is undefined.
-    /// Cost: one [`crate::vector::RemoteFile::read_ranges`] over all pieces that overlap the fragments (only the
-    /// fragments themselves if verification is off), plus one copy of the bytes.
+    /// digests; the replicas' errors if none of them sent anything. After an error, the content of the fragments is
+    /// undefined. Cost: one [`crate::vector::RemoteFile::read_ranges`] over all pieces that overlap the fragments (only
+    /// the fragments themselves if verification is off), plus one copy of the bytes.
     pub fn read_ranges(&self, fragments: &mut [Fragment<'_>]) -> Result<()> {
         let wanted: Vec<_> = fragments.iter().map(|part| (part.offset, part.buffer.len())).collect();
         self.check(&wanted)?;
@@ -323,7 +323,7 @@ impl ReplicatedFile {
 
     /// Passes the bytes of `range` to `sink`, in order and exactly once. A whole file is also checked against its
     /// digest, if it has one. Errors: as for [`ReplicatedFile::read_ranges`]; errors of `sink`, which end the copy;
-    /// `BadDigest` at the end. Cost: 64 MiB of memory at most, unless pieces are larger than 16 MiB.
+    /// `BadDigest` at the end. Cost: about 64 MiB of memory, or more if pieces are larger than 16 MiB.
     pub fn copy_range(&self, range: Range<u64>, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let len = range.end.saturating_sub(range.start);
         self.check(&[(range.start, usize::try_from(len).unwrap_or(usize::MAX))])?;

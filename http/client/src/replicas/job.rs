@@ -10,7 +10,7 @@ use crate::vector::{FragmentMemory, in_order};
 /// Ranges (offset, length) of one job.
 pub(super) type JobRanges = Arc<[(u64, usize)]>;
 
-/// The bytes of a job that have arrived, in a buffer that has room for all of the job's ranges, one after the other.
+/// The bytes of a job that have arrived. The buffer has room for all ranges of the job, one after the other.
 pub(super) struct PartialJob {
     pub(super) bytes: Vec<u8>,
     /// The number of valid bytes at the start of each range.
@@ -20,13 +20,13 @@ pub(super) struct PartialJob {
 }
 
 impl PartialJob {
-    /// Creates the buffer for a job whose bytes have not begun to arrive.
+    /// Creates the buffer for a job of which no bytes have arrived yet.
     pub(super) fn new(ranges: &[(u64, usize)]) -> Self {
         let bytes = ranges.iter().map(|(_, len)| len).sum();
         PartialJob { bytes: vec![0; bytes], filled: vec![0; ranges.len()], sources: Vec::new() }
     }
 
-    /// Returns the missing bytes, as ranges with their slots.
+    /// Returns the missing bytes, as ranges with their destinations.
     fn missing(&self, ranges: &[(u64, usize)]) -> (Vec<(u64, usize)>, Vec<RangeDestination>) {
         let (mut wanted, mut slots, mut start) = (Vec::new(), Vec::new(), 0);
         for (range, ((offset, len), filled)) in ranges.iter().zip(&self.filled).enumerate() {
@@ -80,11 +80,11 @@ struct RangeDestination {
     range: usize,
     /// The offset of the range in the job's memory.
     start: usize,
-    /// How many bytes, from the start of the range, arrived earlier.
+    /// The number of bytes at the start of the range that arrived earlier.
     filled: usize,
 }
 
-/// The memory of a job while a stream fills it; dropping it returns the memory to the mailbox.
+/// The memory of a job while a stream fills the memory. Dropping this guard returns the memory to the mailbox.
 pub(super) struct JobBufferGuard {
     partial: Option<PartialJob>,
     slots: Vec<RangeDestination>,
@@ -168,8 +168,8 @@ impl Drop for JobBufferGuard {
     }
 }
 
-/// Returns whether ranges overlap. The start of one range may then arrive as part of another, so the partial progress
-/// of each range is unknown.
+/// Returns whether ranges overlap. If they overlap, the start of one range may arrive as part of another range, so the
+/// partial progress of each range is unknown.
 pub(super) fn overlap(ranges: &[(u64, usize)]) -> bool {
     let mut sorted: Vec<_> = ranges.iter().filter(|(_, len)| *len > 0).collect();
     sorted.sort_unstable();

@@ -3,8 +3,8 @@
 //!
 //! Reads become [`job`]s on a [`board`], from which streams take them. A [`stream`] is a thread with a connection to
 //! one of the [`site`]s. Bytes are checked against the digests of their pieces before the caller gets them. A waiting
-//! caller supervises the streams. A stalled or slow stream is compared with a stream that reads from another replica,
-//! and the slower of the two stops. A [`part`] is a file that is filled in place, in any order.
+//! caller supervises the streams. A stalled or slow stream is compared with a new stream that reads from another
+//! replica. The new stream stops unless it is much faster. A [`part`] is a file that is filled in place, in any order.
 
 mod board;
 mod discover;
@@ -41,8 +41,8 @@ pub struct ReplicaOptions {
     /// Which replicas get the credentials of the session.
     pub credentials: ReplicaCredentialScope,
     /// The maximum number of connections to all replicas together. The maximum is exceeded only while a stalled or slow
-    /// replica is compared with another. `None` means one stream, which may use several connections, as vectored reads
-    /// do at a server that does not support pipelining.
+    /// replica is compared with another replica. `None` means one stream. Like a vectored read, this stream may use
+    /// several connections to a server that does not support pipelining.
     pub streams: Option<usize>,
     /// Whether pieces are checked against their digests. If so, reads of small ranges fetch whole pieces.
     pub verify: bool,
@@ -118,7 +118,7 @@ const PIECE_BYTES_MAX: u64 = 256 << 20;
 /// A file that has several replicas. Threads may share the file. Calls block.
 ///
 /// Bytes of pieces with a known digest are checked before the caller gets them (unless [`ReplicaOptions::verify`] is
-/// off). When a replica fails, the next one takes over, and the bytes received so far are kept. A replica that sends
+/// off). When a replica fails, the next replica is used, and the bytes received so far are kept. A replica that sends
 /// wrong bytes is not used again.
 pub struct ReplicatedFile {
     shared: Arc<ReplicatedFileState>,
@@ -165,7 +165,7 @@ impl ReplicatedFileState {
             options.connections_per_origin = 1;
         }
         if self.board().sites.len() > 1 {
-            // With retries turned off, a failure leads to another replica immediately.
+            // Turn retries off, so that another replica is tried immediately after a failure.
             options.max_retries = 0;
         }
         Arc::new(HttpSession::new(options))
@@ -195,7 +195,7 @@ impl ReplicatedFileState {
         }
     }
 
-    /// Starts streams, if there are jobs without one.
+    /// Starts streams, if there are jobs without a stream.
     fn ensure_streams(self: &Arc<Self>) {
         let wanted = self.options.streams.unwrap_or(1).max(1);
         loop {
@@ -255,8 +255,8 @@ impl ReplicatedFileState {
 
 impl ReplicatedFile {
     /// Opens the described file. If the description states the size, nothing is sent yet; otherwise, the size is
-    /// requested from the replicas, best first. Errors: `InvalidArgument` if no URL is HTTP; the replicas' errors if
-    /// none returns the size.
+    /// requested from the replicas, best first. Errors: `InvalidArgument` if no URL is HTTP; the replicas' errors if no
+    /// replica returns the size.
     pub fn open(described: &MetalinkFile, options: ReplicaOptions) -> Result<Self> {
         let sites = sites(described, &options.locations);
         if sites.is_empty() {
@@ -392,7 +392,7 @@ impl ReplicatedFileState {
         Err(Error::new(ErrorKind::InvalidArgument, detail))
     }
 
-    /// Checks the number of pieces. Errors: `InvalidArgument` if it does not match the file's size.
+    /// Checks the number of pieces. Errors: `InvalidArgument` if the number does not match the file's size.
     fn check_pieces(&self) -> Result<()> {
         let Some(pieces) = &self.pieces else { return Ok(()) };
         let count = self.size_bytes.div_ceil(pieces.length_bytes);

@@ -1,5 +1,5 @@
-//! One replica of a file: its URL and its statistics. Remembers each server's failures, which expire with time, and its
-//! transfer rate.
+//! One replica of a file: its URL and its statistics. This module also records the failures of each server, which
+//! expire with time, and the server's transfer rate.
 
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ use crate::retry::backoff;
 pub(super) type ReplicaRank = (bool, u32, bool);
 
 /// The number of times that a replica's connections may be cut before the cuts count as failures, if each connection
-/// delivers something.
+/// delivers bytes.
 const CUTS_MAX: u32 = 50;
 
 /// A replica of the file.
@@ -30,7 +30,7 @@ pub(super) struct ReplicaSite {
     origin: String,
     /// Why the replica is no longer used; `None` while it is in use.
     pub(super) out: Option<SharedError>,
-    /// The number of failures that count against the replica, since a job was last completed.
+    /// The number of failures since a job was last completed that count against the replica.
     strikes: u32,
     /// The number of all failures since a job was last completed.
     cuts: u32,
@@ -38,7 +38,7 @@ pub(super) struct ReplicaSite {
     last: Option<SharedError>,
     /// Whether streams left the replica because it was slow; other replicas are then used first.
     is_slow: bool,
-    /// Whether the replica must not be used while another one is being tested.
+    /// Whether the replica must not be used while another replica is being tested.
     pub(super) is_set_aside: bool,
     /// The number of bytes from this replica that were used.
     pub(super) delivered_bytes: u64,
@@ -121,7 +121,7 @@ impl ReplicaSite {
         self.last = Some(told);
     }
 
-    /// Records a delivery.
+    /// Records that `bytes` bytes from the replica were used, and resets the replica's failure counts.
     pub(super) fn served(&mut self, bytes: u64, bytes_per_s: Option<f64>, now: Instant) {
         self.delivered_bytes += bytes;
         (self.strikes, self.cuts, self.not_before) = (0, 0, None);
@@ -137,7 +137,7 @@ impl ReplicaSite {
         });
     }
 
-    /// Forgets failures that may have been temporary.
+    /// Resets the counts of failures that may have been temporary.
     pub(super) fn forgive(&mut self) {
         (self.strikes, self.cuts, self.not_before) = (0, 0, None);
     }

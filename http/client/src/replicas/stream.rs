@@ -236,7 +236,8 @@ impl StreamWorker<'_> {
         }
     }
 
-    /// Handles a job whose bytes have all arrived. The job is complete if the bytes are valid. Errors: `BadDigest`.
+    /// Checks a job whose bytes have all arrived. Completes the job if the bytes are valid, and gives it back
+    /// otherwise. Errors: `BadDigest`.
     pub(super) fn finish(
         &mut self,
         job: RangeJobId,
@@ -292,7 +293,8 @@ struct WaitingJob {
 }
 
 impl StreamWorker<'_> {
-    /// Reads the file from its beginning for as long as jobs need bytes further ahead. Errors: the replica's failure.
+    /// Reads the file from its beginning, as long as there are jobs that need bytes further ahead. Errors: the
+    /// replica's failure.
     pub(super) fn sweep(&mut self) -> Result<()> {
         let (mut waiting, mut at, mut passed, mut is_over) = (None::<WaitingJob>, 0, 0, false);
         let file = self.file.clone();
@@ -330,7 +332,8 @@ impl StreamWorker<'_> {
         swept
     }
 
-    /// Returns the next job that begins at or after `at`. Waits for a job as long as one may still be added.
+    /// Returns the next job that begins at or after `at`. If there is none, waits as long as such a job may still be
+    /// added.
     fn next_ahead(&self, at: u64) -> Option<WaitingJob> {
         let mut board = self.shared.board();
         loop {
@@ -354,7 +357,7 @@ impl StreamWorker<'_> {
     }
 }
 
-/// The time over which the rate is measured; a shorter time would measure buffers instead of the network.
+/// The time over which the rate is measured; over a shorter time, the rate depends on buffers instead of the network.
 pub(super) const SPAN: Duration = Duration::from_secs(2);
 /// The minimum measured time before a rate is known.
 const FIRST: Duration = Duration::from_millis(200);

@@ -1,8 +1,8 @@
 //! One HTTP/1.1 response that is being received: its framing, and how its bytes get directly to their destination.
 //!
 //! One call can receive several parts. The parts' contents go straight into the caller's memory, and the heads between
-//! the contents go into the connection's buffer. The call's forecast is that each head is as long as the previous one.
-//! The received bytes are then checked against this forecast.
+//! the contents go into the connection's buffer. The call's forecast assumes that each head is as long as the previous
+//! head. The received bytes are then checked against this forecast.
 
 use std::io;
 use std::ops::Range;
@@ -17,12 +17,12 @@ use super::source::FileVersion;
 use crate::connection::{BufferedConnection, ReceiveTarget};
 use crate::response::{BodyFraming, ResponseHead, short_body};
 
-/// The minimum number of content bytes that are received straight into place.
+/// The minimum number of content bytes that are received directly into their destination.
 const DIRECT_BYTES: u64 = 8 * 1024;
-/// If a call could receive fewer bytes than this straight into place, it receives this many bytes into the buffer
-/// instead.
+/// If a call could receive fewer bytes than this directly into their destination, the call receives up to this many
+/// bytes into the buffer instead.
 const STAGING_BYTES: usize = 64 * 1024;
-/// The number of mispredictions after which prediction stops for a response.
+/// The number of wrong forecasts after which no more forecasts are made for a response.
 const SURPRISES_MAX: usize = 2;
 /// The minimum number of unwanted bytes that are discarded in the kernel.
 const DISCARD_BYTES: u64 = 16 * 1024;
@@ -98,7 +98,7 @@ impl RangeResponse {
         }
     }
 
-    /// Receives the next bytes: puts them into place, discards them, or puts them into the buffer for inspection.
+    /// Receives the next bytes into their destination, discards them, or receives them into the buffer for inspection.
     fn receive<S: FragmentSink>(
         &mut self,
         connection: &mut BufferedConnection,
@@ -278,7 +278,7 @@ impl ReceiveForecast {
             };
             left -= done;
             if done < count {
-                // A partly received piece does not count as a wrong forecast, and neither do bytes past the forecast.
+                // A partly received piece and bytes past the forecast do not count as a wrong forecast.
                 let is_surprise = count == piece.len() && !matches!(piece, ReceiveForecastSegment::Behind(_));
                 // Bytes after a wrong forecast have been put in the wrong places. Put them back in the order in which
                 // they arrived, so that they are read as usual.

@@ -1,5 +1,5 @@
-//! The fragments of one call, which may be in any order and may overlap. The plan lists the bytes to receive, each byte
-//! once; it has neither sockets nor buffers. The batch tracks which bytes are missing, and where arriving bytes go.
+//! The fragments of one call, which may be in any order and may overlap. The plan lists each byte to receive once, and
+//! uses neither sockets nor buffers. The batch tracks which bytes are missing, and where arriving bytes go.
 
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -29,7 +29,7 @@ pub(super) struct FragmentBatch<S> {
     sink: S,
     /// The number of requests in flight for this batch.
     pub(super) requests: usize,
-    /// The deadline.
+    /// The time at which an incomplete batch fails with `Timeout`.
     pub(super) until: Option<Instant>,
     /// Why the batch cannot be completed.
     pub(super) failure: Option<Error>,
@@ -178,8 +178,8 @@ impl<S: FragmentSink> FragmentBatch<S> {
         }
     }
 
-    /// Fails the batch, because bytes that have already arrived are perhaps from a different position than the server
-    /// stated. Returns the error.
+    /// Fails the batch, because bytes that have already arrived may be from a position other than the server stated.
+    /// Returns the error.
     pub(super) fn distrust(&mut self, error: Error) -> Error {
         self.failure.get_or_insert_with(|| error.repeated());
         error
@@ -199,7 +199,7 @@ pub(super) struct FragmentPosition {
     pub(super) within: usize,
 }
 
-/// Bytes of the file that are received straight into place.
+/// Bytes of the file that are received directly into their destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DirectReceive {
     /// The offset in the file.

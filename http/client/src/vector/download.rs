@@ -220,7 +220,7 @@ fn copy(
     Ok(())
 }
 
-/// Further state of a copy.
+/// The state of a copy that its requests share.
 struct DownloadContext<'a> {
     check: &'a mut Option<DigestCheck>,
     retries: &'a RetryBudget,
@@ -280,8 +280,8 @@ fn try_copy(
     Ok(None)
 }
 
-/// Receives the body up to the file offset `end`: discards `unwanted` bytes, compares the next ones with `overlap`, and
-/// passes on the rest.
+/// Receives the body up to the file offset `end`: discards `unwanted` bytes, compares the next bytes with `overlap`,
+/// and passes on the rest.
 fn receive(
     answer: &mut HttpResponse,
     left: &mut Range<u64>,
@@ -342,8 +342,8 @@ fn request(
     ask(&place.session, &*place.target, &source.traffic, "GET", &headers)
 }
 
-/// Checks the head of a response against the request for the range `left`, whose bytes are new from `new` on. Returns how
-/// many bytes precede the requested bytes, and the file offset at which the response ends.
+/// Checks the head of a response against the request for the range `left`, of which only the bytes from `new` on are
+/// new. Returns how many bytes precede the requested bytes, and the file offset at which the response ends.
 fn content_of(
     place: &SourceLocation,
     answer: &mut HttpResponse,

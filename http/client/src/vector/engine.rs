@@ -27,7 +27,7 @@ use crate::retry::RetryBudget;
 use crate::vector::line::StreamEndReason;
 use crate::vector::redirect::HOPS_MAX;
 
-/// Batches in flight, on connections that nothing else uses in the meantime.
+/// Batches in flight, which have exclusive use of their connections.
 pub(super) struct BatchEngine<S> {
     source: Arc<RemoteFileSource>,
     /// The location from which the file is read. The source may have changed its location since the engine last
@@ -44,8 +44,8 @@ pub(super) struct BatchEngine<S> {
     moves: usize,
     /// Whether the file has been located again and no bytes have arrived since then.
     has_asked_again: bool,
-    /// Whether a list of ranges was refused with status 403, which may concern the list or the file, so that single
-    /// ranges are tried.
+    /// Whether a list of ranges was refused with status 403. The refusal may concern the list or the file, so single
+    /// ranges are tried next.
     doubts_lists: bool,
     delivered_at_failure: u64,
     /// The number of bytes delivered for batches that have since been taken or cancelled.
@@ -382,8 +382,8 @@ impl<S> Drop for BatchEngine<S> {
 }
 
 impl<S: FragmentSink> BatchEngine<S> {
-    /// Returns the connection for the next request, opened if needed; `None` if the request must wait for a response.
-    /// Errors: `Unavailable`, `Timeout`, `InvalidArgument`.
+    /// Returns the connection for the next request, which may be a new connection; `None` if the request must wait for
+    /// a response. Errors: `Unavailable`, `Timeout`, `InvalidArgument`.
     fn line_for_next(&mut self) -> Result<Option<usize>> {
         let open = self.lines.iter().enumerate().filter(|(_, line)| line.is_open());
         let count = open.clone().count();
@@ -483,7 +483,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
     }
 
-    /// Handles a file that has moved: requests the missing bytes at the new location.
+    /// Follows the redirection of a file that has moved, so that missing bytes are requested at the new location.
     fn moved(&mut self, concerned: &[BatchId], moved: &RedirectResponse) {
         self.release();
         self.moves += 1;
@@ -497,8 +497,8 @@ impl<S: FragmentSink> BatchEngine<S> {
         self.go_on_at(followed, concerned);
     }
 
-    /// Handles a permanent refusal. If a redirection led to this location, tries the original URL again, but only once
-    /// until more bytes arrive.
+    /// Fails the batch after a permanent refusal. However, if a redirection led to this location, first tries the
+    /// original URL again, but only once until more bytes arrive.
     fn denied(&mut self, index: usize, concerned: BatchId, error: Error) {
         if std::mem::take(&mut self.doubts_lists) {
             self.server = self.place.learned();
@@ -522,7 +522,8 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
     }
 
-    /// Handles a connection that ended unexpectedly.
+    /// Closes a connection that ended unexpectedly. Counts a failure, unless the connection was idle or has no
+    /// requests.
     fn broken(&mut self, index: usize, error: Error) {
         let is_stale = self.lines[index].was_idle() && error.kind() != ErrorKind::Timeout;
         if error.kind() == ErrorKind::PreconditionFailed {
@@ -545,7 +546,8 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
     }
 
-    /// Handles a stream that ended before its response did; the connection remains usable.
+    /// Requeues the missing bytes of a stream that ended before its response was complete. The connection remains
+    /// usable.
     #[cfg(feature = "http2")]
     fn ended(&mut self, index: usize, request: &RangeRequest, end: StreamEndReason) {
         self.take_back(request);

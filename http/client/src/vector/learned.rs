@@ -41,8 +41,8 @@ pub struct ServerProfile {
     pub(super) refuses_digests: bool,
     /// Whether the server has responded to a request that was sent before the previous response had ended.
     pub(super) has_overlapped: bool,
-    /// Whether the server has responded to a request that was sent together with the previous one. XRootD never does
-    /// so, although it accepts another request while it is sending a response.
+    /// Whether the server has responded to a request that was sent together with the previous one. XRootD never
+    /// responds to such a request, although it accepts another request while it is sending a response.
     pub(super) has_pipelined: bool,
 }
 
@@ -70,7 +70,7 @@ impl ServerProfile {
             "apache" => USUAL_LIMITS[0],
             "lighttpd" => USUAL_LIMITS[1],
             "amazons3" => 1,
-            // XRootD accepts many requests ahead, but occasionally leaves one unanswered.
+            // XRootD accepts many pipelined requests, but occasionally does not respond to one of them.
             "xrootd" => return self.pipelines = false,
             _ => return,
         };
@@ -109,11 +109,11 @@ impl ServerProfile {
         }
     }
 
-    /// Records a response to the only request in flight: its head arrived after `wait`, and its `bytes` within `time`
-    /// after that.
+    /// Records a response to the only request in flight. The head of the response arrived after `wait`, and the `bytes`
+    /// of the body arrived within a further `time`.
     pub(super) fn answered(&mut self, wait: Duration, bytes: u64, time: Duration) {
-        /// The minimum size of a response whose rate is measured; a smaller one would measure buffers instead of the
-        /// network.
+        /// The minimum size of a response whose rate is measured; the rate of a smaller response depends on buffers
+        /// instead of the network.
         const BYTES_MIN: u64 = 1 << 20;
         self.round_trip = Some(self.round_trip.map_or(wait, |before| before.min(wait)));
         if bytes >= BYTES_MIN {
@@ -139,7 +139,8 @@ impl ServerProfile {
         self.pipelines &= self.has_pipelined;
     }
 
-    /// Records that the server responds to requests sent together with others, but that one of them timed out.
+    /// Records a timeout of a request that was sent together with another request, although the server has responded to
+    /// such requests before.
     pub(super) fn pipeline_forgotten(&mut self) {
         self.forgotten += 1;
         self.pipelines &= self.forgotten < STRIKES;

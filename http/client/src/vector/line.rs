@@ -74,7 +74,7 @@ pub(super) struct AnsweredRequest {
 pub(super) enum StreamEndReason {
     /// The whole file is about to arrive, as for [`RangeRequestOutcome::Whole`].
     Whole,
-    /// The rest is not needed, or the server did not process the request, which is not a failure.
+    /// The rest of the response is not needed, or the server did not process the request. Neither case is a failure.
     Unneeded,
     /// A failure.
     Failed(Error),

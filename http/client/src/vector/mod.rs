@@ -4,7 +4,7 @@
 //! the plan into [`request`]s that are as large as the server is known to accept ([`learned`]). On each [`line`], the
 //! engine sends as many requests ahead as the window allows. A line is a connection: either a [`pipeline`] of HTTP/1.1,
 //! or [`streams`] of HTTP/2. In a pipeline, each [`answer`] is received straight into the caller's memory, several
-//! parts per call. Each response is checked against its request as [`content`]. The bytes of a response go into a
+//! parts per call. The module [`content`] checks each response against its request. The bytes of a response go into a
 //! [`sink`] through a [`batch`], which tracks the missing bytes. A [`reader`] submits ranges that it expects to be read
 //! next. This module contains the file itself, a [`RemoteFile`].
 
@@ -97,8 +97,9 @@ impl RemoteFile {
 
     /// Opens a file and submits `ranges` (offset, length) in one step. The response to the first request opens the
     /// file, so that the first bytes arrive a round trip earlier. `memory` is used as in [`RemoteFile::submit`].
-    /// Errors: as for [`RemoteFile::open`] and [`RemoteFile::submit`]. Cost: as for [`RemoteFile::submit`], without the
-    /// HEAD (only HTTP/2 needs it). For an unknown server, the first request has at most 10 ranges.
+    /// Errors: as for [`RemoteFile::open`] and [`RemoteFile::submit`]. Cost: as for [`RemoteFile::submit`], plus a HEAD
+    /// with HTTP/2, or if the first response does not state the size. For an unknown server, the first request has at
+    /// most 10 ranges.
     pub fn open_reading(
         session: &Arc<HttpSession>,
         url: &str,
@@ -200,8 +201,8 @@ impl RemoteFile {
     /// Fills all of `fragments`, which may overlap and be in any order. Errors: `InvalidRange`, before anything is
     /// read, if a fragment extends past the end of the file; `PreconditionFailed` if the file is no longer the version
     /// that was opened; `Unavailable`, `Timeout`, `BadResponse`, `AccessDenied` and others. After an error, the content
-    /// of the fragments is undefined. Cost: each byte is received once, straight into place, with as few requests as
-    /// the server allows, all of them sent without waiting for responses.
+    /// of the fragments is undefined. Cost: each byte is received once, directly into its fragment. There are as few
+    /// requests as the server allows, and all of them are sent without waiting for responses.
     pub fn read_ranges(&self, fragments: &mut [Fragment<'_>]) -> Result<()> {
         self.read_begun(fragments, None)
     }
@@ -262,7 +263,7 @@ impl RemoteFile {
 
     /// Cancels submitted ranges. After this call returns, nothing is written to the memory of the ranges. Cost: if
     /// bytes of the ranges are already in flight, the connection is closed instead of drained, and later requests need
-    /// a new one.
+    /// a new connection.
     pub fn cancel(&self, ticket: RangeReadTicket) {
         self.window.cancel(ticket.0);
     }

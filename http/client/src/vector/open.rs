@@ -219,7 +219,7 @@ fn by_first_byte(
     Ok(FileOrRedirect::File(version))
 }
 
-/// Handles a response that is a redirection or a refusal.
+/// Returns the redirection in a response, or the error for a refusal.
 pub(super) fn not_the_file(
     mut answer: HttpResponse,
     target: &dyn RangeTarget,
@@ -243,7 +243,7 @@ pub(super) fn ask(
     ask_until(session, target, traffic, (method, None), headers)
 }
 
-/// Like [`ask`], but waits for the response and its body end at the time `until`, if any. Errors: `Timeout`.
+/// Like [`ask`], but every wait for the response or its body ends at the time `until`, if any. Errors: `Timeout`.
 pub(super) fn ask_until(
     session: &HttpSession,
     target: &dyn RangeTarget,

@@ -9,7 +9,8 @@ use super::ServerProfile;
 const FIRST_BYTES: u64 = 256 << 10;
 /// The window size up to which more memory is worthwhile on any link.
 const USUAL_BYTES: u64 = 4 << 20;
-/// The minimum time over which a rate is measured; a shorter time would measure buffers instead of the link.
+/// The minimum time over which a rate is measured; over a shorter time, the rate depends on buffers instead of the
+/// link.
 const EPOCH: Duration = Duration::from_millis(5);
 
 /// The window of a reader, which grows as reads continue.

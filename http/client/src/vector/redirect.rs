@@ -17,7 +17,7 @@ pub(super) const HOPS_MAX: usize = 10;
 /// The maximum number of remembered URLs.
 const REMEMBERED_MAX: usize = 10_000;
 
-/// A redirection.
+/// A redirection (status 301, 302, 303, 307 or 308).
 #[derive(Debug)]
 pub(crate) struct RedirectResponse {
     pub(crate) status: u16,
@@ -46,7 +46,7 @@ pub(crate) struct RedirectRoute {
     pub(crate) file: WebFileAddress,
     /// The earlier addresses, in order.
     passed: Vec<WebFileAddress>,
-    /// Whether the session recalled any step of the route from an earlier response.
+    /// Whether any step of the route is a remembered redirection.
     is_recalled: bool,
 }
 
@@ -116,7 +116,7 @@ impl RedirectRoute {
         let next = next.authorized(&self.session.options)?;
         let is_loop = self.file.url() == next.url() || self.passed.iter().any(|p| p.url() == next.url());
         self.passed.push(std::mem::replace(&mut self.file, next));
-        // Forget any remembered steps of this route, because with them the next read would fail in the same way.
+        // Drop any remembered steps of this route, because with them the next read would fail in the same way.
         if is_loop || self.passed.len() > HOPS_MAX {
             self.forget();
         }
@@ -145,7 +145,7 @@ impl RedirectRoute {
         file.is_some_and(|file| file.url() == self.file.url())
     }
 
-    /// Forgets the remembered steps of this route, so that the next request follows the servers' current redirections.
+    /// Drops the remembered steps of this route, so that the next request follows the servers' current redirections.
     pub(super) fn forget(&self) {
         for session in [&self.start, &self.start.without_credentials()] {
             let mut known = session.moved();
@@ -200,8 +200,8 @@ pub(crate) fn fetch(
         let answer = ask_until(&route.session, &route.file, &traffic, (method, until), &headers);
         let mut answer = answer.map_err(|error| route.named("open", error))?;
         if let Some(moved) = RedirectResponse::of(answer.status(), answer.header("location")) {
-            // Drop the permit, because the next step takes its own: threads that each hold one permit and wait for
-            // another would deadlock.
+            // Drop the permit, because the next step needs a permit of its own: threads that each hold one permit and
+            // wait for another would deadlock.
             drop(answer);
             drop(_permit);
             route.follow(&moved).map_err(|error| route.named("open", error))?;

@@ -30,7 +30,7 @@ pub(super) struct RangeRequest {
     /// The length of the range list.
     pub(super) list_bytes: usize,
     pub(super) sent: Instant,
-    /// Whether another request was in flight on the same connection when this one was queued.
+    /// Whether another request was in flight on the same connection when this request was queued.
     pub(super) is_pipelined: bool,
     /// Whether the request was sent together with the previous one.
     pub(super) came_along: bool,

@@ -15,9 +15,9 @@ use crate::{HttpClient, HttpVersion, Origin, ProxySettings, SessionCredentials, 
 /// The settings of an [`HttpSession`].
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
-    /// The HTTP version.
+    /// The HTTP version to use.
     pub http: HttpVersion,
-    /// The timeouts.
+    /// The timeouts of connections and requests.
     pub timeouts: Timeouts,
     /// The certificate authorities that are trusted.
     pub tls_roots: TlsRoots,
@@ -27,7 +27,7 @@ pub struct SessionOptions {
     /// headers replace other headers of the same names. Because their values may be secrets, these headers are sent
     /// only to hosts that the caller named.
     pub headers: Arc<[(String, String)]>,
-    /// The proxies.
+    /// The proxies through which requests are sent.
     pub proxies: ProxySettings,
     /// The minimum timeout for the second response when two requests are pipelined to a server that has not answered
     /// pipelined requests before. After the timeout, the second request is sent again, and requests are no longer

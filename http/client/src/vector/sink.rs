@@ -148,7 +148,7 @@ const HUGE_BYTES: usize = 4 << 20;
 pub(super) type SpareBufferPool = Arc<Mutex<Vec<Vec<u8>>>>;
 
 /// One buffer for all fragments, one after the other in the requested order. The buffer is allocated when the first
-/// byte arrives, because, of many batches in flight, most have not received anything yet.
+/// byte arrives, because most of the batches in flight have not received any bytes yet.
 pub(super) struct FragmentArena {
     pub(super) bytes: Vec<u8>,
     /// The total size of the fragments.
@@ -175,7 +175,7 @@ impl FragmentArena {
         self.starts[place.fragment] + place.within
     }
 
-    /// Returns the whole buffer.
+    /// Returns the whole buffer, which the first call allocates.
     fn memory(&mut self) -> &mut [u8] {
         if self.bytes.len() < self.total {
             let spare = self.spares.lock().unwrap_or_else(PoisonError::into_inner).pop();

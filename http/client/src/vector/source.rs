@@ -127,8 +127,8 @@ impl RemoteFileSource {
         Ok(current.clone())
     }
 
-    /// Returns whether locating the file again may help after an error from `from`: a redirection must have led to
-    /// `from`, and access must have been lost since, for example because a signature has expired.
+    /// Returns whether locating the file again may help after an error from `from`. This is the case if a redirection
+    /// led to `from` and access was lost afterwards, for example because a signature has expired.
     pub(super) fn may_be_elsewhere(&self, from: &SourceLocation, error: &Error) -> bool {
         let is_led =
             |(_, door): &(_, WebFileAddress)| from.file.as_ref().is_some_and(|file| file.url() != door.url());
@@ -332,7 +332,7 @@ impl FileVersion {
         };
         match theirs {
             Some(theirs) if theirs == ours => Ok(()),
-            // Apache's ETag is weak while a file is new. Later, Apache sends the same ETag as a strong one.
+            // Apache's ETag is weak while a file is new. Later, Apache sends the same ETag as a strong ETag.
             Some(theirs) if name == "ETag" && ours.strip_prefix("W/") == Some(theirs) => Ok(()),
             theirs => {
                 Err(changed(&format!("{name} was {ours} and is now {}", theirs.unwrap_or("not stated"))))

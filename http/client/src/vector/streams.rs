@@ -99,10 +99,10 @@ impl MultiplexedConnection {
         self.streams.push_back(RequestStream::new(request, head));
     }
 
-    /// Opens as many streams as the server allows, and sends.
+    /// Opens as many streams as the server allows, and sends as much as possible without blocking.
     pub(super) fn flush(&mut self) -> Result<(), Error> {
         let Some(http2) = self.connection.as_http2() else { return Ok(()) };
-        // If the connection has ended, report that only once everything received has been processed.
+        // If the connection has ended, report the end only after all received data has been processed.
         let can_send = http2.end().is_none() && http2.takes_more();
         for stream in self.streams.iter_mut().filter(|_| can_send) {
             let StreamState::Unsent(head) = &stream.state else { continue };
@@ -193,7 +193,7 @@ impl MultiplexedConnection {
                 Ok(StreamProgress::Ended(end)) => Some(end),
                 Err(broken) => match self.broken(broken) {
                     Some(end) => Some(end),
-                    // The stream ends with the connection. The end is reported once everything received has been
+                    // The stream ends with the connection. The end is reported after all received data has been
                     // processed.
                     None => {
                         index += 1;
@@ -239,8 +239,8 @@ impl MultiplexedConnection {
         Some(StreamEndReason::Failed(lost("the server ended a response early").caused_by(error)))
     }
 
-    /// Handles a request that the server did not process. Such a request is not a failure as long as the server
-    /// processes other requests.
+    /// Returns the end reason for a request that the server did not process. Such a request is not a failure as long as
+    /// the server processes other requests.
     fn unseen(&mut self, why: &str) -> StreamEndReason {
         self.refusals += 1;
         let is_used = self.answered > 0 || self.connection.is_reused || self.streams.len() > 1;

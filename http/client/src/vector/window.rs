@@ -116,7 +116,7 @@ impl InFlightBatches {
             return;
         }
         // The driving thread holds the engine, and with it the memory of the batches, so wait until that thread has
-        // cancelled them.
+        // cancelled the batches.
         state.cancelled.push(which);
         state.ring();
         while state.is_driven && !state.cancelled.is_empty() {

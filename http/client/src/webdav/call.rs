@@ -264,7 +264,7 @@ fn says_full(words: &str) -> bool {
 }
 
 /// Returns the error for a failure that a server reports after the status of its response. `reason` is the server's
-/// reason, which may be empty. `advice` is the advice unless the reason is that the server has no space.
+/// reason, which may be empty. `advice` is added to the error, unless the reason is that the server has no space.
 pub(super) fn reported(what: &str, reason: &str, advice: &'static str) -> Error {
     let detail = match reason {
         "" => format!("{what}, and gives no reason"),
@@ -276,8 +276,8 @@ pub(super) fn reported(what: &str, reason: &str, advice: &'static str) -> Error 
     }
 }
 
-/// Replaces the advice of an error if the advice of its kind, which is about S3 and this machine, does not fit the
-/// status of a WebDAV server.
+/// Replaces the advice of an error for statuses of a WebDAV server to which the usual advice does not apply. The usual
+/// advice of an error kind is about S3 and this machine.
 fn advised(error: Error, status: u16) -> Error {
     match status {
         413 => error.with_advice("split the file, or ask the server's administrator to raise the limit"),
@@ -291,7 +291,7 @@ fn advised(error: Error, status: u16) -> Error {
 fn meaning(status: u16, method: &str) -> (ErrorKind, String) {
     let said = |kind, why: &str| (kind, why.to_owned());
     match (status, method) {
-        // Apache redirects the client from an address of a collection without a slash at the end.
+        // If the address of a collection does not end with a slash, Apache redirects the client.
         (301, "COPY" | "MOVE") => said(
             ErrorKind::InvalidArgument,
             "the source or the destination is a collection; end its address with /",

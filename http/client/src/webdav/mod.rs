@@ -55,9 +55,9 @@ pub struct DavResource {
 }
 
 impl DavResource {
-    /// Returns whether `self` and `other` describe the same version of a resource, as far as the server reports
-    /// properties that a change affects. A server may report an ETag as weak while a file is new, and as strong later,
-    /// so the comparison ignores the difference.
+    /// Returns whether `self` and `other` describe the same version of a resource, according to the properties that the
+    /// server reports. A server may report an ETag as weak while a file is new, and as strong later, so the comparison
+    /// ignores the difference.
     pub fn is_same_version(&self, other: &DavResource) -> bool {
         let etag = |of: &DavResource| of.etag.as_deref().map(|etag| etag.trim_start_matches("W/").to_owned());
         let properties = |of: &DavResource| (of.is_collection, of.size_bytes, of.modified, etag(of));
@@ -121,8 +121,8 @@ pub fn parent_url(url: &str) -> Option<String> {
 
 impl WebDav {
     /// Creates a collection. Errors: `PreconditionFailed` if the URL exists, `NoSuchKey` if the parent collection does
-    /// not, `AccessDenied`, `NoSpace`, ... Cost: one request (MKCOL), which is not retried if the server may have acted
-    /// on it.
+    /// not exist, `AccessDenied`, `NoSpace`, ... Cost: one request (MKCOL), which is not retried if the server may have
+    /// acted on it.
     pub fn make_collection(&self, url: &str) -> Result<()> {
         let url = collection_url(url);
         self.change(&url, &mut DavRequest::new("MKCOL", "make").once())
@@ -253,7 +253,7 @@ fn believe(answer: &DavResponse) -> Result<()> {
 }
 
 /// Creates a request with a `Destination` header. Errors: `InvalidArgument` for a destination on another server,
-/// because some servers would interpret its path as one of their own.
+/// because some servers would interpret its path as one of their own paths.
 fn to_destination(
     method: &'static str,
     operation: &'static str,
@@ -274,7 +274,7 @@ fn to_destination(
 pub struct DavUploadOptions<'u> {
     /// The size of the content, if known. Content of unknown size is sent in chunks, which some servers do not support.
     pub size_bytes: Option<u64>,
-    /// The media type.
+    /// The media type of the content (`Content-Type`).
     pub content_type: Option<&'u str>,
     /// Whether an existing file is an error. Some servers, such as nginx and XRootD, do not check for an existing file
     /// (`If-None-Match: *`), so the caller should check before the upload.

@@ -17,7 +17,8 @@ use crate::{HttpClient, HttpExchangeRequest, HttpResponse, Origin, ReplayPolicy,
 
 /// The interval between calls to `progress`, which may stop the copy.
 const TICK: Duration = Duration::from_millis(200);
-/// The advice for a copy that the server did not make. The server runs, so the advice of `Unavailable` does not fit.
+/// The advice for a copy that failed on the server. The server is running, so the advice of `Unavailable` does not
+/// apply.
 const COPY_AGAIN: &str =
     "copy again; if that fails too, copy through this machine with `fordway cp --third-party never`";
 /// The advice for a copy with the wrong size.
@@ -33,7 +34,7 @@ pub enum CopyDirection {
     Pull,
     /// The source writes to the destination (`Destination` header). A server that does not support such a destination
     /// may interpret it as one of its own paths. Apache httpd and nginx do so, and this client therefore never sends
-    /// them such a request.
+    /// such a request to them.
     Push,
 }
 
@@ -66,7 +67,7 @@ impl WebDav {
     ///
     /// The result is checked by comparing the sizes of both files. Errors: `NotImplemented` if the server does not
     /// support such copies, in which case nothing was done; `Unavailable` with the server's reason if the copy failed;
-    /// `Corrupt` if the sizes differ; `IncompleteBody` if the report ends before the copy does; `Timeout` if the server
+    /// `Corrupt` if the sizes differ; `IncompleteBody` if the report ends before the copy ends; `Timeout` if the server
     /// sends nothing for too long; `AccessDenied`, `PreconditionFailed`, ... Cost: one request (COPY) on a separate
     /// connection, and one request to examine each file.
     pub fn third_party_copy(

@@ -70,7 +70,8 @@ impl<T> RecommendedSetting<T> {
     }
 }
 
-/// Returns the findings that no job setting can address. These findings are listed for the node's administrator.
+/// Returns the findings with the verdict `costs` that no job setting can address. These findings are listed for the
+/// node's administrator.
 fn left_over(findings: &[DoctorFinding], answered: &[&str]) -> Vec<String> {
     let is_left = |finding: &&DoctorFinding| {
         finding.verdict == DoctorVerdict::Costs && !answered.contains(&finding.check)
@@ -164,7 +165,7 @@ fn is_system_core(remedy: &RecommendedSetting<&str>, findings: &[DoctorFinding])
     remedy.setting.starts_with("--core-spec") && !remedy.reasons(findings).is_empty()
 }
 
-/// If the setting is needed, writes the reason as a comment, then calls `put` to write the setting.
+/// If the setting is needed, writes the reason as a comment, and calls `put` to write the setting.
 fn add_options(
     text: &mut String,
     remedy: &RecommendedSetting<&str>,

@@ -1,7 +1,8 @@
 //! Findings that come from measurements instead of files. Processor noise is measured by the fixed work quantum test
-//! (FWQ): each processor repeats a small fixed task. Any time beyond the shortest duration was taken by the kernel,
-//! other programs, the hypervisor or other guests. Another program measures the round trip between two MPI ranks,
-//! because this crate does not use MPI. This module turns the measured time into a finding.
+//! (FWQ): each processor repeats a small fixed task. If a repetition takes longer than the shortest repetition, the
+//! kernel, other programs, the hypervisor or other guests have taken the additional time. Another program measures the
+//! round trip between two MPI ranks, because this crate does not use MPI. This module turns the measured time into a
+//! finding.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,8 +42,8 @@ pub struct SystemNoise {
 }
 
 impl SystemNoise {
-    /// Measures noise for `duration` on each of `processors`, with one thread pinned to each. Ends early if `stop` is
-    /// set. Cost: keeps these processors fully busy. `None` if no repetition was completed.
+    /// Measures noise for `duration` on each of `processors`, with one thread pinned to each. Stops early if `stop` is
+    /// set. Cost: keeps these processors fully busy. Returns `None` if no repetition was completed.
     pub fn listen(processors: &[usize], duration: Duration, stop: &AtomicBool) -> Option<Self> {
         let heard = thread::scope(|scope| {
             let started = begin(scope, processors, duration, stop);
@@ -51,7 +52,8 @@ impl SystemNoise {
         SystemNoise::of(&heard)
     }
 
-    /// Evaluates the durations of the fixed task's repetitions on each processor. `None` if there are no durations.
+    /// Evaluates the durations of the fixed task's repetitions on each processor. Returns `None` if there are no
+    /// durations.
     fn of(heard: &[Vec<u64>]) -> Option<Self> {
         let quantum_ns = heard.iter().flatten().copied().min()?;
         // Processors may differ in speed, so each time is compared with the shortest time on the same processor.

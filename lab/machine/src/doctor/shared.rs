@@ -24,10 +24,10 @@ const POLL: Duration = Duration::from_millis(5);
 /// The number of repetitions of a check that may fail intermittently.
 const ROUNDS: usize = 20;
 const RACES: usize = 50;
-/// A content size too large for the client of a network file system to send in one request.
+/// A content size that is too large for one request of a network file system's client.
 const CONTENT_BYTES: usize = 1 << 20;
 
-/// A directory made for these checks, as seen through both mounts; removed when dropped.
+/// A directory for these checks, with its paths in both mounts. The directory is removed when this value is dropped.
 struct CrossMountDirectory {
     one: PathBuf,
     other: PathBuf,
@@ -69,8 +69,8 @@ pub fn examine_mounts(one: &Path, other: &Path, is_over: &AtomicBool) -> Result<
     Ok(findings)
 }
 
-/// Returns whether the two paths share the kernel's caches, because they lead to one mounted file system. The checks then
-/// reveal nothing about several nodes. Errors: a path cannot be examined.
+/// Returns whether the two paths share the kernel's caches, because they lead to one mounted file system. The checks
+/// then reveal nothing about several nodes. Errors: a path cannot be examined.
 pub fn share_caches(one: &Path, other: &Path) -> Result<bool> {
     let device = |dir: &Path| {
         let examined = fs::metadata(dir).map(|state| state.dev());
@@ -92,8 +92,8 @@ fn check_separate(share_caches: bool, sharing: FileSystemSharing) -> Result<()> 
 }
 
 /// Summarizes the findings of [`examine_mounts`] in a verdict for stores on mounts of this type with these options.
-/// Errors: `InvalidArgument` if the two mounts differ in type or options, or are not in the list of mounts, or if both
-/// are one mount of a file system that other nodes may change.
+/// Errors: `InvalidArgument` in three cases: the two mounts differ in type or options; a mount is not in the list of
+/// mounts; both paths are on one mount of a file system that other nodes may change.
 pub fn verdict_on(one: &Path, other: &Path, findings: &[DoctorFinding]) -> Result<MountGuaranteeVerdict> {
     let sharing = File::open(one).ok().and_then(|dir| FileSystemSharing::of(&dir).ok());
     check_separate(share_caches(one, other)?, sharing.unwrap_or(FileSystemSharing::Unknown))?;
@@ -162,8 +162,8 @@ impl CrossMountDirectory {
         fs::write(self.one.join(name), content)
     }
 
-    /// Replaces `name` in the same way as the store: writes a file under a hidden name, then renames it. Returns the
-    /// inode number of the new file.
+    /// Replaces `name` in the same way as the store: writes a file under a hidden name, and then renames it to `name`.
+    /// Returns the inode number of the new file.
     fn replace(&self, name: &str, content: &[u8], is_synced: bool) -> std::io::Result<u64> {
         let hidden = self.one.join("hidden");
         let mut file = File::create(&hidden)?;
@@ -258,8 +258,8 @@ fn flock(ground: &CrossMountDirectory) -> std::io::Result<FindingDraft> {
     })
 }
 
-/// Checks exclusive creation: two threads link the same names at once, one through each mount. For each name, exactly
-/// one must succeed.
+/// Checks exclusive creation: two threads create links with the same names at once, one thread through each mount. For
+/// each name, exactly one of the two links must succeed.
 fn exclusive(ground: &CrossMountDirectory) -> std::io::Result<FindingDraft> {
     let create = |dir: &Path| -> std::io::Result<Vec<bool>> {
         let source = dir.join(format!("source-{:?}", thread::current().id()));
@@ -405,7 +405,7 @@ fn refresh(ground: &CrossMountDirectory) -> std::io::Result<FindingDraft> {
     Ok(said.measured("old files seen", stale as f64, "").measured("found when queried", refreshed as f64, ""))
 }
 
-/// Measures how long this node sees stale state after a change by another node, if lookups do not query the server.
+/// Measures for how long this node sees stale state after a change by another node, if lookups do not query the server.
 fn staleness(ground: &CrossMountDirectory) -> std::io::Result<FindingDraft> {
     let names = ["replaced", "removed", "missed"];
     ground.make(names[0], b"old")?;

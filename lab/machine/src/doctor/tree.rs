@@ -39,7 +39,7 @@ impl SystemTree {
         SystemTree { root: root.into(), copy: None, seen: RefCell::default() }
     }
 
-    /// Also copies everything that is read from now on into `directory`, so that the node can be examined on another
+    /// Also copies everything that is read from now on to `directory`, so that the node can be examined on another
     /// machine. A file that cannot be copied is skipped.
     pub fn copying_to(self, directory: impl Into<PathBuf>) -> Self {
         SystemTree { copy: Some(directory.into()), ..self }
@@ -86,8 +86,8 @@ impl SystemTree {
         let target = fs::read_link(self.root.join(path)).map_err(|error| UnreadableFile::of(path, &error))?;
         self.note(path);
         let name = target.file_name().unwrap_or_default();
-        // Files behind the link may be read next, so the copy needs a directory as the link's target. The directory is
-        // created next to the link.
+        // Files behind the link may be read next. Therefore, create a directory next to the link in the copy, as the
+        // target of the link.
         self.write_copy(path, |copy| {
             symlink(name, copy).and_then(|()| fs::create_dir(copy.with_file_name(name)))
         });

@@ -12,7 +12,7 @@ pub(super) struct MachineCounters {
     /// The time spent in programs, and in the kernel on their behalf, excluding interrupts.
     pub(super) busy: f64,
     pub(super) stolen: f64,
-    /// The CPU time of the run's processes and their descendants, including those that have ended.
+    /// The CPU time of the run's processes and their descendants, including the descendants that have exited.
     pub(super) own: f64,
     /// The counters of the quota; `None` if there is no quota.
     pub(super) quota: Option<CpuQuotaCounters>,
@@ -65,7 +65,7 @@ impl PressureCounters {
 /// A process in `/proc`.
 struct ProcessCpuTime {
     parent: u32,
-    /// The CPU time of the process and of its descendants that have ended.
+    /// The CPU time of the process and of its descendants that have exited.
     ticks: f64,
 }
 

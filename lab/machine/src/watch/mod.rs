@@ -2,8 +2,8 @@
 //! from other processes, a hypervisor, a quota, a lack of memory, or processors that slow down.
 //!
 //! Before the run, [`MachineWatch`] repeats a fixed task on each processor. The run itself uses no CPU time at this
-//! stage, so other programs took any time that is lost. During the run, a thread takes samples. At the end, the changes
-//! in the kernel's counters are evaluated.
+//! stage, so any lost time was taken by other programs. During the run, a thread takes samples. After the run, the
+//! changes in the kernel's counters are evaluated.
 
 mod counters;
 mod sampler;
@@ -47,7 +47,7 @@ const MEMORY_MAX: f64 = 0.05;
 const STORAGE_MAX: f64 = 0.5;
 /// The factor by which the CPU time of the fixed task can increase during the run without making the results doubtful.
 const SLOWDOWN_MAX: f64 = 1.5;
-/// The minimum number of ticks (10 ms per processor) for shares to be significant.
+/// The minimum duration of a run, in ticks of 10 ms, for shares of CPU time to be significant.
 const TICKS_MIN: f64 = 20.0;
 /// The number of ticks per second.
 const TICKS_PER_S: f64 = 100.0;
@@ -60,8 +60,8 @@ pub struct MachineWatch {
     tree: SystemTree,
     /// The processes that belong to the run, with their descendants.
     own: Vec<u32>,
-    /// Whether CPU time used by other processes raises doubts. Such time raises no doubts if one of these processes may
-    /// be a server that belongs to the run but is unknown to this program.
+    /// Whether CPU time used by other processes raises doubts. It raises no doubts if one of these processes may be a
+    /// server that belongs to the run but is unknown to this program.
     counts_others: bool,
     before: PreRunConditions,
     begin: (Instant, MachineCounters),

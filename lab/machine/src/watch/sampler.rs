@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use crate::doctor::{SystemTree, WorkQuantum};
 
-/// The time between samples. Each sample takes less than a millisecond, so the sampler uses less than 1 % of a
+/// The time between two samples. Each sample takes less than a millisecond, so the sampler uses less than 1 % of a
 /// processor.
 const INTERVAL: Duration = Duration::from_millis(200);
-/// The maximum number of threads whose run-queue delay is read in one sample.
+/// The number of threads after which a sample reads the threads of no further process.
 const MAX_THREADS: usize = 256;
 
-/// A running sampler. Dropping it without [`RunSampler::stop`] also ends its thread.
+/// A running sampler. Dropping it without [`RunSampler::stop`] also stops its thread.
 #[derive(Debug)]
 pub(super) struct RunSampler {
     stop: Sender<()>,
@@ -61,7 +61,7 @@ impl RunSampler {
         Some(RunSampler { stop, thread })
     }
 
-    /// Ends the thread and returns its samples. Cost: one sample.
+    /// Stops the thread and returns its samples. Cost: one sample.
     pub(super) fn stop(self) -> RunSamples {
         drop(self.stop);
         self.thread.join().unwrap_or_default()
@@ -102,7 +102,8 @@ impl RunSamples {
     }
 }
 
-/// Returns the times of at most [`MAX_THREADS`] threads of `roots` and their descendants.
+/// Returns the times of the threads of `roots` and their descendants. Stops after the process with which the number of
+/// threads reaches [`MAX_THREADS`].
 fn thread_times(tree: &SystemTree, roots: &[u32]) -> Vec<(u32, ThreadSchedulingTimes)> {
     let (mut processes, mut times) = (roots.to_vec(), Vec::new());
     let mut at = 0;

@@ -37,7 +37,7 @@ impl<'b, T> NodeBatch<'b, T> {
     }
 
     /// Sends a request for each of `chunks`. `ask` queues the message for a chunk. `answer` decodes one response, which
-    /// holds the results for the chunk's next objects (possibly for all its objects). If a connection breaks,
+    /// contains the results for the next objects of the chunk, or for all of its objects. If a connection breaks,
     /// unfinished chunks are requested again on another connection.
     fn run<A: ReadField>(
         mut self,

@@ -38,8 +38,8 @@ impl NodeCallTarget<'_> {
 /// A gateway, and the connections to it.
 pub(super) struct NodeSession {
     pub(super) address: NodeAddress,
-    /// Idle connections. A forked child opens its own: the parent still uses these, and the requests of both processes
-    /// would be interleaved.
+    /// Idle connections. A forked child opens its own connections. If it used the parent's connections, the requests of
+    /// the two processes would be mixed.
     idle: PerProcess<Mutex<Vec<(ConnectionUser, NodeConnection)>>>,
     /// Whether a connection was ever opened.
     was_reached: AtomicBool,
@@ -141,7 +141,8 @@ impl NodeSession {
         }
     }
 
-    /// Takes an idle connection of the current user, or opens a new one. Cost of the former: a `geteuid`, except over TCP.
+    /// Takes an idle connection of the current user, or opens a new connection. Cost of an idle connection: one
+    /// `geteuid`, except over TCP.
     fn lease(self: &Arc<Self>) -> Result<ConnectionLease> {
         let opened_by = self.address.is_local().then(fordway_sys::user_id);
         let connection = match self.take_idle(opened_by) {

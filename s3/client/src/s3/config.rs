@@ -17,9 +17,9 @@ pub enum BucketAddressing {
     /// Virtual-hosted style at AWS, path style everywhere else.
     #[default]
     Auto,
-    /// The path.
+    /// The path contains the bucket's name (path style).
     Path,
-    /// The host name.
+    /// The host name contains the bucket's name (virtual-hosted style).
     VirtualHost,
 }
 

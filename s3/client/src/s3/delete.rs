@@ -130,7 +130,8 @@ fn explained(failure: &DeleteFailure) -> Error {
     Error::new(kind, detail).with_s3_code(&failure.code)
 }
 
-/// The kind of document that S3 removes when an empty one is put; S3 has no other operation for this purpose.
+/// The kind of document that S3 removes when the client puts an empty document. S3 has no other operation for this
+/// purpose.
 const NOTIFICATION: BucketDocumentKind = BucketDocumentKind::known("notification");
 
 pub(super) fn get_document(
@@ -140,7 +141,7 @@ pub(super) fn get_document(
 ) -> Result<Option<Vec<u8>>> {
     let call = S3Call::on_bucket("GET", "get document", bucket).for_document(kind);
     match session.run_for_document(&call) {
-        // A bucket without a notification configuration has an empty one.
+        // If a bucket has no notification configuration, S3 returns an empty document.
         Ok(document) if *kind == NOTIFICATION && XmlElement::read(&document)?.children.is_empty() => Ok(None),
         Ok(document) => Ok(Some(document)),
         Err(error) if error.kind() == ErrorKind::NoSuchKey => Ok(None),

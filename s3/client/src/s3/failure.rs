@@ -149,8 +149,8 @@ fn copies_marker(said: &ErrorDocument) -> bool {
     said.code == "InvalidRequest" && said.message.contains("refer to a delete marker by version id")
 }
 
-/// Returns whether the error means that the service never generates version IDs in the form of the requested one. Also
-/// returns true if the response has no message, like every response to HEAD, and no more specific code.
+/// Returns whether the error means that the service never generates version IDs in the form of the requested version
+/// ID. Also returns true if the response has no message, like every response to HEAD, and no more specific code.
 fn says_no_version(said: &ErrorDocument) -> bool {
     let says_nothing = said.message.is_empty() && matches!(said.code.as_str(), "" | "InvalidArgument");
     says_nothing || said.message.starts_with("Invalid version id")
@@ -214,12 +214,12 @@ fn direction(response: &HttpResponse, said: &ErrorDocument, config: &S3Config) -
     }
 }
 
-/// Like [`sentence`]; for refusals, also adds advice, unless the server's message contains some. Facts about the
-/// request follow these sentences, so the error itself would no longer add advice.
+/// Like [`sentence`]; for refusals, also adds advice, unless the server's message already contains advice. Facts about
+/// the request follow these sentences, so the error itself would no longer add advice.
 fn advised_sentence(status: u16, said: &ErrorDocument, kind: ErrorKind) -> String {
     let sentence = sentence(status, said, kind);
     let general = match kind {
-        // Without the server's own words, nothing is known about files.
+        // The usual advice is also about files, so it applies only if the server's message contains it.
         ErrorKind::AccessDenied if !said.message.ends_with(kind.advice()) => {
             "check the permissions of the access key"
         }

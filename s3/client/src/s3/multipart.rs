@@ -165,7 +165,7 @@ fn misses_checksum(error: &Error) -> bool {
 }
 
 /// Returns the parts with the checksums that the service lists for them; `None` if this adds no checksum. The ETags
-/// still determine which parts the object consists of. Cost: none if all parts have checksums. Errors: as
+/// still determine which parts the object consists of. Cost: none if all parts have checksums. Errors: as for
 /// [`list_parts`].
 fn with_checksums(
     session: &S3Session,
@@ -297,7 +297,7 @@ pub(super) fn list_uploads(
 }
 
 /// Returns whether an upload may be on the page of a list that begins after `start`, a key and an upload ID. Services
-/// have different orders for the uploads of one key, and some include the key of the start.
+/// sort the uploads of one key in different orders, and some services include the key of `start`.
 fn may_follow(start: &(Option<String>, Option<String>), upload: &UploadSummary) -> bool {
     match start {
         (None, _) => true,

@@ -21,12 +21,12 @@ use super::renewal::{ExpiringKeys, RenewedKeys};
 pub(super) const RUN_MAX: Duration = Duration::from_secs(60);
 /// The maximum size of the program's output.
 const OUTPUT_BYTES_MAX: usize = 64 * 1024;
-/// The program's end is noticed after this time if its output stays open.
+/// The maximum time until the exit of the program is noticed if its output stays open.
 const EXIT_NOTICE: Duration = Duration::from_millis(20);
 
 /// Runs the program, without a shell, and returns the keys that it prints. If the program states when the keys expire,
 /// it runs again before that time. Errors: `InvalidArgument` if the program cannot be run, fails, or does not print
-/// valid keys; `Timeout` if it does not end within a minute; `Interrupted`.
+/// valid keys; `Timeout` if it does not exit within a minute; `Interrupted`.
 pub(super) fn credentials(command: &str, profile: &str) -> Result<S3Credentials> {
     let process = CredentialProcess { source: format!("the credential_process of profile `{profile}`") };
     let words = shell_words(command).ok_or_else(|| process.failed("has a quote that is not closed"))?;
@@ -117,17 +117,18 @@ impl RunningProcess {
         Ok(RunningProcess { child: command.spawn()?, has_own_group, is_over: false })
     }
 
-    /// Waits for the end of the program, and returns its status and output. A program that it leaves behind may keep
-    /// the output open.
+    /// Waits until the program exits, and returns its status and output. Another program that it has started may still
+    /// keep the output open.
     fn finish(mut self, limit: Duration) -> Result<(ExitStatus, Vec<u8>), KillReason> {
         let end = Instant::now() + limit;
         let mut output = Vec::new();
         let mut is_open = true;
         loop {
-            // The status comes first: when the program has ended, everything that it has printed is in the pipe.
+            // Check the status before the last read: when the program has exited, everything that it has printed is in
+            // the pipe.
             let status = match self.child.try_wait() {
                 // This process ignores SIGCHLD or waits for all of its children, so the kernel no longer has the status
-                // of the program, which has ended. The output decides.
+                // of the program, which has exited. The output then shows whether the program succeeded.
                 Err(error) if error.raw_os_error() == Some(rustix::io::Errno::CHILD.raw_os_error()) => {
                     Some(ExitStatus::default())
                 }
@@ -150,7 +151,8 @@ impl RunningProcess {
         }
     }
 
-    /// Waits for output for at most `wait`, and reads all that there is. Returns whether there may be more later.
+    /// Waits for output for at most `wait`, and reads all output that is available. Returns whether more output may
+    /// follow.
     fn read_output(&mut self, output: &mut Vec<u8>, wait: Duration) -> Result<bool, KillReason> {
         let pipe = self.child.stdout.as_mut().expect("its output is a pipe");
         let mut wait = wait;

@@ -61,7 +61,7 @@ enum KeyAge {
     Fresh,
     /// One caller fetches new keys, and other callers use the current keys.
     Due,
-    /// All callers wait for new keys. If there are none, callers use the current keys.
+    /// All callers wait for new keys. If no new keys can be fetched, callers use the current keys.
     Pressing,
     Expired,
 }
@@ -79,9 +79,9 @@ impl RenewedKeys {
         RenewedKeys(Arc::new(Renewal { fetch: Box::new(fetch), first, state, attempt_ended }))
     }
 
-    /// Returns valid keys. If the current keys expire soon, fetches new keys or waits for another caller that does, for
-    /// at most `limit`. Errors: from fetching keys, `Timeout` and `Interrupted`, if the current keys have expired.
-    /// Cost: no system call as long as the keys are fresh.
+    /// Returns valid keys. If the current keys expire soon, fetches new keys, or waits for another caller that fetches
+    /// them, for at most `limit`. Errors: from fetching keys, `Timeout` and `Interrupted`, if the current keys have
+    /// expired. Cost: no system call as long as the keys are fresh.
     pub(super) fn current(&self, limit: Duration) -> Result<Arc<S3Credentials>> {
         let end = Instant::now() + limit;
         let mut state = self.0.lock();

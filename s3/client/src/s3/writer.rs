@@ -21,7 +21,7 @@ use crate::s3::store::LANE;
 const PART_BYTES_MAX: u64 = 5 << 30;
 /// The maximum size of content that is buffered completely and sent in one request, if its size is known.
 const SINGLE_PUT_BYTES: u64 = 64 * 1024 * 1024;
-/// How long a program that wants to stop still waits for the server to abort an upload.
+/// The maximum time to wait for the server to abort an upload if the program wants to stop.
 const ABORT_GRACE: Duration = Duration::from_secs(1);
 
 /// Stores `body` in one request. The server verifies the body against `checksum` and `md5`, unless these are `None`.

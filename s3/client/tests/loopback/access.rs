@@ -251,7 +251,8 @@ fn keys_that_others_can_read_are_not_used() {
     assert_eq!(server.thread.join().unwrap().chain, []);
 }
 
-/// With TLS 1.3, the client learns only when it reads the response that the server refuses the client's certificate.
+/// With TLS 1.3, the server's refusal of the client's certificate reaches the client only when the client reads the
+/// response.
 #[test]
 fn a_server_that_does_not_accept_the_certificate_is_no_passing_failure() {
     for (version, has_certificate, words) in [

@@ -1,4 +1,4 @@
-//! Tests that a server cannot make the client work, wait or allocate without an end.
+//! Tests that a server cannot make the client work or wait forever, or allocate unlimited memory.
 
 use crate::scripted::{Server, answer, bucket, key};
 use fordway_store::{
@@ -12,7 +12,7 @@ fn attributes(parts: &str) -> Vec<u8> {
     answer(200, "", &document)
 }
 
-/// More parts than their numbers can count must not panic.
+/// More parts than a 16-bit part number can count must not cause a panic.
 #[test]
 fn an_object_has_no_more_parts_than_s3_allows() {
     let many: String = (0..65_537).map(|_| "<Part><Size>1</Size></Part>").collect();

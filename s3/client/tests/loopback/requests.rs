@@ -55,7 +55,7 @@ fn metadata_goes_and_comes_back() {
     assert_eq!((info.metadata, info.size), (metadata, 9));
 }
 
-/// A program may state a wrong size, such as -1. Running out of memory would end the program.
+/// A program may state a wrong size, such as -1. Running out of memory would terminate the program.
 #[test]
 fn content_too_large_for_memory_is_refused() {
     let store = Server::start(vec![]).store(|_| {});
@@ -170,7 +170,8 @@ fn success_with_an_error_inside_is_an_error() {
     assert_eq!(copied.unwrap_err().kind(), ErrorKind::Io);
 }
 
-/// AWS requires the checksums of the parts if the checksum of the object is made of them. A caller need not know them.
+/// AWS requires the checksums of the parts if the checksum of the object is composed of them. The caller need not know
+/// the checksums of the parts.
 #[test]
 fn a_completion_that_lacks_checksums_is_sent_again_with_them() {
     let listed = "<ListPartsResult><IsTruncated>false</IsTruncated><Part><PartNumber>1</PartNumber>\
@@ -197,7 +198,7 @@ fn a_completion_that_lacks_checksums_is_sent_again_with_them() {
     let server = Server::answering(vec![refused(), answer(200, "", listed)]);
     let error = complete(&server.store(|_| {}), "other").unwrap_err();
     assert_eq!(error.s3_code(), Some("InvalidRequest"));
-    // An error of the list is reported, together with the reason for the list.
+    // An error of the request for the list is reported, together with the reason for this request.
     let server = Server::answering(vec![refused(), forbidden]);
     let error = complete(&server.store(|_| {}), "t").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AccessDenied, "{error}");
@@ -344,7 +345,8 @@ fn many_deletions_are_one_request_and_each_has_its_result() {
     assert!(String::from_utf8_lossy(&seen[0].body).contains("<Key>c&amp;</Key>"));
 }
 
-/// No XML document can contain these characters (XML 1.0, section 2.2), so their keys have requests of their own.
+/// No XML document can contain these characters (XML 1.0, section 2.2), so each key that contains such a character is
+/// deleted in a separate request.
 #[test]
 fn keys_that_xml_excludes_are_deleted_one_by_one() {
     let batch = || answer(200, "", "<DeleteResult/>");

@@ -1,7 +1,7 @@
 //! Checks the files on disk against their stored metadata. Changes nothing.
 //!
-//! Each file costs one `newfstatat` and one `getxattrat`; a file is opened only if these calls show a problem, or if
-//! its content is to be read. A file that is replaced or removed during the check is not reported as a finding.
+//! Each file costs one `newfstatat` and one `getxattrat`. A file is opened only if these calls show a problem, or if
+//! its content must be read. A file that is replaced or removed during the check is not reported as a finding.
 
 mod content;
 mod events;
@@ -35,7 +35,7 @@ use crate::{PosixStore, PosixStoreState};
 pub struct FsckOptions {
     /// The buckets to check; all if empty.
     pub buckets: Vec<Bucket>,
-    /// Whether to also read the content of files that have an MD5 or a checksum, and check the content against it.
+    /// Whether to also read each file that has an MD5 or a checksum, and to compare its content with this digest.
     pub read: bool,
     /// Whether to also report locked versions whose files do not have the immutable flag (see
     /// [`crate::PosixConfig::immutable_locks`]).
@@ -51,7 +51,7 @@ pub type DocumentProblem = fn(&Bucket, &BucketDocumentKind, &[u8]) -> Option<Str
 /// An event during a check. The receiver may end the check with an error.
 #[derive(Debug)]
 pub enum FsckEvent<'e> {
-    /// The counts so far. This event is sent at least once per 1,024 entries, and after every few MiB of content.
+    /// The counts so far. This event is sent at least once per 1,024 entries, and about every 4 MiB of content.
     Progress(&'e FsckSummary),
     /// A finding.
     Found(FsckFinding),
@@ -79,7 +79,7 @@ pub struct FsckSummary {
 }
 
 impl PosixStore {
-    /// Checks everything in the buckets, and passes each finding to `tell`. A process that may act as other users
+    /// Checks all files in the buckets, and passes each finding to `tell`. A process that may act as other users
     /// examines each bucket as the bucket's owner, and other users' files as the users who own them. Memory: one open
     /// directory for each level of the tree. Cost: see the module documentation; with [`FsckOptions::read`], also about
     /// 1.4 ms per MiB of content that has an MD5. Errors: `NoSuchBucket` before anything is checked; errors that `tell`
@@ -294,7 +294,8 @@ impl FsckRun<'_> {
             Err(errno) => return self.unreadable(path, errno, "examining"),
         };
         let volume = &self.inner.volume;
-        // The permission to read the attribute of an open file is checked again, unlike that to read its content.
+        // The kernel checks permissions again when the attribute of an open file is read, but not when the content is
+        // read.
         let load = || self.actors.or_as(Some(stat.user), || volume.stored_record(bucket, &file, &stat));
         let mut loaded = load();
         if loaded.as_ref().is_ok_and(|record| record.is_apart) {
@@ -367,7 +368,7 @@ impl FsckRun<'_> {
     }
 }
 
-/// Returns whether the sticky bit hides the record of a file that had the state `before`. A writer that gives a record
+/// Returns whether the sticky bit hides the record of a file that had the state `before`. A writer that adds a record
 /// to a bare object removes the bit afterwards, so the state is read again.
 fn is_hidden(file: &File, before: &FileStat) -> bool {
     is_bare(before) && stat(file).is_ok_and(|now| is_bare(&now))
@@ -436,27 +437,26 @@ findings! {
     /// The attribute `user.fordway`, or the sidecar file below `.fordway/meta`, cannot be decoded.
     BadRecord = "bad-record", Corrupt,
         "restore it, or remove it (an attribute: setfattr -x user.fordway) to accept the content without metadata";
-    /// The file has a record and also the sticky bit, which tells readers that there is no record. S3 clients therefore
-    /// see neither metadata nor tags, version ID or lock. A POSIX program has set the bit, for example with
-    /// `chmod -R 1777`.
+    /// The file has a record and also the sticky bit, which marks a file without a record. S3 clients therefore see no
+    /// metadata, tags, version ID or lock. A POSIX program has set the bit, for example with `chmod -R 1777`.
     HiddenRecord = "hidden-record", Corrupt,
         "remove the sticky bit (chmod -t), or run `fordway fsck --migrate`, which removes it from all such files";
-    /// According to the attribute, the rest of the record is in a sidecar file, but the sidecar file is gone or belongs
-    /// to another version. The content is intact; the object's metadata, tags and list of parts are lost.
+    /// According to the attribute, the rest of the record is in a sidecar file, but this sidecar file is missing or
+    /// belongs to another version. The content is intact; the object's metadata, tags and list of parts are lost.
     RecordMissing = "record-missing", Corrupt,
         "in a copy of a root, run fsck --migrate; else restore the file below .fordway/meta that has the inode's name, \
          or put the object again, or copy it, with new metadata and tags";
     /// The content of the file `.fordway/versioning` is not valid.
     BadVersioning = "bad-versioning", Corrupt,
         "set the bucket's versioning again with an S3 client; until then, old versions are kept";
-    /// The notification configuration is not valid, belongs to another user than the bucket's owner, or writers do not
-    /// look for it.
+    /// The notification configuration is not valid, or belongs to a user other than the bucket's owner. The finding may
+    /// also mean that the file `markers` does not announce the configuration, so that writers do not look for it.
     BadNotification = "bad-notification", Corrupt,
         "have the bucket's owner set it again; until then, changes have no events";
     /// A document of the bucket, for example the policy, cannot be parsed or cannot be read as a document.
     BadDocument = "bad-document", Corrupt,
         "set it again, or delete it; `fordway admin show` shows which settings the bucket has";
-    /// The record of a multipart upload, or of a part, cannot be decoded, or names no key.
+    /// The record of a multipart upload, or of a part, cannot be decoded, or contains no valid key.
     BadUpload = "bad-upload", Corrupt,
         "have the client send the part again, or remove the upload's directory and have the client start again";
     /// The file or directory cannot be opened or read.
@@ -465,8 +465,8 @@ findings! {
     /// A POSIX program changed the file, so that its stored ETag and checksum no longer apply.
     Changed = "changed", Note,
         "nothing, if the change was intended; otherwise restore it; copying it onto itself with --content-type or --metadata stores a new ETag";
-    /// The file of a locked version does not have the immutable flag. Writers remove the flag while they change the key,
-    /// so a key that is being changed during the check may be reported.
+    /// The file of a locked version does not have the immutable flag. Writers remove the flag while they change the
+    /// key, so a key that is being changed during the check may be reported.
     NotImmutable = "not-immutable", Note,
         "set the flag (chattr +i); S3 clients cannot remove the version, but programs on this machine can";
     /// A name below `.fordway/odd` that is not an encoded key.
@@ -513,8 +513,8 @@ findings! {
     StrayPrivate = "stray-private", Note,
         "move it away; Fordway neither reads nor removes it";
     /// `.fordway`, or a file in it, does not have the type with which Fordway creates it. For example, a link, a FIFO
-    /// or a file is in the place of a directory. In a bucket with the sticky bit, the finding may also mean that the
-    /// file or directory belongs to a third user, who could remove other users' files in the directory.
+    /// or a file has replaced a directory. In a bucket with the sticky bit, the finding may also mean that the file or
+    /// directory belongs to a third user, who could remove other users' files in the directory.
     NotOurs = "not-ours", Corrupt,
         "find out who created it, and remove it; or run `fordway fsck --migrate` as root, which makes the bucket's owner the owner of directories";
 }

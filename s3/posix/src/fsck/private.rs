@@ -62,7 +62,7 @@ impl FsckRun<'_> {
         let Some(problem_of) = self.options.document_problem else { return Ok(()) };
         // If the directory cannot be read, the check of the private area reports it.
         let names = self.inner.volume.names_in(&private_dir(bucket)).unwrap_or_default();
-        // The spare name of a document belongs to the same kind.
+        // The normal name and the spare name of a document have the same kind.
         let mut kinds: Vec<_> = names.iter().filter_map(|name| document_kind(name)).collect();
         kinds.sort_unstable();
         kinds.dedup();

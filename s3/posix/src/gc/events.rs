@@ -1,4 +1,4 @@
-//! Collects the records of events that nobody has delivered for a long time.
+//! Removes the records of events that have not been delivered for a long time.
 
 use fordway_store::{Bucket, Result};
 use fordway_sys::stat_in;
@@ -8,7 +8,8 @@ use crate::gc::{GarbageFile, GarbageKind, GcRun, removed, size_freed};
 use crate::layout::{events_dir, join, webhook_of_event};
 
 impl GcRun<'_> {
-    /// Removes old records. A gateway with webhooks drops records earlier, but a root may have no such gateway.
+    /// Removes old records. A gateway with webhooks removes old records earlier, but a root may have no gateway with
+    /// webhooks.
     pub(super) fn events(&mut self, bucket: &Bucket) -> Result<()> {
         let path = events_dir(bucket);
         let limit = self.options.event_age;

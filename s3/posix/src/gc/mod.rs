@@ -36,9 +36,9 @@ pub struct GcOptions {
     pub upload_age: Duration,
     /// The time for which a directory must have been empty before it is removed. A put whose directory is removed
     /// recreates the directory, but only a limited number of times. If this time is far longer than the tick of the
-    /// file system's clock (10 ms), a put never has to recreate a directory more than once.
+    /// file system's clock (10 ms), a put recreates a directory at most once.
     pub empty_dir_age: Duration,
-    /// The time for which the record of an event must have waited for its delivery before it is removed.
+    /// The time for which the record of an event must have waited for delivery before the record is removed.
     pub event_age: Duration,
     /// Whether to only report what would be removed.
     pub dry_run: bool,
@@ -94,7 +94,7 @@ pub enum GarbageKind {
     StagedFile,
     /// An abandoned multipart upload.
     Upload,
-    /// The files of an upload whose record is gone, so that it can never be completed.
+    /// The files of an upload whose record is gone, so that the upload can never be completed.
     UploadRest,
     /// The second file of an object, hidden by the file at the key's plain path.
     HiddenFile,
@@ -172,8 +172,8 @@ pub(super) struct GcRun<'s> {
     now_ns: i64,
     tell: &'s mut dyn FnMut(GcEvent) -> Result<()>,
     summary: GcSummary,
-    /// Whether waiting for a lock in the current bucket has timed out. After a timeout, the run waits for no other lock
-    /// in that bucket: a user who holds all locks must not be able to stop the run.
+    /// Whether waiting for a lock in the current bucket has timed out. After a timeout, the run does not wait for other
+    /// locks in this bucket, so that a user who holds all locks cannot stop the run.
     finds_locks_held: bool,
     identities: SidecarIdentities,
 }
@@ -204,7 +204,7 @@ impl<'s> GcRun<'s> {
 
     pub(super) fn bucket(&mut self, bucket: &Bucket) -> Result<()> {
         self.finds_locks_held = false;
-        // Sidecar files are collected first, so that a dry run and a real run find the same sidecar files: a real run
+        // Sidecar files are collected first, so that a dry run and a real run find the same sidecar files. A real run
         // removes the files of some objects later.
         self.sidecars(bucket)?;
         self.staged_files(bucket)?;

@@ -1,13 +1,13 @@
 //! Removes sidecar files whose object is gone or has since been replaced.
 //!
-//! A sidecar file is named after the inode number of its object's file, so only a search through all files in the
-//! bucket can show that the object is gone. One search can miss a file that is renamed during the search. Therefore a
-//! sidecar file is removed only if two searches have failed to find its object's file.
+//! A sidecar file is named after the inode number of its object's file. Only a search through all files in the bucket
+//! can therefore show that the object is gone. One search can miss a file that is renamed during the search. Therefore
+//! a sidecar file is removed only if two searches have failed to find its object's file.
 //!
 //! If an object's own sidecar file is missing, no sidecar file of the bucket is removed, because the root may be a
-//! copy. In a copy of a root, the inode numbers of the objects' files differ from the inode numbers in the names of the
-//! sidecar files, until `fsck --migrate` has renamed the sidecar files. A file that was changed, and to which no sidecar
-//! file of the bucket belongs, does not count: its record is lost.
+//! copy. In a copy of a root, the objects' files have inode numbers that differ from those in the names of the sidecar
+//! files. `fsck --migrate` corrects the names. A changed file to which no sidecar file of the bucket belongs does not
+//! indicate a copy: its record is lost.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -80,7 +80,8 @@ impl GcRun<'_> {
     ) -> Result<bool> {
         let mut saw_all = true;
         if self.is_shared(bucket) {
-            // Cached names are dropped, because another node may have changed the directory since.
+            // Cached names are dropped, because another node may have changed the directory since the names were
+            // cached.
             let _ = stat_now(dir);
             forget_names(dir);
         }
@@ -111,7 +112,8 @@ impl GcRun<'_> {
             EntryKind::Link => {
                 let found = followed(&self.inner.volume, &join(path, name));
                 // The attribute, which may show that the sidecar file belongs to this file, cannot be read without
-                // opening the file. The sidecar file is kept, no matter whether a POSIX program has changed the file.
+                // opening the file. The sidecar file is kept, regardless of whether a POSIX program has changed the
+                // file.
                 found.inspect(|stat| _ = orphans.remove(&stat.inode))
             }
             EntryKind::Unknown | EntryKind::Other => return Ok(true),
@@ -145,9 +147,9 @@ impl GcRun<'_> {
         }
     }
 
-    /// Removes the inode number of a file that owns a sidecar file from `orphans`. Returns whether the file's own
-    /// sidecar file was found, if its record is in one. Cost: one `getxattrat`, and a read of the sidecar file if there is
-    /// one.
+    /// Removes the inode number of a file that owns a sidecar file from `orphans`. Returns `false` if the file's record
+    /// is in a sidecar file that is missing but may exist under another name. Cost: one `getxattrat`, and a read of the
+    /// sidecar file if there is one.
     fn strike_file(
         &mut self,
         bucket: &Bucket,
@@ -198,8 +200,8 @@ fn followed(volume: &StoreRootDirectory, path: &str) -> Result<FileStat, Errno> 
     volume.root.open_beneath(path, OFlags::PATH, Mode::empty()).and_then(stat)
 }
 
-/// Returns the record in the attribute of the file `name` if the rest of the record is in a sidecar file. Returns `None`
-/// for a link. Cost: one `getxattrat`.
+/// Returns the record in the attribute of the file `name` if the rest of the record is in a sidecar file. Returns
+/// `None` for a link. Cost: one `getxattrat`.
 fn short_record(dir: &File, name: &str) -> Option<ObjectRecord> {
     let mut buffer = [0; RECORD_BYTES];
     let bytes = get_xattr_in(dir, name, ATTRIBUTE, &mut buffer).ok()??;
@@ -221,9 +223,9 @@ fn is_described(
     stat.is_file && !(is_absent() && is_still_absent())
 }
 
-/// Removes the sidecar file `name`, unless it has been replaced since it was examined: the inode number in its name may
-/// belong to a new object by now. The sidecar file is first renamed into the directory for staged files, so that only
-/// the file that was examined is removed.
+/// Removes the sidecar file `name`, unless it has been replaced since it was examined. The inode number in its name may
+/// now belong to a new object. The sidecar file is first renamed into the directory for staged files, so that only the
+/// file that was examined is removed.
 fn remove_if_same(
     volume: &StoreRootDirectory,
     bucket: &Bucket,
@@ -241,7 +243,7 @@ fn remove_if_same(
     let now = stat_in(&aside, &hidden).map_err(failed)?;
     let is_same = (now.inode, now.modified_ns) == (seen.inode, seen.modified_ns);
     if !is_same {
-        // The sidecar file is moved back, unless an even newer one exists.
+        // The sidecar file is moved back, unless a newer sidecar file has taken its name.
         link(&aside, &hidden, meta, name).or_else(|errno| match errno {
             Errno::EXIST => Ok(()),
             errno => Err(failed(errno)),

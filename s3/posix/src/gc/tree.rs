@@ -1,5 +1,5 @@
-//! Removes three kinds of remains of objects and versions: empty directories, odd files that are hidden by a plain file
-//! with the same key, and names among the old versions whose file is still the latest version.
+//! Removes three kinds of remains of objects and versions: empty directories, odd files hidden by a plain file with the
+//! same key, and names below `versions/` whose file is still the latest version.
 
 use std::fs::File;
 
@@ -94,7 +94,7 @@ impl GcRun<'_> {
             return Ok(false);
         }
         let inner = self.inner;
-        // Outside the private area an empty directory may be an object, or a user may want to keep it.
+        // Outside the private area, an empty directory may be an object, or a user may want to keep it.
         let is_ours = match area.held {
             BucketAreaKind::Plain => {
                 let look = || Ok(is_marked(parent, name) && !is_marker(&inner.volume, area.bucket, &path));

@@ -1,4 +1,4 @@
-//! Collects the files of work that writers did not finish: multipart uploads and staged files.
+//! Removes the files of unfinished writes: multipart uploads and staged files.
 
 use std::fs::File;
 

@@ -3,8 +3,8 @@
 //! A run lists a bucket, and examines each object that seems due. The run then takes the key's lock. The object is
 //! changed only if the file, its size and its times are still the same, and a rule still applies. Any number of runs
 //! may work on one root, on any nodes. A lock ensures that at most one run at a time works on a bucket; the kernel
-//! releases this lock when the process dies. If a run dies, the next run continues its work, because objects that have
-//! already expired no longer exist.
+//! releases this lock when the process dies. If a run is interrupted, the next run continues its work, because objects
+//! that have already expired no longer exist.
 //!
 //! A run does not follow links to directories, which may lead to another bucket with other rules.
 //!
@@ -123,8 +123,8 @@ pub enum LifecycleEvent {
     Changed(LifecycleChange),
     /// Another run is working on this bucket.
     Busy(Bucket),
-    /// The bucket contains the link with this key, and maybe more links, that lead to directories. What is behind links
-    /// to directories does not expire. Reported once for each bucket.
+    /// The link with this key leads to a directory, and the bucket may contain more links to directories. Objects
+    /// behind links to directories do not expire. Reported once for each bucket.
     SkippedLink(Bucket, String),
     /// An object could not be examined or removed; the run continues.
     Failed(Error),
@@ -191,8 +191,8 @@ pub(super) struct LifecycleRun<'s> {
     next: Instant,
     /// Whether `tell` has ended the run.
     is_ended: bool,
-    /// Whether waiting for a lock in the current bucket has timed out. After a timeout, the run waits for no other lock
-    /// in that bucket: a user who holds all locks must not be able to stop the run.
+    /// Whether waiting for a lock in the current bucket has timed out. After a timeout, the run does not wait for other
+    /// locks in this bucket, so that a user who holds all locks cannot stop the run.
     finds_locks_held: bool,
     /// Whether the run may act as the owner of an object.
     acts_for_owners: bool,
@@ -290,7 +290,8 @@ impl<'s> LifecycleRun<'s> {
         }
     }
 
-    /// Reports a link that the listing of a bucket has skipped, unless one was reported before.
+    /// Reports a link that the listing of a bucket has skipped, unless another skipped link of the bucket was reported
+    /// before.
     pub(super) fn skipped(
         &mut self,
         bucket: &Bucket,

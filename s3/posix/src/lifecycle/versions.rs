@@ -165,7 +165,7 @@ impl LifecycleRun<'_> {
                 if !now.is_some_and(|now| is_same(&seen, &now) && check.is_due(&now)) {
                     return Ok(ExpiryRecheckResult::Spared);
                 }
-                // Each expiration creates one delete marker, even if a run is killed in the middle.
+                // Each expiration creates one delete marker, even if the run is killed during the expiration.
                 ChangeRecorder::of(inner, bucket, contents).record(&key, EventKind::ExpireMarker, || {
                     let mut version = None;
                     if !inner.end_delete(bucket, &key, contents)? {
@@ -306,9 +306,8 @@ impl NoncurrentVersionReference<'_> {
         }
     }
 
-    /// Removes the version if it is still the version `seen`, is neither the latest nor locked, and is still due.
-    /// Whether the version is due is determined again from the versions that the key still has, because a newer version
-    /// may have been removed.
+    /// Removes the version if it is still the version `seen`, is neither the latest nor locked, and is still due. The
+    /// function determines again whether the version is due, because a newer version of the key may have been removed.
     fn expire(
         &self,
         inner: &Arc<PosixStoreState>,
@@ -338,8 +337,8 @@ impl NoncurrentVersionReference<'_> {
     }
 }
 
-/// Returns whether the key leads through a link to a directory. What is behind such links does not expire, but the key
-/// may be listed because of its old versions.
+/// Returns whether the key leads through a link to a directory. Objects behind links to directories do not expire, but
+/// the key may be listed because of its old versions.
 fn is_behind_link(inner: &PosixStoreState, bucket: &Bucket, key: &Key) -> Result<bool> {
     let dir = plain(bucket, key).map(|place| place.dir.into_owned()).or_else(|| marked_dir(bucket, key));
     let is_behind = dir.map_or(Ok(false), |dir| inner.volume.root.is_behind_link(&dir));
@@ -359,7 +358,7 @@ fn expire_version(
     })
 }
 
-/// Determines which files prove that a version was replaced. A file proves nothing once it is removed. In a bucket with
+/// Determines which files prove that a version was replaced. A file that has been removed is no proof. In a bucket with
 /// the sticky bit, any user may create names next to another user's versions. The names that other users create must
 /// not make a version seem older than it is, or seem to have more newer versions than it has.
 struct VersionWitnesses {
@@ -372,7 +371,7 @@ struct VersionWitnesses {
 }
 
 impl VersionWitnesses {
-    /// Returns `None` if the version `this` has been removed.
+    /// Opens the versions directory of the key. Returns `None` if the version `this` has been removed.
     fn of(
         inner: &PosixStoreState,
         (bucket, key, this): (&Bucket, &Key, &NoncurrentVersion),

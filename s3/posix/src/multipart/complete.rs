@@ -33,8 +33,8 @@ use crate::shared::{MAX_STALE, stat_at_server, wait_for_server};
 use crate::stage::{FILE_MODE, StagedFile};
 use crate::write::append_range;
 
-/// The longest time for which a part of a closed upload waits for the upload's lock. Most completions end sooner, and
-/// the part then gets a definite response.
+/// The longest time for which a part of a closed upload waits for the upload's lock. Most completions finish within
+/// this time, and the part then gets a definite response.
 const REOPENING: Duration = Duration::from_secs(1);
 
 /// The number of old versions that are examined for the object of a repeated completion.
@@ -54,9 +54,9 @@ struct LockedUpload {
 }
 
 impl LockedUpload {
-    /// Reopens the upload, so that it accepts parts again, after a completion has failed or died. If the upload has
-    /// already become an object, the upload remains closed: writing a part into `data` could change the object. Returns
-    /// whether the upload was reopened.
+    /// Reopens the upload, so that it accepts parts again, after a completion has failed or was interrupted. If the
+    /// upload has already become an object, the upload remains closed: writing a part into `data` could change the
+    /// object. Returns whether the upload was reopened.
     fn reopen(self) -> Result<bool, Errno> {
         if self.is_published() {
             return Ok(false);
@@ -124,9 +124,10 @@ impl MultipartUploadManager<'_> {
         made
     }
 
-    /// Returns the result of an earlier completion of this upload from `parts`, if its object is still the object at
-    /// `key`, or one of the key's newest old versions. A client that has not received the response may send the request
-    /// again. Also records the event again, because the earlier completion may have ended before it recorded the event.
+    /// Returns the result of an earlier completion of this upload from `parts`. Returns `None` if the resulting object
+    /// is neither the object at `key` nor one of the key's newest old versions. A client that has not received the
+    /// response may send the request again. Also records the event again, because the earlier completion may have ended
+    /// before it recorded the event.
     fn made_before(
         &self,
         bucket: &Bucket,
@@ -325,8 +326,8 @@ impl MultipartUploadManager<'_> {
         Ok((OpenUpload { record, dir, accepts_parts: false }, name == CLOSED))
     }
 
-    /// Creates the object from the given parts: from `data` itself if it holds exactly these parts and has no other hard
-    /// link, otherwise from a copy.
+    /// Creates the object from the given parts. Uses `data` itself if it contains exactly these parts and has no other
+    /// hard link; otherwise copies the parts.
     fn assemble(
         &self,
         (bucket, key): (&Bucket, &Key),
@@ -342,7 +343,7 @@ impl MultipartUploadManager<'_> {
         options.check(chosen.iter().map(|part| part.size).sum(), record.checksum.as_ref())?;
         let chosen: Vec<&ArrivedPart> =
             parts.iter().filter(|part| chosen.iter().any(|info| info.number == part.info.number)).collect();
-        // The object is staged like a new file, which handles the case where a parent of the key is a file.
+        // The object is staged like a new file, so that the object gets its odd path if a parent of the key is a file.
         let existing = |data| -> Result<StagedFile> {
             Ok(self.inner.stage(bucket, key, FILE_MODE)?.with_existing(data, held.clone(), DATA))
         };
@@ -365,9 +366,9 @@ impl MultipartUploadManager<'_> {
     }
 
     /// Returns the parts that have arrived, sorted by number, and the names of all files of the upload. On a shared
-    /// file system, this node may have cached that a part is missing, or may have cached an earlier version of the
-    /// part, whose file no longer exists. Therefore, if one of the `wanted` parts or the file of a part is not found,
-    /// all of them are looked up again.
+    /// file system, this node may have cached that a part is missing. This node may also have cached an earlier record
+    /// of the part, whose file no longer exists. Therefore, if one of the `wanted` parts or the file of a part is not
+    /// found, all parts are looked up again.
     fn parts_among(
         &self,
         bucket: &Bucket,
@@ -447,7 +448,7 @@ fn infos_of(parts: &[ArrivedPart]) -> Vec<PartInfo> {
     parts.iter().map(|part| part.info.clone()).collect()
 }
 
-/// Returns whether every part that is in a separate file has this file among `names`.
+/// Returns whether `names` contains the separate file of every part that is in a separate file.
 fn have_files(parts: &[ArrivedPart], names: &[String]) -> bool {
     let names: HashSet<&str> = names.iter().map(String::as_str).collect();
     parts.iter().all(|part| part.file.as_deref().is_none_or(|file| names.contains(file)))

@@ -63,7 +63,8 @@ impl UploadKeyCache {
     /// Caches the keys of further uploads. `present` is the number of uploads that the bucket has.
     fn add(&self, bucket: &Bucket, present: usize, further: Vec<KeyedUpload>) {
         let mut cached = self.lock();
-        // Most of the cached uploads have ended. The uploads in progress are read again by the next listing.
+        // Most of the cached uploads have ended, so all cached keys of the bucket are dropped. The next listing reads
+        // the uploads in progress again.
         if cached.of.get(bucket).is_some_and(|known| known.len() > 2 * present + ENDED_MAX) {
             cached.of.remove(bucket);
             cached.count();
@@ -91,7 +92,7 @@ impl UploadKeyCache {
 }
 
 impl CachedUploadKeys {
-    /// Computes the memory again.
+    /// Recomputes the memory that the cached keys need.
     fn count(&mut self) {
         self.bytes = self.of.values().flat_map(HashMap::values).map(|key| key.len() + UPLOAD_BYTES).sum();
     }

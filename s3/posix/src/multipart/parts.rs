@@ -12,10 +12,11 @@
 //! ID/linked         the future object while it is linked to its key, if one rename cannot move it
 //! ```
 //!
-//! The content of the object leaves the upload in the same step in which it becomes the object. After a crash, a closed
-//! upload therefore shows whether it was completed: if so, it has no `data`, or has `assembled` but no `whole`.
+//! One step both removes the content from the upload and makes it the object. The files of a closed upload therefore
+//! show after a crash whether the upload was completed: a completed upload has no `data`, or has `assembled` but no
+//! `whole`.
 //!
-//! A part is written into `data` only if `data` has no other hard link, which `cp -al` creates.
+//! A part is written into `data` only if `data` has no other hard link. `cp -al` creates such a link.
 //!
 //! A part is written into `data` only once. If a part is sent again, its bytes go to a separate file, so that the bytes
 //! that were acknowledged first are never overwritten. When the part's record names the new file, the separate file
@@ -68,7 +69,7 @@ const PAGE_BYTES_MAX: u64 = 64 * 1024;
 /// The maximum number of names that a writer reads to find out whether an upload is open.
 const LISTED_MAX: usize = 256;
 
-/// The maximum size of a record, in bytes: enough for metadata and a key, with room to spare.
+/// The maximum size of a record, in bytes: more than metadata and a key need.
 const MAX_RECORD_BYTES: usize = 64 * 1024;
 
 /// The destination of the bytes of an arriving part.
@@ -91,7 +92,7 @@ pub(crate) struct ArrivedPart {
 pub(crate) struct UploadRecord {
     pub(crate) record: ObjectRecord,
     pub(crate) started_ns: i64,
-    /// Whether the upload is open. Otherwise it is being completed, or its completion died.
+    /// Whether the upload is open. Otherwise, the upload is being completed, or its completion was interrupted.
     pub(crate) accepts_parts: bool,
 }
 
@@ -157,7 +158,7 @@ impl PartSink {
         }
     }
 
-    /// Appends `len` bytes of `file` from `offset`; the kernel copies them if it can. Errors: as for a write;
+    /// Appends `len` bytes of `file` from `offset`; the kernel copies them if possible. Errors: as for a write;
     /// `IncompleteBody` if the file has become shorter.
     pub(crate) fn copy(&mut self, file: &File, offset: u64, len: u64) -> Result<()> {
         match self {
@@ -238,8 +239,8 @@ fn uniform_size(
     Ok(read_text(held, PART_SIZE)?.and_then(uniform))
 }
 
-/// Returns whether two nodes may write neighbouring parts of this length into one file. The client of a shared file
-/// system may write back whole pages, and would then overwrite the end or the beginning of the other node's part.
+/// Returns whether two nodes can safely write neighbouring parts of this length into one file. The client of a shared
+/// file system may write back whole pages, and would then overwrite the end or the beginning of the other node's part.
 fn may_share_a_file(uniform: u64, sharing: FileSystemSharing) -> bool {
     !sharing.is_shared() || uniform.is_multiple_of(PAGE_BYTES_MAX)
 }
@@ -251,7 +252,7 @@ pub(crate) fn uniform(text: String) -> Option<u64> {
 
 /// Claims the place of part `number` in `data`. Returns whether the place was free. Errors: `LockTimeout` or
 /// `NoSuchUpload` if the upload was closed before the claim. A completion first closes the upload and then looks for
-/// claims. Therefore either the writer notices that the upload is closed, or the completion notices the claim.
+/// claims. Therefore either the writer finds the upload closed, or the completion finds the claim.
 fn claim(dir: &DirectoryHandle, number: u16, sharing: FileSystemSharing) -> Result<bool> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
     match open_in(dir, &format!("{}.claim", part_name(number)), flags, FILE_MODE) {
@@ -266,15 +267,15 @@ fn claim(dir: &DirectoryHandle, number: u16, sharing: FileSystemSharing) -> Resu
     }
 }
 
-/// Returns the error for a part of an upload that is closed. The kind is one that clients answer with another attempt:
-/// if the completion fails, the upload accepts parts again.
+/// Returns the error for a part of an upload that is closed. Clients retry after an error of this kind. The retry can
+/// succeed, because the upload accepts parts again if the completion fails.
 pub(crate) fn being_completed() -> Error {
     let why = "the upload is being completed; send the part again, or complete or abort the upload";
     Error::new(ErrorKind::LockTimeout, why)
 }
 
-/// Returns whether the upload in `dir` is open, according to the file server. If the result were stale, a part could be
-/// written into an object that another node has just published, or could be acknowledged and then lost. Cost: on a
+/// Returns whether the upload in `dir` is open, according to the file server. With a stale result, a part could be
+/// written into an object that another node has just published, or could be lost after its acknowledgement. Cost: on a
 /// shared file system, some round trips.
 fn is_open(dir: &DirectoryHandle, sharing: FileSystemSharing) -> bool {
     has_at_server(dir, UPLOAD, sharing)
@@ -314,8 +315,8 @@ fn read_text(dir: &DirectoryHandle, name: &str) -> Result<Option<String>> {
     Ok(read_bytes(dir, name)?.and_then(|(bytes, _)| String::from_utf8(bytes).ok()))
 }
 
-/// Returns a small file's content and modification time, or `None` if there is no such file. Errors: `Corrupt` if it is
-/// not a small regular file.
+/// Returns a small file's content and modification time, or `None` if there is no such file. Errors: `Corrupt` if the
+/// file is not a small regular file.
 fn read_bytes(dir: &DirectoryHandle, name: &str) -> Result<Option<(Vec<u8>, i64)>> {
     let failed = |errno| from_errno(errno, "reading the upload");
     let corrupt =
@@ -332,7 +333,7 @@ fn read_bytes(dir: &DirectoryHandle, name: &str) -> Result<Option<(Vec<u8>, i64)
 }
 
 /// Opens an upload's content file `name`, and returns it with its state. Returns `None` if there is no such file.
-/// Errors: `AccessDenied` if it is not a regular file.
+/// Errors: `AccessDenied` if the file is not a regular file.
 pub(crate) fn open_content(
     dir: &DirectoryHandle,
     name: &str,
@@ -493,8 +494,8 @@ impl<'u> UploadDirectory<'u> {
         if sharing != FileSystemSharing::Unknown || names.len() < LISTED_MAX {
             return Ok(names);
         }
-        // A writer on another node that has not read the whole directory may not know yet that the upload is closed.
-        // After a pause, the names are read again, and then include any claim of that writer.
+        // A writer on another node that has not read the whole directory may not have detected yet that the upload is
+        // closed. After a pause, the names are read again, and then include any claim of that writer.
         std::thread::sleep(NAME_TIMEOUT);
         volume.names_in(path)
     }

@@ -86,20 +86,22 @@ impl VersionDeletion<'_> {
             store.volume.require_bucket(bucket)?;
             return Ok(None);
         };
-        // If the key is a link to a file of another bucket, only the link is removed, and that bucket keeps the version.
-        let is_own = store.volume.require_own_file(bucket, key, &opened).is_ok();
-        if is_own && opened.version() == *version {
+        // If the key is a link to a file of another bucket, only the link is removed, and that bucket keeps the
+        // version.
+        let is_own = |opened: &ObjectFile| store.volume.require_own_file(bucket, key, opened).is_ok();
+        if opened.version() == *version && is_own(&opened) {
             store.volume.renew_record(bucket, &mut opened, contents.sharing)?;
             self.protection().check_unlocked(&opened, bypass)?;
             unshielded.push(unshield(&opened.file, opened.record().lock)?);
         }
         let latest = opened.version();
-        Ok(Some(LatestVersion { place, version: latest, copy: Some(opened).filter(|_| is_copy && is_own) }))
+        let copy = Some(opened).filter(|opened| is_copy && is_own(opened));
+        Ok(Some(LatestVersion { place, version: latest, copy }))
     }
 
     /// Opens the latest version; also returns whether the latest version is a copy of the deleted one. A copy of an old
     /// version has no version ID, even if the copy is recent (see
-    /// [`crate::volume::StoreRootDirectory::disown_copy`]). Errors: `Corrupt` if the latest version is to be removed in
+    /// [`crate::volume::StoreRootDirectory::disown_copy`]). Errors: `Corrupt` if the latest version would be removed in
     /// a bucket with object lock, and its record cannot be decoded: the record may contain a lock.
     fn locate_latest(&self) -> Result<Option<(ObjectPath<'static>, ObjectFile, bool)>> {
         let VersionDeletion { store, bucket, key, version: deleted, contents, .. } = *self;
@@ -174,8 +176,8 @@ impl VersionDeletion<'_> {
         }
     }
 
-    /// Stores the record of `copy`, from which the version ID has been removed, before the original is removed: without
-    /// the original, the copy would be the version with this ID.
+    /// Stores the record of `copy`, from which the version ID has been removed, before the original is removed.
+    /// Otherwise, the copy would become the version with this ID after the removal of the original.
     #[cold]
     fn store_without_id(&self, mut copy: ObjectFile) -> Result<()> {
         let record = copy.recorded.get_or_insert_default();

@@ -59,8 +59,8 @@ impl<'l> VersionLister<'l> {
         }
         let range = (&*query.prefix, query.key_after.as_deref());
         let mut archived = EncodedKeyWalk::start(store, bucket, EncodedKeyTree::Versions, range)?;
-        // A page may need more keys than it has entries, because a version may be gone by the time it is described. It
-        // also needs one key more, to determine whether there is a next page.
+        // A page may need more keys than it has entries, because a version may be gone by the time it is described. A
+        // page also needs one additional key, to determine whether there is a next page.
         let mut keys = query.keys();
         keys.max_keys = query.max_keys.saturating_add(1).min(MAX_KEYS);
         loop {
@@ -149,8 +149,8 @@ impl<'l> VersionLister<'l> {
         Ok(KeyVersions::new(latest, names))
     }
 
-    /// Removes the version ID from the description of the latest version if a POSIX program created its file by copying
-    /// an old version (see [`crate::volume::StoreRootDirectory::disown_copy`]).
+    /// Removes the version ID from the description of the latest version if a POSIX program created the version's file
+    /// by copying an old version (see [`crate::volume::StoreRootDirectory::disown_copy`]).
     #[cold]
     fn disown_listed(&self, key: &Key, latest: &mut Option<ObjectInfo>) -> Result<()> {
         let (volume, bucket) = (&self.store.volume, self.bucket);
@@ -165,9 +165,9 @@ impl<'l> VersionLister<'l> {
         Ok(())
     }
 
-    /// Describes the key's latest version. The sticky bit does not hide its version ID, because requests for a version by
-    /// its ID also see through the bit. A file whose record cannot be decoded is described without a record, so that
-    /// it does not hide the versions of other keys. Cost: as for a HEAD; one more `getxattrat` and one more `newfstatat`
+    /// Describes the key's latest version. The sticky bit does not hide its version ID, because requests for a version
+    /// by its ID also ignore the bit. A file whose record cannot be decoded is described without a record, so that it
+    /// does not hide the versions of other keys. Cost: as for a HEAD; one more `getxattrat` and one more `newfstatat`
     /// for a bare object in a bucket that keeps versions.
     fn latest(&self, key: &Key) -> Result<Option<ObjectInfo>> {
         match self.recorded_latest(key) {
@@ -262,7 +262,7 @@ impl<'l> VersionLister<'l> {
 }
 
 /// Returns the key's versions directory and the names in it, if the directory exists. The names are cached until
-/// something in the directory changes.
+/// the directory changes.
 pub(crate) fn archived_names(
     store: &PosixStoreState,
     bucket: &Bucket,

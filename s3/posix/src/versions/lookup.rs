@@ -1,12 +1,12 @@
 //! Finds names in a key's versions directory without reading all of them.
 //!
-//! A version whose ID contains its order has a known name. Every other question needs all names: which version is the
-//! newest, and whether a version has another name than its ID states. If a directory with many names is read again
-//! within seconds, its names are kept in an index (see [`crate::index`]), so that further questions cost only a few
+//! A version whose ID contains its order has a known name. All names are needed to find the newest version, or to find
+//! a version whose name differs from the name that its ID states. If a directory with many names is read again within
+//! seconds, its names are kept in an index (see [`crate::index`]), so that each further request costs only a few
 //! lookups in memory. On file systems that other nodes may change, there is no index, so the names are read each time.
 //!
-//! A POSIX program may copy an old version, with its ID, to the object's path. This module also tells such a copy from
-//! the version itself.
+//! A POSIX program may copy an old version, with its ID, to the object's path. This module also distinguishes such a
+//! copy from the version itself.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -40,8 +40,8 @@ impl VersionLookup {
         self.names.first().into_iter().chain(&self.newest_other).max_by_key(|found| found.order)
     }
 
-    /// Takes note of a name. Most names are rejected by their first bytes, because names sort by the order that they
-    /// begin with.
+    /// Adds a name if it belongs to `version`, or is the newest other name. Most names are rejected by their first
+    /// bytes, because names sort by the order that they begin with.
     fn see(&mut self, version: &VersionId, name: &str) {
         let Some((order, rest)) = name.split_at_checked(16) else { return };
         let Some(rest) = rest.strip_prefix('-') else { return };
@@ -57,7 +57,8 @@ impl VersionLookup {
         }
     }
 
-    /// Looks up a version among all names of a directory, of which `strays` cannot be computed from an ID.
+    /// Looks up a version in `names`, which are all names of a directory. `strays` are the names that cannot be
+    /// computed from an ID.
     fn in_index(names: &BTreeSet<Box<str>>, strays: &BTreeSet<Box<str>>, version: &VersionId) -> Self {
         let mut found = VersionLookup::default();
         let is_other = |name: &NoncurrentVersion| name.version != *version;
@@ -130,8 +131,8 @@ impl StoreRootDirectory {
         Ok(found)
     }
 
-    /// Returns the newest of the key's old versions and delete markers. Holds only one of their names in memory at a
-    /// time. Cost: as for [`StoreRootDirectory::look_up_version`].
+    /// Returns the newest of the key's old versions and delete markers. Keeps only one name in memory at a time. Cost:
+    /// as for [`StoreRootDirectory::look_up_version`].
     pub(crate) fn newest_archived(&self, bucket: &Bucket, key: &Key) -> Result<Option<NoncurrentVersion>> {
         let contents = self.contents(bucket)?;
         let by_index = self.in_versions_index(bucket, key, contents, |names, _| {
@@ -153,7 +154,7 @@ impl StoreRootDirectory {
     }
 
     /// Returns the `most` newest of the key's old versions, from the newest to the oldest. Delete markers do not count.
-    /// Holds only a few names in memory at a time. Cost: one read of the key's versions directory.
+    /// Keeps only a few names in memory at a time. Cost: one read of the key's versions directory.
     pub(super) fn newest_versions(
         &self,
         bucket: &Bucket,
@@ -263,9 +264,9 @@ fn keeps_versions(contents: PrivateDirectoryContents) -> bool {
 
 impl StoreRootDirectory {
     /// Opens the latest version, if it is a file, to compare its ID with `asked`. A copy of an old version has no
-    /// version ID, even if the copy is recent. Cost: as for opening the object; one more `fgetxattr` for a file with the
-    /// sticky bit in a bucket that keeps versions; if the ID is `asked`, or `null` is, also as for
-    /// [`StoreRootDirectory::is_copy`].
+    /// version ID, even if the copy is recent. Cost: as for opening the object; one more `fgetxattr` for a file with
+    /// the sticky bit in a bucket that keeps versions; if `asked` is the ID of the latest version, or is `null`, also
+    /// as for [`StoreRootDirectory::is_copy`].
     pub(super) fn find_latest(
         &self,
         bucket: &Bucket,
@@ -283,9 +284,9 @@ impl StoreRootDirectory {
         Ok(latest)
     }
 
-    /// Like [`StoreRootDirectory::disown_copy`], however recent the copy is, if `is_concerned` accepts its ID. Returns
-    /// whether the file is a copy. Intended for callers that change or remove a version, or that look for a version by
-    /// its ID.
+    /// Like [`StoreRootDirectory::disown_copy`], but detects even the most recent copies. Examines the file only if
+    /// `is_concerned` accepts its ID. Returns whether the file is a copy. Intended for callers that change or remove a
+    /// version, or that look for a version by its ID.
     pub(crate) fn disown_any_copy(
         &self,
         (bucket, key): (&Bucket, &Key),
@@ -302,11 +303,11 @@ impl StoreRootDirectory {
     }
 
     /// Removes the version ID from the record of a key's latest version if the file is a copy of an old version that
-    /// still exists: a POSIX program created the file, so it is the version `null`. `stat` is the state of the file.
-    /// Cost: none unless the content was changed, or the file was changed more than a second after the version with this
-    /// ID was created; otherwise one `openat2`, and as for [`StoreRootDirectory::is_copy`] if there is an old version
-    /// with this ID. During that second, an unchanged copy may therefore have the ID of the original. Intended for
-    /// readers of the latest version.
+    /// still exists. A POSIX program created this file, so it is the version `null`. `stat` is the state of the file.
+    /// Cost: usually none. If the content was changed, or the file was changed more than a second after the version
+    /// with this ID was created, one `openat2`. If there is also an old version with this ID, as for
+    /// [`StoreRootDirectory::is_copy`]. Within the first second after the creation of the ID, an unchanged copy may
+    /// therefore have the ID of the original. Intended for readers of the latest version.
     #[inline]
     pub(crate) fn disown_copy(
         &self,
@@ -326,9 +327,9 @@ impl StoreRootDirectory {
         Ok(())
     }
 
-    /// Returns whether there may be an old version with the ID `version`. There is none for a latest version whose tags
-    /// or permissions were changed, so that reads of it cost little more. Cost: one `openat2`; if there is such a
-    /// version, also a `close`.
+    /// Returns whether there may be an old version with the ID `version`. A latest version whose tags or permissions
+    /// were changed usually has no old version with its ID, so its reads cost little more. Cost: one `openat2`; if
+    /// there is such a version, also a `close`.
     fn has_old_version(&self, bucket: &Bucket, key: &Key, version: &VersionId) -> bool {
         let Some(kept) = NoncurrentVersion::of(version, false) else { return false };
         let path = archived_place(bucket, key, &kept).path();
@@ -337,8 +338,8 @@ impl StoreRootDirectory {
     }
 
     /// Returns whether the latest version, whose file has the state `stat` and whose record has the ID `version`, is a
-    /// copy of an old version: another file, among the old versions, is the version with this ID. Cost: one
-    /// `newfstatat`; if there is another file, also an open of that file.
+    /// copy of an old version. If it is a copy, another file, among the old versions, is the version with this ID.
+    /// Cost: one `newfstatat`; if there is another file, also an open of that file.
     pub(crate) fn is_copy(
         &self,
         (bucket, key): (&Bucket, &Key),
@@ -354,7 +355,7 @@ impl StoreRootDirectory {
 
     /// Returns whether the file with the name `kept` is the version that its name states. Anyone who may write to the
     /// bucket may create other files with such names. In a bucket with the sticky bit, a file of a third user is not
-    /// believed: it must belong to `owner`, the bucket's owner or root.
+    /// trusted: the file must belong to `owner`, the bucket's owner or root.
     pub(super) fn is_version_at(
         &self,
         (bucket, key): (&Bucket, &Key),
@@ -386,8 +387,8 @@ impl StoreRootDirectory {
     }
 }
 
-/// The time in ns that may pass between the creation of a version ID and the last change of the file, until a reader
-/// examines whether a POSIX program created the file by copying an old version.
+/// The time in ns between the creation of a version ID and the last change of the file. If more time has passed, a
+/// reader examines whether a POSIX program created the file by copying an old version.
 const SETTLING_NS: u64 = 1_000_000_000;
 
 /// Returns whether a file with the state `stat` was changed so long after the ID `version` was created that the file

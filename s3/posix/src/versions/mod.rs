@@ -9,8 +9,8 @@
 //! versions/KEY/ORDER-VERSION-marker    a delete marker, empty
 //! ```
 //!
-//! If a process is killed between these two steps, the version has both names; the version is then still the latest,
-//! and its name below `versions/` is ignored. All these changes are made under the key's lock.
+//! If a process is killed between these two steps, the version has both names. It is then still the latest version, and
+//! its name below `versions/` is ignored. All these changes are made under the key's lock.
 
 pub(crate) mod delete;
 pub(crate) mod list;
@@ -89,8 +89,8 @@ impl StoreRootDirectory {
                 }
                 return Ok(opened);
             }
-            // While an old version is becoming the latest, a reader that looks in one place and then in the other may
-            // not find it in either. The lookup is therefore repeated until nothing has changed.
+            // While an old version is becoming the latest, a reader that looks first in one directory and then in the
+            // other may miss the version in both. The lookup is therefore repeated until nothing has changed.
             let now = Some((latest_version, archived));
             if now == seen {
                 break;
@@ -147,8 +147,8 @@ impl StoreRootDirectory {
         Ok(None)
     }
 
-    /// Creates a name in the key's versions directory. If the directory is gone, recreates it: another process may have
-    /// removed the last name in it while this process holds the directory open.
+    /// Creates a name in the key's versions directory. If the directory is gone, recreates it. Another process may have
+    /// removed the last name in the directory while this process had the directory open.
     fn among_versions<T>(
         &self,
         bucket: &Bucket,
@@ -215,7 +215,7 @@ impl StoreRootDirectory {
     }
 
     /// Makes `newest` the latest version of a key that has no latest version. The file keeps its name among the old
-    /// versions. Returns `false` if the key has a latest version by now.
+    /// versions. Returns `false` if the key now has a latest version.
     fn promote(&self, bucket: &Bucket, key: &Key, newest: &NoncurrentVersion) -> Result<bool> {
         let from = self.versions_opened(bucket, key)?;
         let name = newest.name();
@@ -224,7 +224,7 @@ impl StoreRootDirectory {
                 // A POSIX program, or another writer that needs no lock, has just created a newer version.
                 Ok(Err(Errno::EXIST)) if self.is_file(&place.path()) => return Ok(false),
                 Ok(Err(Errno::EXIST)) => {}
-                // Another key's file is in the place of a parent directory, so the version cannot be put there.
+                // Another key's file has replaced a parent directory, so the version cannot be put at this path.
                 Err(error) if error.kind() == ErrorKind::NoSuchKey => {}
                 done => {
                     let done = done?.map_err(|errno| from_errno(errno, "making an old version the latest"));
@@ -273,12 +273,13 @@ impl PosixStoreState {
         })
     }
 
-    /// Archives `current`, which a new version is about to replace; `by_null` is whether the ID of the new version will
-    /// be `null`. The caller has removed the immutable flag of `current`: otherwise the file could not be given another
-    /// name. No old version is removed: if the ID of `current` belongs to another file among the old versions, because
-    /// a POSIX program has replaced the latest version, `current` gets a new ID. So does a file whose record cannot be
-    /// decoded, because its ID is unknown: as the version `null`, it would be replaced. Cost: one `linkat`; also one
-    /// [`StoreRootDirectory::look_up_version`] if the ID of `current` does not contain its order.
+    /// Archives `current`, which a new version is about to replace; `by_null` states whether the ID of the new version
+    /// will be `null`. The caller must have removed the immutable flag of `current`: otherwise the file could not get
+    /// another name. No old version is removed. If a POSIX program has replaced the latest version, another file among
+    /// the old versions may have the ID of `current`; `current` then gets a new ID. A file whose record cannot be
+    /// decoded also gets a new ID, because its ID is unknown, and a file archived as the version `null` would later be
+    /// replaced. Cost: one `linkat`; also one [`StoreRootDirectory::look_up_version`] if the ID of `current` does not
+    /// contain its order.
     pub(crate) fn keep_version(
         self: &Arc<Self>,
         bucket: &Bucket,
@@ -361,8 +362,8 @@ impl PosixStoreState {
         if self.volume.is_version_at((bucket, key), &kept, current.stat.user)? {
             return self.keep_as_new(bucket, key, current, highest);
         }
-        // The file with this name is not a version that Fordway stored. It is not removed, because its record may only
-        // be lost for the moment, but a name with a higher order takes precedence over its name.
+        // The file with this name is not a version that Fordway stored. The file is kept, because its record may be
+        // missing only temporarily. `current` gets a name with a higher order, which takes precedence.
         let order = highest.saturating_add(1).max(now_ns());
         let named = self.keep_named(bucket, key, current, NoncurrentVersion { order, ..kept })?;
         named.ok_or_else(|| ErrorKind::ConditionalConflict.into())
@@ -385,8 +386,8 @@ impl PosixStoreState {
 
     /// Stores the ID under which `current` was archived in its record, so that the version keeps this ID if it becomes
     /// the latest again. An error is ignored, because the name of an old version states its ID. The record is not
-    /// replaced if it cannot be decoded or a part of it is missing, or if the file has other names, at which the ID
-    /// would be wrong.
+    /// replaced if it cannot be decoded, or if a part of it is missing. The record is also not replaced if the file has
+    /// other names, because the ID would be wrong at these names.
     fn store_new_id(self: &Arc<Self>, bucket: &Bucket, current: &ObjectFile, version: &VersionId) {
         let record = current.recorded.as_ref().filter(|record| !record.is_apart && current.stat.links == 1);
         if let Some(record) = record {
@@ -550,7 +551,7 @@ impl PosixStoreState {
 pub(crate) struct KeptVersion {
     /// The ID under which the version was archived.
     pub(crate) version: VersionId,
-    /// The key's highest order afterwards.
+    /// The order that the ID of the next version must exceed.
     pub(crate) floor: u64,
 }
 
@@ -658,8 +659,8 @@ mod tests {
         assert_eq!(root.content(&VersionId::null()), b"old");
     }
 
-    /// A POSIX program creates an object's file just before an old version is to become the latest. The old version
-    /// does not get the odd path, where the file would hide it and the next write would remove it.
+    /// A POSIX program creates an object's file just before an old version becomes the latest. The old version does not
+    /// get the odd path, where the file would hide it and the next write would remove it.
     #[test]
     fn a_version_does_not_become_the_latest_behind_the_file_of_a_program() {
         let root = Root::new();

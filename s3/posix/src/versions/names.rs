@@ -41,7 +41,7 @@ impl NoncurrentVersion {
         Some(NoncurrentVersion { order: order_in(version)?, version: version.clone(), is_marker })
     }
 
-    /// Describes the delete marker of this name.
+    /// Returns the ID and the time of the delete marker with this name.
     pub(crate) fn as_marker(&self) -> DeleteMarker {
         let created = system_time(i64::try_from(self.order).unwrap_or(i64::MAX));
         DeleteMarker { version: self.version.clone(), created }
@@ -73,7 +73,8 @@ pub(crate) fn order_in(version: &VersionId) -> Option<u64> {
     (is_hex(time) && is_hex(random)).then(|| u64::from_str_radix(time, 16).ok()).flatten()
 }
 
-/// Returns whether `name` is the name of a version, but not the one that [`NoncurrentVersion::of`] returns for its ID.
+/// Returns whether `name` is the name of a version, but not the name that [`NoncurrentVersion::of`] returns for the
+/// version's ID.
 pub(crate) fn is_stray(name: &str) -> bool {
     NoncurrentVersion::parse(name).is_some_and(|found| order_in(&found.version) != Some(found.order))
 }

@@ -28,7 +28,7 @@ fn check(rig: &Rig, read: bool) -> (FsckSummary, Vec<FsckFinding>) {
     (summary.unwrap(), found)
 }
 
-/// Documents must not begin with `?`.
+/// The rule for documents in these tests: a document must not begin with `?`.
 fn document_problem(bucket: &Bucket, kind: &BucketDocumentKind, document: &[u8]) -> Option<String> {
     document.starts_with(b"?").then(|| format!("the {kind} of {bucket} begins with ?"))
 }
@@ -216,7 +216,7 @@ fn a_sticky_bit_that_hides_a_record_is_found_and_removed() {
     assert_eq!(["bare", "made", "plain"].map(mode), [0o1777, 0o1777, 0o777]);
 }
 
-/// Root examines files with the rights of their owners, also those that only their owners can read.
+/// Root examines files with the rights of their owners, including files that only their owners can read.
 #[test]
 fn private_files_of_other_users_are_examined() {
     if !rustix::process::geteuid().is_root() {

@@ -89,7 +89,7 @@ fn staged_files_go_when_they_are_old() {
     assert_eq!(rig.get("alive").unwrap(), b"x");
 }
 
-/// An entry that has a name that Fordway does not use, or that is not a file, does not belong to Fordway and is kept.
+/// An entry is kept if it is not a file, or if Fordway does not use its name.
 #[test]
 fn what_is_not_ours_stays() {
     let rig = Rig::new();
@@ -219,7 +219,7 @@ fn sidecar_files_go_with_their_objects() {
     rig.write(".fordway/meta/not-ours", "");
     let gone = rig.sidecar_of("gone");
     let bytes = gone.metadata().unwrap().len();
-    // The file is held open, so that no later file gets its inode number, and thereby its sidecar file.
+    // The file is held open, so that no later file gets its inode number, and therefore its sidecar file.
     let _open = fs::File::open(rig.path("gone")).unwrap();
     fs::remove_file(rig.path("gone")).unwrap();
     rig.write("changed", "another content");
@@ -262,8 +262,8 @@ fn sidecar_files_of_a_copy_stay_until_it_is_migrated() {
     assert_eq!(rig.tag_count("k"), MAX_TAGS);
 }
 
-/// The `gc` of earlier versions removed the sidecar files of files that POSIX programs had changed. Such a file does not
-/// show that the root is a copy.
+/// The `gc` of earlier versions removed the sidecar files of files that POSIX programs had changed. Such a file does
+/// not show that the root is a copy.
 #[test]
 fn a_changed_file_without_a_sidecar_file_does_not_keep_others() {
     let rig = Rig::new();

@@ -1,5 +1,5 @@
-//! Tests of `fsck` and `gc`: every kind of damage and garbage is created on purpose and must be found; files in use
-//! must not be touched.
+//! Tests of `fsck` and `gc`. Every kind of damage and garbage is created on purpose and must be found. Files in use
+//! must not be changed or removed.
 
 mod fsck;
 mod gc;

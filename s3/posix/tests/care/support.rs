@@ -56,7 +56,7 @@ impl Rig {
         part.commit(&ExpectedContent::default()).unwrap();
     }
 
-    /// Puts an object in parts, all of which except the last have the minimum size.
+    /// Puts an object in parts. All parts except the last have the minimum size.
     pub(crate) fn upload_with(&self, key: &str, body: &[u8], options: &PutOptions) {
         let (bucket, key) = (bucket(), name(key));
         let upload = self.store.create_upload(&bucket, &key, options).unwrap();

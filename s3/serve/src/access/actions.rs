@@ -20,8 +20,8 @@ pub(super) struct RequiredPermission<'r> {
     pub(super) tags_are_in_body: bool,
 }
 
-/// The table of operations. Each entry contains an operation, the actions that it needs, and the actions that it needs
-/// if the request names a version.
+/// The table of operations. Each entry contains an operation, its actions, and its actions for a request that names a
+/// version.
 const ACTIONS: &[(&str, &[&str], &[&str])] = &[
     ("AbortMultipartUpload", &["AbortMultipartUpload"], &[]),
     ("CompleteMultipartUpload", &["PutObject"], &[]),

@@ -34,7 +34,7 @@ pub(crate) struct PolicyRequestContext<'r> {
     version: Option<&'r str>,
     /// The tags in the request's body.
     tags: Option<&'r Tags>,
-    /// Whether the request starts a multipart upload or adds a part to one.
+    /// Whether the request starts a multipart upload or adds a part to an upload.
     is_of_parts: bool,
     /// The condition keys whose values come from the request's body; `None` until the body has been read.
     stated: Option<&'r [(&'static str, String)]>,
@@ -181,7 +181,7 @@ impl<'r> PolicyRequestContext<'r> {
         }
         for name in HEADERS {
             if let Some(value) = self.header(name) {
-                // The condition keys for object lock lack the prefix `x-amz-`.
+                // The condition keys for object lock do not have the prefix `x-amz-`.
                 let name = name
                     .strip_prefix("x-amz-")
                     .filter(|rest| rest.starts_with("object-lock-"))
@@ -266,7 +266,7 @@ impl<'r> PolicyRequestContext<'r> {
         if let Some(session) = &user.session {
             let issued = UNIX_EPOCH + Duration::from_secs(session.issued_s);
             keys.add("aws:tokenissuetime", format_iso8601(issued));
-            // Sessions are started without MFA. As on AWS, requests with permanent keys lack this condition key.
+            // Sessions are started without MFA. As on AWS, requests with permanent keys do not have this condition key.
             keys.add("aws:multifactorauthpresent", "false");
         }
     }
@@ -295,8 +295,7 @@ impl<'r> PolicyRequestContext<'r> {
     }
 
     fn add_tags(&self, keys: &mut ConditionKeyValues<'r>) {
-        // A copy has the tags of its source unless the request replaces them, so without a replacement, `x-amz-tagging`
-        // has no effect on a copy.
+        // Unless the request replaces the tags, a copy has the tags of its source, and `x-amz-tagging` has no effect.
         let is_used = self.header(COPY_SOURCE).is_none() || self.replaces_tags();
         let stated = self.header("x-amz-tagging").filter(|_| is_used);
         let parsed = stated.and_then(|text| tagging::decode(text).ok());

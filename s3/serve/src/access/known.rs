@@ -42,7 +42,7 @@ struct CachedBucketRules {
 
 /// The owner of a bucket, and its rules.
 pub(crate) struct BucketOwnerAndRules {
-    /// The user ID of the bucket's owner; `None` if the store has no owners, in which case each user counts as the
+    /// The user ID of the bucket's owner; `None` if the store has no owners. In this case, each user counts as the
     /// owner.
     owner: Option<u32>,
     /// The rules, or the reason why they are not trusted. If the rules are not trusted, only the owner has access.
@@ -141,8 +141,7 @@ pub(crate) fn read(store: &dyn Store, bucket: &Bucket) -> Result<BucketOwnerAndR
     Ok(BucketOwnerAndRules { owner, rules, read_in })
 }
 
-/// Reads the documents that decide about access. The public access block is read only if it matters: if the policy or
-/// the ACL is public.
+/// Reads the documents that control access. The public access block is read only if the policy or the ACL is public.
 fn rules(store: &dyn Store, bucket: &Bucket) -> Result<BucketAccessRules> {
     let policy = store.document(bucket, &POLICY)?.map(|document| {
         Policy::parse(&document, bucket.as_str()).map_err(|error| corrupt("the policy", error.to_string()))

@@ -113,7 +113,7 @@ async fn authorise_copied_tags(
     }
 }
 
-/// Removes from the response to a read the headers that the caller is not permitted to see. The header with the number
+/// Removes the headers that the caller is not permitted to see from the response to a read. The header with the number
 /// of tags and the headers with the object lock require separate actions. Errors: from reading the rules.
 pub(crate) async fn hide_headers(
     user: &Arc<User>,
@@ -188,8 +188,9 @@ async fn rules_of(user: &Arc<User>, bucket: &Bucket) -> OperationResult<Arc<Buck
     let wanted = bucket.clone();
     match look_up(user.clone(), move |store| Ok(known::read(store, &wanted))).await? {
         Ok(access) => Ok(known::remember(user, bucket, access, now)),
-        // With the default value, each user with keys counts as the owner, so the operation continues and reports the
-        // missing bucket. Anonymous callers are refused and do not learn that the bucket is missing.
+        // In the default value, the bucket has no owner and no rules. Each user with keys then counts as the owner, so
+        // the operation continues and reports the missing bucket. Anonymous callers are refused and do not learn that
+        // the bucket is missing.
         Err(error) if error.kind() == ErrorKind::NoSuchBucket => Ok(Arc::default()),
         Err(error) => Err(error.into()),
     }

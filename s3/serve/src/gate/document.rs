@@ -53,8 +53,8 @@ fn is_in_chunks(headers: &HeaderMap) -> bool {
     headers.get(CONTENT_SHA256).is_some_and(|value| value.as_bytes().starts_with(b"STREAMING-"))
 }
 
-/// Replaces the body of a request with a checked document if the operation takes a document. Errors: the head shows
-/// that the document cannot be checked.
+/// Replaces the body of a request with a checked document if the operation has a document. Errors: the head shows that
+/// the document cannot be checked.
 pub(crate) fn take_document(
     operation: &'static OperationRule,
     request: Request<s3s::Body>,
@@ -70,8 +70,7 @@ pub(crate) fn take_document(
     let (parts, body) = request.into_parts();
     let claims = DocumentDigests::read(operation, &parts.headers)?;
     if body.size_hint().exact() == Some(0) {
-        // The S3 layer does not read a body that it knows to be empty, so this function itself checks an empty
-        // document.
+        // The S3 layer does not read an empty body, so this function itself checks the digests of an empty document.
         claims.check(&[])?;
         return Ok((Request::from_parts(parts, s3s::Body::empty()), None));
     }

@@ -24,7 +24,7 @@ use table::{PathResource, PermittedValues, TABLE};
 use crate::domains::BucketDomains;
 use crate::message::composed;
 
-/// The reason why a request is refused.
+/// The refusal of a request: the status, the code and the message of the response.
 #[derive(Debug)]
 pub(crate) struct GateRefusal {
     pub(crate) status: StatusCode,
@@ -107,14 +107,14 @@ pub(crate) fn take_host<B>(request: &mut Request<B>) -> Result<(), GateRefusal> 
     if !stated.all(|stated| stated.as_bytes().eq_ignore_ascii_case(host.as_bytes())) {
         return Err(differ());
     }
-    // A host that the client has stated remains as it is, because the signature may cover it.
+    // An existing `Host` header remains unchanged, because the signature may cover the header.
     request.headers_mut().entry(header::HOST).or_insert(host);
     Ok(())
 }
 
-/// Refuses an upload whose head does not state the length of the body. Over HTTP/1, a request without
-/// `Transfer-Encoding` then has no body, so the gateway would store an empty object instead of the client's content.
-/// The length of an `aws-chunked` body is checked elsewhere. Errors: `MissingContentLength`.
+/// Refuses an upload whose head does not state the length of the body. Over HTTP/1, a request with neither
+/// `Content-Length` nor `Transfer-Encoding` has no body, so the gateway would store an empty object instead of the
+/// client's content. The length of an `aws-chunked` body is checked elsewhere. Errors: `MissingContentLength`.
 fn check_has_length<B>(operation: &OperationRule, request: &Request<B>) -> Result<(), GateRefusal> {
     let headers = request.headers();
     let is_upload = ["PutObject", "UploadPart"].contains(&operation.name);
@@ -306,8 +306,8 @@ fn check_combination(
 
 const COPY_SOURCE: HeaderName = HeaderName::from_static("x-amz-copy-source");
 
-/// Returns the requested operation: of the operations whose selectors are all present, the one with the most selectors.
-/// Errors: `NotImplemented` if the resource has no such operation with this method.
+/// Returns the requested operation. Of the operations whose selectors are all present, this is the operation with the
+/// most selectors. Errors: `NotImplemented` if the resource has no such operation with this method.
 fn select(
     method: &Method,
     resource: PathResource,
@@ -406,7 +406,7 @@ fn check_header(
     }
     let has_acls = headers.get(OWNERSHIP).is_some_and(|ownership| ownership != "BucketOwnerEnforced");
     let is_of_acl = name == "x-amz-acl" || name.as_str().starts_with("x-amz-grant-");
-    // In a bucket with ACLs, AWS would accept the value, so the error is that it is not implemented.
+    // In a bucket with ACLs, AWS would accept the value, so the error is `NotImplemented`.
     if !(has_acls && is_of_acl && (name != "x-amz-acl" || CANNED_ACLS.contains(&value))) {
         check_value(operation, name.as_str(), value)?;
     }
@@ -423,7 +423,7 @@ fn check_header(
     }))
 }
 
-/// Refuses unsupported values with AWS's errors. AWS either does not know these values, or refuses them for a bucket
+/// Refuses unsupported values with AWS's errors. AWS either does not support these values, or refuses them for a bucket
 /// with ACLs disabled. Objects never have ACLs. Errors: `InvalidArgument`, `AccessControlListNotSupported`,
 /// `InvalidBucketAclWithObjectOwnership`, `InvalidRedirectLocation`, `InvalidRequest`.
 fn check_value(operation: &OperationRule, name: &str, value: &str) -> Result<(), GateRefusal> {

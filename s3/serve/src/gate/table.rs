@@ -17,12 +17,13 @@ pub(crate) struct OperationRule {
     pub(super) method: &'static str,
     pub(super) resource: PathResource,
     pub(crate) is_offered: bool,
-    /// Parameters that distinguish the operation from others; some must have a specific value.
+    /// Parameters that distinguish the operation from others. If the second element is `Some`, the parameter must have
+    /// this value.
     pub(super) selecting_parameters: Vec<(&'static str, Option<&'static str>)>,
     pub(super) selecting_headers: Vec<&'static str>,
     parameters: Vec<ParameterRule>,
     headers: Vec<ParameterRule>,
-    /// Paths of the elements that the operation's document may have; empty if it takes no document.
+    /// Paths of the elements that the operation's document may have; empty if the operation has no document.
     pub(super) elements: Vec<&'static str>,
 }
 
@@ -54,13 +55,15 @@ impl PermittedValues {
 }
 
 impl OperationRule {
-    /// Returns the values that the operation's parameter `name` may have; `None` if it has no such parameter.
+    /// Returns the values that the operation's parameter `name` may have; `None` if the operation has no such
+    /// parameter.
     pub(super) fn parameter(&self, name: &str) -> Option<&PermittedValues> {
         let is_selecting = self.selecting_parameters.iter().any(|(known, _)| *known == name);
         if is_selecting { Some(&PermittedValues::Anything) } else { find(&self.parameters, name) }
     }
 
-    /// Returns the values that the operation's header `name`, in lower case, may have; `None` if it has no such header.
+    /// Returns the values that the operation's header `name`, in lower case, may have; `None` if the operation has no
+    /// such header.
     pub(super) fn header(&self, name: &str) -> Option<&PermittedValues> {
         let is_selecting = self.selecting_headers.contains(&name);
         if is_selecting { Some(&PermittedValues::Anything) } else { find(&self.headers, name) }

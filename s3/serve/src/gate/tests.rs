@@ -40,7 +40,7 @@ fn a_version_2_url_with_a_session_token_learns_what_to_change() {
     assert!(refusal.message.contains("s3v4"), "{}", refusal.message);
 }
 
-/// Comparing thousands of names with each other would take a long time, and the gate does not know the sender yet.
+/// Comparing thousands of names with each other would take a long time, and the sender is not authenticated yet.
 #[test]
 fn a_query_has_a_hundred_parameters_at_most() {
     let query = |count: usize| (0..count).map(|at| format!("x-{at}=&")).collect::<String>();

@@ -34,7 +34,7 @@ pub(crate) enum ChunkStep {
     Trailer(usize),
     /// Content.
     Data(usize),
-    /// The body has ended; the remaining bytes follow it.
+    /// The end of the body. The remaining bytes do not belong to the body.
     End,
     /// More bytes are needed to determine the next element.
     More,

@@ -30,8 +30,8 @@ const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Serves one connection until it ends or the gateway is stopped. If the gateway is stopped, finishes the request in
 /// progress. If no request is in progress, waits [`IDLE_CLOSE_DELAY`](crate::gateway::IDLE_CLOSE_DELAY) for a last
-/// request. `ahead` holds bytes that were already read. If the client begins with HTTP/2, returns the socket and all
-/// bytes that were read from it.
+/// request. `ahead` contains the bytes that were already read. If the client begins with HTTP/2, returns the socket and
+/// all bytes that were read from it.
 pub(crate) async fn serve(
     socket: ClientSocket,
     ahead: Vec<u8>,
@@ -86,7 +86,7 @@ struct ReceivedRequest {
 
 /// The work that a request requires.
 enum RequestWork {
-    /// A request that the fast path leaves to the S3 layer.
+    /// A request that the fast path does not serve, and leaves to the S3 layer.
     Common(Request<()>),
     Upload(Box<ObjectUpload>),
 }
@@ -128,7 +128,7 @@ impl ConnectionDriver<'_> {
         }
     }
 
-    /// Reads until it is clear whether the connection begins with the HTTP/2 preface.
+    /// Reads until the received bytes show whether the connection begins with the HTTP/2 preface.
     async fn opening(
         &self,
         wire: &mut BufferedSocket,
@@ -154,7 +154,7 @@ impl ConnectionDriver<'_> {
         }
     }
 
-    /// Waits for a complete head. Between requests, the wait ends `IDLE_CLOSE_DELAY` after the gateway is told to stop.
+    /// Waits for a complete head. Between requests, the wait ends `IDLE_CLOSE_DELAY` after the gateway begins to stop.
     async fn next(
         &self,
         wire: &mut BufferedSocket,
@@ -324,8 +324,7 @@ impl ConnectionDriver<'_> {
         if matches!(held, SocketOwnership::Wire(_))
             && let (RequestFraming::Length(bytes), Some(account)) = (framing, trace.account())
         {
-            // A body that arrived with its head was not counted against the user's rate limit when it was read, so it
-            // is counted here.
+            // A body that arrived with its head has not been counted against the user's rate limit yet.
             account.charge(bytes);
         }
         let mut returned = match held.take_back() {

@@ -210,7 +210,7 @@ impl RequestHead<'_> {
     pub(crate) fn to_request(&self, source: &[u8]) -> Result<Request<()>, MessageRefusal> {
         let copy = Bytes::copy_from_slice(source);
         let copied = |part: &[u8]| {
-            // The address of an empty slice is meaningless, so an empty slice is taken to start at offset 0.
+            // The address of an empty slice has no meaning, so an empty slice gets the offset 0.
             let start = if part.is_empty() { 0 } else { part.as_ptr().addr() - source.as_ptr().addr() };
             copy.slice(start..start + part.len())
         };

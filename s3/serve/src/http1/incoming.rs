@@ -21,8 +21,9 @@ pub(crate) const STALLED: &str = "the client stopped sending in the middle of th
 /// text.
 pub(crate) const BROKEN: &str = "the body's transfer coding is invalid";
 
-/// The maximum number of unread bytes of a refused body that are read and discarded so that the connection can be used
-/// again. Clients send parts of 5 to 16 MiB, and read the response only after sending the whole part.
+/// If at most this number of bytes of a refused body are unread, these bytes are read and discarded, so that the
+/// connection can be used again. Clients send parts of 5 to 16 MiB, and read the response only after sending the whole
+/// part.
 const DISCARD_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// The interim response to a client that waits before it sends a body.
@@ -31,12 +32,12 @@ const GO_ON: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 /// The error type of request bodies.
 type RequestBodyError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The body of a request that is being read, and the socket that it arrives on.
+/// The body of a request that is being read, and the socket on which the body arrives.
 pub(crate) struct IncomingBody {
     wire: BufferedSocket,
     left: UnreadBody,
     /// The number of bytes of the response `100 Continue` that have been sent; `None` if the client does not wait for
-    /// it.
+    /// this response.
     told: Option<usize>,
     has_failed: bool,
     chunk: PartialChunk,
@@ -117,8 +118,8 @@ impl IncomingBody {
         Poll::Ready(piece.transpose())
     }
 
-    /// Fills a whole buffer chunk, or part of one if the body ends first. If memory is scarce and no further bytes have
-    /// arrived, passes on the filled part, or keeps it in as little memory as possible.
+    /// Fills a buffer chunk. If the body ends first, part of the chunk remains empty. If memory is scarce and no
+    /// further bytes have arrived, passes on the filled part, or keeps it in as little memory as possible.
     fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<Result<(), RequestBodyError>> {
         ready!(self.poll_tell(context))?;
         while self.chunk.filled() < CHUNK_BYTES && !self.is_done() {
@@ -146,7 +147,7 @@ impl IncomingBody {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads some more bytes, starting with the bytes that arrived with the head.
+    /// Reads further bytes of a body without chunks, starting with the bytes that arrived with the head.
     fn poll_plain(&mut self, context: &mut Context<'_>, left: u64) -> Poll<io::Result<()>> {
         let room = self.chunk.room();
         let wanted = room.len().min(usize::try_from(left).unwrap_or(usize::MAX));

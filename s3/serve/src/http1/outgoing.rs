@@ -17,8 +17,8 @@ use crate::buffers::{give_buffer, take_buffer};
 use crate::content::{ContentPieces, MultipartContent, PIECE_BYTES, RangeSource, append, append_part};
 use crate::http1::wire::BufferedSocket;
 
-/// The maximum size of a body that is copied into the buffer after the head, so that one call sends both. Up to this
-/// size, copying a file costs less than `sendfile`.
+/// The maximum size of a body that is copied into the buffer after the head. One call then sends the head and the body.
+/// Up to this size, copying a file costs less than `sendfile`.
 const INLINE_BYTES: u64 = 64 * 1024;
 
 /// The response that is sent if the content of the intended response cannot be read.

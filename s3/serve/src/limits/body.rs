@@ -28,8 +28,8 @@ pub(crate) struct LimitCounters {
 pub(crate) struct BodyTransferLimits {
     /// The maximum time between two pieces of a body, in either direction.
     pub(crate) stall_timeout: Duration,
-    /// The minimum number of bytes per second, averaged over periods in which the gateway waits for `stall_timeout` in
-    /// total.
+    /// The minimum number of bytes per second: an average over periods. In each period, the gateway waits for the
+    /// client for a total of `stall_timeout`.
     pub(crate) bytes_per_s_min: u64,
     pub(crate) counters: Arc<LimitCounters>,
 }
@@ -85,7 +85,7 @@ impl TransferRateMeter {
 pub(crate) struct RatePacer(Option<Pin<Box<Sleep>>>);
 
 /// The longest time between two polls of a delayed body. This time is so short that a delayed body is not mistaken for
-/// a stalled one.
+/// a stalled body.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 impl RatePacer {

@@ -10,7 +10,7 @@ use http::StatusCode;
 
 use super::{LimitCounters, UserResourceUsage};
 
-/// The maximum number of consecutive requests on a connection that are refused for lack of a valid signature. A
+/// The maximum number of consecutive requests on a connection that are refused because they have no valid signature. A
 /// legitimate client with a wrong key or clock stops after a few requests.
 const UNSIGNED_MAX: u32 = 100;
 
@@ -40,7 +40,7 @@ impl UnauthenticatedConnections {
         Some(ConnectionLimitState::new(Some(slot), self.counters.clone()))
     }
 
-    /// Adds a connection; `None` if its address already has the maximum number of connections.
+    /// Adds a connection. Returns `None` if its address already has the maximum number of connections.
     pub(crate) fn add(self: &Arc<Self>, address: IpAddr) -> Option<AddressSlot> {
         let address = network_of(address);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
@@ -66,7 +66,8 @@ impl Drop for AddressSlot {
     }
 }
 
-/// Returns the address, or the /64 network of an IPv6 address, because one client usually has a whole /64 network.
+/// Returns an IPv4 address unchanged, and the /64 network of an IPv6 address, because one client usually has a whole
+/// /64 network.
 fn network_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
@@ -77,13 +78,13 @@ fn network_of(address: IpAddr) -> IpAddr {
     }
 }
 
-/// The limits-related state of a connection: its slot, its latest user, and its number of requests without a valid
-/// signature.
+/// The data about a connection that the limits need: its slot, its latest user, and its number of requests without a
+/// valid signature.
 #[derive(Debug)]
 pub(crate) struct ConnectionLimitState {
     /// The connection's entry in the table of addresses; `None` after the first valid signature.
     address: Mutex<Option<AddressSlot>>,
-    /// The id of the latest user's account; 0 before the first valid signature.
+    /// The id of the latest user's [`UserResourceUsage`]; 0 before the first valid signature.
     user_id: AtomicU64,
     user: Mutex<Option<Arc<UserResourceUsage>>>,
     unsigned: AtomicU32,
@@ -132,12 +133,12 @@ impl ConnectionLimitState {
         self.unsigned.load(Ordering::Relaxed) < UNSIGNED_MAX
     }
 
-    /// Returns the id of the latest user's account; 0 before the first valid signature.
+    /// Returns the id of the latest user's [`UserResourceUsage`]; 0 before the first valid signature.
     pub(crate) fn user_id(&self) -> u64 {
         self.user_id.load(Ordering::Relaxed)
     }
 
-    /// Returns the account of the latest user.
+    /// Returns the [`UserResourceUsage`] of the latest user.
     pub(crate) fn user(&self) -> Option<Arc<UserResourceUsage>> {
         self.user.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

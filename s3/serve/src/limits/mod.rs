@@ -37,7 +37,7 @@ pub struct UserLimits {
 }
 
 impl Default for UserLimits {
-    /// Returns the default limits: 8,192 requests in flight, any rate, weight 1.
+    /// Returns the default limits: 8,192 requests in flight, no rate limit, weight 1.
     fn default() -> Self {
         UserLimits { requests_max: 8192, bytes_per_s_max: None, weight: 1 }
     }
@@ -67,14 +67,14 @@ impl UserLimitOverrides {
 pub(crate) enum LimitReason {
     /// The user has too many requests in flight.
     Requests = 1,
-    /// The user has transferred too many bytes.
+    /// The user exceeds the rate limit.
     Rate = 2,
     /// The body was sent or received too slowly.
     Slow = 3,
 }
 
 impl LimitReason {
-    /// Returns the name of the reason in logs and metrics.
+    /// Returns the name that logs and metrics use for the reason.
     pub(crate) fn name(self) -> &'static str {
         match self {
             LimitReason::Requests => "requests",
@@ -101,7 +101,7 @@ pub(crate) struct LimitRefusal {
 /// The counters of one user's requests and bytes, and the user's limits. All threads share this value.
 #[derive(Debug)]
 pub(crate) struct UserResourceUsage {
-    /// The number that distinguishes this account from others; never 0.
+    /// The number that identifies this value among those of all users; never 0.
     id: u64,
     stated: UserLimitOverrides,
     requests_max: AtomicU32,
@@ -109,9 +109,9 @@ pub(crate) struct UserResourceUsage {
     bytes_per_s_max: AtomicU64,
     weight: AtomicU32,
     in_flight: AtomicU32,
-    /// The time at which the rate limit permits all bytes transferred so far, on the clock of [`now_ns`].
+    /// The time, on the clock of [`now_ns`], from which the rate limit permits all bytes transferred so far.
     paid_until_ns: AtomicU64,
-    /// The number of response bytes, over HTTP/2 and HTTP/3, that the user's clients have not received yet.
+    /// The number of bytes of HTTP/2 and HTTP/3 responses that the user's clients have not received yet.
     pub(crate) held_bytes: AtomicU64,
     refused_requests: AtomicU64,
     refused_rate: AtomicU64,
@@ -136,7 +136,8 @@ impl UserResourceUsage {
         Arc::new(account)
     }
 
-    /// Sets each limit to the value in the user's entry or, if the entry has none, to the value in `others`.
+    /// Sets each limit to the value in the user's entry. A limit that the entry does not state gets the value in
+    /// `others`.
     pub(crate) fn limit(&self, others: UserLimits) {
         let limits = self.stated.or(others);
         self.requests_max.store(limits.requests_max, Ordering::Relaxed);
@@ -157,8 +158,8 @@ impl UserResourceUsage {
         self.weight.load(Ordering::Relaxed)
     }
 
-    /// Counts a request as in flight until the returned slot is dropped. Errors: the user is at a limit. Cost: one
-    /// atomic operation, and another when the slot is dropped.
+    /// Counts a request as in flight until the returned slot is dropped. Errors: the user has reached a limit. Cost:
+    /// one atomic operation, and another one when the slot is dropped.
     pub(crate) fn begin(self: &Arc<Self>) -> Result<RequestSlot, LimitRefusal> {
         let slot = self.begin_unpaced()?;
         let debt = if self.is_paced() { self.debt() } else { Duration::ZERO };
@@ -186,7 +187,7 @@ impl UserResourceUsage {
         self.bytes_per_s_max.load(Ordering::Relaxed) != 0
     }
 
-    /// Counts body bytes against the user's rate.
+    /// Counts body bytes against the user's rate limit.
     pub(crate) fn charge(&self, bytes: u64) {
         let rate = self.bytes_per_s_max.load(Ordering::Relaxed);
         if rate == 0 || bytes == 0 {
@@ -236,7 +237,7 @@ impl Drop for RequestSlot {
     }
 }
 
-/// Returns the number of nanoseconds since the first call.
+/// Returns the number of nanoseconds since the first call of this function.
 fn now_ns() -> u64 {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     u64::try_from(START.elapsed().as_nanos()).unwrap_or(u64::MAX)

@@ -15,7 +15,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::{UserResourceUsage, WEIGHT_MAX};
 
-/// The number of consecutive requests from one user after which a thread that is always busy forgets the other users.
+/// The number of consecutive requests of one user after which a busy thread no longer counts as shared among users.
 const MEMORY_REQUESTS: u32 = 4096;
 /// The amount by which a request advances the virtual clock of a user with weight 1.
 const COST: u64 = WEIGHT_MAX as u64 * 1000;
@@ -28,12 +28,12 @@ thread_local! {
 /// The user who sent a thread's latest request.
 #[derive(Clone, Copy)]
 struct LatestRequestUser {
-    /// The id of the user's account; 0 if there has been no request since the thread last had idle time.
+    /// The id of the user's [`UserResourceUsage`]; 0 if there has been no request since the thread last had idle time.
     id: u64,
     /// The number of requests since the user last changed.
     alike: u32,
-    /// Whether several users have sent recent requests. Idle time of the thread resets this flag, and so do many
-    /// consecutive requests of one user.
+    /// Whether several users have sent recent requests. Idle time of the thread and [`MEMORY_REQUESTS`] consecutive
+    /// requests of one user reset this flag.
     is_shared: bool,
 }
 
@@ -101,7 +101,7 @@ impl FairRequestQueue {
         Some((due, self.number))
     }
 
-    /// Adds a waiting request, and gives it the turn if no other request has it.
+    /// Adds a waiting request. The request gets the turn if no other request has the turn.
     fn wait(&mut self, due: u64, number: u64, waker: Waker) {
         self.waiting.push(Reverse(WaitingRequest { due, number, waker }));
         if self.granted.is_none() {
@@ -135,7 +135,7 @@ impl FairRequestQueue {
     }
 }
 
-/// Records that the calling thread has nothing to do. The next request of every user then runs immediately.
+/// Records that the calling thread is idle. The next request of every user then runs immediately.
 pub(crate) fn forget_turns() {
     let was_shared = LATEST.replace(LatestRequestUser { id: 0, alike: 0, is_shared: false }).is_shared;
     if was_shared {
@@ -143,9 +143,9 @@ pub(crate) fn forget_turns() {
     }
 }
 
-/// Records a request on a connection. `id` identifies the account of the connection's latest user; it is 0 if there has
-/// been no user. Returns whether the request must take its turn, because several users keep the calling thread busy.
-/// Cost: a few instructions.
+/// Records a request on a connection. `id` identifies the [`UserResourceUsage`] of the connection's latest user; 0
+/// means that there has been no user. Returns whether the request must take its turn, because several users keep the
+/// calling thread busy. Cost: a few instructions.
 pub(crate) fn is_shared(id: u64) -> bool {
     if id == 0 {
         return false;
@@ -169,7 +169,7 @@ fn locked(queue: &Mutex<FairRequestQueue>) -> MutexGuard<'_, FairRequestQueue> {
     queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A request that waits for its turn, or has it. Dropping this value gives the turn to the next request.
+/// A request that waits for its turn or has the turn. Dropping this value gives the turn to the next request.
 struct RequestTurn {
     queue: Arc<Mutex<FairRequestQueue>>,
     due: u64,
@@ -214,8 +214,9 @@ mod tests {
         UserResourceUsage::new(UserLimitOverrides::default(), UserLimits { weight, ..Default::default() })
     }
 
-    /// Runs the requests of connections on one thread. Each connection is given as a user and the number of requests
-    /// that the connection sends one after another. Returns the users in the order in which their requests ran.
+    /// Runs the requests of connections on one thread. Each element of `connections` contains a user, and the number of
+    /// requests that the connection sends one after another. Returns the users in the order in which their requests
+    /// ran.
     fn order(connections: &[(&Arc<UserResourceUsage>, usize)]) -> Vec<u64> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let ran = Arc::new(Mutex::new(Vec::new()));

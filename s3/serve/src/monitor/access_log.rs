@@ -43,7 +43,7 @@ struct LogQueue {
 struct PendingLogLines {
     text: Vec<u8>,
     /// The number of bytes of `text` that belong in the old file, because their requests ended before the reopening was
-    /// requested; `None` if the file is not to be reopened.
+    /// requested; `None` if no reopening was requested.
     old_bytes: Option<usize>,
 }
 
@@ -183,7 +183,7 @@ impl LogSink {
     }
 }
 
-/// The response header that holds the ID of the request.
+/// The response header that contains the ID of the request.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-amz-request-id");
 /// The response header that names the gateway.
 pub(crate) const HOST_ID: HeaderName = HeaderName::from_static("x-amz-id-2");

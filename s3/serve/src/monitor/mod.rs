@@ -40,7 +40,7 @@ pub(crate) struct RequestMonitor {
 /// The outcome of a response.
 pub(crate) struct ResponseOutcome {
     pub(crate) status: StatusCode,
-    /// The number of bytes of the body, if it was known before the body was sent.
+    /// The number of bytes of the body, if this number was known before the body was sent.
     pub(crate) body_bytes: Option<u64>,
     /// The time at which the head of the response was ready.
     pub(crate) ready: Instant,

@@ -74,7 +74,7 @@ impl RequestTrace {
     }
 
     /// Records that the signature was verified, and counts the request for its user until this trace is dropped. Later
-    /// calls return the result of the first call. Errors: the user is at a limit.
+    /// calls return the result of the first call. Errors: the user has reached a limit.
     pub(crate) fn admit(&self, signed: SignedOperation) -> Result<(), LimitRefusal> {
         let admitted = self.signed.get_or_init(|| {
             let slot = signed.user.account.begin();
@@ -91,7 +91,7 @@ impl RequestTrace {
         self.limited.store(reason as u8, Ordering::Relaxed);
     }
 
-    /// Returns the account of the user whose signature was verified.
+    /// Returns the [`UserResourceUsage`] of the user whose signature was verified.
     pub(crate) fn account(&self) -> Option<&Arc<UserResourceUsage>> {
         self.signed().map(|signed| &signed.user.account)
     }

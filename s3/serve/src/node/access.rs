@@ -263,7 +263,7 @@ impl NodeLimits {
 }
 
 /// Returns the memory, in bytes, that the response to a request needs in addition to the message itself. Errors:
-/// `InvalidArgument` for more objects or longer ranges than one request may have.
+/// `InvalidArgument` for more objects, or more bytes in all ranges together, than one request may have.
 pub(super) fn answer_bytes(request: &Request<'_>) -> Result<usize> {
     let objects = request.batch_objects();
     if objects > BATCH_OBJECTS_MAX {

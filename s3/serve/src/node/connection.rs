@@ -82,7 +82,7 @@ impl ConnectionDrainState {
         self.turn(Self::IDLE, Self::ENDED) != Self::BUSY
     }
 
-    /// Changes the state to `to` if it is `from`. Returns the previous state.
+    /// Changes the state from `from` to `to`; any other state remains. Returns the previous state.
     fn turn(&self, from: u8, to: u8) -> u8 {
         self.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).unwrap_or_else(|stood| stood)
     }
@@ -132,11 +132,11 @@ impl GatewayConnection {
         ConnectionResourceLimits { gateway: shared.limits.clone(), user: self.user.account().clone() }
     }
 
-    /// Serves a client that speaks HTTP; `ahead` holds the bytes that were already read.
+    /// Serves a client that uses HTTP; `ahead` contains the bytes that were already read.
     fn serve_http(&self, ahead: &[u8], shared: &NodeGatewayState) -> Result<(), Errno> {
         shared.stats.http_connections.add(1);
-        // An HTTP connection counts as busy for its whole lifetime, because `HttpService` stops it after its requests
-        // in progress are completed.
+        // An HTTP connection counts as busy for its whole lifetime, because `HttpService` stops the connection after
+        // the requests in progress are completed.
         if !self.standing.enter() {
             return Ok(());
         }
@@ -335,7 +335,7 @@ impl RequestReader<'_> {
         })
     }
 
-    /// Reserves memory for the message that has begun to arrive, or returns the memory of the last message. Errors:
+    /// Reserves memory for the message that has begun to arrive, or releases the memory of the last message. Errors:
     /// `PROTO` if no memory is available; the client is notified first.
     fn hold_enough(&mut self) -> Result<(), Errno> {
         let held = self.held.iter().map(MemoryShare::count).sum();

@@ -20,8 +20,8 @@ use fordway_wire::node::{
 use crate::node::session::ClientSession;
 use crate::node::stats::NodeStats;
 
-/// The number of bytes of a batch's content after which a partial response is sent, while the rest of the batch is
-/// read. Reading this number of bytes takes about as long as a client polls for a response.
+/// The number of bytes of content after which a partial response to a batch is sent. The rest of the batch is read
+/// later. Reading this number of bytes takes about as long as a client polls for a response.
 const BATCH_REPLY_BYTES: usize = 32 << 10;
 /// The number of objects of a batch, of any size, after which a partial response is sent.
 const BATCH_REPLY_OBJECTS: usize = 64;
@@ -65,8 +65,8 @@ impl ClientSession {
         is_large: bool,
     ) -> Result<(), Errno> {
         // A client that reads a large object often reads another large object next. After a large object, the gateway
-        // therefore does not try to read the next object as a small one. If that object is large, the attempt would
-        // cost an additional open.
+        // therefore does not try to read the next object as a small one. If the next object is large, too, the attempt
+        // would cost an additional open.
         let small = match is_large || self.was_large {
             true => None,
             false => read_small(&*self.store, bucket, key, options, &mut self.scratch),
@@ -247,7 +247,7 @@ impl ResponseOutbox {
     }
 
     /// Makes both sides sleep instead of polling until the next request. A client that reads or writes large content
-    /// itself works for longer than the gateway polls, and two threads that take turns run best on one core.
+    /// works for longer than the gateway polls. In addition, two threads that take turns run best on one core.
     pub(super) fn let_sleep(&mut self) {
         self.flags = ResponseFlags::default();
     }
@@ -320,8 +320,9 @@ pub(super) struct PrecreatedObject {
 }
 
 impl PrecreatedObject {
-    /// Starts to write a spare object with the given bucket and options. Returns `None` if the writer has no file, or if
-    /// the file has a name: NFS would keep the file of an idle client in the bucket, which could then not be removed.
+    /// Starts to write a spare object with the given bucket and options. Returns `None` if the writer has no file, or
+    /// if the file has a name. NFS would keep the named file of an idle client in the bucket, and the bucket could not
+    /// be removed.
     fn new(store: &dyn Store, (bucket, key, options): PutParameters) -> Option<Self> {
         // The next object may have a different size.
         let options = PutOptions { size_hint: None, ..options };
@@ -353,8 +354,8 @@ impl ClientSession {
         }
     }
 
-    /// Responds that an object is stored. Also passes a spare file to the client if `next` describes the object that is
-    /// expected next.
+    /// Responds that an object is stored. Also passes a spare file to the client if `next` describes the next object
+    /// that the client will probably store.
     pub(super) fn committed<T: WriteField>(
         &mut self,
         id: u32,

@@ -61,12 +61,12 @@ pub struct NodeGatewayConfig {
     pub user_limits: UserLimits,
     /// The time for which a thread polls for the next request before it sleeps, if cores are idle.
     pub lookout: Duration,
-    /// Whether a thread whose polling never helps moves to another processor, because the client may be running on the
-    /// same processor.
+    /// Whether a thread moves to another processor if its polling never helps. The reason may be that the client runs
+    /// on the same processor.
     pub leaves_client: bool,
-    /// The maximum time that a client may pause within a message, or not receive any of its responses.
+    /// The maximum time for which a client may pause within a message, or may receive none of its responses.
     pub stall_timeout: Duration,
-    /// The maximum time that clients may take to finish writes in progress after the gateway is told to stop.
+    /// The maximum time that clients may take to finish writes in progress after the gateway begins to stop.
     pub drain_timeout: Duration,
 }
 
@@ -85,7 +85,7 @@ impl NodeGatewayConfig {
     /// Returns the defaults: no TCP, no other users allowed, and 4,096 connections. Long messages may use 256 MiB, of
     /// which one connection may use 32 MiB. One user may use all connections and all of this memory, and may have 8,192
     /// requests in progress. A thread polls for 20 µs and may leave the processor of its client. A stall may last for
-    /// 30 s, and draining for 10 s.
+    /// 30 s, and draining may take 10 s.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
         NodeGatewayConfig {
             socket: socket.into(),
@@ -107,7 +107,7 @@ impl NodeGatewayConfig {
     }
 }
 
-/// Tells a node gateway to stop; clones stop the same gateway. The handle can be used from any thread.
+/// Stops a node gateway. All clones of a handle stop the same gateway. The handle can be used from any thread.
 #[derive(Clone, Debug)]
 pub struct NodeStopHandle(Arc<(AtomicBool, OwnedFd)>);
 
@@ -141,7 +141,7 @@ pub struct NodeGateway {
     stop: NodeStopHandle,
 }
 
-/// What remains if the process has no file descriptor left.
+/// A spare file descriptor, for refusing clients if the process has no other descriptor left.
 struct DescriptorReserve {
     /// A descriptor that is closed to accept, and refuse, one client.
     descriptor: Option<File>,
@@ -151,8 +151,8 @@ struct DescriptorReserve {
 
 impl NodeGateway {
     /// Opens the store and creates the socket. After this call, clients can connect, but get no response until the
-    /// gateway runs. Errors: from the store; `InvalidArgument` for a socket path that is in use, too long or taken by
-    /// another kind of file, and for TCP as root; `AccessDenied`, `Io`.
+    /// gateway runs. Errors: from the store; `InvalidArgument` for a socket path that is too long or in use, for a file
+    /// at this path that is not a socket, and for TCP as root; `AccessDenied`, `Io`.
     pub fn bind(open: StoreOpenFunction, config: NodeGatewayConfig) -> Result<Self> {
         let access = NodeAccessControl::new(open, config.allow_uids.clone())?;
         if access.is_root() && config.tcp.as_ref().is_some_and(|tcp| !tcp.may_be_root) {
@@ -248,7 +248,8 @@ impl NodeGateway {
         Ok(RunningNodeGateway { endpoint, tcp, stop, thread: Some(thread) })
     }
 
-    /// Sleeps until a client connects or the gateway is told to stop. Returns whether a client connected over TCP.
+    /// Sleeps until a client connects or [`NodeStopHandle::trigger`] is called. Returns whether a client connected over
+    /// TCP.
     fn wait_for_clients(&self) -> bool {
         let mut polled =
             vec![PollFd::new(&self.stop.0.1, PollFlags::IN), PollFd::new(&self.unix.listener, PollFlags::IN)];
@@ -275,8 +276,8 @@ impl NodeGateway {
         }
     }
 
-    /// Refuses one client after accepting it has failed with `error`. The spare descriptor makes this possible if the
-    /// process has no other descriptor left.
+    /// Refuses one client after an attempt to accept the client has failed with `error`. First closes the spare
+    /// descriptor, so that the client's socket can be opened.
     fn without_descriptors(&self, error: &io::Error, next: &mut impl FnMut() -> io::Result<OwnedFd>) {
         let mut reserve = self.reserve.lock().unwrap_or_else(PoisonError::into_inner);
         if reserve.warned.is_none_or(|warned| warned.elapsed() > WARNING_INTERVAL) {
@@ -403,7 +404,7 @@ impl Drop for ConnectionRegistration {
 }
 
 /// A node gateway that serves on its own threads. Dropping this value stops the gateway and waits until the gateway has
-/// ended.
+/// stopped.
 pub struct RunningNodeGateway {
     endpoint: String,
     tcp: Option<SocketAddr>,

@@ -74,9 +74,9 @@ impl HttpService {
         self.stop.trigger();
     }
 
-    /// Serves a client until it closes the connection, or until [`HttpService::stop`] is called. `ahead` holds bytes
-    /// that were already read. A client that is not admitted gets an error response. The calling thread starts the
-    /// threads that read for the client, so these threads also act as the client's user.
+    /// Serves a client until it closes the connection, or until [`HttpService::stop`] is called. `ahead` contains the
+    /// bytes that were already read. A client that is not admitted gets an error response. The calling thread starts
+    /// the threads that read for the client, so these threads also act as the client's user.
     pub(crate) fn serve(
         &self,
         socket: &OwnedFd,
@@ -105,8 +105,8 @@ impl HttpService {
                 }
             }
         });
-        // The thread does not wait until the runtime has ended, because a read from a hung device could block it
-        // forever.
+        // The thread does not wait until the runtime has shut down, because a read from a hung device could block the
+        // runtime forever.
         runtime.shutdown_background();
         ended
     }

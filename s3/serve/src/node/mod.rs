@@ -1,8 +1,8 @@
 //! The gateway of a node: the node protocol on a Unix socket, and on TCP for clients that know the secret.
 //!
-//! Each connection has one thread, which reads requests, calls the store, and responds in order. The calls take
-//! microseconds, so handing them to another thread would cost more than the calls. The responses to requests that
-//! arrive together are collected in a buffer, and sent in as few system calls as possible.
+//! Each connection has one thread, which reads requests, calls the store, and responds in order. A call takes
+//! microseconds, so passing the call to another thread would cost more than the call itself. The responses to requests
+//! that arrive together are collected in a buffer, and sent in as few system calls as possible.
 //!
 //! * `gateway`: configuration, accepting, graceful shutdown; `socket_file`: creating and removing the socket
 //! * `access`: users, their stores, and limits on the resources that clients can occupy; `accounts`: the resources that

@@ -77,7 +77,7 @@ impl ClientSession {
         self.cores.leave_current()
     }
 
-    /// Returns whether a write is in progress that only this client can end.
+    /// Returns whether the client has started a write that it has neither committed nor abandoned.
     pub(super) fn is_writing(&self) -> bool {
         self.writing.is_some()
     }
@@ -95,8 +95,8 @@ impl ClientSession {
         };
         match &request {
             // This put runs on the client's processor, because the client's next put will fill the memory that this put
-            // frees. On that processor, the memory is still in the cache. Sharing the processor costs nothing, because
-            // the client is waiting for this put.
+            // frees. The cache of that processor then still contains the memory. Sharing the processor costs nothing,
+            // because the client is waiting for this put.
             Request::PutSpare { core, .. } => self.cores.keep_to(*core),
             _ => self.cores.use_all(),
         }
@@ -127,9 +127,9 @@ impl ClientSession {
         }
     }
 
-    /// Reserves the memory and the slot that the request needs, and waits for them if necessary. `Append` needs neither
-    /// memory nor a slot, because it has no response that could report a failure. `Stats` needs neither memory nor a
-    /// slot, because it must be able to show which users are at a limit.
+    /// Reserves the memory and the slot that the request needs. If necessary, waits until both are free. `Append` needs
+    /// neither memory nor a slot, because it has no response that could report a failure. `Stats` needs neither memory
+    /// nor a slot, because its response must be able to show which users have reached a limit.
     fn admit(&self, request: &Request<'_>) -> Result<(Option<MemoryShare>, Option<InFlightRequestSlot>)> {
         if matches!(request, Request::Append {} | Request::Stats {}) {
             return Ok((None, None));

@@ -1,5 +1,5 @@
-//! The Unix socket of a node gateway as a file: creating it, replacing the socket of a gateway that has ended, and
-//! removing it.
+//! The Unix socket of a node gateway as a file: creating the file, replacing the socket of a gateway that no longer
+//! runs, and removing the file.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -27,8 +27,8 @@ pub(super) struct SocketFile {
 
 impl SocketFile {
     /// Listens on `path`, with a file that has the permissions `mode`. Replaces the socket of a gateway that is no
-    /// longer running. Errors: `InvalidArgument` for a path that is too long, in use, or taken by another kind of file;
-    /// `AccessDenied`, also for another user's socket.
+    /// longer running. Errors: `InvalidArgument` for a path that is too long or in use, and for a file at this path
+    /// that is not a socket; `AccessDenied`, also for another user's socket.
     pub(super) fn listen(path: &Path, mode: u32) -> Result<Self> {
         let shown = path.display();
         if path.as_os_str().as_bytes().len() > PATH_BYTES_MAX {
@@ -63,8 +63,9 @@ impl Drop for SocketFile {
     }
 }
 
-/// A lock that makes one of two gateways that start at the same time wait until the other is listening. It is a lock on
-/// a file that only the gateway's user can open, so that no other user can hold it. The file is removed with the lock.
+/// A lock for the start of a gateway. If two gateways start at the same time, the second gateway waits until the first
+/// gateway is listening. The lock is on a file that only the gateway's user can open, so no other user can hold the
+/// lock. Dropping this value removes the file and releases the lock.
 struct StartLock {
     path: PathBuf,
     _file: File,
@@ -96,7 +97,7 @@ impl StartLock {
     }
 
     fn open(path: &Path) -> io::Result<File> {
-        // A FIFO in place of the file must not block.
+        // If the path is a FIFO, opening it must not block.
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
         OpenOptions::new()
             .write(true)

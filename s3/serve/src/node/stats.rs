@@ -2,7 +2,7 @@
 //! request is worthwhile.
 //!
 //! Waking a sleeping thread takes several times as long as a small get. If a processor is idle, a thread saves this
-//! time by polling its connection for some microseconds before it sleeps. If more threads poll than there are
+//! time by polling its connection for a few microseconds before it sleeps. If more threads poll than there are
 //! processors, they slow each other down.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -116,11 +116,11 @@ fn snake_case(name: &str) -> String {
 
 /// The length of a period. Connections with a request in this period or the previous one count as busy.
 const PERIOD: Duration = Duration::from_millis(10);
-/// The number of low bits that hold the count of a period. The other bits hold the number of the period.
+/// The number of low bits that contain the count of a period. The other bits contain the number of the period.
 const COUNT_BITS: u32 = 20;
 /// The number of consecutive unsuccessful polls after which a thread polls only rarely.
 const MISSES_MAX: u32 = 4;
-/// The number of waits per poll of a thread that polls only rarely.
+/// A thread that polls only rarely polls once in this number of waits.
 const RARELY: u32 = 64;
 
 /// The state that all connections share.
@@ -202,8 +202,9 @@ impl AdaptivePollState {
 
     /// Returns whether the thread should move to another processor. If the client and the thread share a processor,
     /// they take turns, so polling never helps. The kernel may keep the client and the thread on this processor for as
-    /// long as they run, and each request then takes several times as long. Polling does not help with a client that
-    /// pauses between its requests either, so each move doubles the pause before the next move.
+    /// long as they run. Each request then takes several times as long. Polling does not help either if the client
+    /// pauses between its requests, and a move would not change this. Each move therefore doubles the pause before the
+    /// next move.
     pub(super) fn should_move(&mut self) -> bool {
         let pause = if self.moves == 0 { MISSES_MAX } else { RARELY << self.moves.min(DOUBLINGS_MAX) };
         let is_time = self.misses >= pause;

@@ -2,8 +2,8 @@
 //! controls enable ACLs. Objects have no ACLs of their own: an ACL would be part of an object's record, which
 //! authorisation does not read.
 //!
-//! The ACL is stored as a document with the grants, without the owner, whom the file system knows. A private bucket has
-//! no such document.
+//! The ACL is stored as a document that contains the grants but not the owner, because the file system stores the
+//! owner. A private bucket has no such document.
 
 use std::sync::Arc;
 
@@ -76,16 +76,16 @@ pub(super) async fn put(
     Ok(S3Response::new(Body::empty()))
 }
 
-/// Returns the ACL that a gateway applies to a bucket of a store without a gateway: private if the bucket's ownership
-/// controls disable ACLs. Errors: `NoSuchBucket`, `Corrupt`, `AccessDenied`.
+/// Returns the ACL that gateways apply to a bucket of `store`, for programs without a gateway. The ACL is private if
+/// the bucket's ownership controls disable ACLs. Errors: `NoSuchBucket`, `Corrupt`, `AccessDenied`.
 pub fn bucket_acl(store: &dyn Store, bucket: &Bucket) -> Result<CannedAcl> {
     store.head_bucket(bucket)?;
     read_acl(store, bucket)
 }
 
-/// Sets the ACL of a bucket of a store without a gateway, with the checks of a gateway. Errors: `InvalidArgument` if
-/// the bucket's ownership controls disable ACLs; `AccessDenied` if its public access block refuses the ACL, and for
-/// users who may not change the bucket's settings; `NoSuchBucket`.
+/// Sets the ACL of a bucket of `store`, for programs without a gateway. First makes the same checks as a gateway.
+/// Errors: `InvalidArgument` if the bucket's ownership controls disable ACLs; `AccessDenied` if its public access block
+/// refuses the ACL, and for users who may not change the bucket's settings; `NoSuchBucket`.
 pub fn set_bucket_acl(store: &dyn Store, bucket: &Bucket, acl: CannedAcl) -> Result<()> {
     store.head_bucket(bucket)?;
     if !enables_acls(store, bucket)? {
@@ -142,7 +142,8 @@ fn stated_acl(headers: &HeaderMap, document: &[u8], owner: &Owner) -> OperationR
     }
 }
 
-/// Returns the canned ACL with this name. Errors: `NotImplemented` for another ACL of AWS; `InvalidArgument`.
+/// Returns the canned ACL with this name. Errors: `NotImplemented` for AWS's other canned ACLs; `InvalidArgument` for
+/// any other name.
 pub(super) fn named_acl(name: &str) -> OperationResult<CannedAcl> {
     let known = CannedAcl::ALL.map(CannedAcl::name).join(", ");
     match CannedAcl::named(name) {
@@ -185,8 +186,8 @@ fn grant_of(uri: &str, permission: &str) -> Option<AclGrant> {
     Some((group, permission))
 }
 
-/// Returns the document with the grants of an ACL. S3 requires the ID of the owner in a document that it receives; the
-/// document to store has none.
+/// Returns the document with the grants of an ACL. S3 requires the owner's ID in a document that it receives. A stored
+/// document does not contain the owner.
 pub fn acl_document(acl: CannedAcl, owner: Option<&str>) -> String {
     let of_owner = owner.map(escaped).map(|id| {
         let grantee = format!("<Grantee {XSI} xsi:type=\"CanonicalUser\"><ID>{id}</ID></Grantee>");

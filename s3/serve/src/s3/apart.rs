@@ -47,8 +47,8 @@ pub(super) async fn change_apart<T: Send + 'static>(
     apart(user, |store| with_lock_patience(PATIENCE, || work(store))).await
 }
 
-/// Runs short `work`: on the calling thread, or on a thread of the file server if the user's store is on one. Errors:
-/// from `work`.
+/// Runs short `work`: on the calling thread, or on a thread of the file server if the user's store is on a file server.
+/// Errors: from `work`.
 pub(super) async fn here_unless_remote<T: Send + 'static>(
     user: &Arc<User>,
     work: impl FnOnce(&dyn Store) -> OperationResult<T> + Send + 'static,
@@ -64,8 +64,8 @@ async fn on_its_own<T: Send + 'static>(
     })
 }
 
-/// The typical duration of publishing content, or of the other changes by one user. If changes are typically slow,
-/// later changes run on separate threads. Changes are slow if they wait for a disk, or read a large directory of old
+/// The typical duration of publishing content, or of one user's other changes. If changes are typically slow, later
+/// changes run on separate threads. Changes are slow if they wait for a disk, or read a large directory of old
 /// versions. A change in memory costs less than its hand-over to another thread would.
 #[derive(Default)]
 pub(crate) struct PublishLatency {
@@ -116,7 +116,7 @@ impl PublishLatency {
         Ok(made)
     }
 
-    /// Returns whether changes typically take long enough to be worth a separate thread.
+    /// Returns whether changes typically take [`LONG`] or longer, so that they run on a separate thread.
     fn is_long(&self) -> bool {
         u128::from(self.typical_us.load(Ordering::Relaxed)) >= LONG.as_micros()
     }
@@ -130,7 +130,7 @@ impl PublishLatency {
     }
 }
 
-/// The lock timeout of a request: the total time for which it waits for locks.
+/// The lock timeout of a request: the total time for which the request waits for locks.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 /// The first pause between two attempts to take a lock.
 const PAUSE_MIN: Duration = Duration::from_micros(200);

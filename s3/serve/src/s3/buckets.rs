@@ -158,7 +158,7 @@ fn check_region(asked: &str, region: &str) -> OperationResult<()> {
     Err(S3Failure::new("InvalidLocationConstraint", StatusCode::BAD_REQUEST, message))
 }
 
-/// Checks that S3 would accept the name of a new bucket, so that its content can be moved to S3. Errors:
+/// Checks that S3 would accept the name of a new bucket, so that the bucket's content can be moved to S3. Errors:
 /// `InvalidBucketName`.
 fn check_name(bucket: &Bucket) -> OperationResult<()> {
     let name = bucket.as_str();

@@ -210,10 +210,11 @@ fn without_transfer_coding(codings: &str) -> Option<String> {
 }
 
 /// Returns the checksum that the head of a request states. A head may state only one checksum. The function reads the
-/// headers itself, because the S3 layer knows only some of the checksum headers. Errors: the text for the error
+/// headers itself, because the S3 layer supports only some of the checksum headers. Errors: the text for the error
 /// `InvalidRequest`.
 pub(crate) fn stated_checksum(headers: &HeaderMap) -> Result<Option<Checksum>, String> {
-    // Looking up the header of each algorithm is the most expensive step, so a request without a checksum skips it.
+    // Looking up the header of each algorithm is the most expensive step, so this step is skipped for a request without
+    // a checksum.
     if !headers.keys().any(|name| name.as_str().starts_with("x-amz-checksum-")) {
         return Ok(None);
     }
@@ -275,8 +276,8 @@ pub(super) const TAGGING: HeaderName = HeaderName::from_static("x-amz-tagging");
 /// parts.
 const CHECKSUM_TYPE: HeaderName = HeaderName::from_static("x-amz-checksum-type");
 
-/// Returns a response with a document. The gateway writes the document itself, because the S3 layer does not know all
-/// of its elements.
+/// Returns a response with a document. The gateway writes the document itself, because the S3 layer does not support
+/// all elements of the document.
 pub(super) fn written<T>(output: T, document: ResponseDocumentBuilder) -> S3Response<T> {
     let mut response = S3Response::new(output);
     let document = Bytes::from(document.finish());
@@ -301,8 +302,8 @@ pub(super) fn parameter(uri: &Uri, name: &str) -> Option<String> {
 }
 
 /// Returns the URL of an object, with the host of the request, or only the path if the request has no host. Returns
-/// `None` if the key has a segment `.` or `..`: clients remove such segments from URLs, even if they are encoded, and
-/// would then request another object (RFC 3986 section 5.2.4).
+/// `None` if the key has a segment `.` or `..`. Clients remove such segments from URLs, even if the segments are
+/// encoded, and would request another object (RFC 3986 section 5.2.4).
 pub(super) fn location(
     (bucket, key): &(String, String),
     scheme: Option<UrlScheme>,
@@ -353,8 +354,7 @@ pub(super) fn invalid_request(message: impl Into<String>) -> S3Failure {
     S3Failure::new("InvalidRequest", StatusCode::BAD_REQUEST, message)
 }
 
-/// Refuses unsupported options, because a client would otherwise believe that these options took effect. Errors:
-/// `NotImplemented`.
+/// Refuses unsupported options, because a client could not notice that an option was ignored. Errors: `NotImplemented`.
 pub(super) fn refuse(asked: &[(&str, bool)]) -> OperationResult<()> {
     match asked.iter().find(|(_, asked)| *asked) {
         None => Ok(()),

@@ -46,8 +46,8 @@ pub(super) fn one(store: &dyn Store, input: DeleteObjectInput) -> OperationResul
     })
 }
 
-/// Returns, for each object in a request, the reason why the bucket's rules forbid deleting it; `None` if they permit
-/// the deletion. The result is empty if the rules forbid no deletion. Errors: from reading the rules.
+/// For each object in a request, returns the reason why the bucket's rules forbid the deletion; `None` if the rules
+/// permit the deletion. The result is empty if the rules forbid no deletion. Errors: from reading the rules.
 pub(super) async fn refused(
     user: &Arc<User>,
     facts: &PolicyRequestContext<'_>,
@@ -138,7 +138,7 @@ fn malformed(message: String) -> S3Failure {
     S3Failure::new("MalformedXML", StatusCode::BAD_REQUEST, message)
 }
 
-/// Returns whether XML 1.0 can represent all characters of the key, if necessary as character references.
+/// Returns whether XML 1.0 can represent all characters of the key, directly or as character references.
 fn can_be_named(key: &str) -> bool {
     let is_character = |character: char| match character {
         '\t' | '\n' | '\r' => true,
@@ -204,8 +204,8 @@ impl DeleteConditions {
         self.size.is_none() && self.modified.is_none()
     }
 
-    /// Deletes the object if it meets the conditions. The store compares only ETags. This method therefore passes to
-    /// the store the ETag of the object that met the conditions, so that the store deletes no other version. Errors:
+    /// Deletes the object if it meets the conditions. The store compares only ETags. This method therefore passes the
+    /// ETag of the object that met the conditions to the store, so that the store deletes no other version. Errors:
     /// from the store.
     fn delete(
         &self,

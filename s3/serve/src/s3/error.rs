@@ -86,7 +86,7 @@ impl From<Error> for S3Failure {
             ErrorKind::AccessDenied if is_by_object_lock(&error) => {
                 S3Failure::aws(code, status, OBJECT_LOCK, &detail(&error))
             }
-            // AWS has no such refusal, and most programs show only the message.
+            // AWS has no error for this case. Most programs show only the message, so the message states the reason.
             ErrorKind::AccessDenied if error.leaves_bucket() => {
                 S3Failure::aws(code, status, LEAVES_BUCKET, &detail(&error))
             }
@@ -198,8 +198,8 @@ pub(super) fn refusal(
     match checked {
         Err(failure) => failure,
         Ok(()) => {
-            // AWS's message speaks of a header, which the request need not have. `aws` and boto3 show only the message,
-            // so it names the operation.
+            // AWS's message mentions a header, which the request need not have. `aws` and boto3 show only the message,
+            // so the message names the operation.
             let message = format!("{operation} is not supported");
             S3Failure::new("NotImplemented", StatusCode::NOT_IMPLEMENTED, message)
         }

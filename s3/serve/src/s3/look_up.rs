@@ -1,4 +1,4 @@
-//! Runs reads on the thread that received the request, unless they have to wait for a device.
+//! Runs reads on the thread that received the request, unless the reads have to wait for a device.
 
 use std::sync::Arc;
 
@@ -45,7 +45,8 @@ mod tests {
         (runtime.block_on(look_up(user, read)), thread::current().id())
     }
 
-    /// Imitates a store whose data is not in memory: unless the caller may block, it reports the object as missing.
+    /// Imitates a store whose data is not in memory. If the calling thread must not block, reports the object as
+    /// missing.
     fn from_the_device(store: &dyn Store, name: &str) -> OperationResult<ThreadId> {
         if would_wait() {
             return Err(Error::from(ErrorKind::NoSuchKey).into());

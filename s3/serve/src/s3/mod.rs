@@ -121,7 +121,7 @@ impl NameValidation for BucketNameValidator {
 struct S3Frontend {
     /// The region for which requests must be signed; `None` if requests need not be signed for a region.
     region: Option<String>,
-    /// Knows the names of the users who own buckets.
+    /// The source of the names of the users who own buckets.
     admission: RequestAuthenticator,
 }
 
@@ -155,7 +155,7 @@ async fn owner_of_bucket(
     Ok(Owner { id: name.clone(), display_name: name })
 }
 
-/// Returns a response without additional headers.
+/// Converts the result of an operation to a response without additional headers.
 fn plain<T>(outcome: OperationResult<T>) -> S3Result<S3Response<T>> {
     outcome.map(S3Response::new).map_err(|S3Failure(error)| error)
 }

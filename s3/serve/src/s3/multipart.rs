@@ -327,7 +327,7 @@ impl CompletionRequest {
     /// the upload's algorithm. Errors: `InvalidRequest`, `BadDigest`.
     fn check_checksums(&self, store: &dyn Store, parts: &[CompletedPart]) -> OperationResult<()> {
         let query = PartsQuery { max_parts: 0, ..Default::default() };
-        // The upload may already have been completed. The store's `complete_upload` handles this case.
+        // The upload may already have been completed. The store's `complete_upload` then determines the result.
         let Ok(upload) = store.list_parts(&self.bucket, &self.key, &self.upload, &query) else {
             return Ok(());
         };

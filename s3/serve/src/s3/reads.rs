@@ -210,7 +210,8 @@ impl ReadRequest {
     }
 
     /// Adds the headers that HTTP requires for some errors: `ETag` for 304, `Allow` for 405, the size for 416 (RFC 9110
-    /// sections 15.4.5, 15.5.6 and 15.5.17). For a delete marker, also adds its version ID; for 405, also its time.
+    /// sections 15.4.5, 15.5.6 and 15.5.17). For a delete marker, also adds the version ID of the marker and, for 405,
+    /// the time of the marker.
     fn explained(&self, store: &dyn Store, error: Error) -> S3Failure {
         let kind = error.kind();
         if kind == ErrorKind::InvalidPart {
@@ -342,7 +343,7 @@ fn satisfiable(ranges: &[ByteRange], size: u64) -> Result<Vec<Range<u64>>, Error
     Err(Error::new(ErrorKind::InvalidRange, detail))
 }
 
-/// Returns a boundary of 128 random bits, so that nobody can craft content that contains it.
+/// Returns a boundary of 128 random bits, so that nobody can craft content that contains the boundary.
 fn boundary() -> Result<String, Error> {
     let mut random = [0; 16];
     getrandom::fill(&mut random)

@@ -223,7 +223,7 @@ async fn verified<'t>(users: &Users, text: &'t str) -> Result<VerifiedWebIdentit
     }
 }
 
-/// Returns the uid and the gid that a token states, as numbers or as digits. Errors: `IDPRejectedClaim`.
+/// Returns the uid and the gid that a token contains, as numbers or as strings of digits. Errors: `IDPRejectedClaim`.
 fn stated_ids(
     token: &UnverifiedWebIdentityToken<'_>,
     claims: &UidGidClaimNames,
@@ -300,7 +300,7 @@ fn get_caller_identity(caller: &Caller, parameters: &Parameters) -> Result<Strin
     Ok(elements(&[("Arn", &arn), ("UserId", &id), ("Account", ACCOUNT)]))
 }
 
-/// Records the caller in the request's trace. Errors: `Throttling` for a user who is at a limit.
+/// Records the caller in the request's trace. Errors: `Throttling` for a user who has reached a limit.
 fn admit(trace: &RequestTrace, user: &Arc<User>, action: &str) -> Result<(), StsFailure> {
     let (operation, at) = (OperationCode::named(action), Instant::now());
     trace

@@ -67,7 +67,7 @@ impl<'t> UnverifiedWebIdentityToken<'t> {
         self.claims.get(claim)?.as_str()
     }
 
-    /// Returns whether one of the keys has signed the token.
+    /// Returns whether the token's signature is valid for one of the keys.
     pub(super) fn is_signed_by(&self, keys: &[PublicKey]) -> bool {
         let mut keys = keys.iter().filter(|key| key.is_for(self.algorithm, self.key_id.as_deref()));
         keys.any(|key| key.verifies(self.signed.as_bytes(), &self.signature))

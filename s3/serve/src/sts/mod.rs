@@ -1,5 +1,5 @@
 //! The token service (AWS STS), at the same address as S3. Users exchange their keys for temporary credentials. Session
-//! tokens are authenticated documents, so the gateway need not store them, and gateways with the same session key
+//! tokens are authenticated documents, so the gateway need not store the tokens. Gateways with the same session key
 //! accept each other's tokens.
 //!
 //! * `actions`: the actions of the service
@@ -63,7 +63,7 @@ pub(crate) fn is_call<B>(request: &Request<B>, domains: &BucketDomains) -> bool 
 }
 
 impl TokenService {
-    /// Creates the service. If `key` is `None`, generates a key; tokens then become invalid when this process ends.
+    /// Creates the service. If `key` is `None`, generates a key; tokens then become invalid when this process exits.
     /// Errors: `Io`.
     pub(crate) fn new(key: Option<SessionTokenKeys>) -> fordway_store::Result<Self> {
         Ok(TokenService { key: key.map_or_else(SessionTokenKeys::random, Ok)? })

@@ -30,7 +30,7 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// The maximum time for fetching keys.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A provider's entry in the users file.
+/// A provider's entry in the credentials file.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct IdentityProviderEntry {
@@ -41,7 +41,7 @@ pub(crate) struct IdentityProviderEntry {
     /// The signature algorithms that are permitted for tokens. An empty list permits all supported algorithms.
     #[serde(default)]
     algorithms: Vec<String>,
-    /// Hosts other than the issuer's that may serve the keys, with the port unless it is 443.
+    /// Hosts, other than the issuer's host, that may serve the keys. The port follows the host unless the port is 443.
     #[serde(default)]
     hosts: Vec<String>,
     /// A PEM file with the certificate authorities for the provider's certificate; `None` for the system's authorities.
@@ -49,8 +49,8 @@ pub(crate) struct IdentityProviderEntry {
     /// Whether the provider may have an address in a private network or on this machine.
     #[serde(default)]
     allow_private: bool,
-    /// The URL of the proxy through which the provider is reached; an empty text for no proxy; `None` for the proxy
-    /// that the environment names.
+    /// The URL of the proxy through which the provider is reached. An empty string means no proxy, and `None` means the
+    /// proxy that the environment names.
     proxy: Option<String>,
 }
 
@@ -153,8 +153,8 @@ impl IdentityProviderEntry {
 }
 
 impl RoleTrust {
-    /// Checks the conditions. `issuers` are the issuers of the identity providers. Errors: why the conditions
-    /// are invalid.
+    /// Checks the conditions. `issuers` are the issuers of the identity providers. Errors: the reason why the
+    /// conditions are invalid.
     pub(crate) fn check(&self, issuers: &HashSet<&str>) -> Result<(), String> {
         if !issuers.contains(self.issuer.as_str()) {
             return Err(format!("there is no [[oidc]] with the issuer {:?}", self.issuer));
@@ -185,7 +185,7 @@ fn values_of(name: &str, value: &Value) -> Vec<String> {
     }
 }
 
-/// A provider, with the keys that were last fetched from it.
+/// A provider, with the keys that were last fetched from the provider.
 pub(crate) struct IdentityProvider {
     pub(crate) entry: IdentityProviderEntry,
     known: Mutex<KnownKeys>,
@@ -226,7 +226,7 @@ impl KnownKeys {
         true
     }
 
-    /// Returns the keys; `None` if they were fetched too long ago.
+    /// Returns the keys; `None` if they were fetched more than [`STALE`] ago, or never.
     fn usable(&self) -> Option<Arc<Vec<PublicKey>>> {
         self.age().filter(|age| *age < STALE).map(|_| self.keys.clone())
     }
@@ -256,7 +256,7 @@ impl IdentityProvider {
     /// call of `has_key`, and another call if the keys have been fetched in the meantime.
     pub(super) async fn has_key(self: &Arc<Self>, has_key: impl Fn(&[PublicKey]) -> bool) -> Option<bool> {
         let mut fetched = self.fetched.subscribe();
-        // The search verifies signatures, so it must not hold the lock.
+        // The lock is not held during the search, because the search verifies signatures.
         let keys = self.known().keys.clone();
         let is_known = has_key(&keys);
         let must_wait = {
@@ -408,7 +408,7 @@ mod tests {
         }
     }
 
-    /// A signature is verified by `has_key`, which is expensive.
+    /// `has_key` verifies a signature, which is expensive.
     #[test]
     fn known_keys_are_searched_once() {
         // Nothing listens at this address, so the keys cannot be fetched.

@@ -82,7 +82,7 @@ impl Parameters {
     }
 }
 
-/// Parameters of AWS that are refused, by the start of their names, and the reasons.
+/// AWS's parameters that are refused. Each entry contains the start of a parameter's name, and the reason.
 const UNSUPPORTED: [(&str, &str); 7] = [
     ("Policy", ", because sessions have all permissions of their role or user"),
     ("Tags.", ", because sessions have no tags"),

@@ -20,12 +20,12 @@ const TOKEN_CHARS_MAX: usize = 4096;
 const TAG_BYTES: usize = 32;
 /// The minimum length of a key in a file, in characters.
 const KEY_CHARS_MIN: usize = 32;
-/// The number of bytes of a secret key, which has 40 characters, like AWS's.
+/// The number of bytes of a secret key. As on AWS, a secret key has 40 characters.
 const SECRET_BYTES: usize = 30;
 /// The alphabet of generated access keys.
 const LETTERS: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
 
-/// The key that authenticates session tokens. Gateways that have the same key accept each other's tokens.
+/// The keys that authenticate session tokens. Gateways that have the same keys accept each other's tokens.
 #[derive(Clone)]
 pub struct SessionTokenKeys {
     /// The first key authenticates new tokens. Tokens that were authenticated with any of these keys are accepted.
@@ -66,7 +66,7 @@ pub(super) enum TokenParent {
     Issuer(String),
 }
 
-/// A role in a token.
+/// The role that a session has assumed, as stored in the session's token.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RoleInToken {
@@ -96,18 +96,18 @@ impl SessionTokenKeys {
         Ok(SessionTokenKeys { keys })
     }
 
-    /// Returns a secret from the first key.
+    /// Returns a secret that is derived from the first key.
     #[cfg(feature = "http3")]
     pub(crate) fn secret(&self) -> crate::tls::GatewaySecret {
         crate::tls::GatewaySecret::of(&self.keys[0])
     }
 
-    /// Generates a key. Errors: `Io`.
+    /// Generates a single key of 32 random bytes. Errors: `Io`.
     pub(super) fn random() -> Result<Self> {
         Ok(SessionTokenKeys { keys: vec![random::<32>()?.to_vec()] })
     }
 
-    /// Returns the text of a token.
+    /// Returns the text of a token: a tag and a JSON document, in base64. The tag is computed with the first key.
     pub(super) fn seal(&self, token: &SessionToken) -> String {
         // The document has only texts and numbers, which can always be serialized.
         let document = serde_json::to_vec(token).unwrap_or_default();

@@ -21,7 +21,7 @@ use crate::users::{AnonymousUser, StoreOpenFunction};
 /// The advice to users whose access key lacks a permission.
 const OTHER_KEY: &str = "use another key, or ask the gateway's operator";
 
-/// The limits that the users file sets for a user or a role, apart from the kernel's permissions.
+/// The restrictions that the credentials file sets for a user or a role, in addition to the kernel's permissions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct AccessLimits {
     /// Patterns of bucket names; `None` allows all buckets.
@@ -76,7 +76,7 @@ impl AccessLimits {
         }
     }
 
-    /// Checks that the user may change anything. Errors: `AccessDenied`.
+    /// Checks that the user is not restricted to reading. Errors: `AccessDenied`.
     pub(super) fn admit_change(&self) -> Result<()> {
         match self.read_only {
             false => Ok(()),
@@ -95,8 +95,8 @@ pub(super) struct ConfinedStore {
 }
 
 impl ConfinedStore {
-    /// Opens the store as the user, and wraps it only if there are restrictions to enforce. Errors: from opening the
-    /// directory; `AccessDenied` if the gateway is not permitted to act as the user.
+    /// Opens the store as the user, and wraps the store only if there are restrictions to enforce. Errors: from opening
+    /// the directory; `AccessDenied` if the gateway is not permitted to act as the user.
     pub(super) fn open(entry: &UserEntry, open: &StoreOpenFunction) -> Result<Arc<dyn Store>> {
         let role = match entry.acts_as() {
             Some(peer) => Some(Arc::new(ImpersonatedUser::new(&peer).map_err(not_allowed)?)),
@@ -141,7 +141,7 @@ impl ConfinedStore {
         play(self.role.as_deref(), || call(&*self.inner))
     }
 
-    /// Calls the store for an operation that may change something. Errors: `AccessDenied`.
+    /// Calls the store for an operation that may make changes. Errors: `AccessDenied`.
     fn write<T>(&self, bucket: &Bucket, call: impl FnOnce(&dyn Store) -> Result<T>) -> Result<T> {
         self.limits.admit_change()?;
         self.read(bucket, call)

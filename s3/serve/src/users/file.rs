@@ -219,7 +219,7 @@ impl UserEntry {
         }
     }
 
-    /// Checks the patterns of buckets and the prefixes. Errors: the reason why one of them would match nothing.
+    /// Checks the patterns of buckets and the prefixes. Errors: the reason why a pattern or prefix would match nothing.
     fn check_names(&self) -> std::result::Result<(), String> {
         if let Some(name) = self.buckets.iter().flatten().find(|name| name.contains('/')) {
             return Err(format!(
@@ -245,7 +245,7 @@ impl UserEntry {
         }
     }
 
-    /// Returns the uid and groups that access files for the user; `None` if they are the gateway's own.
+    /// Returns the uid and groups that access files for the user; `None` for the gateway's own uid and groups.
     pub(super) fn acts_as(&self) -> Option<PeerCredentials> {
         let (uid, gid) = (self.uid?, self.gid.unwrap_or_else(group_id));
         let is_own = uid == user_id() && gid == group_id() && self.groups.is_empty();
@@ -408,7 +408,7 @@ pub(crate) fn read_private(path: &Path) -> Result<String> {
 const GROUP_MAY_READ: u32 = 0o040;
 
 /// Checks that only the gateway's user and root may read or write a file that contains secrets. A file of root may also
-/// be readable by its group, through which a gateway that is not root reads the file: Kubernetes creates the files of a
+/// be readable by its group, so that a gateway that is not root can read the file. Kubernetes creates the files of a
 /// Secret with this owner and mode. [`check_group`] checks the group. Errors: the reason.
 fn check_private(owner: u32, mode: u32, own_uid: u32) -> std::result::Result<(), String> {
     if owner != own_uid && owner != 0 {
@@ -439,7 +439,7 @@ fn check_group(is_of_gateway: bool, has_acl: bool) -> std::result::Result<(), St
     Ok(())
 }
 
-/// Returns whether a file has a POSIX ACL, or may have one that cannot be read.
+/// Returns whether a file has a POSIX ACL. Also returns true if the attribute with the ACL cannot be read.
 fn has_acl(file: &File) -> bool {
     !matches!(get_xattr(file, c"system.posix_acl_access", &mut [0; 64]), Ok(None) | Err(Errno::OPNOTSUPP))
 }

@@ -287,7 +287,7 @@ pub struct Users {
     is_available: AtomicBool,
 }
 
-/// The source of users and their stores.
+/// The directory and the credentials from which the users and their stores are created, also at each reload.
 struct GatewayUserSource {
     root: PathBuf,
     open: StoreOpenFunction,
@@ -301,7 +301,7 @@ enum CredentialSource {
     File(PathBuf),
 }
 
-/// The state found by the last check.
+/// The directory and the credentials file, as found by the last check.
 struct UsersReloadState {
     /// The device and inode numbers of the served directory.
     root: (u64, u64),
@@ -345,9 +345,9 @@ impl Users {
     /// Creates the users of a credentials file, which is read again when it changes. For each user, `open` opens the
     /// directory `root` with the uid and gid that the file states.
     ///
-    /// Errors: `InvalidArgument` for a file that does not parse, names a key or a user twice, or names a uid that the
-    /// gateway cannot act as because it is not root; `AccessDenied` for a file that other users may read; errors from
-    /// opening the store.
+    /// Errors: `InvalidArgument` for a file that does not parse, names a key or a user twice, or names another uid
+    /// although the gateway is not root; `AccessDenied` for a file that other users may read; errors from opening the
+    /// store.
     pub fn from_file(credentials: &Path, root: &Path, open: StoreOpenFunction) -> Result<Self> {
         Users::load(root, open, CredentialSource::File(credentials.to_owned()))
     }
@@ -409,7 +409,8 @@ impl Users {
         Ok(self)
     }
 
-    /// Opens the store for anonymous requests.
+    /// Opens the store for anonymous requests. Errors: `InvalidArgument` if an entry of `document` has the same uid;
+    /// errors from opening the store.
     fn open_anonymous(&self, origin: &GatewayUserSource, document: &UsersDocument) -> Result<()> {
         let Some(user) = &origin.anonymous else { return Ok(()) };
         let uid = user.acts_as.as_ref().map(|peer| peer.uid);
@@ -428,8 +429,8 @@ impl Users {
         Ok(())
     }
 
-    /// Returns the counters and limits of anonymous requests. A reload keeps these counters, so that it does not forget
-    /// requests in flight.
+    /// Returns the counters and limits of anonymous requests. A reload keeps these counters, so that requests in flight
+    /// remain counted.
     fn anonymous_account(&self) -> Arc<UserResourceUsage> {
         let limits = *self.limits.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.anonymous().map(|user| user.account.clone());
@@ -539,8 +540,8 @@ impl Users {
         }
     }
 
-    /// Checks whether there is a directory to serve. If another directory has replaced the previous one, opens it. If
-    /// there is no directory, requests fail.
+    /// Checks whether there is a directory to serve. If another directory has replaced the previous directory, opens
+    /// the new directory. If there is no directory, requests fail.
     pub(crate) fn look_at_root(&self) -> bool {
         let Some(origin) = &self.origin else { return true };
         let root = origin.root.display();
@@ -609,10 +610,10 @@ impl Users {
         Ok(())
     }
 
-    /// Opens the stores of all users and roles, and replaces the previous ones.
+    /// Opens the stores of all users and roles, and replaces the previous stores.
     fn open_all(&self, origin: &GatewayUserSource, document: &UsersDocument) -> Result<()> {
         let limits = *self.limits.lock().unwrap_or_else(PoisonError::into_inner);
-        // Known users keep their counters, so that a reload does not forget requests in flight.
+        // Known users keep their counters, so that requests in flight remain counted after a reload.
         let (users, roles) = (self.all(), self.roles());
         let before = users.values().chain(roles.values().map(|role| &role.user));
         let before: HashMap<&str, &Arc<User>> = before.map(|user| (user.name.as_str(), user)).collect();

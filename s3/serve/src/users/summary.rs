@@ -1,4 +1,4 @@
-//! The content of a users file for administrators, without secrets.
+//! The content of a credentials file for administrators, without secrets.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use super::confined::AccessLimits;
 use super::file::{self, RoleEntry, UserEntry};
 use crate::sts::IdentityProviderEntry;
 
-/// A user, a role or an OIDC provider of a users file, without its secrets.
+/// A user, a role or an OIDC provider of a credentials file, without its secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct UsersFileEntry {
     /// `user`, `role` or `oidc`.
@@ -19,9 +19,9 @@ pub struct UsersFileEntry {
     pub name: String,
     /// The access key of a user.
     pub access_key: Option<String>,
-    /// The uid that accesses files; `None` if it is the gateway's own uid or if claims state it.
+    /// The uid that accesses files; `None` for the gateway's own uid, or if claims state the uid.
     pub uid: Option<u32>,
-    /// The gid that accesses files, like `uid`.
+    /// The gid that accesses files; `None` as for `uid`.
     pub gid: Option<u32>,
     /// The additional groups.
     pub groups: Vec<u32>,
@@ -63,9 +63,9 @@ impl UsersFileEntry {
 /// The actions that list keys of a bucket.
 const LISTINGS: [&str; 3] = ["ListBucket", "ListBucketVersions", "ListBucketMultipartUploads"];
 
-/// Reads and checks a users file as a gateway of the calling user does, and returns its entries in the order of the
-/// file: users, roles, OIDC providers. Errors: `InvalidArgument` with the line or the entry that is wrong;
-/// `AccessDenied` if other users can read the file.
+/// Reads and checks a credentials file as a gateway of the calling user does. Returns the users, then the roles and
+/// then the OIDC providers, each in the order of the file. Errors: `InvalidArgument` with the line or the entry that is
+/// wrong; `AccessDenied` if other users can read the file.
 pub fn read_users_file(path: &Path) -> Result<Vec<UsersFileEntry>> {
     let document = file::read(path)?;
     let users = document.user.iter().map(|user| of_user("user", user));

@@ -31,7 +31,7 @@ pub(super) async fn keep(pool: &Arc<WorkerPoolState>) {
     }
 }
 
-/// The last measurement.
+/// The last measurement, with which the next measurement is compared.
 struct WorkerScaler<'p> {
     pool: &'p WorkerPoolState,
     at: Instant,
@@ -109,9 +109,9 @@ impl WorkerPoolState {
         self.workers.iter().map(|worker| worker.runtime.metrics().worker_total_busy_duration(0)).collect()
     }
 
-    /// Makes the first `wanted` threads serve. Connections of other threads move at their next event. If the number of
-    /// threads has grown, threads with more than their share of connections hand over some of them to other threads,
-    /// busy connections first.
+    /// Makes the first `wanted` threads active. Connections of other threads move at their next event. If the number of
+    /// threads has grown, threads with more than their share of connections move the surplus to other threads, starting
+    /// with busy connections.
     pub(super) fn set_active(&self, wanted: usize) {
         let before = self.active.swap(wanted, Ordering::Relaxed);
         let open = |at: usize| self.workers[at].connections.load(Ordering::Relaxed);

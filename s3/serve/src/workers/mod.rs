@@ -1,9 +1,9 @@
 //! The threads that serve connections. The gateway uses only as many threads as the load needs.
 //!
 //! A thread for which another request is always waiting never sleeps, and need not be woken. On loopback, waking a
-//! thread takes two thirds of the time of a small request. Therefore all connections are kept on one thread until it is
-//! fully busy. Connections are spread over more threads only if the machine also has idle processors. `balance` decides
-//! how many threads are needed, and moves connections.
+//! thread takes two thirds of the time of a small request. Therefore, all connections are kept on one thread until this
+//! thread is fully busy. Connections are spread over more threads only if the machine also has idle processors.
+//! `balance` decides how many threads are needed, and moves connections.
 
 mod balance;
 
@@ -24,7 +24,7 @@ use balance::MovableConnection;
 pub(crate) const READERS_MAX: usize = 32;
 
 thread_local! {
-    /// The index of the serving thread.
+    /// The index of the serving thread; `usize::MAX` on all other threads.
     static HERE: Cell<usize> = const { Cell::new(usize::MAX) };
     /// Whether the connection that is being polled cannot register its socket with another thread.
     static STAYS: Cell<bool> = const { Cell::new(false) };
@@ -42,7 +42,7 @@ pub(crate) fn stay() {
     STAYS.set(true);
 }
 
-/// The threads of a gateway.
+/// The serving threads of a gateway. Each thread stops when its sender is dropped.
 pub(crate) struct WorkerPool {
     pool: Arc<WorkerPoolState>,
     threads: Vec<(oneshot::Sender<()>, JoinHandle<()>)>,
@@ -51,7 +51,7 @@ pub(crate) struct WorkerPool {
 /// The state of the threads, which all connections share.
 struct WorkerPoolState {
     workers: Vec<WorkerThread>,
-    /// The number of threads that serve connections: the first `active` ones.
+    /// The number of threads that serve connections. These are the first `active` threads.
     active: AtomicUsize,
     /// Notified for each new connection.
     arrival: Notify,
@@ -95,7 +95,7 @@ impl WorkerPool {
         balance::keep(&self.pool).await;
     }
 
-    /// Ends the threads; connections that are still open are closed.
+    /// Stops the threads; connections that are still open are closed.
     pub(crate) fn finish(self) {
         let (ends, threads): (Vec<_>, Vec<_>) = self.threads.into_iter().unzip();
         drop(ends);
@@ -114,8 +114,8 @@ impl WorkerPoolState {
         let at = self.emptiest();
         self.workers[at].connections.fetch_add(1, Ordering::Relaxed);
         if let Some(from) = from {
-            // The count is decremented before the connection continues, so that the connection is no longer counted
-            // twice when the client gets its next response.
+            // The count is decremented before the connection continues. When the client gets its next response, the
+            // connection is therefore no longer counted twice.
             self.workers[from].connections.fetch_sub(1, Ordering::Relaxed);
         }
         self.workers[at].runtime.spawn(MovableConnection::new(connection, self.clone(), at));
@@ -148,7 +148,7 @@ fn start_thread(number: usize, runtime: Runtime) -> Result<(oneshot::Sender<()>,
         HERE.set(number);
         // No message is ever sent on this channel. The wait ends when the sender is dropped.
         let _ = runtime.block_on(finished);
-        // The thread does not wait until the runtime has ended, because a read from a hung device must not keep the
+        // The thread does not wait until the runtime has shut down, because a read from a hung device must not keep the
         // process alive.
         runtime.shutdown_background();
     };

@@ -70,7 +70,7 @@ pub struct Call<'a> {
     pub query: &'a str,
     pub headers: Vec<(&'a str, String)>,
     pub body: Vec<u8>,
-    /// The value of `x-amz-content-sha256`; `None` for the body's own hash.
+    /// The value of `x-amz-content-sha256`; `None` for the SHA-256 of the body.
     pub payload: Option<String>,
 }
 

@@ -95,7 +95,8 @@ fn run_ranks(
     if let Some(end) = &measured.early_end {
         return Ok(CommandExit::of(&end.error));
     }
-    // A failure of a gateway does not invalidate the rounds, so it is reported after them.
+    // A failure of a gateway does not invalidate the rounds, so the failure is returned only after the report of the
+    // rounds.
     closed?;
     Ok(measured.first_failure().map_or(CommandExit::Ok, CommandExit::of_kind))
 }
@@ -115,8 +116,8 @@ fn measure_ranks(
     first_rank(results)
 }
 
-/// Returns the results of rank 0, or the error that ended a rank. If one rank fails, the ranks that wait for it also
-/// fail; their errors are returned only if there is no other error.
+/// Returns the results of rank 0, or the error of a rank. If one rank fails, the ranks that wait for this rank fail as
+/// well. Their errors are returned only if there is no other error.
 fn first_rank(results: Vec<Result<MeasuredRounds>>) -> Result<MeasuredRounds> {
     let (answers, mut errors): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
     errors.sort_by_key(|error| error.as_ref().is_err_and(|error| error.kind() == ErrorKind::Internal));
@@ -154,8 +155,8 @@ fn write_score(score: &LaneIo500Score, text: &str, path: &Path, context: &Comman
     context.output.row(score)
 }
 
-/// Refuses to run without a named target, because the default endpoint is AWS, where a benchmark would create
-/// thousands of objects. Errors: `InvalidArgument` if neither a target nor an endpoint is named.
+/// Checks that the user names a target. Without a named target, a benchmark would create thousands of objects at the
+/// default endpoint, which is AWS. Errors: `InvalidArgument` if neither a target nor an endpoint is named.
 fn check_named(args: &BenchEndpointArgs, global: &GlobalArgs) -> Result<()> {
     let variable = |name: &str| super::variable(global, name);
     if !args.setting.places.is_empty()

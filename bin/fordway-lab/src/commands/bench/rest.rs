@@ -1,5 +1,5 @@
-//! `bench rest`: generates HTTP load on one server, for each combination of the values of the options that accept
-//! lists. Each HTTP version that the client uses is a request channel of the workload.
+//! `bench rest`: generates HTTP load on one server, for each combination of values for the options that accept lists.
+//! The load generator of each HTTP version is a [`RequestChannel`] of the workload.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -62,7 +62,8 @@ pub(super) fn run(
 
 /// Measures all combinations; for each combination, the HTTP versions take turns. Returns the table's rows, and the
 /// error that ended the measurement early, which is `Interrupted` after a signal. After an early end, the rows cover
-/// only complete rounds. Errors: the error that ended the measurement before anything was measured.
+/// only complete rounds, or the first block if a signal arrives before any round is complete. Errors: the error that
+/// ended the measurement before anything was measured.
 fn measure(
     args: &RestBenchArgs,
     points: &[RestParameterSet],
@@ -89,7 +90,7 @@ fn measure(
                 of_point[lane].blocks.push(block);
                 Ok(())
             });
-            // A signal may also be the reason of a failure, so it is checked first.
+            // A signal may also be the cause of a failure, so check for a signal first.
             if let Err(error) = context.interrupt.check().and(ended) {
                 // After a signal, the last block is shorter than the other blocks, and is kept only if there are no
                 // other results.
@@ -340,8 +341,8 @@ fn report(
     Ok(exit(&run.summaries))
 }
 
-/// Returns the exit code. A server without space is named, whether some requests succeeded or none. `Unavailable` means
-/// that no request of any combination succeeded.
+/// Returns the exit code. If the server has run out of space, this error takes precedence, even if some requests
+/// succeeded. `Unavailable` means that no request of any combination succeeded.
 fn exit(summaries: &[LanePhaseResult]) -> CommandExit {
     let nothing_succeeded = !summaries.iter().any(|summary| summary.operations > 0);
     let failed = summaries.iter().any(|summary| summary.errors > 0 || summary.operations == 0);
@@ -359,7 +360,7 @@ fn exit(summaries: &[LanePhaseResult]) -> CommandExit {
 /// The size of a PUT's body if `--size` is not given.
 const DEFAULT_PUT_BYTES: u64 = 1024;
 
-/// One combination of the values of the options that accept lists.
+/// One combination of values for the options that accept lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RestParameterSet {
     size_bytes: Option<u64>,

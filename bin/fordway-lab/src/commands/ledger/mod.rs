@@ -1,4 +1,4 @@
-//! `ledger`: measures the cost of each layer, and whether the layers add up to the whole.
+//! `ledger`: measures the cost of each layer, and checks whether these costs add up to the cost of the whole.
 //!
 //! This file also chooses the processors on which the two sides of a round trip run. A component and the paths that
 //! contain it must use the same placement, because waking a thread on another processor takes several times as long as
@@ -33,7 +33,7 @@ use crate::commands;
 use crate::commands::run_output;
 use crate::commands::scratch::ScratchDirectory;
 
-/// The sizes, in bytes, to which the cost functions are fitted. The sizes range from 1 byte to more than fits into the
+/// The sizes, in bytes, to which the cost functions are fitted. The sizes range from 1 byte to a size that exceeds the
 /// caches. There are values on both sides of 64 KiB, because larger content is sent separately from the head.
 const SIZES: [u64; 13] = [
     1,
@@ -52,7 +52,7 @@ const SIZES: [u64; 13] = [
 ];
 /// The sizes that are printed by default.
 const PRINTED: [u64; 2] = [4 << 10, 1 << 20];
-/// The maximum ratio of a residual to the total time. A larger residual causes a warning.
+/// The maximum ratio of a residual to the total time. Larger residuals cause a warning.
 const RESIDUAL_SHARE_MAX: f64 = 0.15;
 
 pub(super) fn run(args: &LedgerArgs, context: &CommandContext) -> Result<CommandExit> {
@@ -82,7 +82,8 @@ pub(super) fn run(args: &LedgerArgs, context: &CommandContext) -> Result<Command
     if work.is_early {
         return Ok(CommandExit::Interrupted);
     }
-    // A failure of the clean-up does not invalidate the rounds, so it is reported after them.
+    // A failure of the clean-up does not invalidate the rounds, so the failure is returned only after the report of the
+    // rounds.
     work.closed?;
     removed.map(|()| exit)
 }
@@ -112,7 +113,7 @@ struct LedgerRunResult {
     left_out: Vec<String>,
     /// Whether a signal ended the measurement. After a signal, the records cover only the complete rounds.
     is_early: bool,
-    /// Whether all programs ended without a failure.
+    /// The first failure of a gateway when it stopped, if any.
     closed: Result<()>,
 }
 
@@ -248,8 +249,8 @@ fn report(
     Ok(CommandExit::Ok)
 }
 
-/// Places this thread and the processes behind the components as `wanted` specifies; returns the placement used.
-/// Errors: `InvalidArgument` if there are too few processors.
+/// Pins this thread and the processes behind the components to processors as `wanted` specifies; returns the placement
+/// used. Errors: `InvalidArgument` if there are too few processors, `Io` if pinning fails.
 fn choose_placement(setup: &PreparedLedgerRun, wanted: Option<CpuPlacementArg>) -> Result<CpuPlacementArg> {
     let cpus = allowed();
     let (placement, own, others) = match (wanted, cpus.as_slice()) {

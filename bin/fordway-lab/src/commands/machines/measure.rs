@@ -1,5 +1,5 @@
-//! `machines measure`: measures a machine's features, each several times, in round-robin order. One feature is the rate
-//! of GETs of a small object, on each lane that has a gateway.
+//! `machines measure`: measures a machine's features, each several times, in round-robin order. One of the features is
+//! the rate of GETs of a small object on each lane that has a gateway.
 
 use std::fmt;
 use std::fs::{self, OpenOptions};
@@ -42,7 +42,7 @@ struct MachineMeasurements {
     conditions: RunReliabilityReport,
 }
 
-/// A feature and its measured values. The result is the median of these values.
+/// A feature and its measured values. The result is the median of the values.
 #[derive(Serialize)]
 struct FeatureMeasurement {
     #[serde(skip)]
@@ -55,7 +55,7 @@ struct FeatureMeasurement {
 pub(super) fn run(args: &MeasureArgs, context: &CommandContext) -> Result<CommandExit> {
     let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
     let name = args.name.clone().unwrap_or_else(host);
-    // The catalogue is checked first, because the measurement takes about a minute.
+    // Check the catalogue first, because the measurement takes about a minute.
     args.catalogue.as_deref().map_or(Ok(()), |file| check_new(file, &name))?;
     let machine = Machine::observe(&[("disk", &args.disk)]);
     if cfg!(debug_assertions) {
@@ -145,8 +145,7 @@ fn triad(machine: &Machine) -> MachineBenchmark<'static> {
     })
 }
 
-/// Creates the benchmark of a lane. The lane's gateway is started in the first round and keeps running for the other
-/// rounds.
+/// Creates the benchmark of a lane. The lane's gateway is started in the first round and keeps running in later rounds.
 fn gets<'a>(
     features: &'static [MachineFeature],
     start: fn(&Path) -> Result<ObjectGetBenchmark>,
@@ -179,7 +178,7 @@ fn in_turn(
     Ok(summaries.collect())
 }
 
-/// The values from each round of a benchmark, or the error that ended it.
+/// The values from each round of a benchmark, or the error after which the benchmark was not run again.
 type BenchmarkRoundResults = Result<Vec<Vec<f64>>>;
 
 /// Runs the benchmarks in round-robin order, so that changes on the machine affect all of them. A benchmark that has
@@ -274,7 +273,7 @@ fn check_new(file: &Path, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Adds the entry at the end, so that the catalogue's comments and order are preserved.
+/// Appends the entry to the file, so that the catalogue's comments and order are preserved.
 fn add(file: &Path, entry: &MachineEntry) -> Result<()> {
     let failed = |error| file_error("writing", file.display(), error);
     let mut file = OpenOptions::new().create(true).append(true).open(file).map_err(failed)?;

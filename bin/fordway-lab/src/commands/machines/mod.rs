@@ -48,8 +48,8 @@ fn probe(args: &ProbeArgs, context: &CommandContext) -> Result<CommandExit> {
     Ok(CommandExit::Ok)
 }
 
-/// Starts observing the machine for the duration of a measurement. A `peer` may be a server on this machine, whose
-/// process is unknown.
+/// Starts observing the machine for the duration of a measurement. With a `peer`, the CPU time of other processes
+/// raises no doubts, because the peer may be one of these processes.
 fn watch(trust: ForceArgs, peer: Option<&str>) -> Result<MachineWatch> {
     let watch = MachineWatch::start(&[], trust.force)?;
     Ok(if peer.is_some() { watch.beside_unknown_servers() } else { watch })
@@ -77,7 +77,8 @@ fn warn_of_left_out(left_out: &[OmittedFeature], context: &CommandContext) {
     }
 }
 
-/// Formats a value with its unit, and only with the digits that repeated measurements reproduce.
+/// Formats a value with its unit. Whole values and values of at least 1000 have no decimals, other values have two.
+/// Further digits would differ between repeated measurements.
 fn figure(value: f64, unit: &str) -> String {
     let digits = if value.fract() == 0.0 || value >= 1000.0 { 0 } else { 2 };
     format!("{value:.digits$} {unit}").trim_end().to_owned()

@@ -67,7 +67,7 @@ fn measure_disk(dir: &Path) -> std::io::Result<(Duration, Duration)> {
     Ok((written, since.elapsed()))
 }
 
-/// The time for which the counter is compared with the clock. With this time, the relative error is below 1e-6.
+/// The time for which the counter is compared with the clock. This time is long enough for a relative error below 1e-6.
 const CALIBRATION: Duration = Duration::from_millis(100);
 /// The size, in bytes, of each of a thread's two buffers. This size is larger than the caches.
 const BUFFER_BYTES: usize = 128 << 20;
@@ -124,7 +124,7 @@ fn copy_mb_per_s(threads: usize) -> f64 {
 }
 
 /// Returns the duration of the fastest round. In a round, `threads` threads run at once, each with its own closure from
-/// `make`. A round ends when its last thread ends.
+/// `make`. A round lasts until its slowest thread has finished.
 pub(super) fn fastest_round<W: FnMut()>(
     threads: usize,
     rounds: usize,
@@ -153,8 +153,8 @@ pub(super) fn fastest_round<W: FnMut()>(
 
 /// The rule of STREAM: each array is at least four times as large as the last-level caches.
 const TIMES_CACHE: u64 = 4;
-/// The minimum size of each array, even if caches are small or unknown. With smaller arrays, starting and ending
-/// threads would dominate the time of a round.
+/// The minimum size of each array, even if caches are small or unknown. With smaller arrays, the time of a round would
+/// mainly consist of the synchronization of threads.
 const ARRAY_BYTES_MIN: u64 = 64 << 20;
 /// The number of rounds; as in STREAM, the result is the rate of the fastest round.
 const ROUNDS: usize = 10;
@@ -237,8 +237,8 @@ const TRANSFER_PIECE_BYTES: usize = 1 << 20;
 /// bandwidth.
 const TRANSFER_BYTES_MIN: u64 = 1 << 20;
 
-/// Measures the network. Errors: `Unavailable` if nothing responds at `peer`; `InvalidArgument` if `peer` is not an
-/// address.
+/// Measures the network. Errors: `Unavailable` if nothing responds at `peer`; `InvalidArgument` if `peer` is an invalid
+/// URL.
 pub(super) fn network(peer: Option<&str>) -> Result<Vec<ProbedQuantity>> {
     let Some(peer) = peer else { return loopback() };
     if !peer.contains("://") {

@@ -98,8 +98,8 @@ impl MeasuredDisk {
         )
     }
 
-    /// Writes the file and reads it; returns both rates in MB/s. Errors: `InvalidArgument` if the directory is not on a
-    /// disk.
+    /// Writes the file and reads it; returns both rates in MB/s. Errors: `InvalidArgument` if the directory is in
+    /// memory instead of on a disk, and errors of fio.
     pub(super) fn write_and_read(&self, interrupt: &InterruptFlag) -> Result<Vec<f64>> {
         if matches!(self.kind.as_str(), "tmpfs" | "ramfs") {
             let why =
@@ -157,7 +157,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// The interval at which a running program is checked.
 const POLL: Duration = Duration::from_millis(5);
 
-/// A running program. The program is killed when this value is dropped, and when this process ends.
+/// A running program. The program is killed when this value is dropped, and when this process exits.
 pub(super) struct ToolProcess {
     program: String,
     child: Child,
@@ -193,12 +193,12 @@ impl ToolProcess {
         Ok(ToolProcess { program, child, stdout, stderr, started: Instant::now() })
     }
 
-    /// Waits until the program has printed `text` on standard output. Errors: `Unavailable` if the program ended
+    /// Waits until the program has printed `text` on standard output. Errors: `Unavailable` if the program exited
     /// without printing `text`.
     pub(super) fn await_text(&mut self, text: &str, interrupt: &InterruptFlag) -> Result<()> {
         loop {
-            // The end is checked before the output, because a program that is about to end may print the text between
-            // the two checks.
+            // Check for the exit before reading the output, because a program that is about to exit may print the text
+            // between the two checks.
             let has_ended = self.has_ended()?;
             match content(&self.stdout)?.contains(text) {
                 true => return Ok(()),
@@ -208,7 +208,7 @@ impl ToolProcess {
         }
     }
 
-    /// Waits until the program has ended. Errors: `Unavailable` if the program failed, `Timeout` if the program took
+    /// Waits until the program has exited. Errors: `Unavailable` if the program failed, `Timeout` if the program took
     /// too long.
     pub(super) fn finish(mut self, interrupt: &InterruptFlag) -> Result<ToolResult> {
         while !self.has_ended()? {
@@ -255,8 +255,7 @@ impl ToolProcess {
 
 impl Drop for ToolProcess {
     fn drop(&mut self) {
-        // The standard library remembers whether the program has been reaped. For a reaped program, both calls do
-        // nothing.
+        // Ignore errors: for a program that has already been reaped, both calls do nothing.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

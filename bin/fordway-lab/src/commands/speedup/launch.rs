@@ -23,7 +23,7 @@ use super::{JobMessageMedium, RunningJobSetup};
 use crate::args::SpeedupArgs;
 use crate::commands::scratch::ScratchDirectory;
 
-/// The polling interval for a job. The end of the job is noticed with at most this delay.
+/// The interval at which a running job is checked. The measured time of a job is too long by up to this interval.
 const POLL: Duration = Duration::from_millis(1);
 /// The variable that names the directory in which ranks write their reports.
 const REPORTS: &str = "FORDWAY_RANK_REPORTS";
@@ -41,7 +41,8 @@ pub(super) struct MpiJobRunner<'a> {
     fordway: PathBuf,
     /// The running kernels, by the index of the set-up. New kernels are booted only after a job has failed.
     kernels: BTreeMap<usize, Vec<NamespaceProcess>>,
-    /// The directory for all files that the launcher and its ranks write. Removed when this value is dropped.
+    /// The directory for all files that the launcher and its ranks write. The directory is removed when this value is
+    /// dropped.
     scratch: ScratchDirectory,
 }
 
@@ -80,7 +81,7 @@ impl<'a> MpiJobRunner<'a> {
         for (name, value) in [
             ("orte_tmpdir_base", scratch.as_str()),
             ("btl_vader_backing_directory", scratch.as_str()),
-            // Immediately kill ranks that do not end on request.
+            // Immediately kill ranks that do not exit on request.
             ("odls_base_sigkill_timeout", "0"),
         ] {
             command.args(["--mca", name, value]);
@@ -132,7 +133,7 @@ impl<'a> MpiJobRunner<'a> {
     }
 
     /// Distributes the ranks over both ends. The launcher starts `fordway speedup --enter` instead of ssh to run a
-    /// command at `place`, the far end.
+    /// command at the far end, `place`.
     fn spread(&self, command: &mut Command, addresses: [IpAddr; 2], place: &str, ranks: u32) {
         let agent = format!("{} speedup --enter {place} --", self.fordway.display());
         command.args(["--host", &hosts(addresses, ranks), "--mca", "plm_rsh_agent", &agent]);
@@ -162,7 +163,7 @@ impl<'a> MpiJobRunner<'a> {
         }
         match NamespaceProcess::start_contained_here(self.command(setup, ranks, paper)?) {
             // This process lacks the permission to contain the launcher's processes, so start the launcher without
-            // containment. If such a launcher is terminated, it must end its ranks itself.
+            // containment. If this launcher is terminated, it must terminate its ranks itself.
             Err(error) if error.kind() == ErrorKind::NotImplemented => {
                 NamespaceProcess::start_here(self.command(setup, ranks, paper)?)
             }
@@ -229,13 +230,14 @@ impl<'a> MpiJobRunner<'a> {
         kernels.start(&asked, paper.stream()?.into(), paper.stream()?.into())
     }
 
-    /// Returns the program and arguments that wait for commands at an end.
+    /// Returns the program and its arguments that accept commands at an end.
     fn accept_words(&self, end: &NetworkEndpoint) -> [OsString; 4] {
         let address = end.address.to_string();
         [self.fordway.as_os_str().to_owned(), "speedup".into(), "--accept".into(), address.into()]
     }
 
-    /// Waits for a job to end. If the job exceeds the deadline, ends the job and all its processes before returning.
+    /// Waits until a job has exited. If the job exceeds the deadline, terminates it with all its processes before
+    /// returning.
     fn wait(&self, mut process: NamespaceProcess, since: Instant) -> Result<ExitStatus> {
         loop {
             if let Some(status) = process.ended()? {
@@ -264,7 +266,7 @@ impl MpiJobRunner<'_> {
         let process = self.start(setup, ranks, &paper)?;
         let status = self.wait(process, since)?;
         let elapsed_ns = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        // Ctrl-C also ends the launcher, so its failure is not an error of the job.
+        // Ctrl-C also terminates the launcher, so a failure of the launcher is not an error of the job.
         self.context.interrupt.check()?;
         if !status.success() {
             let detail = format!("the job exited with {status}: {}", paper.told());
@@ -291,7 +293,7 @@ impl JobLauncher for MpiJobRunner<'_> {
     }
 }
 
-/// Adds the last lines that a job's programs printed to an error.
+/// Appends the last lines of a job's output to the message of `error`.
 fn explained(error: Error, paper: &JobReportFiles) -> Error {
     let detail = format!("{}: {}", error.detail(), paper.told());
     Error::new(error.kind(), detail).caused_by(error)
@@ -326,8 +328,8 @@ fn remote_command(command: &Command) -> Result<String> {
     Ok(words.map(quoted_for_shell).collect::<Result<Vec<_>>>()?.join(" "))
 }
 
-/// Converts the times of one kernel's ranks to times since the start of its first rank. The two kernels have different
-/// clocks, but their ranks leave `MPI_Init` at the same time.
+/// Converts the times of one kernel's ranks to times since the start of the kernel's first rank. The two kernels have
+/// different clocks, but the ranks of both kernels leave `MPI_Init` at the same time.
 fn count_from_start(reports: &mut [RankReport]) {
     let start = reports.iter().map(|report| report.start_ns).min().unwrap_or_default();
     for report in reports {
@@ -372,7 +374,7 @@ impl JobReportFiles {
         opened.map_err(|error| file_error("opening", self.log().display(), error))
     }
 
-    /// Returns the last lines of the log joined into one, without purely decorative lines.
+    /// Joins the last lines of the log into one line. Omits lines without letters and digits.
     fn told(&self) -> String {
         let text = std::fs::read(self.log()).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
@@ -384,7 +386,7 @@ impl JobReportFiles {
         }
     }
 
-    /// Returns the reports of all ranks, or none if any is missing.
+    /// Returns the reports of all ranks; empty if any report is missing. Errors: `Internal` if a report is invalid.
     fn reports(&self, ranks: u32) -> Result<Vec<RankReport>> {
         let mut reports = Vec::new();
         for rank in 0..ranks {
@@ -449,6 +451,6 @@ fn pmpi(args: &SpeedupArgs) -> Result<Option<PathBuf>> {
         let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join(PMPI)));
         return Ok(beside.filter(|path| path.is_file()));
     };
-    // The path is checked here, because the ranks' loader would silently continue without the library.
+    // Check the path here, because the ranks' loader silently continues if the library does not exist.
     named.canonicalize().map(Some).map_err(|error| file_error("opening", named.display(), error))
 }

@@ -1,5 +1,5 @@
 //! `speedup`: runs one MPI program with several rank counts, over shared memory, TCP, namespaces, overlays and
-//! containers. This file decides where ranks run, and over which medium they communicate. This file also recomputes
+//! containers. This file decides where the ranks run, and over which medium the ranks communicate. It also recomputes
 //! published tables.
 
 mod launch;
@@ -147,7 +147,7 @@ fn report(
     if args.page.no_report { Ok(()) } else { super::write_page(&out, context) }
 }
 
-/// Describes a fit, and whether it is trustworthy.
+/// Describes a fit, and states whether the fit is reliable.
 fn sentence(fitted: &SetupSpeedupFit) -> String {
     let lane = &fitted.lane;
     let Some(fit) = &fitted.fit else { return format!("{lane}: no model: fewer than 2 numbers of ranks") };
@@ -264,8 +264,8 @@ fn asked_setup(name: &str) -> Result<PlannedJobSetup<'_>> {
     Ok(PlannedJobSetup { name, carrier, is_yielding })
 }
 
-/// Loads a set-up of networks. Errors: the same as [`NetworkSetup::load`], but the known names include the names that
-/// only `speedup` accepts.
+/// Loads a set-up of networks. Errors: the errors of [`NetworkSetup::load`]. For an unknown name, the message also
+/// suggests the names that only `speedup` accepts.
 fn load(name: &str) -> Result<NetworkSetup> {
     let mut known = OWN.to_vec();
     known.extend(NetworkSetup::names());
@@ -276,8 +276,8 @@ fn load(name: &str) -> Result<NetworkSetup> {
     Err(Error::new(ErrorKind::InvalidArgument, detail))
 }
 
-/// Brings up the set-ups. A set-up that cannot be brought up is omitted with a warning, except the first, which is the
-/// reference.
+/// Brings up the set-ups. A set-up that cannot be brought up is omitted with a warning. The first set-up is the
+/// reference, and is never omitted.
 ///
 /// Errors: `InvalidArgument` for a set-up that cannot hold the ranks of a job; any error in bringing up the reference.
 fn bring_up(

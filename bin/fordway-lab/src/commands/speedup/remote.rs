@@ -1,8 +1,8 @@
 //! The programs that the launcher uses instead of ssh and an ssh server, to start ranks in the second network of a
 //! set-up.
-//! `enter` replaces ssh. The program that replaces ssh enters another network of this machine, or sends the command to
-//! a container or a kernel. In the container or kernel, `accept` replaces the ssh server. Only the two networks of the
-//! set-up can reach `accept`.
+//!
+//! `enter` replaces ssh: it enters another network of this machine, or sends the command to a container or a kernel. In
+//! the container or kernel, `accept` replaces the ssh server. Only the two networks of the set-up can reach `accept`.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{Read, Write};
@@ -60,7 +60,7 @@ fn shell(command: &OsStr) -> Command {
     shell
 }
 
-/// Sends the command to a container or a kernel, and prints its output until it ends.
+/// Sends the command to a container or a kernel, and prints the command's output until the command exits.
 fn send(address: SocketAddr, command: &OsStr) -> Result<CommandExit> {
     let failed = |error| Error::new(ErrorKind::Unavailable, format!("asking {address}")).caused_by(error);
     let mut stream = TcpStream::connect(address).map_err(failed)?;
@@ -68,7 +68,7 @@ fn send(address: SocketAddr, command: &OsStr) -> Result<CommandExit> {
     match print_all_but_last(&mut stream, &mut std::io::stdout().lock()).map_err(failed)? {
         Some(SUCCEEDED) => Ok(CommandExit::Ok),
         Some(FAILED) => Err(Error::new(ErrorKind::Io, format!("the command at {address} failed"))),
-        // If the container or the kernel ends, so does the connection.
+        // The connection was closed without a status byte, for example because the container or the kernel stopped.
         _ => Err(Error::new(ErrorKind::Unavailable, format!("the command at {address} was cut off"))),
     }
 }
@@ -77,7 +77,7 @@ fn send(address: SocketAddr, command: &OsStr) -> Result<CommandExit> {
 const SUCCEEDED: u8 = 1;
 const FAILED: u8 = 0;
 
-/// Copies everything except the last byte, and returns that byte; `None` if there is none.
+/// Copies everything except the last byte, and returns that byte; `None` if nothing was received.
 fn print_all_but_last(from: &mut impl Read, to: &mut impl Write) -> std::io::Result<Option<u8>> {
     let (mut last, mut piece) = (None, [0; 4096]);
     loop {
@@ -91,7 +91,7 @@ fn print_all_but_last(from: &mut impl Read, to: &mut impl Write) -> std::io::Res
     }
 }
 
-/// Runs every command that arrives at `address`, until this process ends.
+/// Runs every command that arrives at `address`, until this process exits.
 pub(super) fn accept(address: IpAddr) -> Result<CommandExit> {
     let address = SocketAddr::new(address, PORT);
     let failed =
@@ -113,7 +113,7 @@ fn run(mut stream: TcpStream) {
         return;
     }
     let has_succeeded = run_shell(&OsString::from_vec(command), &stream).is_ok_and(|status| status.success());
-    // Ignore the error: if the peer has exited, nobody needs the result.
+    // Ignore the error: if the peer has exited, no program needs the result.
     let _ = stream.write_all(&[if has_succeeded { SUCCEEDED } else { FAILED }]);
     // Shut the connection down, because processes that the command started may still have its descriptor open.
     let _ = stream.shutdown(Shutdown::Both);
@@ -125,7 +125,7 @@ fn run_shell(command: &OsStr, stream: &TcpStream) -> std::io::Result<ExitStatus>
     shell(command).stdin(Stdio::null()).stdout(output()?).stderr(output()?).status()
 }
 
-/// Waits until `process` accepts commands at `address`. Errors: `Unavailable` if the process ended, `Timeout`.
+/// Waits until `process` accepts commands at `address`. Errors: `Unavailable` if the process exited, `Timeout`.
 pub(super) fn wait_for(address: IpAddr, process: &mut NamespaceProcess) -> Result<()> {
     let address = SocketAddr::new(address, PORT);
     let since = Instant::now();

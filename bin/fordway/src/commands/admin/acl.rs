@@ -56,7 +56,7 @@ fn of_service(store: &dyn Store, bucket: &Bucket) -> Result<AclDocument> {
 }
 
 fn explained(error: Error) -> Error {
-    // The endpoint's own text is empty or repeats the code; a text about grants names them.
+    // The endpoint's own text is empty or repeats the code. Only the text about grants is useful, so this text is kept.
     match is_unsupported(&error) && !error.detail().contains("grant") {
         true => {
             Error::new(ErrorKind::NotImplemented, "this endpoint has no ACLs; use a policy").caused_by(error)

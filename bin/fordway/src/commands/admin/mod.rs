@@ -42,7 +42,7 @@ struct AdminSetting {
     kind: BucketDocumentKind,
     /// The root element of the XML document; empty for the policy, which is JSON.
     root: &'static str,
-    /// Whether aws-cli prints the document as the only member of an object that has the root's name.
+    /// Whether aws-cli prints the document in an object whose only member has the root's name.
     is_wrapped: bool,
 }
 

@@ -88,8 +88,8 @@ impl RenderedSettings {
         Ok(exit)
     }
 
-    /// Reports a refusal, unless one with the same cause was reported before. A service refuses all settings of a
-    /// forbidden bucket, in texts that differ in the ID of the request.
+    /// Reports a refusal, unless a refusal with the same cause was reported before. A service refuses all settings of a
+    /// forbidden bucket, and each message contains a different request ID.
     fn report_denial(&mut self, error: Error, context: &CommandContext) -> Result<CommandExit> {
         let cause = error.s3_code().unwrap_or_else(|| error.detail()).to_owned();
         let exit = CommandExit::of(&error);

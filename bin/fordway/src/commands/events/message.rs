@@ -1,4 +1,4 @@
-//! The document that a webhook gets, in the format of S3's event messages (version 2.1).
+//! The document that a webhook receives, in the format of S3's event messages (version 2.1).
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -61,7 +61,8 @@ fn principal(user: u32) -> String {
     user_name(user).unwrap_or_else(|| user.to_string())
 }
 
-/// Encodes a key as S3 does in events: like a form, in which a space becomes `+`, but slashes stay.
+/// Encodes a key as S3 does in events: percent-encoded as in a form, where a space becomes `+`, but slashes are
+/// unchanged.
 fn encoded(key: &str) -> String {
     let mut encoded = String::with_capacity(key.len());
     for byte in key.bytes() {

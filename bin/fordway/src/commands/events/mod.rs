@@ -2,13 +2,13 @@
 //! delays neither requests nor other webhooks.
 //!
 //! The thread gives each bucket a turn: it sends up to 100 events of the bucket in one request, and then continues with
-//! the next bucket. If the receiver refuses a request, the thread tries the events again in smaller requests, until it
-//! knows which events are refused. The thread sets these events aside, and tries them again after a pause that grows
-//! from 1 s to 5 min. An event that the receiver refuses therefore stops neither other buckets nor the other events of
-//! its bucket, which wait for 1 s. If there is no connection to the receiver, the thread pauses altogether.
+//! the next bucket. If the receiver refuses a request, the thread tries the events again in smaller requests, until the
+//! refused events are identified. The thread sets these events aside, and tries them again after a pause that grows
+//! from 1 s to 5 min. A refused event therefore does not stop other buckets. The other events of its own bucket wait
+//! for about 1 s. If the receiver is unreachable, the thread pauses for all buckets.
 //!
-//! Several programs may deliver the events of one root. A lock of each bucket ensures that one of them sends at a time;
-//! the kernel releases the lock when the program dies, and another one sends the events again.
+//! Several programs may deliver the events of one root. Each bucket has a lock, which ensures that only one program
+//! sends at a time. If this program dies, the kernel releases the lock, and another program sends the events again.
 
 mod message;
 mod queue;
@@ -30,20 +30,22 @@ use queue::{Batch, BucketQueue, Pause};
 const BATCH_MAX: usize = 100;
 /// The maximum number of names of one bucket in memory.
 const NAMES_MAX: usize = 16_384;
-/// The number of names in memory that all buckets share. As many names of refused events may be in memory.
+/// All buckets share this number of names of untried events in memory. The names of refused events have a separate
+/// limit of the same size.
 const NAMES_SHARED: usize = 262_144;
 /// The shortest time between two searches for events that other processes have recorded.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(2);
-/// Searching takes at most one part in this number of the thread's time.
+/// The reciprocal of the maximum share of the thread's time that searches take.
 const SEARCH_SHARE: u32 = 20;
-/// The time that a bucket may cost in each search although it has no events to deliver.
+/// The time that each search may spend on a bucket without events to deliver. If the bucket takes longer, it pauses.
 const SEARCH_COST: Duration = Duration::from_millis(20);
-/// The time until the next attempt in a bucket in which another program is delivering.
+/// The pause of a bucket whose events another program is delivering.
 const BUSY: Duration = Duration::from_secs(1);
 /// The warning about records that cannot be read.
 const UNREADABLE: &str = "events are not delivered, because the gateway is not permitted to read their records in \
                           .fordway/events; run `chmod a+r` on the records, or run the gateway as root";
-/// The warning about records that cannot be removed after their delivery.
+/// The warning about records that the gateway is not permitted to remove. Their events are not delivered, because
+/// otherwise they would be delivered again and again.
 const STUCK: &str = "events are not delivered, because the gateway is not permitted to remove their records; run the \
                      gateway as root or as the bucket's owner, and once `fordway fsck ROOT --migrate` as root, which \
                      gives .fordway/events to the bucket's owner";
@@ -83,7 +85,7 @@ struct EventDelivery {
     pause: Pause,
     /// The time spent on buckets without events since the last search.
     idle: Duration,
-    /// The problems that were logged, so that each is logged once.
+    /// The problems that were logged for each bucket, so that each problem is logged only once.
     warned: RefCell<BTreeSet<(Bucket, &'static str)>>,
 }
 
@@ -95,9 +97,9 @@ struct Attempted {
 
 /// The outcome of one turn of a bucket.
 enum Turn {
-    /// Events were delivered or dropped, or there is more to try at once.
+    /// Events were delivered or dropped, or the bucket has more events to try immediately.
     Progress,
-    /// Nothing waits in the bucket.
+    /// The bucket has no event to try now.
     Idle,
     /// The bucket pauses.
     Paused,
@@ -140,8 +142,9 @@ impl EventDelivery {
         SEARCH_INTERVAL.max(start.elapsed() * SEARCH_SHARE)
     }
 
-    /// Counts the events that wait in buckets whose names are not read now, because they have names left or pause. A
-    /// bucket whose journal takes long to read is counted less often, and does not delay the next search.
+    /// Counts the waiting events of each bucket whose names the next turn does not read. Such a bucket pauses, or still
+    /// has names in memory, or the whole webhook pauses. A bucket whose journal takes long to read is counted less
+    /// often, and delays the next search only a little.
     fn recount(&mut self) {
         let start = Instant::now();
         let is_pausing = !self.pause.is_over(start);
@@ -177,7 +180,7 @@ impl EventDelivery {
             match turn {
                 Ok(Turn::Progress) => has_progress = true,
                 Ok(Turn::Paused) => {}
-                // The pauses of a bucket that only fails must go on growing.
+                // Keep the queue of a bucket in which all attempts fail, so that its pauses continue to grow.
                 Ok(Turn::Idle) if queue.is_spare() => continue,
                 Ok(Turn::Idle) => {}
                 Err(error) if error.kind() == ErrorKind::NoSuchBucket => continue,
@@ -199,7 +202,7 @@ impl EventDelivery {
         turn
     }
 
-    /// Makes a turn that began at `start`.
+    /// Performs a turn that began at `start`: reads names if necessary, and tries one batch.
     fn attempt_turn(&mut self, bucket: &Bucket, queue: &mut BucketQueue, start: Instant) -> Result<Turn> {
         let webhook = self.webhook.clone();
         if queue.wants_names(start) {
@@ -229,7 +232,8 @@ impl EventDelivery {
             self.pause.end();
         }
         match done.delivered + done.dropped {
-            // Entries that are not records are only a cost: as in `idle_turn`, they must not take this thread's time.
+            // No entry of the batch is an event to deliver. As in `idle_turn`, a bucket with many such entries must not
+            // take this thread's time from other buckets.
             0 => {
                 queue.spent += start.elapsed();
                 if queue.spent <= SEARCH_COST {
@@ -245,9 +249,9 @@ impl EventDelivery {
         }
     }
 
-    /// Ends a turn, begun at `start`, of a bucket without events. A bucket whose journal took long to read pauses. Its
-    /// writers may have filled the journal with entries that are not records, and must not take this thread's time from
-    /// other buckets.
+    /// Ends a turn, begun at `start`, of a bucket without events. Pauses the bucket if reading its journal took long.
+    /// The journal may contain many entries that are not records, and reading these entries must not take this thread's
+    /// time from other buckets.
     fn idle_turn(&mut self, queue: &mut BucketQueue, start: Instant) -> Turn {
         let spent = std::mem::take(&mut queue.spent) + start.elapsed();
         if spent <= SEARCH_COST {
@@ -258,8 +262,8 @@ impl EventDelivery {
         Turn::Paused
     }
 
-    /// Reads the records with these names, sends their events, and removes the records. The outer result is an error of
-    /// the journal, the inner one a failure of the receiver.
+    /// Reads the records with these names, sends their events, and removes the records. The outer error is an error of
+    /// the journal, and the inner error is a failure of the receiver.
     fn attempt(
         &self,
         bucket: &Bucket,
@@ -288,7 +292,8 @@ impl EventDelivery {
         }
     }
 
-    /// Logs `problem` at the first time that entries of the bucket's journal have it. `count` is their number.
+    /// Logs `problem` once for each bucket. `count` is the number of entries with this problem; if it is 0, logs
+    /// nothing.
     fn warn_once(&self, bucket: &Bucket, count: u64, problem: &'static str) {
         let webhook = self.webhook.name();
         if count > 0 && self.warned.borrow_mut().insert((bucket.clone(), problem)) {
@@ -333,7 +338,7 @@ impl EventDelivery {
     fn next_attempt(&self, next_search: Instant) -> Instant {
         let now = Instant::now();
         if !self.pause.is_over(now) {
-            // Searches also count the events that wait.
+            // Do not sleep beyond the next search, because searches also count the waiting events.
             return self.pause.until.map_or(next_search, |until| until.min(next_search));
         }
         self.queues.values().filter_map(BucketQueue::due).fold(next_search, Instant::min)

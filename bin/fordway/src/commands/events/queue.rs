@@ -2,8 +2,8 @@
 //!
 //! Records are tried in the order of their names, in windows of limited size. Records that the receiver refuses are set
 //! aside and tried again in the next pass, which begins after a pause that grows with each pass. Later records do not
-//! wait for this pause. A pass reads all names from the start, because a record may get a name that is less than those
-//! of records that were read before.
+//! wait for this pause. A pass reads all names from the start, because the name of a new record may sort before names
+//! that were already read.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -27,20 +27,21 @@ pub(super) struct BucketQueue {
     after: Option<String>,
     /// Whether this pass has names to read after `after`.
     has_more: bool,
-    /// Whether refused names were forgotten because there were too many. The next pass finds them again.
+    /// Whether names of refused records were discarded, because there were too many. The next pass reads these names
+    /// again.
     has_forgotten: bool,
     /// The maximum number of names in `names`, and in `tried`.
     names_max: usize,
     /// The number of failures since the last delivery.
     failures: u32,
-    /// The number of records when they were last counted, less those that were delivered.
+    /// The number of records at the last count, minus the records that were delivered or dropped since then.
     pub(super) waiting: u64,
     /// The earliest time at which the records are counted again without reading their names.
     pub(super) next_count: Instant,
     /// Whether there may be records that were not read.
     pub(super) is_incomplete: bool,
     pub(super) batch: usize,
-    /// The time that was spent since the last delivery.
+    /// The time spent since the last delivery on batches without events.
     pub(super) spent: Duration,
     pub(super) pause: Pause,
     /// The pause until the next pass, if records were refused.
@@ -77,8 +78,8 @@ pub(super) struct Batch {
 }
 
 impl BucketQueue {
-    /// Returns whether to read names now; [`BucketQueue::after`] is the name after which to read. Begins a new pass if
-    /// it is time for one.
+    /// Returns whether to read names now, starting after [`BucketQueue::after`]. Begins a new pass if the previous pass
+    /// is complete and the pause for refused records is over.
     pub(super) fn wants_names(&mut self, now: Instant) -> bool {
         if !self.names.is_empty() || self.has_more {
             return self.names.is_empty();
@@ -97,7 +98,7 @@ impl BucketQueue {
 
     /// Adds names that were read, at most `names_max`.
     pub(super) fn found(&mut self, found: WaitingEvents, names_max: usize) {
-        // Within a pass, a record may have been added before the names that were read this time.
+        // Within a pass, a record may have been added whose name sorts before the names that were read this time.
         self.is_incomplete &= self.has_more;
         self.has_forgotten &= self.after.is_some();
         self.has_more = found.later > found.names.len() as u64;
@@ -132,14 +133,14 @@ impl BucketQueue {
         names.into_iter().rev().for_each(|name| to.push_front(name));
     }
 
-    /// Sets names aside that were tried and stay in the journal.
+    /// Sets aside names that were tried and whose records stay in the journal.
     pub(super) fn set_aside(&mut self, batch: Batch) {
         let room = self.names_max.saturating_sub(self.tried.len());
         self.has_forgotten |= batch.names.len() > room;
         self.tried.extend(batch.names.into_iter().take(room));
     }
 
-    /// Takes note of events that were delivered or dropped.
+    /// Updates the queue after `events` events were delivered or dropped, and ends its pause.
     pub(super) fn succeeded(&mut self, events: u64) {
         self.waiting = self.waiting.saturating_sub(events);
         self.batch = (self.batch * 2).min(BATCH_MAX);
@@ -147,9 +148,10 @@ impl BucketQueue {
         self.pause.end();
     }
 
-    /// Takes note of a batch that the receiver refused after `spent`. A batch of several events is tried again in
-    /// smaller batches, and at once if the receiver answered. A single event is set aside. The next event then waits
-    /// only for a second, or for as long as the attempt took. Returns whether the failure is worth a warning.
+    /// Puts back or sets aside a batch that the receiver refused, or did not respond to, after `spent`. A batch of
+    /// several events is put back, and tried again in smaller batches. A single event is set aside. The next batch
+    /// waits for 1 s, or for `spent` if that is longer, except after a response to a batch of several events. Returns
+    /// whether to log the failure as a warning.
     pub(super) fn refused(
         &mut self,
         batch: Batch,
@@ -194,7 +196,7 @@ impl BucketQueue {
         self.has_forgotten || !self.tried.is_empty()
     }
 
-    /// Returns whether the queue holds nothing that a new queue would not hold.
+    /// Returns whether the queue can be dropped, because a new queue would behave in the same way.
     pub(super) fn is_spare(&self) -> bool {
         self.is_at_end() && !self.has_refused() && self.pause.last.is_zero()
     }
@@ -226,7 +228,7 @@ impl Pause {
         self.until = Some(now + self.last);
     }
 
-    /// Pauses for `length`, or for the longest pause if that is shorter.
+    /// Pauses for `length`, but not longer than the longest pause after a failure.
     pub(super) fn for_cost(&mut self, length: Duration) {
         self.until = Some(Instant::now() + length.min(PAUSES.1));
     }
@@ -274,7 +276,7 @@ mod tests {
             Rig { journal, queue, now, names_max, accepted: Vec::new(), requests: 0, start: now }
         }
 
-        /// Runs turns for `seconds` of time that does not pass.
+        /// Runs turns for `seconds` of simulated time.
         fn run(&mut self, seconds: u64) {
             let end = self.now + Duration::from_secs(seconds);
             while self.now < end {
@@ -324,7 +326,7 @@ mod tests {
         let mut rig = Rig::new(&journal, 100);
         rig.run(15);
         assert_eq!(rig.accepted, [("good".to_owned(), 14)]);
-        // A later event does not wait for the pause of those that were refused.
+        // A later event does not wait for the pause of the refused events.
         rig.run(600);
         rig.journal.push("later");
         rig.queue.is_incomplete = true;
@@ -347,7 +349,7 @@ mod tests {
         rig.run(20);
         assert_eq!(rig.accepted, [("good".to_owned(), 14)]);
         assert_eq!(rig.queue.tried.len(), 3);
-        // The forgotten names are found again, and so is a name that sorts before those that were read.
+        // The discarded names are found again. A name that sorts before the names already read is found too.
         rig.journal.insert(0, "a");
         rig.run(60);
         assert_eq!(rig.accepted[1].0, "a");

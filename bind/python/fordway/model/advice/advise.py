@@ -18,8 +18,8 @@ OUTSIDE_MAX = 0.2
 recommended.
 """
 ROUNDS_DIFFER = 2.0
-"""Minimum ratio between the times of two rounds with the same work at which the machine counts as having been
-in several states.
+"""Minimum ratio between the times of two rounds with the same work that counts as evidence of several states
+of the machine.
 """
 ROUNDS_MIN = 5
 
@@ -105,8 +105,8 @@ def _lane(lane: str, own: Times) -> dict[str, Any]:
 
 
 def choose(found: dict[str, Times]) -> dict[str, Any]:
-    """Returns the lane that is fastest in nearly all draws. If there is no such lane, returns the lanes among
-    which no choice is possible, and the reason.
+    """Returns the lane that is fastest in nearly all draws. Otherwise, returns the lanes between which no
+    choice is possible, and the reason.
     """
     if len(found) < 2:
         return {"lane": None, "between": list(found), "why": "there is nothing to choose from"}

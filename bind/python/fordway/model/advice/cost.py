@@ -128,7 +128,7 @@ def _means(group: np.ndarray, values: np.ndarray) -> np.ndarray:
 def _sums(
     columns: np.ndarray, time_us: np.ndarray, weights: np.ndarray, group: np.ndarray, groups: int
 ) -> Sums:
-    """Returns the sums of each group. The time is linear in the operations, apart from sorting them."""
+    """Returns the sums of each group. Cost: linear in the number of operations, apart from sorting."""
     width = columns.shape[1]
     squares, products = np.zeros((groups, width, width)), np.zeros((groups, width))
     weighted = columns * weights[:, None]

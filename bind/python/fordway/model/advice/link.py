@@ -62,8 +62,8 @@ class NetworkPath:
 
 
 def uses_http(lane: str, targets: Mapping[str, str]) -> bool:
-    """Returns whether a lane uses HTTP. `targets` contains the URLs of the lanes that are services of their
-    own, whose names do not tell how they are reached.
+    """Returns whether a lane uses HTTP. `targets` contains the URLs of the lanes that are separate services,
+    because the names of these lanes do not identify the protocol.
     """
     return urlsplit(targets[lane]).scheme in SCHEMES if lane in targets else lane.startswith("http")
 
@@ -71,13 +71,15 @@ def uses_http(lane: str, targets: Mapping[str, str]) -> bool:
 def is_over_network(lane: str, targets: Mapping[str, str]) -> bool:
     """Returns whether a lane was measured over a network, so that its times already include the network.
 
-    Without a query of names, only the host `localhost` and loopback addresses are known to be this machine.
+    Host names are not resolved: only `localhost` and loopback addresses count as this machine.
     """
     return lane in targets and uses_http(lane, targets) and not _is_loopback(urlsplit(targets[lane]).hostname)
 
 
 def crosses(lane: str, targets: Mapping[str, str]) -> bool:
-    """Returns whether a lane would use the network, but was measured without one. Only HTTP lanes do."""
+    """Returns whether a lane would use the network, but was measured without a network. Only HTTP lanes
+    do.
+    """
     return uses_http(lane, targets) and not is_over_network(lane, targets)
 
 
@@ -88,5 +90,5 @@ def _is_loopback(host: str | None) -> bool:
         address = ipaddress.ip_address(host)
     except ValueError:
         return False
-    # A connection to the unspecified address, such as 0.0.0.0, is also one to this machine.
+    # A connection to the unspecified address, such as 0.0.0.0, also reaches this machine.
     return address.is_loopback or address.is_unspecified

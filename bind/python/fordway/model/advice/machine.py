@@ -53,7 +53,7 @@ class Machine:
 
     @property
     def targets(self) -> dict[str, str]:
-        """URLs of the lanes that are services which the runs did not start."""
+        """URLs of the lanes whose services were not started by the runs."""
         return {lane: url for info in self.runs for lane, url in _targets(info).items()}
 
 

@@ -25,7 +25,7 @@ class Objects:
 
     name: str
     rows: pd.DataFrame
-    """The columns are `COLUMNS`: the size of an object, the count of such objects, and the numbers of
+    """The columns are `COLUMNS`: the size of an object, the count of objects of this size, and the numbers of
     directories that each object traverses, creates and empties.
     """
     notes: list[str] = field(default_factory=list)

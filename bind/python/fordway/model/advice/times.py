@@ -131,8 +131,9 @@ def _of_lane(
 
 
 def _wider(drawn_us: np.ndarray, total_us: float, widen: float) -> np.ndarray:
-    """Increases the distance of the draws from the total. Draws above the total move by a time, and draws
-    below it move by a factor, so that no draw becomes negative.
+    """Increases the distance of the draws from the total. Above the total, `widen` multiplies the difference
+    from the total. Below the total, `widen` multiplies the logarithm of the ratio, so that no draw becomes
+    negative.
     """
     if total_us <= 0:
         return np.zeros_like(drawn_us)
@@ -153,7 +154,7 @@ def _apart(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Divides the cost of listings between objects and directories if all listings are of the same tree.
 
-    Objects and directories each get half of the cost, and a random share of it in the draws.
+    In the estimate, objects and directories each have half of the cost. In the draws, the shares are random.
     """
     counts = rows[list(fitted.form.others)]
     if len(fitted.form.others) < 2 or len(counts.drop_duplicates()) > 1:

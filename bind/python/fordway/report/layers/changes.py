@@ -3,8 +3,8 @@
 The logarithm of the time is fitted by a smooth function of the size. A jump adds a column that is 1 from the
 size of the jump on. Cumulative sums give the reduction of the sum of squares for all sizes at once. The size
 with the largest reduction is the candidate. The candidate is accepted if residuals in random order rarely
-reduce the sum of squares as much, and if the jump is at least `JUMP_MIN`. An accepted jump becomes part of
-the function, and the search continues.
+achieve the same reduction, and if the jump is at least `JUMP_MIN`. An accepted jump becomes part of the
+function, and the search continues.
 """
 
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ MESSAGES_MIN = 60
 
 CHANGES_MAX = 4
 SHUFFLES = 399
-"""Number of random orders. If none reduces the sum of squares as much, the probability of a chance result is
-at most 1 in 400.
+"""Number of random orders. If no order reduces the sum of squares as much as the jump, the probability of a
+chance result is at most 1 in 400.
 """
 
 CHANCE_MAX = 0.005
@@ -39,7 +39,7 @@ KNOTS = 4
 BOOTSTRAPS = 100
 WINSOR = 3.5
 """The limit to which residuals are clipped, in robust standard deviations, so that rare stalls do not
-dominate.
+dominate the fit.
 """
 
 
@@ -87,9 +87,7 @@ def find(sizes: np.ndarray, times: np.ndarray, seed: int = 1) -> list[Change]:
 
 
 def _starts(size: np.ndarray) -> np.ndarray:
-    """Returns the indices at which a new size starts and which have enough messages and sizes on both
-    sides.
-    """
+    """Returns the indices at which a new size starts, if both sides have enough messages and sizes."""
     starts = np.flatnonzero(np.diff(size)) + 1
     side = max(SIDE_MIN, int(SIDE_SHARE * len(size)))
     starts = starts[SIZES_MIN - 1 : len(starts) - SIZES_MIN + 1]

@@ -10,9 +10,7 @@ RESAMPLES = 400
 """Number of bootstrap samples. More samples change the ends of a band by less than the width of a line."""
 
 NEAR = 0.1
-"""Maximum relative difference between a requested size and the size of a message that counts as being near
-the requested size.
-"""
+"""Maximum relative difference between a requested size and the size of a message that counts as near."""
 
 
 def against_reference(run: Run, phase: str, lane: str, seed: int = 1) -> pd.DataFrame:
@@ -40,7 +38,7 @@ def against_reference(run: Run, phase: str, lane: str, seed: int = 1) -> pd.Data
 
 
 def near(run: Run, phase: str, lane: str, size_bytes: float) -> float | None:
-    """Returns the relative rate of messages near one size, or `None` if there are no such messages."""
+    """Returns the relative rate of messages near one size, or `None` if no message is near this size."""
     rows = run.operations
     wanted = (rows["phase"] == phase) & rows["bytes"].between(
         size_bytes * (1 - NEAR), size_bytes * (1 + NEAR)

@@ -96,8 +96,8 @@ def _compared(by_window: dict[int, list[Change]]) -> list[tuple[dict[int, float]
 
 
 def _near(candidates: list[Change], change: Change, factor: float) -> float | None:
-    """Returns the size of a jump that is near `factor` times the size of `change`, or `None` if there is no
-    such jump.
+    """Returns the size of a jump that is near `factor` times the size of `change`, or `None` if no jump is
+    near that size.
     """
     for other in candidates:
         meets = (

@@ -14,7 +14,8 @@ const CLOCK_LEAST: f64 = 0.95;
 /// the latency of a small message.
 const WAKING_MAX_US: u64 = 50;
 
-/// Checks which frequency governors the usable processors use. Cost: reads two files for each processor.
+/// Checks which frequency governors the usable processors use. Cost: reads one file for each usable processor, and one
+/// file for the driver.
 pub(super) fn governor(tree: &SystemTree) -> DoctorCheckResult {
     let mine = allowed(tree)?;
     let governors = tree.read_each(PROCESSORS, &mine, "/cpufreq/scaling_governor");

@@ -1,5 +1,5 @@
-//! Checks of control groups: the limits that apply to this process, and how often they took effect. [`ControlGroupDirectories`]
-//! finds the groups of cgroups version 1, of version 2, and of hybrid set-ups.
+//! Checks of control groups: the limits that apply to this process, and how often they took effect.
+//! [`ControlGroupDirectories`] finds the groups of cgroups version 1, of version 2, and of hybrid set-ups.
 
 use std::collections::HashSet;
 
@@ -8,7 +8,7 @@ use super::processors::allowed;
 use crate::doctor::FindingDraft;
 use crate::doctor::tree::{SystemTree, UnreadableFile, listed, value_of};
 
-/// The smallest value that counts as no limit: version 1 expresses "no limit" as a very large number.
+/// The smallest value that counts as no limit. Version 1 of cgroups expresses "no limit" as a very large number.
 const NO_LIMIT_BYTES: u64 = 1 << 60;
 
 pub(super) fn cpu_quota(tree: &SystemTree) -> DoctorCheckResult {
@@ -90,7 +90,8 @@ impl CpuQuotaCounters {
     }
 }
 
-/// Returns the counters of the group that was throttled most often; `None` if no group has such counters.
+/// Returns the counters of the group that was throttled most often, with the smallest quota of all groups; `None` if no
+/// group has such counters.
 pub(crate) fn quota_counters(tree: &SystemTree) -> Option<CpuQuotaCounters> {
     let group = ControlGroupDirectories::of(tree, "cpu").ok()?;
     let counts = |(_, text): (String, String)| {
@@ -166,8 +167,8 @@ pub(super) fn memory(tree: &SystemTree) -> DoctorCheckResult {
     Ok(said.measured("limit", gib, "GiB"))
 }
 
-/// Creates the finding for a group that exceeds its `memory.high`. The tasks of such a group are throttled, and must
-/// reclaim pages themselves.
+/// Creates the finding for groups that have exceeded their `memory.high`; `None` if no group has. The kernel throttles
+/// the tasks of such a group, which must then reclaim pages themselves.
 fn slowed_down(tree: &SystemTree, group: &ControlGroupDirectories) -> Option<FindingDraft> {
     let high = group.texts(tree, "memory.high");
     let least: u64 = high.iter().filter_map(|(_, text)| text.parse().ok()).min()?;

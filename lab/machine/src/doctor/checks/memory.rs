@@ -89,8 +89,8 @@ pub(super) fn zone_reclaim(tree: &SystemTree) -> DoctorCheckResult {
     })
 }
 
-/// Checks for signs of overcommitted memory: swapping, and a memory balloon. A guest cannot see how much memory the
-/// host has promised to other guests.
+/// Checks for signs of overcommitted memory: swapping, and a memory balloon. A guest cannot see whether its host has
+/// overcommitted memory.
 pub(super) fn overcommit(tree: &SystemTree) -> DoctorCheckResult {
     let info = tree.read("proc/meminfo")?;
     let kib = |name: &str| value_of(&info, name)?.trim_end_matches(" kB").parse::<u64>().ok();

@@ -1,6 +1,6 @@
 //! The list of all checks. Each check is a function that examines files. This module also contains the checks of disks
 //! and of MPI, and the checks of properties that a node's files do not show. Such a property is reported as "cannot
-//! see", so that nobody mistakes a missing finding for an "ok".
+//! see". Without this report, a missing finding could be mistaken for an "ok".
 
 mod clocks;
 mod limits;

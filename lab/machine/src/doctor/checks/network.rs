@@ -31,7 +31,7 @@ enum NetworkInterfaceKind {
     Card,
 }
 
-/// Returns the interfaces that are backed by a device, which excludes loopback and bridges.
+/// Returns the interfaces that are backed by a device. Loopback and bridges are not backed by a device.
 pub(super) fn interfaces(tree: &SystemTree) -> Vec<String> {
     let names = tree.names("sys/class/net").unwrap_or_default();
     let has_device = |name: &String| tree.link(&format!("sys/class/net/{name}/device")).is_ok();

@@ -1,8 +1,8 @@
 //! Plain requests that bypass the S3 layer: GET, HEAD, PUT and DELETE of an object, or GET of a range, signed in a
 //! header or in a presigned URL. Nearly all clients send plain requests.
 //!
-//! The fast path never refuses a request because of its head. The fast path serves a request if the signature is valid
-//! and everything else is plain. All other requests go to the S3 layer, including requests that have a bad signature,
+//! The fast path never refuses a request because of its head. The fast path serves a request if the request is plain
+//! and its signature is valid. All other requests go to the S3 layer, including requests that have a bad signature,
 //! name a missing object, exceed a limit on the user or would have to wait. The S3 layer answers these requests as if
 //! there were no fast path. The content of a PUT is an exception: after some of the content has been read, the S3 layer
 //! can no longer take over. The fast path therefore reports errors in the content itself, with the messages of the S3
@@ -281,7 +281,7 @@ mod tests {
         }
 
         /// Returns the response's status or error code for a request with the body `content`; `None` if the fast path
-        /// does not serve it.
+        /// does not serve the request.
         fn taken(&self, head: &str, content: &'static [u8]) -> Option<Result<u16, String>> {
             let mut room = [const { MaybeUninit::uninit() }; HEADERS_MAX];
             let (head, _) = parse(head.as_bytes(), &mut room, HEAD_BYTES_MAX).unwrap().unwrap();

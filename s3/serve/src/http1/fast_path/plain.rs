@@ -242,7 +242,7 @@ impl<'h> PlainObjectRequest<'h> {
         self.if_match.map_or_else(Conditions::default, |tag| Conditions::only_if(ETag::new(tag)))
     }
 
-    /// Returns the bucket and the key; `None` if one of their names is invalid.
+    /// Returns the bucket and the key; `None` if the bucket's name or the key is invalid.
     pub(super) fn names(&self, domains: &BucketDomains) -> Option<(Bucket, Key)> {
         let path = self.path.strip_prefix('/')?;
         let (bucket, key) = match domains.bucket_of(self.host) {
@@ -254,7 +254,7 @@ impl<'h> PlainObjectRequest<'h> {
     }
 }
 
-/// Returns the ETag of a condition without its quotes; `None` unless the condition is a single quoted ETag.
+/// Returns the ETag of a condition without its quotes; `None` if the condition is not a single quoted ETag.
 fn unquoted(tag: &str) -> Option<&str> {
     let tag = tag.strip_prefix('"')?.strip_suffix('"')?;
     tag.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-').then_some(tag)
@@ -288,7 +288,7 @@ fn is(name: &str, known: &str) -> bool {
 }
 
 /// Returns whether a target is a path in exactly the encoding that signatures require. Such a path has only one
-/// spelling, so client and gateway cannot disagree about it.
+/// spelling, so the client and the gateway interpret the path in the same way.
 fn is_canonical(target: &str) -> bool {
     // Most paths have no escapes, and need not be decoded.
     let is_simple = target.bytes().all(|byte| byte == b'/' || is_unreserved(byte));

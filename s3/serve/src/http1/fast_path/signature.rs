@@ -39,8 +39,8 @@ impl SignatureVerifier {
         SignatureVerifier { identity, keys: RwLock::new(Vec::new()) }
     }
 
-    /// Returns whether the signature is valid, and the S3 layer would also accept it. The hash of the content is
-    /// checked separately.
+    /// Returns whether the signature is valid and the S3 layer would also accept it. The hash of the content is checked
+    /// separately.
     pub(super) fn has_signed(
         &self,
         head: &RequestHead<'_>,
@@ -290,8 +290,8 @@ fn signed_headers<'h, 'r>(
     (due == done).then_some(signed)
 }
 
-/// Returns the value of a header, or `None` unless the header occurs once and is printable ASCII. A printable ASCII
-/// value has only one normal form.
+/// Returns the value of a header; `None` if the header does not occur exactly once, or is not printable ASCII. A
+/// printable ASCII value has only one normal form.
 fn value_of<'h>(head: &RequestHead<'h>, name: &str) -> Option<&'h str> {
     let mut found = None;
     for header in head.headers.iter().filter(|header| header.name.eq_ignore_ascii_case(name)) {

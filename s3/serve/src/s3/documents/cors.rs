@@ -106,8 +106,8 @@ impl<'r> PreflightRequest<'r> {
         if self.headers.is_empty() {
             return Some(pattern);
         }
-        // The patterns are converted only once, because a rule may have thousands of patterns, and a request many
-        // headers.
+        // The patterns are converted only once, because a rule may have thousands of patterns, and a request may have
+        // many headers.
         let allowed = rule.allowed_headers.iter().flatten();
         let allowed: Vec<String> = allowed.map(|pattern| pattern.to_ascii_lowercase()).collect();
         let is_allowed = |name: &String| allowed.iter().any(|pattern| fits(pattern, name));

@@ -1,8 +1,8 @@
 //! Documents of buckets that S3 operations read and write. Each kind of document has a file in this folder and an entry
 //! in [`KINDS`].
 //!
-//! A document that is put is parsed, checked and serialized again before it is stored, so that stored documents are
-//! always well formed.
+//! A put parses and checks a document, and serializes it again before storing it. Stored documents are therefore always
+//! well formed.
 
 pub(crate) mod cors;
 mod lifecycle;
@@ -41,11 +41,11 @@ pub(super) struct BucketDocumentRules {
     put_status: StatusCode,
     /// Checks the document that was sent, and returns the document to store.
     check: fn(&[u8]) -> OperationResult<Vec<u8>>,
-    /// Checks that the bucket permits a change to the document to store, or to none.
+    /// Checks that the bucket permits storing this document, or deleting the existing document.
     permits: BucketCheck,
 }
 
-/// Checks whether a bucket permits a change of a document.
+/// Checks whether a bucket permits storing the given document, or (for `None`) deleting the existing document.
 type BucketCheck = fn(&dyn Store, &Bucket, Option<&[u8]>) -> OperationResult<()>;
 
 /// The check of a document that every bucket permits.
@@ -75,11 +75,10 @@ pub(super) fn of_operation(name: &str) -> Option<(&'static BucketDocumentRules, 
     })
 }
 
-/// Checks an XML document in the same way as a document that a client puts, and returns the document to store. Whether
-/// a gateway has the webhooks that a notification configuration names is not checked. A program that sets documents
-/// without a gateway must call this function first, because stores do not check documents.
-/// Errors: `InvalidArgument`, `InvalidTag`, and `NotImplemented` for elements and kinds that the gateway does not
-/// support.
+/// Checks an XML document in the same way as a document that a client puts, and returns the document to store. Does not
+/// check whether a gateway has the webhooks that a notification configuration names. A program that sets documents
+/// without a gateway must call this function first, because stores do not check documents. Errors: `InvalidArgument`,
+/// `InvalidTag`, and `NotImplemented` for elements and kinds that the gateway does not support.
 pub fn checked_document(kind: &BucketDocumentKind, document: &[u8]) -> Result<Vec<u8>> {
     let Some((operation, check)) = check_of(kind) else {
         return Err(Error::new(
@@ -113,7 +112,7 @@ fn check_of(kind: &BucketDocumentKind) -> Option<(&'static str, DocumentCheck)> 
 
 /// Returns the message of an error in one line.
 fn reason(S3Failure(error): &S3Failure) -> String {
-    // The first line is AWS's message, and the second line is the gateway's own. The other lines are for programs.
+    // The first line is AWS's message, and the second line is the gateway's own text. The other lines are for programs.
     let lines = error.message().unwrap_or_default().lines().take(2).filter(|line| !line.is_empty());
     let lines: Vec<_> = lines.map(|line| line.trim_end_matches('.')).collect();
     lines.join("; ")
@@ -121,7 +120,7 @@ fn reason(S3Failure(error): &S3Failure) -> String {
 
 /// Reads a document of a bucket, and checks that clients can parse it. Other programs, and failing disks, can change
 /// the documents of a bucket. A document that only breaks a rule about its content is returned, because the rules may
-/// have been different when it was stored. Errors: `Corrupt`, and errors from reading.
+/// have been different when the document was stored. Errors: `Corrupt`, and errors from reading.
 pub fn sound_document(
     store: &dyn Store,
     bucket: &Bucket,
@@ -137,7 +136,7 @@ pub fn sound_document(
     }
 }
 
-/// Returns the reason why clients cannot parse a stored document, if they cannot (see [`sound_document`]).
+/// Returns the reason why clients cannot parse a stored document; `None` if they can parse it (see [`sound_document`]).
 pub fn document_problem(bucket: &Bucket, kind: &BucketDocumentKind, document: &[u8]) -> Option<String> {
     match check_of(kind) {
         Some((_, check)) => {
@@ -252,7 +251,8 @@ const REQUIRED: [(&str, &str); 8] = [
     ("Tagging/TagSet/Tag", "Value"),
 ];
 
-/// Returns a sentence about the first element in [`REQUIRED`] that is missing in a document; `None` if none is.
+/// Returns a sentence about the first element in [`REQUIRED`] that is missing in a document; `None` if no element is
+/// missing.
 fn missing_element(document: &[u8]) -> Option<String> {
     let root = XmlElement::read(document).ok()?;
     let is_lacking = |(path, name): &&(&str, &str)| {
@@ -268,7 +268,7 @@ fn missing_element(document: &[u8]) -> Option<String> {
     Some(format!("{parent} has no {name}; add one"))
 }
 
-/// Serializes a document.
+/// Serializes a document, with an XML declaration. Errors: `MalformedXML`.
 fn write(value: &impl Serialize) -> OperationResult<Vec<u8>> {
     let mut document = b"<?xml version=\"1.0\" encoding=\"UTF-8\"?>".to_vec();
     let written = value.serialize(&mut Serializer::new(&mut document));

@@ -37,7 +37,7 @@ pub(in crate::s3) async fn serve(
     }
 }
 
-/// Returns the document. As on AWS, a bucket without a configuration has an empty one.
+/// Returns the document. As on AWS, the document of a bucket without a configuration is empty.
 fn get(store: &dyn Store, bucket: &Bucket) -> OperationResult<S3Response<Body>> {
     let found = sound_document(store, bucket, &KIND)?;
     Ok(answer(found.unwrap_or_else(|| write(&[]).into_bytes())))

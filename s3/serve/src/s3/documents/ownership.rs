@@ -1,6 +1,6 @@
-//! The ownership setting of a bucket's objects. The setting only decides whether the bucket can have an ACL: with
-//! `BucketOwnerEnforced`, which is also the default, it cannot. With each setting, the files of new objects belong to
-//! the user who writes them.
+//! The ownership setting of a bucket's objects. The setting only determines whether the bucket can have an ACL. With
+//! `BucketOwnerEnforced`, which is the default, the bucket cannot have an ACL. With each setting, the files of new
+//! objects belong to the user who writes them.
 
 use fordway_store::{Bucket, BucketDocumentKind, Result, Store};
 use http::StatusCode;
@@ -13,7 +13,7 @@ use crate::s3::error::{OperationResult, S3Failure};
 
 pub(in crate::s3) const KIND: BucketDocumentKind = BucketDocumentKind::known("ownership");
 
-/// The settings of S3.
+/// The values of `ObjectOwnership` that S3 defines.
 const SETTINGS: [&str; 3] = [
     ObjectOwnership::BUCKET_OWNER_ENFORCED,
     ObjectOwnership::BUCKET_OWNER_PREFERRED,

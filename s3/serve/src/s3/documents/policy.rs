@@ -29,8 +29,7 @@ pub(in crate::s3) const SERVED: [&str; 4] =
 /// The header with which a client may store a policy that prevents the bucket's owner from changing the policy later.
 const CONFIRM: &str = "x-amz-confirm-remove-self-bucket-access";
 
-/// Serves one of [`SERVED`]. `users` are the users that a policy may name; `None` if they are
-/// unknown.
+/// Serves one of [`SERVED`]. `users` are the users that a policy may name; `None` if the users are unknown.
 pub(in crate::s3) async fn serve(
     operation: &str,
     (user, bucket): (Arc<User>, String),
@@ -141,7 +140,7 @@ fn check_public(policy: &Policy, block: fordway_store::Result<PublicAccessBlock>
     }
 }
 
-/// Checks that the policy lets the owner read, change and delete it. Errors: `MalformedPolicy`.
+/// Checks that the policy permits the owner to read, change and delete the policy. Errors: `MalformedPolicy`.
 fn check_keeps_owner(
     policy: &Policy,
     access: &BucketOwnerAndRules,

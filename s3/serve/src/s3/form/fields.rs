@@ -18,7 +18,7 @@ const FILE_NAME: &str = "${filename}";
 
 /// The fields of a form. Each name occurs at most once, because metadata fields with the same name are joined into one
 /// list. The file's name has replaced its placeholder in all values, so the policy is checked against the values that
-/// are used, as AWS does.
+/// are used, as on AWS.
 pub(super) struct FormFields(Vec<FormField>);
 
 impl FormFields {
@@ -28,7 +28,7 @@ impl FormFields {
     pub(super) fn new(start: UploadFormFields) -> OperationResult<Self> {
         // Old browsers send the file's full path, so only its last component is used.
         let file_name = start.file_name.rsplit(['/', '\\']).next().unwrap_or_default();
-        // Nobody has been authenticated yet, so the size is checked before memory is allocated for the values.
+        // The sender is not authenticated yet, so the size is checked before memory is allocated for the values.
         let sizes = start.fields.iter().map(|field| bytes_with_name(&field.value, file_name));
         if sizes.sum::<usize>() > FIELDS_BYTES_MAX {
             return Err(super::refused(FormError::FieldsTooLarge));
@@ -74,7 +74,8 @@ impl FormFields {
         self.required("key").map(str::to_owned)
     }
 
-    /// Returns the URL of the page to show after the upload. The field has two names. The second name is the older one.
+    /// Returns the URL of the page to show after the upload. The field has two names, of which the second name is the
+    /// older name.
     pub(super) fn redirect(&self) -> Option<&str> {
         self.get("success_action_redirect").or_else(|| self.get("redirect"))
     }
@@ -209,7 +210,7 @@ mod tests {
             let form = fields(&[("key", names), (more, rest), ("x-amz-meta-name", "v")], &file_name);
             assert_eq!(code(form), "MaxPostPreDataLengthExceeded", "{more}");
         }
-        // The field that is refused may be any of the fields, also one that occurs twice.
+        // The refused field can be any of the fields, including a field that occurs twice.
         let form = fields(&[("key", "k"), ("x-ignore", names), ("x-ignore", names)], &file_name);
         assert_eq!(code(form), "MaxPostPreDataLengthExceeded");
         let form = fields(&[("key", &"${filename}".repeat(1800))], &"n".repeat(10_000));

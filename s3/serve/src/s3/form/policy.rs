@@ -45,7 +45,7 @@ struct FieldCondition {
 
 impl PostPolicy {
     /// Parses a policy in base64. Errors: `InvalidPolicyDocument`, with AWS's messages; `AccessDenied` for a condition
-    /// on something that is not a field.
+    /// that is not on a field.
     pub(super) fn read(encoded: &str) -> OperationResult<Self> {
         let document = decoded(encoded)?;
         let Ok(Value::Object(policy)) = serde_json::from_str(&with_escaped_dollars(&document)) else {

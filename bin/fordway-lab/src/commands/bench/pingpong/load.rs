@@ -1,6 +1,6 @@
-//! Sends load to `ping`: each thread requests one message at a time, whose size is the next in a list. Sizes are
-//! random, but spread evenly over the range. A run varies the connection policy, concurrency, number of processors and
-//! TCP window.
+//! Sends load to `ping`. Each thread requests one message at a time, with the next size from a list. The sizes are
+//! random, but evenly distributed over the range. A run varies the connection policy, the concurrency, the number of
+//! processors and the TCP window.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use fordway_workload::rest::{CompletedRequest, LoadFailure, NetworkTraffic, Requ
 use crate::args::{ConnectionReuseArg, PingpongBenchArgs, SizeDistributionArg};
 use crate::commands::pingpong::PongHttpClient;
 
-/// One combination of the values of the options that a run varies.
+/// One combination of values for the options that a run varies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PingpongParameterSet {
     pub(super) policy: ConnectionReuseArg,
@@ -29,8 +29,8 @@ pub(super) struct PingpongParameterSet {
 }
 
 impl PingpongParameterSet {
-    /// Returns the name used in tables. The name always contains the policy and the concurrency, but the other options
-    /// only if the user sets them.
+    /// Returns the name used in tables. The name contains the policy, the concurrency, and each other option that the
+    /// user sets.
     pub(super) fn label(&self) -> String {
         let policy = match self.policy {
             ConnectionReuseArg::PerRequest => "per-request",
@@ -112,12 +112,13 @@ impl MessageSizeRange {
     }
 
     /// Returns the message sizes of a block in random order. The range is divided into as many equal parts as there are
-    /// points, and one size is drawn from each part. Equal seeds yield the same sizes.
+    /// points. One size is drawn from each part, and occurs `repetitions` times. Equal seeds yield the same sizes.
     pub(super) fn draw(&self, seed: u64) -> Vec<u64> {
         let mut random = SeededRandom::new(seed);
         let mut all = Vec::with_capacity((self.points * self.repetitions) as usize);
         for part in 0..self.points {
-            // With 2^24 steps in each part, a step is smaller than the difference between any two sizes.
+            // With 2^24 steps in each part, every size can be drawn from a part that contains up to about 16 million
+            // sizes.
             let within = random.below(1 << 24) as f64 / f64::from(1 << 24);
             let size_bytes = self.at((part as f64 + within) / self.points as f64);
             all.extend((0..self.repetitions).map(|_| size_bytes));

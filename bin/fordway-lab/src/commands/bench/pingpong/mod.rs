@@ -1,5 +1,5 @@
-//! `bench pingpong`: messages over containers and overlay networks, compared with plain networks. This file also
-//! converts the measured blocks into the run file and the table.
+//! `bench pingpong`: compares messages over containers and overlay networks with messages over plain networks. This
+//! file also converts the measured blocks into the run file and the table.
 
 mod load;
 mod setups;
@@ -51,7 +51,7 @@ pub(super) fn run(args: &PingpongBenchArgs, context: &CommandContext) -> Result<
     outcome
 }
 
-/// Checks that `--pong` is used only with the set-up `loopback`: requests to a `pong` that the user provides are sent
+/// Checks that `--pong` is used only with the set-up `loopback`. Requests to a `pong` that the user provides are sent
 /// only from this machine's network.
 fn check_pong(args: &PingpongBenchArgs, setups: &[NetworkSetup]) -> Result<()> {
     let is_alone = setups.iter().all(|setup| setup.name == "loopback");
@@ -107,7 +107,7 @@ fn list(context: &CommandContext) -> Result<CommandExit> {
     Ok(CommandExit::Ok)
 }
 
-/// The measurement to perform.
+/// The combinations and message sizes to measure. All random choices derive from `seed`.
 struct PingpongMeasurementPlan<'a> {
     args: &'a PingpongBenchArgs,
     points: &'a [PingpongParameterSet],
@@ -146,7 +146,8 @@ impl PingpongMeasurementPlan<'_> {
                     let running = &running[self.points[phase].window];
                     let place = BlockPosition { lane: lane as u8, phase: phase as u8, round, block: number };
                     let block = self.block(running, &self.points[phase], place, clock, context);
-                    // After a signal, the block is shorter than the other blocks, or failed because of the signal.
+                    // A block that a signal interrupts is shorter than the other blocks, or fails, so check for a
+                    // signal first.
                     match context.interrupt.check().and(block) {
                         Ok(block) => measured.add(phase, lane, block),
                         Err(error) if round == 0 => return Err(error),
@@ -175,7 +176,7 @@ impl PingpongMeasurementPlan<'_> {
         if !self.args.cores.is_empty() {
             self.pin(running, point)?;
         }
-        // All set-ups get messages of the same sizes.
+        // All set-ups exchange messages of the same sizes.
         let sizes = Arc::new(MessageSizeSequence::new(
             self.range.draw(self.seed.wrapping_add(1 + u64::from(place.block))),
         ));

@@ -61,8 +61,8 @@ pub(super) fn chosen(args: &PingpongBenchArgs) -> Result<Vec<NetworkSetup>> {
     Ok(setups)
 }
 
-/// Gives each set-up that shares this machine's network two separate ports: adds 2 to the port numbers for each earlier
-/// set-up that also shares this network.
+/// Assigns two separate ports to each set-up that uses this machine's network. Adds 2 to the default ports of a set-up
+/// for each earlier set-up on this network.
 fn spread_ports(setups: &mut [NetworkSetup]) -> Result<()> {
     let sharing = setups.iter_mut().filter(|setup| setup.on == SetupNetworkKind::Machine);
     for (number, setup) in sharing.enumerate() {
@@ -231,7 +231,7 @@ fn check_once(running: &RunningNetworkSetup, args: &PingpongBenchArgs) -> Result
     asked.map_err(|error| Error::new(error.kind(), format!("{error} ({})", running.told())))
 }
 
-/// Takes all set-ups down in parallel, because each may wait for programs to end.
+/// Takes all set-ups down in parallel, because each set-up may wait until its programs exit.
 pub(super) fn take_down(lanes: Vec<MeasuredNetworkSetup>) {
     std::thread::scope(|scope| {
         for running in lanes.into_iter().filter_map(|lane| lane.running.ok()).flatten() {

@@ -45,7 +45,7 @@ pub(super) fn run(args: &TransportBenchArgs, context: &CommandContext) -> Result
     let closed = transports.close();
     let (outcome, closed) = match (outcome, closed) {
         (Ok(outcome), closed) => (outcome, closed),
-        // Ctrl-C also ends the launchers, which then report failures. Check for an interrupt first, so that
+        // Ctrl-C also stops the launchers, which then report failures. Check for an interrupt first, so that
         // `Interrupted` is returned instead of these failures. Without an interrupt, the failure of a program explains
         // the failure of its transport.
         (Err(error), closed) => {
@@ -66,7 +66,8 @@ pub(super) fn run(args: &TransportBenchArgs, context: &CommandContext) -> Result
     if outcome.interrupted_after.is_some() {
         return Ok(CommandExit::Interrupted);
     }
-    // All rounds are complete, so what happens at the end does not invalidate them. After a signal, the launchers fail.
+    // All rounds are complete, so a failure at the end does not invalidate them. A signal also stops the launchers, so
+    // ignore their failures after a signal.
     match context.interrupt.is_raised() {
         true => Ok(exit),
         false => closed.map(|()| exit),
@@ -127,11 +128,11 @@ const BUCKET: &str = "transport";
 /// All transports, ready to use.
 struct TransportSet {
     all: Vec<Box<dyn MessageTransport>>,
-    /// The started programs, which end when their transports are closed.
+    /// The started programs, which exit when their transports are closed.
     programs: Vec<ChildProgram>,
     gateways: Vec<GatewayProcess>,
     nginx: Option<NginxServer>,
-    /// The process IDs of the processes that send requests, including this one.
+    /// The process IDs of the processes that send requests, including this process.
     askers: Vec<u32>,
     /// The process IDs of the processes that respond.
     answerers: Vec<u32>,
@@ -170,7 +171,7 @@ impl TransportSet {
         Ok(transports)
     }
 
-    /// Stores a message of each size.
+    /// Stores one message of each size in a new store, and returns the store.
     fn messages(&self, plan: &TransportPlan) -> Result<Arc<dyn Store>> {
         let (root, bucket) = (self.dir.path().join("s3"), Bucket::new(BUCKET)?);
         std::fs::create_dir(&root).map_err(|error| file_error("creating", root.display(), error))?;
@@ -292,9 +293,10 @@ impl TransportSet {
         self.all.iter().map(|transport| transport.lane().clone()).collect()
     }
 
-    /// Ends all transports and removes the messages.
+    /// Closes all transports and removes the messages. Errors: a program or a gateway failed, or the messages cannot be
+    /// removed.
     fn close(self) -> Result<()> {
-        // The programs end when their connections are closed.
+        // The programs exit when their connections are closed.
         drop(self.all);
         drop(self.nginx);
         self.programs.into_iter().try_for_each(ChildProgram::finish)?;

@@ -59,9 +59,9 @@ pub(super) struct MpiJob {
     pub(super) sides: [u32; 2],
 }
 
-/// Returns the command that starts `fordway-mpi transport` on two ranks, placed and connected as their MPI
-/// implementation chooses, and the implementation's name. The caller must add the options of `transport`. Errors: a
-/// sentence that names the missing program.
+/// Returns the command that starts `fordway-mpi transport` on two ranks, and the name of their MPI implementation. The
+/// MPI implementation chooses the placement and the connection of the ranks. The caller must add the options of
+/// `transport`. Errors: a sentence that names the missing program.
 pub(super) fn two_ranks() -> std::result::Result<(Command, String), String> {
     let mpi = MpiProgram::of(default_binary().ok_or(NOT_BUILT)?, None)?;
     let mut command = Command::new(&mpi.launcher);
@@ -116,7 +116,8 @@ impl MpiProgram {
         }
     }
 
-    /// Returns the media to which the program can be restricted. `None` lets an unknown MPI implementation choose.
+    /// Returns the media to which the program can be restricted. `None` means that the MPI implementation is unknown,
+    /// and chooses the medium itself.
     pub(super) fn carriers(&self) -> &'static [Option<MpiMessageMedium>] {
         match MpiImplementation::of(&self.implementation) {
             MpiImplementation::Other => &[None],
@@ -124,7 +125,7 @@ impl MpiProgram {
         }
     }
 
-    /// Starts two ranks, and waits until they accept tasks. Errors: `Unavailable` if the launcher ends first.
+    /// Starts two ranks, and waits until they accept tasks. Errors: `Unavailable` if the launcher exits first.
     pub(super) fn start(&self, carrier: Option<MpiMessageMedium>, is_yielding: bool) -> Result<MpiJob> {
         let way = match carrier {
             Some(MpiMessageMedium::Tcp) => "-tcp",
@@ -134,8 +135,8 @@ impl MpiProgram {
         let name = format!("{}{way}", self.name());
         let door = ChildProgramListener::open()?;
         let mut command = Command::new(&self.launcher);
-        // By default, Open MPI binds each of two ranks to a core. `--bind-to none` prevents that, because the processes
-        // of other transports are not bound to cores either.
+        // By default, Open MPI binds each of two ranks to a core. `--bind-to none` disables the binding, because the
+        // processes of other transports are not bound to cores either.
         command.args(["-n", "2", "--bind-to", "none"]).arg(&self.binary).arg("transport");
         command.arg("--control").arg(door.address()?.to_string());
         command.envs(self.settings(carrier, is_yielding)).stdin(Stdio::null()).stdout(Stdio::null());

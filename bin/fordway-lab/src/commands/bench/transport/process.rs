@@ -14,12 +14,12 @@ use fordway_command::external::program;
 use fordway_command::file_error;
 use fordway_store::{Error, ErrorKind, Result, Store};
 
-/// The maximum time for a program to start, or to end on its own.
+/// The maximum time for a program to start, or to exit on its own.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The polling interval while waiting for a program.
 const POLL: Duration = Duration::from_millis(5);
 
-/// A started program. [`finish`](Self::finish) waits until the program ends on its own; dropping the value kills the
+/// A started program. [`finish`](Self::finish) waits until the program exits on its own; dropping the value kills the
 /// program.
 pub(super) struct ChildProgram {
     name: String,
@@ -38,7 +38,7 @@ impl ChildProgram {
         self.child.id()
     }
 
-    /// Calls `is_ready` until it returns a value. Errors: `Unavailable` if the program ends first or takes too long.
+    /// Calls `is_ready` until it returns a value. Errors: `Unavailable` if the program exits first or takes too long.
     pub(super) fn until<T>(&mut self, mut is_ready: impl FnMut() -> Option<T>) -> Result<T> {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -79,7 +79,7 @@ impl ChildProgram {
 
 impl Drop for ChildProgram {
     fn drop(&mut self) {
-        // Ignore errors: both calls fail if the program has already ended, which is the desired state.
+        // Ignore errors: both calls fail if the program has already exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -101,7 +101,7 @@ impl ChildProgramListener {
         self.0.local_addr().map_err(|error| file_error("listening on", "the loopback interface", error))
     }
 
-    /// Returns the connection made by `program`. Errors: `Unavailable` if the program ends first.
+    /// Returns the connection made by `program`. Errors: `Unavailable` if the program exits first.
     pub(super) fn wait_for(&self, program: &mut ChildProgram) -> Result<TcpStream> {
         let accepted = program.until(|| match self.0.accept() {
             Err(error) if error.kind() == WouldBlock => None,

@@ -35,7 +35,7 @@ pub(super) fn tls_settings(certificate: &Path, protocol: &'static [u8]) -> Resul
     Ok(tls)
 }
 
-/// The connection of an operation.
+/// The kind of connection that an operation uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::commands::ledger) enum ConnectionHandshakeKind {
     /// The connection of the previous operation, which is reused.

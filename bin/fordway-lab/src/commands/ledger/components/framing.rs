@@ -42,8 +42,8 @@ const SEND_BUFFER_BYTES: usize = 256 << 10;
 const WINDOW_BYTES: u32 = 8 << 20;
 /// The maximum size of a frame that the client accepts.
 const FRAME_BYTES_MAX: u32 = 256 << 10;
-/// A time limit that is never reached. The component sets the limit because the real client also sets a time limit, and
-/// setting a limit takes time.
+/// A time limit that is never reached. The real client sets a time limit, and setting a limit takes time. Therefore,
+/// the component also sets a limit.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Writes and reads the frames of a request and its response, including the content, with the libraries of the client
@@ -100,7 +100,7 @@ impl Http2FramingComponent {
     /// Returns the lengths of the request and of the response with its content, in bytes, with compressed heads.
     pub(in crate::commands::ledger) fn lengths(&mut self, size_bytes: u64) -> Result<(usize, usize)> {
         self.prepare(size_bytes)?;
-        // Both sides remember heads from the first request, which shortens later heads. Therefore, measure the lengths
+        // In the first request, both sides store the heads, which shortens later heads. Therefore, measure the lengths
         // of the second request.
         self.run()?;
         let before = [&self.asked_bytes, &self.answered_bytes].map(|count| count.load(Ordering::Relaxed));
@@ -109,7 +109,8 @@ impl Http2FramingComponent {
         Ok(((after[0] - before[0]) as usize, (after[1] - before[1]) as usize))
     }
 
-    /// Runs the client's and the gateway's side until `work` is done, within the client's time limit.
+    /// Runs the event loop, with the client's and the gateway's side, until `work` is done. Errors: `Internal` if
+    /// `work` fails or exceeds the time limit.
     fn drive<T>(&self, work: impl Future<Output = Result<T, h2::Error>>) -> Result<T> {
         let limited = async { tokio::time::timeout(TIMEOUT, work).await };
         self.runtime.block_on(limited).map_err(failed)?.map_err(failed)
@@ -220,8 +221,8 @@ impl Body for PiecewiseBody {
     }
 }
 
-/// Uses only the pipe: writes as many bytes to one end as a request and its response have, and reads them from the
-/// other end.
+/// Uses only the pipe: writes as many bytes as a request and its response have, and reads these bytes from the other
+/// end of the pipe.
 pub(in crate::commands::ledger) struct MemoryPipeComponent {
     runtime: Runtime,
     near: DuplexStream,

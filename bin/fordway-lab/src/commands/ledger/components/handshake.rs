@@ -96,7 +96,7 @@ impl TlsConnectionPair {
     }
 }
 
-/// The handshakes of both ends, in memory.
+/// Complete TLS handshakes in memory, including the work of the client and of the server.
 pub(in crate::commands::ledger) struct TlsHandshakeComponent {
     ends: TlsEndpointConfigs,
     /// The client's settings for the next operation. The settings store the sessions that can be resumed.

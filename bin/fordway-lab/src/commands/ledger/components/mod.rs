@@ -91,8 +91,7 @@ pub(super) fn same(what: &[u8], wanted: &[u8]) -> Result<()> {
     }
 }
 
-/// A component that does nothing. Its measured time is the time of the two clock readings that every other figure
-/// includes.
+/// A component that does nothing. Its time is the time of two clock readings, which every other figure includes.
 pub(super) struct ClockReadingComponent;
 
 impl LedgerComponent for ClockReadingComponent {

@@ -47,7 +47,7 @@ pub(in super::super) struct MessageSizes {
 /// A function that returns the message sizes of an operation, for a given number of content bytes.
 pub(in super::super) type MessageSizeFunction = Box<dyn FnMut(u64) -> Result<MessageSizes>>;
 
-/// The process that responds, which ends when the connection is closed.
+/// The process that responds, which exits when the connection is closed.
 pub(super) enum PeerProcess {
     Bare(Child),
     Contained(ContainedProgram),
@@ -71,8 +71,8 @@ impl PeerProcess {
 
 impl Drop for PeerProcess {
     fn drop(&mut self) {
-        // The connection has already been closed, so the process is about to end. A process that never connected must
-        // be killed.
+        // If the process has connected, it exits by itself, because the connection has already been closed. Kill the
+        // process anyway, because it may never have connected.
         if let PeerProcess::Bare(process) = self {
             let _ = process.kill();
             let _ = process.wait();
@@ -81,7 +81,7 @@ impl Drop for PeerProcess {
 }
 
 /// A process that serves at an address that it chooses. The process reports the address over a control connection, and
-/// ends when that connection is closed.
+/// exits when that connection is closed.
 pub(super) struct PeerServer {
     pub(super) address: SocketAddr,
     _control: TcpStream,
@@ -201,9 +201,9 @@ impl RoundTripBuffers {
         Ok(())
     }
 
-    /// Keeps the client busy between two requests, as on a real lane. A client that has received a file descriptor uses
-    /// the content before it sends the next request. A client that writes objects removes the previous object. In the
-    /// meantime, the responding process sleeps. The longer that process sleeps, the longer it takes to wake up.
+    /// Keeps the client busy between two requests, as on a real lane. A real client that has received a file descriptor
+    /// uses the content before it sends the next request; a client that writes objects removes the previous object.
+    /// Meanwhile, the responding process sleeps. The longer this process sleeps, the longer it takes to wake up.
     pub(super) fn rest(&mut self) {
         self.rest.1.copy_from_slice(black_box(&self.rest.0));
     }
@@ -214,8 +214,9 @@ impl RoundTripBuffers {
         head_bytes + if form == ReplySendMethod::Descriptor { 0 } else { body_bytes }
     }
 
-    /// Receives the head together with any content that arrives in the same call, then the rest of the body directly
-    /// into its buffer. Sets `received` to the number of bytes until the end of the response or of the connection.
+    /// Receives the head, together with any content that arrives in the same calls, and then the rest of the body
+    /// directly into its buffer. Sets `received` to the number of received bytes, which is too small if the connection
+    /// is closed early.
     pub(super) fn receive(&mut self, socket: impl AsFd, buffer: &mut [u8]) -> Result<(), fordway_sys::Errno> {
         let head_bytes = self.order.head_bytes;
         self.received = 0;
@@ -310,7 +311,7 @@ impl LedgerComponent for UnixRoundTripComponent {
             self.descriptor = descriptor.transpose().map_err(failed)?;
             self.trip.received += count;
         }
-        // The descriptor is closed within the measured time, because a client would also close a file that it has read.
+        // Close the descriptor within the measured time, because a client would also close a file that it has read.
         let has_descriptor = self.descriptor.take().is_some();
         match has_descriptor == (self.trip.order.form == ReplySendMethod::Descriptor) {
             true => Ok(()),

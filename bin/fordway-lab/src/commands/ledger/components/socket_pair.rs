@@ -32,7 +32,7 @@ impl SocketPairComponent {
         SocketPairComponent { socket: None, buffer, trip: RoundTripBuffers::new(sizes) }
     }
 
-    /// Starts the thread, which ends when our end of the pair is closed. The thread inherits the CPU affinity of the
+    /// Starts the thread, which exits when our end of the pair is closed. The thread inherits the CPU affinity of the
     /// calling thread, like the thread of a connection.
     fn start() -> io::Result<UnixStream> {
         let (near, far) = UnixStream::pair()?;

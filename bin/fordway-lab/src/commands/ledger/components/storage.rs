@@ -21,7 +21,7 @@ use fordway_workload::ledger::LedgerComponent;
 use super::framing::PIECE_BYTES;
 use super::{NonrepeatingContent, ObjectOperation, same};
 
-/// The directory with all objects' files, one for each size, and the content of these files.
+/// The directory that contains the files of all objects, one for each size, and the content of these files.
 #[derive(Clone)]
 pub(in crate::commands::ledger) struct FilesBySize(PathBuf, NonrepeatingContent);
 
@@ -112,8 +112,8 @@ impl LedgerComponent for PreadComponent {
 pub(in crate::commands::ledger) struct PiecewisePreadComponent {
     files: FilesBySize,
     file: Option<File>,
-    /// The buffers, which are used in round-robin order. The gateway also uses several buffers, because it may still be
-    /// sending earlier pieces.
+    /// The buffers, which are used in round-robin order. The gateway also uses several buffers, because it reads a
+    /// piece while it may still be sending earlier pieces.
     buffers: [Vec<u8>; 4],
     size_bytes: u64,
 }
@@ -351,7 +351,8 @@ impl ObjectGetComponent {
 impl LedgerComponent for ObjectGetComponent {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.objects.take(ObjectOperation::Get, size_bytes)?;
-        // Open the connection in that network. The connection then stays in the network, whichever thread uses it.
+        // Open the connection in that network. The connection remains in the network, regardless of the thread that
+        // uses it.
         let Some(network) = self.network.clone() else { return Ok(()) };
         let MeasuredObject { store, bucket, key, .. } = &self.objects;
         let buffer = &mut self.buffer;
@@ -360,7 +361,7 @@ impl LedgerComponent for ObjectGetComponent {
 
     fn before(&mut self) -> Result<()> {
         if let Some(new_client) = &self.new_client {
-            // Otherwise, the new client would resume a TLS session of the previous client.
+            // Without this call, the new client would resume a TLS session of the previous client.
             TlsConnector::forget_shared();
             self.objects.store = new_client()?;
         }
@@ -403,9 +404,10 @@ impl LedgerComponent for ObjectOpenComponent {
 /// Writes an object that does not exist yet, in one call.
 pub(in crate::commands::ledger) struct ObjectPutComponent {
     objects: MeasuredObject,
-    /// The minimum size, in bytes, of content that this process itself writes to the gateway's files, and a store in
-    /// this process for the same objects; `None` if the gateway writes all content. The writer of an object also
-    /// removes it, because memory freed on one processor is slow to write when another processor reuses it.
+    /// For content that this process itself writes to the gateway's files: the minimum size of such content in bytes,
+    /// and a store in this process for the same objects. `None` if the gateway writes all content. The process that
+    /// writes an object also removes it, because memory freed on one processor is slow to write when another processor
+    /// reuses it.
     written_here: Option<(u64, Arc<dyn Store>)>,
     options: PutOptions,
     server_pid: Option<u32>,

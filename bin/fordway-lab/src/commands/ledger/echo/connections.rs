@@ -78,7 +78,7 @@ async fn accept(listener: TcpListener, accepted: UnboundedSender<TcpStream>) -> 
     }
 }
 
-/// Serves connections, until the process ends.
+/// Serves connections, until the process exits.
 fn work(mut waiting: UnboundedReceiver<TcpStream>, tls: Option<TlsAcceptor>) -> io::Result<()> {
     let serve = async move {
         while let Some(socket) = waiting.recv().await {

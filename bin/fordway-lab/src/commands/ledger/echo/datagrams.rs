@@ -1,7 +1,7 @@
 //! Messages over UDP: the datagrams are as large as QUIC packets and are sent like QUIC packets, but without QUIC.
 //! quinn's socket sends up to ten datagrams in one `sendmsg` (GSO), and receives all available datagrams in one
 //! `recvmmsg` (GRO). The sender limits the number of bytes in flight. The receiver acknowledges each batch that it
-//! receives, as RFC 9000 section 13.2 recommends.
+//! receives, as RFC 9000 section 13.2 recommends, except the last batch of a message.
 //!
 //! The datagrams have no packet numbers. If datagrams are lost, the receiver waits for a period without datagrams, and
 //! then requests as many bytes as are missing.
@@ -31,12 +31,12 @@ const WINDOW_BYTES: usize = 96 << 10;
 /// The size of an acknowledgement, which is about the size of a packet with one ACK frame.
 const CONTROL_BYTES: usize = 40;
 /// The first bytes of an acknowledgement. A request for missing bytes begins with [`MISSING`] instead. Messages contain
-/// neither.
+/// neither of these two byte strings.
 const ACKNOWLEDGED: [u8; 4] = *b"ack!";
 const MISSING: [u8; 4] = *b"gone";
 /// The time without datagrams after which the receiver requests missing bytes.
 const SILENCE: Duration = Duration::from_millis(200);
-/// The number of requests for missing bytes after which the receiver gives up.
+/// The maximum number of requests for missing bytes. After these requests, the receiver returns `TimedOut`.
 const ASKS_MAX: u32 = 50;
 
 /// Returns the total size of the datagrams in which QUIC sends `stream_bytes` of stream data, in bytes.

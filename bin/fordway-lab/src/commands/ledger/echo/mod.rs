@@ -31,7 +31,7 @@ use super::components::framing::PIECE_BYTES;
 const LOOKOUT: Duration = Duration::from_micros(20);
 /// The number of consecutive unsuccessful polls after which a side polls only rarely.
 const MISSES_MAX: u32 = 4;
-/// A side that polls only rarely polls once in this number of waits.
+/// If a side polls only rarely, it polls in one of this many waits.
 const RARELY: u32 = 64;
 /// The size, in bytes, of the first part of each request (the order), which specifies the response.
 pub(super) const ORDER_BYTES: usize = 24;
@@ -126,7 +126,7 @@ fn serve_kind(kind: &str, socket: TcpStream, file: &Path) -> io::Result<()> {
     }
 }
 
-/// Reports the address at which this process serves to the measuring process.
+/// Reports the address at which this process serves, over the control connection to the measuring process.
 fn announce(control: &TcpStream, address: SocketAddr) -> io::Result<()> {
     writeln!(&mut &*control, "{address}")
 }

@@ -78,8 +78,8 @@ fn config(certificate: &Path) -> Result<quinn::ServerConfig> {
     quic_server_config(&tls, IDLE_TIMEOUT)
 }
 
-/// Opens a socket at this process's address on the control connection, and reports the socket's address to the
-/// measuring process.
+/// Opens a UDP socket at the local address of the control connection, and reports the socket's address to the measuring
+/// process.
 fn bind(control: &TcpStream) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind((control.local_addr()?.ip(), 0))?;
     prepare_quic_socket(&socket)?;
@@ -94,7 +94,7 @@ async fn accept(endpoint: Endpoint, accepted: UnboundedSender<Incoming>) -> io::
     Ok(())
 }
 
-/// Drives connections, until the process ends.
+/// Drives connections, until the process exits.
 fn work(mut waiting: UnboundedReceiver<Incoming>, application: QuicApplicationProtocol) -> io::Result<()> {
     let serve = async move {
         while let Some(incoming) = waiting.recv().await {
@@ -161,10 +161,10 @@ fn response_of(head: &[u8]) -> Option<Response<()>> {
     Some(response)
 }
 
-/// Returns the lengths of the HEADERS frames (RFC 9114 section 7.2.2), as the library writes them, of a request and of
-/// the response with the head `answered`. First, the request is sent to a server that only counts its bytes. Then these
-/// bytes are sent to an HTTP/3 server, and the bytes of its response are counted. Call this function in a [`LocalSet`].
-/// Errors: operating-system errors.
+/// Returns the lengths of two HEADERS frames (RFC 9114 section 7.2.2), as the library writes them: the frame of a
+/// request, and the frame of the response with the head `answered`. First, the request is sent to a server that only
+/// counts its bytes. Then these bytes are sent to an HTTP/3 server, and the bytes of its response are counted. Call
+/// this function in a [`LocalSet`]. Errors: operating-system errors.
 pub(in crate::commands::ledger) async fn frame_lengths(
     certificate: &Path,
     asked: Request<()>,

@@ -1,4 +1,4 @@
-//! The paths of GETs on new connections. The paths show how much more time a GET takes on a new connection than on a
+//! The paths of GETs on new connections. The paths show how much longer a GET takes on a new connection than on a
 //! reused connection, and how much time the resumption of a TLS session saves.
 
 use fordway_store::Result;

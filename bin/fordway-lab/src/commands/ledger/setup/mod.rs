@@ -63,7 +63,7 @@ struct LedgerObjectLocation<'s> {
 
 impl PreparedLedgerRun {
     /// Stores one object of each size in `sizes` in the empty directory `dir`. Creates the components of all `paths`,
-    /// and of an HTTP get through each set-up in `networks`.
+    /// and the components of an HTTP get through each set-up in `networks`.
     pub(super) fn new(
         dir: &Path,
         sizes: &[u64],
@@ -95,7 +95,7 @@ impl PreparedLedgerRun {
         Ok(ledger)
     }
 
-    /// Stops the gateways.
+    /// Stops the gateways. Errors: `Internal` if a gateway exited with a failure.
     pub(super) fn close(self) -> Result<()> {
         drop(self.components);
         self.gateways.into_iter().try_for_each(GatewayProcess::stop)

@@ -27,7 +27,7 @@ pub(super) struct RequestedNetworkSetup {
 }
 
 /// Resolves names, so that a mistyped name is reported before anything is measured. Errors: `InvalidArgument` for an
-/// unknown name, and for a repeated name, because components are named after set-ups.
+/// unknown name, and for a repeated name, because the names of components contain the names of set-ups.
 pub(super) fn chosen(names: &[String]) -> Result<Vec<RequestedNetworkSetup>> {
     let asked = names.iter().map(|name| asked_setup(name)).collect::<Result<Vec<_>>>()?;
     for (at, setup) in asked.iter().enumerate() {
@@ -82,8 +82,8 @@ impl PreparedLedgerRun {
                 };
                 name(other) == name(setup)
             };
-            // Set-ups with the same network, with and without a container, share one network, so that they differ only
-            // in the container.
+            // Set-ups with the same network share one instance of this network, so that a set-up with a container
+            // differs from the set-up without a container only in the container.
             if asked[..at].iter().any(|other| is_same(&other)) {
                 continue;
             }
@@ -174,8 +174,8 @@ impl PreparedLedgerRun {
         })
     }
 
-    /// Adds the get from a gateway in a container that uses this machine's network, and the get without a container,
-    /// for comparison.
+    /// Adds the get from a gateway in a container that uses this machine's network. For comparison, also adds the get
+    /// without a container.
     fn machine_container(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         self.path(LedgerPathArg::Http, site)?;
         let path = ContainerPathComponents {
@@ -202,9 +202,9 @@ impl PreparedLedgerRun {
         }
     }
 
-    /// Adds a get whose gateway runs in a container. Its components are the same get without the container, and the
-    /// time that the container adds to the round trip. The residual is the time that the container adds outside of the
-    /// round trip.
+    /// Adds a get whose gateway runs in a container. Its components are the get without a container, and the time that
+    /// the container adds to the round trip. The residual is the time that the container adds outside of the round
+    /// trip.
     fn contained_get(
         &mut self,
         path: &ContainerPathComponents<'_>,

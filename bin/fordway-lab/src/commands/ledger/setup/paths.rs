@@ -1,5 +1,5 @@
-//! Paths that read and paths that write. Each put creates an object that was deleted just before the put, outside the
-//! measured time.
+//! Paths that read and paths that write. Each put creates an object that does not exist, because the object is deleted
+//! before the put, outside the measured time.
 
 use fordway_http::HttpVersion;
 use fordway_posix::Durability;
@@ -26,8 +26,8 @@ use crate::commands::ledger::components::storage::{
 };
 use crate::commands::ledger::echo::ReplySendMethod;
 
-/// The maximum size, in bytes, of content that a gateway sends together with the head in one call, on the node lane and
-/// over HTTP.
+/// The maximum size, in bytes, of content that a gateway sends in one call together with the head, both on the node
+/// lane and over HTTP.
 const INLINE_BYTES: u64 = INLINE_BYTES_MAX as u64;
 /// The maximum size, in bytes, of content that the http lane's client receives together with a head and therefore
 /// copies.
@@ -105,7 +105,7 @@ impl PreparedLedgerRun {
         Ok(())
     }
 
-    /// Adds the whole get through a gateway.
+    /// Adds the component that measures the whole get through a gateway.
     pub(super) fn whole(
         &mut self,
         name: &str,
@@ -372,7 +372,7 @@ impl PreparedLedgerRun {
         })
     }
 
-    /// Adds the whole put through a gateway that writes the files itself.
+    /// Adds the component that measures the whole put through a gateway that writes the files itself.
     pub(super) fn whole_put(
         &mut self,
         name: &str,
