@@ -1,8 +1,8 @@
 //! The code that an input reached: the counters of `-C instrument-coverage`, read within the process. Without that
 //! option there are no counters, and mutation is unguided.
 //!
-//! Only this workspace's crates are instrumented (`tools/soak-fuzz` builds them through a wrapper around rustc), so
-//! that reading the counters after each input takes microseconds.
+//! Only this workspace's crates are instrumented (`tools/soak-fuzz` builds them through a wrapper around rustc).
+//! Reading the counters after each input therefore takes only microseconds.
 
 use fordway_sys::{clear_coverage_counters, coverage_counters};
 

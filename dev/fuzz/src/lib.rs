@@ -6,7 +6,8 @@
 //! * the test `corpus` runs the corpus and a few thousand mutations of it with a fixed seed (`make test`);
 //! * the program `fordway-fuzz` mutates for a given time, on stable Rust. If it is built with coverage
 //!   (`tools/soak-fuzz` does this), it keeps each input that reaches new code (`make soak`);
-//! * cargo-fuzz in `fuzz/` also mutates and keeps such inputs, with libFuzzer. cargo-fuzz needs a nightly toolchain.
+//! * cargo-fuzz in `fuzz/` mutates with libFuzzer, and also keeps each input that reaches new code. cargo-fuzz needs a
+//!   nightly toolchain.
 
 pub mod corpus;
 pub mod coverage;

@@ -45,7 +45,7 @@ impl RandomSource {
         (self.next_number() % end.max(1) as u64) as usize
     }
 
-    /// Returns a length up to `most`; short lengths are as likely as long ones.
+    /// Returns a length of at most `most`. Every order of magnitude is about equally likely.
     fn length(&mut self, most: usize) -> usize {
         let bits = self.below(usize::BITS as usize - most.leading_zeros() as usize + 1);
         self.below((1 << bits).min(most + 1))
@@ -55,7 +55,7 @@ impl RandomSource {
         self.below(input.len() + 1)
     }
 
-    /// Returns a part of `input`.
+    /// Returns the range of a random part of `input`.
     fn part(&mut self, input: &[u8]) -> std::ops::Range<usize> {
         let start = self.below(input.len());
         let length = self.length(input.len().saturating_sub(start));
@@ -90,7 +90,7 @@ impl InputMutator {
         input
     }
 
-    /// Makes one change.
+    /// Changes `input` once. The kind of the change and its position are chosen at random.
     fn change(&mut self, input: &mut Vec<u8>, other: &[u8]) {
         let random = &mut self.random;
         let at = random.place(input);

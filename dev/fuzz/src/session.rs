@@ -18,10 +18,10 @@ use fordway_fuzz::{FuzzTarget, corpus};
 
 /// The time after which a parser is considered to hang.
 const HANG_S: u64 = 10;
-/// How often the time spent is saved.
+/// The interval at which the time spent is saved.
 const SAVE_AFTER: Duration = Duration::from_secs(5);
 
-/// Returns the directory for inputs that reached new code.
+/// Returns the directory for the inputs that runs keep.
 pub(crate) fn inputs_dir(dir: &Path, target: &FuzzTarget) -> PathBuf {
     dir.join(target.name).join("inputs")
 }
@@ -90,7 +90,7 @@ impl FuzzSession {
         })
     }
 
-    /// Runs the corpus, and then mutations of it, for `time`.
+    /// Runs the corpus, and then mutations of the corpus until `time` has passed.
     pub(crate) fn run(&mut self, time: Duration) -> Result<FuzzStopReason> {
         for input in std::mem::take(&mut self.inputs) {
             if let Some(finding) = self.try_input(&input)? {
@@ -116,7 +116,8 @@ impl FuzzSession {
         Ok(FuzzStopReason::TimeUp)
     }
 
-    /// Runs one input, and keeps it if it reaches new code. Returns the path of the input if it fails.
+    /// Runs one input. Keeps a mutation if it reaches new code or a new class of hit counts. Returns the path of the
+    /// input if the input fails.
     fn try_input(&mut self, input: &[u8]) -> Result<Option<PathBuf>> {
         self.current.begin(input)?;
         let (target, mut panicked) = (self.target, false);
@@ -156,7 +157,8 @@ impl FuzzSession {
 /// file.
 struct CurrentInputFile {
     file: File,
-    /// The time at which the current input was started, in seconds since the start of the run; 0 if there is none.
+    /// The time at which the current input was started, in seconds since the start of the run, plus 1. The value is 0
+    /// if no input is running.
     began_s: Arc<AtomicU64>,
     started: Instant,
 }
@@ -185,7 +187,7 @@ impl CurrentInputFile {
     }
 }
 
-/// Ends the process if one input takes too long.
+/// Exits the process if one input takes more than [`HANG_S`] seconds.
 fn watch(began_s: &AtomicU64, started: Instant, current: &Path, findings: &Path) {
     loop {
         thread::sleep(Duration::from_secs(1));

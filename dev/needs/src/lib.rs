@@ -49,8 +49,8 @@ pub fn root(purpose: &str) -> bool {
     is_root
 }
 
-/// Returns the path of `program`, which need not be in `PATH` (on Debian, servers are not). Records a skip if it is not
-/// installed.
+/// Returns the path of `program`, which need not be in `PATH`, because Debian installs servers in `sbin` directories.
+/// Records a skip if the program is not installed.
 pub fn program(program: &str) -> Option<PathBuf> {
     program_from(program, "`make setup` installs what tests use")
 }

@@ -32,8 +32,8 @@ impl Drop for ExternalServerProcess {
 }
 
 impl ExternalServerProcess {
-    /// Starts Apache httpd with `mod_dav_fs` over HTTP/1.1 and 2, without access restrictions. Returns `None` if it is
-    /// not installed.
+    /// Starts Apache httpd with `mod_dav_fs` over HTTP/1.1 and 2, without access restrictions. Returns `None` if Apache
+    /// httpd is not installed.
     pub fn apache() -> Option<Self> {
         let program = fordway_needs::program("apache2")?;
         Some(start("http", |dir, port| {
@@ -78,8 +78,8 @@ impl ExternalServerProcess {
         nginx("http", "", &format!("load_module {NGINX_LISTINGS};"), locations)
     }
 
-    /// Starts nginx with HTTPS, over HTTP/1.1 and 2. Returns `None` if it is not installed. `/cert` requires a client
-    /// certificate, which any authority may have signed.
+    /// Starts nginx with HTTPS, over HTTP/1.1 and 2. Returns `None` if nginx is not installed. `/cert` requires a
+    /// client certificate, which any authority may have signed.
     pub fn nginx_with_tls(authority: &SelfSignedCertificate) -> Option<Self> {
         let (cert, key) = (authority.file(), authority.key());
         let settings = format!(
@@ -165,8 +165,8 @@ pub struct SelfSignedCertificate {
 }
 
 impl SelfSignedCertificate {
-    /// Creates a certificate for 127.0.0.1. Panics if the program `openssl` is missing, which computes the file name
-    /// that the OpenSSL library expects.
+    /// Creates a certificate for 127.0.0.1. The program `openssl` computes the file name that the OpenSSL library
+    /// expects. Panics if this program is missing.
     pub fn new() -> Self {
         SelfSignedCertificate::of("127.0.0.1")
     }

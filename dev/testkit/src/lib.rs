@@ -8,6 +8,7 @@
 //! * [`cluster`]: starts shared file systems with two mounts each
 //! * [`turns`]: a store that passes its calls to several stores in round-robin order
 //! * [`proxy`]: a proxy between a client and its servers
+//! * [`socks`]: a SOCKS 5 proxy between a client and its servers
 //! * [`foreign`]: starts third-party WebDAV servers
 
 pub mod cluster;

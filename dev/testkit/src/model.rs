@@ -12,15 +12,15 @@ use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 /// One operation on a bucket. The operations of a sequence use few keys, so that they conflict.
 #[derive(Clone, Debug)]
 pub enum ModelOperation {
-    /// Put this many bytes of a value.
+    /// Put an object that consists of this byte, repeated this many times.
     Put(Key, u8, usize),
-    /// Put this many bytes of a value, only if there is no object.
+    /// Like `Put`, but only if there is no object.
     Create(Key, u8, usize),
-    /// Get the whole object or a range.
+    /// Get the whole object, or a range. The range is given as its first byte and the number of bytes after this byte.
     Get(Key, Option<(u64, u64)>),
-    /// Head.
+    /// Get the size of the object with HEAD.
     Head(Key),
-    /// Delete.
+    /// Delete the object.
     Delete(Key),
     /// Copy the first key to the second.
     Copy(Key, Key),
@@ -56,12 +56,13 @@ pub fn config(cases: u32) -> ProptestConfig {
     ProptestConfig { cases: asked.unwrap_or(cases), failure_persistence: None, ..ProptestConfig::default() }
 }
 
-/// Generates sequences of up to `max` operations.
+/// Generates sequences of fewer than `max` operations.
 pub fn operations(max: usize) -> impl Strategy<Value = Vec<ModelOperation>> {
     proptest::collection::vec(operation(), 1..max)
 }
 
-/// Generates sequences of up to `max` operations in a bucket in which versioning is sometimes enabled.
+/// Generates sequences of up to `max` operations. The first operation enables versioning, and later operations may
+/// suspend and enable it.
 pub fn versioned_operations(max: usize) -> impl Strategy<Value = Vec<ModelOperation>> {
     let version = prop_oneof![
         3 => Just(VersionOperation::Get),

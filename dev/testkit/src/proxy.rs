@@ -2,8 +2,8 @@
 //! records its requests. Only the proxy can resolve the host `127-1-0-7.test`, so a test can check whether the client
 //! or the proxy resolves names. The proxy shares no code with the client that it tests.
 //!
-//! This file also contains the socket code of every test server. Each connection has a thread, and all threads end with
-//! the server.
+//! This file also contains the socket code of every test server. Each connection has its own thread. Dropping the
+//! server ends all threads.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -14,8 +14,8 @@ use std::thread::JoinHandle;
 /// Deviations of the proxy from its normal behaviour.
 #[derive(Clone, Debug, Default)]
 pub struct ProxyBehaviour {
-    /// The value of `Proxy-Authorization` that the proxy requires. The proxy responds with status 407 to requests with
-    /// another value.
+    /// The value of `Proxy-Authorization` that the proxy requires. The proxy responds with status 407 to all other
+    /// requests.
     pub login: Option<String>,
     /// The status with which the proxy refuses every request.
     pub refuses: Option<u16>,
@@ -146,7 +146,8 @@ fn header<'h>(head: &'h str, wanted: &str) -> Option<&'h str> {
     lines.find(|(name, _)| name.eq_ignore_ascii_case(wanted)).map(|(_, value)| value)
 }
 
-/// Accepts connections on a free port. Dropping this value closes the connections, even if threads are waiting on them.
+/// Accepts connections on a free port. Dropping this value closes the connections, even if threads wait for data on
+/// them.
 #[derive(Debug)]
 pub(crate) struct ConnectionAcceptor {
     open: Arc<OpenSockets>,

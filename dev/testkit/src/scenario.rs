@@ -9,7 +9,7 @@ use fordway_store::{
     PutOptions, RenameOptions, Result, Store, UploadId, VersionSummary, VersioningState, VersionsQuery,
 };
 
-/// An operation on a bucket that was prepared for it.
+/// An operation, and the initial state of the bucket on which the operation runs.
 pub struct OperationScenario {
     /// The name in messages.
     pub name: &'static str,
@@ -38,11 +38,11 @@ pub struct ObjectSnapshot {
 /// All objects of the bucket except [`NOTES`].
 pub type BucketSnapshot = BTreeMap<String, ObjectSnapshot>;
 
-/// The key of the object in which the client stores its notes on an upload. It is not a path, so that it does not
+/// The key of the object in which the client stores its notes on an upload. The key is not a path, so it does not
 /// conflict with other keys.
 const NOTES: &str = "notes//of the client";
 
-/// The content that, in an initial state, means that the object is deleted.
+/// In an initial state, this content means that the object is deleted.
 const DELETED: &str = "\0";
 
 /// All scenarios. The store's ETags must depend on the content only (policy MD5), so that two runs can be compared.
@@ -174,7 +174,7 @@ impl OperationScenario {
         OperationScenario { refused: Some(kind), ..self }
     }
 
-    /// Creates the bucket and its initial content. Errors: from the store.
+    /// Creates the bucket and its initial content. Returns any error of the store.
     pub fn prepare(&self, store: &dyn Store) -> Result<()> {
         store.create_bucket(&bucket())?;
         if self.keeps_versions {
@@ -316,7 +316,7 @@ pub fn versions(store: &dyn Store) -> BTreeSet<(String, Vec<u8>)> {
     objects.map(read).collect()
 }
 
-/// Checks that the store works: puts, reads and deletes each key of `shown` and some unused keys. Panics if a call
+/// Checks that the store works: puts, reads and deletes each key of `shown` and two unused keys. Panics if a call
 /// fails, or if objects remain afterwards.
 pub fn works(store: &dyn Store, shown: &BucketSnapshot) {
     for name in shown.keys().map(String::as_str).chain(["fresh/dir/key", "fresh//odd"]) {

@@ -29,7 +29,7 @@ fn many_tags() -> Tags {
 /// with a record in a sidecar file.
 const KEYS: [&str; 8] = ["a/md5", "a/fast", "bare", "x//odd", "apart", "also-apart", "empty/", "summed"];
 
-/// The unfinished upload in a root that contains all kinds of data that a root can contain.
+/// The unfinished upload in a root that contains every kind of data.
 struct Original {
     upload: UploadId,
     parts: Vec<CompletedPart>,
@@ -91,7 +91,7 @@ fn put_part(store: &PosixStore, upload: &UploadId, number: u16) -> CompletedPart
     CompletedPart { number, etag: part.commit(&ExpectedContent::default()).unwrap().etag, checksum: None }
 }
 
-/// Returns everything that S3 reports about the two buckets, except times and the ETags of bare objects.
+/// Returns everything that S3 reports about the two buckets, except times and the ETag of the object `bare`.
 fn told(store: &PosixStore) -> Vec<String> {
     let plain = bucket("plain");
     let tell = |name: &&str| {

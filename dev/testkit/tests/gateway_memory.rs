@@ -84,7 +84,7 @@ fn memory_is_bounded_however_many_clients_there_are() {
         for number in 0..CLIENTS {
             let served = &served;
             scope.spawn(move || {
-                // After this pause, each upload of the same keys may be in progress, complete, or not yet started.
+                // After this pause, the upload of the same key may be in progress, complete, or not yet started.
                 thread::sleep(Duration::from_millis(300));
                 let mut stream = served.ask("GET", &format!("k{number}"), 0);
                 stream.set_read_timeout(Some(Duration::from_millis(500))).unwrap();

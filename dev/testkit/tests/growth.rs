@@ -329,8 +329,8 @@ fn files_of_posix_programs_are_described_without_opening_them() {
     assert!(head.len() == 3 && !head.iter().any(|call| call.starts_with("open")), "head: {head:?}");
     let list = calls(|| assert_eq!(store.list(&bucket, &ListQuery::default()).unwrap().entries.len(), FILES));
     assert!(list <= 3 * FILES + 20, "{list} system calls for {FILES} files");
-    // The file may be replaced between the system calls of a head that directly follows a change, so the head must open
-    // the file.
+    // A head that directly follows a change must open the file, because the file may be replaced between the system
+    // calls of the head.
     std::fs::write(dir.path().join("bucket/new"), "content").unwrap();
     let head =
         run(FaultInjectionPlan::default(), || drop(store.head(&bucket, &key("new"), &options).unwrap())).1;
@@ -357,7 +357,7 @@ fn a_prefix_after_each_change_costs_the_same_among_many_keys() {
     assert_flat("prefix after a delete", &counts, 1.2);
 }
 
-/// One common prefix stands for all keys below it, however many they are.
+/// One common prefix represents all keys below it, regardless of their number.
 #[test]
 fn a_common_prefix_costs_the_same_for_many_keys() {
     type Name = fn(usize) -> String;

@@ -230,7 +230,7 @@ fn a_document_by_another_user_is_not_believed() {
 }
 
 /// In a bucket that everybody may write to, only the owner sets the ACL, and an ACL that another user has written is
-/// ignored. The kernel checks what the ACL permits.
+/// ignored. An ACL grants nothing that the kernel denies.
 #[test]
 fn an_acl_is_the_owners_and_grants_nothing_that_the_kernel_denies() {
     if !is_root() {
@@ -258,7 +258,7 @@ fn an_acl_is_the_owners_and_grants_nothing_that_the_kernel_denies() {
     ground.allow("data", 0o755);
     fs::remove_file(ground.path("data/new")).unwrap();
     assert_eq!((ground.anonymous(""), upload()), (200, 403));
-    // A policy that allows Bob nothing leaves him what the ACL permits.
+    // If a policy grants nothing to Bob, he keeps the permissions that the ACL grants.
     ground.set_policy(PUBLIC);
     bob.list(&bucket(), &ListQuery::default()).unwrap();
     alice.delete_document(&bucket(), &POLICY).unwrap();

@@ -142,7 +142,7 @@ fn read(store: &S3Store, name: &str) -> Result<Vec<u8>> {
     store.get(&bucket(), &key(name), &GetOptions::default())?.content.into_vec()
 }
 
-/// Returns every operation that reads the content of `name`, with its result.
+/// Returns every operation that reads the content or the tags of `name`, with its result.
 fn all_ways(store: &S3Store, name: &str, version: Option<&VersionId>) -> Vec<(&'static str, Result<()>)> {
     let (bucket, key) = (bucket(), key(name));
     let get = GetOptions { version: version.cloned(), ..Default::default() };

@@ -1,4 +1,4 @@
-//! Tests how a node gateway handles clients that are hostile or that are killed.
+//! Tests a node gateway with clients that are hostile, and with clients that are killed.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -52,7 +52,7 @@ impl Ground {
         NodeStore::new(NodeAddress::Unix(self.socket()))
     }
 
-    /// Checks that the gateway still works.
+    /// Checks that the gateway still serves a put, a get and a delete.
     fn assert_works(&self) {
         let store = self.store();
         store.put(&bucket(), &key("works"), b"well", &PutOptions::default()).unwrap();
@@ -563,7 +563,7 @@ fn a_root_that_vanishes_is_told() {
     assert!(store.list_buckets().is_ok_and(|all| all.is_empty()) || store.list_buckets().is_err());
 }
 
-/// A gateway that is told to stop finishes the operations that clients have started.
+/// When a gateway is stopped, it first finishes the operations that clients have started.
 #[test]
 fn stopping_waits_for_what_was_started() {
     let ground = Ground::new();

@@ -51,7 +51,7 @@ impl Ground {
         stream
     }
 
-    /// Sends a request, and asks the gateway to close the connection afterwards. Returns the whole response.
+    /// Sends a request with `connection: close`. Returns the whole response.
     fn ask(&self, start: &str, headers: &str, body: &[u8]) -> String {
         ask(self.connect(), start, headers, body)
     }
@@ -133,7 +133,7 @@ fn requests_without_a_signature_are_their_senders() {
     assert!(!ground.dir.path().join("root/bucket/dir/a b").exists());
 }
 
-/// A signature of any kind, date and age must have no effect, either in a header or in a URL.
+/// A signature of any kind, date or age must have no effect, either in a header or in a URL.
 #[test]
 fn signatures_mean_nothing() {
     let ground = Ground::new();
@@ -158,7 +158,8 @@ fn signatures_mean_nothing() {
 fn chunked_bodies_are_undone_and_their_checksums_hold() {
     let ground = Ground::new();
     let content = [b'x'; 70_000];
-    // The CRC-32 of an empty body is 0, and no other content in this test has this CRC-32.
+    // Each row contains the value of `x-amz-content-sha256`, the chunk extension, the trailers, and whether they are
+    // right.
     for (kind, extension, trailers, is_right) in [
         (
             "STREAMING-AWS4-HMAC-SHA256-PAYLOAD",
@@ -237,7 +238,7 @@ fn many_requests_use_one_connection() {
     }
 }
 
-/// Reads a head to its end.
+/// Reads the head of a response, including the empty line at its end.
 fn head(stream: &mut UnixStream) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -248,7 +249,7 @@ fn head(stream: &mut UnixStream) -> String {
     String::from_utf8(head).unwrap()
 }
 
-/// When the gateway is told to stop, it finishes the requests in progress and closes idle connections.
+/// When the gateway is stopped, it finishes the requests in progress and closes idle connections.
 #[test]
 fn stopping_waits_for_an_upload_and_not_for_the_idle() {
     let ground = Ground::new();

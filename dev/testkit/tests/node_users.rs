@@ -182,7 +182,7 @@ fn the_kernel_decides_about_files_and_directories() {
         assert_eq!(read(store, "large").unwrap(), large);
         assert_eq!(store.list(&bucket(), &ListQuery::prefix("dir/")).unwrap().entries.len(), 1);
     });
-    // Bob's object is written where Bob may write, and Bob owns it.
+    // Bob owns the bucket that he created.
     assert_eq!(owner("bob"), (BOB, BOB));
 }
 
@@ -227,7 +227,7 @@ fn nothing_remembered_gets_past_the_kernel() {
     as_user(54_323, &[], || denied(read(&NodeStore::new(other), "dir/000")));
 }
 
-/// The gateway knows the user of a connection from the time at which it was opened.
+/// The gateway determines the user of a connection when the connection is opened.
 #[test]
 fn a_program_that_changes_its_user_has_the_rights_of_its_present_user() {
     if !is_root() {

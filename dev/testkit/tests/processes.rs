@@ -164,8 +164,8 @@ fn mix(member: &mut Member) {
     }
 }
 
-/// Performs one operation on a shared key. Returns a line with the operation, its result, its times, and the version
-/// concerned.
+/// Performs one operation on a shared key. Returns a line with the key, the operation, its result, the ETag, and the
+/// times.
 fn shared_step(store: &dyn Store, name: &str, value: u64, choice: usize) -> String {
     let (bucket, key) = (bucket(), key(name));
     let began_ns = now_ns();
@@ -198,7 +198,7 @@ fn shared_step(store: &dyn Store, name: &str, value: u64, choice: usize) -> Stri
     format!("{name} {event} {etag} {began_ns} {}", now_ns())
 }
 
-/// Parses a line of [`shared_step`]. Returns its key, its event, and the version concerned.
+/// Parses a line of [`shared_step`]. Returns its key, its event, and the value and ETag of the version that it names.
 fn parse(line: &str) -> (&str, TimedHistoryOperation, Option<(u64, &str)>) {
     let [key, what, value, etag, began, ended] = line.split(' ').collect::<Vec<_>>()[..] else {
         panic!("{line}")
@@ -245,7 +245,7 @@ fn put_and_prune(member: &mut Member) {
     }
 }
 
-/// The number of 16-byte pieces in the largest object that is overwritten, whose size is 256 KiB.
+/// The maximum number of 16-byte pieces in an object that is overwritten. The maximum size is therefore 256 KiB.
 const MOST_PIECES: usize = 16 * 1024;
 
 #[test]

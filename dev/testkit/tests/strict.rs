@@ -181,8 +181,8 @@ fn all_operations_of_the_model() {
         assert_eq!(status, 501, "{}: {answer}", row.name);
         assert!(answer.contains("<Code>NotImplemented</Code>"), "{}: {answer}", row.name);
     }
-    // The response to an access control list in headers is AWS's error. The response to a list in a document is
-    // `NotImplemented`, so that s3cmd can copy objects.
+    // For an access control list in a header, the gateway returns the same error as AWS. For a list in a document, the
+    // gateway returns `NotImplemented`, so that s3cmd can copy objects.
     let (status, answer) = ground.send("PUT", &format!("{OBJECT}?acl"), "x-amz-acl: public-read\r\n", "");
     assert!(
         status == 400 && answer.contains("<Code>AccessControlListNotSupported</Code>"),
@@ -209,7 +209,7 @@ fn real_names(rows: &[Row]) -> Vec<String> {
 }
 
 /// Returns whether a request with only the parameter `name` is an S3 operation that may change the directory. Deleting
-/// by version ID takes the key's lock, which is stored in a file.
+/// by version ID acquires the key's lock, which is stored in a file.
 fn is_meant(method: &str, target: &str, name: &str) -> bool {
     let meant = [("POST", "uploads"), ("DELETE", "tagging"), ("DELETE", "versionId")];
     target.starts_with("/bucket/") && meant.contains(&(method, name))

@@ -1,6 +1,6 @@
-//! Tests that mounts that cannot provide a store's guarantees are recognized by the name of their file system and
-//! rejected. The test itself implements the file system: it responds to the kernel's FUSE requests. The store can
-//! recognize the file system only by its name. Requires root.
+//! Tests that a store rejects a mount that cannot provide the store's guarantees. The test itself implements the file
+//! system: it responds to the kernel's FUSE requests. The store can recognize the file system only by its name.
+//! Requires root.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind as IoErrorKind, Read, Write};
@@ -84,7 +84,7 @@ fn answer(operation: u32, node: u64, content: &[u8]) -> Option<Result<Words, i32
     }))
 }
 
-/// Replies to requests until the file system is unmounted. Counts the unnamed files that are created.
+/// Responds to requests until the file system is unmounted. Counts the unnamed files that are created.
 fn serve(mut device: File, unnamed: &AtomicUsize) {
     let mut request = vec![0; REQUEST_BYTES];
     loop {
@@ -104,13 +104,13 @@ fn serve(mut device: File, unnamed: &AtomicUsize) {
         let Some(answer) = answer(operation, node, content) else { continue };
         let (error, content) = answer.map_or_else(|error| (-error, Words::default()), |content| (0, content));
         let head = Words::default().word(16 + content.0.len() as u32).word(error as u32).long(unique);
-        // The process that sent the request may have ended.
+        // The process that sent the request may have exited.
         let _ = device.write(&[head.0, content.0].concat());
     }
 }
 
-/// Mounts a file system of the type `kind` on `dir`. Returns the number of unnamed files that are created on it, as a
-/// counter. Returns `None` and records a skip if the file system cannot be mounted.
+/// Mounts a file system of the type `kind` on `dir`. Returns a counter of the unnamed files that are created on the
+/// file system. Returns `None` and records a skip if the file system cannot be mounted.
 fn mount(kind: &str, dir: &Path) -> Option<Arc<AtomicUsize>> {
     std::fs::create_dir_all(dir).unwrap();
     let Ok(device) = OpenOptions::new().read(true).write(true).open("/dev/fuse") else {

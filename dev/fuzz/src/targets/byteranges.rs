@@ -8,7 +8,7 @@ use fordway_wire::byteranges::{
 
 /// The boundary that the corpus uses.
 const BOUNDARY: &str = "b";
-/// The maximum number of content bytes that are written back.
+/// The maximum length of a range that is written back, in bytes.
 const CONTENT_BYTES_MAX: u64 = 1 << 16;
 
 /// A part: its range, and the position of its content in the body.
@@ -60,7 +60,7 @@ fn read(bytes: &[u8], piece: usize) -> Option<Vec<ParsedByterangesPart>> {
 }
 
 /// Checks that the content is as long as its range, and that a line break and the delimiter follow (RFC 2046 section
-/// 5.1.1). The line break must be the same as at the end of the part's head.
+/// 5.1.1). This line break must have the same form as the line break at the end of the part's head.
 fn check_end(bytes: &[u8], part: &ParsedByterangesPart) {
     let ParsedByterangesPart { range, place } = part;
     assert_eq!(place.len() as u64, range.end - range.start, "{range:?}");

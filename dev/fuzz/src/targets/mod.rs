@@ -1,5 +1,5 @@
-//! The list of targets, and the targets themselves for parsers that are public. The targets for other parsers are in
-//! the parser's crate, in its module `fuzzing`.
+//! The list of all targets, and the targets of public parsers. The target of any other parser is in the module
+//! `fuzzing` of the parser's crate.
 
 mod byteranges;
 mod lab;

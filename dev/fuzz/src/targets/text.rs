@@ -103,7 +103,7 @@ pub(super) fn sigv4(bytes: &[u8]) {
     let _hash = fordway_wire::sigv4::payload_hash(bytes);
 }
 
-/// The server accepts every signature that the client makes, and no other.
+/// Checks that the server accepts the client's signature of a request, and rejects it for another method.
 fn check_signature(key: &SigningKey, time: SystemTime, request: &CanonicalRequest<'_>) {
     let signed = key.authorization("key", time, request);
     let read = AuthorizationHeader::parse(&signed).expect("a header written by this target");

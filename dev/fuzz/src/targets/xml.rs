@@ -38,8 +38,8 @@ pub(super) fn metalink(bytes: &[u8]) {
     }
 }
 
-/// Parses a `multistatus` document and resolves each of its addresses; parses the report on a copy, in pieces of
-/// two sizes.
+/// Parses a `multistatus` document, and resolves each of its addresses. Also parses the report on a copy, in pieces of
+/// two sizes, which must yield equal results.
 pub(super) fn webdav(bytes: &[u8]) {
     let collection = CollectionUrl::new("h.example.org", "/dir/sub%20dir/");
     for resource in multistatus(bytes).unwrap_or_default() {
@@ -69,7 +69,7 @@ fn place(collection: &CollectionUrl, href: &str) {
     }
 }
 
-/// Parses a notification configuration, and the record of an event. What was parsed is written and parsed again.
+/// Parses a notification configuration, and the record of an event. A parsed value is written and parsed again.
 pub(super) fn events(bytes: &[u8]) {
     if let Ok(rules) = notification::read(bytes) {
         let again = notification::read(notification::write(&rules).as_bytes());

@@ -34,7 +34,7 @@ pub fn bucket_names_are_checked(store: &dyn Store) {
     assert!(store.list_buckets().unwrap().is_empty());
     for name in ["a_b", &"x".repeat(64), &"X".repeat(255)] {
         let bucket = Bucket::new(name).unwrap();
-        // Over S3, a new bucket needs a name that AWS would accept.
+        // Over HTTP, a new bucket needs a name that AWS would accept.
         if store.lane() == "http" {
             assert_kind(store.create_bucket(&bucket), ErrorKind::InvalidBucketName);
             continue;
@@ -47,7 +47,7 @@ pub fn bucket_names_are_checked(store: &dyn Store) {
     }
 }
 
-/// Every call on a missing bucket reports that the bucket is missing.
+/// Every call on a missing bucket fails with `NoSuchBucket`.
 pub fn a_missing_bucket_is_named(store: &dyn Store) {
     let (none, k) = (Bucket::new("none").unwrap(), key("a/b"));
     assert_kind(store.head_bucket(&none), ErrorKind::NoSuchBucket);
@@ -110,7 +110,7 @@ pub fn documents_are_kept_and_replaced(store: &dyn Store) {
     assert_eq!(text(store, &b, &TAGGING), None, "a new bucket has none");
 }
 
-/// Errors report what is missing or too large.
+/// Calls on a missing bucket fail with `NoSuchBucket`, and a document that is too large with `EntityTooLarge`.
 pub fn documents_have_limits(store: &dyn Store) {
     let missing = Bucket::new("missing").unwrap();
     assert_kind(store.document(&missing, &CORS), ErrorKind::NoSuchBucket);
@@ -131,7 +131,7 @@ fn put_tagged(store: &dyn Store, b: &Bucket, name: &str, tags: &Tags) {
     store.put(b, &key(name), b"x", &options).unwrap();
 }
 
-/// Tags are set by a write or later, replaced as a whole, and removed by an overwrite.
+/// Tags can be set by a write or later. They are replaced as a whole, and removed by an overwrite.
 pub fn tags_are_kept_and_replaced(store: &dyn Store) {
     let b = bucket(store);
     let first = tags(&[("a", "1"), ("b c", ""), ("ä=+ _", "ü @:/.-")]);
@@ -235,7 +235,7 @@ pub fn tags_of_versions(store: &dyn Store) {
     assert_eq!(store.tags(&b, &key("k"), Some(&two)).unwrap(), tags(&[("two", "2")]));
 }
 
-/// An object gets the tags that its upload was started with.
+/// A completed object has the tags with which its upload was created.
 pub fn tags_of_an_upload(store: &dyn Store) {
     let b = bucket(store);
     let wanted = tags(&[("a", "1"), ("b", "2")]);

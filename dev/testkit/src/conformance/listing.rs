@@ -72,7 +72,7 @@ pub fn listing_rolls_up(store: &dyn Store) {
     assert_eq!(list("", "/"), "a b/ c/");
 }
 
-/// `start_after` need not be a key.
+/// `start_after` need not be an existing key.
 pub fn listing_with_start_after(store: &dyn Store) {
     let b = bucket(store);
     for name in ["a", "b/1", "b/2", "b0", "c"] {
@@ -158,7 +158,7 @@ pub fn keys_that_are_paths(store: &dyn Store) {
     round_trip(store, &b, &names);
 }
 
-/// Tests keys that cannot be paths, including keys that would lead out of the directory.
+/// Tests keys that cannot be paths, including keys that would lead out of the bucket's directory.
 pub fn keys_that_are_no_paths(store: &dyn Store) {
     let b = bucket(store);
     let names = [

@@ -45,7 +45,7 @@ fn lock_of(store: &dyn Store, b: &Bucket, name: &str, version: &VersionId) -> Ob
     store.head(b, &key(name), &GetOptions::version(version.clone())).unwrap().lock
 }
 
-/// Object lock requires versioning, which can then no longer be suspended.
+/// Object lock requires versioning. If object lock is set, versioning can no longer be suspended.
 pub fn object_lock_is_a_setting_of_the_bucket(store: &dyn Store) {
     let b = bucket(store);
     assert_eq!(store.lock_configuration(&b).unwrap(), None);

@@ -107,8 +107,8 @@ pub fn multipart_outlives_a_failed_completion(store: &dyn Store) {
     assert!(get(store, &b, "k").unwrap() == [first, second].concat());
 }
 
-/// A client that missed the response to a completion can repeat the request. It gets the same response as long as the
-/// object is still the object that the upload created. A completion with other parts is no repetition.
+/// A client that missed the response to a completion can repeat the request. The client gets the same response as long
+/// as the object is still the object that the upload created. A completion with other parts is not a repetition.
 pub fn multipart_completion_is_repeatable(store: &dyn Store) {
     let b = bucket(store);
     let options = PutOptions { checksum: Some(ChecksumAlgorithm::Sha256), ..Default::default() };
@@ -305,7 +305,7 @@ pub fn multipart_checksums_are_kept(store: &dyn Store) {
                 assert_kind(refused, ErrorKind::InvalidArgument);
                 continue;
             }
-            // If the type is the algorithm's default, omit it.
+            // If the type is the algorithm's default, omit the type.
             let stated = Some(kind).filter(|kind| *kind != ChecksumType::default_of(algorithm));
             let upload = TwoPartUpload::start(store, &b, &with_checksum(algorithm, stated));
             let listed = store.list_parts(&b, &key("d/k"), &upload.id, &PartsQuery::default()).unwrap();

@@ -206,8 +206,8 @@ pub fn batches_answer_in_order(store: &dyn Store) {
     assert!(all_keys(store, &b).is_empty());
 }
 
-/// One call reads many ranges, which may be in any order and overlap, or no ranges. If one range is outside the object,
-/// the call fails.
+/// One call reads any number of ranges, including none. The ranges may overlap, and may be in any order. If one range
+/// is outside the object, the call fails.
 pub fn many_ranges_at_once(store: &dyn Store) {
     let b = bucket(store);
     let body = bytes(100_000, 9);
@@ -407,7 +407,7 @@ pub fn wrong_digests_publish_nothing(store: &dyn Store) {
     assert_eq!(get(store, &b, "k").unwrap(), b"new content");
 }
 
-/// A checksum that was verified is returned later.
+/// The checksum that a put returns is also returned later.
 pub fn checksums_are_kept(store: &dyn Store) {
     let b = bucket(store);
     for algorithm in ChecksumAlgorithm::ALL {
@@ -419,7 +419,7 @@ pub fn checksums_are_kept(store: &dyn Store) {
     }
 }
 
-/// A copy has the bytes, the ETag and the metadata of its source, which is unchanged.
+/// A copy has the bytes, the ETag and the metadata of its source. The source does not change.
 pub fn copy_keeps_all(store: &dyn Store) {
     let b = bucket(store);
     let other = Bucket::new("other").unwrap();

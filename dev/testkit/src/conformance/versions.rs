@@ -34,7 +34,8 @@ fn mark(store: &dyn Store, b: &Bucket, name: &str) -> VersionId {
     deleted.version.expect("a delete marker has a name")
 }
 
-/// Returns the version IDs, with `!` before a delete marker and `*` after the latest.
+/// Returns each version as `KEY@ID`, with `!` before the ID of a delete marker and `*` after the ID of the latest
+/// version.
 fn shown(versions: &[VersionSummary]) -> Vec<String> {
     let show = |version: &VersionSummary| {
         let marker = if version.content.is_none() { "!" } else { "" };

@@ -199,7 +199,7 @@ pub enum ResponseFault {
     HeadBytesMax(usize),
     /// If a request has several ranges, sends one part, from the first requested byte to the last.
     OneSpan,
-    /// If a request has several ranges, sends only the first.
+    /// If a request has several ranges, sends only the first of the ranges.
     FirstRangeOnly,
     /// Sends at most this many bytes of a single range, with the correct `Content-Range` for these bytes.
     RangeBytesMax(u64),
@@ -232,7 +232,7 @@ pub enum ResponseFault {
     BodyOff(i64),
     /// Omits `Content-Range`.
     NoContentRange,
-    /// Ends header lines without a carriage return, also in the heads of parts.
+    /// Ends each header line with a line feed only, in the head of the response and in the heads of parts.
     BareLineFeeds,
     /// Heads of parts are alternately long and short. With 0, the first head is short; with 1, it is long.
     UnevenHeads(usize),
@@ -244,7 +244,7 @@ pub enum ResponseFault {
     Preamble,
     /// Sends this additional header.
     Header(&'static str, String),
-    /// Responds with this status to a request for a digest.
+    /// Responds with this status to a request with `Want-Digest`.
     RefusesDigests(u16),
     /// Sends only wrong bytes, but correct validators.
     Flipped,
@@ -267,16 +267,16 @@ pub enum ResponseFault {
     StallAt(usize),
     /// Sends nothing at all, until the client disconnects.
     Mute,
-    /// Like `Mute`, but only for requests with a header that asks for a digest.
+    /// Like `Mute`, but only for requests with `Want-Digest`.
     MuteForDigests,
     /// Sends the body at this rate, in bytes per second.
     Slow(u64),
     /// Sends the head one byte at a time, with this pause before each byte.
     SlowHead(Duration),
-    /// Closes the connection after the response, and announces this in the response.
+    /// Announces in the response that the connection will be closed, and closes it after the response.
     ClosesAfter,
-    /// Closes the connection after the response without announcing it. Requests that were pipelined behind this request
-    /// are dropped.
+    /// Closes the connection after the response without announcing the close. Requests that were pipelined behind this
+    /// request are dropped.
     DropsPipelined,
     /// Sends no responses to requests that were pipelined behind this request, or to any later request on the
     /// connection.

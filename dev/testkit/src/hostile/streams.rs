@@ -68,7 +68,7 @@ pub(super) fn serve(
             None => answer_all(socket, stream, (connection, shared)).await,
         }
     };
-    // The task ends when the connection ends for any reason. Dropping the set ends the remaining responses.
+    // The task ends when the connection ends for any reason. Dropping the `LocalSet` ends the remaining responses.
     let _ = LocalSet::new().block_on(&runtime, answering);
     // Closing the socket with unread requests would send a reset, and the last bytes might be lost.
     if stream.shutdown(Shutdown::Write).and_then(|()| stream.set_nonblocking(false)).is_ok() {
@@ -106,7 +106,7 @@ async fn answer_all(
     Ok(())
 }
 
-/// Converts a request to HTTP/1.1 form. The length of the head is the length that it would have in HTTP/1.1.
+/// Converts a request to HTTP/1.1 form. The length of the head is approximately its length in HTTP/1.1.
 fn read(asked: &http::Request<RecvStream>, connection: usize) -> RecordedRequest {
     let text = |value: &http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
     let headers: Vec<_> =

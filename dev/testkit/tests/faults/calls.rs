@@ -59,8 +59,8 @@ fn calls_in(kind: Kind) -> Calls {
     operations.map(measure).to_vec()
 }
 
-/// All sequences of calls that each operation made. An operation can have several sequences on a busy machine, where a
-/// file that is kept open for 10 ms may have to be reopened in the middle of the operation.
+/// All sequences of calls that each operation made. On a busy machine, an operation can have several sequences, because
+/// a file that is kept open for 10 ms may have to be reopened during the operation.
 type SeenCalls = BTreeMap<&'static str, BTreeSet<Vec<&'static str>>>;
 
 /// Returns the operations that never made the same calls in the buckets of both kinds.

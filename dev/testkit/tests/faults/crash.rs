@@ -10,7 +10,7 @@ use fordway_testkit::scenario::{BucketSnapshot, OperationScenario, SCENARIOS, sn
 
 use crate::way::{DURABLE, NO_ATTRIBUTES, OLD_KERNEL, USUAL, Way, strays};
 
-/// The variable that names the directory in which a child process runs one scenario and dies.
+/// The variable that contains the task of a child process: the environment, the scenario, the call and the directory.
 const CHILD: &str = "FORDWAY_TEST_CRASH";
 const WAYS: &[&Way] = &[&USUAL, &DURABLE, &OLD_KERNEL, &NO_ATTRIBUTES];
 const SIGKILL: i32 = 9;

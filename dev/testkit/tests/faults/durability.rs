@@ -133,7 +133,7 @@ fn newest(store: &PosixStore) -> Option<VersionId> {
     Some(store.list_versions(&bucket(), &query).unwrap().versions[0].version.clone())
 }
 
-/// The test does not know which directories a call changes. The test therefore counts the syncs, and checks that at
+/// The test cannot determine which directories a call changes. The test therefore counts the syncs, and checks that at
 /// least one sync follows the last change.
 #[test]
 fn at_full_every_change_is_synced() {

@@ -85,8 +85,8 @@ fn a_file_that_another_client_has_open_is_waited_for() {
     }
 }
 
-/// Checks that a put opens the lock table again if the server of a shared file system no longer knows the open file.
-/// The client of GlusterFS may return `NOENT` in this case.
+/// Checks that a put opens the lock table again if the server of a shared file system no longer has the open file. The
+/// client of GlusterFS may return `NOENT` in this case.
 #[test]
 fn a_lock_table_that_the_server_no_longer_knows_is_opened_again() {
     let dir = tempfile::tempdir().unwrap();
@@ -100,7 +100,7 @@ fn a_lock_table_that_the_server_no_longer_knows_is_opened_again() {
         let put = || store.put(&bucket, &key, b"content", &PutOptions::default()).map(drop);
         fault::run(fault::FaultInjectionPlan { nth, sharing, ..Default::default() }, put)
     };
-    // A busy machine may make other calls before the one that is to fail.
+    // On a busy machine, the put may make other calls before the call that must fail.
     let is_opened_again = |call, errno| {
         let (_, usual) = put(None);
         let locked = usual.iter().position(|made| *made == "fcntl").unwrap();
@@ -161,14 +161,15 @@ fn every_call_fails(way: &Way) {
 }
 
 /// Makes every call on an open file fail once with `NOENT`, which the client of GlusterFS may return when another node
-/// has removed or replaced the file. An operation must try again, or refuse with an error that clients repeat. It must
-/// not report a missing object.
+/// has removed or replaced the file. An operation must try again, or return an error after which clients try again. The
+/// operation must not report a missing object.
 #[test]
 fn an_open_file_that_the_server_no_longer_has_is_not_a_missing_object() {
     let mut failed = 0;
     for scenario in SHARED.scenarios() {
         for (at, name) in (1..).zip(calls_of(&SHARED, scenario)) {
-            // Operations on shared file systems wait for caches to expire, so only some calls fail, except in soak tests.
+            // Operations on shared file systems wait for caches to expire. Except in soak tests, at most every 20th
+            // call therefore fails.
             if !ON_OPEN_FILES.contains(&name) || (!is_soak() && at % 20 != 0) {
                 continue;
             }

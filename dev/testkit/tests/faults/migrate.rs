@@ -9,7 +9,7 @@ use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{Bucket, GetOptions, Key, MAX_TAGS, Metadata, Objects, PutOptions, Tags};
 use fordway_sys::fault::{self, FaultInjectionPlan, SyscallFault};
 
-/// The variable that contains the directory, and the call at which a child process is killed.
+/// The variable that contains the number of the call before which a child process is killed, and the directory.
 const CHILD: &str = "FORDWAY_TEST_MIGRATE";
 /// An upper bound on the number of calls that the migration makes.
 const MOST_CALLS: usize = 1000;

@@ -24,8 +24,8 @@ fn key() -> Key {
     Key::new("dir/k").unwrap()
 }
 
-/// Returns a plan in which other nodes may change the file system. The system calls in `missing` fail; for example, those that read
-/// extended attributes.
+/// Returns a plan that reports the file system as NFS. The system calls in `missing` always fail, for example those
+/// that read extended attributes.
 fn shared(
     nth: Option<(usize, SyscallFault)>,
     missing: &'static [(&'static str, Errno)],
@@ -34,7 +34,7 @@ fn shared(
 }
 
 /// Runs `act` once for each call that it makes, with a new bucket that `prepare` fills. In each run, one call fails as
-/// if its name did not exist. The result is passed to `check`.
+/// if its name did not exist. `check` receives the result of `act`.
 fn each_miss<P, T>(
     missing: &'static [(&'static str, Errno)],
     prepare: impl Fn(&PosixStore) -> P,

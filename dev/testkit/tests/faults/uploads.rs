@@ -18,7 +18,8 @@ use fordway_sys::fault::{self, FaultInjectionPlan, SyscallFault};
 use fordway_sys::{Errno, FileSystemSharing};
 
 const PART_BYTES: usize = MIN_PART_BYTES as usize;
-/// The variable that contains the directory, the call at which a child process is killed, and the upload.
+/// The variable that contains the task of a child process, such as the upload and the call before which the process is
+/// killed.
 const CHILD: &str = "FORDWAY_TEST_COMPLETE";
 /// An upper bound on the number of calls that a completion makes.
 const MOST_CALLS: usize = 200;
@@ -257,8 +258,8 @@ fn is_interrupted_at(assembly: Assembly, (at, fault): (usize, SyscallFault), lat
     match again {
         Ok(_) => assert!(!was_published && body(&store) == Some(whole()), "{place}"),
         Err(error) => {
-            // Without `RENAME_NOREPLACE`, two steps replace the rename. Only between these steps is it unknown whether
-            // the upload was completed.
+            // Without `RENAME_NOREPLACE`, two steps replace the rename. Whether the upload was completed is unknown
+            // only between these steps.
             assert!(was_published || assembly == Assembly::Linked, "{place}");
             assert_eq!(error.kind(), ErrorKind::NoSuchUpload, "{place}");
             assert!(body(&store) == expected, "{place}");
@@ -385,7 +386,7 @@ fn parts_that_would_share_a_page_are_in_files_of_their_own() {
     }
 }
 
-/// A client that announces a part of any length and then disconnects does not harm the parts of other clients.
+/// If a client announces a part of any length and then disconnects, the upload can still be completed.
 #[test]
 fn a_length_that_nobody_sends_takes_no_place() {
     let dir = tempfile::tempdir().unwrap();
@@ -403,7 +404,7 @@ fn a_length_that_nobody_sends_takes_no_place() {
 }
 
 /// Makes every call on an open file fail once with `NOENT`, which the client of GlusterFS may return when another node
-/// has removed or replaced the file. A completion must try again, or refuse with an error that clients repeat.
+/// has removed or replaced the file. A completion must try again, or return an error after which clients try again.
 #[test]
 fn a_completion_outlasts_open_files_that_the_server_no_longer_has() {
     let run = |nth| {

@@ -14,7 +14,7 @@ pub(crate) struct Way {
     durability: Durability,
     resolution: PathResolutionMethod,
     missing: &'static [(&'static str, Errno)],
-    /// The sharing that is reported for every file system; `None` for the actual one.
+    /// The sharing that is reported for every file system. `None` reports the actual sharing.
     sharing: Option<FileSystemSharing>,
 }
 
@@ -118,8 +118,8 @@ impl Way {
     }
 }
 
-/// Returns a temporary directory. The directory is on a memory file system if the memory file system supports extended
-/// attributes, because the tests fill and empty hundreds of directories. `TMPDIR` has precedence if it is set.
+/// Returns a temporary directory. The directory is in `/dev/shm` if that file system supports extended attributes,
+/// because the tests fill and empty hundreds of directories. `TMPDIR` has precedence if it is set.
 pub(crate) fn scratch() -> tempfile::TempDir {
     if std::env::var_os("TMPDIR").is_some() {
         return tempfile::tempdir().unwrap();

@@ -93,7 +93,7 @@ fn a_metalink_is_fetched_and_hostile_ones_refused() {
     assert!(get("no address").is_err());
 }
 
-/// A server that does not know Metalink sends the file itself, here slowly.
+/// A server without Metalink support sends the file itself. In this test, it sends the file slowly.
 #[test]
 fn a_slow_document_ends_with_the_deadline_or_its_own_limit() {
     for (deadline, limit) in [(Some(Duration::from_secs(1)), 8), (None, 25)] {

@@ -1,4 +1,4 @@
-//! Tests in which the first replica fails in every known way while the second works.
+//! Tests in which the first replica fails in every known way while the second replica works.
 
 use fordway_http::replicas::{ReplicaCredentialScope, ReplicaOptions, ReplicatedFile};
 use fordway_http::{HttpVersion, SessionCredentials};
@@ -114,7 +114,7 @@ fn vectored_reads_have_the_right_bytes() {
     });
 }
 
-/// Without piece digests, range reads cannot detect a corrupt replica. All other faults are still handled.
+/// Without piece digests, range reads cannot detect a corrupt replica. Failover still works for all other faults.
 #[test]
 fn what_has_no_pieces_still_fails_over() {
     let ranges = some_ranges();

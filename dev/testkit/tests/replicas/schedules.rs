@@ -10,7 +10,7 @@ use fordway_testkit::hostile::{ResponseFault, ResponseFaultScript};
 
 use crate::{SIZE, content, described, expected, options, read, server};
 
-/// Returns the number of rounds: a few dozen, or a thousand in a soak test.
+/// Returns the number of rounds: 24, or 1,000 in a soak test.
 fn rounds() -> u64 {
     if std::env::var_os("FORDWAY_SOAK").is_some() { 1_000 } else { 24 }
 }

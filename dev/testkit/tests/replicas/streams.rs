@@ -70,7 +70,8 @@ fn what_was_left_is_used() {
             left -= bytes as i64;
             if left > 0 { Ok(()) } else { Err(Error::from(ErrorKind::Interrupted)) }
         });
-        // Without piece digests, the units are 1 MiB, so this file is a single job.
+        // Without piece digests, the whole file may arrive as one job, so the copy may succeed before it is
+        // interrupted.
         if ended.is_ok() {
             assert!(!has_pieces);
             continue;

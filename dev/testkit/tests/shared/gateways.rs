@@ -12,7 +12,7 @@ use super::*;
 /// The variable that contains the number of a gateway process.
 const GATEWAY: &str = "FORDWAY_TEST_GATEWAY";
 const GATEWAYS: usize = 2;
-/// The file whose existence ends the gateways.
+/// The file whose creation stops the gateways.
 const END: &str = "gateways-end";
 /// The maximum run time of gateways, in seconds: in a soak test, and in a normal run.
 const LIFE_S: [usize; 2] = [1_500, 120];
@@ -45,8 +45,8 @@ fn address_file(number: usize) -> String {
     format!("gateway.{number}")
 }
 
-/// Runs the gateways and one process for each of `roles`. The process of the first role ends the gateways when all
-/// other processes have ended.
+/// Runs the gateways and one process for each of `roles`. The process of the first role stops the gateways when all
+/// other processes have exited.
 fn run_with_gateways(cluster: &SharedFileSystemFixture, settings: &str, roles: &[&str]) -> Vec<Vec<String>> {
     for name in (0..GATEWAYS).map(address_file).chain([END.to_owned()]) {
         // An earlier check may have left the file behind.
@@ -155,7 +155,7 @@ fn end_gateways() {
 /// The process numbers of the racers. Each racer creates a file when it has finished.
 const RACERS: [usize; 3] = [GATEWAYS + 1, GATEWAYS + 2, GATEWAYS + 3];
 
-/// Uses each kind of call through both gateways, waits for the racers, and reports their count.
+/// Makes each kind of call through both gateways, waits for the racers, and reports the value of the racers' counter.
 pub(crate) fn use_gateways(_: &Member) {
     let service = round_robin();
     share_upload(&service);
@@ -328,7 +328,8 @@ fn shell(variable: &str) {
     assert!(status.success(), "{command}");
 }
 
-/// While the file server sends no responses, calls that need it soon fail with `Unavailable`, and other calls succeed.
+/// While the file server sends no responses, calls that need it fail with `Unavailable` within [`REFUSED`]. Other calls
+/// succeed.
 pub(crate) fn use_gateway_of_a_silent_server(_: &Member) {
     let (_, address) = find_gateway(0);
     let config = S3Config { max_retries: 0, timeout: Some(2 * REFUSED), ..client_config(&address) };

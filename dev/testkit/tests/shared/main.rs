@@ -434,8 +434,8 @@ fn content(round: usize) -> Vec<u8> {
     vec![b'a' + (round % 26) as u8; 1 + round * 7919 % 300_000]
 }
 
-/// A verdict in a root directory makes the store refuse this root only under two conditions. The verdict applies to
-/// this mount, and nobody but the user root and the directory's owner could have written the verdict.
+/// The store refuses a root because of the verdict in its directory under two conditions: the verdict applies to this
+/// mount, and only root or the directory's owner could have written the verdict.
 fn believe_verdicts(_: &Member) {
     let root = Path::new(SharedFileSystemFixture::MOUNTS[0]).join("judged");
     fs::create_dir_all(root.join(PRIVATE_DIR)).unwrap();
@@ -473,7 +473,8 @@ fn believe_verdicts(_: &Member) {
     fs::remove_dir_all(&root).unwrap();
 }
 
-/// The variable that names the file in which a test that is about to be killed writes the process ID of its cluster.
+/// The variable that contains the path of a file. A test that will be killed writes the process ID of its cluster to
+/// this file.
 const HOLDER: &str = "FORDWAY_TEST_HOLDER";
 
 #[test]
@@ -543,7 +544,7 @@ fn are_one_in_turn(cluster: &SharedFileSystemFixture) {
     }
 }
 
-/// Mounts MooseFS without the attribute cache, which may contain metadata of objects that is 30 s old.
+/// Mounts MooseFS without the attribute cache, which can return metadata of objects that is up to 30 s old.
 fn without_attribute_cache(cluster: &SharedFileSystemFixture) {
     if cluster.name == "moosefs" {
         let mount = "umount /mnt/$node && mfsmount -H 10.88.0.1 -o mfsxattrcacheto=0 /mnt/$node";

@@ -69,7 +69,7 @@ pub(super) fn one_order(cluster: &SharedFileSystemFixture) {
     }
 }
 
-/// Removes the keys, because a history begins with no object.
+/// Removes the keys, because every history must start without an object.
 pub(super) fn remove_registers(_: &Member) {
     let store = strong(0);
     for name in REGISTERS {
@@ -105,7 +105,7 @@ pub(super) fn have_one_order(reports: &[Vec<String>]) {
     for (name, clients) in histories {
         let order = is_linearizable(&clients);
         if let Err(fitting) = order {
-            // For each client, show the events around that point: the last event that fits, and the next three events.
+            // For each client, show the last event that fits, and the next three events.
             let around = clients.iter().zip(&fitting).map(|(events, fit)| &events[fit.saturating_sub(1)..]);
             let around: Vec<_> = around.map(|events| &events[..events.len().min(4)]).collect();
             panic!("{name}: after {fitting:?} events nothing fits:\n{around:#?}");

@@ -40,7 +40,7 @@ fn part(number: usize, round: usize) -> Vec<u8> {
     vec![b'a' + ((number + round) % 26) as u8; PART_BYTES[number]]
 }
 
-/// Sends the parts of one upload through both nodes. One of the nodes completes the upload twice.
+/// Sends the parts of one upload through both nodes, and then completes the upload through each node.
 pub(crate) fn share_uploads(_: &Member) {
     let nodes = [store(0), store(1)];
     for round in 0..at_length(UPLOADS) {
@@ -122,7 +122,7 @@ pub(crate) fn close_uploads(_: &Member) {
         send(&one, (&name, &upload), 1, &part(0, round)).unwrap();
         let dir = uploads.join(upload.as_str());
         let completion = fs::File::options().read(true).write(true).open(dir.join("data")).unwrap();
-        // Without locks, a part is refused as well.
+        // A part is refused even if the file system has no locks.
         let _ = fordway_sys::lock_file(&completion, Duration::from_secs(10));
         fs::rename(dir.join("upload"), dir.join("closed")).unwrap();
         let refused = send(&one, (&name, &upload), 2, &part(1, round));
@@ -145,7 +145,8 @@ pub(crate) fn close_uploads(_: &Member) {
     }
 }
 
-/// One node sets, replaces and removes a document. The other node has already read the document, or found it missing.
+/// One node sets, replaces and removes a document. The other node has already read the document, or has found that it
+/// is missing.
 pub(crate) fn share_documents(_: &Member) {
     let (one, other) = (strong(0), strong(1));
     let kind = document_kind();

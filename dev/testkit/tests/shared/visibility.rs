@@ -149,8 +149,9 @@ pub(super) fn read_what_was_opened(_: &Member) {
     }
 }
 
-/// A program on one node opens a name just before the other node creates it, and handles the response after its own
-/// node has seen that the directory changed. The Linux NFS client then keeps the name cached as missing.
+/// A program on one node opens a name just before the other node creates the name. The program processes the response
+/// only after its own node has seen the change of the directory. The Linux NFS client then keeps the name cached as
+/// missing.
 pub(super) fn find_what_was_opened_too_early(_: &Member) {
     let (one, other) = (store(0), strong(1));
     put(&one, "early/x", b"");
@@ -343,7 +344,7 @@ pub(super) fn delete_a_bucket_in_use(_: &Member) {
     delete_a_bucket_of_an_idle_client(&bucket);
 }
 
-/// Checks that a client of a node gateway that has stored objects, and is idle now, holds no file in the bucket.
+/// Checks that an idle client of a node gateway that has stored objects keeps no file of the bucket open.
 fn delete_a_bucket_of_an_idle_client(bucket: &Bucket) {
     let away = tempfile::tempdir().unwrap();
     let socket = away.path().join("socket");

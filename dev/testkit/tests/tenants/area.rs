@@ -375,8 +375,8 @@ fn a_policy_that_others_may_write_to_is_not_believed() {
     });
 }
 
-/// All users may create symbolic links in a bucket. For a user who is limited to some buckets, no link points to
-/// another bucket.
+/// All users may create symbolic links in a bucket. A user who is limited to some buckets cannot reach another bucket
+/// through a link.
 #[test]
 fn for_a_limited_user_no_link_leads_to_another_bucket() {
     if !is_root() {

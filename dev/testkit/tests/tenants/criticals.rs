@@ -28,7 +28,7 @@ fn leave_precious_things(ground: &Ground) {
     fs::remove_file(ground.path("bob/empty/nothing")).unwrap();
 }
 
-/// Replaces each of Fordway's private directories with a symbolic link to a victim's directory.
+/// Replaces each directory of a bucket's private area with a symbolic link to a victim's directory.
 #[test]
 fn gc_removes_nothing_behind_a_link() {
     if !is_root() {
@@ -59,7 +59,7 @@ fn gc_removes_nothing_behind_a_link() {
     assert_eq!(snapshot(&ground.path("bob")), before);
 }
 
-/// If root runs `gc`, it still removes old files of the bucket's owner. The run also removes another user's files in
+/// When root runs `gc`, the run removes old files of the bucket's owner. The run also removes another user's files in
 /// the same directory, and acts as that user.
 #[test]
 fn gc_still_collects_what_is_left() {
@@ -111,7 +111,7 @@ fn gc_changes_no_mode_behind_a_link() {
     assert_eq!(snapshot(&ground.path("bob")), before);
 }
 
-/// Holds every lock of a bucket, as its owner may, until the returned file is dropped.
+/// Acquires all locks of a bucket, as the bucket's owner may do. Dropping the returned file releases the locks.
 pub(crate) fn hold_all_locks(ground: &Ground, path: &str) -> File {
     as_user(ALICE, || hold_all_locks_here(&ground.path(path)))
 }
@@ -242,7 +242,7 @@ fn a_held_lock_is_a_clear_error() {
         assert_eq!(error.kind(), ErrorKind::LockTimeout, "{lane:?}");
         assert!(error.to_string().contains("lslocks"), "{error}");
     }
-    // S3 clients get exactly this response.
+    // S3 clients receive the following response.
     let alice = ground.client("alice");
     let url = alice.presign("DELETE", &alices, &key("k"), 60, std::time::SystemTime::now()).unwrap();
     let answer = http(&ground, "DELETE", &url);

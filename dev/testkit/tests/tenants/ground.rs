@@ -243,7 +243,8 @@ pub(crate) fn denied(what: &str, result: Result<impl Sized>) {
     assert_eq!(error.kind(), ErrorKind::AccessDenied, "{what}: {error}");
 }
 
-/// Returns a description of all files below `dir`, including all properties that can be changed.
+/// Returns a line for each file below `dir`: its path, mode, owner, group, number of links, modification time and
+/// content.
 pub(crate) fn snapshot(dir: &Path) -> Vec<String> {
     let mut found = Vec::new();
     look_at(dir, &mut found);

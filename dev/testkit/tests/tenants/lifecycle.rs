@@ -7,7 +7,7 @@ use fordway_store::{VersioningState, VersionsQuery};
 use crate::ground::{ALICE, BOB, Ground, Lane, is_root, put};
 
 /// In a bucket with the sticky bit, Bob may create names in the directory with Alice's old versions. None of these
-/// names may make a version expire, regardless of which version or delete marker it represents.
+/// names may make a version expire, regardless of the version or delete marker that the name represents.
 #[test]
 fn names_of_a_third_user_make_no_version_expire() {
     if !is_root() {

@@ -10,7 +10,7 @@ use fordway_store::{Bucket, DeleteOptions, ListQuery, Store, VersioningState};
 use crate::ground::{ALICE, BOB, Ground, Lane, bucket, chmod, denied, is_root, key, put, read};
 
 /// Creates Bob's private bucket, and Alice's bucket `team`, which is open to all users. `team` contains a link to Bob's
-/// bucket, which `owner` owns.
+/// bucket. The link belongs to `owner`.
 fn shared_with_a_link(owner: u32) -> (Ground, Bucket) {
     let ground = Ground::new();
     ground.bucket("bob", BOB, 0o700);
@@ -111,7 +111,8 @@ fn changes_go_through_links_of_the_caller_and_of_root() {
     }
 }
 
-/// A directory and a link alternate under the same name while Bob deletes objects below this name.
+/// A directory and a link repeatedly exchange their names while Bob deletes and overwrites objects below one of the
+/// names.
 #[test]
 fn no_race_of_a_directory_and_a_link_leads_a_delete_astray() {
     if !is_root() {

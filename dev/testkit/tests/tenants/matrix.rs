@@ -184,7 +184,7 @@ impl Fixture {
         found
     }
 
-    /// Performs every operation. Only the time of the responses is relevant, not their content.
+    /// Performs every operation. Only the time that the operations take is relevant, not their results.
     fn ask_everything(&self, store: &dyn Store) {
         let Fixture { bucket, upload, parts } = self;
         let _ =

@@ -134,7 +134,7 @@ fn a_file_is_read_from_end_to_end_on_one_connection_and_each_byte_once() {
     assert_eq!(asked_bytes(&server), SIZE as u64);
 }
 
-/// Returns the total size of all requests for single ranges, in bytes.
+/// Returns the total size of all requested ranges, in bytes.
 fn asked_bytes(server: &HostileServer) -> u64 {
     let ranges = server.requests();
     let ranges = ranges.iter().filter_map(|request| request.header("range")?.strip_prefix("bytes="));

@@ -123,7 +123,7 @@ fn what_stays_wrong_is_an_error_after_some_tries() {
 }
 
 /// The body and the file have different sizes. The body's framing does not show the difference, because the body ends
-/// with a last chunk or with the connection.
+/// with the last chunk or with the connection.
 #[test]
 fn a_body_that_does_not_end_with_the_file_is_an_error() {
     for version in VERSIONS {
@@ -279,15 +279,16 @@ fn a_server_that_takes_too_long_for_digests_is_asked_without() {
     }
 }
 
-/// Returns the faults of a server whose validators do not identify a version: none, and a weak one.
+/// Returns scripts for two servers whose validators do not identify a version. One server sends no ETag, and the other
+/// server sends a weak ETag.
 fn without_strong_validator() -> [ResponseFaultScript; 2] {
     let none = ResponseFaultScript::honest().always(ResponseFault::NoETag);
     let weak = none.clone().always(ResponseFault::Header("ETag", "W/\"same\"".to_owned()));
     [none, weak]
 }
 
-/// Parts of a file may be put together only with a strong validator (RFC 9110 section 15.3.7.3). Without one, the last
-/// bytes that have arrived are requested again and compared.
+/// Parts of a file may be put together only with a strong validator (RFC 9110 section 15.3.7.3). Without a strong
+/// validator, the client requests the last bytes that have arrived again, and compares them.
 #[test]
 fn a_resumed_copy_without_a_strong_validator_compares_what_it_has() {
     for (version, script) in
@@ -313,7 +314,8 @@ fn a_resumed_copy_without_a_strong_validator_compares_what_it_has() {
     }
 }
 
-/// Fewer bytes than are compared, short responses, and a time that differs although the weak ETag is the same.
+/// Tests three cases: the first response ends before the client has enough bytes to compare, all responses are short,
+/// and `Last-Modified` changes although the weak ETag is the same.
 #[test]
 fn parts_without_a_strong_validator_are_put_together_with_care() {
     let [none, weak] = without_strong_validator();

@@ -164,7 +164,8 @@ fn a_door_that_refuses_too_is_the_error() {
     }
 }
 
-/// The server allows a read of the first byte, and refuses all other reads.
+/// The location refuses a read. After the client has requested the location again, a read of the first byte succeeds,
+/// but the location refuses the repeated read.
 #[test]
 fn a_place_that_goes_on_refusing_is_asked_for_once_a_call() {
     let first = serving(ResponseFaultScript::honest());

@@ -183,7 +183,8 @@ fn the_cap_on_connections_holds() {
     assert_eq!(server.connections(), 1);
 }
 
-/// The body of such a response ends on a connection that stays open, so the client must not wait for more bytes.
+/// The body of a response without parts ends on a connection that stays open, so the client must not wait for more
+/// bytes.
 #[test]
 fn a_list_without_parts_is_not_waited_for() {
     let body = "\r\n--B--\r\n";
@@ -198,7 +199,7 @@ fn a_list_without_parts_is_not_waited_for() {
         let (mut stream, mut request) = (listener.accept().unwrap().0, [0; 4096]);
         assert!(stream.read(&mut request).unwrap() > 0);
         stream.write_all(parts.as_bytes()).unwrap();
-        // The client asks for the size on another connection.
+        // The client requests the size on another connection.
         let (mut second, _) = listener.accept().unwrap();
         assert!(second.read(&mut request).unwrap() > 0);
         second.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n").unwrap();

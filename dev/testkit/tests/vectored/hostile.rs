@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use crate::{SIZE, VERSIONS, expected, file, open, open_in, read, some_ranges, spread, start};
 
-/// Generates faults with which a read may succeed. Faults that delay the client occur only once.
+/// Generates faults with which a read may succeed. The faults do not include stalled responses.
 pub(crate) fn some_lie() -> impl Strategy<Value = ResponseFault> {
     let boundary = prop_oneof![Just(("a b;c", true)), Just(("--", false)), Just(("x\"y", false))];
     prop_oneof![
@@ -229,7 +229,8 @@ fn a_lie_that_stays_is_an_error_that_says_why() {
     }
 }
 
-/// The client stops reading from a server that sends only a few bytes per response, because the read would never end.
+/// The client stops reading from a server that sends only a few bytes per response, because the read would take
+/// thousands of requests.
 #[test]
 fn a_server_that_cuts_every_answer_short_is_given_up() {
     for version in VERSIONS {
@@ -302,7 +303,7 @@ fn who_may_read_need_not_be_let_ask() {
     assert_eq!(open(&empty.url()).size_bytes(), 0);
 }
 
-/// Some programs handle HEAD incorrectly, and set `Content-Length` to 0, which is the length of the body that they
+/// Some servers respond incorrectly to HEAD: they set `Content-Length` to 0, which is the length of the body that they
 /// send.
 #[test]
 fn a_head_that_states_no_bytes_is_not_believed() {

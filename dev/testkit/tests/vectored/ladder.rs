@@ -54,8 +54,7 @@ fn a_refusal_of_lists_is_learned_once() {
         assert!(read(&opened, &ranges).unwrap() == expected(&file(), &ranges), "{lie:?}");
         assert_eq!(opened.learned().ranges_per_request, most_ranges, "{lie:?}");
         let before = server.requests().len();
-        // The second open is for another file on the same server, in another session. The known properties of a server
-        // apply to the whole process.
+        // The second open uses another session. The known properties of a server apply to the whole process.
         let second = open(&server.url());
         assert!(read(&second, &ranges).unwrap() == expected(&file(), &ranges));
         let asked = &server.requests()[before..];
@@ -115,8 +114,8 @@ fn a_server_without_pipelining_gets_several_connections() {
     assert!(!opened.learned().pipelines);
 }
 
-/// The client does not wait for a timeout when a server ignores pipelined requests, and does not count this as a
-/// failure. With `max_retries` 0, a failure would end the read.
+/// The client does not wait for a timeout when a server ignores pipelined requests, and does not count the ignored
+/// requests as failures. With `max_retries` 0, a failure would end the read.
 #[test]
 fn a_server_that_leaves_pipelined_requests_is_found_out_soon() {
     let script = ResponseFaultScript::honest()

@@ -43,7 +43,7 @@ fn session(change: impl FnOnce(&mut SessionOptions)) -> Arc<HttpSession> {
     Arc::new(HttpSession::new(options))
 }
 
-/// Sets long timeouts, for servers without faults. A late response of such a server means only that the machine is
+/// Sets long timeouts, for servers without faults. A late response from such a server means only that the machine is
 /// busy.
 fn patient(options: &mut SessionOptions) {
     let wait = Duration::from_secs(30);

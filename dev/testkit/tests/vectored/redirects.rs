@@ -1,4 +1,4 @@
-//! Tests files at addresses that differ from the address that was opened.
+//! Tests files that are reached through redirects.
 
 use fordway_http::SessionCredentials;
 use fordway_http::vector::RemoteFile;

@@ -264,7 +264,7 @@ fn xrootd() {
     assert!(read(&found_out, &many).unwrap() == expected(&file(), &many));
     assert!(!found_out.learned().pipelines);
     holds_for(&server, 1_000);
-    // XRootD sometimes responds to requests in quick succession, and sometimes does not.
+    // XRootD sometimes responds to requests that arrive in quick succession, and sometimes does not.
     let other = session(|options| {
         options.patience = Duration::from_millis(50);
         options.timeouts.first_byte = Duration::from_secs(60);

@@ -48,7 +48,7 @@ fn files_and_collections_come_and_go() {
     });
 }
 
-/// Apache states a strong ETag when a file is at least one second old.
+/// Apache sends a strong ETag when a file is at least one second old.
 #[test]
 fn another_version_is_neither_removed_nor_moved() {
     over_tcp(|| {

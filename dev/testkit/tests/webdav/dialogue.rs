@@ -54,7 +54,8 @@ impl Request {
     }
 }
 
-/// The function that returns the bytes of the response to a request. If it returns no bytes, the connection is closed.
+/// The function that returns the bytes of the response to a request. If the function returns no bytes, the server
+/// closes the connection, or resets the stream over HTTP/2 and 3.
 type Say = dyn Fn(&Request, usize) -> Vec<u8> + Send + Sync;
 
 /// The server, which is stopped when this value is dropped.

@@ -123,7 +123,7 @@ fn what_may_pass_is_tried_again_and_what_may_have_happened_is_not() {
             blunt.requests().iter().map(|request| request.body_bytes).collect::<Vec<_>>(),
             [0, 100_000]
         );
-        // A server that asks the client to retry later has not acted on the request.
+        // A server that responds 503 with `Retry-After` has not acted on the request.
         let busy = Dialogue::start(|_, number| {
             answer(if number == 0 { 503 } else { 201 }, "Retry-After: 0\r\n", "")
         });
@@ -141,7 +141,7 @@ fn what_may_pass_is_tried_again_and_what_may_have_happened_is_not() {
         let error = put(&client(|_| {}), &full.url("x"), b"x", true).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NoSpace);
         assert!(error.to_string().ends_with("or write to another server"), "{error}");
-        // WebDAV has no multipart uploads, which the advice for S3 names.
+        // For S3, the advice is a multipart upload, which WebDAV does not have.
         let small = Dialogue::start(|_, _| answer(413, "", ""));
         let error = put(&client(|_| {}), &small.url("x"), b"x", true).unwrap_err();
         assert!(error.to_string().ends_with("raise the limit"), "{error}");

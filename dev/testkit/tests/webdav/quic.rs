@@ -20,7 +20,7 @@ use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 use super::dialogue::{Request, Shared};
 use super::streams::{LARGE_BYTES, end_of_head, translated};
 
-/// The certificate of all servers, and the directory with its PEM file.
+/// The certificate and the key of all servers, and the directory with their PEM files.
 struct Identity {
     dir: tempfile::TempDir,
     certificate: CertificateDer<'static>,

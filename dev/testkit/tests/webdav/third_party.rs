@@ -148,7 +148,7 @@ fn what_servers_say_at_the_end_counts_and_is_checked() {
         let says = "has 8 of 9 bytes; remove the destination and copy again";
         assert!(short.to_string().contains(says) && !short.to_string().contains("user.fordway"), "{short}");
         assert_eq!(failure(&server(202, "x".repeat(20_000), 9)).kind(), ErrorKind::BadResponse);
-        // If a server reports only the status of a copy, the client accepts the copy if its size is correct.
+        // A server may report only the status of a copy. The client then accepts the copy if its size is correct.
         let silent = |bytes| {
             Dialogue::start(move |request, _| match request.method.as_str() {
                 "PROPFIND" => multistatus(&file(&request.target, bytes)),

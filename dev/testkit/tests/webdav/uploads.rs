@@ -17,10 +17,10 @@ use tokio::runtime::Builder as Runtime;
 use crate::dialogue::{Dialogue, answer};
 use crate::{client, kind, over_each_version};
 
-/// How a server handles the body of a request.
+/// What a server does with the body of a request.
 #[derive(Clone, Copy)]
 enum Upload {
-    /// The server responds with this status as soon as it has the head.
+    /// The server responds with this status as soon as it has received the head.
     Refused(u16),
     /// The server reads all of the body, a little at a time, and then responds.
     Read,
