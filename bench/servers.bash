@@ -1,4 +1,5 @@
-# Sourced by the benchmarks of servers, after scratch.bash: starts a server on loopback, and ends it with the script.
+# Sourced by the benchmarks of servers, after scratch.bash: starts a server on loopback, and stops it when the
+# script exits.
 
 server=
 stop_server() {

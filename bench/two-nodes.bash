@@ -1,4 +1,4 @@
-# Runs the workloads of bench/two-nodes in a cluster, which has mounted a file system at /mnt/1 and /mnt/2. Prints the
+# Runs the workloads of bench/two-nodes in a cluster that has a file system mounted at /mnt/1 and /mnt/2. Prints the
 # run.json of each run on a line. Argument: the directory of the programs.
 set -euo pipefail
 programs=$1 work=/run/bench log=/run/bench/log
@@ -10,7 +10,8 @@ export OMPI_MCA_oob_tcp_if_include=lo OMPI_MCA_btl=self,vader
 mkdir -p "$work"/{root,local,node1,node2,runs}
 for node in 1 2; do printf '127.0.0.1 localhost\n127.0.0.%s gateway\n' "$node" >"$work/hosts$node"; done
 
-# Runs its arguments on node $NODE, or the node of this rank. Paths and names are the same on both nodes.
+# Runs its arguments on node $NODE, or on the node of this rank if NODE is not set. Paths and names are the same on both
+# nodes.
 cat >"$work/on-node" <<'ON'
 #!/bin/bash
 exec unshare --mount bash -ec '

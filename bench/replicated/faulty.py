@@ -17,7 +17,8 @@ FAULTS = ["500", "dies", "truncates", "corrupt", "slow", "redirects", "hangs", "
 # The rate, in bytes per second, of servers without a fault, and of the other servers before their fault.
 RATE = 37_500_000
 RATES = {"slow": 200_000, "10 Mbit/s": 1_250_000}
-# Bytes of each response after which the server dies, ends or stops.
+# The number of bytes of a response after which the server resets the connection, closes it, or sends nothing
+# more.
 AFTER = 2_000_000
 
 

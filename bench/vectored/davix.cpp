@@ -1,5 +1,5 @@
 // Reads the fragments with davix, using one preadVec for each call.
-// usage: davix URL RANGES PER_CALL [FILE]; with FILE, the bytes are compared with it, and the time has no meaning.
+// usage: davix URL RANGES PER_CALL [FILE]; with FILE, the bytes are compared with FILE, and the time has no meaning.
 
 #include <davix.hpp>
 

@@ -1,5 +1,5 @@
 // Measures the minimum CPU time for reading the fragments: from the page cache, by `pread`; or from a server, by a loop
-// that receives responses and searches only for their end.
+// that receives responses and searches only for the end of each response.
 // usage: least pread FILE RANGES PER_CALL | least receive HOST PORT PATH RANGES
 
 #include <arpa/inet.h>
@@ -19,7 +19,7 @@ namespace {
 
 // The number of ranges that fit into a request head that nginx accepts.
 constexpr size_t PER_REQUEST = 200;
-// The kernel wakes the loop up for this many bytes, and fills at most this many in one call.
+// The kernel wakes the loop when this many bytes have arrived, and returns at most this many bytes in one call.
 constexpr size_t PIECE_BYTES = 1 << 20;
 
 std::string request_for(const std::vector<Fragment> &fragments, Call call, const std::string &host, const std::string &path) {

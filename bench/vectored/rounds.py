@@ -66,8 +66,8 @@ def children_cpu_s():
 
 
 def run(command, file_bytes):
-    """Runs a client. Returns the printed results; time and CPU time if the client prints none; or its
-    error."""
+    """Runs a client. Returns the results that the client prints, or its time and CPU time if it prints no
+    results, or its error."""
     start, cpu_start = time.perf_counter(), children_cpu_s()
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)

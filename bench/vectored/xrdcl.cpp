@@ -1,5 +1,6 @@
 // Reads the fragments with XrdCl, using one VectorRead for each call, with WINDOW calls in flight.
-// usage: xrdcl URL RANGES PER_CALL WINDOW [FILE]; with FILE, the bytes are compared with it, and the time has no meaning.
+// usage: xrdcl URL RANGES PER_CALL WINDOW [FILE]; with FILE, the bytes are compared with FILE, and the time has no
+// meaning.
 
 #include <XrdCl/XrdClFile.hh>
 
@@ -19,7 +20,7 @@ struct Board {
     std::string error;
 };
 
-// Is notified when a call is done, and then deletes itself, like XrdCl's own handlers.
+// Receives the result of a call, and then deletes itself, as XrdCl's own handlers do.
 struct Handler : XrdCl::ResponseHandler {
     Board &board;
     size_t buffer;

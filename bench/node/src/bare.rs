@@ -17,7 +17,7 @@ use fordway_sys::{
 
 use crate::{lookout, small};
 
-/// The kind of request.
+/// The kind of request, which is the first byte of the request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum BareSocketRequest {
@@ -53,8 +53,8 @@ fn answer_all(client: &UnixStream, dir: &File) -> Result<()> {
     let (cores, lookout) = (std::thread::available_parallelism()?.get(), lookout()?);
     let (mut request, mut content) = ([0; MESSAGE_BYTES], vec![7; 4096]);
     loop {
-        // Do not poll after passing a file descriptor: the client reads the file next, which takes longer than the
-        // server would poll.
+        // Do not poll after passing a file descriptor: the client then reads the file, which takes longer than the
+        // polling time.
         let is_large = request[0] == BareSocketRequest::Descriptor as u8;
         let looks_out = !lookout.is_zero() && !is_large && 2 * OPEN.load(Ordering::Relaxed) <= cores;
         let received = wait(looks_out, |wait| receive(client, &mut request, wait));

@@ -15,7 +15,7 @@ use fordway_sys::{Mode, OFlags, open_in, read_into_spare, stat};
 use crate::bare::{BareSocketClient, BareSocketRequest};
 use crate::{SMALL, bucket, is_wanted, node_store, small};
 
-/// The name of an operation, and a function that performs it once.
+/// The name of an operation, and a function that performs the operation once.
 type TimedOperation<'w> = (&'static str, Box<dyn FnMut() -> Result<()> + 'w>);
 
 /// The number of calls in a block, and the number of objects per call.
@@ -24,8 +24,8 @@ struct BlockCallCounts {
     objects: usize,
 }
 
-/// Runs each of `ways` in blocks. Prints each way's time per object, and the ratio of this time to the first way's
-/// time.
+/// Runs each of `ways` in interleaved blocks. Prints the time per object of each way, and the ratio of this time to the
+/// time of the first way.
 fn ways(
     title: &str,
     shape: &BlockCallCounts,

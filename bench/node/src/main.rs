@@ -1,7 +1,8 @@
 //! Compares the node lane with bare sockets that do the same work, and with POSIX calls. Blocks run in random order.
 //! Each result is the median of the ratios from all rounds, with its confidence interval.
 //!
-//! Gateway, bare server and clients are separate processes of this program, selected by its first argument.
+//! The gateway, the bare server and the clients are separate processes of this program. The first argument selects the
+//! role of a process.
 
 mod bare;
 mod clients;

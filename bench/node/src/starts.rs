@@ -28,8 +28,8 @@ struct CallTimingAfterStart {
 }
 
 /// Starts the gateway and a client `STARTS` times (20 by default) in each of two modes, alternately: the gateway's
-/// threads leave their client's processor, or stay on it. Errors: in the default mode, the slowest start is much slower
-/// than the fastest.
+/// threads leave their client's processor, or stay on it. Errors: in the default mode, the slowest start takes more
+/// than [`RATIO_MAX`] times as long as the fastest.
 pub(crate) fn run() -> Result<()> {
     let starts = std::env::var("STARTS").map_or(Ok(20), |starts| starts.parse())?;
     let (dir, root) = filled_root()?;
@@ -112,7 +112,7 @@ pub(crate) fn client(socket: &Path, phase: Duration) -> Result<()> {
 }
 
 /// Repeats a call for `phase`. The returned time is the median over blocks of calls, so that a short disturbance does
-/// not affect it.
+/// not affect the result.
 fn timed(phase: Duration, call: &mut dyn FnMut(usize) -> Result<()>) -> Result<CallTimingAfterStart> {
     let (start, slept, mut blocks) = (Instant::now(), process_usage().voluntary_switches, Vec::new());
     while start.elapsed() < phase {

@@ -1,5 +1,5 @@
 //! Compares the embedded store with plain files, and with the `object_store` crate's `LocalFileSystem`, which runs on
-//! tokio as usual. All three targets are measured in one run of interleaved blocks.
+//! tokio. All three targets are measured in one run of interleaved blocks.
 //!
 //! Prints the table that `fordway compare` prints, for objects of one size. Then prints the costs of other operations:
 //! overwriting an object, accessing keys outside one flat directory, listing in pages, and completing a multipart

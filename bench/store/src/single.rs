@@ -26,8 +26,7 @@ fn text(interval: &ConfidenceInterval) -> String {
     format!("{:.2} [{:.2}, {:.2}]", interval.value, interval.low, interval.high)
 }
 
-/// Compares overwriting objects with replacing plain files, which writes a temporary file and renames it over the old
-/// file.
+/// Compares overwriting an object with replacing a plain file by a temporary file that is renamed over the old file.
 pub(crate) fn overwrite(place: &Path, size: usize, rounds: usize) -> Result<()> {
     let (plain, s3) = (place.join("overwrite"), place.join("s3"));
     fs::create_dir(&plain)?;

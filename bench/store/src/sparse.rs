@@ -1,8 +1,8 @@
 //! Keys that do not share one flat directory: missing keys, keys that are alone in their directory, and keys whose
 //! three parent directories must be created.
 //!
-//! Compares the store with plain files, and with bare system calls that, like the store, cannot leave the root. The
-//! bare calls resolve a path with `openat2`, because no call that returns a file's attributes by path supports
+//! Compares the store with plain files, and with bare system calls whose paths, as in the store, cannot leave the root.
+//! The bare calls resolve a path with `openat2`, because no call that returns a file's attributes by path supports
 //! `RESOLVE_BENEATH`.
 
 use std::fs::{self, File};
@@ -55,7 +55,7 @@ pub(crate) fn sparse(place: &Path, rounds: usize) -> Result<()> {
     let (store, bucket) = (PosixStore::open(&s3, PosixConfig::default())?, Bucket::new("sparse")?);
     store.create_bucket(&bucket)?;
     let dirs = ComparedDirectories { plain: &plain, bare: &bare, store, bucket };
-    // A first put creates the bucket's private area, which every bucket in use has.
+    // A first put creates the bucket's private area. Every bucket in use has a private area.
     dirs.put("first")?;
     missing(&dirs, rounds)?;
     lonely(&dirs, rounds)?;

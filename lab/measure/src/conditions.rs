@@ -1,4 +1,4 @@
-//! Whether a run's results can be relied on: the verdict, the reasons for it, and the figures behind them.
+//! The reliability of a run's results: the verdict, its reasons, and the figures from which the verdict was derived.
 
 use std::fmt;
 
@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::RunDocument;
 
-/// Whether the results of a run can be relied on, and why.
+/// The reliability of the results of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunReliabilityReport {
     /// The conclusion.
     pub verdict: RunReliability,
     /// Whether the run took place only because of `--force`, although the machine was too busy to measure.
     pub is_forced: bool,
-    /// The reasons for the verdict; empty if it is `measured`.
+    /// The reasons for the verdict; empty if the verdict is `measured`.
     pub doubts: Vec<MeasurementWarning>,
     /// The figures from which the verdict was derived.
     pub figures: DisturbanceFigures,
@@ -41,7 +41,7 @@ pub struct MeasurementWarning {
     pub observed: String,
     /// The recommended action.
     pub remedy: String,
-    /// The results that the doubt concerns; empty if it concerns all results.
+    /// The results that the doubt concerns; empty if the doubt concerns all results.
     #[serde(default)]
     pub cells: Vec<LanePhaseKey>,
 }
@@ -93,7 +93,7 @@ pub struct DisturbanceFigures {
     pub quota_processors: Option<f64>,
     /// The share of the quota's periods in which the run was throttled.
     pub throttled_share: Option<f64>,
-    /// How long the quota throttled the run, s.
+    /// The time for which the quota throttled the run, s.
     pub throttled_s: Option<f64>,
     /// The share of time in which at least one task waited for a processor (PSI).
     pub pressure_cpu_share: Option<f64>,
@@ -179,7 +179,7 @@ const THROTTLED_MAX: f64 = 0.05;
 
 impl RunDocument {
     /// Adds the conditions of the run. If a quota throttled the run, the quota becomes the limit of each result whose
-    /// counters show that nothing else was busy.
+    /// limit is `waiting` or `cannot tell`.
     pub fn add_conditions(&mut self, conditions: RunReliabilityReport) {
         if let Some(share) = conditions.figures.throttled_share.filter(|share| *share > THROTTLED_MAX) {
             let unexplained = self.summaries.iter_mut().map(|summary| &mut summary.limit);

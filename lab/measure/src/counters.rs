@@ -44,7 +44,7 @@ pub struct ProcessCounters {
 /// Counters that have been started and not yet stopped.
 pub struct RunningCounters {
     scope: String,
-    /// The process whose descendants are counted too; `None` if only this process is counted.
+    /// The process whose descendants are also counted; `None` if only this process is counted.
     root: Option<u32>,
     before: Vec<(u32, ProcessResourceUsage)>,
     hardware: HardwareCounters,
@@ -154,7 +154,7 @@ impl ProcessCounters {
         self.max_rss_bytes += after.max_rss_bytes;
     }
 
-    /// Adds the counters of the same processes in a later period.
+    /// Adds `later`, the counters of a later period for the processes that `self` covers.
     pub fn add(&mut self, later: &ProcessCounters) {
         let sum = |a: Option<u64>, b: Option<u64>| Some(a? + b?);
         self.covered_ns += later.covered_ns;

@@ -1,5 +1,5 @@
-//! The measuring part of the instrument, independent of what is measured: a clock, records of operations and blocks,
-//! histograms, statistics, a description of the machine, and the run file.
+//! The parts that all measurements share: a clock, records of operations and blocks, histograms, statistics, a
+//! description of the machine, and the run file. This crate does not depend on the measured systems.
 //!
 //! Times are integer nanoseconds, and sizes are integer bytes. A value that was not measured is `None` (`null` in a run
 //! file), never 0 or a guess.

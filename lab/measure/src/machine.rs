@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// The machine on which a run was made. Values that cannot be read are `None`.
+/// The machine that performed a run. Values that cannot be read are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     /// Kernel release.
@@ -35,7 +35,7 @@ pub struct Machine {
     pub file_systems: Vec<FileSystem>,
 }
 
-/// The mounted file system that holds a path, as the kernel lists it.
+/// The mounted file system that contains a path, as listed in `/proc/self/mounts`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FileSystem {
     /// The role of the path in the run, such as `source` or `root`.
@@ -80,7 +80,8 @@ impl Machine {
 }
 
 impl FileSystem {
-    /// Returns the file system that holds `path`: the file system with the longest mount point above `path`.
+    /// Returns the file system that contains `path`. Its mount point is the longest mount point that is a prefix of
+    /// `path`.
     pub fn of(role: &str, path: &Path) -> Option<Self> {
         let path = fs::canonicalize(path).ok()?;
         let mounts = read("/proc/self/mounts")?;

@@ -7,8 +7,8 @@ pub fn unknown_name(what: &str, wrong: &str, known: &[&str]) -> String {
     format!("there is no {what} {wrong:?}{hint} Choose from: {}", known.join(", "))
 }
 
-/// Returns the name most similar to `wrong`, if it differs by at most two letters or a third of the letters of `wrong`,
-/// whichever is more.
+/// Returns the name with the smallest edit distance from `wrong`. The maximum distance is a third of the letters of
+/// `wrong`, but at least 2.
 fn nearest<'n>(wrong: &str, known: &[&'n str]) -> Option<&'n str> {
     let allowed = (wrong.chars().count() / 3).max(2);
     let rated = known.iter().map(|name| (distance(wrong, name), *name));

@@ -87,7 +87,7 @@ pub struct ObjectDirectoryCounts {
     pub bytes: u64,
     /// The number of directories on the object's path.
     pub directories: u16,
-    /// The number of directories on the path that held no earlier object of this round.
+    /// The number of directories on the path that contain no earlier object of this round.
     pub made_directories: u16,
     /// The number of directories on the path that become empty when this object is removed.
     pub emptied_directories: u16,
@@ -96,10 +96,10 @@ pub struct ObjectDirectoryCounts {
 /// All records of a run.
 #[derive(Clone, Debug, Default)]
 pub struct RunRecords {
-    /// Every operation. On each lane, operations are in the order in which they ended. A run of the load generator
-    /// groups operations by thread, and a run of ranks groups operations by rank.
+    /// Every operation. Within a block, operations are grouped by thread (in a run of ranks, by rank). The operations
+    /// of a thread are in the order in which they ended.
     pub operations: Vec<OperationRecord>,
-    /// Every block, in order.
+    /// Every block. On each lane, the blocks of a phase are in the order of rounds.
     pub blocks: Vec<BlockRecord>,
     /// Every object of every round, in the order in which each phase processes them; empty if the run has no tree.
     pub objects: Vec<ObjectDirectoryCounts>,

@@ -3,7 +3,7 @@
 //! A run is a directory `NAME.run/` that contains `run.json` (a [`RunDocument`]), and `operations.arrow` and
 //! `blocks.arrow` (Arrow IPC files of [`crate::RunRecords`]). `docs/reference/run-file.md` describes the run file field
 //! by field. The figures that are specific to one kind of benchmark ([`LoadGeneratorSummary`], [`ParallelJobSummary`],
-//! [`MessageTransferSummary`], [`Io500Scores`]) are at the end.
+//! [`MessageTransferSummary`], [`Io500Scores`]) are at the end of this module.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -41,7 +41,7 @@ pub struct RunDocument {
     pub elapsed_ns: u64,
     /// The exact command line.
     pub command: Vec<String>,
-    /// The machine on which the run was made.
+    /// The machine that performed the run.
     pub machine: Machine,
     /// The chosen parameters, by name; each kind of run defines their meaning.
     pub parameters: serde_json::Map<String, serde_json::Value>,
@@ -61,7 +61,7 @@ pub struct RunDocument {
     pub conditions: Option<RunReliabilityReport>,
 }
 
-/// A row of a run: a lane, or another way of doing the same work (such as plain files), or a component of the ledger.
+/// A row of a run: a lane, an alternative to the lanes (such as plain files), or a component of the ledger.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RowDescription {
     /// The row's name in tables.
@@ -193,7 +193,8 @@ impl std::error::Error for RunError {
 }
 
 impl RunError {
-    /// Returns the error of the operating system that caused this error; this error itself if there is none.
+    /// Returns the operating system's error that caused this error. Errors: this error itself, if the operating system
+    /// did not cause it.
     pub fn into_io(self) -> Result<io::Error, RunError> {
         let RunError { path, source } = self;
         let source = match source.downcast::<io::Error>() {
@@ -215,7 +216,7 @@ impl RunDocument {
         self.write_with(dir, records, None)
     }
 
-    /// Does the same as [`RunDocument::write`], and also writes the file `further`, given as its name and its content.
+    /// Writes the run like [`RunDocument::write`], and one more file: `further` is the file's name and content.
     pub fn write_with(
         &self,
         dir: &Path,
@@ -240,7 +241,7 @@ impl RunDocument {
         if !records.objects.is_empty() {
             arrow("objects.arrow", objects_batch(records))?;
         }
-        // The conversion keeps the error of the operating system.
+        // The conversion to `io::Error` preserves an operating system's error inside the JSON error.
         files.stage("run.json", |file| {
             Ok(serde_json::to_writer_pretty(file, self).map_err(io::Error::from)?)
         })?;
@@ -256,8 +257,8 @@ impl RunDocument {
         RunDocument::parse(&text).map_err(failed)
     }
 
-    /// Returns whether a run may be written to `dir`: the directory is missing or empty, or holds a run, which the new
-    /// run replaces. Errors: `dir` cannot be read, or is not a directory.
+    /// Returns whether a run may be written to `dir`. The directory must be missing or empty, or contain a run, which
+    /// the new run replaces. Errors: `dir` cannot be read, or is not a directory.
     pub fn may_be_written_to(dir: &Path) -> io::Result<bool> {
         #[derive(Deserialize)]
         struct AnyRun {
@@ -376,7 +377,7 @@ fn write_arrow(file: &File, batch: &RecordBatch) -> RunWriteResult {
     Ok(writer.finish()?)
 }
 
-/// Every file that a run may have.
+/// Every file that a run can contain, except temporary files.
 const FILES: [&str; 7] = [
     "run.json",
     "operations.arrow",
@@ -408,8 +409,8 @@ impl StagedFiles<'_> {
         done.map_err(|source| RunError { path: self.dir.join(name), source })
     }
 
-    /// Removes the files of an earlier run, its `run.json` first, and gives the staged files their final names, in
-    /// order.
+    /// Removes the files of an earlier run, its `run.json` first, and gives the staged files their final names, in the
+    /// order of `names`.
     fn publish(mut self) -> Result<(), RunError> {
         let failed =
             |name: &str, error: io::Error| RunError { path: self.dir.join(name), source: error.into() };
@@ -456,7 +457,7 @@ pub struct LoadGeneratorSummary {
     pub first_byte: Option<LatencyQuantiles>,
     /// The times to the first byte as an HdrHistogram V2, base64.
     pub first_byte_histogram: String,
-    /// The delay of requests after their intended start; `null` in the closed loop.
+    /// The delays from the intended starts of requests to their actual starts; `null` in the closed loop.
     pub lateness: Option<LatencyQuantiles>,
     /// Bytes sent per operation, bodies excluded.
     pub header_sent_bytes_per_op: Option<f64>,
@@ -471,8 +472,8 @@ pub struct LoadGeneratorSummary {
     pub tcp: Option<TcpConnectionStats>,
     /// Resources that this process used; `null` if they could not be read.
     pub client: Option<ProcessCounters>,
-    /// Resources that the server's processes used; `null` if the processes are unknown or did not run for the whole
-    /// time.
+    /// Resources that the server's processes used; `null` if the processes are unknown, or did not run during the whole
+    /// measurement.
     pub server: Option<ProcessCounters>,
 }
 
@@ -502,8 +503,8 @@ pub struct ParallelJobSummary {
     /// The time from when the first rank was able to communicate until the last rank finished communicating, ns; `null`
     /// if the ranks did not report.
     pub work_ns: Option<ConfidenceInterval>,
-    /// The speed-up S: the time of one rank in the reference set-up divided by the time of these jobs, computed over
-    /// pairs of jobs from the same round.
+    /// The speed-up S: the time of one rank in the reference set-up, divided by the time of these jobs. Each ratio is
+    /// computed from two jobs of one round.
     pub speedup: Option<ConfidenceInterval>,
     /// The efficiency E = S / ranks.
     pub efficiency: Option<ConfidenceInterval>,
@@ -642,7 +643,7 @@ mod tests {
         assert_eq!(fs::read_dir(&dir).unwrap().count(), 4);
     }
 
-    /// A run that replaces another keeps none of the old run's files. If the new run cannot be written, the old run
+    /// Writing a run over an old run removes all files of the old run. If the new run cannot be written, the old run
     /// remains unchanged.
     #[test]
     fn runs_do_not_mix() {

@@ -40,8 +40,8 @@ pub fn median(values: &[f64]) -> Option<f64> {
 
 /// Returns the median of `values` with a 95 % interval between order statistics, interpolated as Hettmansperger and
 /// Sheather (1986) do. The interval is valid for nearly any distribution. A bootstrap interval of few values is too
-/// narrow (seven values: 88 %). For five values, even the interval from the smallest to the largest has a confidence of
-/// only 94 %. Returns `None` for fewer than five values, which are too few for an interval.
+/// narrow: its confidence is 88 % for seven values. For five values, even the interval from the smallest to the largest
+/// has a confidence of only 94 %. Returns `None` for fewer than five values, which are too few for an interval.
 pub fn median_interval(values: &[f64]) -> Option<ConfidenceInterval> {
     if values.len() < 5 {
         return None;
@@ -60,8 +60,9 @@ pub fn median_interval(values: &[f64]) -> Option<ConfidenceInterval> {
     })
 }
 
-/// Returns the rank, from 0, of the lower end of the interval of a median of `count` values; the confidence of the
-/// interval; and a fraction (0 to 1). The end is at this fraction of the distance between the rank and the next rank.
+/// Returns a rank (from 0), a confidence and a fraction (0 to 1), which describe the interval of the median of `count`
+/// values. The interval's lower end lies between the values at the rank and at the next rank, at the fraction of their
+/// distance.
 fn median_ranks(count: usize) -> (usize, f64, f64) {
     let n = count as f64;
     // The interval starts at rank r, counted from the smallest value, and ends at rank r, counted from the largest
@@ -87,8 +88,8 @@ fn median_ranks(count: usize) -> (usize, f64, f64) {
 }
 
 impl ConfidenceInterval {
-    /// Returns the 95 % percentile interval of an estimate made from `samples` values. `resampled` holds the estimates
-    /// of the resamples. `None` if `resampled` is empty.
+    /// Returns the 95 % percentile interval of an estimate made from `samples` values. `resampled` contains the
+    /// estimates of the resamples. Returns `None` if `resampled` is empty.
     pub fn of_resamples(value: f64, resampled: &mut [f64], samples: usize) -> Option<Self> {
         resampled.sort_unstable_by(f64::total_cmp);
         let last = resampled.len().checked_sub(1)?;
@@ -145,7 +146,7 @@ impl Default for LatencyHistogram {
 }
 
 impl LatencyHistogram {
-    /// Records one latency. 0 is recorded as 1 ns, and more than an hour as an hour.
+    /// Records one latency. A latency of 0 is recorded as 1 ns, and a latency of more than one hour as one hour.
     pub fn record(&mut self, ns: u64) {
         self.0.saturating_record(ns.max(1));
     }
@@ -212,7 +213,7 @@ mod tests {
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
     }
 
-    /// In 2,000 experiments with a known median, about 95 % of the intervals must contain the median, also with few
+    /// In 2,000 experiments with a known median, about 95 % of the intervals must contain the median, even for few
     /// values and a skewed distribution.
     #[test]
     fn intervals_hold_what_they_promise() {

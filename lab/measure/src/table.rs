@@ -18,7 +18,7 @@ pub fn table(run: &RunDocument) -> String {
     aligned(&rows, &[0, 1, 8, 9]) + &legend(run)
 }
 
-/// Lays out `rows` in columns. The first row holds the headings. A row is preceded by a blank line if its first cell
+/// Lays out `rows` in columns. The first row contains the headings. A row is preceded by a blank line if its first cell
 /// differs from the first cell of the row above.
 pub(crate) fn aligned<const N: usize>(rows: &[[String; N]], left: &[usize]) -> String {
     let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);
@@ -65,7 +65,7 @@ pub(crate) fn cpu(ns: Option<f64>) -> String {
     ns.map_or("-".to_owned(), |ns| ns_text(ns.round() as u64))
 }
 
-/// Formats a ratio with its interval, and says so if the interval does not allow a conclusion.
+/// Formats a ratio with its interval, and appends `cannot tell` if the interval does not allow a conclusion.
 pub fn ratio_text(ratio: &SpeedRatio) -> String {
     let Some(interval) = &ratio.interval else { return "cannot tell: too few blocks".to_owned() };
     // Print two significant digits of a small ratio. Otherwise, a lane with 0.3 % of the reference's speed would have
@@ -288,7 +288,8 @@ pub fn ns_text(ns: u64) -> String {
     format!("{} {unit}", three_digits(ns as f64 / divisor))
 }
 
-/// Formats a rate in operations or units per second, with no more digits than necessary.
+/// Formats a rate in operations or units per second with three digits. Rates from 10,000 have the unit `k`, and rates
+/// from 1,000,000 the unit `M`.
 pub fn rate_text(per_second: f64) -> String {
     match per_second {
         rate if rate >= 1e6 => format!("{} M", three_digits(rate / 1e6)),

@@ -3,7 +3,8 @@
 //! A namespace may only use an algorithm that the machine allows all processes to use
 //! (`net.ipv4.tcp_allowed_congestion_control`, by default `reno` and the machine's default algorithm). All namespaces
 //! share this list, which can be written only from the initial namespace. The kernel checks the list only when a
-//! namespace's algorithm is set, so an algorithm that is not on the list is added only for that moment.
+//! namespace's algorithm is set. An algorithm that is missing from the list is therefore added only while it is being
+//! set.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -30,7 +31,7 @@ pub struct LabConfig {
     pub congestion_control: Option<String>,
 }
 
-/// The networks of a server and a client, joined by a link. Dropping the lab removes everything.
+/// The networks of a server and a client, joined by a link. Dropping the lab removes the link and the networks.
 #[derive(Debug)]
 pub struct NetworkLab {
     /// The namespace that has [`SERVER_ADDRESS`].
@@ -94,7 +95,8 @@ fn set_up_tcp(namespace: &NetworkNamespace, config: &LabConfig) -> Result<()> {
     if let Some(name) = &config.congestion_control {
         set_algorithm(namespace, name)?;
     }
-    // If the kernel reused what TCP learned about the path on earlier connections, runs would differ.
+    // By default, the kernel reuses the TCP metrics of earlier connections. Later runs would then differ from earlier
+    // runs.
     namespace.set("net/ipv4/tcp_no_metrics_save", "1")
 }
 

@@ -7,13 +7,13 @@
 //!                       <=== delay <=== bottleneck <===
 //! ```
 //!
-//! [`NetworkLab`] holds both networks and the link; [`NetworkNamespace`], [`NamespaceProcess`] and [`EmulatedLink`] are
-//! its parts. [`setup`] adds bridges, overlays and containers, and starts a program at each end; [`tunnel`] is an
-//! overlay in user space.
+//! [`NetworkLab`] contains both networks and the link. Its parts are [`NetworkNamespace`], [`NamespaceProcess`] and
+//! [`EmulatedLink`]. [`setup`] adds bridges, overlays and containers, and starts a program at each end; [`tunnel`] is
+//! an overlay in user space.
 //!
-//! Nothing that this crate creates has a persistent name in the system. A namespace exists as long as a process is in
-//! it or this process holds it open. Devices exist as long as their namespace or descriptor. Processes end with the
-//! thread that started them. Therefore nothing remains, regardless of how this process ends.
+//! Nothing that this crate creates has a persistent name in the system. A namespace exists while a process is in it, or
+//! while this process keeps it open. A device exists as long as its namespace or its descriptor. A process ends with
+//! the thread that started it. Therefore nothing remains, regardless of how this process ends.
 
 mod lab;
 mod link;

@@ -25,13 +25,13 @@ impl NetworkNamespace {
         let made = in_a_thread(fordway_sys::new_network_namespace)?;
         let descriptor = made.map_err(|error| refused("creating a network namespace", error))?;
         let namespace = NetworkNamespace(Arc::new(descriptor));
-        // IPv6 is switched off, because its router solicitations would be additional packets on the link.
+        // IPv6 is disabled, because its router solicitations would be additional packets on the link.
         namespace.set("net/ipv6/conf/default/disable_ipv6", "1").or_else(ignore_missing)?;
         namespace.ip("link set lo up")?;
         Ok(namespace)
     }
 
-    /// Moves the calling thread, but no other, into the namespace permanently.
+    /// Moves only the calling thread into the namespace, permanently.
     pub fn enter(&self) -> Result<()> {
         fordway_sys::enter_network_namespace(&*self.0)
             .map_err(|error| refused("entering a network namespace", error.into()))
@@ -171,7 +171,7 @@ impl MountNamespace {
         Ok(MountNamespace(Arc::new(descriptor)))
     }
 
-    /// Moves the calling thread, but no other, into the mount namespace permanently.
+    /// Moves only the calling thread into the mount namespace, permanently.
     pub(crate) fn enter(&self) -> Result<()> {
         let here = std::env::current_dir();
         fordway_sys::enter_mount_namespace(&*self.0)
@@ -192,8 +192,8 @@ const GRACE: Duration = Duration::from_secs(1);
 /// The interval at which the wait checks whether a program has ended.
 const POLL: Duration = Duration::from_millis(5);
 
-/// A program in a namespace. Dropping it sends SIGTERM to the program, and kills the program if it is still running a
-/// second later. If the keeper thread or this process dies, the program is killed at once.
+/// A program in a namespace. Dropping this value sends SIGTERM to the program, and kills the program if it is still
+/// running a second later. If the keeper thread or this process dies, the program is killed at once.
 #[derive(Debug)]
 pub struct NamespaceProcess {
     child: Child,
@@ -208,8 +208,8 @@ impl NetworkNamespace {
         NamespaceProcess::start(Some(self), None, command, false)
     }
 
-    /// Starts a program whose descendants, including background processes, end together with it. The program is the
-    /// first process of a PID namespace, so its process ID inside is 1.
+    /// Starts a program. All descendants of the program, including background processes, end together with the program.
+    /// The program is the first process of a PID namespace, so its process ID inside is 1.
     pub fn start_contained(&self, command: Command) -> Result<NamespaceProcess> {
         NamespaceProcess::start(Some(self), None, command, true)
     }
@@ -221,8 +221,9 @@ impl NetworkNamespace {
 }
 
 impl NamespaceProcess {
-    /// Starts a program in the network of this process; as with [`NetworkNamespace::start_contained`], its descendants
-    /// end with it. Errors: `NotImplemented` if this process is not permitted to create PID namespaces.
+    /// Starts a program in the network of this process. As with [`NetworkNamespace::start_contained`], the program's
+    /// descendants end with the program. Errors: `NotImplemented` if this process is not permitted to create PID
+    /// namespaces.
     pub fn start_contained_here(command: Command) -> Result<Self> {
         NamespaceProcess::start(None, None, command, true)
     }
@@ -288,7 +289,7 @@ impl NamespaceProcess {
 
 impl Drop for NamespaceProcess {
     fn drop(&mut self) {
-        // The end of standard input also tells a program to end, even a program on another machine.
+        // Closing standard input also tells the program to exit, even if the program runs on another machine.
         drop(self.child.stdin.take());
         if let Ok(None) = self.child.try_wait() {
             // The process has not been reaped yet, so its process ID cannot have been reused.

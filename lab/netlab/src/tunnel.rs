@@ -14,7 +14,7 @@ use crate::namespace::refused;
 const BATCH: usize = 64;
 /// The size of the socket's receive buffer in bytes.
 const ROOM_BYTES: usize = 4 << 20;
-/// The size of the header that precedes each packet on the device. The header is not sent to the peer; it is all
+/// The size of the header that precedes each packet on the device. The header is not sent to the peer; it consists of
 /// zeros, because packets are not segmented.
 const HEADER_BYTES: usize = 10;
 
@@ -36,8 +36,8 @@ impl TunnelEnd {
             |what: &'static str| move |error| Error::new(ErrorKind::InvalidArgument, what).caused_by(error);
         let socket = UdpSocket::bind(listen).map_err(failed("listening for the tunnel"))?;
         socket.connect(peer).map_err(failed("setting the address of the tunnel's peer"))?;
-        // With a small buffer, packets of a TCP burst are lost before they are read. Ignore the error, because some
-        // users are not permitted to enlarge the buffer.
+        // With a small buffer, packets of a TCP burst are lost before they are read. Ignore the error, because only a
+        // process with CAP_NET_ADMIN may exceed the system's limit for buffers.
         let _ = sockopt::set_socket_recv_buffer_size_force(&socket, ROOM_BYTES);
         socket.set_nonblocking(true).map_err(failed("preparing the tunnel's socket"))?;
         let device =
@@ -61,7 +61,7 @@ impl TunnelEnd {
         }
     }
 
-    /// Sends packets from the device to the peer.
+    /// Sends up to `BATCH` waiting packets from the device to the peer.
     fn send_some(&self, buffer: &mut [u8]) {
         for _ in 0..BATCH {
             match self.device.receive(buffer) {
@@ -75,7 +75,7 @@ impl TunnelEnd {
         }
     }
 
-    /// Writes packets from the peer to the device.
+    /// Writes up to `BATCH` waiting packets from the peer to the device.
     fn receive_some(&self, buffer: &mut [u8]) {
         buffer[..HEADER_BYTES].fill(0);
         for _ in 0..BATCH {

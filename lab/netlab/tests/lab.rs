@@ -54,7 +54,7 @@ fn echo_ms(lab: &NetworkLab) -> f64 {
     shortest
 }
 
-/// Returns whether at least one of several measurements is correct. Other processes on this machine may disturb many
+/// Returns whether at least one of 20 measurements is correct. Other processes on this machine may disturb many
 /// measurements, but a bug affects all of them.
 fn sooner_or_later<T>(measure: impl FnMut(u32) -> T, is_right: impl Fn(&T) -> bool) -> bool {
     (0..20).map(measure).any(|measured| is_right(&measured))
@@ -170,15 +170,15 @@ fn what_the_queue_has_no_room_for_is_counted() {
     if !is_root() {
         return;
     }
-    // A hundred datagrams wait for a line that takes 8 ms for each datagram.
+    // A hundred datagrams wait for a line that needs 8 ms for each datagram.
     let link =
         LinkConfig { rate_bits_per_s: Some(1_000_000), queue_bytes: Some(20_000), ..LinkConfig::default() };
     let lab = lab(link);
     let (arrived, sending) = datagrams(&lab, 100);
     let stats = lab.stats().unwrap();
     assert_eq!(u64::from(arrived) + stats.there.dropped_by_queue, 100, "{stats:?}");
-    // The queue has room for 19 datagrams, and the line carries one more for every 8 ms that sending took. The limits
-    // allow for a few datagrams more or less.
+    // The queue has room for 19 datagrams, and the line carries one more datagram for every 8 ms of sending. The limits
+    // tolerate a few datagrams more or less.
     let most = 24 + sending.as_millis() as u32 / 8;
     assert!((18..=most).contains(&arrived), "{arrived} arrived");
 }
@@ -230,7 +230,7 @@ fn every_congestion_control_of_the_kernel_can_be_taken() {
         let congestion_control = Some(algorithm.to_owned());
         match NetworkLab::new(&LabConfig { congestion_control, ..LabConfig::default() }) {
             Ok(lab) => assert_eq!(lab.settings().unwrap()["net/ipv4/tcp_congestion_control"], algorithm),
-            // In a network namespace other than the machine's initial one, the list cannot be written.
+            // The list can be written only in the machine's initial network namespace.
             Err(refused) if refused.kind() == ErrorKind::NotImplemented => fordway_needs::skip(refused),
             Err(error) => panic!("{error}"),
         }

@@ -46,8 +46,8 @@ impl WorkloadPlan {
         }
     }
 
-    /// Returns the name of the run file, without its ending, if the user chooses none. A run of some phases of
-    /// mdworkbench has the names of the phases in its name, so that the run of the next phase does not replace it.
+    /// Returns the default name of the run file, without the extension. For a run of only some phases of mdworkbench,
+    /// the name contains the names of the phases, so that the run of another phase does not replace this run.
     pub fn run_name(&self) -> String {
         match self {
             WorkloadPlan::Mdworkbench(plan) => self.name().to_owned() + &plan.chosen_phases(),
@@ -65,9 +65,10 @@ impl WorkloadPlan {
         }
     }
 
-    /// Creates `site`, runs the workload there, and removes the site (even after a failure) unless `keep` is set. All
+    /// Creates `site`, runs the workload there, and removes the site (even after a failure) unless `keep` is set. For
+    /// mdworkbench, the chosen phases determine whether the site is created and removed, and `keep` has no effect. All
     /// ranks call this function and get the same result. Errors: `BucketAlreadyOwnedByYou` if the site exists, in which
-    /// case nothing is changed; as for [`WorkloadPlan::check`]; any failure that would affect every operation;
+    /// case nothing is changed; the errors of [`WorkloadPlan::check`]; any failure that would affect every operation;
     /// `Interrupted`.
     pub fn run(&self, crew: &WorkloadRank, site: &WorkloadLocation, keep: bool) -> Result<Vec<PhaseResult>> {
         self.run_round(crew, site, SiteRetention { after_success: keep, after_failure: keep })
@@ -127,7 +128,7 @@ struct SiteRetention {
     after_failure: bool,
 }
 
-/// Returns `error` with the information that the site could not be removed either.
+/// Adds to the message of `error` that the site could not be removed.
 fn with_left_over(error: Error, left: &Error, site: &WorkloadLocation) -> Error {
     let detail = format!(
         "{error}; {} on lane {} could not be removed ({left}); remove it yourself",
@@ -182,8 +183,8 @@ fn bucket(text: &str) -> Result<Bucket, String> {
 
 impl MeasurementArgs {
     /// Runs `workload` at each of `sites`, one site after the other, once per round. All ranks call this function. If a
-    /// signal or an error ends the run after the first round, the complete rounds are returned. Errors: as for
-    /// [`WorkloadPlan::run`].
+    /// signal or an error ends the run after the first round, returns the complete rounds. Errors: the errors of
+    /// [`WorkloadPlan::run`], if the first round was not complete.
     pub fn run(
         &self,
         workload: &WorkloadPlan,
@@ -230,9 +231,9 @@ impl MeasurementArgs {
 pub struct MeasuredRounds {
     /// The results of each lane. The first lane is the reference.
     pub lanes: Vec<LaneResults>,
-    /// The number of rounds that the run was to have.
+    /// The planned number of rounds.
     pub planned: u16,
-    /// The early end, if the run ended after at least one complete round, but before the last round.
+    /// The early end; `None` if all rounds were complete. At least one round is complete.
     pub early_end: Option<EarlyEnd>,
 }
 
@@ -312,7 +313,7 @@ fn ratio(rounds: &[&PhaseResult], reference: &LaneResults, phase: &str) -> Speed
 /// Data about a run other than its results.
 #[derive(Debug)]
 pub struct RunMetadata {
-    /// The machine on which the run was made.
+    /// The machine that performed the run.
     pub machine: Machine,
     /// The start time, RFC 3339 in UTC.
     pub started: String,

@@ -1,7 +1,7 @@
-//! Performs the same operations, on the same tree of files, on every target, in interleaved blocks.
+//! Stores, lists, reads and deletes one tree of files on every target, in interleaved blocks.
 //!
-//! The files of a round are shuffled and cut into blocks. All targets run each block, one after the other, in a new
-//! random order for each block, so that drift on a noisy machine affects all targets alike. The content that a block
+//! The files of a round are shuffled and cut into blocks. All targets run each block, one target after the other. The
+//! order is random for each block, so that drift on a noisy machine affects all targets alike. The content that a block
 //! has read is verified after the block's last clock reading, so that the check does not distort the measurement.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,9 +17,9 @@ use crate::{EarlyEnd, FileTree, MeasuredTarget, TreeFile};
 const BLOCK_FILES: usize = 64;
 /// The maximum number of bytes in a block, unless a single file is larger.
 const BLOCK_BYTES: usize = 8 << 20;
-/// The number of listings in a round; each is a separate block.
+/// The number of listings in a round; each listing is a separate block.
 const LISTINGS: usize = 3;
-/// The byte that fills buffers before a read, so that bytes of the previous read cannot be mistaken for new bytes.
+/// The byte that fills a buffer before a read, so that bytes of an earlier read cannot be mistaken for new bytes.
 const POISON: u8 = 0xa5;
 /// The number of failures kept as messages; further failures are only counted.
 const MESSAGES: usize = 5;
@@ -88,7 +88,7 @@ pub struct ComparisonResults {
     pub records: RunRecords,
     /// Descriptions of the first failures.
     pub failures: Vec<String>,
-    /// The early end, if the comparison ended after at least one complete recorded round, but before the last round.
+    /// The early end; `None` if all rounds were complete. At least one recorded round is complete.
     pub early_end: Option<EarlyEnd>,
 }
 
@@ -106,9 +106,9 @@ pub struct CompareProgress {
 }
 
 /// Runs `plan` on `tree`. Errors in individual operations are counted. Errors that would affect every later operation
-/// (no space, no permission, server unreachable) end the run early, and so does `stop` when it is set: the outcome then
-/// contains the recorded rounds that were complete. Errors: the reason of the early end (`Interrupted` for `stop`) if
-/// no recorded round was complete.
+/// (no space, no permission, server unreachable) end the run early. Setting `stop` also ends the run early. The outcome
+/// of a run that ends early contains the complete recorded rounds. Errors: the reason for the early end (`Interrupted`
+/// for `stop`) if no recorded round was complete.
 pub fn run(
     plan: &ComparePlan,
     tree: &FileTree,
@@ -168,7 +168,7 @@ struct FileRangeAccess<'t> {
     len: u64,
 }
 
-/// The result of one job.
+/// The result of one operation on a file.
 struct TimedFileAccess {
     start_ns: u64,
     end_ns: u64,
@@ -292,7 +292,7 @@ impl ComparisonState<'_> {
         Ok(())
     }
 
-    /// Checks an operation's result against the source.
+    /// Compares an operation's result with the source, and returns the record of the operation.
     fn verify(
         &mut self,
         tree: &FileTree,
@@ -358,7 +358,8 @@ impl ComparisonState<'_> {
         Ok(())
     }
 
-    /// Checks that every target is empty after the deletes.
+    /// Checks that every target is empty after the deletes, and adds a failure message for each target that is not
+    /// empty.
     fn expect_nothing_left(&mut self) -> Result<()> {
         for target in self.targets {
             let left = target.list()?;
@@ -410,7 +411,7 @@ fn cut<'j, 't>(jobs: &'j [FileRangeAccess<'t>], most: usize) -> Vec<&'j [FileRan
     blocks
 }
 
-/// Returns the wall time from the start of the first job to the end of the last.
+/// Returns the wall time from the start of the first operation to the end of the last, in nanoseconds.
 fn elapsed(done: &[TimedFileAccess]) -> u64 {
     let first = done.iter().map(|done| done.start_ns).min().unwrap_or_default();
     let last = done.iter().map(|done| done.end_ns).max().unwrap_or_default();

@@ -14,8 +14,8 @@ pub struct EarlyEnd {
 }
 
 impl EarlyEnd {
-    /// Records that `error` ended the measurement after `rounds` complete rounds. If `stop` is set, the reason is the
-    /// signal that set it, because operations that a signal disturbs may fail with any error.
+    /// Records that `error` ended the measurement after `rounds` complete rounds. If `stop` is set, the error becomes
+    /// `Interrupted`, because operations that a signal disturbs may fail with any error.
     pub fn new(rounds: u16, error: Error, stop: &AtomicBool) -> Self {
         let is_consequence = stop.load(Ordering::Relaxed) && error.kind() != ErrorKind::Interrupted;
         let error = match is_consequence {
@@ -25,7 +25,7 @@ impl EarlyEnd {
         EarlyEnd { rounds, error }
     }
 
-    /// Returns the warning for a measurement that was to have `planned` rounds.
+    /// Returns the warning for a measurement with `planned` rounds.
     pub fn warning(&self, planned: u16) -> String {
         let EarlyEnd { rounds, error } = self;
         format!(

@@ -24,7 +24,7 @@ use crate::site::LocationBackend;
 use crate::target::failed;
 use crate::{MeasuredTarget, PhaseResult, WorkloadLocation};
 
-/// The maximum number of transfers of one rank in random order. The order is held in memory.
+/// The maximum number of transfers of one rank in random order. The order is kept in memory.
 const MAX_RANDOM_TRANSFERS: u64 = 1 << 28;
 
 /// The options of IOR's pattern.
@@ -205,7 +205,7 @@ impl ResolvedIorPlan {
         }
     }
 
-    /// Returns the order of the transfers of `rank`; `None` if they are sequential.
+    /// Returns the order of the transfers of `rank`; `None` if the transfers are sequential.
     fn order(&self, rank: usize) -> Option<Vec<u32>> {
         self.is_random.then(|| {
             let mut order: Vec<u32> = (0..self.transfers() as u32).collect();
@@ -298,7 +298,7 @@ impl IorFile {
         Ok(IorFile { target: site.target(), site, name })
     }
 
-    /// Creates the directory that contains the file, or the file's bucket if the file is a bucket. All ranks call this
+    /// Creates the directory that contains the file or, if the file is a bucket, the bucket. All ranks call this
     /// function.
     fn prepare(&self, shape: &ResolvedIorPlan, rank: usize) -> Result<()> {
         let is_mine = shape.file_per_process || rank == 0;
@@ -350,7 +350,7 @@ impl IorFile {
     }
 }
 
-/// The minimum size of parts, unless a block is smaller.
+/// The minimum size of parts in bytes, unless a block is smaller.
 const PART_BYTES: u64 = 8 << 20;
 
 enum OpenIorFile<'p> {
@@ -378,7 +378,7 @@ fn part_bytes(shape: &ResolvedIorPlan) -> u64 {
     shape.block_bytes.min(transfers * shape.transfer_bytes)
 }
 
-/// Checks that the plan obeys the rules of multipart uploads. Errors: `InvalidArgument`.
+/// Checks that the plan complies with S3's rules for multipart uploads. Errors: `InvalidArgument`.
 fn check_multipart(shape: &ResolvedIorPlan, ranks: usize) -> Result<()> {
     let invalid = |why: String| Err(Error::new(ErrorKind::InvalidArgument, why));
     let part = part_bytes(shape);

@@ -1,12 +1,12 @@
-//! Workloads: which operations run, and in what order. A [`MeasuredTarget`] performs the operations. The caller builds
-//! the targets; this crate does not depend on the lanes behind the targets.
+//! Workloads, which define the operations to run and their order. A [`MeasuredTarget`] performs the operations. The
+//! caller builds the targets; this crate does not depend on the lanes behind the targets.
 //!
-//! [`compare::run`] performs the same operations, on the same tree of files, on every target, in interleaved blocks;
-//! [`summary::summarise`] makes a table from the records.
+//! [`compare::run`] stores, lists, reads and deletes one tree of files on every target, in interleaved blocks;
+//! [`summary::summarise`] computes the rows of a table from the records.
 //!
 //! A [`bench::WorkloadPlan`] ([`ior`], [`mdtest`], [`mdworkbench`], [`io500`]) is a workload that the ranks of a
 //! [`RankTeam`] run at a [`WorkloadLocation`]; [`bench::describe`] creates a run file from the results, and [`report`]
-//! makes tables.
+//! formats tables.
 //!
 //! [`rest::run_block`] generates load on a server.
 //!

@@ -15,7 +15,7 @@ use crate::{MeasuredTarget, PhaseResult, WorkloadLocation};
 
 /// The size of a file in hard mode, in bytes, as defined by IO500.
 pub(crate) const HARD_BYTES: u64 = 3901;
-/// The maximum size of a file, in bytes. Whole files are held in memory.
+/// The maximum size of a file, in bytes. Whole files are kept in memory.
 const MAX_BYTES: u64 = 1 << 30;
 
 /// The options of mdtest's pattern.

@@ -1,5 +1,5 @@
-//! md-workbench's pattern: data sets of constant size. Each rank repeatedly takes the oldest object of another rank's
-//! data set (queries its size, reads it and removes it), and adds a new object to a data set of a third rank.
+//! md-workbench's pattern: data sets of constant size. Each rank repeatedly processes the oldest object of another
+//! rank's data set (queries its size, reads it and removes it), and adds a new object to a data set of a third rank.
 //!
 //! The three parts of the benchmark may be separate runs. An object in the site records the state at the end of the
 //! last run.
@@ -84,7 +84,7 @@ impl MdworkbenchPlan {
         self.phases.contains(&part)
     }
 
-    /// Returns the names of the phases, each after a hyphen; returns nothing if all phases are to run.
+    /// Returns the names of the chosen phases, each after a hyphen; an empty string if all phases are chosen.
     pub(crate) fn chosen_phases(&self) -> String {
         let names = MdworkbenchPhase::value_variants().iter().filter(|part| self.has(**part));
         let names: Vec<_> = names.filter_map(|part| part.to_possible_value()).collect();
@@ -99,7 +99,7 @@ impl MdworkbenchPlan {
         self.has(MdworkbenchPhase::Precreate)
     }
 
-    /// Returns whether the run removes everything at its end.
+    /// Returns whether the run removes the site at its end.
     pub(crate) fn ends(&self) -> bool {
         self.has(MdworkbenchPhase::Cleanup)
     }
@@ -153,7 +153,7 @@ impl MdworkbenchPlan {
 }
 
 impl SavedMdworkbenchState {
-    /// Returns the options that differ from `wanted`, as a user writes them.
+    /// Returns the options that differ from `wanted`, in the form of the command line.
     fn differences(&self, wanted: &Self) -> Vec<String> {
         let options = |state: &Self| {
             let buckets = state.buckets.to_possible_value();

@@ -56,7 +56,7 @@ pub struct SeedArgs {
 }
 
 impl SeedArgs {
-    /// Returns the seed; chooses a random seed if the user gave none. Errors: `Io`.
+    /// Returns the user's seed, or a random seed if the user specified none. Errors: `Io`.
     pub fn seed(&self) -> Result<u64> {
         let drawn = || {
             let failed = |error| Error::new(ErrorKind::Io, "no random seed").caused_by(error);
@@ -83,7 +83,7 @@ const RENAMED: [RenamedOption; 10] = [
 ];
 
 /// Returns the error to report for a command line that clap rejected. If the unknown option is the former name of an
-/// option, the error gives the new name. `words` are the words of the command line.
+/// option, the error contains the current name. `words` are the words of the command line.
 pub fn with_new_name(error: clap::Error, words: &[String]) -> clap::Error {
     let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else { return error };
     if error.kind() != ClapKind::UnknownArgument {

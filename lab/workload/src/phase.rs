@@ -18,7 +18,7 @@ pub const MAX_RAW_OPERATIONS: usize = 200_000;
 const GIVES_UP_AFTER: u32 = 10;
 /// The number of failures that each rank describes; further failures are only counted.
 const MESSAGES: usize = 3;
-/// The interval at which progress is shown.
+/// The minimum time between two updates of the progress display.
 const SHOWN_EVERY_NS: u64 = 100_000_000;
 
 /// The interface between a run and its caller: the stop flag and the progress display.
@@ -97,8 +97,8 @@ impl<'c> WorkloadRank<'c> {
         let shares = recorder.shares();
         self.team.barrier()?;
         let server_cpu_ns = server_before.zip(server()).map(|(before, after)| after.saturating_sub(before));
-        // One rank may have seen a signal that the other ranks have not seen yet. All ranks must agree, or the others
-        // would wait at the next barrier.
+        // A signal may have reached only some ranks so far. All ranks must stop together; otherwise, the remaining
+        // ranks would wait at the next barrier.
         let stopped = self.team.max(u64::from(self.watch.stop.load(Ordering::Relaxed)))? > 0;
         let (outcome, done) = match outcome {
             Ok(done) => (Ok(()), Some(done)),
@@ -209,9 +209,9 @@ impl<'c> PhaseRecorder<'c> {
         }
     }
 
-    /// Times `act`, which transfers `bytes`; then verifies its result with `check`, untimed. A failure or a wrong
-    /// result is counted and does not end the phase. Within [`PhaseRecorder::repeat`], all time between operations
-    /// counts as unmeasured (`aside_ns`). Cost: two clock readings.
+    /// Times `act`, which transfers `bytes`, and then verifies its result with `check`, which is not timed. A failure
+    /// or a wrong result is counted and does not end the phase. Within [`PhaseRecorder::repeat`], all time between
+    /// operations counts as unmeasured (`aside_ns`). Cost: two clock readings.
     pub(crate) fn operation<A>(
         &mut self,
         track: usize,
@@ -234,7 +234,7 @@ impl<'c> PhaseRecorder<'c> {
         self.tracks[track].succeeded += operations;
     }
 
-    /// If `outcome` is a failure, counts it without attributing it to an operation.
+    /// Counts `outcome` if it is a failure, without attributing the failure to an operation.
     pub(crate) fn expect(&mut self, track: usize, outcome: Result<()>) {
         if let Err(error) = outcome {
             self.tracks[track].fail(&error);
@@ -298,9 +298,9 @@ impl<'c> PhaseRecorder<'c> {
         answer
     }
 
-    /// Calls `step` with 0, 1, 2 and so on, at most `limit` times, or until `wall` has passed. With `wall`, every rank
-    /// then continues until it reaches the count of the fastest rank (IOR's wear-out), so that all ranks do the same
-    /// amount of work. Returns the count.
+    /// Calls `step` with 0, 1, 2 and so on, at most `limit` times, and only until `wall` has passed. With `wall`, every
+    /// rank then continues until it reaches the count of the fastest rank (IOR's wear-out), so that all ranks perform
+    /// equal amounts of work. Returns the count.
     pub(crate) fn repeat(
         &mut self,
         limit: u64,
@@ -317,8 +317,8 @@ impl<'c> PhaseRecorder<'c> {
         Ok(farthest)
     }
 
-    /// Calls `step` with the numbers from `from` up to, but not including, `to`, or until `end_ns`; returns the
-    /// number at which it stopped.
+    /// Calls `step` with the numbers from `from` up to, but not including, `to`. Stops earlier at `end_ns`, after a
+    /// signal, or after too many consecutive failures. Returns the first number that was not used.
     fn steps(&mut self, from: u64, to: u64, end_ns: u64, step: &mut impl FnMut(&mut Self, u64)) -> u64 {
         self.idle_since_ns = self.crew.clock.now_ns();
         let mut done = from;
@@ -406,8 +406,8 @@ mod tests {
         threads(ranks, |team| work(&WorkloadRank::new(team, &watch, clock), &site))
     }
 
-    /// If one rank is slower by a known time, the phase must last as long as that rank takes, and the other ranks must
-    /// do the same number of operations.
+    /// If one rank is slower by a known time, the phase must last until that rank finishes, and all ranks must perform
+    /// the same number of operations.
     #[test]
     fn stonewalled_ranks_do_the_same() {
         let found = on_ranks(3, |crew, site| {

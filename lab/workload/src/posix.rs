@@ -1,4 +1,4 @@
-//! The reference for comparisons: uses plain files with absolute paths, as a careful program would.
+//! The reference for comparisons: plain files, accessed by absolute paths.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};

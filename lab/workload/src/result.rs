@@ -21,7 +21,7 @@ pub struct RankResult {
     pub cpu_ns: u64,
     /// Latencies of the successful operations, in the encoding of [`LatencyHistogram::to_base64`].
     pub latencies: String,
-    /// Operations that are counted in the latencies but not kept as individual records.
+    /// Operations, failed operations included, that are counted but not kept as individual records.
     pub not_kept: u64,
     /// Descriptions of the first failures.
     pub failures: Vec<String>,
@@ -49,8 +49,8 @@ pub struct PhaseResult {
 }
 
 impl PhaseResult {
-    /// Returns the time from the common start to the end of the slowest rank, as IOR and mdtest count it, excluding the
-    /// time to generate and verify content.
+    /// Returns the time from the common start to the end of the slowest rank. The time to generate and verify content
+    /// is excluded, as in IOR and mdtest.
     pub fn elapsed_ns(&self) -> u64 {
         self.ranks.iter().map(|rank| rank.elapsed_ns).max().unwrap_or_default()
     }
@@ -60,7 +60,8 @@ impl PhaseResult {
         self.ranks.iter().map(|rank| rank.elapsed_ns).min().unwrap_or_default()
     }
 
-    /// Returns the same time as [`PhaseResult::elapsed_ns`], but including the time to generate and verify content.
+    /// Returns the time from the common start to the end of the slowest rank, including the time to generate and verify
+    /// content.
     pub(crate) fn wall_ns(&self) -> u64 {
         self.ranks.iter().map(|rank| rank.elapsed_ns + rank.aside_ns).max().unwrap_or_default()
     }
@@ -113,7 +114,7 @@ impl PhaseResult {
     }
 
     /// Returns the kind of the first failure on the lowest rank that names a kind; `None` if nothing failed. Returns
-    /// `Internal` if operations failed, but no rank names a kind that this version knows: a rank may run another
+    /// `Internal` if operations failed, but no rank names a kind that this version defines: a rank may run another
     /// version of this program.
     pub fn first_failure(&self) -> Option<ErrorKind> {
         let known = |name: &str| ErrorKind::ALL.iter().find(|kind| kind.name() == name).copied();
@@ -206,7 +207,7 @@ mod tests {
         RankResult { errors, first_failure: first_failure.map(str::to_owned), ..RankResult::default() }
     }
 
-    /// Errors without a known kind must not look like success.
+    /// Errors without a known kind must count as failures.
     #[test]
     fn errors_without_a_known_kind_are_failures() {
         for (ranks, kind) in [

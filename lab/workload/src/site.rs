@@ -1,9 +1,10 @@
-//! A site, where a workload runs: a bucket or directory of a lane, and further buckets or directories whose names begin
-//! with the name of the first one. This module also generates content that identifies its writer and offset.
+//! A site, at which a workload runs: a bucket or directory of a lane. A site can have further buckets or directories,
+//! whose names begin with the name of the site. This module also generates content that identifies its writer and
+//! offset.
 //!
-//! A buffer is filled with noise once. For each transfer, the first word of each page of the buffer is then set to a
-//! hash of writer and offset, which costs one memory write per 4 KiB. A page from another offset, another writer or an
-//! earlier transfer is therefore detected, and verification is a plain memory comparison.
+//! A buffer is filled with noise once. For each transfer, a hash of writer and offset then replaces the first word of
+//! each page, which costs one memory write per 4 KiB. A page from another offset, another writer or an earlier transfer
+//! is therefore detected, and verification is a plain memory comparison.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ use fordway_store::{Bucket, Error, ErrorKind, Result, Store};
 
 use crate::{MeasuredTarget, PosixTarget, StoreTarget};
 
-/// A bucket or directory, which need not exist yet. Clones refer to the same bucket or directory.
+/// A bucket or directory, which may not exist yet. Clones refer to the same bucket or directory.
 #[derive(Clone)]
 pub struct WorkloadLocation {
     lane: RowDescription,
@@ -29,7 +30,7 @@ enum WorkloadLocationKind {
     Objects { store: Arc<dyn Store>, server_pid: Option<u32> },
 }
 
-/// What a site offers besides operations on whole objects.
+/// The operations that a site supports in addition to operations on whole objects.
 pub(crate) enum LocationBackend<'s> {
     /// Files in this directory, which can be written and read at offsets.
     Files(PathBuf),

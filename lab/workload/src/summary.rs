@@ -125,7 +125,7 @@ impl<'r> SummaryRow<'r> {
     }
 
     /// Returns the median over blocks of (time of the reference / time of this lane) for the same work. Omits blocks in
-    /// which operations failed on one lane, because the two lanes did not do the same work.
+    /// which the two lanes completed different numbers of operations.
     fn ratio(&self) -> SpeedRatio {
         let pairs = self.blocks.iter().filter_map(|block| {
             let other = self.reference.binary_search_by_key(&block.block, |other| other.block).ok()?;
@@ -160,8 +160,8 @@ fn interval_of_rounds(pairs: &[(u16, f64)]) -> Option<ConfidenceInterval> {
 /// so the ratio may exceed 1.
 const COUNTED_MAX: f64 = 1.1;
 
-/// Returns the limit of a lane's speed, judged by the share of the CPU time available in `elapsed_s` that the lane
-/// used.
+/// Returns the limit of a lane's speed. The limit follows from the share of the CPU time available in `elapsed_s` that
+/// client and server used together.
 pub(crate) fn limit(
     client_ns: u64,
     server_ns: Option<u64>,
@@ -252,8 +252,8 @@ mod tests {
         }
     }
 
-    /// Returns the summaries of ten blocks on two lanes. The second lane takes twice as long, and its CPU times are
-    /// as given.
+    /// Returns the summaries of ten blocks on two lanes. The second lane takes twice as long as the first lane, and
+    /// uses the given CPU times.
     fn get_rows(client_cpu_ns: u64, server_cpu_ns: Option<u64>) -> Vec<LanePhaseResult> {
         let mut records = RunRecords::default();
         for number in 0..10 {
@@ -277,8 +277,8 @@ mod tests {
         assert_eq!(limit(1_400, None), "cannot tell");
     }
 
-    /// Returns the ratio of the second lane to the first. A block consists of its round, and of the operations and the
-    /// time of each lane.
+    /// Returns the ratio of the second lane to the first lane. A block consists of its round, and of the operations and
+    /// the time of each lane.
     fn ratio_of(blocks: &[(u16, [(u32, u64); 2])]) -> SpeedRatio {
         let mut records = RunRecords::default();
         for (number, (round, lanes)) in blocks.iter().enumerate() {
@@ -292,7 +292,8 @@ mod tests {
         summarise_phase(&[lane("a"), lane("b")], phase, &records, CAPACITY).swap_remove(1).ratio.unwrap()
     }
 
-    /// A server that refuses every request responds sooner than a server that serves requests.
+    /// Failed operations must not count as fast: a server that rejects every request responds sooner than a server that
+    /// serves requests.
     #[test]
     fn failures_are_not_speed() {
         let refused = (0..10).map(|round| (round, [(64, 1_000), (0, 100)])).collect::<Vec<_>>();
@@ -303,8 +304,8 @@ mod tests {
         assert_eq!((interval.value, interval.samples), (0.5, 5));
     }
 
-    /// The lane takes twice as long in all blocks of two of five rounds. An interval that treats blocks as independent
-    /// would exclude a ratio of 1.
+    /// In all blocks of two of the five rounds, the lane takes twice as long as the reference. An interval that treats
+    /// blocks as independent would exclude a ratio of 1.
     #[test]
     fn rounds_and_not_blocks_are_independent() {
         let lane = |at: u16| if at / 20 < 2 { (64, 2_000) } else { (64, 1_000 - u64::from(at)) };

@@ -11,12 +11,13 @@ use fordway_store::{
     Result, Store,
 };
 
-/// Stores and fetches objects; the speed of these operations is measured. Calls may come from several threads.
+/// Stores and fetches objects. The speed of these operations is measured. Several threads may call a target
+/// concurrently.
 pub trait MeasuredTarget: Send + Sync {
     /// Returns the target's name and description.
     fn lane(&self) -> &RowDescription;
 
-    /// Returns the process whose CPU time counts as the server's, if there is one.
+    /// Returns the process whose CPU time counts as the server's; `None` if there is no server.
     fn server_pid(&self) -> Option<u32> {
         None
     }
@@ -83,7 +84,8 @@ impl StoreTarget {
     /// Returns the key in the store for the measurement's `key`.
     fn key<'k>(&self, key: &'k Key) -> Result<Cow<'k, Key>> {
         match self.prefix.is_empty() {
-            // The key is borrowed, because copying it would take a noticeable share of the time on our own lanes.
+            // Borrow the key, because copying the key would take a noticeable share of an operation's time on our own
+            // lanes.
             true => Ok(Cow::Borrowed(key)),
             false => Key::new(format!("{}{}", self.prefix, key.as_str())).map(Cow::Owned),
         }
@@ -167,7 +169,7 @@ impl StoreTarget {
     }
 }
 
-/// Creates a target's error, with a message that names the failed operation.
+/// Creates the error for a failed system call of a target. The message names the operation, the lane and the key.
 pub(crate) fn failed(doing: &'static str, lane: &'static str, key: &Key, error: std::io::Error) -> Error {
     let kind = match error.kind() {
         std::io::ErrorKind::NotFound => ErrorKind::NoSuchKey,
@@ -176,7 +178,7 @@ pub(crate) fn failed(doing: &'static str, lane: &'static str, key: &Key, error: 
     Error::new(kind, "").caused_by(error).during(doing, lane, "files", key.as_str())
 }
 
-/// A target that sleeps before every operation of the target `within`, and logs how long it actually slept. A correct
+/// A target that sleeps before every operation of the target `within`, and counts the actual sleeping time. A correct
 /// measurement reports latencies that are longer by this time.
 pub struct DelayInjectingTarget {
     lane: RowDescription,
@@ -216,7 +218,7 @@ impl DelayInjectingTarget {
         }
     }
 
-    /// Returns the log of the sleeps, which can be read even after the target has been moved.
+    /// Returns the counter of the sleeping time, which can be read even after the target has been moved.
     pub fn log(&self) -> InjectedDelayCounter {
         self.log.clone()
     }

@@ -1,4 +1,4 @@
-//! Ranks, which work concurrently and wait for each other between blocks of work.
+//! Ranks, which work concurrently, and wait for each other between parts of the work.
 //!
 //! A workload is written once, for a [`RankTeam`]. The ranks of a team are threads of this process ([`threads`]) or the
 //! processes of an MPI job. The crate `fordway-mpi` implements MPI ranks.
@@ -7,8 +7,9 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use fordway_store::{Error, ErrorKind, Result};
 
-/// The ranks of a workload, as seen by one rank. Every method except `rank` and `size` is collective: all ranks
-/// call it, in the same order. Errors: `Internal` once a rank has ended early, so that no other rank waits for it.
+/// The ranks of a workload, as seen by one rank. Every method except `rank` and `size` is collective: all ranks call
+/// it, in the same order. Errors: `Internal` after a rank has ended early, because the other ranks would otherwise wait
+/// forever.
 pub trait RankTeam {
     /// Returns the number of this rank, from 0.
     fn rank(&self) -> usize;
@@ -35,8 +36,8 @@ pub trait RankTeam {
     fn sum(&self, mine: u64) -> Result<u64>;
 }
 
-/// Returns the length of each rank's data, and its offset in the data of all ranks, as MPI's 32-bit integers. `None` if
-/// the total length does not fit into such an integer.
+/// Returns the length of each rank's data, and the offset of this data in the data of all ranks, as MPI's signed 32-bit
+/// integers. Returns `None` if the total length does not fit into a signed 32-bit integer.
 pub fn mpi_layout(lens: &[u64]) -> Option<(Vec<i32>, Vec<i32>)> {
     let mut end = 0i32;
     let place = |len: &u64| {
@@ -47,8 +48,8 @@ pub fn mpi_layout(lens: &[u64]) -> Option<(Vec<i32>, Vec<i32>)> {
     lens.iter().map(place).collect()
 }
 
-/// Runs `work` on `size` ranks (at least 1), each of which is a thread; returns the results in the order of ranks. If a
-/// rank returns an error or panics, the other ranks fail in their next collective call.
+/// Runs `work` on `size` ranks (at least 1), with a thread for each rank; returns the results in the order of ranks. If
+/// a rank returns an error or panics, the other ranks fail in their next collective call.
 pub fn threads<T: Send>(size: usize, work: impl Fn(&dyn RankTeam) -> Result<T> + Sync) -> Vec<Result<T>> {
     let meeting =
         CollectiveRendezvous { size: size.max(1), state: Mutex::default(), changed: Condvar::new() };
@@ -86,9 +87,9 @@ struct RendezvousState {
     brought: Vec<Option<Vec<u8>>>,
     come: usize,
     /// The values of the last complete call. The next call cannot complete before all ranks have read these values,
-    /// because all ranks must first arrive at it.
+    /// because all ranks must first arrive at the next call.
     table: Vec<Vec<u8>>,
-    /// The first rank that ended early.
+    /// The first rank that ended early; `None` if no rank ended early.
     lost: Option<usize>,
 }
 

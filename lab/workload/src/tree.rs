@@ -26,9 +26,9 @@ pub struct TreeFile {
 pub struct TreeLimits {
     /// The maximum number of files.
     pub max_files: usize,
-    /// The maximum total size of the files in bytes. The files are held in memory.
+    /// The maximum total size of the files in bytes. The files are kept in memory.
     pub max_bytes: u64,
-    /// The seed that chooses the sample, if the tree exceeds the limits.
+    /// The seed of the random sample that is read if the tree exceeds the limits.
     pub seed: u64,
 }
 
@@ -55,7 +55,7 @@ pub struct FileTree {
 impl FileTree {
     /// Reads the regular files below `dir`; does not follow links. Calls `progress` with the number of files found or
     /// read so far. Errors: `InvalidArgument` if `dir` does not exist, is not a directory, or contains no usable file;
-    /// `AccessDenied` if it cannot be read; `Interrupted` when `stop` is set, which is checked before each file.
+    /// `AccessDenied` if `dir` cannot be read; `Interrupted` when `stop` is set, which is checked before each file.
     pub fn read(
         dir: &Path,
         limits: &TreeLimits,
@@ -78,7 +78,7 @@ impl FileTree {
         progress: &mut dyn FnMut(u64),
     ) -> Result<Self> {
         // If the limits exclude files, the included files must be a sample of the whole tree, not just of its first
-        // directories. The same seed gives the same sample.
+        // directories. Equal seeds select equal samples.
         SeededRandom::new(limits.seed).shuffle(&mut found.files);
         let mut tree = FileTree::default();
         let (mut unreadable_files, mut too_large, mut examined) = (0, 0, 0);
@@ -194,8 +194,8 @@ fn nothing_to_use(dir: &Path, warnings: &[String]) -> Error {
     )
 }
 
-/// Returns the records of objects with these keys and sizes in bytes. In `round`, the objects are put in this order,
-/// and later removed in the same order.
+/// Returns the records of objects with these keys and sizes in bytes. In `round`, the objects are both put and removed
+/// in this order.
 pub(crate) fn directory_records<'k>(
     round: u16,
     objects: impl Iterator<Item = (&'k str, u64)>,
@@ -285,7 +285,7 @@ mod tests {
         assert_eq!(keys(TreeLimits { max_bytes: 1500, ..ALL }).0.len(), 15);
     }
 
-    /// Of a tree with small and large files, the sample must contain the same share of both.
+    /// The sample must contain equal shares of a tree's small files and of its large files.
     #[test]
     fn a_sample_by_bytes_has_the_sizes_of_the_tree() {
         let dir = tempfile::tempdir().unwrap();
@@ -301,7 +301,7 @@ mod tests {
         assert!((0.8..1.25).contains(&(sampled / mean_bytes)), "{sampled} B, not {mean_bytes} B");
     }
 
-    /// A single file over the limit must not end the sample, and has its own warning.
+    /// A file that alone exceeds the limit must not end the sample. Such files have a separate warning.
     #[test]
     fn files_over_the_limit_are_counted_separately() {
         let dir = tempfile::tempdir().unwrap();

@@ -50,7 +50,7 @@ fn lanes(targets: &[Box<dyn MeasuredTarget>]) -> Vec<RowDescription> {
     targets.iter().map(|target| target.lane().clone()).collect()
 }
 
-/// Every phase must do its work on every lane, and the records must match the work done.
+/// Every phase must perform its operations on every lane, and the records must match these operations.
 #[test]
 fn all_phases_run_and_verify() {
     let dir = tempfile::tempdir().unwrap();
@@ -65,7 +65,7 @@ fn all_phases_run_and_verify() {
         let objects = &outcome.records.objects;
         assert_eq!(objects.len(), 5 * 150);
         assert_eq!(objects.iter().map(|object| object.bytes).sum::<u64>(), 5 * tree.bytes);
-        // There are three directories, which are created and emptied in each round.
+        // Each round creates and empties three directories.
         assert_eq!(objects.iter().map(|object| object.made_directories).sum::<u16>(), 5 * 3);
         let sizes = |phase: u8| -> Vec<u64> {
             let puts = outcome.records.operations.iter().filter(|op| (op.lane, op.phase) == (1, phase));
@@ -98,7 +98,7 @@ fn mean_ns(operations: &[OperationRecord], lane: u8) -> f64 {
     durations.iter().sum::<u64>() as f64 / durations.len() as f64
 }
 
-/// The records must reproduce, to within 5 %, a delay that is logged as it happens.
+/// The records must reproduce the actual sleeping time to within 5 %.
 #[test]
 fn an_injected_delay_is_recovered() {
     let delayed = DelayInjectingTarget::new(Box::new(memory("memory")), Duration::from_millis(1));
@@ -114,7 +114,7 @@ fn an_injected_delay_is_recovered() {
     assert_eq!(slow.ratio.as_ref().unwrap().verdict, SpeedVerdict::Slower);
 }
 
-/// A target that returns wrong content, or rejects puts.
+/// A target that returns wrong content, and rejects puts after a given number.
 struct Liar {
     within: StoreTarget,
     lies: AtomicBool,
@@ -142,7 +142,7 @@ impl MeasuredTarget for Liar {
         self.within.head(key)
     }
     fn get(&self, key: &Key, buffer: &mut Vec<u8>) -> Result<()> {
-        // Every second get leaves the buffer unchanged, like a read that does nothing.
+        // Every second get leaves the buffer unchanged, like a read that has no effect.
         match self.lies.fetch_xor(true, Ordering::Relaxed) {
             true => Ok(()),
             false => self.within.get(key, buffer),
@@ -179,13 +179,13 @@ fn a_full_disk_ends_the_run_with_its_own_message() {
     assert_eq!((error.kind(), error.detail()), (ErrorKind::NoSpace, "no more puts"));
 }
 
-/// Returns a target that accepts this number of puts.
+/// Returns a target that accepts `puts` puts, and rejects all further puts with the error `refusal`.
 fn refuses(name: &str, puts: u64, refusal: ErrorKind) -> Box<dyn MeasuredTarget> {
     let puts = AtomicU64::new(puts);
     Box::new(Liar { within: memory(name), lies: AtomicBool::new(false), puts, refusal })
 }
 
-/// A server that stops answering must not lose the rounds that were complete before.
+/// If a server stops answering, the rounds that were complete before must remain in the results.
 #[test]
 fn an_unreachable_server_does_not_lose_the_complete_rounds() {
     let complete = u64::from(PLAN.warm_up) + 2;

@@ -113,7 +113,7 @@ fn costs_are_recovered() {
     assert!(component_table(&account).contains("socket"));
 }
 
-/// A fit needs more than one size. Without a fit, the table has the measured times.
+/// A fit needs more than one size. Without a fit, the table contains the measured times.
 #[test]
 fn the_components_of_one_size_have_rows() {
     let mut account = account(0);
@@ -138,8 +138,8 @@ fn a_whole_that_is_the_sum_leaves_nothing() {
     }
 }
 
-/// The path takes 3 µs. One component takes 3 µs plus the time of a copy. Another component is the copy alone. The path
-/// subtracts the copy's time, so the residual is 0.
+/// The path takes 3 µs. One component takes 3 µs plus the time of a copy. Another component takes only the time of the
+/// copy. The path subtracts the copy's time, so the residual is 0.
 #[test]
 fn what_a_component_has_too_much_is_taken_off() {
     let clock = Rc::new(Cell::new(0));
@@ -257,7 +257,7 @@ fn what_goes_wrong_ends_it_and_is_named() {
     assert!(error.to_string().contains("the component none"), "{error}");
 }
 
-/// Ctrl-C in a terminal also reaches the gateways, so a component may fail before the ledger notices the request.
+/// Ctrl-C in a terminal also reaches the gateways, so a component may fail before the ledger checks the stop flag.
 #[test]
 fn a_failure_after_a_request_to_stop_keeps_the_complete_rounds() {
     struct Gateway {
@@ -292,8 +292,8 @@ fn a_failure_after_a_request_to_stop_keeps_the_complete_rounds() {
     assert_eq!(records.blocks.iter().map(|block| block.round).max(), Some(5));
 }
 
-/// An account that was written when components were called rungs must be readable, and must be written again with the
-/// current name.
+/// An account that calls components by their old name, rungs, must be readable. When such an account is written again,
+/// it must use the current name.
 #[test]
 fn an_account_of_rungs_is_still_read() {
     let account: LedgerCostReport = serde_json::from_str(include_str!("data/ledger-of-rungs.json")).unwrap();

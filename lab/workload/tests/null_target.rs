@@ -12,7 +12,7 @@ use fordway_workload::rest::{
 
 const SLOTS: usize = 16;
 
-/// A channel that completes all started requests in the next wait. Without started requests, the wait sleeps.
+/// A channel that completes all started requests in the next wait. If no request has been started, the wait sleeps.
 #[derive(Default)]
 struct Null {
     started: Vec<(usize, Instant)>,

@@ -1,4 +1,5 @@
-//! Tests the workloads on several ranks: what they write, what they verify, and what they reject.
+//! Tests the workloads on several ranks: the content that they write, its verification, and the options that they
+//! reject.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -68,7 +69,7 @@ fn sizes(store: &MemoryStore, bucket: &str) -> Vec<u64> {
     page.entries.iter().filter_map(|entry| entry.object()).map(|object| object.size).collect()
 }
 
-/// In all modes and mappings, everything written must be read back, and the bucket must contain exactly the written
+/// In all modes and mappings, all written data must be read back, and the bucket must contain exactly the written
 /// objects.
 #[test]
 fn ior_on_objects() {
@@ -204,8 +205,8 @@ fn io500_has_all_phases_scores_and_a_stamp() {
     }
 }
 
-/// Content that another program changed counts as an error of the phase that reads it, and the message names the
-/// object; the run does not fail.
+/// Content that another program changed counts as an error of the phase that reads this content, and the message names
+/// the object. The run does not fail.
 #[test]
 fn changed_and_missing_content_is_counted() {
     let store = Arc::new(MemoryStore::default());

@@ -30,7 +30,7 @@ fn pair() -> (TcpStream, TcpStream) {
     (asks, listener.accept().unwrap().0)
 }
 
-/// A link whose other end is a thread of this process. The thread ends with the link.
+/// Creates a transport over TCP whose peer is a thread of this process. The thread exits when the link is dropped.
 fn tcp(name: &str) -> (LinkTransport<TcpLink>, JoinHandle<()>) {
     let (asks, answers) = pair();
     let other = std::thread::spawn(move || follow(&mut TcpLink::new(answers).unwrap()).unwrap());
@@ -55,7 +55,7 @@ fn plan() -> TransportPlan {
     TransportPlan { sizes: SIZES.to_vec(), rounds: 5, messages: 20, block_bytes: 4 << 20, window: 8, seed: 7 }
 }
 
-/// Returns the run of `transports`, and the numbers of operations and blocks in its records.
+/// Measures `transports`. Returns the run, and the numbers of operations and blocks in the run's records.
 fn measured(mut transports: Vec<Box<dyn MessageTransport>>) -> (RunDocument, usize, usize) {
     let lanes = transports.iter().map(|transport| transport.lane().clone()).collect();
     let outcome = run(&plan(), &mut transports, &AtomicBool::new(false), &mut |_| ()).unwrap();
@@ -84,8 +84,8 @@ fn every_message_is_recorded_and_right() {
     // Only links support half round trips.
     assert_eq!(run.summaries.len(), 2 * 6 + 3);
     assert_eq!(blocks, 5 * run.summaries.len());
-    // A block has 20, 20 and 1 messages of the three sizes, in three summaries; for bandwidth, a block is one
-    // operation.
+    // A block has 20, 20 and 1 messages of the three sizes. Latency on two lanes and half round trips on one lane
+    // record every message; for bandwidth, a block is one operation.
     assert_eq!(operations, 5 * (3 * (20 + 20 + 1) + 2 * 3));
     for row in &run.summaries {
         let of = row.transfer.as_ref().unwrap();

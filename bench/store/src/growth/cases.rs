@@ -1,4 +1,4 @@
-//! The cases: each creates objects for a given size, and times one operation.
+//! The cases. Each case creates objects for a given size, and measures the time of one operation.
 
 use std::path::Path;
 use std::time::Instant;
@@ -16,7 +16,7 @@ use fordway_store::{
 pub(crate) enum CaseSizeMeaning {
     /// The objects that the operation processes.
     Whole,
-    /// All other objects, because the operation processes only one key or page.
+    /// Unrelated objects in the store. The operation processes only one key or page.
     One,
 }
 
@@ -120,7 +120,7 @@ pub(crate) fn plain(number: usize) -> String {
     format!("k{number:08}")
 }
 
-/// Returns an odd key, that is, a key with an empty component.
+/// Returns an odd key, whose path has an empty component.
 pub(crate) fn odd(number: usize) -> String {
     format!("run//e{number:08}")
 }
@@ -135,7 +135,7 @@ impl BenchBucket {
     pub(crate) fn with_keys(root: &Path, count: usize, name: fn(usize) -> String) -> Result<Self> {
         let bench = BenchBucket::new(root)?;
         (0..count).try_for_each(|number| bench.put(&name(number)).map(drop))?;
-        // Reopen the store, so that the bucket is in the same state as when a later program opens it.
+        // Reopen the store, so that the store has no cached state of the bucket, as in a later program.
         Ok(BenchBucket { store: PosixStore::open(root, PosixConfig::default())?, ..bench })
     }
 
@@ -334,7 +334,7 @@ fn page_of_parts(root: &Path, size: usize) -> Result<GrowthOperation> {
     }))
 }
 
-/// Also times the upload of the parts, because each completion needs a new upload.
+/// The time includes the upload of the parts, because each completion needs a new upload.
 fn complete(root: &Path, size: usize) -> Result<GrowthOperation> {
     let (bench, key) = (BenchBucket::new(root)?, Key::new("u")?);
     Ok(Box::new(move || {
@@ -369,7 +369,7 @@ fn get_many(root: &Path, size: usize) -> Result<GrowthOperation> {
     }))
 }
 
-/// Also times a batch of puts, which creates the objects to delete.
+/// The time includes a batch of puts, which creates the objects to delete.
 fn delete_many(root: &Path, size: usize) -> Result<GrowthOperation> {
     let (mut put, keys) = (put_many(root, size)?, keys(size)?);
     let bench = BenchBucket {

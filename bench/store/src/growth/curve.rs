@@ -35,7 +35,7 @@ impl GrowthCurve {
     }
 }
 
-/// Returns the slope of the least-squares line through the logarithms.
+/// Returns the slope of the least-squares line through the logarithms of sizes and times.
 fn slope(sizes: &[usize], times: &[f64]) -> f64 {
     let points: Vec<(f64, f64)> =
         sizes.iter().zip(times).map(|(size, time)| ((*size as f64).ln(), time.ln())).collect();

@@ -2,7 +2,7 @@
 //! objects.
 //!
 //! Each case is timed at several sizes, in interleaved rounds. A round's exponent is the slope of log(time) against
-//! log(size): 1 means a cost proportional to the size, and 0 a cost independent of it.
+//! log(size). An exponent of 1 means a cost proportional to the size, and 0 means a cost independent of the size.
 
 mod cases;
 mod curve;
@@ -40,7 +40,7 @@ struct GrowthBenchArgs {
     json: bool,
 }
 
-/// The results.
+/// The output of `--json`.
 #[derive(Serialize)]
 struct GrowthReport {
     curves: Vec<GrowthCurve>,

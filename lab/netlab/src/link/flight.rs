@@ -6,8 +6,8 @@ use fordway_measure::SeededRandom;
 
 use super::LinkConfig;
 
-/// The size of the chunks in which memory is allocated and reused. With small chunks, the link touches only as much
-/// memory as the packets in flight need.
+/// The size of the chunks in which memory is allocated and reused. With small chunks, the link uses only as much memory
+/// as the packets in flight need.
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// The packets in flight, in order of arrival. Each packet is read directly into the memory where it is kept.
@@ -79,18 +79,18 @@ impl InFlightPacketQueue {
         self.packets.push_back(FlightPacket { due_ns, start, end: start + len });
     }
 
-    /// Returns the time at which the first packet is due.
+    /// Returns the time at which the first packet is due; `None` if no packet is in flight.
     pub(super) fn due_ns(&self) -> Option<u64> {
         self.packets.front().map(|packet| packet.due_ns)
     }
 
-    /// Returns the first packet.
+    /// Returns the packet that is due first; `None` if no packet is in flight.
     pub(super) fn first(&self) -> Option<&[u8]> {
         let (packet, chunk) = self.packets.front().zip(self.chunks.front())?;
         Some(&chunk.bytes[packet.start..packet.end])
     }
 
-    /// Removes the first packet.
+    /// Removes the first packet. Its chunk becomes free when all packets in the chunk have been removed.
     pub(super) fn pop(&mut self) {
         if self.packets.pop_front().is_none() {
             return;

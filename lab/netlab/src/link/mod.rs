@@ -4,10 +4,11 @@
 //! with each packet. The thread delays the packet by the time that the line would take, and writes it to the other
 //! namespace. Rates count bytes of IP packets, headers included: 1448 bytes of TCP content count as 1500 bytes.
 //!
-//! With `large_packets`, the kernel leaves segmentation to the device, and up to 64 KiB pass as one piece. Large
-//! packets make gigabit rates cheap, but change two things. A piece arrives as a whole, at the time at which its last
-//! byte would arrive (at 1 Gbit/s, its first segment is 0.5 ms late). Loss drops a whole piece, with the probability
-//! that at least one segment of the piece is lost. Therefore `large_packets` is off by default if there is loss.
+//! With `large_packets`, the kernel leaves segmentation to the device, and up to 64 KiB pass as one large packet. Large
+//! packets make gigabit rates cheap, but have two effects. A large packet arrives as a whole, at the time at which its
+//! last byte would arrive (at 1 Gbit/s, its first segment is 0.5 ms late). A loss drops a whole large packet, with the
+//! probability that at least one of its segments is lost. Therefore `large_packets` is off by default if the link loses
+//! packets.
 
 mod flight;
 
@@ -43,8 +44,8 @@ pub struct LinkConfig {
     pub loss: f64,
     /// The seed of random losses. For equal sequences of packets, links with equal seeds lose the same packets.
     pub seed: u64,
-    /// Whether segments of up to 64 KiB are passed as one packet (TSO); `None` means yes if there is no loss, and no if
-    /// there is loss.
+    /// Whether segments of up to 64 KiB in total pass as one packet (TSO); `None` means yes if `loss` is 0, and
+    /// otherwise no.
     pub large_packets: Option<bool>,
 }
 
@@ -55,7 +56,7 @@ impl LinkConfig {
         self.queue_bytes.unwrap_or((in_a_round_trip as u64).max(256 << 10))
     }
 
-    /// Returns whether segments of up to 64 KiB are passed as one packet (TSO).
+    /// Returns whether segments of up to 64 KiB in total pass as one packet (TSO).
     pub fn has_large_packets(&self) -> bool {
         self.large_packets.unwrap_or(self.loss == 0.0)
     }
@@ -85,11 +86,11 @@ pub struct LinkStats {
 /// The counters of one direction of a link since it was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DirectionStats {
-    /// Packets that arrived, counted as a real line would carry them.
+    /// Packets that were neither dropped nor lost. A large packet counts as the number of its segments.
     pub packets: u64,
-    /// The bytes of the IP packets that arrived, headers included.
+    /// The bytes of the IP packets in `packets`, headers included.
     pub bytes: u64,
-    /// Packets dropped because the queue was full.
+    /// Packets dropped because the queue, or the memory for packets in flight, was full.
     pub dropped_by_queue: u64,
     /// Packets lost at random, as configured.
     pub lost: u64,
@@ -97,7 +98,7 @@ pub struct DirectionStats {
     pub refused: u64,
 }
 
-/// A running link. Dropping it ends the link and removes its devices.
+/// A running link. Dropping this value stops the link and removes its devices.
 #[derive(Debug)]
 pub struct EmulatedLink {
     stats: Arc<Mutex<LinkStats>>,
@@ -109,7 +110,8 @@ impl EmulatedLink {
     /// Joins two namespaces by devices called `fw0` with the given addresses (such as `10.0.0.1/24`).
     ///
     /// Errors: `InvalidArgument` for invalid link properties, `NotImplemented` if this process is not permitted to
-    /// create network devices. Cost: two system calls for each piece; none while there is no traffic.
+    /// create network devices. Cost: two system calls for each packet that passes a device; no system calls while there
+    /// is no traffic.
     pub fn new(ends: [(&NetworkNamespace, &str); 2], config: &LinkConfig) -> Result<Self> {
         config.check()?;
         let large_packets = config.has_large_packets();
@@ -156,12 +158,12 @@ impl Drop for EmulatedLink {
 /// The maximum number of packets to read from one device before the other device is read.
 const BATCH: usize = 64;
 /// The maximum memory for packets in flight in one direction. For a link without a rate, this constant is the only
-/// limit of the memory.
+/// limit on the memory.
 const FLIGHT_BYTES_MAX: usize = 1 << 30;
 
 /// The maximum pause between polls for new packets while packets are in flight. The pause is a tenth of the round-trip
-/// time if a tenth is shorter than this constant. The thread pauses because waking up costs more than carrying a
-/// packet. A packet that is alone on the link is not delayed.
+/// time, but at most this constant. The thread pauses because waking up costs more than carrying a packet. A packet
+/// that is alone on the link is not delayed.
 const NAP_NS_MAX: u64 = 200_000;
 
 /// The state of the link's thread.
@@ -261,7 +263,8 @@ impl LinkEmulatorState {
             PollFd::new(second, PollFlags::IN),
             PollFd::new(&*self.stop, PollFlags::IN),
         ];
-        // If a signal interrupts the wait, continue as after any event: the thread checks everything anyway.
+        // If a signal interrupts the wait, continue: after every wait, the thread checks both devices and all due
+        // times.
         let _ = poll(&mut events, timeout.as_ref());
         !events[2].revents().is_empty()
     }

@@ -5,7 +5,7 @@
 //! - for one of our programs: the root directory contains only the program and the libraries that it is linked against,
 //!   mounted read-only at their usual paths. The container has no capabilities.
 //! - [`MachineContainer`], for any program: the container has this machine's root directory, but its own `/proc` and
-//!   its own `/dev`, in which only `/dev/shm` is this machine's. The container has the capabilities that Docker grants
+//!   its own `/dev`. Only `/dev/shm` is shared with this machine. The container has the capabilities that Docker grants
 //!   by default.
 
 use std::ffi::OsString;
@@ -30,7 +30,7 @@ struct ContainerRuntime {
     prepare: &'static str,
 }
 
-/// The supported runtimes, best first.
+/// The supported runtimes, in order of preference.
 const RUNTIMES: [ContainerRuntime; 2] = [
     // crun can run without cgroups, but still fails on some cgroup layouts, so a mount hides the cgroups.
     ContainerRuntime {
@@ -38,8 +38,8 @@ const RUNTIMES: [ContainerRuntime; 2] = [
         options: &["--cgroup-manager=disabled"],
         prepare: "mount -t tmpfs none /sys/fs/cgroup",
     },
-    // runc creates cgroups. The cgroups of killed runs are empty, so `rmdir` removes them; `rmdir` fails for all other
-    // cgroups.
+    // runc creates cgroups. The cgroups of killed runs are empty, so `rmdir` removes them; `rmdir` fails for cgroups in
+    // use.
     ContainerRuntime {
         program: "runc",
         options: &[],
@@ -65,7 +65,7 @@ const CAPABILITIES: [&str; 14] = [
     "CAP_SYS_CHROOT",
 ];
 
-/// The number of containers configured by this process, used to give each a unique name.
+/// The number of containers configured by this process, from which each container gets a unique name.
 static DESCRIBED: AtomicU32 = AtomicU32::new(0);
 
 fn runtime() -> Option<&'static ContainerRuntime> {
@@ -79,8 +79,8 @@ pub(super) fn missing_runtime() -> Option<RequiredProgram> {
     runtime().is_none().then(|| RequiredProgram { package: program.clone(), program })
 }
 
-/// Writes the runtime's configuration, and returns the command that runs `command` in a container called `name`, in
-/// which only the program's own files exist. Errors: `NotImplemented` if there is no runtime.
+/// Writes the runtime's configuration, and returns the command that runs `command` in a container called `name`. The
+/// container contains only the program's own files. Errors: `NotImplemented` if there is no runtime.
 pub(super) fn contained(mounts: &MountNamespace, name: &str, command: &[String]) -> Result<Vec<String>> {
     let program = command.first().map(PathBuf::from).unwrap_or_default();
     let config = own_files_config(name, command, &files_of(&program)?);
@@ -102,7 +102,7 @@ fn run_command(mounts: &MountNamespace, name: &str, config: &Value, prepare: &st
     mounts
         .run(write)?
         .map_err(|error| Error::new(ErrorKind::from(&error), "describing a container").caused_by(error))?;
-    // The runtime looks itself up in /proc, so /proc must show the runtime's own PID namespace.
+    // The runtime reads its own entry in /proc, so /proc must show the runtime's own PID namespace.
     let prepare = format!("bundle={bundle}; {}; {prepare} exec \"$@\"", runtime.prepare);
     let mut words =
         vec!["unshare", "--mount", "--mount-proc", "sh", "-ec", &prepare, "container", runtime.program];
@@ -200,9 +200,9 @@ impl MachineContainer {
         }
     }
 
-    /// Starts a container. Dropping the returned value ends the container. A signal to the process group of this process
-    /// (Ctrl-C) does not reach the container. Errors: `InvalidArgument` for a word or a
-    /// working directory that is not UTF-8.
+    /// Starts a container. Dropping the returned value ends the container. A signal to the process group of this
+    /// process (Ctrl-C) does not reach the container. Errors: `InvalidArgument` if a word or the working directory is
+    /// not UTF-8.
     pub fn start(
         &self,
         asked: &ContainerCommand<'_>,

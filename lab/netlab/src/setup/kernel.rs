@@ -17,7 +17,7 @@ use super::{NetworkEndpoint, NetworkPair, NetworkSetup, WireSettings};
 use crate::{MountNamespace, NamespaceProcess, NetworkNamespace};
 
 /// C source of a library that must be preloaded into user-mode Linux on processors with more registers than user-mode
-/// Linux knows.
+/// Linux supports.
 pub const USER_MODE_KERNEL_REGISTERS: &str = include_str!("xstate.c");
 /// The device that joins this machine's network to the network of a kernel.
 const TAP: &str = "tap0";
@@ -28,8 +28,8 @@ const MEMORY: &str = "1G";
 /// The programs that a kernel needs, and the Debian packages that contain them.
 const NEEDS: [(&str, &str); 2] = [("linux.uml", "user-mode-linux"), ("cc", "gcc")];
 
-/// The two kernels' networks. [`UserModeKernels::start`] starts a kernel. Everything is removed when this value is
-/// dropped, or when this process ends for any reason.
+/// The two kernels' networks. [`UserModeKernels::start`] starts a kernel. When this value is dropped, or when this
+/// process ends for any reason, the wire and the networks are removed.
 #[derive(Debug)]
 pub struct UserModeKernels {
     /// For each kernel, the network from which its programs can be reached, and the kernel's own address.
@@ -46,7 +46,7 @@ pub struct KernelCommand<'a> {
     /// The host name of the kernel.
     pub name: &'a str,
     /// The program and its arguments, which run in the directory and with the environment of this process. The kernel
-    /// ends with the program.
+    /// stops when the program exits.
     pub words: &'a [OsString],
     /// A directory of this machine that the kernel mounts at the same path, even below `/dev`.
     pub shared: &'a Path,
@@ -82,7 +82,7 @@ impl UserModeKernels {
         Ok(UserModeKernels { ends, mounts, _wire: pair })
     }
 
-    /// Starts a kernel, which boots in a second or two. Dropping the returned value ends the kernel. Errors:
+    /// Starts a kernel, which boots within about 2 seconds. Dropping the returned value ends the kernel. Errors:
     /// `InvalidArgument` for a word, a path or a working directory that is not UTF-8.
     pub fn start(&self, asked: &KernelCommand<'_>, stdout: Stdio, stderr: Stdio) -> Result<NamespaceProcess> {
         let place = format!("{}/{}", MountNamespace::SCRATCH, asked.name);
@@ -170,7 +170,7 @@ fn init(asked: &KernelCommand<'_>) -> Result<String> {
     Ok(script)
 }
 
-/// Returns the text in quotes for the shell. Errors: `InvalidArgument` if the text is not UTF-8.
+/// Quotes `text` for the shell. Errors: `InvalidArgument` if the text is not UTF-8.
 pub fn quoted_for_shell(text: &OsStr) -> Result<String> {
     match text.to_str() {
         Some(text) => Ok(format!("'{}'", text.replace('\'', r"'\''"))),

@@ -1,4 +1,4 @@
-//! Set-ups: each set-up defines how two programs, `ping` and `pong`, are started, and the network between these
+//! Set-ups: each set-up defines the commands that start two programs, `ping` and `pong`, and the network between these
 //! programs. Each set-up is a small TOML file (`docs/reference/networks.md` explains how to write one), and the usual
 //! set-ups are built in. Words in braces are placeholders for values that are known only when a set-up starts.
 //! [`WireSettings`] describes the wire between the two networks, and TCP's behaviour in all networks of a set-up.
@@ -79,7 +79,7 @@ pub struct NetworkSetup {
     /// Placeholders and their values, which the user may override. The user must supply any value that is empty.
     #[serde(default)]
     pub variables: BTreeMap<String, String>,
-    /// Networks besides `ping` and `pong`.
+    /// Further networks, in addition to the networks `ping` and `pong`.
     #[serde(default)]
     pub networks: Vec<String>,
     /// Whether the steps of the set-up bridge the wire. The wire must then carry Ethernet frames, which the link
@@ -89,7 +89,7 @@ pub struct NetworkSetup {
     /// The steps to take before `pong` and `ping` start, in order.
     #[serde(default)]
     pub steps: Vec<SetupStep>,
-    /// The program that responds.
+    /// The program that responds to `ping`.
     pub pong: PingpongProgramConfig,
     /// The program that sends requests to `pong`.
     pub ping: PingpongProgramConfig,
@@ -117,11 +117,11 @@ pub struct SetupStep {
     pub set: BTreeMap<String, String>,
     /// Commands for the program `ip`, one per line.
     pub ip: Option<String>,
-    /// A command that must end successfully before the next step.
+    /// A command that must exit successfully before the next step.
     pub run: Option<Vec<String>>,
     /// The standard input of the command `run`.
     pub input: Option<String>,
-    /// A command that runs until the set-up is taken down.
+    /// A command that runs until the set-up is removed.
     pub start: Option<Vec<String>>,
     /// A file whose existence shows that the command `start` is ready, or `/sys/class/net/NAME` for a network device.
     pub ready: Option<String>,
@@ -202,7 +202,7 @@ impl NetworkSetup {
         self.variables.get(step::ACCELERATOR_WORD).map(|said| step::resolved_accelerator(said))
     }
 
-    /// Returns whether the set-up can run unchanged, without placeholders that the user must fill in.
+    /// Returns whether the set-up can run without placeholder values from the user.
     pub fn is_complete(&self) -> bool {
         self.variables.values().all(|value| !value.is_empty())
     }
@@ -218,7 +218,7 @@ impl NetworkSetup {
         if self.on == SetupNetworkKind::Namespaces { "0.0.0.0" } else { "127.0.0.1" }
     }
 
-    /// Checks the set-up for contradictions.
+    /// Checks the set-up for contradictions. Errors: a description of the first contradiction.
     fn check(&self) -> std::result::Result<(), String> {
         let parts = [&self.ping, &self.pong].map(|part| part.network.as_deref());
         if self.on == SetupNetworkKind::Machine {
@@ -252,7 +252,7 @@ impl NetworkSetup {
     }
 }
 
-/// The MTU of the wire if none is configured, in bytes.
+/// The default MTU of the wire, in bytes.
 const MTU_BYTES: u32 = 1500;
 /// Header bytes that overlays add to a packet: VXLAN over IPv4, and WireGuard over either IP version.
 const HEADERS_BYTES: [u32; 2] = [50, 80];
@@ -272,7 +272,7 @@ pub struct WireSettings {
     pub loss: f64,
     /// The seed of random losses. For equal sequences of packets, links with equal seeds drop the same packets.
     pub seed: u64,
-    /// The MTU in bytes; `None` for the device's 1,500.
+    /// The MTU in bytes; `None` for the device's default of 1,500.
     pub mtu_bytes: Option<u32>,
     /// Whether the wire carries segments of up to 64 KiB, as network cards with segmentation offload do.
     pub is_offloading: bool,
@@ -284,7 +284,7 @@ pub struct WireSettings {
 }
 
 impl WireSettings {
-    /// Returns whether packets pass the link emulator.
+    /// Returns whether packets pass through the link emulator.
     pub fn is_emulated(&self) -> bool {
         !self.rtt.is_zero() || self.loss > 0.0
     }

@@ -66,7 +66,8 @@ pub enum PingpongSide {
     Pong,
 }
 
-/// A running set-up. Everything is removed when this value is dropped, or when this process ends for any reason.
+/// A running set-up. When this value is dropped, or when this process ends for any reason, the programs stop and the
+/// networks are removed.
 #[derive(Debug)]
 pub struct RunningNetworkSetup {
     // The fields are dropped in this order, so `ping` is stopped first.
@@ -85,9 +86,9 @@ impl RunningNetworkSetup {
     /// Creates the wire, performs the steps, and starts `pong` and `ping`. Both programs accept connections when this
     /// function returns. While waiting, the function calls `stop`, and gives up if `stop` returns true.
     ///
-    /// Errors: `NotImplemented` if a program or a privilege is missing, `InvalidArgument` for a placeholder without a
-    /// value, `Unavailable` or `Timeout` for a program that does not start properly (the error contains the program's
-    /// output).
+    /// Errors: `NotImplemented` if a program or a privilege is missing; `InvalidArgument` for a placeholder without a
+    /// value; `Interrupted` if `stop` returned true; `Unavailable` if a program exits too early; `Timeout` if a program
+    /// does not become ready in time. The errors `Unavailable` and `Timeout` contain the program's output.
     pub fn start(
         setup: &NetworkSetup,
         wire: &WireSettings,
@@ -119,13 +120,13 @@ impl RunningNetworkSetup {
         self.ping_network.as_ref()
     }
 
-    /// Returns the process ID of `pong`, as seen from outside any PID namespace; `None` if the started command only
-    /// makes another program start `pong`, perhaps on another machine.
+    /// Returns the process ID of `pong`, as seen from outside any PID namespace; `None` if the started command runs
+    /// `pong` through another program, possibly on another machine.
     pub fn pong_id(&self) -> Option<u32> {
         (!self.is_pong_elsewhere).then(|| self.pong.process.id())
     }
 
-    /// Pins the processes of a side, including its daemons, to these processors. Errors: `InvalidArgument` for
+    /// Pins the processes of a side, including its daemons, to the processors `cpus`. Errors: `InvalidArgument` for
     /// processors that do not exist.
     pub fn pin(&self, side: PingpongSide, cpus: &[usize]) -> Result<()> {
         let daemons = self.daemons.iter().filter(|(of, _)| *of == side).map(|(_, daemon)| daemon);
@@ -146,7 +147,7 @@ impl RunningNetworkSetup {
         Ok(())
     }
 
-    /// Returns the counters of the link emulator; `None` if it is not in use.
+    /// Returns the counters of the link emulator; `None` if the link emulator is not in use.
     pub fn stats(&self) -> Option<LinkStats> {
         self.lab.as_ref().and_then(NetworkLab::stats)
     }
@@ -325,7 +326,7 @@ fn words(setup: &NetworkSetup, programs: &SetupPrograms) -> Result<PlaceholderVa
     if let Some(accelerator) = setup.accelerator() {
         words.set(step::ACCELERATOR_WORD, accelerator);
     }
-    // Placeholders in the set-up's values are also replaced, but not in values from the user.
+    // Placeholders are replaced in the set-up's values, but not in the user's values.
     for (word, value) in setup.variables.iter().filter(|(_, value)| value.contains('{')) {
         words.set(word, words.fill(value)?);
     }
@@ -342,8 +343,8 @@ fn in_step(number: usize, error: Error) -> Error {
     Error::new(error.kind(), detail)
 }
 
-/// Checks that no program listens on `address` yet, because that program would be mistaken for the program that is
-/// about to be started. Errors: `InvalidArgument` if a program already listens there.
+/// Checks that no program listens on `address` yet. A program that already listens would be mistaken for the program
+/// that is started next. Errors: `InvalidArgument` if a program listens on `address`.
 fn check_free(address: &str) -> Result<()> {
     if !takes_connections(address) {
         return Ok(());
@@ -391,8 +392,8 @@ fn wait_for_port(
     }
 }
 
-/// The maximum time until the first connection is made. The first connection may take a long time, because overlays
-/// learn their routes from the first packets.
+/// The maximum time until the first connection is established. The first connection may take a long time, because
+/// overlays learn their routes from the first packets.
 const REACHED_WITHIN: Duration = Duration::from_secs(15);
 /// The port to which a datagram socket is connected in order to find its own address. Connecting a datagram socket
 /// sends nothing.
@@ -408,8 +409,8 @@ pub struct NetworkEndpoint {
     pub address: IpAddr,
 }
 
-/// The running networks of a set-up, with two ends that can reach each other. Everything is removed when this value is
-/// dropped, or when this process ends for any reason.
+/// The running networks of a set-up, with two ends that can reach each other. When this value is dropped, or when this
+/// process ends for any reason, the daemons stop and the networks are removed.
 #[derive(Debug)]
 pub struct NetworkPair {
     /// The end at which `ping` would run.
@@ -507,8 +508,8 @@ impl ProgramLog {
             .map_err(|error| Error::new(ErrorKind::Io, "creating a file in memory").caused_by(error))
     }
 
-    /// Returns the log as a stream for the output of a program; if the file cannot be shared, the output is
-    /// discarded.
+    /// Returns the log as a stream for the output of a program; if the file's descriptor cannot be duplicated, the
+    /// output is discarded.
     pub(super) fn stream(&self) -> Stdio {
         self.0.try_clone().map_or_else(|_| Stdio::null(), Stdio::from)
     }

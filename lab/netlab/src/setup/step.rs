@@ -38,7 +38,8 @@ pub(super) fn found(program: &str) -> Option<PathBuf> {
 }
 
 impl SetupStep {
-    /// Performs the step. Returns the program that continues to run after the step, if there is one.
+    /// Performs the step. Returns the program that continues to run after the step; `None` if the step starts no
+    /// program.
     pub(super) fn take(
         &self,
         network: &NetworkNamespace,
@@ -65,7 +66,7 @@ impl SetupStep {
 }
 
 impl SetupDaemon {
-    /// Waits until `file` exists. Errors: `Unavailable` if the program ended, `Timeout` if the wait takes too long.
+    /// Waits until `file` exists. Errors: `Unavailable` if the program exits first, `Timeout` after `READY_WITHIN`.
     fn wait_for(&mut self, network: &NetworkNamespace, mounts: &MountNamespace, file: &Path) -> Result<()> {
         let since = Instant::now();
         let device = file.strip_prefix("/sys/class/net").ok().map(Path::to_path_buf);

@@ -1,7 +1,7 @@
 //! Runs IO500's phases in order on any lane, computes the scores, and formats the result as IO500 does.
 //!
-//! The phase `find` searches for all files that are newer than the timestamp file, are 3,901 bytes long, and have `01`
-//! in their names. Each rank lists and searches the files that another rank wrote.
+//! The phase `find` searches for all files that are not older than the timestamp file, are 3,901 bytes long, and have
+//! `01` in their names. Each rank lists and searches the files that the next rank wrote.
 
 pub mod published;
 
@@ -166,8 +166,8 @@ fn timestamp(crew: &WorkloadRank, site: &WorkloadLocation) -> Result<SystemTime>
     }
 }
 
-/// Searches the files of `sets` that the next rank wrote. Each rank wrote `items` files of the last set; this number
-/// determines how many matches are expected.
+/// Searches the files of `sets` that the next rank wrote. Each rank wrote `items` files of the last set, which
+/// determines the expected number of matches.
 fn find(
     crew: &WorkloadRank,
     site: &WorkloadLocation,
@@ -198,12 +198,12 @@ fn find(
     Ok(crew.phase(&["find"], site, work)?.0.remove(0))
 }
 
-/// Returns how many of the `items` names with this prefix match.
+/// Returns how many of the `items` names with this prefix contain the text to find.
 fn expected(prefix: &str, items: u64) -> u64 {
     (0..items).filter(|item| is_wanted(&format!("{prefix}{item:010}"))).count() as u64
 }
 
-/// Returns whether the last component of the key contains the text that is searched for.
+/// Returns whether the last component of the key contains the text to find.
 fn is_wanted(key: &str) -> bool {
     key.rsplit('/').next().is_some_and(|name| name.contains(WANTED))
 }
@@ -301,7 +301,8 @@ pub(crate) fn unit(phase: &str) -> &'static str {
     if phase.starts_with("ior") { "GiB/s" } else { "kIOPS" }
 }
 
-/// Scores each lane by its first round. Returns each score together with the run in the format of IO500's `result.txt`.
+/// Scores each lane by its first round. Returns, for each lane, the score and the text of the run in the format of
+/// IO500's `result.txt`.
 pub fn score(plan: &Io500Plan, lanes: &[LaneResults]) -> Vec<(LaneIo500Score, String)> {
     let of_lane = |lane: &LaneResults| {
         let results = lane.rounds.first().map_or(&[][..], Vec::as_slice);
@@ -312,7 +313,8 @@ pub fn score(plan: &Io500Plan, lanes: &[LaneResults]) -> Vec<(LaneIo500Score, St
     lanes.iter().map(of_lane).collect()
 }
 
-/// Returns the run in the format of IO500's `result.txt`. `stamp` is the reason why the result does not count.
+/// Returns the run in the format of IO500's `result.txt`. `stamp` is the reason why the result cannot be compared with
+/// other results.
 fn result_text(results: &[PhaseResult], stamp: Option<&str>) -> String {
     let mut text = String::from("IO500 phases by Fordway, not by the official program\n");
     for result in results {

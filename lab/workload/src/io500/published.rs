@@ -22,7 +22,7 @@ pub struct PublishedTableRow {
     pub phase: &'static str,
     /// The unit of the figures.
     pub unit: &'static str,
-    /// The figure of each system; `None` if the table has none.
+    /// The figure of each system; `None` if the table has no figure for the system.
     pub figures: &'static [Option<f64>],
 }
 

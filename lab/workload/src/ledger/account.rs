@@ -1,10 +1,10 @@
-//! Evaluates a ledger: computes the costs of each component, and of each path with its residual, and formats them as
-//! tables.
+//! Evaluates a ledger: computes the costs of each component, and the costs and the residual of each path, and formats
+//! these figures as tables.
 //!
 //! A [`PiecewiseLinearFit`] is a cost per operation and a cost per byte, fitted to times at several sizes. The fit
-//! minimizes relative errors, so that every size has the same weight, and neither cost is negative. If a single line
-//! fits badly (for example because larger content does not fit into a cache or takes another code path), two or three
-//! lines are fitted, provided that they predict left-out sizes considerably better.
+//! minimizes relative errors, so that all sizes have equal weights. Neither cost is negative. A single line may fit
+//! badly, for example because larger content does not fit into a cache or takes another code path. Two or three lines
+//! are used if they reduce the median error at left-out sizes by more than 20 %.
 
 use std::fmt::Write as _;
 
@@ -68,8 +68,8 @@ pub struct LedgerPathBreakdown {
     pub parts: Vec<ComponentCost>,
     /// The sum of the components, in nanoseconds.
     pub sum_ns: ConfidenceInterval,
-    /// The sum of the components' times as predicted by the fitted lines, instead of as measured at this size; `None`
-    /// if a component has no fit.
+    /// The sum of the times that the fitted lines predict for the components at this size; `None` if a component has no
+    /// fit.
     pub fitted_sum_ns: Option<f64>,
     /// The time of the whole path, in nanoseconds.
     pub measured_ns: ConfidenceInterval,
@@ -232,7 +232,8 @@ impl<'b> BlockMedians<'b> {
         let mut sums = vec![0.0; whole.len()];
         let (mut parts, mut fitted_sum_ns) = (Vec::new(), Some(0.0));
         for part in path.parts_at(size_bytes) {
-            // The component's own time, minus the time of the component in `beyond`, which is counted separately.
+            // The component's own time. If `beyond` is set, the time of that component is subtracted, because the path
+            // counts it separately.
             let mut terms = vec![(self.index(&part.component)?, part.times)];
             if let Some(base) = &part.beyond {
                 terms.push((self.index(base)?, -part.times));
@@ -272,7 +273,8 @@ impl<'b> BlockMedians<'b> {
 const POINTS_MIN: usize = 3;
 /// The maximum number of lines in a fit.
 const PIECES_MAX: usize = 3;
-/// A further line is used only if it reduces the error at left-out sizes below this multiple of the previous error.
+/// A further line is used only if it reduces the median error at left-out sizes below this multiple of the previous
+/// median error.
 const WORTH_A_PIECE: f64 = 0.8;
 /// The relative error below which a further line would only fit noise.
 const GOOD: f64 = 1e-3;
@@ -305,7 +307,7 @@ pub struct FitSegment {
 }
 
 impl PiecewiseLinearFit {
-    /// Fits `points`; `None` for fewer than two.
+    /// Fits `points`. Returns `None` for fewer than two points.
     pub(super) fn of(points: &SizeTimes) -> Option<Self> {
         let mut best: Option<(Vec<FitSegment>, Option<f64>, Option<f64>)> = None;
         for count in 1..=PIECES_MAX {
@@ -337,7 +339,7 @@ impl PiecewiseLinearFit {
         predict(&self.pieces, size_bytes as f64)
     }
 
-    /// Fits lines to other times, such as a bootstrap resample, over the same size ranges.
+    /// Fits lines to other times, such as a bootstrap resample, over the size ranges of this fit.
     pub(super) fn again(&self, points: &SizeTimes) -> Vec<FitSegment> {
         let within = |piece: &FitSegment| {
             let of_piece: Vec<_> = points
@@ -380,7 +382,7 @@ fn squares(pieces: &[FitSegment], points: &SizeTimes) -> f64 {
     points.iter().map(|(size, ns)| (predict(pieces, *size) / ns - 1.0).powi(2)).sum()
 }
 
-/// Returns, for each size, the relative error of the prediction by a fit that leaves out that size.
+/// For each size, fits lines to all other sizes, and returns the relative error of the prediction for this size.
 fn left_out(points: &SizeTimes, count: usize) -> Vec<f64> {
     let error = |at: usize| {
         let mut others = points.to_vec();
@@ -414,12 +416,12 @@ fn line(points: &SizeTimes) -> FitSegment {
 /// The median error at left-out sizes, in percent, above which a fit is called poor.
 pub const FIT_MEDIAN_PERCENT_MAX: f64 = 10.0;
 
-/// The explanation of the path tables, whose figures do not add up exactly.
+/// The note that accompanies the path tables.
 pub const MEDIANS_NOTE: &str = "Each figure is a median over rounds, and medians do not add up exactly: a residual is the \
                                 median of the rounds' residuals.\n";
 
 /// Returns the table of components, with a row for each line of each component's fit. If only one size was measured,
-/// there are no fits, and the table has the time of each component instead. `docs/explain/ledger.md` explains the
+/// there are no fits, and the table contains the time of each component instead. `docs/explain/ledger.md` explains the
 /// columns.
 pub fn component_table(account: &LedgerCostReport) -> String {
     if account.components.iter().all(|component| component.fit.is_none()) {

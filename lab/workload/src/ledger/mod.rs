@@ -1,11 +1,11 @@
-//! Measures the cost of each layer alone, and checks whether these costs add up to the cost of the whole.
+//! Measures the cost of each layer alone, and checks whether these costs add up to the cost of a whole operation.
 //!
 //! A [`LedgerComponent`] does the work of exactly one layer. [`measure`] measures each component at every size, in
 //! interleaved blocks. [`LedgerCostReport::of`] fits a cost per operation and per byte to each component. The report
 //! then adds up the times of each [`PathDecomposition`]'s components, and compares the sum with the time of the whole
 //! path, measured in the same run. The difference is the residual: the time that the components do not explain.
 //!
-//! This module defines paths and components, and measures them; `account` evaluates the records and makes tables.
+//! This module defines and measures paths and components; `account` evaluates the records and formats tables.
 
 mod account;
 
@@ -27,13 +27,13 @@ pub trait LedgerComponent {
     /// Prepares for operations of `size_bytes` (at least 1). The preparation is not timed.
     fn prepare(&mut self, size_bytes: u64) -> Result<()>;
 
-    /// Runs before each operation, and is not timed. If a layer pauses between operations in the whole path, its
-    /// component pauses in this method.
+    /// Runs before each operation, and is not timed. If a layer pauses between the operations of a whole path, the
+    /// component of this layer pauses in this method.
     fn before(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// Does the work once. Only this method is timed.
+    /// Performs one operation. Only this method is timed.
     fn run(&mut self) -> Result<()>;
 
     /// Checks the result of the last operation. The check is not timed.
@@ -47,13 +47,13 @@ pub trait LedgerComponent {
         true
     }
 
-    /// Returns the process whose CPU time counts as the server's, if there is one.
+    /// Returns the process whose CPU time counts as the server's; `None` if there is no server.
     fn server_pid(&self) -> Option<u32> {
         None
     }
 }
 
-/// A path that is measured as a whole, and the components that should add up to it.
+/// A path that is measured as a whole, and the components whose times should add up to the time of the path.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PathDecomposition {
     /// The component that measures the whole path; the path has the same name.
@@ -91,7 +91,7 @@ impl PathDecomposition {
         self.part(component, 0, None)
     }
 
-    /// Adds the time that `component` takes beyond the time of `base`, at all sizes. Use this method for a series of
+    /// Adds the time by which `component` takes longer than `base`, at all sizes. Use this method for a series of
     /// components in which each component does the work of the previous component and more.
     pub fn with_beyond(self, component: &str, base: &str) -> Self {
         let mut path = self.part(component, 0, None);
@@ -162,7 +162,7 @@ const ROUNDS_MIN: u16 = 5;
 pub struct LedgerPlan {
     /// The sizes in bytes, in ascending order; at most 255 sizes.
     pub sizes: Vec<u64>,
-    /// The time after which no new round starts. At least five rounds run, even if they take longer.
+    /// The time after which no new round starts. At least five recorded rounds run, even if they take longer.
     pub duration: Duration,
     /// The seed of every random order.
     pub seed: u64,
@@ -187,10 +187,10 @@ pub struct LedgerProgress {
 
 /// Measures `components` in rounds, with the clock `now_ns`. Each round measures the sizes in random order. At each
 /// size, a round measures all components in random order, with one block of operations per component. Drift therefore
-/// affects all components alike, and each round yields one figure for each component and size, all from the same
-/// period. The first round is not recorded. In the records, components are lanes and sizes are phases. When `stop` is
-/// set, ends early with the rounds that were complete. Errors: errors from the components; `Interrupted` if fewer than
-/// [`ROUNDS_MIN`] recorded rounds were complete.
+/// affects all components alike, and each round yields one figure for each component and size. The first round is not
+/// recorded. In the records, components are lanes and sizes are phases. If `stop` is set, returns early with the
+/// complete rounds. Errors: errors from the components; `Interrupted` if fewer than [`ROUNDS_MIN`] recorded rounds were
+/// complete.
 pub fn measure(
     plan: &LedgerPlan,
     components: &mut [NamedComponent],
@@ -234,7 +234,7 @@ struct LedgerRunState<'w> {
 }
 
 impl LedgerRunState<'_> {
-    /// Measures a block of each component at one size.
+    /// Measures one block of each component at one size, in random order.
     fn all_at(
         &mut self,
         plan: &LedgerPlan,
@@ -298,8 +298,8 @@ impl LedgerRunState<'_> {
         Ok(())
     }
 
-    /// Runs up to [`WARM_UP`] operations. If an operation takes a long time, one operation is enough, because it fills
-    /// the caches with its own data.
+    /// Runs up to [`WARM_UP`] operations. If one operation takes longer than a block, a single operation is enough,
+    /// because it fills the caches with its own data.
     fn warm_up(&self, component: &mut dyn LedgerComponent) -> Result<()> {
         let began_ns = (self.now_ns)();
         for _ in 0..WARM_UP {
@@ -312,7 +312,7 @@ impl LedgerRunState<'_> {
         Ok(())
     }
 
-    /// Runs the operations of a block; returns the start and duration of each.
+    /// Runs the operations of a block; returns the start and the duration of each operation, in nanoseconds.
     fn operations(&self, component: &mut dyn LedgerComponent) -> Result<Vec<(u64, u64)>> {
         let mut times = Vec::with_capacity(OPERATIONS_MAX);
         let mut spent_ns = 0;

@@ -24,11 +24,12 @@ const TELL_EVERY: Duration = Duration::from_millis(200);
 pub struct LoadPlan {
     /// The arrival process, which determines when requests start.
     pub arrivals: ArrivalProcess,
-    /// The duration of the block, excluding the warm-up.
+    /// The duration of the block, excluding the warm-up, if `requests` is `None`.
     pub duration: Duration,
-    /// The block ends early after this many requests; `None` for no limit.
+    /// The number of requests after which the block ends, regardless of `duration`; `None` if the block ends after
+    /// `duration`.
     pub requests: Option<u64>,
-    /// How long load is generated before the block; this load is not recorded.
+    /// The duration of the warm-up before the block. The load of the warm-up is not recorded.
     pub warm_up: Duration,
     /// The number of threads, at least 1. Each thread has its own channel.
     pub threads: usize,
@@ -36,7 +37,7 @@ pub struct LoadPlan {
     pub seed: u64,
     /// Processors to which the threads are pinned; empty for no pinning.
     pub client_cpus: Vec<usize>,
-    /// The server's process. Its counters are read together with its descendants' counters.
+    /// The server's process. The counters include the process's descendants.
     pub server_pid: Option<u32>,
     /// Whether a record of every request is kept.
     pub keep_operations: bool,
@@ -58,9 +59,9 @@ pub struct BlockPosition {
 /// The progress of a block.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadBlockProgress {
-    /// The number of requests that have ended.
+    /// The number of requests that have ended, warm-up included.
     pub requests: u64,
-    /// Time since the block's start, warm-up included.
+    /// Time since the block's start, warm-up excluded.
     pub elapsed: Duration,
 }
 
@@ -74,7 +75,7 @@ pub struct LoadBlockResult {
     pub(super) traffic: NetworkTraffic,
     pub(super) connections: Option<TcpConnectionStats>,
     pub(super) client: Result<ProcessCounters, CountersIncomplete>,
-    /// The counters of the server; `None` if no process is watched.
+    /// The counters of the server; `None` if the plan has no server process.
     pub(super) server: Option<Result<ProcessCounters, CountersIncomplete>>,
 }
 
@@ -144,7 +145,7 @@ pub fn run_block(
     })
 }
 
-/// Turns a panic (a bug) into a failure. Otherwise, all other threads would wait forever for the panicking thread.
+/// Converts a panic (a bug) into an error. Otherwise, all other threads would wait forever for the panicking thread.
 fn without_panic<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work))
         .unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "a load thread panicked")))
@@ -354,7 +355,7 @@ impl LoadPeriod<'_> {
         self.end.is_some_and(|end| now >= end) || self.stop.load(Ordering::Relaxed)
     }
 
-    /// Takes one request from the budget. Returns false if the budget is exhausted.
+    /// Takes one request from the budget. Returns false if the budget is exhausted, and true if there is no limit.
     fn may_start(&self) -> bool {
         let Some(budget) = self.budget else { return true };
         budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
@@ -394,9 +395,9 @@ pub(super) fn closed(
     Ok(())
 }
 
-/// Starts each request when it is due, or, if no slot is free at that time, as soon as a slot is free. Requests that
-/// were due within the period but did not start are counted as skipped. Arrivals are not queued, because at a rate far
-/// beyond the server's capacity, the queue would exhaust the memory.
+/// Starts each request when it is due. If no slot is free at that time, starts the request as soon as a slot is free.
+/// Requests that were due within the period but did not start are counted as skipped. Arrivals are not stored in a
+/// queue, because the queue would exhaust the memory at a rate far beyond the server's capacity.
 pub(super) fn open(
     channel: &mut dyn RequestChannel,
     mut schedule: ArrivalSchedule,
@@ -419,8 +420,8 @@ pub(super) fn open(
                 break;
             }
             // Latency is measured from the time at which the request was due, not from the time at which a slot became
-            // free. Otherwise, a stalled server would delay the start of requests, and the wait that it caused would
-            // not be measured.
+            // free. Otherwise, a stalled server would delay the start of requests, and this delay would not be
+            // measured.
             intended[slot] = due;
             schedule.advance();
             channel.start(slot);
@@ -442,7 +443,7 @@ pub(super) fn open(
     }
 }
 
-/// The period of load as seen by an open loop.
+/// Methods for the open loop.
 impl LoadPeriod<'_> {
     /// Returns the time of the next arrival, if it is within the period.
     fn next(&self, schedule: &ArrivalSchedule) -> Option<Instant> {

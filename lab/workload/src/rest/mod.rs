@@ -2,8 +2,8 @@
 //! one for each thread, sends the requests.
 //!
 //! In the closed loop, each slot sends its next request when the last response has arrived. A server that stalls
-//! therefore receives fewer requests, and its stalls barely affect the measured latencies. In the open loop, requests
-//! have intended starts that do not depend on responses, and latency is measured from those starts.
+//! therefore receives fewer requests, and the stalls barely affect the measured latencies. In the open loop, requests
+//! have intended starts that do not depend on responses, and latency is measured from the intended starts.
 
 mod block;
 mod summary;
@@ -34,7 +34,7 @@ pub trait RequestChannel {
     /// Returns the traffic on the channel's connections so far.
     fn traffic(&self) -> NetworkTraffic;
 
-    /// Returns the kernel's statistics of the connections; `None` if they are not TCP.
+    /// Returns the kernel's statistics of the connections; `None` if the connections do not use TCP.
     fn connections(&self) -> Option<TcpConnectionStats>;
 }
 
@@ -53,7 +53,7 @@ pub struct CompletedRequest {
     pub body_bytes: u64,
     /// The number of retries before the request ended.
     pub retries: u32,
-    /// The reason why the request failed; `None` if it succeeded.
+    /// The reason why the request failed; `None` if the request succeeded.
     pub failure: Option<LoadFailure>,
 }
 
@@ -124,7 +124,7 @@ impl ArrivalSchedule {
         self.next_ns as u64
     }
 
-    /// Moves on to the next start.
+    /// Advances to the next start.
     fn advance(&mut self) {
         self.next_ns += self.gap_ns();
     }
@@ -146,7 +146,7 @@ impl ArrivalSchedule {
 struct LoadRecorder {
     latency: LatencyHistogram,
     first_byte: LatencyHistogram,
-    /// The delay of requests after their intended start; only in the open loop.
+    /// The delays from the intended starts of requests to their actual starts; empty in the closed loop.
     lateness: LatencyHistogram,
     /// Failures by kind, each with a count and one description.
     failures: BTreeMap<String, (u64, String)>,
@@ -171,8 +171,8 @@ struct OperationRecordContext {
 }
 
 impl LoadRecorder {
-    /// Records the response to a request. `intended` is the request's intended start; `None` if it equals the time at
-    /// which the request was sent.
+    /// Records the response to a request. `intended` is the request's intended start; `None` if the intended start
+    /// equals the time at which the request was sent.
     fn answer(
         &mut self,
         answer: CompletedRequest,

@@ -10,7 +10,7 @@ use fordway_measure::{
 use super::block::LoadBlockResult;
 use super::{ArrivalProcess, LoadRecorder, NetworkTraffic};
 
-/// If less than this share of the requested rate was reached, the rate counts as not reached.
+/// The share of the requested rate below which the rate counts as not reached.
 const KEPT: f64 = 0.98;
 /// The CPU time of this program, divided by the elapsed time of all threads, above which this program itself counts as
 /// the limit.
@@ -25,7 +25,7 @@ pub struct SummaryRowLoadSettings {
     pub phase: String,
     /// The arrival process, which determined when requests started.
     pub arrivals: ArrivalProcess,
-    /// Whether the requests, rather than the responses, carry the bodies.
+    /// Whether the requests, and not the responses, contain the bodies.
     pub uploads: bool,
     /// The number of connections of all threads together.
     pub connections: u64,
@@ -46,7 +46,8 @@ pub struct LaneBlocks {
     pub blocks: Vec<LoadBlockResult>,
 }
 
-/// Returns the row for the blocks `of`, with its ratio to `reference`. For the reference itself, `reference` is `None`.
+/// Returns the row for the blocks `of`, with the ratio to `reference`; `reference` is `None` if `of` is the reference
+/// itself.
 pub fn summarise(of: &LaneBlocks, reference: Option<&LaneBlocks>) -> LanePhaseResult {
     let total = SummaryRowTotals::of(&of.blocks);
     let (recorder, elapsed_s) = (&total.recorder, total.elapsed_ns as f64 / 1e9);
@@ -91,11 +92,11 @@ struct SummaryRowTotals {
     connections: Option<fordway_measure::TcpConnectionStats>,
     client: Option<ProcessCounters>,
     server: Option<ProcessCounters>,
-    /// Whether the process that counts as the server cannot be the server, because it used no CPU time.
+    /// Whether the server process used no CPU time, which shows that this process is not the server.
     is_server_idle: bool,
 }
 
-/// The number of responses that no server sends without using CPU time.
+/// The number of responses for which every server uses measurable CPU time.
 const RESPONSES_MIN: u64 = 100;
 
 impl SummaryRowTotals {
@@ -124,8 +125,8 @@ impl SummaryRowTotals {
     }
 }
 
-/// Adds up the counters of all blocks; `None` if the counters of one block are missing, because the sum would then not
-/// cover the whole row.
+/// Adds up the counters of all blocks. Returns `None` if the counters of one block are missing, because the sum would
+/// not cover the whole row.
 fn joined<'b>(
     mut all: impl Iterator<Item = Option<&'b Result<ProcessCounters, CountersIncomplete>>>,
 ) -> Option<ProcessCounters> {
@@ -139,8 +140,8 @@ fn joined<'b>(
 fn load(settings: &SummaryRowLoadSettings, total: &SummaryRowTotals) -> LoadGeneratorSummary {
     let SummaryRowTotals { recorder, traffic, .. } = total;
     let answered = recorder.latency.len();
-    // Failed requests also transferred bytes, which belong to no operation. If any request failed, header sizes are
-    // therefore not computed.
+    // Failed requests also transferred bytes, which belong to no operation. Therefore, header sizes are not computed if
+    // any request failed.
     let clean = answered > 0 && recorder.failures.is_empty();
     let header = |bytes: u64| clean.then(|| bytes as f64 / answered as f64);
     let (mut sent, mut received) = (traffic.sent_bytes, traffic.received_bytes);
@@ -261,7 +262,8 @@ fn fell_behind(of: &LaneBlocks, ops_per_s: Option<f64>, recorder: &LoadRecorder)
     skipped > 0.0 && (too_few || too_slow)
 }
 
-/// Returns the warning that the requested rate was not reached, which makes latencies grow with the length of the run.
+/// Returns the warning that the requested rate was not reached; `None` if the rate was reached. If the rate is not
+/// reached, latencies grow with the length of the run.
 fn rate_not_kept(of: &LaneBlocks, summary: &LanePhaseResult, recorder: &LoadRecorder) -> Option<String> {
     let asked = of.settings.arrivals.rate()?;
     fell_behind(of, summary.ops_per_s, recorder).then(|| {
@@ -291,7 +293,7 @@ pub(super) struct RowThroughput<'c> {
 }
 
 /// Returns the limit of a row, as far as the counters show it. A client or a server can use at most as many processors
-/// as it has threads; together, they can use at most the processors of the machine.
+/// as it has threads. Client and server together can use at most the processors of the machine.
 pub(super) fn limit(settings: &SummaryRowLoadSettings, reached: &RowThroughput) -> LimitingResource {
     // An open loop that reached its rate was limited by that rate, regardless of how busy the processors were.
     if let Some(asked) = settings.arrivals.rate().filter(|_| !reached.fell_behind) {

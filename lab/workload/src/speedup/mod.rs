@@ -13,7 +13,7 @@ use fordway_measure::{BlockRecord, OperationRecord, RunClock, RunRecords, Seeded
 use fordway_store::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
-/// The jobs to run, and how often to run them.
+/// The jobs to run, and the number of times to run each job.
 #[derive(Clone, Debug)]
 pub struct SpeedupPlan {
     /// The rank counts, in ascending order, starting with 1.
@@ -21,12 +21,12 @@ pub struct SpeedupPlan {
     /// For each lane, whether the lane runs jobs with one rank. The first lane, which is the reference, always runs
     /// these jobs.
     pub runs_alone: Vec<bool>,
-    /// The number of recorded jobs of each kind; one more job of each kind runs before them as a warm-up and is not
+    /// The number of recorded jobs of each kind; before these jobs, one job of each kind runs as a warm-up and is not
     /// recorded.
     pub repeat: u16,
     /// The seed of the random order in each round.
     pub seed: u64,
-    /// Which time of a job is used to compute the speed-up.
+    /// The kind of time from which the speed-up is computed.
     pub time: JobTimeKind,
 }
 
@@ -74,7 +74,7 @@ impl FinishedJob {
         Some(ends().max()? - ends().min()?).filter(|_| self.ranks.len() > 1)
     }
 
-    /// Returns the share of the ranks' time that they spent in MPI calls.
+    /// Returns the share of the ranks' total time that was spent in MPI calls.
     pub fn communication_share(&self) -> Option<f64> {
         let time: u64 = self.ranks.iter().map(|rank| rank.end_ns.saturating_sub(rank.start_ns)).sum();
         let mpi: u64 = self.ranks.iter().map(|rank| rank.mpi_ns).sum();
@@ -91,8 +91,8 @@ impl FinishedJob {
 
 /// A launcher of jobs.
 pub trait JobLauncher {
-    /// Runs one job until it ends. Errors: `Interrupted` ends the whole measurement; any other error means that the
-    /// job failed.
+    /// Runs one job until it ends. Errors: `Interrupted`, which ends the whole measurement; any other error, if the job
+    /// failed.
     fn launch(&mut self, lane: usize, ranks: u32) -> Result<FinishedJob>;
 }
 
@@ -114,7 +114,7 @@ pub struct JobSample {
 pub struct SpeedupResults {
     /// Every recorded job that ended successfully.
     pub samples: Vec<JobSample>,
-    /// A record of every job that counts, and of every job that failed.
+    /// Records of all jobs after the warm-up, and of the failed jobs of the warm-up.
     pub records: RunRecords,
     /// The combinations of lane and rank count that failed, each with the error. Failed combinations are not retried.
     pub failures: Vec<(usize, usize, Error)>,
@@ -126,8 +126,9 @@ pub struct SpeedupResults {
 /// current job.
 pub type SpeedupProgressCallback<'a> = &'a mut dyn FnMut(u64, u64, usize, u32);
 
-/// Runs all combinations in every round, in random order; the first round is a warm-up. A combination that fails is
-/// omitted from the following rounds. If `stop` is set, the outcome contains the jobs that had already ended.
+/// Runs all combinations of lane and rank count in every round, in random order; the first round is a warm-up. A
+/// combination that fails is omitted from the following rounds. If `stop` is set, the outcome contains the jobs that
+/// ended before.
 ///
 /// Errors: `Interrupted` if no recorded job had ended.
 pub fn measure(
@@ -268,7 +269,7 @@ mod tests {
     use super::*;
 
     /// A launcher whose jobs follow a known law: 1 s of serial time, 8 s of parallel time, and 0.5 s for each
-    /// additional rank. The second lane takes twice as long.
+    /// additional rank. The second lane takes twice as long as the first lane.
     pub(super) struct ScalingLawLauncher {
         pub(super) failing: Option<(usize, u32)>,
         pub(super) launched: Vec<(usize, u32)>,

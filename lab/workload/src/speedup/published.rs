@@ -1,4 +1,4 @@
-//! Published tables: checks whether the printed speed-ups and efficiencies follow from the printed times.
+//! Checks whether the speed-ups and efficiencies that a published table contains follow from the times in the table.
 
 use std::fmt;
 
@@ -90,8 +90,8 @@ pub struct SpeedupRow {
 }
 
 /// Recomputes a table in CSV with the columns `set-up,ranks,wall_s`, and optionally `speedup` and `efficiency_percent`
-/// (empty cells if not printed). The first row is the reference. Errors: `InvalidArgument`, which names the line, if
-/// `csv` is not a table of this kind.
+/// (a cell is empty if the value was not printed). The first row is the reference. Errors: `InvalidArgument`, which
+/// names the line, if `csv` is not a table of this kind.
 pub fn check(csv: &str) -> Result<Vec<SpeedupRow>> {
     // Spreadsheets write a byte order mark at the start of a CSV file.
     let csv = csv.strip_prefix('\u{feff}').unwrap_or(csv);
@@ -196,7 +196,7 @@ impl PrintedSpeedupRow {
 
 impl SpeedupRow {
     /// Returns a sentence that lists the printed values that do not follow from the times; `None` if all values follow
-    /// from them.
+    /// from the times.
     pub fn problem(&self) -> Option<String> {
         let wrong = |name: &str, printed: String, right: String| {
             format!("{name} is printed as {printed}, but is {right}")

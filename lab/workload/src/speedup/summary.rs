@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::{FinishedJob, JobSample, JobTimeKind, SpeedupPlan, SpeedupResults};
 use crate::summary::{RunHeader, RunParallelism, summarise_phase};
 
-/// If the launch takes more than this share of the time on one rank, a warning is given.
+/// If the launch takes more than this share of a job's time on one rank, the run contains a warning.
 const LAUNCH_SHARE_MAX: f64 = 0.1;
 
 /// The costs of a set-up according to the model.
@@ -200,14 +200,14 @@ pub struct SpeedupFit {
     pub points: usize,
     /// The largest relative error at the fitted points.
     pub error_max: f64,
-    /// Whether there were more points than costs. With no more points than costs, the curve passes through all points
-    /// in any case, so a good fit proves nothing.
+    /// Whether there were more points than costs. Without more points than costs, the curve passes through all points,
+    /// so a good fit proves nothing.
     pub is_tested: bool,
 }
 
 impl SpeedupFit {
-    /// Fits points of (ranks, ns), with at most one point per rank count. `None` for fewer than two points, or for
-    /// times that are not positive.
+    /// Fits points of (ranks, ns), with at most one point per rank count. Returns `None` for fewer than two points, or
+    /// if a time is not positive.
     pub fn of(points: &[(u32, f64)]) -> Option<Self> {
         if points.len() < 2 || points.iter().any(|(ranks, ns)| *ranks == 0 || *ns <= 0.0) {
             return None;
@@ -244,15 +244,15 @@ fn predict(costs: &[f64; COSTS], ranks: u32) -> f64 {
     terms(ranks).iter().zip(costs).map(|(term, cost)| term * cost).sum()
 }
 
-/// Returns the sum of squared relative errors. A sum within rounding error counts as 0. If several subsets of the costs
-/// fit exactly, the first subset is therefore chosen; subsets without the communication cost come first.
+/// Returns the sum of squared relative errors. A sum within rounding error counts as 0. Therefore, if several subsets
+/// of the costs fit exactly, the first of these subsets is chosen. Subsets without the communication cost come first.
 fn badness(points: &[(u32, f64)], costs: &[f64; COSTS]) -> f64 {
     let sum: f64 = points.iter().map(|(ranks, ns)| (predict(costs, *ranks) / ns - 1.0).powi(2)).sum();
     if sum < 1e-18 { 0.0 } else { sum }
 }
 
-/// Fits the costs whose bits are set in `subset` by least squares; `None` if they are not uniquely determined, or if
-/// one is negative.
+/// Fits the costs whose bits are set in `subset` by least squares; `None` if the costs are not uniquely determined, or
+/// if a cost is negative.
 fn solve(points: &[(u32, f64)], subset: u8) -> Option<[f64; COSTS]> {
     let used: Vec<usize> = (0..COSTS).filter(|cost| subset & (1 << cost) != 0).collect();
     let mut matrix = vec![vec![0.0; used.len() + 1]; used.len()];

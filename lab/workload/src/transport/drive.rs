@@ -103,8 +103,8 @@ impl MessageBlockTask {
     }
 }
 
-/// Runs `plan`. When `stop` is set, ends early: the outcome contains the rounds that were complete. Errors:
-/// `Interrupted` if no round was complete, and the error of a transport that fails.
+/// Runs `plan`. If `stop` is set, returns early: the outcome then contains the complete rounds. Errors: `Interrupted`
+/// if no round was complete, and the error of a transport that fails.
 pub fn run(
     plan: &TransportPlan,
     transports: &mut [Box<dyn MessageTransport>],
@@ -255,7 +255,8 @@ fn of_phase(
     records: &RunRecords,
     machine: &Machine,
 ) -> Vec<LanePhaseResult> {
-    // With one message at a time, one side waits for the other; with several, both sides work.
+    // With one message in flight, one side waits while the other side works. With several messages in flight, both
+    // sides work at the same time.
     let threads = if task.exchange == MessageExchangePattern::Stream { machine.cpus } else { 1 };
     let capacity = RunParallelism { threads, cpus: machine.cpus };
     let name = task.phase();
@@ -315,7 +316,7 @@ fn transfer(
     })
 }
 
-/// Returns the median time of a message, for each block.
+/// Returns, for each block, the median time of a message in nanoseconds.
 fn medians(operations: &[&OperationRecord]) -> Vec<f64> {
     let blocks = operations.chunk_by(|a, b| a.block == b.block);
     let of_block = |block: &[&OperationRecord]| {
@@ -338,7 +339,7 @@ fn polls(transfer: &MessageTransferSummary) -> Option<LimitingResource> {
     Some(LimitingResource { name: "cannot tell".into(), evidence })
 }
 
-/// Returns a warning for each lane that polled, with the number of processors that it kept busy.
+/// Returns a warning for each lane that polled, with the number of processors that the lane kept busy.
 fn polling(lanes: &[RowDescription], summaries: &[LanePhaseResult]) -> Vec<String> {
     let latency = MessageExchangePattern::Fetch.name();
     let busy = |lane: &RowDescription| {

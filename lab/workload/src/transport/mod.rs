@@ -1,14 +1,14 @@
 //! Measures the transfer of bytes between processes over every available transport: MPI, plain TCP, HTTP and our lanes.
 //!
-//! All transports perform the same exchanges. [`MessageExchangePattern::Fetch`] sends a small request and measures the time
-//! until the whole response is received, as for a GET. [`MessageExchangePattern::Stream`] has several fetches in flight.
-//! [`MessageExchangePattern::PingPong`] measures half a round trip, as MPI benchmarks report it, on transports that support
-//! this exchange.
+//! The transports have three exchanges in common. [`MessageExchangePattern::Fetch`] sends a small request and measures
+//! the time until the whole response is received, as for a GET. [`MessageExchangePattern::Stream`] has several fetches
+//! in flight. [`MessageExchangePattern::PingPong`] measures half a round trip, as MPI benchmarks do, on transports that
+//! support this exchange.
 //!
-//! A [`MessageTransport`] carries out one [`MessageBlockTask`] at a time. There are two implementations:
-//! [`LinkTransport`], for two processes with a [`MessageLink`] between them, and [`ObjectTransport`], for objects in a
-//! [`fordway_store::Store`]. This module also defines the message sizes, and the options that all programs with
-//! transports share.
+//! A [`MessageTransport`] carries out one [`MessageBlockTask`] at a time. There are three implementations:
+//! [`LinkTransport`], for two processes with a [`MessageLink`] between them; [`ObjectTransport`], for objects in a
+//! [`fordway_store::Store`]; and [`RemoteTransport`], for a transport in another process. This module also defines the
+//! message sizes, and the options that all programs with transports share.
 
 mod drive;
 mod transports;
@@ -48,11 +48,11 @@ pub trait MessageTransport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MessageExchangePattern {
-    /// Request a message, and wait until all of it has been received.
+    /// Request a message, and wait until the whole message has been received.
     Fetch,
-    /// Request several messages at once, and wait until all of them have been received completely.
+    /// Request several messages at once, and wait until all messages have been received.
     Stream,
-    /// Send a message and wait for a reply of the same size; half of this round-trip time counts.
+    /// Send a message, and wait for a response of equal size; half of the round-trip time counts.
     PingPong,
 }
 
@@ -142,13 +142,13 @@ pub struct MessageBlockResult {
     pub elapsed_ns: u64,
     /// CPU time of the requesting side.
     pub client_cpu_ns: u64,
-    /// CPU time of the responding side; `None` if it is not known.
+    /// CPU time of the responding side; `None` if this time is not known.
     pub server_cpu_ns: Option<u64>,
     /// Whether the last received bytes are correct.
     pub is_right: bool,
 }
 
-/// The largest message; larger messages would exceed MPI's counts, which are signed 32-bit integers.
+/// The maximum size of a message. MPI's counts are signed 32-bit integers, so that messages must be smaller than 2 GiB.
 const MAX_BYTES: u64 = 1 << 30;
 /// The maximum number of sizes in a run. Each size results in two or three phases, and a run has at most 255 phases.
 const MAX_SIZES: usize = 80;
@@ -156,8 +156,8 @@ const MAX_SIZES: usize = 80;
 /// The sizes to measure: a series between two sizes, or a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MessageSizeSelection {
-    /// From the first to the last size; each size is the previous size times the factor that
-    /// [`MessageSizeSelection::all`] receives.
+    /// The sizes from the first to the last size. Each size is the previous size times the factor, which is the
+    /// argument of [`MessageSizeSelection::all`].
     Grid(u64, u64),
     /// Exactly these sizes.
     List(Vec<u64>),

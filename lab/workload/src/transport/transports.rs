@@ -1,11 +1,11 @@
-//! The transports. A [`LinkTransport`] is two processes with a link between them. The processes do the same work on any
-//! link, so that transports differ only in their links. A plain TCP connection can be the link: each message is one
+//! The transports. A [`LinkTransport`] connects two processes by a link. The processes perform the same work on all
+//! links, so that transports differ only in their links. A plain TCP connection can be the link: each message is one
 //! write, and Nagle's algorithm is disabled. For an [`ObjectTransport`], a message is an object in a store, and
 //! requesting a message reads that object.
 //!
-//! A [`RemoteTransport`] is a transport in another process, for processes that must be started by their own launcher,
-//! such as the ranks of an MPI job. A [`RemoteTransport`] sends tasks and receives results as lines of JSON on a
-//! connection. When the connection ends, the job ends.
+//! A [`RemoteTransport`] controls a transport in another process. Some processes, such as the ranks of an MPI job, must
+//! be started by their own launcher. A [`RemoteTransport`] sends tasks and receives results as lines of JSON on a
+//! connection. The job exits when the connection ends.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -39,10 +39,10 @@ pub trait MessageLink {
     /// Sends `bytes` as a message `times` times, with all messages in flight at once.
     fn send_window(&mut self, bytes: &[u8], times: usize) -> Result<()>;
 
-    /// Waits for as many messages of `size` bytes as `buffer` holds, with all receives posted at once.
+    /// Waits for as many messages of `size` bytes as fit into `buffer`, with all receives posted at once.
     fn receive_window(&mut self, buffer: &mut [u8], size: usize) -> Result<()>;
 
-    /// Waits for a message like [`MessageLink::receive`], but never uses the processor while waiting. This method is
+    /// Waits for a message like [`MessageLink::receive`], but without using the processor while waiting. This method is
     /// used between blocks, while another transport is measured.
     fn receive_idly(&mut self, buffer: &mut [u8]) -> Result<()>;
 }
@@ -107,7 +107,7 @@ impl<L: MessageLink> LinkTransport<L> {
 
 impl<L: MessageLink> Drop for LinkTransport<L> {
     fn drop(&mut self) {
-        // Ignore the error: if the peer has already ended, it needs no message.
+        // Ignore the error: a peer that has already ended needs no message.
         let _ = self.link.send(&[0; TASK_BYTES]);
     }
 }
@@ -171,8 +171,8 @@ pub fn follow(link: &mut dyn MessageLink) -> Result<()> {
             }
         };
         (0..task.warm_up).try_for_each(|_| answer(link, &mut buffer))?;
-        // The peer starts its clock when this response arrives, so both sides have finished the warm-up before
-        // either side starts to count.
+        // The peer starts its clock when the response below arrives, so both sides have finished the warm-up before
+        // either side starts to measure CPU time.
         link.receive(&mut [0; REQUEST.len()])?;
         let before_ns = own_cpu_ns();
         link.send(&[0; 8])?;
@@ -239,8 +239,8 @@ impl MessageLink for TcpLink {
     }
 }
 
-/// A transport whose messages are objects of `bucket`, named by [`message_of`]; [`ObjectTransport::content`]
-/// returns their content.
+/// A transport whose messages are objects of `bucket`, named by [`message_of`]; [`ObjectTransport::content`] returns
+/// the content of each object.
 pub struct ObjectTransport {
     lane: RowDescription,
     store: Arc<dyn Store>,
@@ -401,7 +401,7 @@ impl MpiJobProcess {
     }
 }
 
-/// The response to a task: the task's result, or the reason why the task failed.
+/// The response to a task: the task's result, or the error message if the task failed.
 type TaskResponse = std::result::Result<MessageBlockResult, String>;
 
 /// A connection that carries lines of JSON.
@@ -451,7 +451,7 @@ pub struct RemoteTransport {
 }
 
 impl RemoteTransport {
-    /// Takes over the connection of a job that has just connected, and reads its hello message. Errors: `Unavailable`;
+    /// Creates a transport from the connection of a job, and reads the job's hello message. Errors: `Unavailable`;
     /// `InvalidArgument` for an unexpected message.
     pub fn greet(stream: TcpStream, name: &str) -> Result<(Self, MpiJobDescription)> {
         let failed = |error: std::io::Error| match error.kind() {
