@@ -36,6 +36,11 @@ pub enum WorkloadPlan {
 }
 
 impl WorkloadPlan {
+    /// Returns whether a phase of the workload removes all files.
+    fn removes_files(&self) -> bool {
+        matches!(self, WorkloadPlan::Mdworkbench(plan) if plan.ends())
+    }
+
     /// Returns the workload's name in run files.
     pub fn name(&self) -> &'static str {
         match self {
@@ -191,6 +196,10 @@ impl MeasurementArgs {
         crew: &WorkloadRank,
         sites: &[WorkloadLocation],
     ) -> Result<MeasuredRounds> {
+        if self.keep && workload.removes_files() {
+            let why = "--keep contradicts the phase cleanup; leave cleanup out of --phases";
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        }
         let empty = |site: &WorkloadLocation| LaneResults { lane: site.lane().clone(), rounds: Vec::new() };
         let mut lanes: Vec<LaneResults> = sites.iter().map(empty).collect();
         for round in 0..self.rounds {

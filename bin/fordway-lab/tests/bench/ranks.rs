@@ -241,6 +241,18 @@ fn the_interrupted_round_is_kept() {
     assert_eq!(entries(dir.path()), ["fordway-bench"]);
 }
 
+/// The phase `cleanup` of mdworkbench removes what `--keep` would keep.
+#[test]
+fn keep_is_refused_with_a_phase_that_removes_the_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = fordway(dir.path(), &["bench", "mdworkbench", ".", "--keep"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("leave cleanup out of --phases"), "{}", text(&output.stderr));
+    assert!(entries(dir.path()).is_empty());
+    succeeds(dir.path(), &["bench", "mdworkbench", ".", "--objects", "2", "--keep", "--phases", "precreate"]);
+    assert_eq!(entries(dir.path()), ["fordway-bench", "mdworkbench-precreate.run"]);
+}
+
 #[test]
 fn nothing_is_made_where_nobody_named_a_place() {
     let dir = tempfile::tempdir().unwrap();

@@ -59,7 +59,7 @@ pub struct BlockPosition {
 /// The progress of a block.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadBlockProgress {
-    /// The number of requests that have ended, warm-up included.
+    /// The number of requests that have ended, warm-up excluded.
     pub requests: u64,
     /// Time since the block's start, warm-up excluded.
     pub elapsed: Duration,
@@ -257,11 +257,13 @@ impl SharedBlockState<'_> {
         self.barrier.wait();
         connected?;
         self.barrier.wait();
+        // All threads wait at the barrier, so no request ends now.
+        let warm_up = self.done.load(Ordering::Relaxed);
         let server = self.plan.server_pid.map(RunningCounters::start);
         let client = RunningCounters::start_own();
         let start = *self.start.get_or_init(Instant::now);
         self.barrier.wait();
-        let parts = self.parts(messages, start, progress);
+        let parts = self.parts(messages, (start, warm_up), progress);
         let run_ns = start.elapsed().as_nanos() as u64;
         let client = client.and_then(|counters| counters.stop(run_ns));
         let server = server.map(|counters| counters.and_then(|counters| counters.stop(run_ns)));
@@ -271,7 +273,7 @@ impl SharedBlockState<'_> {
     fn parts(
         &self,
         messages: &Receiver<LoadThreadMessage>,
-        start: Instant,
+        (start, warm_up): (Instant, u64),
         progress: &mut dyn FnMut(LoadBlockProgress),
     ) -> Result<Vec<ThreadResult>> {
         let mut parts = Vec::new();
@@ -281,7 +283,7 @@ impl SharedBlockState<'_> {
                 Ok(LoadThreadMessage::Connected(_)) => {}
                 Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
                     progress(LoadBlockProgress {
-                        requests: self.done.load(Ordering::Relaxed),
+                        requests: self.done.load(Ordering::Relaxed) - warm_up,
                         elapsed: start.elapsed(),
                     });
                 }
