@@ -2,6 +2,7 @@
 
 mod arrows;
 mod dependencies;
+mod features;
 mod header;
 mod test;
 
@@ -16,7 +17,7 @@ usage: cargo xtask NAME
 
   arrows           check that crates depend only on allowed crates
   dependencies     check licences, crates in two versions, and yanked versions; advisories where `cargo audit` is
-                   installed
+                   installed; and that `make build` compiles no crate twice
   header [--check] write the header of the C API, or check that it matches the code
   test [PYTHON] [SUITE[:TARGET]]...
                    build and run the suites `rust`, `python` (with the interpreter PYTHON, default
@@ -43,7 +44,7 @@ fn root() -> PathBuf {
 fn run(arguments: &[String]) -> Result<()> {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["arrows"] => arrows::check_workspace(),
-        ["dependencies"] => dependencies::check(),
+        ["dependencies"] => dependencies::check().and_then(|()| features::check()),
         ["header"] => header::write(&root()),
         ["header", "--check"] => header::check(&root()),
         ["test"] => test::run(&root(), ".venv/bin/python", &[]),

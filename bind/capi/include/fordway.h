@@ -25,8 +25,9 @@
 // Data that was read ahead is no longer needed.
 #define FORDWAY_ADVICE_DONTNEED 4
 
-// Options for opening a file. Clear the structure, for example with `= {0}`, and set `size` to its `sizeof`, so that
-// fields added by later versions keep their defaults. A field that is 0 or NULL takes its default.
+// Options for opening a file. Clear the structure, for example with `= {0}`, and set `size` to the `sizeof` of the
+// structure, so that fields added by later versions keep their defaults. A field that is 0 or NULL has its default
+// value.
 struct fordway_options {
   // `sizeof(struct fordway_options)`.
   size_t size;
@@ -77,35 +78,35 @@ const char *fordway_last_error(void);
 // Opens a file for reading: `http(s)://HOST/PATH`, `s3://BUCKET/KEY` at the endpoint that `options` or the environment
 // specifies, `file:///PATH`, or a path. `options` may be NULL. Returns a file number, or -1 with errno set: ENOENT,
 // EACCES, EINVAL, EHOSTUNREACH, ECONNRESET, ETIMEDOUT, EPROTO and others. All reads return bytes of the version that
-// was opened; if that version no longer exists, they fail with ESTALE. A local file must be a regular file. Its version
-// consists of its size and its modification time.
+// was opened; if that version no longer exists, the reads fail with ESTALE. A local file must be a regular file. Its
+// version consists of its size and its modification time.
 int fordway_open(const char *url,
                  const struct fordway_options *options);
 
-// Closes a file. Cancels submitted reads that have not been waited for: after this call returns, the library no longer
-// writes to their buffers. Returns 0, or -1 with errno EBADF.
+// Closes a file, and cancels the submitted reads that no call has waited for. After this call returns, the library no
+// longer writes to the buffers of these reads. Returns 0, or -1 with errno EBADF.
 int fordway_close(int file);
 
 // Returns the size of the file in bytes, or -1 with errno EBADF.
 int64_t fordway_size(int file);
 
-// Reads up to `length` bytes at `offset`. Returns the number of bytes read, which is smaller than `length` only at the
-// end of the file, or -1 with errno. If the library detects an access pattern, it reads ahead.
+// Reads up to `length` bytes at `offset`. Returns the number of bytes read, or -1 with errno. The number is smaller
+// than `length` only at the end of the file. If the library detects an access pattern, it reads ahead.
 ssize_t fordway_pread(int file,
                       void *buffer,
                       size_t length,
                       uint64_t offset);
 
 // Reads `count` fragments, which may overlap and be in any order, in as few requests as the server allows. Returns the
-// sum of their lengths, or -1 with errno; ERANGE if a fragment extends past the end of the file. After a failure, the
-// content of the buffers is undefined.
+// sum of the fragments' lengths, or -1 with errno, which is ERANGE if a fragment extends past the end of the file.
+// After a failure, the content of the buffers is undefined.
 ssize_t fordway_pread_vector(int file,
                              const struct fordway_fragment *fragments,
                              size_t count);
 
-// Starts reading `count` fragments without waiting for them. Returns a ticket for `fordway_wait` or `fordway_cancel`,
-// or -1 with errno. The array of fragments may be freed as soon as this function returns. The fragments' buffers
-// belong to the library until one of these two functions, or `fordway_close`, has returned.
+// Starts reading `count` fragments without waiting for the result. Returns a ticket for `fordway_wait` or
+// `fordway_cancel`, or -1 with errno. The array of fragments may be freed as soon as this function returns. The
+// fragments' buffers belong to the library until one of these two functions, or `fordway_close`, has returned.
 int64_t fordway_submit(int file,
                        const struct fordway_fragment *fragments,
                        size_t count);
@@ -116,8 +117,8 @@ int64_t fordway_submit(int file,
 ssize_t fordway_wait(int file,
                      int64_t ticket);
 
-// Cancels a ticket: after this call returns, the library no longer writes to its buffers. Returns 0, or -1 with errno
-// EINVAL if the ticket does not belong to this file or another thread is waiting for it.
+// Cancels a ticket. After this call returns, the library no longer writes to the ticket's buffers. Returns 0, or -1
+// with errno EINVAL if the ticket does not belong to this file or another thread is waiting for the ticket.
 int fordway_cancel(int file,
                    int64_t ticket);
 
