@@ -12,7 +12,7 @@ LIMITS = {"time": 1.2, "runonce": 2.0}
 
 
 def run(program: str, library: str, key: str, way: str) -> list[tuple[float, float]]:
-    """Returns the time of each batch, and of the longest S3_runonce_request_context call in the batch, in ms."""
+    """Returns two times in ms for each batch: the batch, and its longest S3_runonce_request_context call."""
     host = os.environ["FORDWAY_NETLAB_SERVER"] + ":8081"
     command = [program, host, "bucket", key, os.environ["REQUESTS"], str(BATCHES), way]
     environment = os.environ | {"LD_LIBRARY_PATH": LIBRARIES[library]}

@@ -60,8 +60,8 @@ def streamed(client, data, cut):
 def a_last_chunk_whose_signature_is_cut(ground):
     client = served(ground)
     check(streamed(client, b"x" * 70_000, lambda last: last) == 200, "a streamed PUT fails")
-    # Each count cuts off more bytes: both line breaks; also a digit; half of the signature; the whole
-    # signature; and the whole chunk.
+    # The counts cut off more and more: both line breaks, then also a digit, half of the signature, the whole
+    # signature, and the whole chunk.
     for count in (4, 5, 36, 68, 86):
         status = streamed(client, b"y" * 70_000, lambda last, kept=-count: last[:kept])
         check(status in (400, 403), f"a PUT without its last {count} bytes is answered {status}")

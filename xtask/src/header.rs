@@ -23,7 +23,7 @@ pub(crate) fn write(root: &Path) -> Result<()> {
     std::fs::write(&path, generated(root)?).with_context(|| format!("writing {}", path.display()))
 }
 
-/// Compares the header file with the generated header. Errors: the two differ.
+/// Checks the header file against the generated header. Errors: the files differ.
 pub(crate) fn check(root: &Path) -> Result<()> {
     let path = root.join(HEADER);
     let there = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;

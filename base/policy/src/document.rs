@@ -268,12 +268,12 @@ impl Statement {
     }
 }
 
-/// Returns whether a resource pattern, with its prefix removed, can match an object.
+/// Returns whether a resource pattern, without its prefix, can match an object.
 fn may_be_of_objects(pattern: &str) -> bool {
     pattern.contains(['/', '*']) || pattern.contains("${")
 }
 
-/// Returns whether a resource pattern, with its prefix removed, can match a bucket.
+/// Returns whether a resource pattern, without its prefix, can match a bucket.
 fn may_be_of_buckets(pattern: &str) -> bool {
     !pattern.contains('/') || pattern.contains("${")
 }

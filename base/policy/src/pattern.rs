@@ -122,8 +122,8 @@ fn variable(text: &str, is_key: fn(&str) -> bool) -> Option<PatternSegment> {
 }
 
 /// Replaces variables with their values. Returns `None` if a variable has several values, or has neither a value nor a
-/// default. Also returns `None` if the result matches only texts longer than `text_bytes`: a client chooses the values
-/// of some variables, and a pattern can repeat a variable often.
+/// default. Also returns `None` if the result matches only texts longer than `text_bytes`. This check limits the cost,
+/// because a client chooses the values of some variables, and a pattern can repeat a variable often.
 fn expanded(
     pieces: &[PatternSegment],
     request: &AccessRequest<'_>,

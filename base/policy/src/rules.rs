@@ -40,7 +40,7 @@ pub struct BucketAccessRules {
     pub block: PublicAccessBlock,
 }
 
-/// The decision of a bucket's rules about a request, and the reason.
+/// Whether a bucket's rules allow a request, and the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BucketAccessDecision {
     /// The bucket has no policy, so only the file system checks access by users.

@@ -17,7 +17,8 @@ const SHORT_SEGMENT: usize = 8;
 
 /// Returns whether the pattern matches the whole text. Cost: proportional to the sum of the two lengths. A segment is a
 /// part of the pattern between two `*`. A segment with `?` adds a multiple of the length of the text that it is
-/// compared with: up to 8 times, or, if the segment is longer than 8 symbols, its length divided by 64 and rounded up.
+/// compared with. For a segment of up to 8 symbols, the factor is at most 8. For a longer segment, the factor is the
+/// length of the segment divided by 64, rounded up.
 pub(crate) fn fits(pattern: &[PatternSymbol], text: &str) -> bool {
     fits_counted(pattern, text.as_bytes(), &mut 0)
 }

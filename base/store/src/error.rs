@@ -112,7 +112,7 @@ kinds! {
     LockTimeout = "try again; if it keeps failing, see with `lslocks` who holds a lock in the bucket's .fordway";
     /// A deadline passed.
     Timeout = "retry, or raise the time limit";
-    /// The peer sent an invalid response.
+    /// The server sent an invalid response.
     BadResponse = "check the address, and which server responds there";
     /// Data on disk is not in a valid format.
     Corrupt = "restore the file, or remove its `user.fordway` attribute to accept the file as it is";

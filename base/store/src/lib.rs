@@ -110,10 +110,10 @@ impl std::fmt::Debug for FileServerProbe {
 /// The last writer wins unless [`PutOptions::conditions`] specify otherwise.
 ///
 /// Each error has an [`ErrorKind`], which every binding maps to its own errors. The documentation of each method names
-/// the kinds that callers should handle. Any method may also fail with the kinds for machine problems (`Io`, `NoSpace`,
-/// `AccessDenied`, `Unavailable`, ...).
+/// the kinds that callers should handle. Any method may also fail with the kinds for machine problems, such as `Io`,
+/// `NoSpace`, `AccessDenied` and `Unavailable`.
 pub trait Objects: Send + Sync {
-    /// Returns the lane's name, for tables and messages: `embedded`, `http`, `memory`, ...
+    /// Returns the lane's name, for tables and messages, such as `embedded`, `http` or `memory`.
     fn lane(&self) -> &'static str;
 
     /// Returns all buckets in byte order of their names.
@@ -147,7 +147,7 @@ pub trait Objects: Send + Sync {
     fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject>;
 
     /// Reads an object (or the requested range) into `buffer`, which is cleared first and keeps its capacity between
-    /// calls. Returns the size of the whole object. This method is for callers that need only the bytes: it looks up no
+    /// calls. Returns the size of the whole object. This method is for callers that need only the bytes. It looks up no
     /// other property unless `options` has conditions.
     fn read(&self, bucket: &Bucket, key: &Key, options: &GetOptions, buffer: &mut Vec<u8>) -> Result<u64> {
         let object = self.get(bucket, key, options)?;

@@ -13,7 +13,7 @@ use crate::{Error, ErrorKind, Result};
 /// The longest key, in bytes of UTF-8 (S3's limit).
 pub const MAX_KEY_BYTES: usize = 1024;
 
-/// The maximum length of a key that is stored inline, without an allocation: with this limit, a `Key` fills one cache
+/// The maximum length of a key that is stored inline, without an allocation. With this limit, a `Key` fills one cache
 /// line.
 const SHORT_KEY_BYTES: usize = 56;
 
@@ -91,8 +91,8 @@ pub fn contains_byte(text: &[u8], byte: u8) -> bool {
     const WORD: usize = size_of::<u64>();
     const ONES: u64 = u64::MAX / 255;
     const HIGH_BITS: u64 = ONES << 7;
-    // If the high bit of a byte is clear, the subtraction sets this bit only if the byte is zero, or, because of the
-    // borrow, if a lower byte is zero.
+    // If the high bit of a byte is clear, the subtraction sets this bit in only two cases: the byte is zero, or a lower
+    // byte is zero and causes a borrow.
     let in_word = |word: &[u8; WORD]| {
         let difference = u64::from_ne_bytes(*word) ^ (ONES * u64::from(byte));
         difference.wrapping_sub(ONES) & !difference & HIGH_BITS != 0

@@ -1,4 +1,4 @@
-//! Memory for content whose length the peer states.
+//! Memory for content whose length the sender states.
 
 use crate::{Error, ErrorKind, Result};
 

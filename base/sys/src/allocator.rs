@@ -89,7 +89,7 @@ unsafe impl GlobalAlloc for HalfPageAllocator {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if !is_large(layout) {
-            // SAFETY: the caller guarantees what `System` requires.
+            // SAFETY: the caller ensures that the layout has a nonzero size.
             return unsafe { System.alloc(layout) };
         }
         let Some(outer) = outer(layout.size()) else { return ptr::null_mut() };
@@ -100,7 +100,7 @@ unsafe impl GlobalAlloc for HalfPageAllocator {
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         if !is_large(layout) {
-            // SAFETY: the caller guarantees what `System` requires.
+            // SAFETY: the caller ensures that the layout has a nonzero size.
             return unsafe { System.alloc_zeroed(layout) };
         }
         let Some(outer) = outer(layout.size()) else { return ptr::null_mut() };
@@ -112,7 +112,7 @@ unsafe impl GlobalAlloc for HalfPageAllocator {
     #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         if !is_large(layout) {
-            // SAFETY: the caller guarantees what `System` requires.
+            // SAFETY: a block with this layout is small, so `System` allocated the block with this layout.
             return unsafe { System.dealloc(block, layout) };
         }
         let outer = outer(layout.size()).unwrap_or(layout);
@@ -126,11 +126,12 @@ unsafe impl GlobalAlloc for HalfPageAllocator {
         // SAFETY: the caller promises that `new_size` is not 0 and does not overflow when rounded up to the alignment.
         let new_layout = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
         match (is_large(layout), is_large(new_layout)) {
-            // SAFETY: the caller guarantees what `System` requires.
+            // SAFETY: the block is small, so `System` allocated it with this layout. The caller ensures that `new_size`
+            // is not 0 and does not overflow when rounded up to the alignment.
             (false, false) => unsafe { System.realloc(block, layout, new_size) },
             // SAFETY: both layouts describe large blocks.
             (true, true) => unsafe { resize_large(block, layout.size(), new_size) },
-            // SAFETY: the caller guarantees what `move_to` requires.
+            // SAFETY: `move_to` has the same requirements as `realloc`, which the caller fulfils.
             _ => unsafe { self.move_to(block, layout, new_layout) },
         }
     }

@@ -242,7 +242,7 @@ mod tests {
             assert_eq!(&*text_to_name(text), name, "{text:?}");
             assert!(is_text_of_a_name(text));
         }
-        // These escapes are not needed: the unescaped text represents the same name.
+        // These escapes are not needed, because the unescaped text represents the same name.
         assert_eq!(&*text_to_name("\u{efc3}\u{efa9}"), "é".as_bytes());
         assert!(!is_text_of_a_name("\u{efc3}\u{efa9}"));
     }

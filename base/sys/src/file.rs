@@ -167,8 +167,8 @@ pub fn set_owner(file: impl AsFd, user: u32) -> Result<()> {
     fchown(file, Some(Uid::from_raw(user)), None)
 }
 
-/// The first pause before a retry on a busy file. Each further pause is twice as long as the one before, and the last
-/// is 512 ms.
+/// The first pause before a retry on a busy file. Each further pause is twice as long as the previous pause, and the
+/// last pause is 512 ms.
 const BUSY_PAUSE: Duration = Duration::from_millis(1);
 const BUSY_TRIES: u32 = 10;
 

@@ -80,10 +80,10 @@ impl ImpersonatedUser {
 
     /// Runs `work` while the calling thread, and no other, accesses files as the user. The thread has the user's group
     /// and supplementary groups, and no effective capabilities. Threads that `work` starts keep the user's credentials.
-    /// Afterwards, even if `work` panics, the thread gets its former credentials back: its own, or the credentials that
-    /// an enclosing call adopted. If restoring them fails, which should never happen to root, the process aborts, so
-    /// that no thread acts as the wrong user. Errors: `PERM` unless the process may change its user IDs (root); `work`
-    /// is then not called. Cost: 12 system calls that access no files, 6 µs on a virtual machine.
+    /// When `work` has returned or panicked, the thread gets its former credentials back: its own, or the credentials
+    /// that an enclosing call adopted. If restoring them fails, which should never happen to root, the process aborts,
+    /// so that no thread acts as the wrong user. Errors: `PERM` unless the process may change its user IDs (root);
+    /// `work` is then not called. Cost: 12 system calls that access no files, 6 µs on a virtual machine.
     pub fn play<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
         let before = PLAYED.replace(Some((self.role.clone(), self.own.clone())));
         let is_nested = before.is_some();

@@ -28,7 +28,7 @@ thread_local! {
     static PATIENCE: Cell<Duration> = const { Cell::new(Duration::MAX) };
 }
 
-/// Runs `work` with a lock timeout: the waits of `work` for locks take at most `patience` in total, regardless of the
+/// Runs `work` with a lock timeout. The waits of `work` for locks take at most `patience` in total, regardless of the
 /// timeout that each wait specifies.
 pub fn with_lock_patience<T>(patience: Duration, work: impl FnOnce() -> T) -> T {
     /// Restores the thread's previous lock timeout when dropped, even if `work` panics.

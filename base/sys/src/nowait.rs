@@ -83,9 +83,9 @@ pub fn would_wait() -> bool {
     is_to_fail
 }
 
-/// Returns whether the calling thread's current work will be repeated: a lookup or read within [`without_waiting`]
-/// would have waited, or a directory within [`without_scanning`] was large. The result of such work, including any
-/// error, is discarded. This function changes nothing.
+/// Returns whether the calling thread's current work will be repeated. This is the case if a lookup or read within
+/// [`without_waiting`] would have waited, or if a directory within [`without_scanning`] was large. The result of such
+/// work, including any error, is discarded. This function changes nothing.
 pub fn is_to_be_done_again() -> bool {
     matches!(MODE.get(), PathLookupMode::WouldHaveWaited | PathLookupMode::WouldHaveScanned)
 }

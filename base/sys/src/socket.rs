@@ -18,7 +18,7 @@ use super::file::last_errno;
 use crate::call::sendfile;
 use crate::signal::after_signal;
 
-/// Whether a call waits for the peer.
+/// Whether a receive call waits for data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketBlockingMode {
     /// Waits until something arrives, or the socket's time limit passes.
@@ -37,9 +37,9 @@ impl SocketBlockingMode {
 }
 
 /// Sends all of `first` and then all of `second`; `descriptor` is sent with the first byte. Errors: `PIPE` and
-/// `CONNRESET` if the peer is gone, `WOULDBLOCK` if the socket's time limit passed, `CANCELED` if a signal arrived and
-/// the program wants to stop. Cost: one `sendmsg` (one `send` of `first` alone), more if the buffer of the socket is
-/// full.
+/// `CONNRESET` if the other side has closed the connection, `WOULDBLOCK` if the socket's time limit passed, `CANCELED`
+/// if a signal arrived and the program wants to stop. Cost: one `sendmsg` (one `send` of `first` alone), more if the
+/// buffer of the socket is full.
 pub fn send_all(
     socket: impl AsFd,
     mut first: &[u8],
@@ -141,8 +141,8 @@ pub struct PeerCredentials {
     pub groups: Vec<u32>,
 }
 
-/// Returns the credentials of the peer, as recorded by the kernel (`SO_PEERCRED`, and `SO_PEERGROUPS` of Linux 4.13).
-/// Errors: if `socket` is not a connected Unix socket.
+/// Returns the credentials of the socket's peer, as recorded by the kernel (`SO_PEERCRED`, and `SO_PEERGROUPS` of Linux
+/// 4.13). Errors: if `socket` is not a connected Unix socket.
 pub fn peer_of(socket: impl AsFd) -> Result<PeerCredentials> {
     let credentials = socket_peercred(&socket)?;
     let mut groups = vec![0u32; 64];
@@ -237,8 +237,8 @@ pub fn send_unpaced_on_loopback(socket: impl AsFd, peer: IpAddr) -> Result<()> {
     }
 }
 
-/// Makes the kernel wake up a thread that waits for the socket only when `bytes` have arrived (`SO_RCVLOWAT`), the peer
-/// has ended the stream, or the receive buffer is full. The buffer grows to twice `bytes`.
+/// Makes the kernel wake up a thread that waits for the socket only when `bytes` have arrived (`SO_RCVLOWAT`), the
+/// sender has ended the stream, or the receive buffer is full. The buffer grows to twice `bytes`.
 pub fn set_receive_low_water(socket: impl AsFd, bytes: usize) -> Result<()> {
     let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
     let length = size_of::<libc::c_int>() as libc::socklen_t;

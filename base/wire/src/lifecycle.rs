@@ -2,8 +2,8 @@
 //! upload.
 //!
 //! Times and the length of a day are arguments, so that tests need not wait. Expiry times are rounded up to midnight
-//! UTC, as on S3: an object written at three o'clock, with an expiry of one day, expires at the second midnight after
-//! it was written.
+//! UTC, as on S3. For example, if objects expire after one day, an object written at 03:00 UTC expires at the second
+//! midnight after it was written.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -62,7 +62,7 @@ pub struct RuleFilter {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum RuleFilterSyntax {
-    /// `Prefix` in the rule itself, as before `Filter` existed.
+    /// `Prefix` in the rule itself, the form that was used before `Filter` existed.
     #[default]
     Prefix,
     /// One condition, or none, in `Filter` itself.

@@ -66,7 +66,7 @@ pub fn signed_query(query: &[(&str, &str)]) -> String {
 
 /// The parts of a request that are signed.
 pub struct LegacySignedRequest<'a> {
-    /// `GET`, `PUT`, ...
+    /// The HTTP method, such as `GET`.
     pub method: &'a str,
     /// The bucket, if its name is part of the host name and therefore not in `path`.
     pub host_bucket: Option<&'a str>,

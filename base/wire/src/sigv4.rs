@@ -31,7 +31,7 @@ pub struct SigningKey {
 
 /// The signed parts of a request.
 pub struct CanonicalRequest<'a> {
-    /// `GET`, `PUT`, ...
+    /// The HTTP method, such as `GET`.
     pub method: &'a str,
     /// The encoded path, starting with `/`.
     pub path: &'a str,
@@ -181,7 +181,7 @@ pub fn cut(text: &str, byte: u8) -> Option<(&str, &str)> {
 
 /// The parts of a presigned request that are known in advance.
 pub struct PresignedRequest<'a> {
-    /// `GET`, `PUT`, ...
+    /// The HTTP method, such as `GET`.
     pub method: &'a str,
     /// The value that the `Host` header will have.
     pub host: &'a str,

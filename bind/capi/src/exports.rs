@@ -42,7 +42,8 @@ pub extern "C" fn fordway_last_error() -> *const c_char {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fordway_open(url: *const c_char, options: *const OpenOptions) -> c_int {
     guarded(|| {
-        // SAFETY: the caller guarantees the requirements of `string` and `settings`.
+        // SAFETY: the caller guarantees that `url` is NULL or a C string, and that `options` is NULL or points to valid
+        // options.
         let (url, settings) = unsafe { (string(url, "the URL")?, settings(options)?) };
         let url = url.ok_or_else(|| CallFailure::new(libc::EINVAL, "the URL is NULL; name what to open"))?;
         OpenFileBackend::open(&url, &settings).map(files::insert)
@@ -105,7 +106,8 @@ pub unsafe extern "C" fn fordway_pread_vector(
 ) -> ssize_t {
     guarded(|| {
         let file = files::get(file)?;
-        // SAFETY: guaranteed by the caller; the submitted reads have ended when this function returns.
+        // SAFETY: the caller guarantees `count` fragments, each with room for `length` bytes. The submitted reads have
+        // ended when this function returns.
         let buffers = unsafe { ReadBuffers::new(fragments, count)? };
         buffers.check()?;
         let ticket = file.submit(buffers)?;
@@ -124,7 +126,7 @@ pub unsafe extern "C" fn fordway_pread_vector(
 pub unsafe extern "C" fn fordway_submit(file: c_int, fragments: *const Fragment, count: usize) -> i64 {
     guarded(|| {
         let file = files::get(file)?;
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller guarantees `count` fragments, whose buffers stay valid until the ticket becomes invalid.
         let buffers = unsafe { ReadBuffers::new(fragments, count)? };
         buffers.check()?;
         file.submit(buffers)
@@ -161,7 +163,7 @@ pub unsafe extern "C" fn fordway_advise(
 ) -> c_int {
     guarded(|| {
         let file = files::get(file)?;
-        // SAFETY: guaranteed by the caller; the buffers are not used.
+        // SAFETY: the caller guarantees that `fragments` points to `count` fragments. Their buffers are not used.
         let ranges = unsafe { ReadBuffers::new(fragments, count)? }.ranges();
         let advice = match advice {
             FORDWAY_ADVICE_NORMAL => AccessAdvice::Normal,
@@ -204,7 +206,7 @@ unsafe fn settings(options: *const OpenOptions) -> Result<ValidatedOpenOptions, 
         std::ptr::copy_nonoverlapping(options.cast::<u8>(), known.as_mut_ptr().cast::<u8>(), size);
         known.assume_init()
     };
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees that each pointer in the options is NULL or a C string.
     let text = |text, name| unsafe { string(text, name) };
     Ok(ValidatedOpenOptions {
         endpoint: text(options.endpoint, "the endpoint")?,
@@ -247,7 +249,7 @@ unsafe fn string(text: *const c_char, name: &str) -> Result<Option<String>, Call
     if text.is_null() {
         return Ok(None);
     }
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees that `text` is a C string; NULL was excluded above.
     let text = unsafe { CStr::from_ptr(text) }.to_str();
     text.map(|text| Some(text.to_owned()))
         .map_err(|_| CallFailure::new(libc::EINVAL, format!("{name} is not UTF-8; percent-encode it")))

@@ -179,7 +179,7 @@ impl ReadBuffers {
                 let sentence = format!("the list of {count} fragments is NULL or impossibly long");
                 return Err(CallFailure::new(libc::EINVAL, sentence));
             }
-            // SAFETY: guaranteed by the caller; NULL and impossible lengths were rejected above.
+            // SAFETY: the caller guarantees `count` fragments. NULL and impossible lengths were rejected above.
             _ => unsafe { std::slice::from_raw_parts(fragments, count) }.to_vec(),
         };
         Ok(ReadBuffers { fragments })
@@ -259,7 +259,7 @@ impl FragmentMemory for ReadBuffers {
 
     fn copy(&mut self, from: (usize, usize), to: (usize, usize), len: usize) {
         let (source, target) = (self.place(from.0, from.1, len), self.place(to.0, to.1, len));
-        // SAFETY: the caller guarantees `len` bytes at each address; the two ranges may overlap.
+        // SAFETY: the caller provided `len` bytes at each address. `copy` allows the two ranges to overlap.
         unsafe { std::ptr::copy(source, target, len) };
     }
 }

@@ -172,7 +172,7 @@ pub struct ResponseProperties {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ErrorDetails {
-    /// A message with the operation, its target, the cause, and the remedy.
+    /// A message that names the operation, its target, the cause and the remedy.
     pub message: *const c_char,
     /// `s3://BUCKET/KEY`, or NULL.
     pub resource: *const c_char,

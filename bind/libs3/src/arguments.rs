@@ -24,7 +24,7 @@ const METADATA_PREFIX_BYTES: usize = 11;
 /// # Safety
 /// `pointer` is NULL or a C string that remains unchanged for `'a`.
 pub(crate) unsafe fn text<'a>(pointer: *const c_char) -> RequestResult<Option<&'a str>> {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees that `pointer` is NULL or a C string that remains unchanged for `'a`.
     unsafe { bytes(pointer) }.map(checked).transpose()
 }
 
@@ -36,7 +36,7 @@ pub(crate) unsafe fn bytes<'a>(pointer: *const c_char) -> Option<&'a CStr> {
     if pointer.is_null() {
         return None;
     }
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees a C string that remains unchanged for `'a`; NULL was excluded above.
     Some(unsafe { CStr::from_ptr(pointer) }).filter(|bytes| !bytes.is_empty())
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn checked(bytes: &CStr) -> RequestResult<&str> {
 /// # Safety
 /// The requirements of [`text`] apply.
 pub(crate) unsafe fn owned(pointer: *const c_char) -> RequestResult<Option<String>> {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees that `pointer` is NULL or a C string.
     Ok(unsafe { text(pointer) }?.map(str::to_owned))
 }
 
@@ -70,7 +70,7 @@ pub(crate) unsafe fn owned(pointer: *const c_char) -> RequestResult<Option<Strin
 /// # Safety
 /// The requirements of [`text`] apply.
 unsafe fn header_value<'a>(pointer: *const c_char, bad: Status) -> RequestResult<Option<&'a str>> {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees that `pointer` is NULL or a C string that remains unchanged for `'a`.
     match unsafe { text(pointer) }?.map(|value| value.trim_matches([' ', '\t'])) {
         Some("") => Err(RequestFailure::refused(bad, "the value of a header is blank; pass NULL for none")),
         Some(value) if value.bytes().any(|byte| byte.is_ascii_control() && byte != b'\t') => {
@@ -87,7 +87,7 @@ unsafe fn header_value<'a>(pointer: *const c_char, bad: Status) -> RequestResult
 /// # Safety
 /// The requirements of [`text`] apply.
 pub(crate) unsafe fn key(pointer: *const c_char) -> RequestResult<Option<Key>> {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees that `pointer` is NULL or a C string.
     Ok(unsafe { text(pointer) }?.map(Key::new).transpose()?)
 }
 
@@ -96,7 +96,7 @@ pub(crate) unsafe fn key(pointer: *const c_char) -> RequestResult<Option<Key>> {
 /// # Safety
 /// The requirements of [`text`] apply.
 pub(crate) unsafe fn required_key(pointer: *const c_char) -> RequestResult<Key> {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees that `pointer` is NULL or a C string.
     let found = unsafe { key(pointer) }?;
     found.ok_or_else(|| RequestFailure::refused(Status::ErrorInvalidURI, "the key is empty; name an object"))
 }
@@ -178,7 +178,7 @@ impl AbiBucketContext for BucketContext4 {
 /// # Safety
 /// `pointer` is NULL or points to a `T` that remains unchanged for `'a`.
 pub(crate) unsafe fn required<'a, T>(pointer: *const T, what: &str) -> RequestResult<&'a T> {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees that `pointer` is NULL or points to a `T` that remains unchanged for `'a`.
     let found = unsafe { pointer.as_ref() };
     found.ok_or_else(|| RequestFailure::refused(Status::ErrorInvalidArgument, format!("the {what} is NULL")))
 }
@@ -244,7 +244,7 @@ impl ParsePutProperties for PutProperties4 {
 pub(crate) unsafe fn properties<P: ParsePutProperties>(
     pointer: *const P,
 ) -> RequestResult<Option<ParsedPutProperties>> {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees that `pointer`, and each pointer in the properties, is NULL or valid.
     unsafe { pointer.as_ref().map(|properties| properties.read()).transpose() }
 }
 
@@ -271,12 +271,12 @@ unsafe fn user_metadata(
     if pairs.is_null() || number <= 0 {
         return Ok(Default::default());
     }
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees that `pairs` points to `number` pairs. The pointer is not NULL.
     let pairs = unsafe { std::slice::from_raw_parts(pairs, number as usize) };
     let mut bytes = 0;
     let mut user = std::collections::BTreeMap::new();
     for pair in pairs {
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller guarantees that both strings of each pair are C strings.
         let (name, value) = unsafe { (text(pair.name)?, text(pair.value)?) };
         let Some(name) = name else {
             return Err(RequestFailure::refused(
@@ -316,7 +316,7 @@ fn time(seconds: i64) -> Option<SystemTime> {
 /// # Safety
 /// `pointer` is NULL or points to conditions whose tags are NULL or C strings.
 pub(crate) unsafe fn conditions(pointer: *const GetConditions) -> RequestResult<Conditions> {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees that `pointer` is NULL or points to conditions.
     let Some(asked) = (unsafe { pointer.as_ref() }) else { return Ok(Conditions::default()) };
     let tags = |tags: &str| match tags {
         "*" => ETagMatch::Any,

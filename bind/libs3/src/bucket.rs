@@ -52,7 +52,7 @@ fn tell_bucket(
 ) -> RequestResult {
     let name = c_text(bucket.name.as_str());
     let created_s = seconds(bucket.created);
-    // SAFETY: the handler's creator guarantees the callback and its data. The texts outlive the call.
+    // SAFETY: the program guarantees that its callback may be called with its data. The texts outlive the call.
     checked(unsafe { callback(c"".as_ptr(), c"".as_ptr(), name.as_ptr(), created_s, responder.data()) })
 }
 
@@ -68,7 +68,7 @@ pub(crate) unsafe fn test(
 ) -> RequestResult {
     responder.call(|| {
         // The location is empty for S3's original region (us-east-1), and for a directory.
-        // SAFETY: the caller guarantees `location`.
+        // SAFETY: the caller guarantees that `location` is NULL or valid for writes of `capacity` bytes.
         unsafe { write_text(location, capacity, "") };
         Ok(())
     })?;
@@ -145,8 +145,8 @@ fn tell_entries(
     for batch in page.entries.chunks(BATCH) {
         let batch = ListingEntryBatch::new(batch);
         let (contents, prefixes) = (batch.contents(), batch.prefix_pointers());
-        // SAFETY: the handler's creator guarantees the callback and its data. `batch`, `contents` and `prefixes`
-        // outlive the call. The marker remains valid even after the call.
+        // SAFETY: the program guarantees that its callback may be called with its data. `batch`, `contents` and
+        // `prefixes` outlive the call. The marker remains valid even after the call.
         checked(unsafe {
             callback(
                 is_truncated,
@@ -306,7 +306,7 @@ pub(crate) fn set_lifecycle(target: &ConnectedBucket) -> RequestResult {
 /// # Safety
 /// Each pointer is NULL or valid for a write.
 pub(crate) unsafe fn write_no_logging(bucket: *mut c_char, prefix: *mut c_char, count: *mut i32) {
-    // SAFETY: the caller guarantees the pointers.
+    // SAFETY: the caller guarantees that each pointer is NULL or valid for writes.
     unsafe {
         write_text(bucket, 1, "");
         write_text(prefix, 1, "");

@@ -37,7 +37,7 @@ impl CopyOutputPointers {
     /// # Safety
     /// The pointers meet the requirements of [`CopyOutputPointers::tell`] during this call.
     pub(crate) unsafe fn clear(&self) {
-        // SAFETY: the caller guarantees the pointers.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid for writes.
         unsafe {
             if let Some(last_modified_s) = self.last_modified_s.as_mut() {
                 *last_modified_s = -1;
@@ -50,7 +50,7 @@ impl CopyOutputPointers {
     /// Whenever callbacks may run, each pointer is NULL or valid for writes, and `etag` is valid for `etag_capacity`
     /// bytes.
     pub(crate) unsafe fn tell(&self, made: &PutResult, responder: &CallbackResponder) -> RequestResult {
-        // SAFETY: the caller guarantees the pointers.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid for writes.
         responder.call(|| unsafe {
             if let Some(last_modified_s) = self.last_modified_s.as_mut() {
                 *last_modified_s = seconds(made.modified);
@@ -161,8 +161,8 @@ pub(crate) fn get(
 /// Passes a piece of content to the program.
 fn hand_over(piece: &[u8], callback: GetDataCallback, responder: &CallbackResponder) -> RequestResult {
     responder.call(|| {
-        // SAFETY: the handler's creator guarantees the callback and its data. A piece has at most `PIECE_BYTES` bytes,
-        // which fit in an `int`.
+        // SAFETY: the program guarantees that its callback may be called with its data. A piece has at most
+        // `PIECE_BYTES` bytes, which fit in an `int`.
         checked(unsafe { callback(piece.len() as i32, piece.as_ptr().cast(), responder.data()) })
     })
 }
@@ -274,7 +274,7 @@ pub(crate) fn initiate_upload(
     responder.succeeded_plainly()?;
     let Some(callback) = callback else { return Ok(()) };
     let id = c_text(upload.as_str());
-    // SAFETY: the handler's creator guarantees the callback and its data; `id` outlives the call.
+    // SAFETY: the program guarantees that its callback may be called with its data; `id` outlives the call.
     responder.call(|| checked(unsafe { callback(id.as_ptr(), responder.data()) }))
 }
 
@@ -360,7 +360,7 @@ pub(crate) fn complete_upload(
     responder.succeeded(|| SuccessProperties::of_written(&made))?;
     let Some(callback) = callback else { return Ok(()) };
     let (location, etag) = (c_text(&format!("/{}/{key}", target.bucket)), QuotedETag::new(&made.etag));
-    // SAFETY: the handler's creator guarantees the callback and its data; the texts outlive the call.
+    // SAFETY: the program guarantees that its callback may be called with its data; the texts outlive the call.
     responder.call(|| checked(unsafe { callback(location.as_ptr(), etag.as_ptr(), responder.data()) }))
 }
 
@@ -416,7 +416,8 @@ fn tell_parts(page: &PartListing, callback: ListPartsCallback, data: *mut c_void
         let parts: Vec<ListPart> = parts.collect();
         let (truncated, before) = (i32::from(page.truncated), (index * BATCH) as i32);
         let class = STORAGE_CLASS.as_ptr();
-        // SAFETY: the handler's creator guarantees the callback and its data; all texts and `parts` outlive the call.
+        // SAFETY: the program guarantees that its callback may be called with its data; all texts and `parts` outlive
+        // the call.
         checked(unsafe {
             let count = parts.len() as i32;
             callback(
@@ -470,7 +471,8 @@ fn tell_uploads(page: &UploadListing, callback: ListUploadsCallback, data: *mut 
         let uploads: Vec<ListMultipartUpload> = uploads.collect();
         let (truncated, count) = (i32::from(page.truncated), uploads.len() as i32);
         let (key, id) = (next_key.as_ptr(), next_id.as_ptr());
-        // SAFETY: the handler's creator guarantees the callback and its data; all texts and `uploads` outlive the call.
+        // SAFETY: the program guarantees that its callback may be called with its data; all texts and `uploads` outlive
+        // the call.
         checked(unsafe { callback(truncated, key, id, count, uploads.as_ptr(), 0, std::ptr::null(), data) })?;
     }
     Ok(())

@@ -403,7 +403,7 @@ pub(crate) unsafe fn submit<Work>(
 ) where
     Work: FnOnce(&CallbackResponder) -> RequestResult + 'static,
 {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees that `context` is NULL or has not been destroyed.
     let Some(context) = (unsafe { context.as_ref() }) else {
         return responder.run(|responder| prepare()?.1(responder));
     };

@@ -183,7 +183,7 @@ impl CallbackResponder {
     /// Reports that a request without an object succeeded. Errors: `Callback`.
     pub(crate) fn succeeded_plainly(&self) -> RequestResult {
         let Some(callback) = self.handler.properties else { return Ok(()) };
-        // SAFETY: the handler's creator guarantees the callback and its data.
+        // SAFETY: the program guarantees that its callback may be called with its data.
         self.call(|| checked(unsafe { callback(&PLAIN_PROPERTIES, self.data) }))
     }
 
@@ -208,8 +208,8 @@ impl CallbackResponder {
             meta_data: pairs.as_ptr(),
             ..PLAIN_PROPERTIES
         };
-        // SAFETY: the handler's creator guarantees the callback and its data, and everything that `properties` points
-        // to outlives the call.
+        // SAFETY: the program guarantees that its callback may be called with its data. Everything that `properties`
+        // points to outlives the call.
         checked(unsafe { callback(&properties, self.data) })
     }
 
@@ -244,8 +244,8 @@ impl CallbackResponder {
 
     fn tell(&self, number: S3StatusCode, details: &ErrorDetails) {
         if let Some(callback) = self.handler.complete {
-            // SAFETY: the handler's creator guarantees the callback and its data. `details` remains valid until the
-            // callback returns.
+            // SAFETY: the program guarantees that its callback may be called with its data. `details` remains valid
+            // until the callback returns.
             unsafe { callback(number, details, self.data) };
         }
     }
@@ -496,8 +496,8 @@ impl PutBodySource {
             ));
         };
         let room_bytes = i32::try_from(room.len()).unwrap_or(i32::MAX);
-        // SAFETY: the handler's creator guarantees the callback and its data. The callback may write `room_bytes` bytes
-        // to `room`.
+        // SAFETY: the program guarantees that its callback may be called with its data. The callback may write
+        // `room_bytes` bytes to `room`.
         let got = unsafe { callback(room_bytes, room.as_mut_ptr().cast(), self.data) };
         match got {
             1.. if got <= room_bytes => Ok(got as usize),

@@ -667,7 +667,7 @@ class Upload:
     def put_part(self, number: int, data: ReadableBuffer) -> PutInfo:
         """Sends a contiguous buffer as part `number` (1 to 10,000), replacing any part with that number.
 
-        Every part except the last must have at least 5 MiB. Raises `NotFoundError` if the upload is completed
+        Every part except the last must be at least 5 MiB. Raises `NotFoundError` if the upload is completed
         or aborted.
         """
 

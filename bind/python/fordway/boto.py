@@ -6,12 +6,11 @@
 
 botocore creates a class for each client. After `install`, the class of an S3 client is derived from
 botocore's class, and has its own `_make_api_call`. This module carries out a call in the process if three
-conditions hold: it supports the operation and all parameters of the call; only botocore, boto3, s3transfer
-and awscli have registered handlers for the client's events; and the program itself has not selected another
-endpoint.
-botocore sends all other calls, with its own events, validation and signature. A call fails if botocore would
-send it to AWS only because no other endpoint is configured: a program that works on a local store must not
-reach buckets of the same name at AWS.
+conditions hold. The module must support the operation and all parameters of the call. Only botocore, boto3,
+s3transfer and awscli may have registered handlers for the client's events. The program itself must not have
+selected another endpoint. botocore sends all other calls, with its own events, validation and signature. A
+call fails if botocore would send it to AWS only because no other endpoint is configured: a program that works
+on a local store must not reach buckets of the same name at AWS.
 """
 
 from __future__ import annotations
@@ -101,7 +100,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def install(endpoint: str | os.PathLike[str] | None = None) -> Store:
-    """Makes all S3 clients that are created afterwards, even by existing sessions, call the store at
+    """Makes all S3 clients that are created after this call, even by existing sessions, call the store at
     `endpoint`.
 
     The default endpoint is the environment variable `FORDWAY_STORE`. If it is not set, `fordway.open`

@@ -198,7 +198,7 @@ class LongBody(ClosedPosition, io.BufferedReader):
 
 
 class MeasuredBody:
-    """A file whose length is compared at its end with the length that the program specified."""
+    """A file whose length is checked, at its end, against the length that the program specified."""
 
     def __init__(self, body: Any, stated_bytes: int) -> None:  # noqa: ANN401 (any readable file)
         self._body, self._stated_bytes, self._read_bytes = body, stated_bytes, 0

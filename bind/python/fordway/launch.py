@@ -37,12 +37,12 @@ GATEWAY_END_S = 10
 DESCRIPTION = """\
 Runs PROGRAM with the objects of a directory as its S3 service.
 
-boto3 and the programs built on it (s3transfer, aws-cli from Python packages) call the store inside their own
-process. Other S3 clients use a gateway, which listens on loopback and ends with PROGRAM. They find it in
-AWS_ENDPOINT_URL (aws-cli, s3fs, obstore, polars) or in S3_ENDPOINT_URL (s5cmd); rclone has a remote
-`fordway:`. PyArrow, DuckDB and s3cmd read none of these, and need the endpoint as an option. The exit
-status is PROGRAM's own; if a signal ends PROGRAM, it ends this command too. The signals HUP, TERM, USR1 and
-USR2 are passed on to PROGRAM. If this command is killed, PROGRAM and the gateway get TERM."""
+boto3 and the programs built on it (s3transfer, aws-cli from Python packages) call the store inside their
+own process. Other S3 clients use a gateway, which listens on loopback and exits when PROGRAM exits. They
+find it in AWS_ENDPOINT_URL (aws-cli, s3fs, obstore, polars) or in S3_ENDPOINT_URL (s5cmd); rclone has a
+remote `fordway:`. PyArrow, DuckDB and s3cmd read none of these, and need the endpoint as an option. The
+exit status is PROGRAM's own; if a signal ends PROGRAM, it ends this command too. The signals HUP, TERM,
+USR1 and USR2 are passed on to PROGRAM. If this command is killed, PROGRAM and the gateway get TERM."""
 
 EXAMPLES = """\
 Examples:

@@ -187,7 +187,7 @@ impl PyUpload {
 
     /// Sends a contiguous buffer as part `number` (1 to 10,000), replacing any part with that number.
     ///
-    /// Every part except the last must have at least 5 MiB. Raises `NotFoundError` if the upload is completed
+    /// Every part except the last must be at least 5 MiB. Raises `NotFoundError` if the upload is completed
     /// or aborted.
     fn put_part(&self, py: Python<'_>, number: PartNumber, data: Bound<'_, PyAny>) -> PyResult<PyPutInfo> {
         self.noting_part(number, || {

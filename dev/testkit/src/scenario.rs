@@ -317,7 +317,7 @@ pub fn versions(store: &dyn Store) -> BTreeSet<(String, Vec<u8>)> {
 }
 
 /// Checks that the store works: puts, reads and deletes each key of `shown` and two unused keys. Panics if a call
-/// fails, or if objects remain afterwards.
+/// fails, or if objects remain after the deletes.
 pub fn works(store: &dyn Store, shown: &BucketSnapshot) {
     for name in shown.keys().map(String::as_str).chain(["fresh/dir/key", "fresh//odd"]) {
         put(store, name, b"again").unwrap_or_else(|error| panic!("{error}"));

@@ -433,7 +433,7 @@ fn a_page_of_long_keys_costs_the_same_beside_a_writer() {
             assert_eq!((page.len(), page[0].key.as_str()), (10, &*long(size / 2)));
         }));
     }
-    // The names in a directory that has changed are read again, about a hundred long names with each call.
+    // After a directory has changed, its names are read again; each call returns about a hundred long names.
     assert_flat("page of long keys", &odd, 2.0);
     assert_flat("common prefix of long keys", &below, 2.0);
     assert_flat("page of versions of long keys", &versions, 2.0);

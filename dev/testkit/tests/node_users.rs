@@ -210,7 +210,7 @@ fn nothing_remembered_gets_past_the_kernel() {
         (store.clone(), listed.next)
     });
     ground.allow("alice/dir", 0o700);
-    // These requests use the connection that Bob opened before.
+    // These requests use the connection that Bob opened above.
     as_user(BOB, &[SHARED], || {
         denied(read(&bob, "dir/000"));
         denied(bob.get(&bucket(), &key("dir/001"), &GetOptions::default()));

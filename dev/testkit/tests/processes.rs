@@ -164,8 +164,8 @@ fn mix(member: &mut Member) {
     }
 }
 
-/// Performs one operation on a shared key. Returns a line with the key, the operation, its result, the ETag, and the
-/// times.
+/// Performs one operation on a shared key. Returns a line that contains the key, the operation, its result, the ETag,
+/// and the times.
 fn shared_step(store: &dyn Store, name: &str, value: u64, choice: usize) -> String {
     let (bucket, key) = (bucket(), key(name));
     let began_ns = now_ns();

@@ -55,8 +55,8 @@ fn attributes(words: Words, node: u64) -> Words {
 }
 
 /// Returns the response of a file system with an empty directory to the request `operation` on `node`. Returns `None`
-/// if the request has no response. An unnamed file can be created in the directory and linked to a name, but the name
-/// cannot be found afterwards.
+/// if the request has no response. An unnamed file can be created in the directory and linked to a name, but a lookup
+/// of the name fails.
 fn answer(operation: u32, node: u64, content: &[u8]) -> Option<Result<Words, i32>> {
     let words = Words::default();
     let entry = || attributes(Words::default().long(FILE).zeros(32), FILE);
@@ -201,8 +201,8 @@ fn a_bucket_on_an_unknown_file_system_has_no_unnamed_files() {
     });
 }
 
-/// Unnamed files are not used on a mount within a bucket. Such a mount is unsuitable in any case, because the bucket's
-/// locks are on another file system.
+/// Unnamed files are not used on a mount within a bucket. Even with unnamed files, such a mount would be unsuitable,
+/// because the bucket's locks are on another file system.
 #[test]
 fn a_mount_within_a_bucket_is_not_written_to() {
     in_own_mounts(|| {

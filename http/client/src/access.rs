@@ -45,10 +45,10 @@ impl SessionCredentials {
         SessionCredentials::default()
     }
 
-    /// Returns the credentials that the environment names, and the credentials in the usual files: `BEARER_TOKEN`,
-    /// `BEARER_TOKEN_FILE`, `$XDG_RUNTIME_DIR/bt_u$UID` and `/tmp/bt_u$UID` (WLCG bearer token discovery); `NETRC` or
-    /// `~/.netrc`; `X509_USER_PROXY`, `X509_USER_CERT` with `X509_USER_KEY`, `/tmp/x509up_u$UID`. Does not read any
-    /// file yet.
+    /// Returns the credentials that the environment names, and the credentials in the usual files. Bearer tokens:
+    /// `BEARER_TOKEN`, `BEARER_TOKEN_FILE`, `$XDG_RUNTIME_DIR/bt_u$UID` and `/tmp/bt_u$UID` (WLCG bearer token
+    /// discovery). Passwords: `NETRC` or `~/.netrc`. Certificates: `X509_USER_PROXY`, `X509_USER_CERT` with
+    /// `X509_USER_KEY`, and `/tmp/x509up_u$UID`. Does not read any file yet.
     pub fn discover() -> Self {
         SessionCredentials::resolve(&|name| std::env::var(name).ok())
     }
@@ -74,7 +74,7 @@ impl SessionCredentials {
     }
 
     /// Tries this client certificate before all others. `chain` and `key` are PEM files, and `chain` begins with the
-    /// certificate itself. `chain` and `key` may be the same file, as with an X.509 proxy.
+    /// client's certificate. `chain` and `key` may be the same file, as with an X.509 proxy.
     pub fn with_certificate(mut self, chain: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
         self.certificates.insert(0, CertificateFiles::named(chain.into(), key.into()));
         self
@@ -230,8 +230,8 @@ impl UserLogin {
     }
 }
 
-/// Returns the login of the first entry for `host`. The `default` entry is ignored: it would disclose a password to
-/// every server.
+/// Returns the login of the first entry for `host`. The `default` entry is ignored, because it would disclose a
+/// password to every server.
 fn find_login(text: &str, host: &str) -> Option<UserLogin> {
     let mut words = netrc_words(text);
     while let Some(word) = words.next() {
@@ -306,8 +306,8 @@ pub(crate) type ClientCertificate = Arc<CertifiedKey>;
 /// The files of a certificate and its key.
 #[derive(Clone, Debug)]
 struct CertificateFiles {
-    /// The file with the certificate, followed by the certificates up to a known authority. At the usual path, this
-    /// file also contains the key.
+    /// The PEM file with the certificate chain: the client's certificate, then the intermediate certificates. At the
+    /// usual path, this file also contains the key.
     chain: PathBuf,
     key: SecretFilePath,
 }

@@ -32,7 +32,7 @@ pub struct BufferedConnection {
     buffer: Vec<u8>,
     used: usize,
     filled: usize,
-    /// Rewrites requests if the peer is a proxy that forwards them.
+    /// Rewrites requests; `None` unless the connection leads to a proxy that forwards requests.
     forwarding: Option<ProxyRequestRewriter>,
     /// The head of the request being sent; kept to reuse its capacity.
     pub request_head: Vec<u8>,
@@ -110,12 +110,12 @@ impl BufferedConnection {
         }
     }
 
-    /// Marks the peer of the connection as a proxy that forwards requests.
+    /// Records that the connection leads to a proxy that forwards requests.
     pub(super) fn forwarded(self, forwarding: ProxyRequestRewriter) -> Self {
         BufferedConnection { forwarding: Some(forwarding), ..self }
     }
 
-    /// Appends a request's head to `request_head`, in the form that the peer expects.
+    /// Appends a request's head to `request_head`, in the form that the server, or a forwarding proxy, expects.
     pub(super) fn push_head(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         let start = self.request_head.len();
         write(&mut self.request_head);
@@ -124,12 +124,12 @@ impl BufferedConnection {
         }
     }
 
-    /// Returns the proxy's refusal, if the peer is a proxy and `status` indicates a refusal.
+    /// Returns the proxy's refusal, if the connection leads to a forwarding proxy and `status` is 407.
     pub(super) fn refused_by_proxy(&self, status: u16) -> Option<Error> {
         self.forwarding.as_ref().filter(|_| status == 407).map(ProxyRequestRewriter::wants_login)
     }
 
-    /// Returns whether the peer is still connected and has not sent any unsolicited bytes.
+    /// Returns whether the connection is still open and no unsolicited bytes have arrived.
     pub(super) fn is_quiet(&mut self) -> bool {
         let is_quiet = match &mut self.transport {
             #[cfg(feature = "http2")]
@@ -262,7 +262,7 @@ impl BufferedConnection {
         }
     }
 
-    /// Receives a head, and skips interim responses (1xx). Returns `None` if the peer closed the connection without
+    /// Receives a head, and skips interim responses (1xx). Returns `None` if the server closed the connection without
     /// sending anything, or after an interim response. Errors: `BadResponse`, `Timeout`, `Unavailable`, `Io`.
     pub(super) fn receive_head(&mut self) -> Result<Option<ResponseHead>> {
         let deadline = Instant::now() + self.timeouts.first_byte;
@@ -273,8 +273,8 @@ impl BufferedConnection {
                 return Ok(Some(head));
             }
             if has_received {
-                // The limit applies to the whole head: a server cannot extend it by sending a byte, or an interim
-                // response, now and then.
+                // The limit applies to the whole head, so a server cannot extend it by sending single bytes or interim
+                // responses.
                 let left = deadline.saturating_duration_since(Instant::now());
                 if left.is_zero() {
                     return Err(self.receive_error(io::ErrorKind::TimedOut.into()));
@@ -533,7 +533,7 @@ impl BufferedConnection {
         }
     }
 
-    /// Reads body bytes until `target` is full or the peer ends the stream; returns the number of bytes read.
+    /// Reads body bytes until `target` is full or the stream ends; returns the number of bytes read.
     pub(super) fn read_all(&mut self, target: &mut [u8]) -> io::Result<usize> {
         let mut done = self.take_waiting(target);
         while done < target.len() {
@@ -639,7 +639,8 @@ fn retry(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     }
 }
 
-/// Returns whether the peer has closed the connection, as opposed to being slow or faulty.
+/// Returns whether the error means that the server has closed the connection, and not that the server is slow or
+/// faulty.
 fn is_reset(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)

@@ -118,7 +118,7 @@ impl HttpVersion {
     }
 }
 
-/// How long a call waits for the peer before it fails with `Timeout`.
+/// How long a call waits for the server, or for a proxy, before it fails with `Timeout`.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
     /// The time to establish a TCP connection, without the TLS handshake; with HTTP/3, the time of the whole handshake.

@@ -75,7 +75,7 @@ impl ResponseHead {
         })
     }
 
-    /// Returns whether the peer accepts another request after a body with this `framing`.
+    /// Returns whether the server accepts another request on the connection after a body with this `framing`.
     pub fn may_keep_alive(&self, connection: &BufferedConnection, framing: &BodyFraming) -> bool {
         let said = |word: &str| {
             let mut stated =

@@ -28,7 +28,7 @@ pub struct TcpSocket {
     waits: bool,
     /// The number of bytes that must arrive before a waiting thread wakes up.
     low_water_bytes: usize,
-    /// The reason why an HTTP/3 connection ended; present if this process serves the other end of the socket.
+    /// The reason why an HTTP/3 connection ended; present if the other end of the socket is in this process.
     #[cfg(feature = "http3")]
     notice: Option<ConnectionEndReason>,
 }
@@ -52,7 +52,7 @@ impl TcpSocket {
         Self::prepared(stream, timeouts)
     }
 
-    /// Wraps one end of a pair of sockets, whose other end this process serves. Errors: `Io`.
+    /// Wraps one end of a socket pair, which an HTTP/3 connection uses. The other end is in this process. Errors: `Io`.
     #[cfg(feature = "http3")]
     pub(super) fn bridged(end: OwnedFd, timeouts: &Timeouts, notice: ConnectionEndReason) -> Result<Self> {
         let socket = Self::over(TcpStream::from(end), timeouts);
@@ -60,7 +60,7 @@ impl TcpSocket {
         Ok(TcpSocket { notice: Some(notice), ..socket })
     }
 
-    /// Returns whether this process serves the other end of the socket (HTTP/3).
+    /// Returns whether the other end of the socket is in this process, as it is for HTTP/3.
     pub(super) fn is_bridge(&self) -> bool {
         #[cfg(feature = "http3")]
         return self.notice.is_some();
@@ -177,14 +177,14 @@ impl TcpSocket {
         within(self.read_limit(), || Ok(recv(&self.stream, &mut *room, flags)?.1))
     }
 
-    /// Returns whether the peer has neither closed the connection nor sent anything that is still unread.
+    /// Returns whether the connection is open and all bytes that have arrived have been read.
     pub(super) fn is_quiet(&self) -> bool {
         let peeked = recv(&self.stream, &mut [0_u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
         matches!(peeked, Err(rustix::io::Errno::AGAIN))
     }
 
-    /// Receives until `buffer` is full, the peer ends the stream, or nothing arrives within the timeout. The kernel
-    /// fills the buffer in one call. Returns the number of bytes received.
+    /// Receives until `buffer` is full, the stream ends, or nothing arrives within the timeout. The kernel fills the
+    /// buffer in one call. Returns the number of bytes received.
     pub(super) fn receive_all(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let received =
             within(self.read_timeout, || Ok(recv(&self.stream, &mut *buffer, RecvFlags::WAITALL)?.1))?;

@@ -123,8 +123,8 @@ fn run_ip(commands: &str) -> io::Result<std::process::Output> {
     running.wait_with_output()
 }
 
-/// Runs `work` in a new thread that ends afterwards, because a thread cannot leave every kind of namespace that it has
-/// entered.
+/// Runs `work` in a new thread that ends when `work` returns, because a thread that has entered certain kinds of
+/// namespace cannot leave them.
 pub(crate) fn in_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("netlab".to_owned());
@@ -222,8 +222,8 @@ impl NetworkNamespace {
 
 impl NamespaceProcess {
     /// Starts a program in the network of this process. As with [`NetworkNamespace::start_contained`], the program's
-    /// descendants end with the program. Errors: `NotImplemented` if this process is not permitted to create PID
-    /// namespaces.
+    /// descendants are killed when the program exits. Errors: `NotImplemented` if this process is not permitted to
+    /// create PID namespaces.
     pub fn start_contained_here(command: Command) -> Result<Self> {
         NamespaceProcess::start(None, None, command, true)
     }

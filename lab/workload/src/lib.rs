@@ -5,7 +5,7 @@
 //! [`summary::summarise`] computes the rows of a table from the records.
 //!
 //! A [`bench::WorkloadPlan`] ([`ior`], [`mdtest`], [`mdworkbench`], [`io500`]) is a workload that the ranks of a
-//! [`RankTeam`] run at a [`WorkloadLocation`]; [`bench::describe`] creates a run file from the results, and [`report`]
+//! [`RankTeam`] run at a [`WorkloadLocation`]. [`bench::describe`] creates a run file from the results, and [`report`]
 //! formats tables.
 //!
 //! [`rest::run_block`] generates load on a server.

@@ -91,7 +91,7 @@ impl PhaseResult {
         self.per_second(self.bytes())
     }
 
-    /// Returns the CPU time of all ranks.
+    /// Returns the sum of the ranks' CPU times, in nanoseconds.
     pub(crate) fn client_cpu_ns(&self) -> u64 {
         self.ranks.iter().map(|rank| rank.cpu_ns).sum()
     }

@@ -70,7 +70,7 @@ impl FileTree {
         }
     }
 
-    /// Reads the files that were found, up to the limits.
+    /// Reads the files that the scan has found, up to the limits.
     fn sample(
         mut found: DirectoryScanResult,
         limits: &TreeLimits,

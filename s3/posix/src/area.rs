@@ -7,7 +7,7 @@
 //! notification configuration is set, they are also set on the existing directory of the journal. In a bucket with the
 //! sticky bit, writers are not permitted to remove each other's files, so ownership matters in the private area as
 //! well. If the process may act as other users, it creates directories as the bucket's owner. A writer stores no files
-//! in a directory that a third user owns.
+//! in a directory that belongs to a user other than the writer, the bucket's owner or root.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -56,8 +56,8 @@ impl TrustedOwner {
         user == self.owner || user == 0
     }
 
-    /// Returns the reason why a third user could remove the caller's files in the directory with the state `dir`.
-    /// Returns `None` if no third user could remove the files.
+    /// Returns the reason why a user other than the caller, the bucket's owner or root could remove the caller's files
+    /// in the directory with the state `dir`. Returns `None` if no other user could remove the files.
     pub(crate) fn danger(&self, dir: &FileStat, caller: u32) -> Option<String> {
         if dir.user != caller && !self.trusts(dir.user) {
             return Some(format!("belongs to the user with the id {}", dir.user));
@@ -99,13 +99,13 @@ pub(crate) fn read_small(file: impl AsFd, most: usize) -> Result<Option<(Vec<u8>
     Ok(Some((bytes, state)))
 }
 
-/// Returns an error with the reason why `path` cannot be used, and with advice.
+/// Returns an error that states why `path` cannot be used, and gives advice.
 pub(crate) fn not_ours(path: &str, why: &str) -> Error {
     let next = "Fordway does not create such a file; have the bucket's owner remove it";
     Error::new(ErrorKind::AccessDenied, format!("{path} {why}, and {next}"))
 }
 
-/// Returns an error with the reason why the caller's files cannot be stored at `path`, and with advice.
+/// Returns an error that states why the caller's files cannot be stored at `path`, and gives advice.
 fn unsafe_place(path: &str, why: &str) -> Error {
     let next = "run `fordway fsck ROOT --migrate` as root, which makes the bucket's owner its owner and sets its mode";
     Error::new(
@@ -369,9 +369,9 @@ impl StoreRootDirectory {
         })
     }
 
-    /// Returns the directory for staged files, and creates it if it is missing. If a third user could replace a staged
-    /// file in this directory, creates a subdirectory that only the caller may enter. Returns the directory to use, and
-    /// a guard that removes the subdirectory if one was created.
+    /// Returns the directory for staged files, and creates it if it is missing. If a user other than the caller, the
+    /// bucket's owner or root could replace a staged file in this directory, creates a subdirectory that only the
+    /// caller may enter. Returns the directory to use, and a guard that removes the subdirectory if one was created.
     pub(crate) fn staging_dir(&self, bucket: &Bucket) -> Result<(DirectoryHandle, Option<StagingDirectory>)> {
         let path = tmp_dir(bucket);
         let dir = self.parent_of(bucket, &path)?;
@@ -418,7 +418,7 @@ impl StoreRootDirectory {
     }
 
     /// Checks that the caller may keep files in the directory `path` in the private area. Errors: `AccessDenied` if a
-    /// third user could remove the files.
+    /// user other than the caller, the bucket's owner or root could remove the files.
     pub(crate) fn check_keeping(&self, bucket: &Bucket, path: &str) -> Result<()> {
         // `staging_dir` protects staged files with a separate directory.
         if is_tmp_dir(path) {
@@ -430,7 +430,7 @@ impl StoreRootDirectory {
         }
         match self.first_untrusted(guard, path)? {
             // The private directory itself contains the lock table and other shared files. The shared files can be used
-            // even if a third user owns the directory.
+            // regardless of who owns the directory.
             Some((at, _)) if path == private_dir(bucket) && at == path => Ok(()),
             None => Ok(()),
             Some((at, why)) => Err(unsafe_place(&at, &why)),
@@ -449,8 +449,8 @@ impl StoreRootDirectory {
         Err(Error::new(ErrorKind::AccessDenied, why))
     }
 
-    /// Returns the first private-area directory along `path` in which a third user could remove the caller's files,
-    /// together with the reason.
+    /// Returns the first private-area directory along `path` in which a user other than the caller, the bucket's owner
+    /// or root could remove the caller's files. Also returns the reason.
     fn first_untrusted(&self, guard: TrustedOwner, path: &str) -> Result<Option<(String, String)>> {
         let caller = file_user();
         let bucket_end = path.find('/').unwrap_or(path.len());

@@ -214,8 +214,8 @@ impl PosixStoreState {
     }
 
     /// Removes the bucket's private directory, then the bucket's directory itself. Objects written in the meantime are
-    /// never removed: a directory that contains an object is kept. Errors: `ConditionalConflict` if another process is
-    /// using a private file.
+    /// never removed, because a directory that contains an object is kept. Errors: `ConditionalConflict` if another
+    /// process is using a private file.
     fn try_remove_bucket(&self, bucket: &Bucket, dir: &File) -> Result<()> {
         let failed = |errno| match errno {
             Errno::NOTEMPTY | Errno::BUSY => in_use(),
@@ -318,8 +318,8 @@ impl PosixStoreState {
             Err(errno) => return Err(from_errno(errno, "opening .fordway")),
         };
         let name = document_name(kind);
-        // The spare name is removed first. In the opposite order, the document would reappear if this process were
-        // killed between the two removals.
+        // The document's spare name, a second hard link, is removed first. In the opposite order, the document would
+        // reappear if this process were killed between the two removals.
         remove_if_file(&private, &spare_name(&name))
             .and_then(|()| remove_if_file(&private, &name))
             .and_then(|()| self.volume.sync_names(&private))

@@ -79,9 +79,9 @@ impl PosixStoreState {
     }
 
     /// Removes the key's file, at its plain path or its odd path. A key may have two files. The first file was written
-    /// to the odd path while the plain path was taken. The second file was written to the plain path afterwards, and
-    /// hides the first. The hidden file is removed first. Otherwise, readers would see the hidden file after a crash,
-    /// or between the two steps.
+    /// to the odd path while the plain path was taken. The second file was written to the plain path later, and hides
+    /// the first. The hidden file is removed first. Otherwise, readers would see the hidden file after a crash, or
+    /// between the two steps.
     pub(crate) fn remove(
         &self,
         bucket: &Bucket,

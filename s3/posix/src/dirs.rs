@@ -134,8 +134,8 @@ impl DirectoryCache {
         Ok(dir)
     }
 
-    /// Wraps `opened`, the directory at `path`. If the directory has been requested before, it stays open in the cache.
-    /// The path must not lead through another user's link or out of the bucket.
+    /// Wraps `opened`, the directory at `path`. If this is not the first request for the directory, the cache keeps it
+    /// open. The path must not lead through another user's link or out of the bucket.
     pub(crate) fn keep(&self, path: &str, opened: File) -> DirectoryHandle {
         let dir = DirectoryHandle::new(opened);
         if self.is_asked_again(path) {
@@ -162,8 +162,7 @@ impl DirectoryCache {
         Ok(Some(dir))
     }
 
-    /// Returns whether `path` was requested before, and no other path with the same slot has been requested since.
-    /// Remembers this request.
+    /// Returns whether the previous request in the slot of `path` was also for `path`. Remembers this request.
     fn is_asked_again(&self, path: &str) -> bool {
         let all = self.held.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         let hash = all.hasher().hash_one(path);

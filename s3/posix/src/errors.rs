@@ -81,7 +81,7 @@ pub(crate) fn is_stale(error: &Error) -> bool {
     source.is_some_and(|source| source.raw_os_error() == Some(Errno::STALE.raw_os_error()))
 }
 
-/// Returns an error with the reason why the root directory cannot be used.
+/// Returns an error that states why the root directory cannot be used.
 pub(crate) fn on_root(errno: Errno, root: &Path) -> Error {
     let root = root.display();
     match errno {

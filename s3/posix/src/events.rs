@@ -3,13 +3,13 @@
 //! A change and its record take three steps. Before the change, the writer creates an unnamed file and fills the file
 //! with spaces. If the disk is full or a permission is missing, the call therefore fails before anything has changed.
 //! Then the writer makes the change. Finally, the writer stores the record in the file and gives the file a name in
-//! `events/`. The call returns only afterwards. A crash between the change and its record leaves a change without an
-//! event, but the caller of this change has received no response.
+//! `events/`. The call returns only after these three steps. A crash between the change and its record leaves a change
+//! without an event, but the caller of this change has received no response.
 //!
-//! The file `markers`, whose state every writer reads in any case, is not empty if the bucket may have a notification
-//! configuration. A bucket that never had a notification configuration therefore has no extra cost. A byte is written
-//! to the file before the configuration is stored. The byte is never removed, because its removal could race with
-//! another process that sets a configuration.
+//! The file `markers` is not empty if the bucket may have a notification configuration. Every writer reads the state of
+//! this file for other purposes too. A bucket that never had a notification configuration therefore has no extra cost.
+//! A byte is written to the file before the configuration is stored. The byte is never removed, because its removal
+//! could race with another process that sets a configuration.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -222,8 +222,8 @@ pub(crate) fn kind_of_delete(options: &DeleteOptions, contents: PrivateDirectory
 }
 
 impl PendingEvent {
-    /// Records the change. Must be called after the change was made. Errors: errors of the file system, with the advice
-    /// to repeat the change.
+    /// Records the change. Must be called after the change was made. Errors: errors of the file system; the message
+    /// advises the caller to repeat the change.
     pub(crate) fn record(self, facts: EventFacts) -> Result<()> {
         let PendingEvent { mut staged, kind, key, webhook } = self;
         let (inner, bucket) = (staged.inner.clone(), staged.bucket.clone());

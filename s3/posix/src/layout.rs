@@ -251,13 +251,14 @@ pub(crate) fn is_private_name(name: &str) -> bool {
     is_private_dir_name(name) || [LOCKS, MARKERS].contains(&name) || is_setting_name(name)
 }
 
-/// Returns whether `name` is the name, or the spare name, of a file in the private directory that holds a bucket
-/// setting: a document or `versioning`.
+/// Returns whether `name` is the name, or the spare name ([`spare_name`]), of a file in the private directory that
+/// holds a bucket setting: a document or `versioning`.
 pub(crate) fn is_setting_name(name: &str) -> bool {
     name.strip_prefix(SPARE).unwrap_or(name) == VERSIONING || document_kind(name).is_some()
 }
 
-/// Returns the second name that the private directory's file `name` has while it is being replaced on NFS.
+/// Returns the spare name of the private directory's file `name`: the name of a second hard link to the file, which
+/// exists while the file is being replaced on NFS.
 pub(crate) fn spare_name(name: &str) -> String {
     format!("{SPARE}{name}")
 }
@@ -267,7 +268,8 @@ pub(crate) fn document_name(kind: &BucketDocumentKind) -> String {
     format!("{DOCUMENT}{kind}")
 }
 
-/// Returns the kind of the document whose file in the private directory has this name or this spare name.
+/// Returns the kind of the document whose file in the private directory has this name or this spare name
+/// ([`spare_name`]).
 pub(crate) fn document_kind(name: &str) -> Option<BucketDocumentKind> {
     let name = name.strip_prefix(SPARE).unwrap_or(name);
     BucketDocumentKind::new(name.strip_prefix(DOCUMENT)?).ok()

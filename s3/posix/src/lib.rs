@@ -116,9 +116,9 @@ pub enum ReadConsistency {
     /// Results may be as old as the file system's caches on this node: up to seconds on NFS and GlusterFS.
     #[default]
     FileSystem,
-    /// A result is no older than the call, because each read queries the server first, as conditional writes do. The
-    /// query costs nothing on a file system that only this kernel changes. On other file systems, the query costs two
-    /// to five round trips per call, and a few more for each entry of a listing.
+    /// A result is no older than the call, because each read first queries the server for the current state, as
+    /// conditional writes do. The query costs nothing on a file system that only this kernel changes. On other file
+    /// systems, the query costs two to five round trips per call, and a few more for each entry of a listing.
     Strong,
 }
 
@@ -257,9 +257,8 @@ impl PosixStore {
         &self.inner.volume.path
     }
 
-    /// Returns whether the root directory seems to be a bucket of another root. In this case, its private directory
-    /// contains a name that only the private directories of buckets have. Cost: one system call for each of these
-    /// names.
+    /// Returns whether the root directory seems to be a bucket of another root: whether its private directory contains
+    /// a name that only the private directories of buckets have. Cost: at most one system call for each of these names.
     pub fn resembles_bucket(&self) -> bool {
         let private = self.path().join(PRIVATE_DIR);
         layout::BUCKET_NAMES.iter().any(|name| private.join(name).symlink_metadata().is_ok())

@@ -270,7 +270,7 @@ impl BucketWalk<'_> {
     }
 
     /// Like [`BucketWalk::directory`], but takes the names from the directory's index. Returns `None` if there is no
-    /// index, or if the index was dropped during the call. In this case, `from` is the first name that has not been
+    /// index, or if the index was dropped during the call. After `None`, `from` is the first name that has not been
     /// offered.
     fn indexed_directory(
         &mut self,

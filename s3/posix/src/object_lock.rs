@@ -195,7 +195,7 @@ impl PosixStoreState {
             let lock = change(record.lock)?;
             let unshielded = unshield(&opened.file, record.lock)?;
             record.lock = lock;
-            // The object must keep the ETag that was reported before.
+            // The object must keep the ETag that clients have already received.
             let lock_is_kept = (&mut **record, ETagPolicy::Md5);
             self.store_record(bucket, &opened.file, &opened.stat, lock_is_kept)?;
             if !lock.is_active(SystemTime::now()) {
@@ -208,7 +208,7 @@ impl PosixStoreState {
 }
 
 /// A locked version's file whose immutable flag is off while its key is changed. Dropping the value sets the flag
-/// again, so that a change that fails leaves the version as well protected as before. The file stays open until then.
+/// again, so that the version keeps its protection if the change fails. The file stays open until the value is dropped.
 /// This is harmless, because NFS and FUSE, which rename a file that is removed while it is open, do not have the flag.
 #[must_use = "the flag is set again when this is dropped"]
 pub(crate) struct UnshieldedFile(Option<OwnedFd>);
@@ -267,7 +267,8 @@ pub(crate) fn unshield(file: impl AsFd, lock: ObjectLock) -> Result<UnshieldedFi
     if lock.is_none() {
         return Ok(UnshieldedFile::NONE);
     }
-    // The descriptor is duplicated first: if this failed later, the flag could not be set again.
+    // The descriptor is duplicated before the flag is removed. If the duplication failed after the removal, the flag
+    // could not be set again.
     let held = file.as_fd().try_clone_to_owned();
     let failed = |error| Error::new(ErrorKind::from(&error), "opening the locked version").caused_by(error);
     let held = held.map_err(failed)?;

@@ -120,7 +120,7 @@ impl CachedPrivateDirectory {
         stat(&self.watched).is_ok_and(|now| now.links > 0 && self.times == Some(times(&now)))
     }
 
-    /// Returns the notification rules if they are known. Cost: none.
+    /// Returns the notification rules, or `None` if they are not cached. Cost: none.
     pub(crate) fn rules(&self) -> Option<Arc<[NotificationRule]>> {
         self.rules.get().cloned()
     }
@@ -130,8 +130,8 @@ impl CachedPrivateDirectory {
         let _ = self.rules.set(rules);
     }
 
-    /// Returns the bucket's lock table if it is known. The lock table is current if the directory is found to be
-    /// unchanged after this call. Cost: none.
+    /// Returns the bucket's lock table, or `None` if it is not cached. The lock table is current if the directory is
+    /// found to be unchanged after this call. Cost: none.
     pub(crate) fn lock_table(&self) -> Option<&ByteRangeLocks> {
         self.lock_table.get().map(Arc::as_ref)
     }
@@ -454,8 +454,8 @@ pub(crate) fn correct_names(dir: &File) -> Result<(), Errno> {
     read_dir(&dir, |_, _| {})
 }
 
-/// Reads whether old versions are kept. If the content of `versioning` is not valid, or the owner of the file is not
-/// trusted, old versions are kept, because a version that is not kept cannot be restored.
+/// Reads whether old versions are kept. Old versions are also kept if the content of `versioning` is not valid, or if
+/// the owner of the file is not trusted. Otherwise, versions could be lost, and could not be restored.
 fn read_versioning(
     opened: Result<OwnedFd, Errno>,
     guard: Option<TrustedOwner>,

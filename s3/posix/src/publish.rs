@@ -2,7 +2,7 @@
 //!
 //! If a key has only one possible path and its bucket keeps no versions, an object is created by one `linkat`, which
 //! fails if the name is taken. The creation needs no lock. An exception is a conditional creation on NFS or from an
-//! upload. All other writes, including a put of a key that this process has put before, are made under the key's lock.
+//! upload. All other writes, including a put of a key that this process has already put, are made under the key's lock.
 //!
 //! An object may be at its key's plain path or odd path. Three rules ensure that all readers, which look at the plain
 //! path first, see a single object:
@@ -119,7 +119,8 @@ impl StagedFile {
             }
             return match stat_in(&self.parent, &self.place.name) {
                 Ok(stat) if !stat.is_dir => Err(exists()),
-                // The name is a directory, or has disappeared again. The outcome is then decided under the lock.
+                // The name is a directory, or has since disappeared. In both cases, the outcome is decided under the
+                // lock.
                 Ok(_) | Err(Errno::NOENT | Errno::STALE) => Ok(false),
                 Err(errno) => Err(from_errno(errno, "reading the metadata of the existing file")),
             };
@@ -252,8 +253,8 @@ impl StagedFile {
             return Ok(false);
         }
         self.move_to_odd(key)?;
-        // The directory of the odd path is now visible. The following lookup finds a plain file that was created
-        // before. A writer that creates a plain file afterwards finds this odd file.
+        // The directory of the odd path is now visible. The following lookup finds a plain file that was created before
+        // the move. A writer that creates a plain file after the move finds this odd file.
         let is_taken = match plain(&self.bucket, key) {
             Some(place) => self.inner.volume.open_file(&self.bucket, &place)?.is_some(),
             None => false,

@@ -134,8 +134,8 @@ pub(crate) enum NameLookup {
     Found(UnopenedObject),
     /// The name does not exist.
     Missing,
-    /// Only opening the file shows whether there is an object: the name is a link, or may have been replaced between
-    /// two system calls.
+    /// Only opening the file shows whether there is an object, because the name is a link, or may have been replaced
+    /// between two system calls.
     Unclear,
 }
 
@@ -327,8 +327,8 @@ impl StoreRootDirectory {
 
     /// Returns whether a file that is bare according to its cached state may now have a record. After another node has
     /// stored a record, a FUSE client may still show the file's earlier state, but the client requests attributes from
-    /// the server. Reads that query the server first therefore also request the record. Returns false on local file
-    /// systems and NFS.
+    /// the server. If `ReadConsistency::Strong` is set, reads therefore also request the record. Returns false on local
+    /// file systems and NFS.
     fn may_have_record(&self, file: &File, stat: &FileStat) -> bool {
         self.is_strong() && self.sharing_on(file, stat.device) == FileSystemSharing::Unknown
     }

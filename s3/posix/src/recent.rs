@@ -1,7 +1,7 @@
 //! Records which keys this process has put and has not deleted since.
 //!
 //! A put cannot know whether its key exists. The put tries to create the name, and replaces the file under the key's
-//! lock if the name is taken. If this process has put the key before, the attempt to create the name would most likely
+//! lock if the name is taken. If this process has already put the key, the attempt to create the name would most likely
 //! fail, and is skipped. A wrong guess is harmless: replacing a name that does not exist creates it.
 
 use std::hash::BuildHasher;

@@ -146,12 +146,12 @@ pub(crate) fn look_before_opening(
 }
 
 /// Opens a file in `dir`, a bucket's private directory, by calling `open` with the file's name. On NFS, also tries the
-/// file's spare name: while a node replaces a file that it has open, the file has no other name (see
-/// [`StagedFile::publish_private`](crate::stage::StagedFile::publish_private)). If that node dies at this point, the
-/// spare name is the only name of a setting, and the setting still applies. Errors: from `open`. Further cost on NFS if
-/// the file is missing: one call to `state`, which returns the state of `dir`. If `dir` has changed recently, or if the
-/// file is a setting, also an attempt to open the spare name. If `dir` has changed recently or there is a spare name,
-/// also another attempt and one `statx`.
+/// file's spare name, a second hard link. While a node replaces a file that it has open, the file has no other name
+/// (see [`StagedFile::publish_private`](crate::stage::StagedFile::publish_private)). If that node dies at this point,
+/// the spare name is the only name of a setting, and the setting still applies. Errors: from `open`. Further cost on
+/// NFS if the file is missing: one call to `state`, which returns the state of `dir`. If `dir` has changed recently, or
+/// if the file is a setting, also an attempt to open the spare name. If `dir` has changed recently or there is a spare
+/// name, also another attempt and one `statx`.
 pub(crate) fn open_spared<T: AsFd>(
     dir: impl AsFd,
     name: &str,
@@ -201,9 +201,10 @@ pub(crate) fn stat_at_server(file: impl AsFd) -> Result<FileStat, Errno> {
 
 impl StoreRootDirectory {
     /// Makes this node see the current state of `key` on the server, regardless of the names that the node has cached.
-    /// The caller holds the key's lock, so the key does not change afterwards. Cost: none on a local file system; on
-    /// other file systems, some round trips. If the bucket keeps versions, or reads query the server first, the
-    /// directory is also read. On NFS, the directory is read only if the key is missing.
+    /// The caller holds the key's lock, so no other writer changes the key while the caller uses the result. Cost: none
+    /// on a local file system; on other file systems, some round trips. If the bucket keeps versions, or
+    /// [`ReadConsistency::Strong`] is set, the directory is also read. On NFS, the directory is read only if the key is
+    /// missing.
     pub(crate) fn refresh(
         &self,
         bucket: &Bucket,
@@ -225,7 +226,7 @@ impl StoreRootDirectory {
         Ok(())
     }
 
-    /// Returns whether the store is configured so that reads query the server first.
+    /// Returns whether the store is configured with [`ReadConsistency::Strong`].
     pub(crate) fn is_strong(&self) -> bool {
         self.config.consistency == ReadConsistency::Strong
     }
@@ -244,7 +245,7 @@ impl StoreRootDirectory {
         let _ = self.open_dir(path).and_then(stat_now);
     }
 
-    /// If reads query the server first, refreshes the key before a read, as [`StoreRootDirectory::refresh`] does.
+    /// If [`ReadConsistency::Strong`] is set, refreshes the key before a read, as [`StoreRootDirectory::refresh`] does.
     #[inline]
     pub(crate) fn freshen(&self, bucket: &Bucket, key: &Key) -> Result<()> {
         if !self.is_strong() {
@@ -262,8 +263,8 @@ impl StoreRootDirectory {
         self.refresh(bucket, key, contents)
     }
 
-    /// Refreshes a private file before it is read, if reads query the server first. Cost: none on a local file system;
-    /// otherwise as for a key.
+    /// If [`ReadConsistency::Strong`] is set, refreshes a file of the private area before it is read. Cost: none on a
+    /// local file system; otherwise as for a key.
     pub(crate) fn freshen_file(&self, place: &ObjectPath, sharing: FileSystemSharing) -> Result<()> {
         if !self.is_strong() || !sharing.is_shared() {
             return Ok(());
@@ -292,8 +293,8 @@ impl StoreRootDirectory {
         bucket.map_or(FileSystemSharing::Unknown, |bucket| self.sharing_of(&bucket))
     }
 
-    /// Looks up the directory at `path` again before it is listed, if reads query the server first. The directories
-    /// above `path` are looked up again as well, unless this listing has just read the parent of `path`.
+    /// If [`ReadConsistency::Strong`] is set, looks up the directory at `path` again before it is listed. The
+    /// directories above `path` are looked up again as well, unless this listing has just read the parent of `path`.
     pub(crate) fn freshen_dir(&self, path: &str, is_parent_fresh: bool, sharing: FileSystemSharing) {
         if !self.is_strong() || !sharing.is_shared() {
             return;
@@ -308,7 +309,8 @@ impl StoreRootDirectory {
         }
     }
 
-    /// Checks that the server still has the directory `dir`, if reads query the server first. Errors: `NOENT`, `STALE`.
+    /// If [`ReadConsistency::Strong`] is set, checks that the server still has the directory `dir`. Errors: `NOENT`,
+    /// `STALE`.
     pub(crate) fn require_kept(&self, dir: &File, sharing: FileSystemSharing) -> Result<(), Errno> {
         match self.is_strong() && sharing.is_shared() {
             true => require_kept(open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?),
@@ -392,7 +394,7 @@ impl StoreRootDirectory {
     /// Makes this node see the file at `place` if the server has it. The caller is about to make a decision that would
     /// be wrong if the file existed. An NFS client may have cached the name as missing. Cost: none on a local file
     /// system; on other file systems, some round trips, and one read of the directory if the directory has changed
-    /// recently or reads query the server first.
+    /// recently or [`ReadConsistency::Strong`] is set.
     pub(crate) fn reveal(&self, place: &ObjectPath, sharing: FileSystemSharing) -> Result<()> {
         if !sharing.is_shared() {
             return Ok(());
@@ -466,8 +468,8 @@ mod tests {
     use super::*;
     use crate::errors::is_stale;
 
-    /// A node dies while it replaces a setting. Only the spare name remains, and nothing in the directory changes
-    /// afterwards.
+    /// A node dies while it replaces a setting. Only the spare name remains, and nothing in the directory changes after
+    /// that.
     #[test]
     fn a_setting_whose_writer_died_still_applies() {
         let temp = tempfile::tempdir().unwrap();

@@ -39,7 +39,7 @@ const VERDICT: &str = "verdict";
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
 /// Examines the file system of a root as [`FileSystemTraits::of`] does, and also takes the verdict stored in the root
-/// into account. The verdict can only forbid writing: a wrong, missing or untrusted verdict weakens no guarantee.
+/// into account. The verdict can only forbid writing, so a wrong, missing or untrusted verdict weakens no guarantee.
 pub(crate) fn site_of_root(root: &RootDirectory) -> Result<FileSystemTraits, Errno> {
     let site = FileSystemTraits::of(root.dir())?;
     if !site.sharing.is_shared() || site.unfit.is_some() {

@@ -35,9 +35,9 @@ pub struct WaitingEvents {
     /// The names of the oldest records after the name that the caller passed, at most as many as requested, the oldest
     /// first.
     pub names: Vec<String>,
-    /// The number of all records with names after the name that the caller passed.
+    /// The total number of records whose names follow the name that the caller passed.
     pub later: u64,
-    /// The number of all records.
+    /// The total number of records.
     pub total: u64,
 }
 
@@ -54,7 +54,7 @@ pub struct StoredEvent {
     pub writer: u32,
 }
 
-/// The result of reading some records.
+/// The result of reading records that wait for delivery.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReadEvents {
     /// The events to deliver.

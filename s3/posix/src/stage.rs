@@ -424,8 +424,8 @@ impl StagedFile {
     /// so that a crash of the node leaves no truncated object.
     fn sync_content(&self) -> Result<()> {
         if self.inner.volume.config.durability != Durability::None {
-            // Syncing only the data is not enough: the attributes, and the time that an ETag may depend on, are part of
-            // the object.
+            // Syncing only the data is not enough, because the attributes, and the time that an ETag may depend on, are
+            // part of the object.
             sync_all(&self.file).map_err(|errno| from_errno(errno, "writing to stable storage"))?;
         }
         Ok(())
@@ -456,7 +456,8 @@ impl StagedFile {
     ///
     /// If a program on this node has the old file open, the NFS client gives the old file another name before it
     /// renames the new file. Other nodes then see no file for the duration of one request. A bucket must never appear
-    /// to have no policy or no `versioning`, so the old file has a spare name while it is being replaced.
+    /// to have no policy or no `versioning`, so the old file has a second hard link, its spare name, while it is being
+    /// replaced.
     pub(crate) fn publish_private(mut self) -> Result<()> {
         self.show_content()?;
         self.sync_content()?;
@@ -476,7 +477,7 @@ impl StagedFile {
         self.sync_name()
     }
 
-    /// Gives the file that is about to be replaced a second name.
+    /// Gives the file that is about to be replaced a second hard link, named `spare`.
     fn keep_spare(&self, spare: &str) -> Result<(), Errno> {
         remove_if_file(&self.parent, spare)?;
         link(&self.parent, &self.place.name, &self.parent, spare)

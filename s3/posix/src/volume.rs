@@ -125,7 +125,7 @@ impl StoreRootDirectory {
     }
 
     /// Like [`StoreRootDirectory::contents`], but the result may be up to 10 ms old. The result is current if other
-    /// nodes may change the file system and reads query the server first. Cost: usually none.
+    /// nodes may change the file system and [`ReadConsistency::Strong`] is set. Cost: usually none.
     pub(crate) fn contents_for_write(&self, bucket: &Bucket) -> Result<PrivateDirectoryContents> {
         let contents = self.private.glance_for_write(&self.root, bucket, self.config.consistency);
         contents.map_err(unreadable)

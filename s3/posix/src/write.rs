@@ -275,7 +275,7 @@ impl PosixStoreState {
             let lock = record.lock;
             let _unshielded = unshield(&opened.file, lock)?;
             record.tags = tags.clone();
-            // The object must keep the ETag that was reported before.
+            // The object must keep the ETag that clients have already received.
             let tag_is_kept = (&mut **record, ETagPolicy::Md5);
             self.store_record(bucket, &opened.file, &opened.stat, tag_is_kept)?;
             self.volume.sync_record(&opened.file)?;

@@ -312,7 +312,8 @@ fn many_paths_to_nothing_cost_little() {
     assert_eq!(rig.list("d00/", true), [""; 0]);
     (0..=30).for_each(|number| symlink("nowhere", dir(number).join("dangling")).unwrap());
     assert_eq!(rig.list("", false), [""; 0]);
-    // An object is found on all paths without cycles, even if directories on these paths were found empty before.
+    // An object is found on all paths without cycles, even if an earlier listing found directories on these paths
+    // empty.
     fs::write(dir(3).join("k"), "").unwrap();
     let listed = rig.list("d00/", false);
     let expected: Vec<String> = (0..8)

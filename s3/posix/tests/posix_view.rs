@@ -670,8 +670,8 @@ fn renames_do_not_deadlock() {
     assert!(begin.elapsed() < std::time::Duration::from_secs(8), "{:?}", begin.elapsed());
 }
 
-/// Another program replaces the directory of a key while the object is being written: the object must be found under
-/// its key afterwards. Directories are held open for 10 ms.
+/// Another program replaces the directory of a key while the object is being written. After the put, the object must be
+/// found under its key. Directories are held open for 10 ms.
 #[test]
 fn a_directory_that_is_replaced_during_a_put_does_not_take_the_object_along() {
     let held_for = std::time::Duration::from_millis(10);

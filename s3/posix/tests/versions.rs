@@ -159,7 +159,7 @@ fn as_nobody(act: impl FnOnce() + Send) {
         let thread = scope.spawn(|| {
             if geteuid().is_root() {
                 let nobody = rustix::process::Uid::from_raw(NOBODY);
-                // The change of user applies only to the current thread, which ends afterwards.
+                // The change of user applies only to the current thread, which ends when `act` has returned.
                 set_thread_res_uid(nobody, nobody, nobody).unwrap();
             }
             act();

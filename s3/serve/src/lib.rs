@@ -16,7 +16,8 @@
 //! * `access`: whether the rules of a bucket permit a request
 //! * `answer`: turns a request into its response; `message`: the text of error documents
 //! * `monitor`: access log, counters, health; `watch`: watches the directory and the credentials file
-//! * `unsigned`: peers, and requests that need no signature because the peer is known
+//! * `unsigned`: the clients of connections, and requests that need no signature because the kernel has identified the
+//!   client
 //! * `users`: the users, and the uid that accesses files for each; `identity`: key pairs and signatures
 //! * `sts`: temporary credentials (AWS STS)
 //! * `outgoing`: requests that the gateway itself sends; `webhook`: the receivers of events

@@ -25,7 +25,7 @@ const HEAD_BYTES_MAX: usize = 32 * 1024;
 /// The maximum number of headers of a response.
 const HEADERS_MAX: usize = 100;
 
-/// The rules for a request.
+/// The rules for a request that the gateway sends.
 pub(crate) struct OutgoingRules {
     pub(crate) roots: TlsRoots,
     pub(crate) allows_private: bool,
@@ -35,7 +35,7 @@ pub(crate) struct OutgoingRules {
     pub(crate) deadline: Instant,
 }
 
-/// Checks the URL of a peer. Errors: the reason why the URL is not permitted.
+/// Checks a URL to which the gateway is configured to send requests. Errors: the reason why the URL is not permitted.
 pub(crate) fn check_url(url: &str, allows_private: bool, setting: &str) -> Result<(), String> {
     let origin = origin_of(url)?;
     let is_here = origin.host == "localhost"
@@ -79,9 +79,9 @@ pub(crate) fn fetch(url: &str, rules: &OutgoingRules) -> Result<Vec<u8>, String>
     }
 }
 
-/// Sends a document in JSON, and returns the status of the response, whose body is not received. `token` is a bearer
-/// token. Follows no redirects. Errors: the messages contain only the origin of the URL, because the path and the query
-/// may be secrets.
+/// Sends a JSON document, and returns the status of the response. The body of the response is not read. `token` is a
+/// bearer token. Follows no redirects. Errors: the messages contain only the origin of the URL, because the path and
+/// the query may be secrets.
 pub(crate) fn post(
     url: &str,
     token: Option<&str>,
@@ -139,7 +139,7 @@ fn request(
 #[derive(Debug)]
 pub(crate) struct RequestFailure {
     pub(crate) why: String,
-    /// Whether a connection was established. If so, the peer may have received the request.
+    /// Whether a connection was established. If so, the server may have received the request.
     pub(crate) was_connected: bool,
 }
 
@@ -150,7 +150,7 @@ struct PeerResponse {
     body: Vec<u8>,
 }
 
-/// A connection whose calls fail after the deadline, even if the peer is still sending slowly.
+/// A connection whose calls fail after the deadline, even if the server is still sending slowly.
 struct DeadlineStream {
     route: Route,
     deadline: Instant,
@@ -213,7 +213,7 @@ fn left(deadline: Instant) -> Option<Duration> {
 fn connect(origin: &Origin, rules: &OutgoingRules) -> Result<DeadlineStream, String> {
     let left = left(rules.deadline).ok_or("no connection in time")?;
     let deadline = rules.deadline;
-    // Without TLS, the peer is always on this machine. A proxy on another machine could not reach this machine.
+    // Without TLS, the server is always on this machine. A proxy on another machine could not reach this machine.
     if origin.tls {
         let is_internal = origin.host.parse().is_ok_and(is_internal) || origin.host == "localhost";
         if is_internal && !rules.allows_private {
@@ -315,7 +315,7 @@ fn receive_head(stream: &mut impl Read) -> io::Result<(ResponseHead, Vec<u8>)> {
     let (mut received, mut start) = (Vec::new(), 0);
     loop {
         match ResponseHead::parse(&received[start..])? {
-            // 101 is final: the connection would use another protocol afterwards.
+            // 101 is a final status, because it switches the connection to another protocol.
             Some(head) if matches!(head.status, 100 | 102..=199) => start += head.bytes,
             Some(head) => {
                 received.drain(..start + head.bytes);

@@ -1,5 +1,5 @@
-//! The peer of a connection, and requests from peers that the kernel has identified. Signatures of such requests have
-//! no meaning, so this module removes them, and decodes `aws-chunked` bodies.
+//! The client of a connection, and requests from clients that the kernel has identified. Signatures of such requests
+//! have no meaning, so this module removes them, and decodes `aws-chunked` bodies.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -203,7 +203,7 @@ impl Body for UnchunkedBody {
     }
 }
 
-/// The peer of a connection.
+/// The client of a connection.
 #[derive(Clone)]
 pub(crate) enum ConnectionPeer {
     /// A remote address, whose requests must be signed.

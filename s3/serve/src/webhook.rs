@@ -35,7 +35,7 @@ pub struct WebhookConfig {
     pub allows_private: bool,
 }
 
-/// A receiver of events, with its counters.
+/// A receiver of events, and its counters.
 pub struct Webhook {
     name: String,
     url: String,

@@ -281,7 +281,7 @@ fn bodies_that_arrive_after_the_refusal_do_not_end_the_connection() {
     let fixture = serve();
     let mut stream = fixture.client.connect();
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
-    // A WINDOW_UPDATE frame, with which the responses of all requests fit into the connection's window.
+    // A WINDOW_UPDATE frame that enlarges the connection's window, so that the responses to all requests fit.
     stream.write_all(&[0, 0, 4, 8, 0, 0, 0, 0, 0, 0x0f, 0, 0, 0]).unwrap();
     let ids: Vec<u32> = (1..1001).step_by(2).collect();
     for ids in ids.chunks(100) {

@@ -93,7 +93,7 @@ fn who_is_not_known_is_refused_and_too_much_too() {
         let mut http3 = Http3::connect(&fixture.client, &certificate).await;
         let large = http3.send(&Call::on("PUT", "k").body(vec![0; 100_001])).await;
         assert_eq!(large.status, 413);
-        // The server announced the size limit for heads at the start, and the client obeys it.
+        // When the connection opened, the server announced the size limit for heads, and the client obeys the limit.
         let long = http3.try_start(&Call::on("PUT", "k").header("x-amz-meta-a", "x".repeat(6000))).await;
         let error = long.err().expect("it is too long");
         assert!(matches!(error, h3::error::StreamError::HeaderTooBig { max_size: 4096, .. }), "{error}");

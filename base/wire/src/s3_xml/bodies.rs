@@ -206,7 +206,7 @@ pub fn escaped(text: &str) -> String {
     escaped
 }
 
-/// Appends text, escaped. Control characters become character references: a parser would turn a carriage return into a
+/// Appends text, escaped. Control characters become character references. A parser would turn a carriage return into a
 /// line feed, and some parsers refuse other control characters that are not escaped.
 fn push_escaped(to: &mut String, text: &str) {
     for character in text.chars() {

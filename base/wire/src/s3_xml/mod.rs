@@ -182,7 +182,7 @@ fn decoded(text: String, url_encoded: bool) -> Result<String> {
 /// A server's description of a failure. A field is empty if the server does not state it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ErrorDocument {
-    /// S3's code: `NoSuchKey`, ...
+    /// S3's error code, such as `NoSuchKey`.
     pub code: String,
     /// A human-readable message.
     pub message: String,

@@ -424,7 +424,7 @@ fn is_shared(
 struct DestinationLinks {
     /// The destination; `None` if it is not a local directory.
     root: Option<PathBuf>,
-    /// The last link that was found.
+    /// The link of the most recent note.
     last: Option<PathBuf>,
 }
 

@@ -60,8 +60,8 @@ pub(super) fn run(args: &LifecycleRunArgs, context: &CommandContext) -> Result<C
     Ok(first_failure)
 }
 
-/// Applies the rules of all buckets repeatedly, with pauses of `interval`, on a thread that ends with the process. If
-/// the process ends during a run, the next run on the directory completes the interrupted run.
+/// Applies the rules of all buckets repeatedly, with pauses of `interval`, on a thread that ends when the process
+/// exits. If the process ends during a run, the next run on the directory completes the interrupted run.
 pub(super) fn in_background(
     root: &Path,
     config: PosixConfig,

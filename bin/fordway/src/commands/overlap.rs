@@ -83,7 +83,7 @@ fn directory_with_same_files(lane: &Lane, bucket: &Bucket, local: &Path) -> Opti
     candidates.find(|directory| objects.iter().any(|object| is_file_of(directory, object)))
 }
 
-/// Returns whether the object is the file with the object's key in the directory.
+/// Returns whether the object is the file at the plain path of the object's key in the directory.
 fn is_file_of(directory: &Path, object: &ObjectSummary) -> bool {
     let about = directory.join(plain_path(&object.key)).metadata();
     about.is_ok_and(|about| about.is_file() && etag_of_bare_file(&about) == object.etag)

@@ -251,7 +251,7 @@ fn deciding(ruling: BucketAccessDecision) -> Option<usize> {
     }
 }
 
-/// The decision of the rules about a request.
+/// The rules' decision on a request.
 #[derive(Serialize)]
 struct PolicyDecisionOutput<'r> {
     kind: &'static str,

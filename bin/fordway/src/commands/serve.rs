@@ -69,7 +69,7 @@ pub(super) fn run(args: &ServeArgs, context: &CommandContext) -> Result<CommandE
 const CLOSING_PERIOD: Duration = Duration::from_secs(1);
 
 /// Returns a list of stores. A thread closes their unused directories and lock tables every second, so that other
-/// programs can unmount the file systems. The thread ends with the process.
+/// programs can unmount the file systems. The thread ends when the process exits.
 fn closing_unused_files() -> Result<OpenStores> {
     let stores = OpenStores::default();
     let opened = stores.clone();
@@ -220,8 +220,8 @@ impl fmt::Display for GatewayReadyMessage<'_> {
     }
 }
 
-/// The part of the output that tells programs how to access the gateway: the path of the file with the address and
-/// keys, or the generated keys.
+/// The part of the output that tells programs how to access the gateway: the path of the file that contains the address
+/// and the keys, or the generated keys.
 #[derive(Serialize)]
 struct GatewayCredentialsOutput<'r> {
     #[serde(serialize_with = "keys", skip_serializing_if = "Option::is_none")]

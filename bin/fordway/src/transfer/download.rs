@@ -21,10 +21,10 @@ use super::upload::{part_ranges, replaced};
 use super::{OverwritePolicy, TransferRunner};
 
 impl TransferRunner<'_> {
-    /// Writes a temporary file next to the target, verifies it, and renames it afterwards, so that a failure or a
-    /// signal does not change an existing file. The file gets the object's modification time, and the access rights of
-    /// the file that it replaces. Other hard links to that file keep the old content. Returns the information on the
-    /// written content.
+    /// Writes a temporary file next to the target, verifies it, and then renames it, so that a failure or a signal does
+    /// not change an existing file. The file gets the object's modification time, and the access rights of the file
+    /// that it replaces. Other hard links to that file keep the old content. Returns the information on the written
+    /// content.
     pub(super) fn download(
         &self,
         from: (&Bucket, &Key),

@@ -360,8 +360,8 @@ impl TransferRunner<'_> {
         }
     }
 
-    /// Looks up an object before the store copies it. If another program replaces the object afterwards, the ETag
-    /// differs, and the move does not remove the new content.
+    /// Looks up an object before the store copies it. If another program replaces the object after this lookup, the
+    /// ETag differs, and the move does not remove the new content.
     fn source_of_move(&self, bucket: &Bucket, key: &Key) -> Result<CopiedSource> {
         if !self.settings.removes_sources {
             return Ok(CopiedSource::NotRemovable);

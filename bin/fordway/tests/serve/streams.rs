@@ -1,5 +1,5 @@
-//! Tests HTTP/2 clients that send many requests and read no content: the memory that the gateway uses for them, and
-//! whether it frees that memory afterwards.
+//! Tests HTTP/2 clients that send many requests and read no content: the memory that the gateway uses for these
+//! clients, and whether it frees the memory after they disconnect.
 
 use std::time::{Duration, Instant, SystemTime};
 

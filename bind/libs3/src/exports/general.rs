@@ -34,7 +34,7 @@ pub(super) unsafe fn drive(
     run: impl FnOnce(&RequestQueue) -> RequestResult,
 ) -> S3StatusCode {
     status_of(|| {
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller guarantees that `context` is NULL or has not been destroyed.
         let context = unsafe { crate::arguments::required(context, "request context") }?;
         // A callback may destroy the context, so keep its queue alive.
         run(&context.queue())
@@ -63,7 +63,7 @@ exported! {
     /// calls the function again before `S3_deinitialize`, the first host remains.
     fn S3_initialize(_user_agent: *const c_char, _flags: c_int, default_host: *const c_char) -> S3StatusCode {
         status_of(|| {
-            // SAFETY: guaranteed by the caller.
+            // SAFETY: the caller guarantees that `default_host` is NULL or a C string.
             lane::initialize(unsafe { text(default_host) }?);
             Ok(())
         })
@@ -83,7 +83,7 @@ exported! {
     /// Checks whether libs3 allows `name` as a bucket name.
     fn S3_validate_bucket_name(name: *const c_char, uri_style: c_int) -> S3StatusCode {
         status_of(|| {
-            // SAFETY: guaranteed by the caller.
+            // SAFETY: the caller guarantees that `name` is NULL or a C string.
             let name = if name.is_null() { c"" } else { unsafe { CStr::from_ptr(name) } };
             match arguments::validate_bucket(name.to_bytes(), uri_style == STYLE_VIRTUAL_HOST) {
                 Status::OK => Ok(()),
@@ -101,8 +101,8 @@ exported! {
         grants: *mut AclGrant,
     ) -> S3StatusCode {
         status_of(|| {
-            // SAFETY: the caller guarantees the document, two buffers of 128 bytes, the count, and room for 100 grants,
-            // which is the most that `AccessControlList` holds.
+            // SAFETY: the caller passes a valid document, two buffers of 128 bytes, a valid count, and room for 100
+            // grants, which is the most that `AccessControlList` holds.
             unsafe {
                 // The program finds these values if the document is not valid.
                 write_text(owner_id, MAX_OWNER_BYTES, "");
@@ -126,7 +126,7 @@ exported! {
     /// Creates a request context.
     fn S3_create_request_context(made: *mut *mut RequestContext) -> S3StatusCode {
         status_of(|| {
-            // SAFETY: guaranteed by the caller.
+            // SAFETY: the caller guarantees that `made` is valid for writes.
             unsafe { *made = Box::into_raw(Box::new(RequestContext::new())) };
             Ok(())
         })
@@ -144,14 +144,15 @@ exported! {
 
     /// Carries out all requests, including those that callbacks add. Sleeps while there is nothing to do.
     fn S3_runall_request_context(context: *mut RequestContext) -> S3StatusCode {
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller guarantees that `context` is NULL or has not been destroyed.
         unsafe { drive(context, RequestQueue::run_all) }
     }
 
     /// Starts requests and runs callbacks until neither is possible without waiting, or until a short time has passed.
     /// Returns the number of unfinished requests.
     fn S3_runonce_request_context(context: *mut RequestContext, remaining: *mut c_int) -> S3StatusCode {
-        // SAFETY: the caller guarantees both pointers.
+        // SAFETY: the caller guarantees that `context` is NULL or has not been destroyed, and that `remaining` is NULL
+        // or valid for writes.
         unsafe {
             drive(context, |queue| {
                 let ran = queue.run_once();
@@ -174,8 +175,8 @@ exported! {
         max_fd: *mut c_int,
     ) -> S3StatusCode {
         status_of(|| {
-            // SAFETY: the caller guarantees all pointers, and only a descriptor that fits in the set is passed to
-            // `FD_SET`.
+            // SAFETY: the caller guarantees that each pointer is NULL or valid. `FD_SET` receives only a descriptor
+            // that fits in the set.
             unsafe {
                 let context = crate::arguments::required(context, "request context")?;
                 let fd = context.queue().signal().map_err(no_descriptor)?.filter(|fd| fits_a_set(*fd));
@@ -193,7 +194,7 @@ exported! {
     /// Returns the maximum time to wait in milliseconds: 0 while there is something to do, -1 if all requests are
     /// finished.
     fn S3_get_request_context_timeout(context: *mut RequestContext) -> i64 {
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller guarantees that `context` is NULL or has not been destroyed.
         let Some(context) = (unsafe { context.as_ref() }) else { return -1 };
         let queue = context.queue();
         match queue.signal() {

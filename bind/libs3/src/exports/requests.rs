@@ -48,7 +48,8 @@ impl RequestArguments {
     {
         response::start_diagnosis();
         let nobody = ResponseHandler { properties: None, complete: None };
-        // SAFETY: the caller guarantees both pointers.
+        // SAFETY: the caller guarantees that the handler and the queue are NULL or valid, and that the callbacks accept
+        // `data`.
         unsafe {
             let handler = handler.as_ref().copied().unwrap_or(nobody);
             submit(self.queue, CallbackResponder::new(AbiVersion::EXPORTED, handler, self.data), prepare);
@@ -58,7 +59,7 @@ impl RequestArguments {
     /// # Safety
     /// `context` is NULL or points to a context whose pointers are NULL or C strings.
     unsafe fn target<C: AbiBucketContext>(self, context: *const C) -> RequestResult<ConnectedBucketGuard> {
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller guarantees that `context`, and each pointer in the context, is NULL or valid.
         unsafe { required(context, "bucket context")?.target(self.timeout_ms) }
     }
 }
@@ -68,7 +69,7 @@ impl RequestArguments {
 /// # Safety
 /// `handler` is NULL or points to a handler.
 unsafe fn callback<T: Copy>(handler: *const RequestCallbacks<T>) -> Option<T> {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees that `handler` is NULL or valid.
     unsafe { handler.as_ref() }.and_then(|handler| handler.callback)
 }
 
@@ -79,7 +80,7 @@ pub(super) unsafe fn list_service<C: AbiBucketContext>(
     call: RequestArguments,
     handler: *const RequestCallbacks<ListServiceCallback>,
 ) {
-    // SAFETY: the caller guarantees all arguments.
+    // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `call.data`.
     unsafe {
         call.submit(handler.cast(), || {
             let (lane, callback) =
@@ -100,7 +101,7 @@ pub(super) unsafe fn test_bucket<C: AbiBucketContext>(
     call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
-    // SAFETY: the caller guarantees all arguments.
+    // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `call.data`.
     unsafe {
         call.submit(handler, || {
             let (target, capacity) =
@@ -120,7 +121,7 @@ pub(super) unsafe fn create_bucket<C: AbiBucketContext>(
     call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
-    // SAFETY: the caller guarantees all arguments.
+    // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `call.data`.
     unsafe {
         call.submit(handler, || {
             check_acl(acl)?;
@@ -140,7 +141,7 @@ pub(super) unsafe fn delete_bucket<C: AbiBucketContext>(
     call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
-    // SAFETY: the caller guarantees all arguments.
+    // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `call.data`.
     unsafe {
         call.submit(handler, || {
             let target = context.target(call.timeout_ms)?;
@@ -158,7 +159,7 @@ pub(super) unsafe fn list_bucket<C: AbiBucketContext>(
     call: RequestArguments,
     handler: *const RequestCallbacks<ListBucketCallback>,
 ) {
-    // SAFETY: the caller guarantees all arguments.
+    // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `call.data`.
     unsafe {
         call.submit(handler.cast(), || {
             let max_keys = count(max_keys, "maxkeys")?;
@@ -180,7 +181,7 @@ pub(super) unsafe fn put_object<C: AbiBucketContext, P: ParsePutProperties>(
     call: RequestArguments,
     handler: *const RequestCallbacks<PutDataCallback>,
 ) {
-    // SAFETY: the caller guarantees all arguments.
+    // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `call.data`.
     unsafe {
         call.submit(handler.cast(), || {
             let (target, key, said) =
@@ -206,7 +207,7 @@ pub(super) unsafe fn get_object<C: AbiBucketContext>(
     call: RequestArguments,
     handler: *const RequestCallbacks<GetDataCallback>,
 ) {
-    // SAFETY: the caller guarantees all arguments.
+    // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `call.data`.
     unsafe {
         call.submit(handler.cast(), || {
             let (target, key, callback) = (call.target(context)?, required_key(name)?, callback(handler));
@@ -230,7 +231,7 @@ pub(super) unsafe fn head_object<C: AbiBucketContext>(
     call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
-    // SAFETY: the caller guarantees all arguments.
+    // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `call.data`.
     unsafe {
         call.submit(handler, || {
             let (target, key) = (call.target(context)?, key(name)?);
@@ -249,7 +250,7 @@ pub(super) unsafe fn delete_object<C: AbiBucketContext>(
     call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
-    // SAFETY: the caller guarantees all arguments.
+    // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `call.data`.
     unsafe {
         call.submit(handler, || {
             let (target, key) = (call.target(context)?, key(name)?);
@@ -287,7 +288,8 @@ pub(super) unsafe fn copy_object<C: AbiBucketContext, P: ParsePutProperties>(
     call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
-    // SAFETY: the caller guarantees all arguments, including the memory for the result until the request is complete.
+    // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `call.data`.
+    // The memory for the result remains valid until the request is complete.
     unsafe {
         to.returns.clear();
         call.submit(handler, || {
@@ -323,7 +325,7 @@ pub(super) unsafe fn get_acl<C: AbiBucketContext>(
     call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
-    // SAFETY: the caller guarantees all arguments.
+    // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `call.data`.
     unsafe {
         // If the request fails, the program finds no grants.
         if let Some(count) = returns.count.as_mut() {
@@ -347,7 +349,7 @@ pub(super) unsafe fn set_acl<C: AbiBucketContext>(
     call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
-    // SAFETY: the caller guarantees all arguments.
+    // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `call.data`.
     unsafe {
         call.submit(handler, || {
             let number = count(number, "aclGrantCount")?;
@@ -372,7 +374,7 @@ pub(super) unsafe fn get_logging<C: AbiBucketContext>(
     call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
-    // SAFETY: the caller guarantees all arguments.
+    // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `call.data`.
     unsafe {
         bucket::write_no_logging(bucket, prefix, count);
         call.submit(handler, || {
@@ -392,7 +394,7 @@ pub(super) unsafe fn set_logging<C: AbiBucketContext>(
     call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
-    // SAFETY: the caller guarantees all arguments.
+    // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `call.data`.
     unsafe {
         call.submit(handler, || {
             let (target, bucket) = (call.target(context)?, owned(to_bucket)?);
@@ -411,7 +413,7 @@ pub(super) unsafe fn lifecycle<C: AbiBucketContext>(
     call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
-    // SAFETY: the caller guarantees all arguments.
+    // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `call.data`.
     unsafe {
         call.submit(handler, || {
             let target = call.target(context)?;
@@ -429,7 +431,7 @@ pub(super) unsafe fn initiate_multipart<C: AbiBucketContext, P: ParsePutProperti
     call: RequestArguments,
     handler: *const RequestCallbacks<UploadIdCallback>,
 ) {
-    // SAFETY: the caller guarantees all arguments.
+    // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `call.data`.
     unsafe {
         call.submit(handler.cast(), || {
             let (target, key) = (call.target(context)?, required_key(name)?);
@@ -450,7 +452,7 @@ pub(super) unsafe fn upload_part<C: AbiBucketContext, P: ParsePutProperties>(
     call: RequestArguments,
     handler: *const RequestCallbacks<PutDataCallback>,
 ) {
-    // SAFETY: the caller guarantees all arguments.
+    // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `call.data`.
     unsafe {
         call.submit(handler.cast(), || {
             let (number, upload) = (part_number(number)?, upload_id(text(upload)?)?);
@@ -476,7 +478,7 @@ pub(super) unsafe fn complete_multipart<C: AbiBucketContext>(
     call: RequestArguments,
     handler: *const CommitHandler,
 ) {
-    // SAFETY: the caller guarantees all arguments.
+    // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `call.data`.
     unsafe {
         call.submit(handler.cast(), || {
             let (target, key, upload) =
@@ -501,7 +503,7 @@ pub(super) unsafe fn abort_multipart<C: AbiBucketContext>(
     call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
-    // SAFETY: the caller guarantees all arguments.
+    // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `call.data`.
     unsafe {
         call.submit(handler, || {
             let (target, key, upload) =
@@ -522,7 +524,7 @@ pub(super) unsafe fn list_parts<C: AbiBucketContext>(
     call: RequestArguments,
     handler: *const RequestCallbacks<ListPartsCallback>,
 ) {
-    // SAFETY: the caller guarantees all arguments.
+    // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `call.data`.
     unsafe {
         call.submit(handler.cast(), || {
             plain_encoding(text(encoding)?)?;
@@ -550,7 +552,7 @@ pub(super) unsafe fn list_uploads<C: AbiBucketContext>(
     call: RequestArguments,
     handler: *const RequestCallbacks<ListUploadsCallback>,
 ) {
-    // SAFETY: the caller guarantees all arguments.
+    // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `call.data`.
     unsafe {
         call.submit(handler.cast(), || {
             plain_encoding(text(encoding)?)?;

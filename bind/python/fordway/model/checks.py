@@ -62,8 +62,7 @@ def checked(points: Points, load: LoadProperties, *, skip_bad: bool) -> Points:
     """Returns the rows that pass the checks, without impossible counters. `Points.refused` contains the
     reasons for refused counters.
 
-    Raises `MeasurementError` for impossible rows, unless `skip_bad` is true. In that case, these rows are
-    omitted.
+    Raises `MeasurementError` for impossible rows, or omits these rows if `skip_bad` is true.
     """
     if not len(points):
         raise MeasurementError("there are no rows: nothing was measured")

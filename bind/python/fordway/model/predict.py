@@ -29,7 +29,7 @@ FIT = {
 }
 """The expected structure of a stored fit."""
 AT_HAND = {"size", "mhz", "connections"}
-"""Properties of a request that are known before it is sent. Counters are known only afterwards."""
+"""Properties of a request that are known before it is sent. Counters are known only after the request."""
 
 
 def read_fit(path: Path) -> dict[str, Any]:

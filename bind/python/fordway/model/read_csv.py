@@ -72,8 +72,8 @@ def read(name: str, text: str, statistic: str) -> Points:
 def _check_shifted(name: str, rows: pd.DataFrame, reader: "Table") -> None:
     """Raises `MeasurementError` if decimal commas probably divided the times into two columns.
 
-    In that case, all times are whole, and the next column has whole numbers of connections or threads below
-    100 that do not recur.
+    After such a division, all times are whole, and the next column has whole numbers of connections or
+    threads below 100 that do not recur.
     """
     columns = list(rows.columns)
     times = [column for column in columns if column in reader.used and _unit_of(column, TIMES["mean"])]
@@ -163,7 +163,7 @@ class Table:
     def __init__(self, name: str, table: pd.DataFrame) -> None:
         self.name, self.table = name, table
         self.used: set[str] = set()
-        """Columns that were read."""
+        """Columns that this reader has used."""
 
     def number(self, column: str) -> pd.Series:
         """Returns the column as numbers, with NaN for empty cells.

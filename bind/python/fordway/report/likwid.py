@@ -88,7 +88,7 @@ def _with_region(name: str, regions: list[str], heading: str = "") -> list[str]:
     """Returns the regions of the marker API up to `heading`. Raises `LikwidError` if there are several
     regions.
 
-    The counters of each region are in separate tables with the same event names.
+    Each region has separate tables of counters, in which the events have the same names.
     """
     if not heading.startswith("Region "):
         return regions

@@ -3,8 +3,8 @@
 If FORDWAY_TEST_ENDPOINT is set (with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY), the tests use the gateway
 at this endpoint. FORDWAY_TEST_ROOT names the directory that this gateway serves; if it is not set, the tests
 do not check files. If FORDWAY_TEST_ENDPOINT is not set, the tests start the binary named by FORDWAY_BIN
-(default: `fordway` on PATH) on an empty directory, once without TLS and once with TLS, and each test runs
-with both gateways.
+(default: `fordway` on PATH) on an empty directory, once without TLS and once with TLS. Each test runs with
+both gateways.
 
 Tests of a client that is not installed are skipped with the client's name.
 """

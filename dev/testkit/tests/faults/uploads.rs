@@ -268,7 +268,7 @@ fn is_interrupted_at(assembly: Assembly, (at, fault): (usize, SyscallFault), lat
     !is_done
 }
 
-/// Kills a completion at each of its calls. If the object does not exist afterwards, the parts are listed, the upload
+/// Kills a completion at each of its calls. If no object exists after the kill, the parts are listed, the upload
 /// accepts a further part, and a completion with that part succeeds.
 #[test]
 fn an_upload_whose_completion_died_can_be_continued() {

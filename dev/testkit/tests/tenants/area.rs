@@ -202,8 +202,9 @@ fn a_tenants_process() {
     }
 }
 
-/// Programs that do not run as root cannot give directories to the bucket's owner. If a third user could remove an
-/// object's files, these programs refuse to store the object. Objects whose keys are plain paths can still be stored.
+/// Programs that do not run as root cannot give directories to the bucket's owner. If a user other than the caller and
+/// the bucket's owner could remove an object's files, these programs refuse to store the object. Objects whose keys are
+/// plain paths can still be stored.
 #[test]
 fn without_root_a_third_users_area_is_not_used() {
     if !is_root() {
@@ -272,7 +273,8 @@ fn a_group_shares_its_buckets_area() {
     }
 }
 
-/// In a bucket with the sticky bit, a versioning file that a third user creates cannot cause the loss of content.
+/// In a bucket with the sticky bit, a versioning file from a user other than the bucket's owner cannot cause the loss
+/// of content.
 #[test]
 fn a_third_users_words_are_not_believed() {
     if !is_root() {
@@ -294,7 +296,8 @@ fn a_third_users_words_are_not_believed() {
     });
 }
 
-/// Bucket documents that a third user has put into the private area are ignored, and only the owner can set documents.
+/// If a user other than the bucket's owner puts bucket documents into the private area, these documents are ignored.
+/// Only the owner can set documents.
 #[test]
 fn a_third_users_documents_are_not_believed() {
     if !is_root() {
@@ -438,9 +441,9 @@ fn for_a_limited_user_no_link_leads_to_another_bucket() {
     }
 }
 
-/// In a root with an older format version, a third user has created the private area of a sticky bucket. The store uses
-/// this area only for operations that are safe. After the user root has run the migration, the store uses the area for
-/// all operations.
+/// In a root with an older format version, the private area of a sticky bucket was created by a user other than the
+/// bucket's owner. The store uses this area only for operations that are safe. After the user root has run the
+/// migration, the store uses the area for all operations.
 #[test]
 fn an_old_root_is_migrated() {
     if !is_root() {

@@ -264,7 +264,7 @@ fn http(ground: &Ground, method: &str, url: &str) -> String {
     answer
 }
 
-/// Returns a part's record that names `file` as the file with the part's bytes. Any program could write such a record.
+/// Returns a part's record according to which `file` contains the part's bytes. Any program could write such a record.
 pub(crate) fn record_of_part(size: u64, etag: &str, file: Option<&str>) -> Vec<u8> {
     let mut record = vec![1];
     let mut field = |tag: u8, value: &[u8]| {

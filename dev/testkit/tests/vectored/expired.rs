@@ -111,7 +111,7 @@ fn threads_ask_once_between_them() {
 #[test]
 fn a_copy_is_resumed_at_the_other_place() {
     let second = serving(ResponseFaultScript::honest());
-    // The location responds to the HEAD, sends a truncated response, and refuses everything afterwards.
+    // The location responds to the HEAD, sends a truncated response, and refuses all later requests.
     let first = serving(
         ResponseFaultScript::honest()
             .on_requests(1..2, ResponseFault::ResetAt(50_000))

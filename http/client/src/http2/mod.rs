@@ -74,7 +74,7 @@ enum Http2ExchangeState {
 /// Whether the time limit of a call restarts with each byte that is sent or received.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TimeLimitRenewal {
-    /// The limit does not restart: a server whose response is due cannot extend the limit by sending other frames.
+    /// The limit does not restart, so a server whose response is due cannot extend the limit by sending other frames.
     Fixed,
     /// The limit restarts, because a body is being transferred.
     Renewed,
@@ -220,7 +220,8 @@ impl Http2Connection {
             TimeLimitRenewal::Renewed,
             poll_fn(|context| poll_send(&mut stream, &mut response, context)),
         );
-        // Keep `response` even after an error: the server may respond even though it accepts no more of the body.
+        // Keep `response` even after an error, because the server may respond even though it accepts no more of the
+        // body.
         let room = match turn {
             Ok(BodySendEvent::Room(room)) => room.min(wanted),
             Ok(BodySendEvent::Answered(answer)) => {
@@ -274,7 +275,7 @@ impl Http2Connection {
         Ok(())
     }
 
-    /// Waits until the socket has accepted all data, so that the time limit for the response begins afterwards.
+    /// Waits until the socket has accepted all data, so that the time limit for the response does not begin earlier.
     fn drain(&mut self) -> io::Result<()> {
         self.flush();
         let gauge = self.gauge.clone();

@@ -1,4 +1,4 @@
-//! HTTP/3 (RFC 9114): requests over QUIC. To its caller, a connection is an HTTP/1.1 connection: a thread translates
+//! HTTP/3 (RFC 9114): requests over QUIC. To its caller, a connection is an HTTP/1.1 connection. A thread translates
 //! between one end of a pair of sockets and QUIC. Pipelining, polling, framing and timeouts therefore work as on any
 //! other connection, and each request still has a QUIC stream of its own.
 //!
@@ -144,9 +144,9 @@ fn translate(
     });
 }
 
-/// Returns the settings of QUIC connections, with the congestion control that the kernel uses for TCP in this network
-/// namespace. With other congestion control, HTTP/3 would be many times slower than HTTP/1.1 and 2 over a lossy link
-/// where an administrator has chosen BBR for TCP (`bench/http-wan`). Cost: one small file is read.
+/// Returns the settings of QUIC connections, which use the same congestion control as the kernel uses for TCP in this
+/// network namespace. With other congestion control, HTTP/3 would be many times slower than HTTP/1.1 and 2 over a lossy
+/// link where an administrator has chosen BBR for TCP (`bench/http-wan`). Cost: one small file is read.
 pub fn quic_transport() -> TransportConfig {
     let mut transport = TransportConfig::default();
     let name = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_default();

@@ -85,7 +85,7 @@ impl ProxySettings {
     }
 
     /// Returns settings with one proxy for all origins. `url` has the same form as the value of a variable. Errors:
-    /// `InvalidArgument`, with the reason and without the password.
+    /// `InvalidArgument`; the message states the reason, but not the password.
     pub fn only(url: &str) -> Result<Self> {
         let proxy = Proxy::parse(url)
             .map_err(|why| Error::new(ErrorKind::InvalidArgument, format!("the proxy {why}")))?;

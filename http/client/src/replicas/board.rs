@@ -1,5 +1,5 @@
 //! The job board: the jobs, the streams that carry them out, and the replicas that streams read from. The board uses
-//! neither threads nor sockets, and receives the time as an argument. The board also supervises the streams: a slow
+//! neither threads nor sockets, and receives the time as an argument. The board also supervises the streams. A slow
 //! stream is compared with a stream that reads from another replica, and one of the two is stopped.
 
 #[cfg(test)]

@@ -22,8 +22,8 @@ const ACCEPT: &str = "application/metalink4+xml, application/metalink+xml;q=0.9"
 /// The maximum size of a document that does not have the content type of a Metalink, but is read because it may be a
 /// Metalink.
 const SNIFFED_BYTES_MAX: u64 = 4 << 20;
-/// The maximum time for one document, including redirections. The idle limit alone is not enough: a server that sends
-/// one byte now and then would block the client forever.
+/// The maximum time for one document, including redirections. The idle limit alone is not enough, because a server that
+/// sends single bytes at long intervals would block the client forever.
 const DOCUMENT_TIME_MAX: Duration = Duration::from_secs(10);
 /// The maximum time for all documents.
 const DISCOVERY_TIME_MAX: Duration = Duration::from_secs(30);

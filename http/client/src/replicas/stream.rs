@@ -262,7 +262,7 @@ impl StreamWorker<'_> {
         if is_to_blame { Err(bad_piece()) } else { Ok(()) }
     }
 
-    /// Gives back all jobs, with the bytes that have arrived.
+    /// Gives back all jobs, together with the bytes that have arrived.
     fn give_up(&mut self) {
         while let Some(mut held) = self.held.pop_front() {
             if let Some(ticket) = held.ticket.take() {

@@ -149,7 +149,7 @@ impl RangeResponse {
 
 /// The maximum number of bytes forecast after the first part: larger calls are not cheaper per byte.
 const AHEAD_BYTES: u64 = 1 << 20;
-/// The maximum number of parts in a forecast: each head takes up one of the 1,024 buffers that the kernel accepts in a
+/// The maximum number of parts in a forecast. Each head takes up one of the 1,024 buffers that the kernel accepts in a
 /// call.
 const PARTS_MAX: usize = 64;
 /// The maximum number of destinations in a forecast, each of which also takes up one of the kernel's 1,024 buffers.

@@ -51,8 +51,7 @@ pub(super) struct BatchEngine<S> {
     /// The number of bytes delivered for batches that have since been taken or cancelled.
     delivered_before: u64,
     not_before: Option<Instant>,
-    /// The time of the last failure of a request. Failures of requests that were sent before this time do not count
-    /// again.
+    /// The time of the last failure of a request. A failure of a request that was sent before this time is not counted.
     failed_at: Option<Instant>,
 }
 
@@ -159,7 +158,8 @@ impl<S: FragmentSink> BatchEngine<S> {
         let left = Timespec::try_from(left).ok();
         let mut polled: Vec<PollFd<'_>> =
             self.lines.iter().map(|line| PollFd::new(line, line.interest())).chain(also).collect();
-        // `poll` fails only on a signal or for lack of memory; in both cases, everything is checked again.
+        // `poll` fails only on a signal or for lack of memory. After either failure, all connections and deadlines are
+        // checked as usual.
         let ready = poll(&mut polled, left.as_ref());
         let is_also = has_also && polled.pop().is_some_and(|also| !also.revents().is_empty());
         drop(polled);
@@ -565,7 +565,8 @@ impl<S: FragmentSink> BatchEngine<S> {
         self.close_if_spent(index);
     }
 
-    /// Counts the failure of one request. Failures of requests that were sent before this failure do not count again.
+    /// Counts the failure of one request. A failure of a request that was sent before the last counted failure is not
+    /// counted.
     fn failed_with(&mut self, request: &RangeRequest, error: Error, retry_after: Option<Duration>) {
         if self.failed_at.is_none_or(|failed| failed < request.sent) {
             self.failed_at = Some(Instant::now());

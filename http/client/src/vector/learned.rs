@@ -139,8 +139,8 @@ impl ServerProfile {
         self.pipelines &= self.has_pipelined;
     }
 
-    /// Records a timeout of a request that was sent together with another request, although the server has responded to
-    /// such requests before.
+    /// Records a timeout of a request that was sent together with another request, although the server has already
+    /// responded to such a request.
     pub(super) fn pipeline_forgotten(&mut self) {
         self.forgotten += 1;
         self.pipelines &= self.forgotten < STRIKES;

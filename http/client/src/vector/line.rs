@@ -52,7 +52,7 @@ pub(super) enum RangeRequestOutcome {
     Ended(RangeRequest, StreamEndReason),
     /// The connection can no longer be used.
     Broken(Error),
-    /// The peer is a proxy that refuses our requests.
+    /// The connection leads to a proxy that refuses the requests.
     Forbidden(Error),
     /// Everything received has been processed, and more data will follow.
     Pending,
@@ -190,7 +190,7 @@ impl ActiveConnection {
         }
     }
 
-    /// Returns when to give up waiting for the peer.
+    /// Returns the time at which to give up waiting for the server.
     pub(super) fn deadline(&self, options: &SessionOptions, server: &ServerProfile) -> Option<Instant> {
         match self {
             ActiveConnection::Pipeline(pipeline) => pipeline.deadline(options, server),

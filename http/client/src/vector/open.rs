@@ -181,7 +181,7 @@ pub(super) fn try_describe(
         200..=299 if size.is_some_and(|size| size > 0) => {
             Ok(FileOrRedirect::File(version_of(&described, (session, target), size)?))
         }
-        // Request the first byte if the response to HEAD states no length or the length 0: Apache states no length for
+        // Request the first byte if the response to HEAD states no length or the length 0. Apache states no length for
         // an empty file, and servers that handle HEAD incorrectly state 0 for every file. Also request the first byte
         // if HEAD is refused, because a URL signed for GET allows only GET.
         status @ (200..=299 | 403 | 405 | 501) => {

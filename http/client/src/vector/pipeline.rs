@@ -128,8 +128,8 @@ impl PipelinedConnection {
         gathers
     }
 
-    /// Returns when to give up waiting for the peer. A server that might not support pipelining gets less time if
-    /// [`PipelinedConnection::may_be_left`] holds.
+    /// Returns the time at which to give up waiting for the server; `None` if no request is in flight. A server that
+    /// might not support pipelining gets less time if [`PipelinedConnection::may_be_left`] holds.
     pub(super) fn deadline(&self, options: &SessionOptions, server: &ServerProfile) -> Option<Instant> {
         let Timeouts { progress, first_byte, .. } = options.timeouts;
         let doubts = if server.has_overlapped { 4 } else { 1 };

@@ -67,8 +67,8 @@ impl RedirectRoute {
     }
 
     /// Follows a redirection. If the scheme, host or port changes, the session's credentials are not sent to the new
-    /// address or to any later one. Errors: `BadResponse`, with the whole route, for an invalid URL, a loop, too many
-    /// steps, or a step from TLS to plain HTTP.
+    /// address or to any later one. Errors: `BadResponse`, which names the whole route, for an invalid URL, a loop, too
+    /// many steps, or a step from TLS to plain HTTP.
     pub(crate) fn follow(&mut self, moved: &RedirectResponse) -> Result<()> {
         let (from, told) = (self.file.url(), self.session.clone());
         self.step(&moved.location)?;

@@ -29,8 +29,8 @@ pub struct SessionOptions {
     pub headers: Arc<[(String, String)]>,
     /// The proxies through which requests are sent.
     pub proxies: ProxySettings,
-    /// The minimum timeout for the second response when two requests are pipelined to a server that has not answered
-    /// pipelined requests before. After the timeout, the second request is sent again, and requests are no longer
+    /// The minimum timeout for the second response when two requests are pipelined to a server that has not yet
+    /// answered pipelined requests. After the timeout, the second request is sent again, and requests are no longer
     /// pipelined to this server. The timeout is 4 times the wait for the first response, if that time is longer. The
     /// timeout is multiplied by 4 if the server has already responded to a request that was sent before the previous
     /// response had ended.

@@ -97,7 +97,7 @@ impl RemoteFileSource {
     /// Follows the redirection if a server redirects GET although it responds to HEAD itself. All readers of the file
     /// use the new location, for the lifetime of the file. Requests the first byte at the new location, to learn that
     /// server's validators. `has_bytes` states whether the caller has received bytes from `from`. Errors: as for
-    /// opening, with the route; `PreconditionFailed` for a different version.
+    /// opening, and the message names the route; `PreconditionFailed` for a different version.
     pub(super) fn follow(
         &self,
         from: &Arc<SourceLocation>,
@@ -128,7 +128,7 @@ impl RemoteFileSource {
     }
 
     /// Returns whether locating the file again may help after an error from `from`. This is the case if a redirection
-    /// led to `from` and access was lost afterwards, for example because a signature has expired.
+    /// led to `from` and access has since been lost, for example because a signature has expired.
     pub(super) fn may_be_elsewhere(&self, from: &SourceLocation, error: &Error) -> bool {
         let is_led =
             |(_, door): &(_, WebFileAddress)| from.file.as_ref().is_some_and(|file| file.url() != door.url());

@@ -372,7 +372,8 @@ impl RequestStream {
             if content.is_whole() && self.request.spans.len() > 1 && !is_cheap(version, batch) {
                 return Ok(StreamProgress::Ended(StreamEndReason::Whole));
             }
-            // If the rest is short, receive it instead of cancelling the stream: it is most likely in flight already.
+            // If the rest is short, receive it instead of cancelling the stream, because it is most likely in flight
+            // already.
             let is_long = left.unwrap_or(content.data_left()) > LET_COME_BYTES;
             if (batch.has_ended() && is_long) || content.is_enough() {
                 return Ok(if content.is_enough() {

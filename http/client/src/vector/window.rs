@@ -1,4 +1,4 @@
-//! Batches that run in the background, on shared connections. There is no extra thread: a thread that waits for one
+//! Batches that run in the background, on shared connections. There is no extra thread. A thread that waits for one
 //! batch drives all batches.
 
 use std::collections::HashMap;
@@ -187,7 +187,7 @@ impl InFlightBatches {
             let ringing = bell.as_ref().map(|bell| PollFd::from_borrowed_fd(bell.as_fd(), PollFlags::IN));
             let rings = engine.wait(ringing, limit);
             if let Some(bell) = bell.as_ref().filter(|_| rings) {
-                // The value is irrelevant: it only signals that there are batches to fetch.
+                // The value is irrelevant, because it only signals that there are batches to fetch.
                 let _not_rung = rustix::io::read(bell, &mut [0; 8]);
             }
         }

@@ -102,7 +102,7 @@ impl<'a> DavRequest<'a> {
 
 impl WebDav {
     /// Sends a request to `url`, and follows redirections. Returns the final response, even if its status is a failure.
-    /// Errors: connection errors, with the URL; `BadResponse` for redirections that are not followed.
+    /// Errors: connection errors, which name the URL; `BadResponse` for redirections that are not followed.
     pub(super) fn ask(&self, url: &str, call: &mut DavRequest<'_>) -> Result<DavResponse> {
         let is_question = matches!(call.method, "PROPFIND" | "OPTIONS");
         let session = if is_question { &self.session } else { self.patient() };
@@ -174,8 +174,8 @@ fn is_worth_asking(body: &DavBody<'_>, version: HttpVersion) -> bool {
         DavBody::Bytes(_) => false,
         DavBody::Made(Some(size), _) => version == HttpVersion::Http1 && *size >= ASK_FIRST_BYTES,
         // Over HTTP/2 and 3, at most one flow-control window of a refused body is sent, and some servers, such as
-        // nginx, do not respond to the question. But content of unknown size, such as standard input, can be read only
-        // once, so the client always asks the server before it sends such content.
+        // nginx, do not respond to the question. However, content of unknown size, such as standard input, can be read
+        // only once, so the client always asks the server before it sends such content.
         DavBody::Made(None, _) => true,
     }
 }

@@ -24,8 +24,9 @@ pub struct CollectionListing {
 }
 
 impl WebDav {
-    /// Describes one resource. Errors: `NoSuchKey`, `AccessDenied`, `BadResponse`, ... Cost: one request (PROPFIND); if
-    /// the server does not support WebDAV, one more (HEAD), which works only for files.
+    /// Describes one resource. Errors: `NoSuchKey`, `AccessDenied`, `InvalidArgument`, `MethodNotAllowed`,
+    /// `Unavailable`, `Timeout`, `BadResponse`, `Io`. Cost: one request (PROPFIND); if the server does not support
+    /// WebDAV, one more (HEAD), which works only for files.
     pub fn stat(&self, url: &str) -> Result<DavResource> {
         let answer = self.propfind(url, "0")?;
         match answer.status {

@@ -24,7 +24,7 @@ use super::Timeouts;
 use super::vector::{HttpSession, SessionOptions};
 use crate::vector::{RangeTarget as _, WebFileAddress};
 
-/// The timeout for the response to a request that changes something: a server may copy or remove a lot of data before
+/// The timeout for the response to a request that changes something. A server may copy or remove a lot of data before
 /// it responds.
 const PATIENCE: Duration = Duration::from_secs(600);
 
@@ -121,8 +121,8 @@ pub fn parent_url(url: &str) -> Option<String> {
 
 impl WebDav {
     /// Creates a collection. Errors: `PreconditionFailed` if the URL exists, `NoSuchKey` if the parent collection does
-    /// not exist, `AccessDenied`, `NoSpace`, ... Cost: one request (MKCOL), which is not retried if the server may have
-    /// acted on it.
+    /// not exist, `AccessDenied`, `NoSpace`, `InvalidArgument`, `MethodNotAllowed`, `Unavailable`, `Timeout`,
+    /// `BadResponse`, `Io`. Cost: one request (MKCOL), which is not retried if the server may have acted on it.
     pub fn make_collection(&self, url: &str) -> Result<()> {
         let url = collection_url(url);
         self.change(&url, &mut DavRequest::new("MKCOL", "make").once())
@@ -156,8 +156,8 @@ impl WebDav {
 
     /// Removes a file, or a collection if `url` ends with a slash. Most servers remove a collection with all its
     /// members, and some refuse to remove a collection that has members. Errors: `NoSuchKey`, `ConditionalConflict` for
-    /// a locked resource, `AccessDenied`, ...; if members could not be removed, the error names them. Cost: one request
-    /// (DELETE).
+    /// a locked resource, `AccessDenied`, `InvalidArgument`, `MethodNotAllowed`, `Unavailable`, `Timeout`,
+    /// `BadResponse`, `Io`. If members could not be removed, the error names them. Cost: one request (DELETE).
     pub fn remove(&self, url: &str) -> Result<()> {
         self.send_removal(url, DavRequest::new("DELETE", "remove"))
     }
@@ -290,9 +290,11 @@ impl WebDav {
     ///
     /// Success means that the server has reported that it has the whole file. Whether the file is durable, and whether
     /// an interrupted write leaves a partial file, depends on the server. Errors: any error from `produce`; `NoSuchKey`
-    /// if the parent collection is missing, `PreconditionFailed`, `AccessDenied`, `NoSpace`, ... Cost: one request
-    /// (PUT), plus a round trip if the content is 64 KiB or larger (HTTP/1.1) or its size is unknown, because the
-    /// client waits for the server's consent (`Expect: 100-continue`) before it sends the body.
+    /// if the parent collection is missing; `PreconditionFailed` if `only_new` is set and the file exists;
+    /// `ConditionalConflict` if the file is locked; `AccessDenied`, `NoSpace`, `EntityTooLarge`, `KeyTooLong`,
+    /// `InvalidArgument`, `MethodNotAllowed`, `Unavailable`, `Timeout`, `BadResponse`, `Io`. Cost: one request (PUT).
+    /// If the content is 64 KiB or larger (HTTP/1.1), or its size is unknown, the client first waits for the server's
+    /// consent (`Expect: 100-continue`), which costs one more round trip.
     pub fn put<'p>(
         &self,
         url: &str,

@@ -29,7 +29,7 @@ pub struct CustomHttpRequest<'r> {
 
 impl WebDav {
     /// Sends a request, and passes the final response to `sink`: its status, which may be a failure, and its content,
-    /// in order. Returns the status. Errors: connection errors, with the URL; `BadResponse` for redirections that
+    /// in order. Returns the status. Errors: connection errors, which name the URL; `BadResponse` for redirections that
     /// cannot be followed. Cost: one request, which is sent again only if the server cannot have acted on it.
     pub fn request(
         &self,

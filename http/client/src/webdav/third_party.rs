@@ -67,9 +67,11 @@ impl WebDav {
     ///
     /// The result is checked by comparing the sizes of both files. Errors: `NotImplemented` if the server does not
     /// support such copies, in which case nothing was done; `Unavailable` with the server's reason if the copy failed;
-    /// `Corrupt` if the sizes differ; `IncompleteBody` if the report ends before the copy ends; `Timeout` if the server
-    /// sends nothing for too long; `AccessDenied`, `PreconditionFailed`, ... Cost: one request (COPY) on a separate
-    /// connection, and one request to examine each file.
+    /// `Corrupt` if the sizes differ or the destination is missing; `IncompleteBody` if the report ends before the copy
+    /// ends; `Timeout` if the server sends nothing for too long; `PreconditionFailed` if the destination exists and
+    /// must not be replaced; `InvalidArgument` if the source is a collection; `NoSuchKey` if the source is missing;
+    /// `AccessDenied`, `MethodNotAllowed`, `BadResponse`, `Io`. Cost: one request (COPY) on a separate connection, and
+    /// one request to examine each file.
     pub fn third_party_copy(
         &self,
         copy: &ThirdPartyCopy<'_>,

@@ -399,13 +399,13 @@ const REACHED_WITHIN: Duration = Duration::from_secs(15);
 /// sends nothing.
 const DISCARD: u16 = 9;
 
-/// One end of a pair of networks: the network in which programs run, and the address at which the other end reaches
-/// them.
+/// One end of a pair of networks: the network in which programs run, and the address at which the pair's other network
+/// reaches them.
 #[derive(Clone, Debug)]
 pub struct NetworkEndpoint {
     /// The network in which the programs run.
     pub network: NetworkNamespace,
-    /// The address of the network, as seen from the other end.
+    /// The address at which the pair's other network reaches this network.
     pub address: IpAddr,
 }
 

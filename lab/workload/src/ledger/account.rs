@@ -23,7 +23,7 @@ const RESAMPLES: usize = 400;
 /// The result of a ledger.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LedgerCostReport {
-    /// The cost of each component, in the order in which components were given.
+    /// The cost of each component, in the order in which the caller listed the components.
     #[serde(alias = "rungs")]
     pub components: Vec<ComponentAccount>,
     /// The paths and their components.
@@ -92,7 +92,7 @@ pub struct ComponentCost {
     pub beyond: Option<String>,
     /// The number of times that the component occurs in the path.
     pub times: f64,
-    /// The component's total time over all occurrences, in nanoseconds. With `beyond`, the time of that component is
+    /// The component's total time across all occurrences, in nanoseconds. With `beyond`, the time of that component is
     /// subtracted in each round.
     pub ns: ConfidenceInterval,
 }

@@ -71,10 +71,10 @@ pub struct LoadFailure {
 pub enum ArrivalProcess {
     /// The response to the previous request.
     Closed,
-    /// A clock that ticks at equal intervals. The value is the number of requests per second of all threads together.
+    /// A clock that ticks at equal intervals. The value is the request rate across all threads, in requests per second.
     Fixed(f64),
     /// A Poisson process: exponentially distributed intervals, as with many independent users. The value is the mean
-    /// number of requests per second of all threads together.
+    /// request rate across all threads, in requests per second.
     Poisson(f64),
 }
 
@@ -88,7 +88,7 @@ impl ArrivalProcess {
         }
     }
 
-    /// Returns the total requests per second of all threads; `None` in the closed loop.
+    /// Returns the request rate across all threads, in requests per second; `None` in the closed loop.
     pub const fn rate(self) -> Option<f64> {
         match self {
             ArrivalProcess::Closed => None,

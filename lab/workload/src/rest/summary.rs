@@ -12,8 +12,8 @@ use super::{ArrivalProcess, LoadRecorder, NetworkTraffic};
 
 /// The share of the requested rate below which the rate counts as not reached.
 const KEPT: f64 = 0.98;
-/// The CPU time of this program, divided by the elapsed time of all threads, above which this program itself counts as
-/// the limit.
+/// The CPU time of this program, divided by the sum of its threads' elapsed times, above which this program itself
+/// counts as the limit.
 const SATURATED: f64 = 0.9;
 
 /// The settings that the blocks of one row have in common.

@@ -128,7 +128,7 @@ pub type SpeedupProgressCallback<'a> = &'a mut dyn FnMut(u64, u64, usize, u32);
 
 /// Runs all combinations of lane and rank count in every round, in random order; the first round is a warm-up. A
 /// combination that fails is omitted from the following rounds. If `stop` is set, the outcome contains the jobs that
-/// ended before.
+/// had already ended.
 ///
 /// Errors: `Interrupted` if no recorded job had ended.
 pub fn measure(

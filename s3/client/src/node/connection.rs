@@ -289,8 +289,8 @@ impl NodeConnection {
         }
     }
 
-    /// Decides whether to poll briefly before sleeping, which is worthwhile if the gateway also polls and polling has
-    /// succeeded before.
+    /// Decides whether to poll briefly before sleeping, which is worthwhile if the gateway also polls and recent polls
+    /// have succeeded.
     fn how_to_wait(&mut self, since: &mut Option<Instant>) -> SocketBlockingMode {
         match since {
             None if self.is_awake && (self.misses < MISSES_MAX || self.misses.is_multiple_of(RARELY)) => {

@@ -45,9 +45,9 @@ pub(super) struct NodeSession {
     was_reached: AtomicBool,
 }
 
-/// The effective uid of the thread that opened a connection through a Unix socket; `None` over TCP. The gateway acts for
-/// this user as long as the connection exists, so another user must not use the connection: a program may change its
-/// user between two calls.
+/// The effective uid of the thread that opened a connection through a Unix socket; `None` over TCP. The gateway acts
+/// for this user as long as the connection exists, so another user must not use the connection. A program may change
+/// its user between two calls.
 type ConnectionUser = Option<u32>;
 
 /// A connection in use. When the lease is dropped, the connection becomes idle again, unless a request or response is
@@ -80,7 +80,7 @@ impl NodeSession {
 
     /// Runs `act` on a connection. If the connection breaks and repeating the call is harmless, runs `act` again on
     /// another connection. Returns the result and the connection. Errors: errors that the gateway reports;
-    /// `Unavailable`, with a message that states whether the call was executed, if this is known.
+    /// `Unavailable`, whose message states whether the call was executed, if the client can tell.
     pub(super) fn run<T>(
         self: &Arc<Self>,
         call: &NodeCallTarget<'_>,

@@ -17,7 +17,7 @@ const WAIT_BEFORE: Duration = Duration::from_secs(10 * 60);
 /// The time between a failed attempt and the next attempt, as long as the current keys are valid.
 const RETRY_PAUSE: Duration = Duration::from_secs(10);
 
-/// Keys with the time at which they expire.
+/// Keys, and the time at which they expire.
 pub(super) struct ExpiringKeys {
     /// Always [`S3Credentials::Keys`].
     pub(super) keys: S3Credentials,
@@ -110,7 +110,7 @@ impl RenewedKeys {
         self.0.lock().keys.clone()
     }
 
-    /// Returns a phrase that describes the keys in messages, with the reason why they could not be renewed.
+    /// Returns a phrase that describes the keys in messages, and states why they could not be renewed.
     pub(super) fn described(&self) -> String {
         let state = self.0.lock();
         let keys = state.keys.described();
@@ -167,7 +167,7 @@ impl Renewal {
 }
 
 impl RenewalState {
-    /// Keys with a short life are renewed after half of their life, and must be renewed after three quarters.
+    /// Short-lived keys are renewed after half of their lifetime, and must be renewed after three quarters of it.
     fn age(&self, now: SystemTime) -> KeyAge {
         let life = self.expires.duration_since(self.fetched).unwrap_or_default();
         match self.expires.duration_since(now) {
@@ -215,7 +215,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(20);
 
-    /// Keys with a life of one hour, of which `left_s` seconds are left.
+    /// Returns keys with a lifetime of one hour, which expire in `left_s` seconds.
     fn keys(name: &str, left_s: i64) -> ExpiringKeys {
         let now = SystemTime::now();
         let expires = match u64::try_from(left_s) {

@@ -162,7 +162,7 @@ pub struct RequestSigner {
 
 /// The parts of a request that are signed, except for the headers that signing adds.
 pub struct UnsignedRequest<'a> {
-    /// `GET`, `PUT`, ...
+    /// The HTTP method, such as `GET`.
     pub method: &'a str,
     /// The encoded path, starting with `/`.
     pub path: &'a str,

@@ -52,8 +52,8 @@ impl S3Session {
     }
 
     /// Sends a call and passes its response (2xx) to `receive`, which must read the body. Sends the call again if the
-    /// failure may be temporary and the call may be repeated. Errors: errors from the service, with the number of
-    /// attempts; errors from `receive`.
+    /// failure may be temporary and the call may be repeated. Errors: errors from the service, which state the number
+    /// of attempts; errors from `receive`.
     pub(super) fn run<T>(
         &self,
         call: &S3Call,

@@ -178,8 +178,9 @@ impl Writer for S3ObjectWriter {
     }
 }
 
-/// Checks the written content against the caller's expectations. An expected MD5 that was not requested at the start is
-/// not checked by this function. A single PUT sends this MD5, and the server checks the content against it.
+/// Checks the written content against the caller's expectations. This function checks an expected MD5 only if the
+/// caller asked for an MD5 (`check_md5`) when it opened the writer. A single PUT also sends the expected MD5, and the
+/// server checks the content against it.
 fn check(hasher: ContentHasher, options: &PutOptions, expected: &ExpectedContent) -> Result<HashResult> {
     let md5 = expected.md5.filter(|_| options.check_md5);
     hasher.finish(&ExpectedContent { md5, ..expected.clone() })

@@ -369,7 +369,7 @@ impl FsckRun<'_> {
 }
 
 /// Returns whether the sticky bit hides the record of a file that had the state `before`. A writer that adds a record
-/// to a bare object removes the bit afterwards, so the state is read again.
+/// to a bare object removes the bit after it has added the record, so the state is read again.
 fn is_hidden(file: &File, before: &FileStat) -> bool {
     is_bare(before) && stat(file).is_ok_and(|now| is_bare(&now))
 }
@@ -513,8 +513,8 @@ findings! {
     StrayPrivate = "stray-private", Note,
         "move it away; Fordway neither reads nor removes it";
     /// `.fordway`, or a file in it, does not have the type with which Fordway creates it. For example, a link, a FIFO
-    /// or a file has replaced a directory. In a bucket with the sticky bit, the finding may also mean that the file or
-    /// directory belongs to a third user, who could remove other users' files in the directory.
+    /// or a file has replaced a directory. In a bucket with the sticky bit, the finding may also mean that a user other
+    /// than the bucket's owner or root owns the file or directory, or could remove other users' files in the directory.
     NotOurs = "not-ours", Corrupt,
         "find out who created it, and remove it; or run `fordway fsck --migrate` as root, which makes the bucket's owner the owner of directories";
 }

@@ -62,7 +62,7 @@ impl FsckRun<'_> {
         let Some(problem_of) = self.options.document_problem else { return Ok(()) };
         // If the directory cannot be read, the check of the private area reports it.
         let names = self.inner.volume.names_in(&private_dir(bucket)).unwrap_or_default();
-        // The normal name and the spare name of a document have the same kind.
+        // A document's normal name and its spare name, a second hard link, have the same kind.
         let mut kinds: Vec<_> = names.iter().filter_map(|name| document_kind(name)).collect();
         kinds.sort_unstable();
         kinds.dedup();
@@ -153,7 +153,7 @@ impl FsckRun<'_> {
         guard: Option<TrustedOwner>,
     ) -> Result<()> {
         let Some((state, guard)) = state.zip(guard) else { return Ok(()) };
-        // The check assumes root as the caller: a file that belongs to neither root nor the bucket's owner is dangerous
+        // The check assumes root as the caller. A file that belongs to neither root nor the bucket's owner is dangerous
         // to all other writers.
         let danger = guard.danger(&state, 0);
         danger.map_or(Ok(()), |why| self.found(FindingKind::NotOurs, path, format!("it {why}")))

@@ -62,8 +62,8 @@ impl GcRun<'_> {
         Ok(inodes)
     }
 
-    /// Removes from `orphans` the inode numbers of files that still own their sidecar files. Returns whether all files
-    /// of the bucket were seen.
+    /// Removes from `orphans` the inode numbers of files that still own their sidecar files. Returns whether the scan
+    /// has found all files of the bucket.
     fn strike_living(&mut self, bucket: &Bucket, orphans: &mut HashSet<u64>) -> Result<bool> {
         match self.inner.volume.open_to_scan(bucket.as_str()) {
             Ok(dir) => self.strike_in(bucket, &dir, bucket.as_str(), orphans),

@@ -43,7 +43,7 @@ use crate::{PosixStore, PosixStoreState};
 /// The kind of bucket document that holds the rules.
 const RULES: BucketDocumentKind = BucketDocumentKind::known("lifecycle");
 const OPERATION: &str = "apply the lifecycle of";
-/// The longest sleep between two progress reports: the receiver can end the run only at a report.
+/// The longest sleep between two progress reports. The receiver can end the run only at a report.
 const NAP: Duration = Duration::from_millis(100);
 
 /// The options of [`PosixStore::run_lifecycle`].
@@ -185,7 +185,7 @@ pub(super) struct LifecycleRun<'s> {
     options: &'s LifecycleOptions,
     tell: &'s mut dyn FnMut(LifecycleEvent) -> Result<()>,
     pub(super) summary: LifecycleSummary,
-    /// The time when work on the bucket started: an object expires only if the object was due by that time.
+    /// The time when work on the bucket started. An object expires only if the object was due by that time.
     now: SystemTime,
     /// The earliest time of the next change.
     next: Instant,
@@ -198,7 +198,7 @@ pub(super) struct LifecycleRun<'s> {
     acts_for_owners: bool,
 }
 
-/// The result of checking again, with the lock held, whether an object is due.
+/// The result of the second check whether an object is due, which is made under the key's lock.
 pub(super) enum ExpiryRecheckResult {
     Changed,
     /// The object is no longer due, or no longer exists.
@@ -290,8 +290,8 @@ impl<'s> LifecycleRun<'s> {
         }
     }
 
-    /// Reports a link that the listing of a bucket has skipped, unless another skipped link of the bucket was reported
-    /// before.
+    /// Reports a link that the listing of a bucket has skipped, unless the run has already reported another skipped
+    /// link of the bucket.
     pub(super) fn skipped(
         &mut self,
         bucket: &Bucket,

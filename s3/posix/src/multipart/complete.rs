@@ -192,14 +192,14 @@ impl MultipartUploadManager<'_> {
     fn end_upload(&self, taken: LockedUpload) -> Result<()> {
         let LockedUpload { held, data, locked, upload, .. } = taken;
         // The upload can no longer be completed or aborted, so the locked file can be closed before it is removed. This
-        // order is necessary: if a file is removed while it is open, NFS and FUSE keep the file under a hidden name,
+        // order is necessary. If a file is removed while it is open, NFS and FUSE keep the file under a hidden name,
         // and its directory cannot be removed.
         remove_file(&held, CLOSED).map_err(|errno| from_errno(errno, "removing the upload"))?;
         drop((data, locked));
         self.remove_upload(&upload.dir)
     }
 
-    /// Locks and closes an upload. No part can be started afterwards.
+    /// Locks and closes an upload. After this, no new part can be started.
     fn take_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<LockedUpload> {
         let mut race = 0;
         loop {

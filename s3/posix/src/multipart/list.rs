@@ -100,7 +100,7 @@ impl CachedUploadKeys {
 
 impl MultipartUploadManager<'_> {
     /// Lists the uploads in progress. Cost: one read of the directory of uploads; one read of the record of each upload
-    /// on the page, of the upload after the page, and of each upload that no listing has read before.
+    /// on the page, of the upload after the page, and of each upload that no earlier listing has read.
     pub(crate) fn list_uploads(&self, bucket: &Bucket, query: &UploadsQuery) -> Result<UploadListing> {
         self.inner.head_bucket(bucket)?;
         let (volume, cache) = (&self.inner.volume, &self.inner.upload_keys);

@@ -99,7 +99,7 @@ impl MultipartUploadManager<'_> {
         check_metadata(&options.metadata)?;
         options.check_upload()?;
         check_lockable(&self.inner.volume, bucket, options.lock)?;
-        // Without this check, the completion would be refused after all parts have been sent.
+        // Without this check, the completion would be refused only after the client had sent all parts.
         self.inner.volume.require_own_dir(bucket, key, "starting the upload")?;
         self.inner.volume.require_own_mount(bucket, key)?;
         let random = getrandom::u64()

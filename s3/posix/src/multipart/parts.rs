@@ -13,7 +13,7 @@
 //! ```
 //!
 //! One step both removes the content from the upload and makes it the object. The files of a closed upload therefore
-//! show after a crash whether the upload was completed: a completed upload has no `data`, or has `assembled` but no
+//! show after a crash whether the upload was completed. A completed upload has no `data`, or has `assembled` but no
 //! `whole`.
 //!
 //! A part is written into `data` only if `data` has no other hard link. `cp -al` creates such a link.

@@ -181,7 +181,7 @@ impl VersionDeletion<'_> {
     #[cold]
     fn store_without_id(&self, mut copy: ObjectFile) -> Result<()> {
         let record = copy.recorded.get_or_insert_default();
-        // The object must keep the ETag that was reported before.
+        // The object must keep the ETag that clients have already received.
         let id_is_removed = (&mut **record, ETagPolicy::Md5);
         self.store.store_record(self.bucket, &copy.file, &copy.stat, id_is_removed)?;
         self.store.volume.sync_record(&copy.file)

@@ -2,8 +2,8 @@
 //!
 //! A version whose ID contains its order has a known name. All names are needed to find the newest version, or to find
 //! a version whose name differs from the name that its ID states. If a directory with many names is read again within
-//! seconds, its names are kept in an index (see [`crate::index`]), so that each further request costs only a few
-//! lookups in memory. On file systems that other nodes may change, there is no index, so the names are read each time.
+//! seconds, its names are kept in an index (see [`crate::index`]). Each further request then costs only a few lookups
+//! in memory. On file systems that other nodes may change, there is no index, so the names are read each time.
 //!
 //! A POSIX program may copy an old version, with its ID, to the object's path. This module also distinguishes such a
 //! copy from the version itself.
@@ -354,8 +354,8 @@ impl StoreRootDirectory {
     }
 
     /// Returns whether the file with the name `kept` is the version that its name states. Anyone who may write to the
-    /// bucket may create other files with such names. In a bucket with the sticky bit, a file of a third user is not
-    /// trusted: the file must belong to `owner`, the bucket's owner or root.
+    /// bucket may create other files with such names. In a bucket with the sticky bit, the file must therefore belong
+    /// to `owner`, the bucket's owner or root.
     pub(super) fn is_version_at(
         &self,
         (bucket, key): (&Bucket, &Key),

@@ -392,7 +392,7 @@ impl PosixStoreState {
         let record = current.recorded.as_ref().filter(|record| !record.is_apart && current.stat.links == 1);
         if let Some(record) = record {
             let mut record = ObjectRecord { version: Some(version.clone()), ..(**record).clone() };
-            // The object must keep the ETag that was reported before.
+            // The object must keep the ETag that clients have already received.
             let _ = self.store_record(bucket, &current.file, &current.stat, (&mut record, ETagPolicy::Md5));
         }
     }
@@ -528,7 +528,7 @@ impl PosixStoreState {
         Ok(true)
     }
 
-    /// Deletes according to `options`, with the key's lock held.
+    /// Deletes according to `options`. The caller holds the key's lock.
     pub(crate) fn delete_versioned(
         self: &Arc<Self>,
         (bucket, key): (&Bucket, &Key),
@@ -555,8 +555,8 @@ pub(crate) struct KeptVersion {
     pub(crate) floor: u64,
 }
 
-/// Links `current` to a name among the old versions. Returns `false` if another file has this name: a POSIX program may
-/// have copied an old version, with its ID, to the object's path.
+/// Links `current` to a name among the old versions. Returns `false` if another file has this name. This happens if a
+/// POSIX program has copied an old version, with its ID, to the object's path.
 fn keep_in(dir: &DirectoryHandle, current: &ObjectFile, name: &str) -> Result<bool, Errno> {
     match link_unnamed(&current.file, dir, name) {
         Err(Errno::EXIST) => {}

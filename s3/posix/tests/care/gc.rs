@@ -16,7 +16,7 @@ use fordway_store::{
 
 use crate::support::{Rig, bucket, name};
 
-/// A duration long enough that the clock of any file system shows a different time afterwards.
+/// A pause after which the clock of any file system shows a different time.
 const APART: Duration = Duration::from_millis(60);
 
 /// Collects garbage that is older than `limit`.

@@ -26,8 +26,8 @@ const ACTIONS: &[(&str, &[&str], &[&str])] = &[
     ("AbortMultipartUpload", &["AbortMultipartUpload"], &[]),
     ("CompleteMultipartUpload", &["PutObject"], &[]),
     ("CopyObject", &["PutObject"], &[]),
-    // Creating a bucket needs no action: a new bucket has no rules, and the store reports an error if the bucket
-    // exists.
+    // Creating a bucket needs no action, because a new bucket has no rules, and the store reports an error if the
+    // bucket exists.
     ("CreateBucket", &[], &[]),
     ("CreateMultipartUpload", &["PutObject"], &[]),
     ("DeleteBucket", &["DeleteBucket"], &[]),

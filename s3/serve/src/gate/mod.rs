@@ -423,9 +423,9 @@ fn check_header(
     }))
 }
 
-/// Refuses unsupported values with AWS's errors. AWS either does not support these values, or refuses them for a bucket
-/// with ACLs disabled. Objects never have ACLs. Errors: `InvalidArgument`, `AccessControlListNotSupported`,
-/// `InvalidBucketAclWithObjectOwnership`, `InvalidRedirectLocation`, `InvalidRequest`.
+/// Refuses unsupported values, and returns the same errors as AWS. AWS either does not support these values, or refuses
+/// them for a bucket with ACLs disabled. Objects never have ACLs. Errors: `InvalidArgument`,
+/// `AccessControlListNotSupported`, `InvalidBucketAclWithObjectOwnership`, `InvalidRedirectLocation`, `InvalidRequest`.
 fn check_value(operation: &OperationRule, name: &str, value: &str) -> Result<(), GateRefusal> {
     let detail = format!("{} does not support {name}: {}; remove it", operation.name, shown(value));
     let refused = |code, words| Err(GateRefusal::bad(code, composed(words, &detail, &[])));

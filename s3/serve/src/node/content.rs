@@ -26,7 +26,7 @@ const BATCH_REPLY_BYTES: usize = 32 << 10;
 /// The number of objects of a batch, of any size, after which a partial response is sent.
 const BATCH_REPLY_OBJECTS: usize = 64;
 
-/// The description of an object that is sent before its content.
+/// The description of an object, which is sent before the object's content.
 trait ContentHead: WriteField {
     fn new(object: &OpenObject, sent: ContentTransferMethod) -> Self;
 }
@@ -213,7 +213,7 @@ impl ResponseOutbox {
         }
     }
 
-    /// Sends a response. Errors: from the socket; the connection cannot be used afterwards.
+    /// Sends a response. Errors: from the socket. After an error, the connection cannot be used.
     pub(super) fn answer<T: WriteField>(&mut self, id: u32, answer: &Result<T>) -> Result<(), Errno> {
         self.answer_with_body(id, answer, &[])
     }

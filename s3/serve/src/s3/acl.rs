@@ -1,5 +1,5 @@
 //! The ACL of a bucket: one of the canned ACLs that [`CannedAcl`] lists. A bucket can have an ACL only if its ownership
-//! controls enable ACLs. Objects have no ACLs of their own: an ACL would be part of an object's record, which
+//! controls enable ACLs. Objects have no ACLs of their own, because an ACL would be part of an object's record, which
 //! authorisation does not read.
 //!
 //! The ACL is stored as a document that contains the grants but not the owner, because the file system stores the

@@ -54,7 +54,7 @@ impl S3Failure {
         S3Failure::new("InvalidArgument", StatusCode::BAD_REQUEST, composed(words, "", facts))
     }
 
-    /// Returns whether the operation failed because it did not get a lock before the lock timeout. Such an operation
+    /// Returns whether the operation failed because it did not get a lock within the lock timeout. Such an operation
     /// may be repeated.
     pub(super) fn is_lock_timeout(&self) -> bool {
         self.0.headers().is_some_and(|headers| headers.contains_key(RETRY_AFTER))

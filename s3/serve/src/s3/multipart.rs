@@ -36,7 +36,7 @@ const PAGE_MAX: usize = 1000;
 
 /// Checks a part number. Errors: `InvalidArgument` outside 1 to 10,000.
 pub(super) fn part_number(number: i32) -> OperationResult<u16> {
-    // A number that does not fit into 16 bits is out of range in any case.
+    // A number that does not fit into 16 bits is replaced by 0, which is also out of range.
     checked_part_number(u16::try_from(number).unwrap_or(0)).map_err(|_| {
         let words = "Part number must be an integer between 1 and 10000, inclusive.";
         S3Failure::argument(words, "partNumber", &number.to_string())

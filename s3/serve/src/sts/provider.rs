@@ -185,7 +185,7 @@ fn values_of(name: &str, value: &Value) -> Vec<String> {
     }
 }
 
-/// A provider, with the keys that were last fetched from the provider.
+/// A provider, and the keys that were last fetched from it.
 pub(crate) struct IdentityProvider {
     pub(crate) entry: IdentityProviderEntry,
     known: Mutex<KnownKeys>,

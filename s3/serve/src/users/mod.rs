@@ -137,7 +137,7 @@ impl User {
         Arc::new(User { id, name, kind, uid, store, keys, share, changes, account, server, session })
     }
 
-    /// Returns this user without keys, with the given server and session.
+    /// Returns a copy of this user without keys, but with this server and session.
     fn with_server_and_session(
         &self,
         server: Option<NetworkFileServer>,
@@ -185,7 +185,8 @@ impl User {
             .map_or(Cow::Borrowed(&*self.name), |session| format!("{}/{session}", self.name).into())
     }
 
-    /// Returns the user for a request to `bucket`, with the file server that the request has to wait for. Errors: `Io`.
+    /// Returns the user for a request to `bucket`. Its field `server` is the file server that the request has to wait
+    /// for, if any. Errors: `Io`.
     pub(crate) fn at(self: Arc<Self>, bucket: &str) -> Result<Arc<Self>> {
         let server = NetworkFileServer::of(&*self.store, bucket, self.uid)?;
         if server.is_none() {

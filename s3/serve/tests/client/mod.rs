@@ -161,7 +161,7 @@ impl Client {
         stream
     }
 
-    /// Returns the head of a signed request that makes the server close the connection afterwards.
+    /// Returns the head of a signed request that makes the server close the connection after its response.
     pub fn head(&self, call: &Call<'_>) -> Vec<u8> {
         let (day, moment) = self.now();
         let hash = call.payload.clone().unwrap_or_else(|| hex(&Sha256::digest(&call.body)));

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use crate::args::{AdminArgs, AdminGetArgs, AdminRmArgs, AdminSetArgs, AdminSubcommand, BucketSettingArg};
 
-/// The maximum size of a file with a setting. S3's largest document has 64 KiB; its JSON form may be larger.
+/// The maximum size of a file that contains a setting. S3's largest document is 64 KiB; its JSON form may be larger.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 pub(super) fn run(args: &AdminArgs, context: &CommandContext) -> Result<CommandExit> {

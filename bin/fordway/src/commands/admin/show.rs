@@ -48,7 +48,7 @@ struct RenderedSettings {
     values: Map<String, Value>,
     #[serde(skip)]
     rows: Vec<(&'static str, String)>,
-    /// The causes of the refusals that were reported.
+    /// The causes of the refusals that have already been reported.
     #[serde(skip)]
     denials: BTreeSet<String>,
 }
@@ -88,8 +88,8 @@ impl RenderedSettings {
         Ok(exit)
     }
 
-    /// Reports a refusal, unless a refusal with the same cause was reported before. A service refuses all settings of a
-    /// forbidden bucket, and each message contains a different request ID.
+    /// Reports a refusal, unless a refusal with the same cause has already been reported. A service refuses all
+    /// settings of a forbidden bucket, and each message contains a different request ID.
     fn report_denial(&mut self, error: Error, context: &CommandContext) -> Result<CommandExit> {
         let cause = error.s3_code().unwrap_or_else(|| error.detail()).to_owned();
         let exit = CommandExit::of(&error);

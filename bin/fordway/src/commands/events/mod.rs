@@ -45,11 +45,11 @@ const BUSY: Duration = Duration::from_secs(1);
 const UNREADABLE: &str = "events are not delivered, because the gateway is not permitted to read their records in \
                           .fordway/events; run `chmod a+r` on the records, or run the gateway as root";
 /// The warning about records that the gateway is not permitted to remove. Their events are not delivered, because
-/// otherwise they would be delivered again and again.
+/// otherwise they would be delivered repeatedly.
 const STUCK: &str = "events are not delivered, because the gateway is not permitted to remove their records; run the \
                      gateway as root or as the bucket's owner, and once `fordway fsck ROOT --migrate` as root, which \
                      gives .fordway/events to the bucket's owner";
-/// Delivers events to `webhook` on a thread that ends with the process. Events that are older than `age_max` are
+/// Delivers events to `webhook` on a thread that ends when the process exits. Events that are older than `age_max` are
 /// dropped.
 pub(super) fn in_background(
     root: &Path,

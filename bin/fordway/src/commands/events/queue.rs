@@ -3,7 +3,7 @@
 //! Records are tried in the order of their names, in windows of limited size. Records that the receiver refuses are set
 //! aside and tried again in the next pass, which begins after a pause that grows with each pass. Later records do not
 //! wait for this pause. A pass reads all names from the start, because the name of a new record may sort before names
-//! that were already read.
+//! that have already been read.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -17,9 +17,9 @@ const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_sec
 
 /// The events that wait in one bucket.
 pub(super) struct BucketQueue {
-    /// The names of records that were not tried in this pass, the oldest first.
+    /// The names of records that this pass has not tried yet, the oldest first.
     names: VecDeque<String>,
-    /// The names of records that were refused, in the order of their last attempts.
+    /// The names of records that the receiver has refused, in the order of their last attempts.
     tried: VecDeque<String>,
     /// The number of names at the front of `tried` that are tried again in this pass.
     retries: usize,
@@ -38,7 +38,7 @@ pub(super) struct BucketQueue {
     pub(super) waiting: u64,
     /// The earliest time at which the records are counted again without reading their names.
     pub(super) next_count: Instant,
-    /// Whether there may be records that were not read.
+    /// Whether the journal may contain records whose names have not been read.
     pub(super) is_incomplete: bool,
     pub(super) batch: usize,
     /// The time spent since the last delivery on batches without events.
@@ -73,7 +73,7 @@ impl Default for BucketQueue {
 /// Names of records that are sent in one request.
 pub(super) struct Batch {
     pub(super) names: Vec<String>,
-    /// Whether the names were refused before.
+    /// Whether the receiver has already refused these events.
     is_retry: bool,
 }
 
@@ -96,9 +96,9 @@ impl BucketQueue {
         self.after.as_deref()
     }
 
-    /// Adds names that were read, at most `names_max`.
+    /// Adds the names that were read from the journal, at most `names_max`.
     pub(super) fn found(&mut self, found: WaitingEvents, names_max: usize) {
-        // Within a pass, a record may have been added whose name sorts before the names that were read this time.
+        // Within a pass, a record may have been added whose name sorts before the names in `found`.
         self.is_incomplete &= self.has_more;
         self.has_forgotten &= self.after.is_some();
         self.has_more = found.later > found.names.len() as u64;
@@ -113,7 +113,7 @@ impl BucketQueue {
         }
     }
 
-    /// Takes the names for the next request: names that were not tried, then names that were refused.
+    /// Takes the names for the next request: names that have not been tried, then names that the receiver has refused.
     pub(super) fn take(&mut self) -> Option<Batch> {
         let is_retry = self.names.is_empty();
         let (from, left) = match is_retry {
@@ -126,7 +126,7 @@ impl BucketQueue {
         (!names.is_empty()).then_some(Batch { names, is_retry })
     }
 
-    /// Puts names that were not tried back to the front.
+    /// Returns an untried batch to the front of its queue.
     pub(super) fn give_back(&mut self, Batch { names, is_retry }: Batch) {
         self.retries += if is_retry { names.len() } else { 0 };
         let to = if is_retry { &mut self.tried } else { &mut self.names };
@@ -349,7 +349,7 @@ mod tests {
         rig.run(20);
         assert_eq!(rig.accepted, [("good".to_owned(), 14)]);
         assert_eq!(rig.queue.tried.len(), 3);
-        // The discarded names are found again. A name that sorts before the names already read is found too.
+        // The next pass finds the discarded names again. It also finds a name that sorts before the names already read.
         rig.journal.insert(0, "a");
         rig.run(60);
         assert_eq!(rig.accepted[1].0, "a");

@@ -62,7 +62,7 @@ class Sums:
     products: np.ndarray
 
     def without(self, group: int) -> "Sums":
-        """Returns the sum of all groups but one."""
+        """Returns the sum over all groups except `group`."""
         return Sums(
             self.squares.sum(axis=0) - self.squares[group], self.products.sum(axis=0) - self.products[group]
         )

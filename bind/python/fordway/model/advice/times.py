@@ -227,7 +227,7 @@ def _over(link: NetworkPath, times: Times, moved: pd.DataFrame, phase: str) -> T
 
 
 def total(phases: list[dict[str, Times]]) -> dict[str, Times]:
-    """Returns the sum of all phases for each lane that has all phases."""
+    """Returns the sum over all phases, for each lane that has all phases."""
     lanes = [lane for lane in phases[0] if all(lane in phase for phase in phases)]
     found = {}
     for lane in lanes:

@@ -16,7 +16,7 @@ STEP = 0.05
 """Step of the reported levels: 5 %."""
 
 CORES = re.compile(r" cores=(\d+)")
-"""Part of a phase's name with the number of processors of each side."""
+"""The part of a phase's name that gives the number of processors on each side."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Level:
 
     @property
     def cores(self) -> int | None:
-        """Number of processors of each side, or `None` if it was not limited."""
+        """Number of processors on each side, or `None` if the number was not limited."""
         named = CORES.search(self.phase)
         return int(named[1]) if named else None
 
@@ -62,7 +62,7 @@ def levels(run: Run) -> list[Level]:
 
 
 def by_cores(found: Iterable[Level]) -> dict[tuple[str, str], dict[int | None, Level]]:
-    """Returns the levels of each load and set-up, by the processors of each side."""
+    """Returns the levels of each load and set-up, by the number of processors on each side."""
     rows: dict[tuple[str, str], dict[int | None, Level]] = {}
     for level in found:
         rows.setdefault((level.load, level.lane), {})[level.cores] = level

@@ -53,8 +53,8 @@ def _rows(path: Path, table: pd.DataFrame, tag: str) -> pd.DataFrame:
     if "Machine Tag" in table and table["Machine Tag"].nunique() > 1:
         lane = lane + " on " + table["Machine Tag"].astype(str)
     rate = next((name for name in RATE if name in table), None)
-    # The rate is the total of all connections. The time per request has several definitions, so it is used
-    # only if the table has no rate.
+    # The rate is the total across all connections. The time per request has several definitions, so it is
+    # used only if the table has no rate.
     at_once = pd.to_numeric(table.get(CONCURRENCY, pd.Series(1, index=table.index))).fillna(1)
     seconds = at_once / table[rate].replace(0, np.nan) if rate else table[TIME] / 1e3
     failed = table.get(FAILED, pd.Series(0, index=table.index)).fillna(0)

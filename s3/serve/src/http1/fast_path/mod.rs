@@ -5,8 +5,8 @@
 //! and its signature is valid. All other requests go to the S3 layer, including requests that have a bad signature,
 //! name a missing object, exceed a limit on the user or would have to wait. The S3 layer answers these requests as if
 //! there were no fast path. The content of a PUT is an exception: after some of the content has been read, the S3 layer
-//! can no longer take over. The fast path therefore reports errors in the content itself, with the messages of the S3
-//! layer.
+//! can no longer take over. The fast path therefore reports errors in the content itself, and uses the messages of the
+//! S3 layer.
 
 mod plain;
 mod signature;

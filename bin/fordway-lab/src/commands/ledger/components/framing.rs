@@ -1,6 +1,6 @@
 //! Framing of content, without sockets: HTTP/2 frames, TLS records, and frames of the node lane. HTTP/2 frames pass
-//! through a pipe in memory between the client's and the gateway's libraries. TLS records are encrypted on one side and
-//! decrypted on the other side.
+//! through a pipe in memory between the client's and the gateway's libraries. TLS records are encrypted by one end of a
+//! connection and decrypted by the other end.
 
 use std::borrow::Cow;
 use std::convert::Infallible;

@@ -64,7 +64,7 @@ pub(super) struct TlsConnectionPair {
 }
 
 impl TlsConnectionPair {
-    /// Performs the handshake, including the tickets that the server sends afterwards.
+    /// Performs the handshake, and transfers the tickets that the server sends after the handshake.
     fn shake_hands(&mut self) -> Result<()> {
         while self.client.is_handshaking() || self.server.is_handshaking() {
             self.exchange()?;
@@ -72,7 +72,7 @@ impl TlsConnectionPair {
         self.exchange()
     }
 
-    /// Passes the pending bytes of each end to the other end.
+    /// Passes the client's pending bytes to the server, and the server's pending bytes to the client.
     fn exchange(&mut self) -> Result<()> {
         let mut flight = Vec::new();
         while self.client.wants_write() {

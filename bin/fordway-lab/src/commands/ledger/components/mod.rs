@@ -108,7 +108,7 @@ impl LedgerComponent for ClockReadingComponent {
     }
 }
 
-/// A copy into memory that has been used before.
+/// A copy into memory whose pages are already mapped.
 pub(super) struct MemoryCopyComponent {
     contents: NonrepeatingContent,
     to: Vec<u8>,

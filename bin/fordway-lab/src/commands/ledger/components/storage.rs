@@ -318,7 +318,7 @@ impl MeasuredObject {
     }
 }
 
-/// Reads a whole object into memory that has been used before.
+/// Reads a whole object into memory whose pages are already mapped.
 pub(in crate::commands::ledger) struct ObjectGetComponent {
     objects: MeasuredObject,
     buffer: Vec<u8>,

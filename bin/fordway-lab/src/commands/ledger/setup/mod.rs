@@ -132,7 +132,7 @@ impl PreparedLedgerRun {
         add("md5", "MD5 of the content", Box::new(DigestComponent::md5(contents)));
     }
 
-    /// Adds a path, unless it was added before.
+    /// Adds a path, unless it has already been added.
     fn path(&mut self, path: LedgerPathArg, site: &LedgerObjectLocation<'_>) -> Result<()> {
         if self.seen.contains(&path) {
             return Ok(());
