@@ -44,7 +44,8 @@ fn parse(tree: &str) -> CrateFeatures {
     found
 }
 
-/// Returns a line for each crate of both whose features in `module` are not also selected in `programs`.
+/// Compares the crates that are in both sets. Returns a line for each crate that has a feature in `module` but not in
+/// `programs`.
 fn differences(programs: &CrateFeatures, module: &CrateFeatures) -> Vec<String> {
     let shared = module.iter().filter_map(|(name, own)| Some((name, own, programs.get(name)?)));
     shared

@@ -1,5 +1,5 @@
-//! Canned ACLs of buckets (S3 user guide, "Access control list (ACL) overview"). An ACL allows actions on a bucket to
-//! everybody, or to all users with keys. An ACL never denies anything.
+//! Canned ACLs of buckets (see "Access control list (ACL) overview" in the S3 user guide). An ACL allows actions on a
+//! bucket to everybody, or to all users with keys. An ACL never denies anything.
 
 use crate::principal::Principal;
 use crate::request::AccessRequest;

@@ -1,5 +1,5 @@
-//! Conditions of statements (IAM user guide, "IAM JSON policy elements: Condition operators" and "Set operators for
-//! multivalued context keys").
+//! Conditions of statements (see "IAM JSON policy elements: Condition operators" and "Set operators for multivalued
+//! context keys" in the IAM user guide).
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

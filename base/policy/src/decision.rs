@@ -1,5 +1,5 @@
-//! The evaluation of a policy (IAM user guide, "Policy evaluation logic"): a request is denied if any statement denies
-//! it. Otherwise, the request is allowed if a statement allows it.
+//! The evaluation of a policy (see "Policy evaluation logic" in the IAM user guide): a request is denied if any
+//! statement denies it. Otherwise, the request is allowed if a statement allows it.
 
 use crate::document::{Effect, Policy, Statement};
 use crate::request::AccessRequest;

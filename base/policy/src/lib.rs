@@ -4,8 +4,8 @@
 //! [`BucketAccessRules`] combines the policy with the bucket's ACL, its public access block and the caller's role.
 //! [`Policy::explain`] returns, for each statement, whether it applies, and if not, which element does not match.
 //!
-//! The language follows AWS (IAM user guide, "IAM JSON policy elements reference"). A document with an unsupported
-//! element, operator, key or action is rejected, so that no part of a policy is silently ignored.
+//! The language follows AWS (see "IAM JSON policy elements reference" in the IAM user guide). A document with an
+//! unsupported element, operator, key or action is rejected, so that no part of a policy is silently ignored.
 //!
 //! * `document`: the elements of a policy; `json`: the JSON values that contain them
 //! * `action`, `principal`, `pattern`, `condition`: the elements of a statement

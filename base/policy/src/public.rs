@@ -1,5 +1,5 @@
-//! Determines whether a policy is public (S3 user guide, "Blocking public access to your Amazon S3 storage", section
-//! "The meaning of 'public'").
+//! Determines whether a policy is public (see "The meaning of 'public'" in the S3 user guide, page "Blocking public
+//! access to your Amazon S3 storage").
 
 use crate::condition::{Condition, IpNetwork};
 use crate::document::{Effect, Policy, Statement};

@@ -11,14 +11,14 @@ pub(crate) const ANY_CHARACTERS: PatternSymbol = 256;
 /// `?`, which matches one character.
 pub(crate) const ANY_CHARACTER: PatternSymbol = 257;
 
-/// The maximum length of a segment with `?` that is compared at each character of the text. Building the tables of a
+/// A segment with `?` up to this length is compared at each character of the text. Building the tables of a
 /// [`SegmentSearch`] takes longer than this many comparisons.
 const SHORT_SEGMENT: usize = 8;
 
 /// Returns whether the pattern matches the whole text. Cost: proportional to the sum of the two lengths. A segment is a
-/// part of the pattern between two `*`. A segment with `?` adds a multiple of the length of the text that it is
-/// compared with. For a segment of up to 8 symbols, the factor is at most 8. For a longer segment, the factor is the
-/// length of the segment divided by 64, rounded up.
+/// part of the pattern between two `*`. A segment with `?` is compared with a part of the text, and adds a multiple of
+/// the length of this part. For a segment of up to 8 symbols, the factor is at most 8. For a longer segment, the factor
+/// is the length of the segment divided by 64, rounded up.
 pub(crate) fn fits(pattern: &[PatternSymbol], text: &str) -> bool {
     fits_counted(pattern, text.as_bytes(), &mut 0)
 }
@@ -252,7 +252,7 @@ mod tests {
         }
     }
 
-    /// Returns the number of steps for a text that does not match.
+    /// Checks that the text does not match, and returns the number of steps.
     fn steps(pattern: &str, text: &str) -> usize {
         let mut steps = 0;
         assert!(!fits_counted(&symbols(pattern), text.as_bytes(), &mut steps), "{pattern}");

@@ -312,7 +312,7 @@ impl ContentHasher {
         }
     }
 
-    /// Returns whether nothing is computed from the content, so that bytes may be [skipped](ContentHasher::skip).
+    /// Returns whether nothing is computed from the content, in which case bytes may be [skipped](ContentHasher::skip).
     pub fn is_idle(&self) -> bool {
         self.md5.is_none() && self.checksum.is_none()
     }

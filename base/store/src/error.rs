@@ -9,7 +9,7 @@ use crate::VersionId;
 /// The text between the reason of an error and the advice on what to do next.
 const ADVICE_FOLLOWS: &str = "; ";
 
-/// The reason for refusing a change to a key that leads through a symbolic link out of its bucket.
+/// The reason for refusing a change to a key if a symbolic link in its path leads out of the bucket.
 pub const LEAVES_BUCKET: &str = "the key leads through a symbolic link out of its bucket, and the locks and versions \
                                  there would not be checked; use the key to which the link leads";
 
@@ -197,7 +197,7 @@ impl Error {
         self
     }
 
-    /// Records which operation failed on which object, unless an inner layer did so already.
+    /// Records which operation failed on which object, unless an inner layer already did so.
     #[cold]
     pub fn during(mut self, operation: &'static str, lane: &'static str, bucket: &str, key: &str) -> Self {
         if self.0.operation.is_empty() {
@@ -212,8 +212,7 @@ impl Error {
         self
     }
 
-    /// Records which operation failed on a target with a different kind of address (a URL), unless an inner layer did
-    /// so already.
+    /// Records which operation failed, for a target addressed by a URL, unless an inner layer already did so.
     pub fn during_at(mut self, operation: &'static str, lane: &'static str, target: &str) -> Self {
         if self.0.operation.is_empty() {
             (self.0.operation, self.0.lane, self.0.target) = (operation, lane, target.to_owned());

@@ -288,7 +288,7 @@ pub fn is_of_tags(character: char) -> bool {
     character.is_alphanumeric() || character.is_whitespace() || TAG_PUNCTUATION.contains(character)
 }
 
-/// The punctuation in tags (S3 user guide, "Categorizing your objects using tags").
+/// The punctuation in tags (see "Categorizing your objects using tags" in the S3 user guide).
 const TAG_PUNCTUATION: &str = "+-=._:/@";
 
 #[cfg(test)]

@@ -389,8 +389,8 @@ impl CopyOptions {
         self.checksum.filter(|algorithm| !has(algorithm))
     }
 
-    /// Checks the destination of a copy. Errors: `InvalidArgument` for a copy of the latest version onto itself that
-    /// changes nothing.
+    /// Checks the destination of a copy. Errors: `InvalidArgument` if a copy of the latest version onto itself would
+    /// change nothing.
     pub fn check_target(
         &self,
         from: (&crate::Bucket, &crate::Key),
@@ -544,7 +544,7 @@ impl std::fmt::Debug for ObjectContent {
     }
 }
 
-/// Returns the error for a read of content that failed when up to `left` bytes were missing. If a lane wrapped an
+/// Returns the error for a failed read of content; up to `left` bytes were still missing. If a lane wrapped an
 /// [`Error`] in the `io::Error`, returns a copy of the wrapped error. Otherwise, the kind is `IncompleteBody` for a
 /// premature end, `Timeout` for a time limit, and `Io` for other failures.
 pub fn content_error(error: io::Error, left: u64) -> Error {

@@ -99,7 +99,7 @@ impl VersioningState {
     }
 
     /// Checks that a bucket can be set to this state; `has_object_lock` states whether the bucket has object lock.
-    /// Errors: `InvalidArgument` for a bucket with object lock that would stop keeping versions.
+    /// Errors: `InvalidArgument` if a bucket with object lock would stop keeping versions.
     pub fn check_lock(self, has_object_lock: bool) -> Result<()> {
         match has_object_lock && self != VersioningState::Enabled {
             true => Err(Error::new(

@@ -32,9 +32,8 @@ pub enum PathResolutionMethod {
 pub enum SymlinkPolicy {
     /// Links that lead to a file or directory beneath the directory in which the path starts.
     Beneath,
-    /// Like [`SymlinkPolicy::Beneath`], but only links that belong to root or to the user that the thread accesses
-    /// files as. Other links cause the error `LOOP`. The kernel cannot check the owner, so the path is walked name by
-    /// name.
+    /// Like [`SymlinkPolicy::Beneath`], but only links that belong to root or to the thread's file-system user. Other
+    /// links cause the error `LOOP`. The kernel cannot check the owner, so the path is walked name by name.
     Own,
     /// No links: a link within the path, or at its end, causes the error `LOOP`.
     None,
@@ -60,7 +59,7 @@ pub struct RootDirectory {
 }
 
 impl RootDirectory {
-    /// Opens the directory at `path`. Errors: from `open`; `NOTDIR`.
+    /// Opens the directory at `path`. Errors: those of `open`; `NOTDIR`.
     pub fn open(path: &Path, resolution: PathResolutionMethod) -> Result<Self> {
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         let dir = openat(CWD, path, flags, Mode::empty())?;

@@ -11,7 +11,7 @@ use rustix::io::{Errno, Result};
 
 use crate::call::{inotify_add_watch, inotify_init, inotify_rm_watch, read};
 
-/// The size of the buffer for the records that one `read` returns, in bytes.
+/// The size, in bytes, of the buffer for the records that one `read` returns.
 const QUEUE_READ_BYTES: usize = 16 << 10;
 /// The size of the record of a change without its name, in bytes.
 const HEAD_BYTES: usize = 16;

@@ -50,7 +50,7 @@ pub fn push_query(to: &mut String, text: &str) {
     let _infallible = write!(to, "{}", utf8_percent_encode(text, QUERY));
 }
 
-/// Appends a name that may be invalid UTF-8, encoded as by [`push_query`].
+/// Appends a name that may be invalid UTF-8, with the encoding of [`push_query`].
 pub fn push_bytes(to: &mut String, name: &[u8]) {
     let _infallible = write!(to, "{}", percent_encode(name, QUERY));
 }

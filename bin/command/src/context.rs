@@ -141,7 +141,7 @@ impl InterruptFlag {
         self.0.is_raised.swap(true, Ordering::Relaxed)
     }
 
-    /// Returns whether the flag is set, so that the caller must stop.
+    /// Returns whether the flag is set, in which case the caller must stop.
     pub fn is_raised(&self) -> bool {
         self.0.is_raised.load(Ordering::Relaxed)
     }

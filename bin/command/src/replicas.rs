@@ -278,7 +278,7 @@ pub fn base_name(url: &str) -> String {
     path.rsplit('/').next().unwrap_or_default().to_owned()
 }
 
-/// Returns whether a failure is specific to the location, so that another location may succeed.
+/// Returns whether a failure is specific to the location, in which case another location may succeed.
 fn may_be_elsewhere(kind: ErrorKind) -> bool {
     use ErrorKind as K;
     matches!(

@@ -139,7 +139,7 @@ impl FilterRules {
         FilterRules { rules, ..FilterRules::default() }
     }
 
-    /// Returns whether there are no filters, so that every name is selected.
+    /// Returns whether there are no filters, in which case every name is selected.
     pub(crate) fn is_empty(&self) -> bool {
         self.rules.is_empty()
     }

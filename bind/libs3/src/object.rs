@@ -245,7 +245,7 @@ pub(crate) fn copy(
     let options = CopyOptions { metadata: said.map(|said| said.metadata), ..Default::default() };
     let made = target.lane.store.copy((&target.bucket, key), to.0, to.1, &options);
     Ok(made.map_err(|error| match error.kind() {
-        // S3's code for a copy of an object to itself that changes nothing. The lanes for directories report only the
+        // S3's code if a copy of an object to itself would change nothing. The lanes for directories report only the
         // kind.
         ErrorKind::InvalidArgument if changes_nothing => error.with_s3_code("InvalidRequest"),
         _ => error,

@@ -1,6 +1,6 @@
 //! A small parallel program for measuring speed-up: simulates heat spreading over a plate, using the Jacobi method.
 //!
-//! The plate is cut into strips of rows, one for each rank. In each step, a rank exchanges its outer rows with its
+//! The plate is divided into strips of rows, one for each rank. In each step, a rank exchanges its outer rows with its
 //! neighbours, and replaces every cell with the mean of its four neighbouring cells. At the end, the ranks sum the heat
 //! of all cells.
 

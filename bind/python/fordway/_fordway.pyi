@@ -123,9 +123,9 @@ class RemoteFile:
 class Store:
     """The objects behind an endpoint.
 
-    Threads may share a store. Calls that access files release the interpreter, so that other Python
-    threads can run. Unpickling a store opens it again at the same endpoint. As a context manager, a
-    store is closed at the end of its block.
+    Threads may share a store. Calls that access files release the GIL, so that other Python threads can
+    run. Unpickling a store opens it again at the same endpoint. As a context manager, a store is closed
+    at the end of its block.
     """
 
     @property
@@ -396,8 +396,8 @@ class Store:
         arguments, the copy has the source's metadata and tags. Conditions are as for `put`, and apply to the
         copy.
 
-        Raises `NotFoundError`, `PreconditionFailedError`, and `InvalidArgumentError` for a copy of an
-        object to itself that changes nothing.
+        Raises `NotFoundError`, `PreconditionFailedError`, and `InvalidArgumentError` if a copy of an
+        object to itself would change nothing.
         """
 
     def writer(

@@ -61,7 +61,7 @@ NOT_NEW = (
     '"{}" is not a name that S3 allows for a new bucket; '
     "use 3 to 63 lower-case letters, digits, dots and hyphens, starting with a letter or digit"
 )
-"""A gateway's error message for a name of a new bucket that S3 would refuse."""
+"""A gateway's error message for a new bucket whose name S3 would refuse."""
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 PRINTABLE = re.compile(r"[ -~]*")
 TO_ITSELF = (

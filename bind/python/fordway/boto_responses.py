@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Response = dict[str, Any]
 
 WITHOUT_BODY = {"HeadObject", "HeadBucket"}
-"""Operations whose HTTP responses have no body, so that a client knows only the status of an error."""
+"""Operations whose HTTP responses have no body; of an error, a client therefore knows only the status."""
 
 OK, NOT_MODIFIED = 200, 304
 

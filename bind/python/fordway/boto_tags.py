@@ -68,8 +68,8 @@ def check(listed: Pairs) -> None:
 
 
 def _is_of_tags(text: Iterable[str]) -> bool:
-    """Returns whether the store may accept all characters. The store itself checks the Unicode categories
-    that differ between Python and the store.
+    """Returns whether the store may accept all characters. All combining marks pass this check; the store
+    then refuses the marks that are not alphabetic.
     """
     return all(
         character.isalnum()

@@ -13,15 +13,15 @@ use pyo3::types::{PyByteArray, PyBytes, PyIterator, PyMemoryView, PyString};
 use crate::cancellation;
 use crate::interpreter::without_interpreter;
 
-/// Objects up to this size are read into a thread-local buffer while the interpreter is released, and then copied. The
-/// copy takes at most a few microseconds, and re-attaching the interpreter a second time could take longer.
+/// Objects up to this size are read into a thread-local buffer while the GIL is released, and then copied. The copy
+/// takes at most a few microseconds; acquiring the GIL a second time could take longer.
 const COPIED_BYTES_MAX: u64 = 64 * 1024;
 
 thread_local! {
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The content of an object, before the interpreter is re-attached.
+/// The content of an object, before the GIL is acquired again.
 pub(crate) enum CopiedOrOpenContent {
     /// The content is in the thread's [`BUFFER`].
     Copied,
@@ -67,8 +67,8 @@ pub(crate) fn read_all(content: ObjectContent, bytes: &mut [u8]) -> Result<()> {
 /// The number of bytes after which a read checks whether its call was cancelled.
 const STEP_BYTES: usize = 8 << 20;
 
-/// Fills `bytes` in steps by calling `fill`. Errors: from `fill`; `Interrupted` before the next step if the call was
-/// cancelled.
+/// Fills `bytes` in steps by calling `fill`. Errors: those of `fill`; `Interrupted` before the next step if the call
+/// was cancelled.
 pub(crate) fn in_steps(bytes: &mut [u8], mut fill: impl FnMut(&mut [u8]) -> Result<()>) -> Result<()> {
     bytes.chunks_mut(STEP_BYTES).try_for_each(|step| {
         cancellation::check()?;
@@ -81,8 +81,8 @@ pub(crate) fn bytes_of_buffer(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResu
     u8_buffer(py, data)?.to_vec(py)
 }
 
-/// Returns a buffer's bytes in a form that cannot change while the interpreter is released: an immutable `bytes` object
-/// itself, or a copy of any other buffer.
+/// Returns a buffer's bytes in a form that cannot change while the GIL is released: an immutable `bytes` object itself,
+/// or a copy of any other buffer.
 pub(crate) fn held_bytes(py: Python<'_>, data: Bound<'_, PyAny>) -> PyResult<PyBackedBytes> {
     match data.cast_into::<PyBytes>() {
         Ok(bytes) => Ok(bytes.into()),

@@ -1,4 +1,4 @@
-//! Releases the interpreter during calls, and converts errors to Python exceptions.
+//! Releases the GIL during calls, and converts errors to Python exceptions.
 
 use fordway_store::{Error, Result};
 use fordway_wire::s3_error::detail;
@@ -7,8 +7,9 @@ use pyo3::sync::PyOnceLock;
 
 use crate::{cancellation, signal};
 
-/// Runs `call` while other Python threads may run. Errors: the error of `call`, or the exception that a signal handler
-/// raised during `call`; `Interrupted`, without running `call`, if the token of the thread is cancelled.
+/// Runs `call` without the GIL, so that other Python threads can run. Errors: the error of `call`, or the exception
+/// that a signal handler raised during `call`; `Interrupted`, without running `call`, if the token of the thread is
+/// cancelled.
 pub(crate) fn without_interpreter<T: Send>(
     py: Python<'_>,
     call: impl FnOnce() -> Result<T> + Send,
@@ -24,7 +25,7 @@ pub(crate) fn without_interpreter<T: Send>(
     }
 }
 
-/// Drops `value` while other Python threads may run, because dropping a writer or a store may wait for a server.
+/// Drops `value` without the GIL, because dropping a writer or a store may wait for a server.
 pub(crate) fn drop_without_interpreter<T: Send>(value: T) {
     // If the interpreter no longer exists, `value` is dropped with this closure.
     let _ = Python::try_attach(move |py| {

@@ -1,7 +1,7 @@
 //! The module `fordway._fordway`: S3 semantics inside a Python process.
 //!
-//! Every call that may access a file or a socket releases the interpreter during the call, so that other threads can
-//! run. The package around this module (`fordway/`) adds the exceptions and the type stubs.
+//! Every call that may access a file or a socket releases the GIL during the call, so that other threads can run. The
+//! package around this module (`fordway/`) adds the exceptions and the type stubs.
 
 mod argument;
 mod buffer;

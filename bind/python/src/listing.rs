@@ -188,8 +188,8 @@ impl From<fordway_store::BucketInfo> for PyBucketInfo {
 
 /// A listing that is fetched one page at a time, on demand. Threads may share it: each entry is returned once.
 struct SharedListing<Q, E> {
-    /// The lock is held only while the interpreter is attached, so that a fork never copies a locked lock. Pages are
-    /// therefore fetched without the lock. Two threads may fetch the same page, but only one thread stores the page.
+    /// The lock is held only while the GIL is held, so that a fork never copies a locked lock. Pages are therefore
+    /// fetched without the lock. Two threads may fetch the same page, but only one thread stores the page.
     position: Mutex<ListingPosition<Q, E>>,
 }
 
@@ -222,7 +222,7 @@ impl<Q: Clone + Send + Sync, E: Send> SharedListing<Q, E> {
         loop {
             let (query, changes) = {
                 let mut position = self.locked();
-                // This is the usual case, in which the interpreter is not released.
+                // In this case, which is the usual one, the GIL is not released.
                 if let Some(entry) = position.page.next() {
                     position.changes += 1;
                     return Ok(Some(entry));

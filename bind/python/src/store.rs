@@ -1,5 +1,5 @@
-//! The Python class for stores. Each method converts its arguments to the store's types, releases the interpreter,
-//! makes one call, and converts the result. An error becomes an exception.
+//! The Python class for stores. Each method converts its arguments to the store's types, releases the GIL, makes one
+//! call, and converts the result. An error becomes an exception.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,13 +28,13 @@ use crate::writer::PyObjectWriter;
 
 /// The objects behind an endpoint.
 ///
-/// Threads may share a store. Calls that access files release the interpreter, so that other Python
-/// threads can run. Unpickling a store opens it again at the same endpoint. As a context manager, a
-/// store is closed at the end of its block.
+/// Threads may share a store. Calls that access files release the GIL, so that other Python threads can
+/// run. Unpickling a store opens it again at the same endpoint. As a context manager, a store is closed
+/// at the end of its block.
 #[pyclass(frozen, name = "Store", module = "fordway")]
 pub(crate) struct PyStore {
-    /// The store, or `None` after it is closed. The lock is held only while the interpreter is attached, so that a fork
-    /// never copies a locked lock.
+    /// The store, or `None` after it is closed. The lock is held only while the GIL is held, so that a fork never
+    /// copies a locked lock.
     inner: Mutex<Option<Arc<dyn fordway_store::Store>>>,
     lane: &'static str,
     opening: OpenArguments,
@@ -482,8 +482,8 @@ impl PyStore {
     /// arguments, the copy has the source's metadata and tags. Conditions are as for `put`, and apply to the
     /// copy.
     ///
-    /// Raises `NotFoundError`, `PreconditionFailedError`, and `InvalidArgumentError` for a copy of an
-    /// object to itself that changes nothing.
+    /// Raises `NotFoundError`, `PreconditionFailedError`, and `InvalidArgumentError` if a copy of an
+    /// object to itself would change nothing.
     #[pyo3(signature = (source_bucket, source_key, bucket, key, *, version=None, content_type=None, metadata=None, headers=None, tags=None, if_none_match=None, if_match=None))]
     #[allow(clippy::too_many_arguments, reason = "they are Python's keyword arguments")]
     fn copy(
@@ -767,7 +767,7 @@ fn put_data(
         });
     }
     let Some(pieces) = pieces(data)? else {
-        // Another thread may change any buffer except `bytes` while the interpreter is released.
+        // Another thread may change any buffer except `bytes` while the GIL is released.
         let bytes = bytes_of_buffer(py, data)?;
         return without_interpreter(py, || {
             let (bucket, key) = named()?;

@@ -19,7 +19,7 @@ use crate::interpreter::{drop_without_interpreter, to_python, without_interprete
 /// small objects without many open files.
 const READ_AT_ONCE_BYTES: u64 = 1 << 20;
 
-/// The content of an object, before the interpreter is re-attached.
+/// The content of an object, before the GIL is acquired again.
 pub(crate) enum UnreadContent {
     Short(CopiedOrOpenContent),
     Long(ObjectContent),
@@ -43,7 +43,7 @@ impl UnreadContent {
 /// raise `InvalidArgumentError`, and the parent can continue to read.
 #[pyclass(frozen, name = "ObjectStream", module = "fordway")]
 pub(crate) struct PyObjectStream {
-    /// The state. The lock is held only while the interpreter is attached, so that a fork never copies a locked lock.
+    /// The state. The lock is held only while the GIL is held, so that a fork never copies a locked lock.
     inner: Mutex<StreamState>,
     /// A forked child does not read from a connection of its parent, because each process would receive only a part of
     /// the response.

@@ -32,8 +32,7 @@ pub(crate) struct PyUpload {
     id: UploadId,
     /// A forked child that leaves the block of its parent's upload neither completes nor aborts the upload.
     begun_by: ProcessIdentity,
-    /// The progress. The lock is held only while the interpreter is attached, so that a fork never copies a locked
-    /// lock.
+    /// The progress. The lock is held only while the GIL is held, so that a fork never copies a locked lock.
     progress: Mutex<UploadProgress>,
 }
 

@@ -29,7 +29,7 @@ def scripted(respond: Callable[[str, str, bytes], Response]) -> Iterator[str]:
     """Yields the address of a server. `respond` returns each response, given the method, the path and the
     body.
 
-    The server runs in a thread of this process, so a call that does not release the interpreter never gets a
+    The server runs in a thread of this process, so a call that does not release the GIL never gets a
     response.
     """
 

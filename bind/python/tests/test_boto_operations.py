@@ -1,5 +1,5 @@
-"""Checks for each operation of the installed boto3 that it takes the path that the documentation states: in
-the process, to a gateway, or refused by the gateway.
+"""Checks that each operation of the installed boto3 behaves as documented: it runs in the process, goes to a
+gateway, or is refused by the gateway.
 """
 
 from __future__ import annotations

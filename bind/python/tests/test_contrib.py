@@ -57,7 +57,7 @@ def test_the_manifests_give_the_gateway_a_users_file_that_it_accepts() -> None:
 
 
 def sed_command(file: str) -> str:
-    """Returns the command of a file that adapts logrotate's settings to a gateway that root runs."""
+    """Returns the `sed` command in `file` that adapts logrotate's settings for a gateway run by root."""
     commands = re.findall(r"sed -i '(.*)' /etc/logrotate.d/fordway", (TREE / file).read_text())
     assert len(commands) == 1, file
     return commands[0]

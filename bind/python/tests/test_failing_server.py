@@ -176,7 +176,7 @@ def test_other_threads_run_while_an_unfinished_object_is_discarded() -> None:
         writer = store.writer("bucket", "key")
         writer.write(MUCH)
         del writer
-        # The server runs in this process, so it can respond only if the call has released the interpreter.
+        # The server runs in this process, so it can respond only if the call has released the GIL.
         assert uploads.requests[-1] == "DELETE"
 
 

@@ -34,8 +34,8 @@ pub struct TcpSocket {
 }
 
 impl TcpSocket {
-    /// Connects to the address of the host that accepts first; see [`connect_any`]. Errors: `Unavailable`, `Timeout`;
-    /// `Interrupted` if the program wants to stop.
+    /// Connects to the host's address that accepts the connection first; see [`connect_any`]. Errors: `Unavailable`,
+    /// `Timeout`; `Interrupted` if the program wants to stop.
     pub(super) fn connect(origin: &Origin, timeouts: &Timeouts) -> Result<Self> {
         let unreachable = |why: &str| Error::new(ErrorKind::Unavailable, format!("{why} {origin}"));
         let addresses = (origin.host.as_str(), origin.port)

@@ -269,7 +269,7 @@ impl TlsConnector {
         }
     }
 
-    /// Returns the message for a source of certificates that contains no certificate.
+    /// Returns the message for a certificate source without any certificate.
     fn none_trusted(&self) -> String {
         match &self.roots {
             TlsRoots::File(path) => {

@@ -154,7 +154,7 @@ impl ProcessCounters {
         self.max_rss_bytes += after.max_rss_bytes;
     }
 
-    /// Adds `later`, the counters of a later period for the processes that `self` covers.
+    /// Adds `later`: the counters of the same processes in a later period.
     pub fn add(&mut self, later: &ProcessCounters) {
         let sum = |a: Option<u64>, b: Option<u64>| Some(a? + b?);
         self.covered_ns += later.covered_ns;

@@ -77,8 +77,8 @@ fn a_round_trip_takes_what_was_asked_for() {
     }
 }
 
-/// Returns the rates, in bytes per second, of a download from the server: over the whole time of `seconds`, and over
-/// all but the first quarter of this time.
+/// Downloads from the server for `seconds`. Returns two rates in bytes per second: over the whole time, and without the
+/// first quarter of the time.
 fn rates_of_a_download(lab: &NetworkLab, seconds: f64) -> (f64, f64) {
     let listener = lab.server.run(|| TcpListener::bind((SERVER_ADDRESS, 0)).unwrap()).unwrap();
     let port = listener.local_addr().unwrap().port();

@@ -1,8 +1,8 @@
 //! Stores, lists, reads and deletes one tree of files on every target, in interleaved blocks.
 //!
-//! The files of a round are shuffled and cut into blocks. All targets run each block, one target after the other. The
-//! order is random for each block, so that drift on a noisy machine affects all targets alike. The content that a block
-//! has read is verified after the block's last clock reading, so that the check does not distort the measurement.
+//! The files of a round are shuffled and divided into blocks. All targets run each block, one target after the other.
+//! The order is random for each block, so that drift on a noisy machine affects all targets alike. The content that a
+//! block has read is verified after the block's last clock reading, so that the check does not distort the measurement.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

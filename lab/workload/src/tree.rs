@@ -21,7 +21,7 @@ pub struct TreeFile {
     pub body: Vec<u8>,
 }
 
-/// The limits of the part of a tree that is read.
+/// The limits on what is read from a tree.
 #[derive(Clone, Copy, Debug)]
 pub struct TreeLimits {
     /// The maximum number of files.

@@ -1,6 +1,6 @@
 //! Lets one process maintain the files of many users by acting as one user after the other. The process examines or
-//! removes each file with only the rights of the file's owner. Users therefore cannot use names or links to trick root
-//! into actions that are denied to them.
+//! removes each file with only the rights of the file's owner. Users therefore cannot use names or symbolic links to
+//! trick root into actions that are denied to them.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -31,7 +31,7 @@ impl ImpersonatedUserCache {
 
     /// Runs `work` as the user `uid` without any capabilities, or as the process's own user if the process is not
     /// permitted to act as other users. The cache of open directories is cleared before and after `work`, because the
-    /// user determines which links may be followed for changes.
+    /// user determines which symbolic links may be followed for changes.
     pub(crate) fn act_as<T>(&self, uid: u32, work: impl FnOnce() -> Result<T>) -> Result<T> {
         if !self.may {
             return work();

@@ -223,7 +223,7 @@ fn shelter_in(tmp: DirectoryHandle) -> Result<(DirectoryHandle, StagingDirectory
     Ok((DirectoryHandle::new(dir), shelter))
 }
 
-/// Removes a file or link. Leaves a directory in place; neither a directory nor a missing file is an error.
+/// Removes a file or symbolic link. Leaves a directory in place; neither a directory nor a missing file is an error.
 pub(crate) fn remove_if_file(dir: &impl AsFd, name: &str) -> Result<(), Errno> {
     match remove_file(dir, name) {
         Err(Errno::NOENT | Errno::ISDIR) => Ok(()),

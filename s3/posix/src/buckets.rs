@@ -67,8 +67,8 @@ impl PosixStoreState {
         })
         .map_err(|errno| from_errno(errno, "reading the root"))?;
         names.sort_unstable();
-        // The result omits names that have disappeared in the meantime, and links that do not lead to a directory
-        // beneath the root.
+        // The result omits names that have disappeared in the meantime, and symbolic links that do not lead to a
+        // directory beneath the root.
         Ok(names.iter().filter_map(|name| self.head_bucket(name).ok()).collect())
     }
 
@@ -170,7 +170,7 @@ impl PosixStoreState {
     }
 
     /// Checks that the bucket's directory contains only Fordway's own files. Errors: `BucketNotEmpty` for directories
-    /// and files that are not objects, `AccessDenied` if the bucket is a link.
+    /// and files that are not objects, `AccessDenied` if the bucket is a symbolic link.
     fn check_removable(&self, bucket: &Bucket, dir: &File) -> Result<()> {
         let failed = |errno| from_errno(errno, "reading the bucket");
         if stat_in(self.volume.root.dir(), bucket.as_str()).map_err(failed)?.is_link {
@@ -231,8 +231,8 @@ impl PosixStoreState {
                 })?;
             }
             Err(Errno::NOENT) => {}
-            // Fordway did not create the file or link with this name. The file or link is removed, because it cannot be
-            // an object.
+            // Fordway did not create the file or symbolic link with this name. The file or link is removed, because it
+            // cannot be an object.
             Err(Errno::NOTDIR | Errno::LOOP) => remove_file(dir, PRIVATE_DIR).map_err(failed)?,
             Err(errno) => return Err(failed(errno)),
         }

@@ -61,8 +61,8 @@ pub(crate) struct DirectoryHandle {
     file: Arc<File>,
     /// Whether the directory was just opened, rather than found among the held directories.
     is_fresh: bool,
-    /// The reason why nothing in the directory may be changed: its path leads through another user's link, or out of
-    /// the bucket.
+    /// The reason why nothing in the directory may be changed: its path leads through another user's symbolic link, or
+    /// out of the bucket.
     refusal: Option<Errno>,
 }
 
@@ -79,7 +79,7 @@ impl DirectoryHandle {
     }
 
     /// Returns the directory for use by callers that create or remove names in it. Errors: `LOOP` if its path leads
-    /// through a link that belongs neither to the caller nor to root, or `LEAVES_BUCKET`.
+    /// through a symbolic link that belongs neither to the caller nor to root, or `LEAVES_BUCKET`.
     pub(crate) fn for_change(self) -> Result<Self, Errno> {
         self.refusal.map_or(Ok(self), Err)
     }
@@ -135,7 +135,7 @@ impl DirectoryCache {
     }
 
     /// Wraps `opened`, the directory at `path`. If this is not the first request for the directory, the cache keeps it
-    /// open. The path must not lead through another user's link or out of the bucket.
+    /// open. The path must not lead through another user's symbolic link or out of the bucket.
     pub(crate) fn keep(&self, path: &str, opened: File) -> DirectoryHandle {
         let dir = DirectoryHandle::new(opened);
         if self.is_asked_again(path) {
@@ -194,7 +194,7 @@ impl DirectoryCache {
     }
 
     /// Closes the directories that were not in use for `unused`, so that other programs can unmount their file systems.
-    /// The next use of a closed directory costs as much as the use of a directory that was held for more than 10 ms.
+    /// The next use opens the directory again, as for a directory that was opened more than 10 ms ago.
     pub(crate) fn close_unused(&self, unused: Duration) {
         self.indexes.end_unused();
         let mut all = self.held.write().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -207,7 +207,7 @@ impl DirectoryCache {
     }
 
     /// Forgets all directories. A thread that begins to act as another user must call this method, because the user
-    /// determines which links may be followed for changes.
+    /// determines which symbolic links may be followed for changes.
     pub(crate) fn forget_all(&self) {
         self.held.write().unwrap_or_else(|poisoned| poisoned.into_inner()).clear();
     }
@@ -224,8 +224,8 @@ impl DirectoryCache {
     }
 }
 
-/// Opens the directory at `path`. If another user's link, or a link out of the bucket, leads to the directory, it is
-/// opened only for reading.
+/// Opens the directory at `path`. If another user's symbolic link, or a symbolic link out of the bucket, leads to the
+/// directory, it is opened only for reading.
 fn look_up(root: &BucketsRoot, path: &str) -> Result<DirectoryHandle, Errno> {
     match root.open_to_change(path) {
         Err(errno @ (Errno::LOOP | LEAVES_BUCKET)) => {

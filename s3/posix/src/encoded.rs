@@ -72,7 +72,8 @@ impl EncodedKeyCache {
         let dir = match volume.open_to_list(&full) {
             Ok(Some(dir)) => dir,
             Ok(None) => return Ok(Arc::default()),
-            // A user who makes a directory unreadable, or replaces it with a link, must not hide other users' objects.
+            // A user who makes a directory unreadable, or replaces it with a symbolic link, must not hide other users'
+            // objects.
             Err(error) if !path.is_empty() && error.kind() == ErrorKind::AccessDenied => {
                 return Ok(Arc::default());
             }

@@ -57,8 +57,8 @@ fn why(kind: ErrorKind, errno: Errno) -> Option<&'static str> {
     })
 }
 
-/// Returns the error for a change of a key that is not on the mount of its bucket's private area. A file cannot be
-/// renamed or linked from one mount to another. In addition, files on two mounts may have the same inode number, but
+/// Returns the error for a change of a key whose file is on another mount than its bucket's private area. A file cannot
+/// be renamed or linked from one mount to another. In addition, files on two mounts may have the same inode number, but
 /// sidecar files are named after inode numbers.
 #[cold]
 pub(crate) fn on_another_mount() -> Error {

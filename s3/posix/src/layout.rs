@@ -42,10 +42,10 @@ pub(crate) const LOCKS: &str = "locks";
 pub(crate) const MARKERS: &str = "markers";
 /// The file in the private directory that records whether old versions are kept.
 pub(crate) const VERSIONING: &str = "versioning";
-/// The names in the private directory of a bucket that the private directory of a root never has.
+/// The names that occur only in the private directories of buckets, not in the root's private directory.
 pub(crate) const BUCKET_NAMES: [&str; 9] =
     [ODD, VERSIONS, META, TMP, UPLOADS, EVENTS, LOCKS, MARKERS, VERSIONING];
-/// The prefix of files in the private directory that hold the bucket's documents.
+/// The prefix of the names of document files in a bucket's private directory.
 const DOCUMENT: &str = "document-";
 /// The prefix of the second name that a document's file, or `versioning`, has while it is being replaced on NFS.
 const SPARE: &str = "spare-";
@@ -251,8 +251,8 @@ pub(crate) fn is_private_name(name: &str) -> bool {
     is_private_dir_name(name) || [LOCKS, MARKERS].contains(&name) || is_setting_name(name)
 }
 
-/// Returns whether `name` is the name, or the spare name ([`spare_name`]), of a file in the private directory that
-/// holds a bucket setting: a document or `versioning`.
+/// Returns whether `name` is the name of a file with a bucket setting (a document or `versioning`) in the private
+/// directory, or the spare name ([`spare_name`]) of such a file.
 pub(crate) fn is_setting_name(name: &str) -> bool {
     name.strip_prefix(SPARE).unwrap_or(name) == VERSIONING || document_kind(name).is_some()
 }
@@ -308,7 +308,8 @@ pub(crate) fn is_hidden_name(name: &str) -> bool {
     is_hex(name, 16)
 }
 
-/// Returns the name of the record of an event at `time_ns` that must be delivered to `webhook`. `number` is random.
+/// Returns the record's name for an event that occurred at `time_ns` and must be delivered to `webhook`. `number` is
+/// random.
 pub(crate) fn event_name(time_ns: u64, number: &str, webhook: &str) -> String {
     format!("{time_ns:016x}-{number}-{webhook}")
 }

@@ -45,7 +45,7 @@ enum WalkContinuation {
     Stop,
 }
 
-/// How a listing treats links to directories.
+/// How a listing treats symbolic links to directories.
 #[derive(Clone, Copy)]
 pub(crate) enum LinkedDirectories<'l> {
     /// Their objects are listed.
@@ -67,8 +67,8 @@ struct BucketWalk<'w> {
     has_more_odd: bool,
     /// Whether the page may lack odd keys.
     lacks_odd: bool,
-    /// The directories from the start of the walk down to the current one, so that a link to one of these directories
-    /// does not cause endless recursion.
+    /// The directories from the start of the walk down to the current one, so that a symbolic link to one of these
+    /// directories does not cause endless recursion.
     path: WalkPath,
     /// The common prefix whose keys were skipped last.
     skipped: Option<String>,
@@ -211,8 +211,8 @@ impl PosixStoreState {
         }
     }
 
-    /// Like [`PosixStoreState::summary`], for a file that has to be opened because it is behind a link or has an odd
-    /// key.
+    /// Like [`PosixStoreState::summary`], for a file that has to be opened because it is behind a symbolic link or has
+    /// an odd key.
     fn summary_by_open(
         &self,
         bucket: &Bucket,
@@ -537,7 +537,7 @@ impl BucketWalk<'_> {
         let describe = || {
             let described = match name.is_link {
                 false => inner.summary((self.bucket, self.contents.sharing), (dir, name.text), place, key)?,
-                // A link that leads outside the root, or nowhere, is not an object.
+                // A symbolic link that leads outside the root, or nowhere, is not an object.
                 true => inner.summary_by_open(self.bucket, &place(), key).unwrap_or_else(|_| {
                     is_refused = true;
                     None
@@ -564,8 +564,8 @@ impl BucketWalk<'_> {
                 return Ok(Some(summary_of(key.as_str(), info)));
             }
             match inner.summary_by_open(self.bucket, &place, key.as_str()) {
-                // The name is a link that does not lead to an object, or a file whose state the caller is not permitted
-                // to read.
+                // The name is a symbolic link that does not lead to an object, or a file whose state the caller is not
+                // permitted to read.
                 Err(error) if error.kind() == ErrorKind::AccessDenied => Ok(None),
                 // The record cannot be decoded.
                 Err(error) if error.kind() == ErrorKind::Corrupt => {
@@ -588,7 +588,7 @@ impl BucketWalk<'_> {
         Ok(())
     }
 
-    /// Returns the kind of a link's target, or of an entry whose kind the file system does not report.
+    /// Returns the kind of a symbolic link's target, or of an entry whose kind the file system does not report.
     fn resolve(&self, dir: &File, path: &str, name: &str) -> EntryKind {
         match stat_in(dir, name) {
             Ok(stat) if stat.is_dir => EntryKind::Dir,

@@ -55,7 +55,7 @@ struct PackedName {
 pub(crate) struct ListedName<'n> {
     /// The name, with a trailing `/` if it is a directory.
     pub(crate) text: &'n str,
-    /// Whether the name is a link to a file. The file's properties can be read only by opening the file.
+    /// Whether the name is a symbolic link to a file. The file's properties can be read only by opening the file.
     pub(crate) is_link: bool,
 }
 
@@ -67,9 +67,9 @@ impl ListedName<'_> {
 }
 
 impl SortedNames {
-    /// Reads the names in `dir` that `wanted` accepts. For a link, or if the directory entry does not state the type,
-    /// `resolve` returns the type: a directory, a file, a link to a file, or another type. Names of any other type are
-    /// omitted.
+    /// Reads the names in `dir` that `wanted` accepts. For a symbolic link, or if the directory entry does not state
+    /// the type, `resolve` returns the type: a directory, a file, a link to a file, or another type. Names of any other
+    /// type are omitted.
     pub(crate) fn read(
         dir: &File,
         mut wanted: impl FnMut(&[u8]) -> bool,

@@ -209,7 +209,8 @@ impl PosixStoreState {
 
 /// A locked version's file whose immutable flag is off while its key is changed. Dropping the value sets the flag
 /// again, so that the version keeps its protection if the change fails. The file stays open until the value is dropped.
-/// This is harmless, because NFS and FUSE, which rename a file that is removed while it is open, do not have the flag.
+/// Keeping the file open is harmless, because NFS and FUSE, which rename a file that is removed while it is open, do
+/// not have the flag.
 #[must_use = "the flag is set again when this is dropped"]
 pub(crate) struct UnshieldedFile(Option<OwnedFd>);
 
@@ -348,8 +349,9 @@ impl VersionProtection<'_> {
     }
 
     /// Opens a version, as [`StoreRootDirectory::open_version`] does, to change its record under the key's lock.
-    /// Errors: also `AccessDenied` if a link in the key's path points to another bucket, and `MethodNotAllowed` if a
-    /// part of the record is missing. If `fsck --migrate` found the missing part later, it would undo the change.
+    /// Errors: also `AccessDenied` if a symbolic link in the key's path points to another bucket, and
+    /// `MethodNotAllowed` if a part of the record is missing. If `fsck --migrate` found the missing part later, it
+    /// would undo the change.
     pub(crate) fn open_to_change(&self, key: &Key, version: Option<&VersionId>) -> Result<ObjectFile> {
         let VersionProtection { volume, bucket, contents } = *self;
         volume.refresh(bucket, key, contents)?;

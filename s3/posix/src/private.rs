@@ -145,8 +145,8 @@ pub(crate) struct PrivateDirectoryLookup {
 }
 
 impl PrivateDirectoryLookup {
-    /// Returns whether `dir` was found to be the directory of the bucket that was looked up. The bucket need not have a
-    /// private directory. If the result is `true`, `dir` still exists.
+    /// Returns whether the lookup has found that `dir` is the bucket's directory. The bucket need not have a private
+    /// directory. If the result is `true`, `dir` still exists.
     pub(crate) fn is_held_by(&self, dir: &DirectoryHandle) -> bool {
         self.known.as_ref().is_some_and(|known| known.bucket.load(Ordering::Relaxed) == dir.address())
     }

@@ -4,8 +4,8 @@
 //! fails if the name is taken. The creation needs no lock. An exception is a conditional creation on NFS or from an
 //! upload. All other writes, including a put of a key that this process has already put, are made under the key's lock.
 //!
-//! An object may be at its key's plain path or odd path. Three rules ensure that all readers, which look at the plain
-//! path first, see a single object:
+//! An object may be at its key's plain path or odd path. Readers check the plain path first. Three rules ensure that
+//! all readers see a single object:
 //!
 //! 1. No file is put at an odd path without the key's lock.
 //! 2. An object at one of the two paths remains there until it is deleted.
@@ -375,7 +375,7 @@ impl StagedFile {
     }
 
     /// Finds or recreates the parent directory after a delete has removed it. Returns `false` if another key's file has
-    /// taken the directory's place, so that `key` is now an odd key.
+    /// taken the directory's place; `key` is then an odd key.
     fn reopen_parent(&mut self, key: Option<&Key>) -> Result<bool> {
         match self.sharing().is_shared() {
             true => self.inner.volume.renew_dirs(&self.bucket, &self.place.dir),

@@ -35,7 +35,7 @@ pub(crate) struct ObjectFile {
     pub(crate) stat: FileStat,
     /// The object's record; `None` for a bare object.
     pub(crate) recorded: Option<Box<ObjectRecord>>,
-    /// Whether the path to the file contains a link, so that the file may belong to another bucket.
+    /// Whether the path to the file contains a symbolic link, in which case the file may belong to another bucket.
     pub(crate) is_linked: bool,
 }
 
@@ -134,8 +134,8 @@ pub(crate) enum NameLookup {
     Found(UnopenedObject),
     /// The name does not exist.
     Missing,
-    /// Only opening the file shows whether there is an object, because the name is a link, or may have been replaced
-    /// between two system calls.
+    /// Only opening the file shows whether there is an object, because the name is a symbolic link, or may have been
+    /// replaced between two system calls.
     Unclear,
 }
 
@@ -415,7 +415,7 @@ impl StoreRootDirectory {
             give_way(race);
             let opened = self.open_to_read(place).and_then(|(file, is_linked)| {
                 let stat = stat(&file)?;
-                // In a private directory, only the bucket itself can be a link.
+                // In a private directory, only the bucket itself can be a symbolic link.
                 Ok(FoundFile { file, stat, is_linked: is_linked && !is_private(&place.dir) })
             });
             return match opened {
@@ -432,7 +432,7 @@ impl StoreRootDirectory {
         Ok(None)
     }
 
-    /// Returns the open file, and whether its path contains a link that has to be checked before a change.
+    /// Returns the open file, and whether its path contains a symbolic link that has to be checked before a change.
     fn open_to_read(&self, place: &ObjectPath) -> Result<(File, bool), Errno> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let open = || self.root.open_noting_links(&place.path(), flags, Mode::empty());
@@ -444,7 +444,7 @@ impl StoreRootDirectory {
             return opened;
         };
         match self.root.open_in(&dir, &place.name, flags) {
-            // A link is resolved from the root, so that it cannot lead outside the root.
+            // A symbolic link is resolved from the root, so that it cannot lead outside the root.
             Err(Errno::LOOP) => open(),
             Err(Errno::NOENT) if dir.is_gone() => {
                 self.dirs.forget(&place.dir);
@@ -478,8 +478,8 @@ impl StoreRootDirectory {
         Ok(None)
     }
 
-    /// Checks that `opened`, the latest version of `key`, may be changed: no link in its path leads out of the bucket,
-    /// or into a private directory. Cost: none if the path contains no link. Errors: `AccessDenied`.
+    /// Checks that `opened`, the latest version of `key`, may be changed: no symbolic link in its path leads out of the
+    /// bucket, or into a private directory. Cost: none if the path contains no link. Errors: `AccessDenied`.
     pub(crate) fn require_own_file(&self, bucket: &Bucket, key: &Key, opened: &ObjectFile) -> Result<()> {
         match opened.is_linked {
             true => self.check_links(bucket, key, &opened.stat),

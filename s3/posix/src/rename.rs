@@ -87,7 +87,7 @@ impl ObjectRename<'_> {
     }
 
     /// Returns the path of the object to rename, and the identity of its file. Errors: `NoSuchKey`,
-    /// `PreconditionFailed`; `NotImplemented` for a directory or a link.
+    /// `PreconditionFailed`; `NotImplemented` for a directory or a symbolic link.
     fn source(&self, contents: PrivateDirectoryContents) -> Result<(ObjectPath<'static>, (u64, u64))> {
         let ObjectRename { store, bucket, from, options, .. } = *self;
         let Some((place, opened)) = store.volume.locate(bucket, from, contents)? else {

@@ -69,7 +69,7 @@ pub(crate) fn chosen_buckets(store: &PosixStore, named: &[Bucket]) -> Result<Vec
     named.iter().map(|bucket| store.head_bucket(bucket).map(|info| info.name)).collect()
 }
 
-/// Opens the directory `name` in `parent` for [`each_entry`], without following a link.
+/// Opens the directory `name` in `parent` for [`each_entry`], without following a symbolic link.
 pub(crate) fn open_child(parent: &File, name: &str) -> Result<File, Errno> {
     open_in(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).map(File::from)
 }

@@ -1,4 +1,4 @@
-//! Staged files, which are written without a visible name and then published in one step.
+//! Staged files, which are written without a visible name and then published atomically.
 //!
 //! A *bare* object is completely described by its file alone. A put with the ETag policy `fast` and without metadata,
 //! tags or checksum creates a bare object. The object's ETag is derived from the file's inode number, size and

@@ -1,9 +1,10 @@
-//! The root directory, and the rule that limits where links beneath the root may lead.
+//! The root directory, and the rule that limits where symbolic links beneath the root may lead.
 //!
-//! Links are followed among the objects of a bucket, but not in its private area. Anyone who can write to the bucket
-//! could otherwise place links in the private area that lead other programs, including `gc` running as root, to other
-//! users' files. Links into a private area are not followed either. Reads follow links into other buckets, but changes
-//! do not, because a change would be made under the locks and rules of the bucket that contains the link.
+//! In this file, a link is a symbolic link. Links are followed among the objects of a bucket, but not in its private
+//! area. Anyone who can write to the bucket could otherwise place links in the private area that lead other programs,
+//! including `gc` running as root, to other users' files. Links into a private area are not followed either. Reads
+//! follow links into other buckets, but changes do not, because a change would be made under the locks and rules of the
+//! bucket that contains the link.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,9 +1,9 @@
 //! The path of a listing's walk through a bucket, and the directories that the walk need not enter again.
 //!
-//! Links to directories can lead a walk to one directory many times. If each directory contains two links to the next
-//! one, the number of paths doubles with each level. Each path has its own keys, so a directory with objects is listed
-//! once for each path. The walk records which directories contain no objects. Its cost therefore depends on the number
-//! of directories and listed keys, not on the number of paths.
+//! Symbolic links to directories can lead a walk to one directory many times. If each directory contains two links to
+//! the next one, the number of paths doubles with each level. Each path has its own keys, so a directory with objects
+//! is listed once for each path. The walk records which directories contain no objects. Its cost therefore depends on
+//! the number of directories and listed keys, not on the number of paths.
 
 use foldhash::HashMap;
 
@@ -15,7 +15,7 @@ const MAX_DEPTH: usize = 512;
 /// A directory on the path of the walk.
 struct EnteredDirectory {
     id: DirectoryId,
-    /// A number that increases each time the walk enters a directory.
+    /// The sequence number of the entry. The walk numbers the directories in the order in which it enters them.
     entry: u64,
 }
 
@@ -26,7 +26,8 @@ struct SkippedDirectories {
     levels: [u64; MAX_DEPTH / 64],
     /// The keys in the directories are too long.
     are_long: bool,
-    /// Links could not be followed. The kernel follows at most 40 links on a path, so a shorter path may succeed.
+    /// Symbolic links could not be followed. The kernel follows at most 40 links on a path, so a shorter path may
+    /// succeed.
     are_linked: bool,
 }
 
@@ -64,7 +65,7 @@ struct EmptyDirectory {
     within: Option<(usize, u64)>,
     /// The number of bytes in the directory's key. Below a shorter key, fewer keys are too long.
     key_bytes: usize,
-    /// The number of directories above this one. On a path with fewer directories, more links may be followed.
+    /// The number of directories above this one. On a path with fewer directories, more symbolic links may be followed.
     level: usize,
 }
 
@@ -85,7 +86,7 @@ pub(crate) struct WalkPath {
     skipped: SkippedDirectories,
     /// The number of entries found so far that show that a directory is not empty.
     found: u64,
-    /// Whether the walk has seen a link. Without links, the walk enters no directory twice.
+    /// Whether the walk has seen a symbolic link. Without symbolic links, the walk enters no directory twice.
     has_links: bool,
 }
 
@@ -130,7 +131,8 @@ impl WalkPath {
         self.above.pop();
     }
 
-    /// Begins the visit of the directory that is entered next. `has_links` states whether the directory contains links.
+    /// Begins the visit of the directory that is entered next. `has_links` states whether the directory contains
+    /// symbolic links.
     pub(crate) fn begin(&mut self, has_links: bool) -> DirectoryVisit {
         self.has_links |= has_links;
         DirectoryVisit { skipped: std::mem::take(&mut self.skipped), found: self.found }
@@ -160,7 +162,7 @@ impl WalkPath {
         self.found += 1;
     }
 
-    /// Records that a link was skipped because it could not be followed.
+    /// Records that a symbolic link was skipped because it could not be followed.
     pub(crate) fn note_refused_link(&mut self) {
         self.skipped.are_linked = true;
     }

@@ -127,7 +127,7 @@ fn a_sidecar_file_of_another_object_is_not_used() {
     assert_eq!(apart.findings(), ["changed"]);
 }
 
-/// The `gc` of earlier versions removed the sidecar files of files that POSIX programs had changed.
+/// Earlier versions of `gc` removed the sidecar file of an object if a POSIX program had changed the object's file.
 #[test]
 fn a_changed_file_without_a_sidecar_file_is_an_ordinary_object() {
     let apart = Apart::new();

@@ -26,7 +26,7 @@ impl BucketDomains {
         Ok(BucketDomains(names.collect::<Result<_>>()?))
     }
 
-    /// Returns an empty list of domains, so that only paths name buckets.
+    /// Returns an empty list of domains. Only paths then name buckets.
     pub(crate) fn none() -> Self {
         BucketDomains(Vec::new())
     }

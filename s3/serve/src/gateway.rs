@@ -526,8 +526,8 @@ impl RunningGateway {
         self.stop.clone()
     }
 
-    /// Waits until the gateway has stopped; does not stop the gateway. Errors: from [`Gateway::run`]; `Internal` if its
-    /// thread panicked.
+    /// Waits until the gateway has stopped; does not stop the gateway. Errors: those of [`Gateway::run`]; `Internal` if
+    /// its thread panicked.
     pub fn join(mut self) -> Result<()> {
         self.wait()
     }

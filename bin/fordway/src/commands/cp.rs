@@ -403,8 +403,8 @@ fn is_local_file(from: &StorageAddress, item: &SyncItem) -> bool {
     }
 }
 
-/// Returns whether an object is a file of the source, because the object's path goes through a link below the prefix.
-/// Prints a note about such an object, which `sync --delete` must not remove.
+/// Returns whether an object is a file of the source, which is possible if the object's path contains a symbolic link
+/// below the prefix. Prints a note about such an object, which `sync --delete` must not remove.
 fn is_shared(
     separate: Option<&SeparateDirectories>,
     place: &StorageAddress,

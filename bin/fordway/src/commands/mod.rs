@@ -105,8 +105,8 @@ fn for_each<T>(
     Ok(first_failure)
 }
 
-/// Reports an error, unless the error ends the command. Errors: an error that ends the command, which is `Interrupted`,
-/// any error after a signal, or a failure to write to an output whose reader has exited.
+/// Reports an error, unless the error ends the command. Errors: the error, if it ends the command: `Interrupted`, any
+/// error after a signal, or a failed write to an output whose reader has exited.
 pub(crate) fn report(context: &CommandContext, error: Error) -> Result<CommandExit> {
     let is_stopped = error.kind() == ErrorKind::Interrupted || context.interrupt.is_raised();
     if is_stopped || context.output.is_reader_gone(&error) {
@@ -289,7 +289,7 @@ impl SourceSelection {
     }
 }
 
-/// Returns whether an object exists. Errors: from the store.
+/// Returns whether an object exists. Errors: those of the store.
 fn exists(context: &CommandContext, bucket: &Bucket, key: &str) -> Result<bool> {
     match context.store()?.head(bucket, &Key::new(key)?, &GetOptions::default()) {
         Ok(_) => Ok(true),

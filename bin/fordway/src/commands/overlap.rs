@@ -22,8 +22,8 @@ pub(super) struct SeparateDirectories {
 }
 
 impl SeparateDirectories {
-    /// Returns whether an object is a file on the local side, because the object's path goes through a link below the
-    /// prefix.
+    /// Returns whether an object is a file on the local side, which is possible if the object's path contains a
+    /// symbolic link below the prefix.
     pub(super) fn share(&self, key: &str) -> bool {
         let path = self.bucket.join(plain_path(key)).canonicalize();
         path.is_ok_and(|path| path.starts_with(&self.local))

@@ -307,9 +307,9 @@ impl TransferRunner<'_> {
         Ok(())
     }
 
-    /// Renames the object in one step, if this is a move within one bucket and the store supports renaming. Returns
-    /// whether the object was renamed. Over HTTP, objects are copied instead, because a service without support for
-    /// RenameObject would store an empty object.
+    /// Renames the object instead of copying it, if this is a move within one bucket and the store supports renaming.
+    /// Returns whether the object was renamed. Over HTTP, objects are copied instead, because a service without support
+    /// for RenameObject would store an empty object.
     fn rename(&self, from: &StorageAddress, to: &StorageAddress) -> Result<bool> {
         let (StorageAddress::S3(bucket, source), StorageAddress::S3(to_bucket, target)) = (from, to) else {
             return Ok(false);

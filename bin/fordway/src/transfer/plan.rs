@@ -234,7 +234,7 @@ pub(crate) struct SyncItem {
 /// A stream of items. An error does not necessarily end the stream.
 pub(crate) type SyncItemIterator = Box<dyn Iterator<Item = Result<SyncItem>>>;
 
-/// The name of the directory in a bucket or root that no listing of objects shows.
+/// The name of the private area in a bucket or root. Listings of objects never show this directory.
 const PRIVATE_AREA: &str = ".fordway";
 
 /// Returns whether a directory is the private area of a bucket or root. A listing of local files skips it, as a listing
@@ -468,7 +468,7 @@ fn linked_source(link: &Path) -> Error {
     Error::new(ErrorKind::InvalidArgument, why)
 }
 
-/// Returns the error for a link to a directory in a tree that is moved.
+/// Returns the error if a tree that is to move contains a link to a directory.
 fn linked_directory(link: &Path, root: &Path) -> Error {
     let name = link.strip_prefix(root).unwrap_or(link).display();
     let why = format!(

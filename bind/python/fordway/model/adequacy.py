@@ -25,8 +25,8 @@ share indicates rows of another kind.
 """
 
 GROUPS_RATIO_MIN = 3
-"""Minimum ratio between successive sorted times of one kind of request at which the times count as two
-groups. Noise does not cause a gap of this size.
+"""If the ratio between successive sorted times of one kind of request is at least this number, the times form
+two groups. Noise does not cause a gap of this size.
 """
 
 GROUP_ROWS_MIN, GROUP_SHARE_MIN = 3, 0.1

@@ -72,7 +72,7 @@ TICKS_MAX = 4
 """Maximum number of labels on an axis of times or sizes, so that labels do not overlap."""
 
 OPERATIONS_PER_CLASS_MIN = 5
-"""Minimum number of operations in a size class that is drawn."""
+"""Size classes with fewer operations are not drawn."""
 
 STYLE = {
     "font.family": "sans-serif",

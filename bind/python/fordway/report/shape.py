@@ -1,4 +1,4 @@
-"""Checks that the JSON of a run has the form that the readers require (`docs/reference/run-file.md`).
+"""Checks that the JSON of a run matches the schema that the readers require (`docs/reference/run-file.md`).
 
 If the file was written by another program, edited or damaged, the error names the invalid field.
 """
@@ -17,28 +17,28 @@ NUMBER_MAX = 1e30
 
 @dataclass(frozen=True)
 class Or:
-    """The form of a value that is either null or has the given form."""
+    """The schema of a value that is null or matches the given schema."""
 
     form: Any
 
 
 @dataclass(frozen=True)
 class Optional:
-    """The form of a field that may be missing, as in runs of older versions."""
+    """The schema of a field that may be missing, as in runs of older versions."""
 
     form: Any
 
 
 @dataclass(frozen=True)
 class Each:
-    """The form of an object with any fields, whose values all have the given form."""
+    """The schema of an object with any fields, whose values all match the given schema."""
 
     form: Any
 
 
 @dataclass(frozen=True)
 class Interval:
-    """The form of an interval that contains its value.
+    """The schema of an interval that contains its value.
 
     Figures divide by a ratio, and draw the distances from the value to the ends of the interval.
     """
@@ -59,23 +59,23 @@ NUMBER = float
 
 
 class Positive:
-    """The form of a number above 0."""
+    """The schema of a number above 0."""
 
 
 class NotNegative:
-    """The form of a number from 0."""
+    """The schema of a number from 0."""
 
 
 class Version:
-    """The form of a version: a whole number from 1."""
+    """The schema of a version: a whole number from 1."""
 
 
 class Time:
-    """The form of a time (RFC 3339)."""
+    """The schema of a time (RFC 3339)."""
 
 
 class Histogram:
-    """The form of an HdrHistogram (V2 encoding, base64). Empty text means no histogram."""
+    """The schema of an HdrHistogram (V2 encoding, base64). Empty text means no histogram."""
 
 
 TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d)")
@@ -170,7 +170,7 @@ RUN = {
     "summaries": [SUMMARY],
     "warnings": [str],
 }
-"""Form of `run.json`, without the fields of `MORE`."""
+"""Schema of `run.json`, without the fields of `MORE`."""
 
 LEDGER = {
     "entries": [
@@ -182,7 +182,7 @@ LEDGER = {
         }
     ]
 }
-"""Form of `ledger.json`."""
+"""Schema of `ledger.json`."""
 
 RUN_KINDS = (
     *("compare", "rest", "ior", "mdtest", "mdworkbench", "io500", "vector", "ledger", "transport"),
@@ -202,7 +202,7 @@ MORE = {
     "conditions": Optional(Or(CONDITIONS)),
     "scores": Optional([{"lane": str, "scores": Or(Each(Or(NUMBER))), "stamp": Or(str)}]),
 }
-"""Form of the fields of `run.json` that older versions do not write."""
+"""Schema of the fields of `run.json` that older versions do not write."""
 
 NAMES = {
     str: "text",
@@ -219,8 +219,8 @@ NAMES = {
 
 
 def problem(value: Any, form: Any, name: str = "") -> str | None:  # noqa: ANN401 (any value JSON can hold)
-    """Returns the first difference from `form` as a clause, or `None` if there is no difference. Fields that
-    are not in `form` are ignored.
+    """Returns the first difference from the schema `form` as a clause, or `None` if there is no difference.
+    Fields that are not in the schema are ignored.
     """
     return next(_problems(value, form, name), None)
 

@@ -254,7 +254,7 @@ pub enum ResponseFault {
     // Faults in the transmission of the response.
     /// Sends the body in chunks of this many bytes.
     Chunked(usize),
-    /// Sends neither a length nor chunks, so that the body ends when the connection is closed.
+    /// Sends neither a length nor chunks, so the body ends when the connection is closed.
     UntilClose,
     /// `Content-Length` is larger (or smaller, if negative) than the body by this many bytes. The connection remains
     /// open.

@@ -13,7 +13,7 @@ use crate::servers::start_nginx;
 use crate::streams::certify;
 use crate::{VERSIONS, expected, file, read, session, spread, start};
 
-/// Returns a session that uses the proxy, configured as by the environment variable `ALL_PROXY`.
+/// Returns a session that uses the proxy, as if `ALL_PROXY` named it.
 fn through(scheme: &str, login: &str, proxy: &SocksServer, version: HttpVersion) -> Arc<HttpSession> {
     let url = format!("{scheme}://{login}{}", proxy.address());
     session(|options| {

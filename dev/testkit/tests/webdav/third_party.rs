@@ -1,4 +1,4 @@
-//! Tests of the protocol for third-party copies that WLCG's servers use.
+//! Tests third-party copies with the protocol that WLCG's servers use.
 
 use std::time::Duration;
 

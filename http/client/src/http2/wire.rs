@@ -64,7 +64,7 @@ impl SocketFlowLimiter {
         self.room_bytes.store(room_bytes, Ordering::Relaxed);
     }
 
-    /// Returns whether all allowed bytes have been received, so that more may be waiting.
+    /// Returns whether all allowed bytes have been received, in which case more bytes may be waiting.
     pub(super) fn is_used_up(&self) -> bool {
         self.room_bytes.load(Ordering::Relaxed) == 0
     }

@@ -176,8 +176,8 @@ fn quic_config(origin: &Origin, tls: &TlsConnector) -> Result<quinn::ClientConfi
     Ok(config)
 }
 
-/// Opens a QUIC connection for HTTP/3 to the address of the host that completes the handshake first. Must run in a
-/// [`LocalSet`]. Errors: as for [`connect`], without a time limit.
+/// Opens a QUIC connection for HTTP/3. If the host has several addresses, uses the first address that completes the
+/// handshake. Must run in a [`LocalSet`]. Errors: as for [`connect`], without a time limit.
 pub async fn open_quic(origin: &Origin, tls: &TlsConnector) -> Result<quinn::Connection> {
     connect_quic(origin, quic_config(origin, tls)?).await
 }

@@ -135,7 +135,7 @@ fn is_silence(error: &Error) -> bool {
     }
 }
 
-/// Returns the deadline of a request for a document that is sent now.
+/// Returns the deadline for a document that is requested now.
 fn end_of_document(until: Instant) -> Option<Instant> {
     Some(until.min(Instant::now() + DOCUMENT_TIME_MAX))
 }

@@ -64,9 +64,10 @@ impl ReplicatedFile {
         Ok(resumed_bytes)
     }
 
-    /// Finds the replica that sent wrong bytes, if the digest of the file does not match and no digests of pieces show
-    /// which part is wrong. If one replica sent the whole file, that replica is at fault. If several replicas sent
-    /// parts of the file, one of them must now send the whole file, and the others are not used in the meantime.
+    /// Finds the replica that sent wrong bytes. Called if the digest of the file does not match. Without digests of
+    /// pieces, it is not known which part is wrong. If one replica sent the whole file, that replica is at fault. If
+    /// several replicas sent parts of the file, one of them must now send the whole file, and the others are not used
+    /// in the meantime.
     fn find_who_lied(&self, is_ours: bool) -> Result<()> {
         let mut board = self.shared.board();
         if self.shared.pieces.is_some() {

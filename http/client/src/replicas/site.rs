@@ -111,7 +111,7 @@ impl ReplicaSite {
         tracing::debug!(url = self.shown, %error, "a replica failed");
         let weight = if error.kind() == ErrorKind::BadDigest { 10.0 } else { 1.0 };
         note_standing(&self.origin, |standing| standing.failed(weight, now));
-        // A replica whose connection keeps being cut may still make progress, but the number of cuts is limited.
+        // Connections that deliver bytes before they are cut count as failures only after `CUTS_MAX` cuts.
         self.cuts += 1;
         self.strikes += u32::from(!has_brought || self.cuts > CUTS_MAX);
         self.not_before = Some(now + backoff(self.strikes.max(1)));

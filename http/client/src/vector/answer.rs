@@ -226,7 +226,8 @@ impl ReceiveForecast {
         self.places.first().map_or(0, |(_, len)| *len as u64)
     }
 
-    /// Adds the wanted bytes from the start of `content` on; returns whether all of `content` was added.
+    /// Adds the leading run of wanted bytes in `content`, up to the limits of [`FragmentBatch::places`]. Returns
+    /// whether all of `content` was added.
     fn push<S: FragmentSink>(&mut self, content: Range<u64>, batch: &FragmentBatch<S>) -> bool {
         let (known, mut at) = (self.places.len(), content.start);
         let is_all = batch.places(content, &mut self.places, PLACES_MAX);
@@ -281,7 +282,7 @@ impl ReceiveForecast {
                 // A partly received piece and bytes past the forecast do not count as a wrong forecast.
                 let is_surprise = count == piece.len() && !matches!(piece, ReceiveForecastSegment::Behind(_));
                 // Bytes after a wrong forecast have been put in the wrong places. Put them back in the order in which
-                // they arrived, so that they are read as usual.
+                // they arrived; they are then read as usual.
                 let rest = self.rest((index, done), left, (connection, aside), batch);
                 connection.put_back(&rest);
                 return Ok(ForecastOutcome { body_bytes: (got - left) as u64, is_surprise });

@@ -59,8 +59,8 @@ impl<S: FragmentSink> FragmentBatch<S> {
         self.missing_bytes == 0 || self.failure.is_some()
     }
 
-    /// Returns whether the batch is complete or has failed, and all responses for it have ended, so that their
-    /// connections are free for other batches.
+    /// Returns whether the batch is complete or has failed, and all responses for it have ended. Their connections are
+    /// then free for other batches.
     pub(super) fn is_settled(&self) -> bool {
         self.has_ended() && self.requests == 0
     }

@@ -152,7 +152,8 @@ pub(super) fn without_size() -> Error {
     Error::new(ErrorKind::BadResponse, NO_SIZE)
 }
 
-/// Returns the error for a whole file of unknown size whose body ends with the connection.
+/// Returns the error for a whole file if the server states no size, and marks the end of the body only by closing the
+/// connection.
 pub(super) fn without_end() -> Error {
     let detail = "the server does not state the size of the file, and the response ends with the connection, so a file \
                   that is cut off could not be told from a complete one";
@@ -384,7 +385,7 @@ impl InitialRangeReads<'_> {
     }
 }
 
-/// Returns the size of the whole file, if a partial response states it. Errors: from receiving.
+/// Returns the size of the whole file, if a partial response states it. Errors: those of receiving.
 fn size_of_whole(answer: &mut HttpResponse) -> Result<Option<u64>> {
     if let Some(stated) = answer.header("content-range") {
         return Ok(parse_content_range(stated).and_then(|(_, size)| size));

@@ -19,9 +19,9 @@ pub struct SessionOptions {
     pub http: HttpVersion,
     /// The timeouts of connections and requests.
     pub timeouts: Timeouts,
-    /// The certificate authorities that are trusted.
+    /// The trusted certificate authorities.
     pub tls_roots: TlsRoots,
-    /// Credentials for the servers of files that are opened by URL.
+    /// Credentials for servers whose files are opened by URL.
     pub credentials: SessionCredentials,
     /// Headers for every request for a file by URL: pairs of a name and a value, which must be valid in HTTP. These
     /// headers replace other headers of the same names. Because their values may be secrets, these headers are sent

@@ -77,7 +77,7 @@ enum ResponseOrRedirect {
 }
 
 impl<'a> DavRequest<'a> {
-    /// Creates a request that has no body and may be sent twice.
+    /// Creates an idempotent request without a body.
     pub(super) fn new(method: &'static str, operation: &'static str) -> Self {
         DavRequest {
             method,
@@ -276,8 +276,8 @@ pub(super) fn reported(what: &str, reason: &str, advice: &'static str) -> Error 
     }
 }
 
-/// Replaces the advice of an error for statuses of a WebDAV server to which the usual advice does not apply. The usual
-/// advice of an error kind is about S3 and this machine.
+/// Replaces an error's advice if the usual advice does not apply to the WebDAV server's status code. The usual advice
+/// of an error kind is about S3 and this machine.
 fn advised(error: Error, status: u16) -> Error {
     match status {
         413 => error.with_advice("split the file, or ask the server's administrator to raise the limit"),

@@ -21,7 +21,7 @@ const QUANTUM_NS: u64 = 100_000;
 /// A repetition of the fixed task counts as a detour if it takes at least this many times as long as the shortest
 /// repetition.
 const DETOUR: f64 = 1.1;
-/// The percentage of time lost to noise at or above which the verdict is `costs`.
+/// If at least this percentage of the time is lost to noise, the verdict is `costs`.
 const COSTS: f64 = 1.0;
 
 /// The noise on all measured processors together.

@@ -70,7 +70,7 @@ pub struct NetworkSetup {
     /// The networks in which the set-up runs.
     #[serde(default)]
     pub on: SetupNetworkKind,
-    /// Whether the set-up emulates a machine, so that measured times differ from times on real hardware.
+    /// Whether the set-up emulates a machine. Measured times then differ from times on real hardware.
     #[serde(default)]
     pub is_emulated: bool,
     /// The programs that the set-up requires.
@@ -142,7 +142,7 @@ pub struct PingpongProgramConfig {
     /// Whether the program runs in its own container.
     #[serde(default)]
     pub container: bool,
-    /// Whether only the other program can reach this program, so that this process cannot wait for the program's port.
+    /// Whether only the other program can reach this program. This process then cannot wait for the program's port.
     #[serde(default)]
     pub hidden: bool,
 }

@@ -425,7 +425,7 @@ impl NetworkPair {
     /// Creates the wire and performs the steps. `fordway` is the program that steps may start.
     ///
     /// Errors: `InvalidArgument` for a set-up that does more than create networks; `NotImplemented` if a program or a
-    /// privilege is missing, or if addresses are translated, so that only one end reaches the other.
+    /// privilege is missing, or if only one end can reach the other, because addresses are translated.
     pub fn lay(setup: &NetworkSetup, wire: &WireSettings, fordway: &Path) -> Result<Self> {
         check(setup)?;
         RunningNetworkSetup::check_programs(setup)?;
@@ -494,7 +494,7 @@ fn reach(from: &NetworkEndpoint, to: &NetworkEndpoint) -> Result<()> {
     connected.map(drop).map_err(failed)
 }
 
-/// The maximum number of bytes of a log that an error message quotes.
+/// The maximum number of bytes that an error message quotes from a log.
 const TOLD_BYTES_MAX: u64 = 2_000;
 
 /// A file in memory to which programs write their output.

@@ -92,7 +92,7 @@ impl PathDecomposition {
     }
 
     /// Adds the time by which `component` takes longer than `base`, at all sizes. Use this method for a series of
-    /// components in which each component does the work of the previous component and more.
+    /// components if each component does all the work of the previous component, and further work.
     pub fn with_beyond(self, component: &str, base: &str) -> Self {
         let mut path = self.part(component, 0, None);
         if let Some(part) = path.parts.last_mut() {
@@ -189,7 +189,7 @@ pub struct LedgerProgress {
 /// size, a round measures all components in random order, with one block of operations per component. Drift therefore
 /// affects all components alike, and each round yields one figure for each component and size. The first round is not
 /// recorded. In the records, components are lanes and sizes are phases. If `stop` is set, returns early with the
-/// complete rounds. Errors: errors from the components; `Interrupted` if fewer than [`ROUNDS_MIN`] recorded rounds were
+/// complete rounds. Errors: those of the components; `Interrupted` if fewer than [`ROUNDS_MIN`] recorded rounds were
 /// complete.
 pub fn measure(
     plan: &LedgerPlan,

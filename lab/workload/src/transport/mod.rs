@@ -148,7 +148,7 @@ pub struct MessageBlockResult {
     pub is_right: bool,
 }
 
-/// The maximum size of a message. MPI's counts are signed 32-bit integers, so that messages must be smaller than 2 GiB.
+/// The maximum size of a message. MPI's counts are signed 32-bit integers, so messages must be smaller than 2 GiB.
 const MAX_BYTES: u64 = 1 << 30;
 /// The maximum number of sizes in a run. Each size results in two or three phases, and a run has at most 255 phases.
 const MAX_SIZES: usize = 80;

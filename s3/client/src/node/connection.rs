@@ -262,7 +262,7 @@ impl NodeConnection {
         Ok(count)
     }
 
-    /// Returns whether the connection has no pending data, so that another caller can use it.
+    /// Returns whether the connection has no pending data, in which case another caller can use it.
     pub(super) fn is_at_rest(&self) -> bool {
         self.inbox.waiting().is_empty() && self.out.is_empty()
     }

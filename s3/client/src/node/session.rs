@@ -25,7 +25,7 @@ pub(super) struct NodeCallTarget<'c> {
     pub(super) operation: &'static str,
     pub(super) bucket: &'c str,
     pub(super) key: &'c str,
-    /// Whether the operation is idempotent, so that its request may be sent again.
+    /// Whether the operation is idempotent, in which case its request may be sent again.
     pub(super) is_idempotent: bool,
 }
 

@@ -51,7 +51,7 @@ fn on_object<'c>(operation: &'static str, bucket: &'c Bucket, key: &'c Key) -> N
 }
 
 impl NodeCallTarget<'_> {
-    /// Marks a call that must not be sent twice, because the second attempt would see the effect of the first attempt.
+    /// Marks a call as not idempotent: a second attempt would see the effect of the first attempt.
     fn once(self) -> Self {
         NodeCallTarget { is_idempotent: false, ..self }
     }

@@ -151,8 +151,8 @@ pub(super) fn version(response: &HttpResponse) -> Option<VersionId> {
 }
 
 /// Returns the result of a write, from the headers of the response. Errors: `BadResponse` if there is no ETag. A
-/// response without an ETag was not sent by an S3 service that stored the content. It may be, for example, a proxy's
-/// login page.
+/// response without an ETag was not sent by an S3 service that stored the content. Such a response may be, for example,
+/// a proxy's login page.
 pub(super) fn put_result(response: &HttpResponse) -> Result<PutResult> {
     let etag = etag(response);
     if etag.as_str().is_empty() {

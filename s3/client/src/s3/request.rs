@@ -114,7 +114,7 @@ impl<'a> S3Call<'a> {
         self
     }
 
-    /// Marks the request as not idempotent, so that it is sent again only if the server cannot have acted on it.
+    /// Marks the request as not idempotent. The request is then sent again only if the server cannot have acted on it.
     pub(super) fn once(mut self) -> Self {
         self.replay = ReplayPolicy::IfUnsent;
         self

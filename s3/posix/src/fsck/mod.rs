@@ -57,7 +57,7 @@ pub enum FsckEvent<'e> {
     Found(FsckFinding),
 }
 
-/// The counts of a check.
+/// The totals of a check: examined entries, files and bytes, and findings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FsckSummary {
     /// The number of directory entries examined.
@@ -263,7 +263,7 @@ impl FsckRun<'_> {
         }
     }
 
-    /// Returns whether the file's state and record show no problem, so that the file need not be opened.
+    /// Returns whether the file's state and record show no problem, in which case the file need not be opened.
     fn is_fine(&self, record: &[u8], stat: &FileStat) -> bool {
         let Some(record) = ObjectRecord::decode(record) else { return false };
         let is_to_be_read = self.options.read && content::can_be_checked(&record);
@@ -462,7 +462,7 @@ findings! {
     /// The file or directory cannot be opened or read.
     Unreadable = "unreadable", Unreadable,
         "run as a user who may read the file; if that does not help, look for disk errors in the kernel's log";
-    /// A POSIX program changed the file, so that its stored ETag and checksum no longer apply.
+    /// A POSIX program changed the file, so its stored ETag and checksum no longer apply.
     Changed = "changed", Note,
         "nothing, if the change was intended; otherwise restore it; copying it onto itself with --content-type or --metadata stores a new ETag";
     /// The file of a locked version does not have the immutable flag. Writers remove the flag while they change the
@@ -512,9 +512,10 @@ findings! {
     /// A name in `.fordway` that Fordway does not use.
     StrayPrivate = "stray-private", Note,
         "move it away; Fordway neither reads nor removes it";
-    /// `.fordway`, or a file in it, does not have the type with which Fordway creates it. For example, a link, a FIFO
-    /// or a file has replaced a directory. In a bucket with the sticky bit, the finding may also mean that a user other
-    /// than the bucket's owner or root owns the file or directory, or could remove other users' files in the directory.
+    /// `.fordway`, or a file in it, does not have the type with which Fordway creates it. For example, a symbolic link,
+    /// a FIFO or a file has replaced a directory. In a bucket with the sticky bit, the finding may also mean that a
+    /// user other than the bucket's owner or root owns the file or directory, or could remove other users' files in the
+    /// directory.
     NotOurs = "not-ours", Corrupt,
         "find out who created it, and remove it; or run `fordway fsck --migrate` as root, which makes the bucket's owner the owner of directories";
 }

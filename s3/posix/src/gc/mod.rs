@@ -94,7 +94,7 @@ pub enum GarbageKind {
     StagedFile,
     /// An abandoned multipart upload.
     Upload,
-    /// The files of an upload whose record is gone, so that the upload can never be completed.
+    /// The files of an upload whose record is gone. Such an upload can never be completed.
     UploadRest,
     /// The second file of an object, hidden by the file at the key's plain path.
     HiddenFile,
@@ -149,10 +149,10 @@ pub enum GcEvent {
     Failed(Error),
 }
 
-/// The counts of a collection or a dry run.
+/// The totals of a collection or a dry run: examined entries, removed files and directories, and failures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GcSummary {
-    /// Directory entries examined.
+    /// The number of directory entries examined.
     pub entries: u64,
     /// The number of files and directories removed.
     pub removed: u64,

@@ -119,7 +119,7 @@ impl GcRun<'_> {
             EntryKind::Unknown | EntryKind::Other => return Ok(true),
         };
         match found {
-            // A link to a directory may lead to files of other buckets whose sidecar files are in this bucket.
+            // A symbolic link to a directory may lead to files of other buckets whose sidecar files are in this bucket.
             Ok(stat) if stat.is_dir => Ok(false),
             Ok(stat) => self.strike_file(bucket, (dir, name), &stat, orphans),
             // The name may have been cached as missing, or the object may now have another name.
@@ -195,13 +195,13 @@ impl GcRun<'_> {
     }
 }
 
-/// Returns the file state of the target of the link at `path`.
+/// Returns the file state of the target of the symbolic link at `path`.
 fn followed(volume: &StoreRootDirectory, path: &str) -> Result<FileStat, Errno> {
     volume.root.open_beneath(path, OFlags::PATH, Mode::empty()).and_then(stat)
 }
 
 /// Returns the record in the attribute of the file `name` if the rest of the record is in a sidecar file. Returns
-/// `None` for a link. Cost: one `getxattrat`.
+/// `None` for a symbolic link. Cost: one `getxattrat`.
 fn short_record(dir: &File, name: &str) -> Option<ObjectRecord> {
     let mut buffer = [0; RECORD_BYTES];
     let bytes = get_xattr_in(dir, name, ATTRIBUTE, &mut buffer).ok()??;

@@ -6,7 +6,7 @@
 //! releases this lock when the process dies. If a run is interrupted, the next run continues its work, because objects
 //! that have already expired no longer exist.
 //!
-//! A run does not follow links to directories, which may lead to another bucket with other rules.
+//! A run does not follow symbolic links to directories, which may lead to another bucket with other rules.
 //!
 //! A locked version does not expire. The next run after the end of the version's retention removes the version.
 //!
@@ -123,17 +123,17 @@ pub enum LifecycleEvent {
     Changed(LifecycleChange),
     /// Another run is working on this bucket.
     Busy(Bucket),
-    /// The link with this key leads to a directory, and the bucket may contain more links to directories. Objects
-    /// behind links to directories do not expire. Reported once for each bucket.
+    /// The symbolic link with this key leads to a directory, and the bucket may contain more links to directories.
+    /// Objects behind links to directories do not expire. Reported once for each bucket.
     SkippedLink(Bucket, String),
     /// An object could not be examined or removed; the run continues.
     Failed(Error),
 }
 
-/// The counts of a run or a dry run.
+/// The totals of a run or a dry run: examined entries, changes, and entries and buckets that were skipped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LifecycleSummary {
-    /// Objects, versions and uploads examined.
+    /// The number of objects, versions and uploads examined.
     pub entries: u64,
     /// The number of changes.
     pub changed: u64,
@@ -290,8 +290,8 @@ impl<'s> LifecycleRun<'s> {
         }
     }
 
-    /// Reports a link that the listing of a bucket has skipped, unless the run has already reported another skipped
-    /// link of the bucket.
+    /// Reports a symbolic link that the listing of a bucket has skipped, unless the run has already reported another
+    /// skipped link of the bucket.
     pub(super) fn skipped(
         &mut self,
         bucket: &Bucket,

@@ -27,7 +27,7 @@ use crate::versions::delete::VersionDeletion;
 use crate::versions::list::{archived_names, list_versions};
 use crate::versions::names::{NoncurrentVersion, archived_place, order_in};
 
-/// The state of the scan of the key that the listing has reached.
+/// The scan state of the key that the listing has reached.
 #[derive(Default)]
 struct VersionScanState {
     key: String,
@@ -149,7 +149,8 @@ impl LifecycleRun<'_> {
         let (inner, key) = (self.inner, Key::new(key)?);
         let Some(seen) = inner.volume.find_object(bucket, &key)? else { return Ok(()) };
         match inner.volume.require_own_file(bucket, &key, &seen) {
-            // The key is a link to a file of another bucket, which cannot become an old version of this bucket.
+            // The key is a symbolic link to a file of another bucket, which cannot become an old version of this
+            // bucket.
             Err(error) if error.leaves_bucket() => return Ok(()),
             checked => checked?,
         }
@@ -337,8 +338,8 @@ impl NoncurrentVersionReference<'_> {
     }
 }
 
-/// Returns whether the key leads through a link to a directory. Objects behind links to directories do not expire, but
-/// the key may be listed because of its old versions.
+/// Returns whether the key leads through a symbolic link to a directory. Objects behind links to directories do not
+/// expire, but the key may be listed because of its old versions.
 fn is_behind_link(inner: &PosixStoreState, bucket: &Bucket, key: &Key) -> Result<bool> {
     let dir = plain(bucket, key).map(|place| place.dir.into_owned()).or_else(|| marked_dir(bucket, key));
     let is_behind = dir.map_or(Ok(false), |dir| inner.volume.root.is_behind_link(&dir));

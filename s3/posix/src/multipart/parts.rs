@@ -267,8 +267,8 @@ fn claim(dir: &DirectoryHandle, number: u16, sharing: FileSystemSharing) -> Resu
     }
 }
 
-/// Returns the error for a part of an upload that is closed. Clients retry after an error of this kind. The retry can
-/// succeed, because the upload accepts parts again if the completion fails.
+/// Returns the error for a part of a closed upload. Clients retry after an error of this kind. The retry can succeed,
+/// because the upload accepts parts again if the completion fails.
 pub(crate) fn being_completed() -> Error {
     let why = "the upload is being completed; send the part again, or complete or abort the upload";
     Error::new(ErrorKind::LockTimeout, why)
@@ -357,8 +357,8 @@ pub(crate) fn open_content(
 }
 
 /// Removes an upload's directory with all of Fordway's files in it. Fordway's files are recognized by their names
-/// alone, and links are not followed. A file or directory that is already gone is not an error. Errors: `NOTEMPTY` if
-/// the directory contains other files.
+/// alone, and symbolic links are not followed. A file or directory that is already gone is not an error. Errors:
+/// `NOTEMPTY` if the directory contains other files.
 pub(crate) fn remove_upload_dir(uploads: &impl AsFd, name: &str) -> Result<(), Errno> {
     let dir = match open_in(uploads, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
         Ok(dir) => dir,

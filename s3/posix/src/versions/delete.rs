@@ -86,8 +86,8 @@ impl VersionDeletion<'_> {
             store.volume.require_bucket(bucket)?;
             return Ok(None);
         };
-        // If the key is a link to a file of another bucket, only the link is removed, and that bucket keeps the
-        // version.
+        // If the key is a symbolic link to a file of another bucket, only the link is removed, and that bucket keeps
+        // the version.
         let is_own = |opened: &ObjectFile| store.volume.require_own_file(bucket, key, opened).is_ok();
         if opened.version() == *version && is_own(&opened) {
             store.volume.renew_record(bucket, &mut opened, contents.sharing)?;
@@ -216,8 +216,8 @@ impl VersionDeletion<'_> {
         Ok(is_marker)
     }
 
-    /// Removes the link at the key's plain path if the link leads to a directory or to nothing, so that the key has no
-    /// latest version. In a bucket that keeps no versions, any delete of the key removes such a link.
+    /// Removes the symbolic link at the key's plain path if the link leads to a directory or to nothing, so that the
+    /// key has no latest version. In a bucket that keeps no versions, any delete of the key removes such a link.
     fn remove_link(&self) -> Result<()> {
         let Some(place) = plain(self.bucket, self.key) else { return Ok(()) };
         let state = self.store.volume.open_dir(&place.dir).and_then(|dir| stat_in(dir, &place.name));

@@ -111,7 +111,7 @@ impl StoreRootDirectory {
     ) -> Option<NoncurrentVersion> {
         let own = NoncurrentVersion::of(version, false)?;
         if let Some(opened) = self.open_file(bucket, &archived_place(bucket, key, &own)).ok()? {
-            // Anyone who may write to the bucket may have created another file with this name. A file with several
+            // Anyone who may write to the bucket may have created another file with this name. A file with several hard
             // links may have further names in this directory.
             return Some(own).filter(|_| opened.version() == *version && opened.stat.links == 1);
         }
@@ -302,10 +302,10 @@ impl StoreRootDirectory {
         Ok(is_copy)
     }
 
-    /// Removes the version ID from the record of a key's latest version if the file is a copy of an old version that
-    /// still exists. A POSIX program created this file, so it is the version `null`. `stat` is the state of the file.
-    /// Cost: usually none. If the content was changed, or the file was changed more than a second after the version
-    /// with this ID was created, one `openat2`. If there is also an old version with this ID, as for
+    /// Removes the version ID from the record of a key's latest version if the file is a copy of an existing old
+    /// version. A POSIX program created this file, so it is the version `null`. `stat` is the state of the file. Cost:
+    /// usually none. If the content was changed, or the file was changed more than a second after the version with this
+    /// ID was created, one `openat2`. If there is also an old version with this ID, as for
     /// [`StoreRootDirectory::is_copy`]. Within the first second after the creation of the ID, an unchanged copy may
     /// therefore have the ID of the original. Intended for readers of the latest version.
     #[inline]

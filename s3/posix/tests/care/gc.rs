@@ -262,8 +262,8 @@ fn sidecar_files_of_a_copy_stay_until_it_is_migrated() {
     assert_eq!(rig.tag_count("k"), MAX_TAGS);
 }
 
-/// The `gc` of earlier versions removed the sidecar files of files that POSIX programs had changed. Such a file does
-/// not show that the root is a copy.
+/// Earlier versions of `gc` removed the sidecar file of an object if a POSIX program had changed the object's file.
+/// A file without its sidecar file therefore does not show that the root is a copy.
 #[test]
 fn a_changed_file_without_a_sidecar_file_does_not_keep_others() {
     let rig = Rig::new();

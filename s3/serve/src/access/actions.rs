@@ -1,4 +1,5 @@
-//! The actions that each operation needs (S3 user guide, "Required permissions for Amazon S3 API operations").
+//! The actions that each operation needs (see "Required permissions for Amazon S3 API operations" in the S3 user
+//! guide).
 
 use std::borrow::Cow;
 
@@ -113,7 +114,7 @@ const BY_HEADER: &[(&str, &str)] = &[
 const MAKING: [&str; 4] = ["CopyObject", "CreateMultipartUpload", "PostObject", "PutObject"];
 
 /// The operations that can require or exclude an ETag. The response reveals whether the object has this ETag, so the
-/// caller must be allowed to read the object (Conditional writes, Conditional deletes, S3 user guide).
+/// caller must be allowed to read the object (see "Conditional writes" and "Conditional deletes" in the S3 user guide).
 const CONDITIONAL: [&str; 5] =
     ["CompleteMultipartUpload", "CopyObject", "DeleteObject", "PutObject", "RenameObject"];
 
@@ -188,7 +189,8 @@ fn renamed<'r>(bucket: &'r str, facts: &PolicyRequestContext<'r>) -> Vec<Require
 }
 
 /// Returns the actions that a copy needs if it also copies the tags: one to read the source's tags, and one to write
-/// them. Returns `None` if the request replaces the tags, or if its source is invalid (CopyObject, AWS API reference).
+/// them. Returns `None` if the request replaces the tags, or if its source is invalid (see CopyObject in the S3 API
+/// reference).
 pub(super) fn of_copied_tags<'r>(
     (bucket, key): (&'r str, &'r str),
     facts: &PolicyRequestContext<'r>,
@@ -209,7 +211,7 @@ pub(super) fn of_copied_tags<'r>(
 }
 
 /// Response headers that require an action in addition to the action of the read itself. Each entry contains the
-/// header, the action, and the action for a request that names a version (GetObject, AWS API reference).
+/// header, the action, and the action for a request that names a version (see GetObject in the S3 API reference).
 const HIDDEN: [(&str, &str, &str); 4] = [
     ("x-amz-tagging-count", "GetObjectTagging", "GetObjectVersionTagging"),
     ("x-amz-object-lock-mode", "GetObjectRetention", "GetObjectRetention"),

@@ -71,7 +71,8 @@ pub(crate) const IF_MATCH: &str = "s3:if-match";
 /// Parameters of listings that are condition keys `s3:NAME`.
 const PARAMETERS: [&str; 3] = ["prefix", "delimiter", "max-keys"];
 
-/// The operations that need `s3:PutObject` although they create no object (Enforce conditional writes, S3 user guide).
+/// The operations that need `s3:PutObject` although they create no object (see "Enforce conditional writes" in the S3
+/// user guide).
 const OF_PARTS: [&str; 3] = ["CreateMultipartUpload", "UploadPart", "UploadPartCopy"];
 
 impl<'r> PolicyRequestContext<'r> {

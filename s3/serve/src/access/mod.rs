@@ -114,7 +114,7 @@ async fn authorise_copied_tags(
 }
 
 /// Removes the headers that the caller is not permitted to see from the response to a read. The header with the number
-/// of tags and the headers with the object lock require separate actions. Errors: from reading the rules.
+/// of tags and the headers with the object lock require separate actions. Errors: those of reading the rules.
 pub(crate) async fn hide_headers(
     user: &Arc<User>,
     names: (&str, &str),
@@ -251,7 +251,7 @@ async fn check(
 }
 
 /// Returns whether an action reads or changes the policy itself. No policy can permit these actions for anonymous
-/// requests (PutBucketPolicy, AWS API reference).
+/// requests (see PutBucketPolicy in the S3 API reference).
 fn is_of_policy(action: Action) -> bool {
     ["DeleteBucketPolicy", "GetBucketPolicy", "PutBucketPolicy"].contains(&action.short_name())
 }

@@ -196,7 +196,7 @@ pub(super) struct ResponseOutbox {
     socket: Arc<OwnedFd>,
     buffer: Vec<u8>,
     pub(super) stats: Arc<NodeStats>,
-    /// Whether another request has already arrived, so that both responses can be sent in one call.
+    /// Whether another request has already arrived, in which case both responses can be sent in one call.
     pub(super) more_to_come: bool,
     /// Flags that are set in all responses.
     pub(super) flags: ResponseFlags,
@@ -213,7 +213,7 @@ impl ResponseOutbox {
         }
     }
 
-    /// Sends a response. Errors: from the socket. After an error, the connection cannot be used.
+    /// Sends a response. Errors: those of the socket. After an error, the connection cannot be used.
     pub(super) fn answer<T: WriteField>(&mut self, id: u32, answer: &Result<T>) -> Result<(), Errno> {
         self.answer_with_body(id, answer, &[])
     }

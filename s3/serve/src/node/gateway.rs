@@ -61,8 +61,8 @@ pub struct NodeGatewayConfig {
     pub user_limits: UserLimits,
     /// The time for which a thread polls for the next request before it sleeps, if cores are idle.
     pub lookout: Duration,
-    /// Whether a thread moves to another processor if its polling never helps. The reason may be that the client runs
-    /// on the same processor.
+    /// Whether a thread moves to another processor if its polling never helps. Polling does not help if, for example,
+    /// the client runs on the same processor.
     pub leaves_client: bool,
     /// The maximum time for which a client may pause within a message, or may receive none of its responses.
     pub stall_timeout: Duration,
@@ -151,8 +151,8 @@ struct DescriptorReserve {
 
 impl NodeGateway {
     /// Opens the store and creates the socket. After this call, clients can connect, but get no response until the
-    /// gateway runs. Errors: from the store; `InvalidArgument` for a socket path that is too long or in use, for a file
-    /// at this path that is not a socket, and for TCP as root; `AccessDenied`, `Io`.
+    /// gateway runs. Errors: those of the store; `InvalidArgument` for a socket path that is too long or in use, for a
+    /// file at this path that is not a socket, and for TCP as root; `AccessDenied`, `Io`.
     pub fn bind(open: StoreOpenFunction, config: NodeGatewayConfig) -> Result<Self> {
         let access = NodeAccessControl::new(open, config.allow_uids.clone())?;
         if access.is_root() && config.tcp.as_ref().is_some_and(|tcp| !tcp.may_be_root) {

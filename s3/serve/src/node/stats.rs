@@ -128,7 +128,7 @@ const RARELY: u32 = 64;
 pub(super) struct BusyConnectionCounter {
     start: Instant,
     cores: u64,
-    /// The counts of the two latest periods.
+    /// The number of busy connections in each of the two latest periods, packed with the period's number.
     periods: [AtomicU64; 2],
 }
 

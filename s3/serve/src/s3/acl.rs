@@ -55,7 +55,7 @@ pub(super) async fn put(
     mut request: S3Request<Body>,
 ) -> OperationResult<S3Response<Body>> {
     let bucket = Bucket::new(bucket)?;
-    // The gate has already limited the size of the body.
+    // `crate::gate` has already limited the size of the body.
     let sent = request.input.store_all_limited(usize::MAX).await;
     let sent = sent.map_err(|error| unreadable_body(&*error))?;
     let wanted = bucket.clone();
@@ -102,7 +102,7 @@ const DISABLED: &str = "the bucket's ownership setting disables ACLs; use a poli
     BucketOwnerPreferred first";
 const BLOCKED: &str = "the bucket's public access block refuses public ACLs; change that first";
 
-/// Stores the ACL of a bucket. Errors: from the store.
+/// Stores the ACL of a bucket. Errors: those of the store.
 pub(super) fn store_acl(store: &dyn Store, bucket: &Bucket, acl: CannedAcl) -> Result<()> {
     match acl {
         CannedAcl::Private => store.delete_document(bucket, &ACL),

@@ -80,7 +80,7 @@ pub(super) async fn create(
     bucket: String,
     mut request: S3Request<Body>,
 ) -> OperationResult<S3Response<Body>> {
-    // The gate has already limited the size of the body.
+    // `crate::gate` has already limited the size of the body.
     let document = request.input.store_all_limited(usize::MAX).await;
     let document = document.map_err(|error| unreadable_body(&*error))?;
     let asked = match document.is_empty() {

@@ -31,7 +31,7 @@ pub(super) fn names(bucket: &str, key: &str) -> OperationResult<(Bucket, Key)> {
 }
 
 /// Returns the version that a request names, if any. Errors: `NoSuchVersion`; `InvalidArgument` for an invalid ID. An
-/// empty ID is invalid, so that it is not mistaken for the latest version.
+/// empty ID is invalid, because it could be mistaken for the latest version.
 pub(super) fn version(named: Option<&str>) -> OperationResult<Option<VersionId>> {
     if named == Some("") {
         let detail = "versionId is empty; omit it to select the latest version";
@@ -261,7 +261,7 @@ pub(super) fn add_text(headers: &mut HeaderMap, name: HeaderName, text: &str) {
 }
 
 /// Adds the header with the ID of the new version, unless the ID is `null`. If versioning is suspended, AWS's responses
-/// to writes do not have this header (API reference, examples of PutObject).
+/// to writes do not have this header (see the examples of PutObject in the S3 API reference).
 pub(super) fn add_version(headers: &mut HeaderMap, made: Option<&VersionId>) {
     if let Some(version) = made.filter(|version| !version.is_null()) {
         add_text(headers, VERSION_ID, version.as_str());

@@ -47,7 +47,7 @@ pub(super) fn one(store: &dyn Store, input: DeleteObjectInput) -> OperationResul
 }
 
 /// For each object in a request, returns the reason why the bucket's rules forbid the deletion; `None` if the rules
-/// permit the deletion. The result is empty if the rules forbid no deletion. Errors: from reading the rules.
+/// permit the deletion. The result is empty if the rules forbid no deletion. Errors: those of reading the rules.
 pub(super) async fn refused(
     user: &Arc<User>,
     facts: &PolicyRequestContext<'_>,
@@ -206,7 +206,7 @@ impl DeleteConditions {
 
     /// Deletes the object if it meets the conditions. The store compares only ETags. This method therefore passes the
     /// ETag of the object that met the conditions to the store, so that the store deletes no other version. Errors:
-    /// from the store.
+    /// those of the store.
     fn delete(
         &self,
         store: &dyn Store,

@@ -95,7 +95,7 @@ fn document(text: String) -> S3Response<Body> {
     response
 }
 
-/// Reads the body of a request. The gate has already limited the size of the body.
+/// Reads the body of a request. `crate::gate` has already limited the size of the body.
 async fn body(request: &mut S3Request<Body>) -> OperationResult<Vec<u8>> {
     let sent = request.input.store_all_limited(usize::MAX).await;
     Ok(sent.map_err(|error| unreadable_body(&*error))?.to_vec())

@@ -85,7 +85,7 @@ fn builder(
     webhooks: Arc<[String]>,
 ) -> S3ServiceBuilder {
     let mut limits = S3Config::default();
-    // The S3 layer needs no limit, because the gate limits the size of documents.
+    // The S3 layer needs no limit, because `crate::gate` limits the size of documents.
     limits.xml_max_body_size = usize::MAX;
     let mut builder =
         S3ServiceBuilder::new(S3Frontend { region: region.map(str::to_owned), admission: admission.clone() });

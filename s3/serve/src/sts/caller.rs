@@ -140,8 +140,8 @@ fn check_signature(
     }
 }
 
-/// Returns the value of a header in the form that signatures cover. The values of several headers with the same name
-/// are joined.
+/// Returns the value of a header for the canonical request: the values of all headers with this name, joined by commas.
+/// Returns `None` if the header is missing or is not text.
 fn value_of(headers: &HeaderMap, name: &str) -> Option<String> {
     let values: Option<Vec<&str>> = headers.get_all(name).iter().map(|value| value.to_str().ok()).collect();
     values.filter(|values| !values.is_empty()).map(|values| values.join(","))

@@ -423,7 +423,8 @@ fn check_private(owner: u32, mode: u32, own_uid: u32) -> std::result::Result<(),
     }
 }
 
-/// Checks that only members of a group of the gateway may read a file that its group may read. Errors: the reason.
+/// For a file that its group may read: checks that the gateway is in this group, and that no ACL lets other users read
+/// the file. Errors: the reason.
 fn check_group(is_of_gateway: bool, has_acl: bool) -> std::result::Result<(), String> {
     if !is_of_gateway {
         return Err("holds secrets and may be read by a group that the gateway does not belong to; run `chmod 600` on \

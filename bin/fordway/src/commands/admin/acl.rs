@@ -30,8 +30,8 @@ pub(super) fn run(args: &AdminAclArgs, context: &CommandContext) -> Result<Comma
     Ok(CommandExit::Ok)
 }
 
-/// Returns the ACL of a bucket. Errors: `NotImplemented` for an endpoint without ACLs, and for an ACL with grants that
-/// no canned ACL has.
+/// Returns the ACL of a bucket. Errors: `NotImplemented` if the endpoint has no ACLs, or if no canned ACL has the
+/// grants of the bucket's ACL.
 pub(in crate::commands) fn read(store: &dyn Store, bucket: &Bucket) -> Result<CannedAcl> {
     if !is_service(store) {
         return bucket_acl(store, bucket);

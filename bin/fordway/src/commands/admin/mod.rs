@@ -103,8 +103,8 @@ impl AdminSetting {
         }
     }
 
-    /// Adds the name of the setting to an error of an endpoint that does not support the setting. Other errors stay
-    /// unchanged, because the endpoint's message gives the reason.
+    /// If the endpoint does not support the setting, adds the setting's name to the error. Other errors stay unchanged,
+    /// because the endpoint's message gives the reason.
     fn explained(&self, error: Error) -> Error {
         if !is_unsupported(&error) {
             return error;

@@ -35,7 +35,7 @@ const NAMES_MAX: usize = 16_384;
 const NAMES_SHARED: usize = 262_144;
 /// The shortest time between two searches for events that other processes have recorded.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(2);
-/// The reciprocal of the maximum share of the thread's time that searches take.
+/// Searches may take at most 1/N of the thread's time, where N is this value.
 const SEARCH_SHARE: u32 = 20;
 /// The time that each search may spend on a bucket without events to deliver. If the bucket takes longer, it pauses.
 const SEARCH_COST: Duration = Duration::from_millis(20);

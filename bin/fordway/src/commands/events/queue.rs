@@ -211,7 +211,7 @@ impl BucketQueue {
     }
 }
 
-/// A pause that doubles with each failure.
+/// A pause with exponential backoff: it doubles with each failure.
 #[derive(Debug, Default)]
 pub(super) struct Pause {
     pub(super) until: Option<Instant>,

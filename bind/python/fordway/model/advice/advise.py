@@ -18,8 +18,8 @@ OUTSIDE_MAX = 0.2
 recommended.
 """
 ROUNDS_DIFFER = 2.0
-"""Minimum ratio between the times of two rounds with the same work that counts as evidence of several states
-of the machine.
+"""If the times of two rounds with the same work differ by more than this factor, the machine was probably in
+several states.
 """
 ROUNDS_MIN = 5
 

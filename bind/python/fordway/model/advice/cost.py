@@ -14,7 +14,7 @@ from scipy.optimize import nnls
 from fordway.model.advice.machine import LIST
 
 OPERATIONS_MIN = 20
-"""Minimum number of operations in a segment, and in a power of two that is left out in cross-validation."""
+"""Minimum number of operations in a segment, and in each power of two that cross-validation leaves out."""
 STEPS = (0, 16, 4, 2)
 """Ratios between the starts of successive segments. 0 means a single segment."""
 CLEARLY_BETTER = 0.9

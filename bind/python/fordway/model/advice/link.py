@@ -69,7 +69,8 @@ def uses_http(lane: str, targets: Mapping[str, str]) -> bool:
 
 
 def is_over_network(lane: str, targets: Mapping[str, str]) -> bool:
-    """Returns whether a lane was measured over a network, so that its times already include the network.
+    """Returns whether a lane was measured over a network, in which case its times already include the
+    network.
 
     Host names are not resolved: only `localhost` and loopback addresses count as this machine.
     """

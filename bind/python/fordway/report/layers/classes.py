@@ -12,7 +12,7 @@ CLASSES = 36
 """Number of classes in a range of sizes, of equal width on a logarithmic scale."""
 
 MESSAGES_MIN = 5
-"""Minimum number of messages in a class that is drawn."""
+"""Classes with fewer messages are not drawn."""
 
 SHARES = [0.05, 0.25, 0.5, 0.75, 0.95]
 

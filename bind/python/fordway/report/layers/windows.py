@@ -29,7 +29,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result for a jump in a sweep that was repeated with other receive windows."""
+    """The result for one jump, from sweeps that were repeated with other receive windows."""
 
     lane: str
     phase: str
@@ -65,7 +65,7 @@ def all_changes(run: Run) -> list[Found]:
 
 
 def verdicts(run: Run, found: list[Found]) -> list[Verdict]:
-    """Returns a verdict for each jump of a sweep that was repeated with other receive windows."""
+    """Returns a verdict for each jump in sweeps that were repeated with other receive windows."""
     groups: dict[tuple[str, str], dict[int, list[Change]]] = {}
     for phase in run.phases:
         named = WINDOW.search(phase)

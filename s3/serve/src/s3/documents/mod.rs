@@ -166,7 +166,7 @@ impl BucketDocumentRules {
                 found.map(answer).ok_or_else(|| self.none())
             }
             DocumentAction::Put => {
-                // The gate has already limited the size of the body.
+                // `crate::gate` has already limited the size of the body.
                 let sent = request.input.store_all_limited(usize::MAX).await;
                 let checked = (self.check)(&sent.map_err(|error| unreadable_body(&*error))?);
                 if checked.is_err() {

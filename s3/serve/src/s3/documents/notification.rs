@@ -50,7 +50,7 @@ async fn put(
 ) -> OperationResult<S3Response<Body>> {
     let skips = request.headers.get(SKIP_VALIDATION);
     let skips = skips.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"true"));
-    // The gate has already limited the size of the body.
+    // `crate::gate` has already limited the size of the body.
     let sent = request.input.store_all_limited(usize::MAX).await;
     let sent = sent.map_err(|error| unreadable_body(&*error))?;
     let checked = rules(&sent).and_then(|rules| match skips {

@@ -212,8 +212,8 @@ fn decoded(encoded: &str) -> OperationResult<String> {
     String::from_utf8(bytes).map_err(|_| invalid("Invalid JSON."))
 }
 
-/// Replaces `\$` with an escape sequence that JSON supports. In policies, `\$` represents a dollar sign (Creating a
-/// POST policy, S3 API reference).
+/// Replaces `\$` with an escape sequence that JSON supports. In policies, `\$` represents a dollar sign (see "Creating
+/// a POST policy" in the S3 API reference).
 fn with_escaped_dollars(document: &str) -> String {
     let (mut replaced, mut is_escaped) = (String::with_capacity(document.len()), false);
     for character in document.chars() {

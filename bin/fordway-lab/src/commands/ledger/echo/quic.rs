@@ -27,7 +27,7 @@ use crate::commands::ledger::components::request::fields;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(600);
 /// The largest body of a [`NEXT_RESPONSE_PATH`] request.
 const HEAD_BYTES_MAX: usize = 64 << 10;
-/// The path of a request whose body specifies the response to the requests that follow.
+/// The body of a request to this path specifies the response to all later requests.
 pub(in crate::commands::ledger) const NEXT_RESPONSE_PATH: &str = "/next-response";
 
 /// The protocol on top of a QUIC connection.
