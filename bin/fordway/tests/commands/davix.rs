@@ -319,6 +319,8 @@ fn client_certificates_are_shown() {
     rig.write("cert.pem", made.cert.pem());
     rig.write("key.pem", made.signing_key.serialize_pem());
     rig.write("proxy.pem", made.cert.pem() + &made.signing_key.serialize_pem());
+    // With umask 077, nobody else could read the file.
+    std::fs::set_permissions(rig.path("proxy.pem"), Permissions::from_mode(0o644)).unwrap();
     let url = server.url("cert");
     let nothing = rig.run(&["davix-get", "-k", &url]).with(255);
     assert!(nothing.stderr.contains("HTTP status 403"), "{}", nothing.stderr);
