@@ -1,5 +1,6 @@
 //! Binding, accepting, distributing connections to threads, and graceful shutdown.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -464,8 +465,10 @@ impl HealthMetricsSource for GatewayHealth {
         let mut text = self.monitor.metrics.text(taken.saturating_sub(1), self.users.is_available());
         let (users, roles, anonymous) = (self.users.all(), self.users.roles(), self.users.anonymous());
         let all = users.values().chain(roles.values().map(|role| &role.user)).chain(&anonymous);
-        let counts = all.map(|user| (user.name.as_str(), user.account.counts()));
-        monitor::put_limits(&mut text, &self.counters, counts.collect());
+        // A user with several access keys has one set of counters.
+        let accounts: BTreeMap<_, _> = all.map(|user| (user.account.id(), user)).collect();
+        let counts = accounts.values().map(|user| (user.name.as_str(), user.account.counts()));
+        monitor::put_limits(&mut text, &self.counters, counts);
         put_webhooks(&mut text, &self.webhooks);
         text
     }

@@ -227,6 +227,14 @@ pub(crate) struct UserRequestCounts {
     pub(crate) refused: [(LimitReason, u64); 2],
 }
 
+impl UserRequestCounts {
+    /// Adds the counters of another user.
+    pub(crate) fn add(&mut self, other: &UserRequestCounts) {
+        self.in_flight += other.in_flight;
+        self.refused.iter_mut().zip(other.refused).for_each(|((_, count), (_, more))| *count += more);
+    }
+}
+
 /// A request in flight. Dropping this value decrements the user's number of requests in flight.
 #[derive(Debug)]
 pub(crate) struct RequestSlot(Arc<UserResourceUsage>);

@@ -1,16 +1,18 @@
 //! Counters for limits, in the Prometheus text format.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 
 use super::metrics::put_help;
 use crate::limits::{LimitCounters, UserRequestCounts};
 
-/// Appends the counters for limits to `text`. Users without requests are left out.
-pub(crate) fn put_limits(
+/// Appends the counters for limits to `text`. Users without requests are left out. The counters of users with the same
+/// name are added up, because the format does not allow two series with the same labels.
+pub(crate) fn put_limits<'u>(
     text: &mut String,
     counters: &LimitCounters,
-    mut users: Vec<(&str, UserRequestCounts)>,
+    users: impl IntoIterator<Item = (&'u str, UserRequestCounts)>,
 ) {
     for (name, help, counter) in [
         ("slow_bodies_total", "Bodies ended because the client was too slow.", &counters.slow_bodies),
@@ -29,15 +31,18 @@ pub(crate) fn put_limits(
         // Writing to a string does not fail.
         let _ = writeln!(text, "fordway_{name} {}", counter.load(Ordering::Relaxed));
     }
-    users.sort_unstable_by_key(|(user, _)| *user);
+    let mut by_name = BTreeMap::<_, UserRequestCounts>::new();
+    for (user, counts) in users {
+        by_name.entry(user).and_modify(|known| known.add(&counts)).or_insert(counts);
+    }
     let name = "user_requests_in_flight";
     put_help(text, name, "gauge", "A user's requests in flight.");
-    for (user, counts) in users.iter().filter(|(_, counts)| counts.in_flight > 0) {
+    for (user, counts) in by_name.iter().filter(|(_, counts)| counts.in_flight > 0) {
         let _ = writeln!(text, "fordway_{name}{{user=\"{}\"}} {}", label(user), counts.in_flight);
     }
     let name = "user_requests_refused_total";
     put_help(text, name, "counter", "Requests refused because a user was at a limit.");
-    for (user, counts) in &users {
+    for (user, counts) in &by_name {
         for (reason, count) in counts.refused.iter().filter(|(_, count)| *count > 0) {
             let labels = format!("user=\"{}\",limit=\"{}\"", label(user), reason.name());
             let _ = writeln!(text, "fordway_{name}{{{labels}}} {count}");
@@ -64,12 +69,17 @@ mod tests {
         let counters = LimitCounters::default();
         counters.slow_bodies.store(3, Ordering::Relaxed);
         let mut text = String::new();
-        let users = vec![("b\"c", counts(0, 2, 0)), ("a", counts(1, 0, 0)), ("idle", counts(0, 0, 0))];
+        let users = [
+            ("b\"c", counts(0, 2, 0)),
+            ("a", counts(1, 0, 0)),
+            ("idle", counts(0, 0, 0)),
+            ("b\"c", counts(1, 3, 1)),
+        ];
         put_limits(&mut text, &counters, users);
         for line in [
             "fordway_slow_bodies_total 3",
             "fordway_user_requests_in_flight{user=\"a\"} 1",
-            "fordway_user_requests_refused_total{user=\"b\\\"c\",limit=\"requests\"} 2",
+            "fordway_user_requests_refused_total{user=\"b\\\"c\",limit=\"requests\"} 5",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
         }
