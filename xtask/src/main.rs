@@ -17,7 +17,7 @@ usage: cargo xtask NAME
 
   arrows           check that crates depend only on allowed crates
   dependencies     check licences, crates in two versions, and yanked versions; advisories where `cargo audit` is
-                   installed; and that `make build` compiles no crate twice
+                   installed; and that the programs and the module for Python select the same features
   header [--check] write the header of the C API, or check that it matches the code
   test [PYTHON] [SUITE[:TARGET]]...
                    build and run the suites `rust`, `python` (with the interpreter PYTHON, default
