@@ -115,7 +115,11 @@ def hold(advice: dict, passes: dict[tuple[str, str], list[float]]) -> list[dict]
 
 
 def doubts(advice: dict, held: list[dict]) -> list[str]:
-    """Returns a message for each predicted total with an error above LIMIT, and for advice without the fastest lane."""
+    """Returns a message for each predicted total with an error above LIMIT, and for advice that is wrong.
+
+    Advice is wrong if the chosen lane is measurably slower than the fastest lane, or if the fastest lane is
+    not among the lanes between which the advice does not decide.
+    """
     rows = {row["lane"]: row for row in held if row["phase"] == "total"}
     said = [
         f"{lane} was predicted {row['error_pct']:+.0f} % off"

@@ -141,7 +141,7 @@ def placed(processor, is_placed=True):
 
 
 def turns(lane, builds, hosts, shape):
-    """Loads both builds in one process. Returns the speed of the second build relative to the first, by phase."""
+    """Loads both builds in one process. Returns the relative speed of the second build, by phase."""
     (first, second), (_, threads, objects, bytes_, rounds) = builds, shape
     sides = [word for build in (first, second) for word in (hosts[build], f"{build}/against-libs3/lib/libs3.so.4")]
     numbers = map(str, [threads, objects, bytes_, rounds])

@@ -260,7 +260,7 @@ def resident_mib(pid):
 
 
 def seconds_to_give_back(pid, mib):
-    """Returns the seconds until a process has at most `mib` MiB of memory; `None` after GIVE_BACK_S seconds."""
+    """Returns the seconds until a process has at most `mib` MiB of memory; `None` after GIVE_BACK_S."""
     start = time.monotonic()
     while resident_mib(pid) > mib:
         if time.monotonic() - start > GIVE_BACK_S:

@@ -5,9 +5,9 @@
  *
  * The program has one process with one thread, like the libs3 backend of IOR and mdtest. Every round runs each phase in
  * blocks of all three kinds of call, in changing order. Each round puts new objects after the objects of the previous
- * round were removed, so all kinds write to used pages. A row contains the median time of an operation, and the median
- * of the rounds' ratios POSIX / libs3 with its 95 % confidence interval. The last column is the median of POSIX /
- * calls, which is the limit.
+ * round were removed, so all kinds write to used pages. A row contains the median time of an operation for each kind,
+ * and the median of the rounds' ratios POSIX / libs3 with its 95 % confidence interval. The last column is the median
+ * of POSIX / calls, which is the limit.
  */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -26,7 +26,10 @@ def cpu_s(process: int) -> float:
 
 
 def measure(client: object, gateway: int, name_of_new: str) -> dict[str, float]:
-    """Returns the CPU time per call in microseconds, by operation. The names of new objects begin with `name_of_new`."""
+    """Returns the CPU time per call in microseconds, by operation.
+
+    The names of new objects begin with `name_of_new`.
+    """
     body = os.urandom(4096)
     calls: dict[str, Callable[[int], object]] = {
         "put": lambda i: client.put_object(Bucket="bucket", Key=f"{name_of_new}{i}", Body=body),

@@ -12,7 +12,7 @@ CODE = 0
 
 
 def lines_of(function):
-    """Returns how often each line of a function ran: the count of the smallest region that covers the line."""
+    """Returns how often each line ran: the count of the smallest region that covers the line."""
     counts = {}
     regions = [region for region in function["regions"] if region[7] == CODE]
     for start, _column, end, _end_column, count, *_rest in sorted(regions, key=lambda region: region[0] - region[2]):

@@ -44,8 +44,8 @@ fn parse(tree: &str) -> CrateFeatures {
     found
 }
 
-/// Compares the crates that are in both sets. Returns a line for each crate that has a feature in `module` but not in
-/// `programs`.
+/// Compares the crates that are in both sets. Returns a line for each crate for which `module` has a selection of
+/// features that `programs` does not have.
 fn differences(programs: &CrateFeatures, module: &CrateFeatures) -> Vec<String> {
     let shared = module.iter().filter_map(|(name, own)| Some((name, own, programs.get(name)?)));
     shared

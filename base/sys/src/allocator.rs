@@ -112,7 +112,8 @@ unsafe impl GlobalAlloc for HalfPageAllocator {
     #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         if !is_large(layout) {
-            // SAFETY: a block with this layout is small, so `System` allocated the block with this layout.
+            // SAFETY: the caller passes a block of this allocator, and the layout with which the block was allocated.
+            // A block with this layout is small, so `System` allocated it with this layout.
             return unsafe { System.dealloc(block, layout) };
         }
         let outer = outer(layout.size()).unwrap_or(layout);

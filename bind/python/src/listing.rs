@@ -222,7 +222,7 @@ impl<Q: Clone + Send + Sync, E: Send> SharedListing<Q, E> {
         loop {
             let (query, changes) = {
                 let mut position = self.locked();
-                // In this case, which is the usual one, the GIL is not released.
+                // Usually, the page has an entry. The GIL is then not released.
                 if let Some(entry) = position.page.next() {
                     position.changes += 1;
                     return Ok(Some(entry));

@@ -158,8 +158,8 @@ fn signatures_mean_nothing() {
 fn chunked_bodies_are_undone_and_their_checksums_hold() {
     let ground = Ground::new();
     let content = [b'x'; 70_000];
-    // Each row contains the value of `x-amz-content-sha256`, the chunk extension, the trailers, and whether they are
-    // right.
+    // Each row contains the value of `x-amz-content-sha256`, the chunk extension, the trailers, and whether the gateway
+    // must accept the body. A body with the checksum of other content must be rejected.
     for (kind, extension, trailers, is_right) in [
         (
             "STREAMING-AWS4-HMAC-SHA256-PAYLOAD",

@@ -162,7 +162,8 @@ impl TlsConnector {
 
     /// Performs the handshake with the peer of `carrier`. Errors: `BadResponse` for an untrusted certificate and for a
     /// peer that does not use TLS, because a retry would not help against either cause; `AccessDenied` if the peer
-    /// requires or refuses a client certificate; `Unavailable`, `InvalidArgument`.
+    /// requires or refuses a client certificate; `Timeout` if the peer sends nothing for too long; `Unavailable`,
+    /// `InvalidArgument`.
     pub(super) fn start(&self, origin: &Origin, carrier: TcpOrTlsStream) -> Result<TlsStream> {
         let config = self.config()?;
         let name = Self::name(origin)?;

@@ -53,7 +53,8 @@ pub trait LoadGenerator {
 pub struct FinishedRequest {
     /// The slot given to [`LoadGenerator::start`].
     pub slot: usize,
-    /// The time at which the request began: before a new connection was opened, if the last one was lost.
+    /// The time at which the request began. If the last connection was lost, the request begins before a new connection
+    /// is opened.
     pub started: Instant,
     /// The time at which the first byte of the response arrived; `None` if nothing was received.
     pub first_byte: Option<Instant>,

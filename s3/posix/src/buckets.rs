@@ -377,7 +377,8 @@ fn remove_private(private: &OwnedFd) -> Result<()> {
 }
 
 /// Removes Fordway's own files in the directory `name`, then the directory if it is empty. Errors: `BucketNotEmpty` if
-/// the directory holds other files; `ConditionalConflict` if a removed file in the directory is still in use.
+/// the directory holds other files; `ConditionalConflict` if another process still has a removed file open, or has just
+/// created a file in the directory.
 fn remove_ours(
     private: &OwnedFd,
     name: &str,

@@ -234,10 +234,10 @@ impl PosixStoreState {
         Ok(removed)
     }
 
-    /// Calls `remove` for the empty directory at `path`, unless the directory is an object. Calls `remove` under the
-    /// lock of the key that the directory would have as an object. If another process holds this lock, does not call
-    /// `remove`. The caller must not hold the lock. Returns the result of `remove`, or `false` if `remove` was not
-    /// called.
+    /// Calls `remove` for the empty directory at `path`, unless the directory is an object. If the bucket has markers,
+    /// calls `remove` under the lock of the key that the directory would have as an object. If another process holds
+    /// this lock, does not call `remove`. The caller must not hold the lock. Returns the result of `remove`, or `false`
+    /// if `remove` was not called.
     pub(crate) fn unless_marker(
         &self,
         bucket: &Bucket,

@@ -88,7 +88,8 @@ pub(crate) struct PendingEvent {
 
 /// The properties of a change that are known only after the change.
 pub(crate) struct EventFacts {
-    /// The size of the new version in bytes; `None` for a removal or a delete marker.
+    /// The size of the new version in bytes; `None` if the change creates no version with content, as for a removal, a
+    /// delete marker or a change of tags.
     pub(crate) size: Option<u64>,
     pub(crate) etag: Option<ETag>,
     pub(crate) version: Option<VersionId>,

@@ -60,8 +60,9 @@ impl SkippedDirectories {
 struct EmptyDirectory {
     /// The directories that the walk did not enter from here.
     skipped: SkippedDirectories,
-    /// The deepest directory on the walk's path that was skipped, as its level and its entry. This value is valid only
-    /// while the walk is in the skipped directory. `None` if no directory on the path was skipped.
+    /// The deepest directory on the walk's path that was skipped, as its level and its entry. `EmptyDirectory` applies
+    /// only while the walk is in the skipped directory. `None` if no directory on the path was skipped; the walk may
+    /// then be anywhere.
     within: Option<(usize, u64)>,
     /// The number of bytes in the directory's key. Below a shorter key, fewer keys are too long.
     key_bytes: usize,

@@ -519,7 +519,7 @@ impl RunningGateway {
         self.metrics
     }
 
-    /// Returns a handle that makes the gateway reload its files.
+    /// Returns a handle that makes the gateway reload its files (see [`Gateway::reload_handle`]).
     pub fn reload_handle(&self) -> ReloadSignal {
         self.reload.clone()
     }

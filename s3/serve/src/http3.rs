@@ -42,7 +42,8 @@ use crate::tls::{GatewaySecret, TlsVersion};
 use crate::unsigned::ConnectionPeer;
 use crate::{TlsCertificate, multiplexed};
 
-/// The maximum time that a client may take to read its last response and close the connection.
+/// The maximum time that a client may take, after the gateway has sent the last response, to receive it and close the
+/// connection.
 const LINGER: Duration = Duration::from_millis(500);
 
 /// The error code sent to a client whose address has too many connections (H3_EXCESSIVE_LOAD, RFC 9114 section 8.1).

@@ -340,7 +340,8 @@ fn every_checksum_of_parts() {
     }
 }
 
-/// Trailers other than one checksum are refused. If they were accepted, they would be neither checked nor stored.
+/// Trailers other than one checksum are refused. If they were accepted, they would be neither checked nor stored, and
+/// the client would get no error.
 #[test]
 fn a_trailer_is_one_checksum_and_nothing_else() {
     let fixture = serve();

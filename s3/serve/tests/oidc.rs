@@ -584,7 +584,7 @@ fn private_addresses_need_permission() {
     assert_eq!(provider.requests(), 0);
 }
 
-/// The gateway asks the proxy only for the two hosts that the credentials file permits.
+/// The gateway asks the proxy only for hosts that the credentials file permits.
 #[test]
 fn a_provider_is_reached_through_a_proxy() {
     let dir = tempfile::tempdir().unwrap();

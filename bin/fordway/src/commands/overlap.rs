@@ -1,7 +1,7 @@
 //! Detects that a local directory and a prefix share files. The objects of a bucket can be files that this process
 //! sees: on the embedded lane, and if a gateway serves a directory of this machine or of a shared file system. A `sync`
-//! between such a directory and prefix would copy files onto themselves. With `--delete`, it would remove objects that
-//! exist nowhere else.
+//! between the directory and the prefix would then copy files onto themselves. With `--delete`, it would remove objects
+//! that exist nowhere else.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;

@@ -80,7 +80,7 @@ pub(super) unsafe fn list_service<C: AbiBucketContext>(
     call: RequestArguments,
     handler: *const RequestCallbacks<ListServiceCallback>,
 ) {
-    // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `call.data`.
+    // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `call.data`.
     unsafe {
         call.submit(handler.cast(), || {
             let (lane, callback) =
@@ -101,7 +101,7 @@ pub(super) unsafe fn test_bucket<C: AbiBucketContext>(
     call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
-    // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `call.data`.
+    // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `call.data`.
     unsafe {
         call.submit(handler, || {
             let (target, capacity) =
@@ -121,7 +121,7 @@ pub(super) unsafe fn create_bucket<C: AbiBucketContext>(
     call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
-    // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `call.data`.
+    // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `call.data`.
     unsafe {
         call.submit(handler, || {
             check_acl(acl)?;
@@ -141,7 +141,7 @@ pub(super) unsafe fn delete_bucket<C: AbiBucketContext>(
     call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
-    // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `call.data`.
+    // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `call.data`.
     unsafe {
         call.submit(handler, || {
             let target = context.target(call.timeout_ms)?;
@@ -159,7 +159,7 @@ pub(super) unsafe fn list_bucket<C: AbiBucketContext>(
     call: RequestArguments,
     handler: *const RequestCallbacks<ListBucketCallback>,
 ) {
-    // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `call.data`.
+    // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `call.data`.
     unsafe {
         call.submit(handler.cast(), || {
             let max_keys = count(max_keys, "maxkeys")?;
@@ -181,7 +181,7 @@ pub(super) unsafe fn put_object<C: AbiBucketContext, P: ParsePutProperties>(
     call: RequestArguments,
     handler: *const RequestCallbacks<PutDataCallback>,
 ) {
-    // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `call.data`.
+    // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `call.data`.
     unsafe {
         call.submit(handler.cast(), || {
             let (target, key, said) =
@@ -207,7 +207,7 @@ pub(super) unsafe fn get_object<C: AbiBucketContext>(
     call: RequestArguments,
     handler: *const RequestCallbacks<GetDataCallback>,
 ) {
-    // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `call.data`.
+    // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `call.data`.
     unsafe {
         call.submit(handler.cast(), || {
             let (target, key, callback) = (call.target(context)?, required_key(name)?, callback(handler));
@@ -231,7 +231,7 @@ pub(super) unsafe fn head_object<C: AbiBucketContext>(
     call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
-    // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `call.data`.
+    // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `call.data`.
     unsafe {
         call.submit(handler, || {
             let (target, key) = (call.target(context)?, key(name)?);
@@ -250,7 +250,7 @@ pub(super) unsafe fn delete_object<C: AbiBucketContext>(
     call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
-    // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `call.data`.
+    // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `call.data`.
     unsafe {
         call.submit(handler, || {
             let (target, key) = (call.target(context)?, key(name)?);
@@ -288,7 +288,7 @@ pub(super) unsafe fn copy_object<C: AbiBucketContext, P: ParsePutProperties>(
     call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
-    // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `call.data`.
+    // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `call.data`.
     // The memory for the result remains valid until the request is complete.
     unsafe {
         to.returns.clear();
@@ -325,7 +325,7 @@ pub(super) unsafe fn get_acl<C: AbiBucketContext>(
     call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
-    // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `call.data`.
+    // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `call.data`.
     unsafe {
         // If the request fails, the program finds no grants.
         if let Some(count) = returns.count.as_mut() {
@@ -349,7 +349,7 @@ pub(super) unsafe fn set_acl<C: AbiBucketContext>(
     call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
-    // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `call.data`.
+    // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `call.data`.
     unsafe {
         call.submit(handler, || {
             let number = count(number, "aclGrantCount")?;
@@ -374,7 +374,7 @@ pub(super) unsafe fn get_logging<C: AbiBucketContext>(
     call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
-    // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `call.data`.
+    // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `call.data`.
     unsafe {
         bucket::write_no_logging(bucket, prefix, count);
         call.submit(handler, || {
@@ -394,7 +394,7 @@ pub(super) unsafe fn set_logging<C: AbiBucketContext>(
     call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
-    // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `call.data`.
+    // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `call.data`.
     unsafe {
         call.submit(handler, || {
             let (target, bucket) = (call.target(context)?, owned(to_bucket)?);
@@ -413,7 +413,7 @@ pub(super) unsafe fn lifecycle<C: AbiBucketContext>(
     call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
-    // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `call.data`.
+    // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `call.data`.
     unsafe {
         call.submit(handler, || {
             let target = call.target(context)?;
@@ -431,7 +431,7 @@ pub(super) unsafe fn initiate_multipart<C: AbiBucketContext, P: ParsePutProperti
     call: RequestArguments,
     handler: *const RequestCallbacks<UploadIdCallback>,
 ) {
-    // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `call.data`.
+    // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `call.data`.
     unsafe {
         call.submit(handler.cast(), || {
             let (target, key) = (call.target(context)?, required_key(name)?);
@@ -452,7 +452,7 @@ pub(super) unsafe fn upload_part<C: AbiBucketContext, P: ParsePutProperties>(
     call: RequestArguments,
     handler: *const RequestCallbacks<PutDataCallback>,
 ) {
-    // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `call.data`.
+    // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `call.data`.
     unsafe {
         call.submit(handler.cast(), || {
             let (number, upload) = (part_number(number)?, upload_id(text(upload)?)?);
@@ -478,7 +478,7 @@ pub(super) unsafe fn complete_multipart<C: AbiBucketContext>(
     call: RequestArguments,
     handler: *const CommitHandler,
 ) {
-    // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `call.data`.
+    // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `call.data`.
     unsafe {
         call.submit(handler.cast(), || {
             let (target, key, upload) =
@@ -503,7 +503,7 @@ pub(super) unsafe fn abort_multipart<C: AbiBucketContext>(
     call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
-    // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `call.data`.
+    // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `call.data`.
     unsafe {
         call.submit(handler, || {
             let (target, key, upload) =
@@ -524,7 +524,7 @@ pub(super) unsafe fn list_parts<C: AbiBucketContext>(
     call: RequestArguments,
     handler: *const RequestCallbacks<ListPartsCallback>,
 ) {
-    // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `call.data`.
+    // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `call.data`.
     unsafe {
         call.submit(handler.cast(), || {
             plain_encoding(text(encoding)?)?;
@@ -552,7 +552,7 @@ pub(super) unsafe fn list_uploads<C: AbiBucketContext>(
     call: RequestArguments,
     handler: *const RequestCallbacks<ListUploadsCallback>,
 ) {
-    // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `call.data`.
+    // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `call.data`.
     unsafe {
         call.submit(handler.cast(), || {
             plain_encoding(text(encoding)?)?;

@@ -31,7 +31,7 @@ exported! {
         expires_s: i64,
         resource: *const c_char,
     ) -> S3StatusCode {
-        // SAFETY: each pointer is NULL or valid as the header describes.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid as the header describes.
         general::status_of(|| unsafe {
             let (target, key) = (required(context, "bucket context")?.target(0)?, required_key(key)?);
             let left_s = expires_s.saturating_sub(seconds(SystemTime::now())).max(0);
@@ -54,7 +54,7 @@ exported! {
     ) {
         let keys = [access_key_id, secret_access_key];
         let context = context(protocol, 1, keys, [host_name, ptr::null()]);
-        // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `data`.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `data`.
         unsafe { requests::list_service(&context, RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
@@ -74,7 +74,7 @@ exported! {
     ) {
         let keys = [access_key_id, secret_access_key];
         let context = context(protocol, uri_style, keys, [host_name, bucket_name]);
-        // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `data`.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `data`.
         unsafe { requests::test_bucket(&context, (location, location_size), RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
@@ -94,7 +94,7 @@ exported! {
         let keys = [access_key_id, secret_access_key];
         let context = context(protocol, 1, keys, [host_name, bucket_name]);
         let said = (canned_acl, location_constraint, ptr::null());
-        // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `data`.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `data`.
         unsafe { requests::create_bucket(&context, said, RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
@@ -112,7 +112,7 @@ exported! {
     ) {
         let keys = [access_key_id, secret_access_key];
         let context = context(protocol, uri_style, keys, [host_name, bucket_name]);
-        // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `data`.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `data`.
         unsafe { requests::delete_bucket(&context, RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
@@ -128,7 +128,7 @@ exported! {
         data: *mut c_void,
     ) {
         let names = [prefix, marker, delimiter];
-        // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `data`.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `data`.
         unsafe { requests::list_bucket(context, names, max_keys, RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
@@ -142,7 +142,7 @@ exported! {
         handler: *const RequestCallbacks<PutDataCallback>,
         data: *mut c_void,
     ) {
-        // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `data`.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `data`.
         unsafe { requests::put_object(context, key, (content_length, properties), RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
@@ -162,7 +162,7 @@ exported! {
     ) {
         let returns = CopyOutputPointers { last_modified_s, etag, etag_capacity: etag_size.max(0) as usize };
         let to = CopyDestinationArguments { bucket: to_bucket, key: to_key, part: None, returns };
-        // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `data`.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `data`.
         unsafe { requests::copy_object(context, key, to, properties, RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
@@ -178,7 +178,7 @@ exported! {
         data: *mut c_void,
     ) {
         let asked = (conditions, start_byte, byte_count);
-        // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `data`.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `data`.
         unsafe { requests::get_object(context, key, asked, RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
@@ -190,7 +190,7 @@ exported! {
         handler: *const ResponseHandler,
         data: *mut c_void,
     ) {
-        // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `data`.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `data`.
         unsafe { requests::head_object(context, key, RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
@@ -202,7 +202,7 @@ exported! {
         handler: *const ResponseHandler,
         data: *mut c_void,
     ) {
-        // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `data`.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `data`.
         unsafe { requests::delete_object(context, key, RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
@@ -219,7 +219,7 @@ exported! {
         data: *mut c_void,
     ) {
         let returns = AclOutputPointers { owner_id, owner_name, count, grants };
-        // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `data`.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `data`.
         unsafe { requests::get_acl(context, key, returns, RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
@@ -235,7 +235,7 @@ exported! {
         handler: *const ResponseHandler,
         data: *mut c_void,
     ) {
-        // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `data`.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `data`.
         unsafe { requests::set_acl(context, key, (grants, count), RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
@@ -250,7 +250,7 @@ exported! {
         handler: *const ResponseHandler,
         data: *mut c_void,
     ) {
-        // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `data`.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `data`.
         unsafe { requests::get_logging(context, (bucket, prefix, count), RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
@@ -265,7 +265,7 @@ exported! {
         handler: *const ResponseHandler,
         data: *mut c_void,
     ) {
-        // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `data`.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `data`.
         unsafe { requests::set_logging(context, bucket, RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 

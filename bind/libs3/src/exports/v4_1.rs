@@ -32,13 +32,13 @@ exported! {
             let why = "requests are not made by curl; pass NULL for its handle and callback";
             return general::status_of(|| Err(RequestFailure::refused(Status::NotSupported, why)));
         }
-        // SAFETY: the caller passes a `made` that is valid for writes.
+        // SAFETY: the caller guarantees that `made` is valid for writes.
         unsafe { general::S3_create_request_context(made) }
     }
 
     /// Starts requests and runs callbacks until neither is possible without waiting.
     fn S3_process_request_context(context: *mut RequestContext) -> S3StatusCode {
-        // SAFETY: `context` is NULL or a context that the caller has not destroyed.
+        // SAFETY: the caller guarantees that `context` is NULL or has not been destroyed.
         unsafe { general::drive(context, RequestQueue::run_ready) }
     }
 
@@ -60,7 +60,7 @@ exported! {
         resource: *const c_char,
         method: *const c_char,
     ) -> S3StatusCode {
-        // SAFETY: each pointer is NULL or valid as the header describes.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid as the header describes.
         general::status_of(|| unsafe {
             let (target, key) = (required(context, "bucket context")?.target(0)?, required_key(key)?);
             let url = object::presigned_url(&target, &key, i64::from(expires_s), text(resource)?, text(method)?)?;
@@ -84,7 +84,7 @@ exported! {
     ) {
         let keys = [access_key_id, secret_access_key, security_token];
         let context = context(protocol, 1, keys, [host_name, ptr::null(), auth_region]);
-        // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `data`.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `data`.
         unsafe { requests::list_service(&context, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
@@ -107,7 +107,7 @@ exported! {
     ) {
         let keys = [access_key_id, secret_access_key, security_token];
         let context = context(protocol, uri_style, keys, [host_name, bucket_name, auth_region]);
-        // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `data`.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `data`.
         unsafe { requests::test_bucket(&context, (location, location_size), RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
@@ -130,7 +130,7 @@ exported! {
         let keys = [access_key_id, secret_access_key, security_token];
         let context = context(protocol, 1, keys, [host_name, bucket_name, auth_region]);
         let said = (canned_acl, location_constraint, auth_region);
-        // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `data`.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `data`.
         unsafe { requests::create_bucket(&context, said, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
@@ -151,7 +151,7 @@ exported! {
     ) {
         let keys = [access_key_id, secret_access_key, security_token];
         let context = context(protocol, uri_style, keys, [host_name, bucket_name, auth_region]);
-        // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `data`.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `data`.
         unsafe { requests::delete_bucket(&context, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
@@ -168,7 +168,7 @@ exported! {
         data: *mut c_void,
     ) {
         let names = [prefix, marker, delimiter];
-        // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `data`.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `data`.
         unsafe { requests::list_bucket(context, names, max_keys, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
@@ -183,7 +183,7 @@ exported! {
         handler: *const RequestCallbacks<PutDataCallback>,
         data: *mut c_void,
     ) {
-        // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `data`.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `data`.
         unsafe { requests::put_object(context, key, (content_length, properties), RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
@@ -204,7 +204,7 @@ exported! {
     ) {
         let returns = CopyOutputPointers { last_modified_s, etag, etag_capacity: etag_size.max(0) as usize };
         let to = CopyDestinationArguments { bucket: to_bucket, key: to_key, part: None, returns };
-        // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `data`.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `data`.
         unsafe { requests::copy_object(context, key, to, properties, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
@@ -232,7 +232,7 @@ exported! {
         let returns = CopyOutputPointers { last_modified_s, etag, etag_capacity: etag_size.max(0) as usize };
         let part = (number > 0 && !upload.is_null()).then_some(PartCopyArguments { number, upload, start, count });
         let to = CopyDestinationArguments { bucket: to_bucket, key: to_key, part, returns };
-        // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `data`.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `data`.
         unsafe { requests::copy_object(context, key, to, properties, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
@@ -249,7 +249,7 @@ exported! {
         data: *mut c_void,
     ) {
         let asked = (conditions, start_byte, byte_count);
-        // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `data`.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `data`.
         unsafe { requests::get_object(context, key, asked, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
@@ -262,7 +262,7 @@ exported! {
         handler: *const ResponseHandler,
         data: *mut c_void,
     ) {
-        // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `data`.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `data`.
         unsafe { requests::head_object(context, key, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
@@ -275,7 +275,7 @@ exported! {
         handler: *const ResponseHandler,
         data: *mut c_void,
     ) {
-        // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `data`.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `data`.
         unsafe { requests::delete_object(context, key, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
@@ -293,7 +293,7 @@ exported! {
         data: *mut c_void,
     ) {
         let returns = AclOutputPointers { owner_id, owner_name, count, grants };
-        // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `data`.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `data`.
         unsafe { requests::get_acl(context, key, returns, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
@@ -310,7 +310,7 @@ exported! {
         handler: *const ResponseHandler,
         data: *mut c_void,
     ) {
-        // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `data`.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `data`.
         unsafe { requests::set_acl(context, key, (grants, count), RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
@@ -324,7 +324,7 @@ exported! {
         handler: *const ResponseHandler,
         data: *mut c_void,
     ) {
-        // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `data`.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `data`.
         unsafe { requests::lifecycle(context, bucket::get_lifecycle, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
@@ -337,7 +337,7 @@ exported! {
         handler: *const ResponseHandler,
         data: *mut c_void,
     ) {
-        // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `data`.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `data`.
         unsafe { requests::lifecycle(context, bucket::set_lifecycle, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
@@ -353,7 +353,7 @@ exported! {
         handler: *const ResponseHandler,
         data: *mut c_void,
     ) {
-        // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `data`.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `data`.
         unsafe { requests::get_logging(context, (bucket, prefix, count), RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
@@ -369,7 +369,7 @@ exported! {
         handler: *const ResponseHandler,
         data: *mut c_void,
     ) {
-        // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `data`.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `data`.
         unsafe { requests::set_logging(context, bucket, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
@@ -384,7 +384,7 @@ exported! {
         data: *mut c_void,
     ) {
         let (context, properties) = (context.cast_const(), properties.cast_const());
-        // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `data`.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `data`.
         unsafe { requests::initiate_multipart(context, key, properties, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
@@ -402,7 +402,7 @@ exported! {
         data: *mut c_void,
     ) {
         let part = (number, upload, content_length, properties.cast_const());
-        // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `data`.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `data`.
         unsafe { requests::upload_part(context.cast_const(), key, part, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
@@ -418,7 +418,7 @@ exported! {
         data: *mut c_void,
     ) {
         let document = (upload, content_length);
-        // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `data`.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `data`.
         unsafe { requests::complete_multipart(context.cast_const(), key, document, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
@@ -436,7 +436,7 @@ exported! {
         data: *mut c_void,
     ) {
         let asked = (upload, marker, encoding, max_parts);
-        // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `data`.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `data`.
         unsafe { requests::list_parts(context.cast_const(), key, asked, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
@@ -449,7 +449,7 @@ exported! {
         handler: *mut ResponseHandler,
     ) {
         let call = RequestArguments { queue: ptr::null_mut(), data: ptr::null_mut(), timeout_ms };
-        // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept NULL as
+        // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept NULL as
         // `data`.
         unsafe { requests::abort_multipart(context.cast_const(), key, upload, call, handler) }
     }
@@ -469,7 +469,7 @@ exported! {
         data: *mut c_void,
     ) {
         let names = [prefix, key_marker, upload_marker, encoding, delimiter];
-        // SAFETY: each pointer is NULL or valid as the header describes, and the handler's callbacks accept `data`.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `data`.
         unsafe { requests::list_uploads(context.cast_const(), names, max_uploads, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 }

@@ -415,7 +415,7 @@ impl RangeJobScheduler {
 
 /// If a slow stream needs less time than this for the rest of its work, a hedge is not worth another connection.
 const WORTHWHILE: Duration = Duration::from_secs(1);
-/// The time after which a hedge is stopped if it has not replaced the slow stream by then.
+/// The time after which a hedge that has received bytes is stopped, if it has not replaced the slow stream by then.
 const TRIAL: Duration = Duration::from_secs(3);
 /// The number of bytes that a hedge must receive before it can replace a slow stream that is not stalled.
 const TRIAL_BYTES: u64 = 256 << 10;

@@ -60,8 +60,8 @@ fn fetch_metalink_until(session: &Arc<HttpSession>, url: &str, until: Option<Ins
 /// Finds the replicas of the file at `url`. Tries the `Link` headers of the response to HEAD (RFC 6249), `Accept`,
 /// `?metalink`, the URL with `.meta4` appended, and the cache, in that order, until one of them names a replica. The
 /// result is cached. Returns `None` if no replica is found. Cost: up to four requests, plus one for each Metalink that
-/// the `Link` headers name, plus one per redirection; one request if the server is unreachable. Takes at most 10 s for
-/// each document and 30 s in total, and ends at the deadline. No request is retried.
+/// the `Link` headers name (at most four), plus one per redirection; one request if the server is unreachable. Takes at
+/// most 10 s for each document and 30 s in total, and ends at the deadline. No request is retried.
 pub fn discover(
     session: &Arc<HttpSession>,
     url: &str,
@@ -140,8 +140,8 @@ fn end_of_document(until: Instant) -> Option<Instant> {
     Some(until.min(Instant::now() + DOCUMENT_TIME_MAX))
 }
 
-/// The maximum number of Metalinks that are fetched because `Link` headers name them. The server may name any number, on
-/// any servers.
+/// The maximum number of Metalinks that are fetched because `Link` headers name them. The server may name any number,
+/// on any servers.
 const METALINKS_MAX: usize = 4;
 
 fn by_links(session: &Arc<HttpSession>, url: &str, until: Instant) -> Result<Option<MetalinkFile>> {

@@ -65,9 +65,10 @@ impl ReplicatedFile {
     }
 
     /// Finds the replica that sent wrong bytes. Called if the digest of the file does not match. Without digests of
-    /// pieces, it is not known which part is wrong. If one replica sent the whole file, that replica is at fault. If
-    /// several replicas sent parts of the file, one of them must now send the whole file, and the others are not used
-    /// in the meantime.
+    /// pieces, it is not known which part is wrong. If one replica sent the whole file, that replica is at fault, and
+    /// is not used again. In all cases, the best remaining replica must now send the whole file, and the others are not
+    /// used in the meantime. Errors: `BadDigest` if there are digests of pieces, which have already been checked; the
+    /// replicas' errors if no replica remains.
     fn find_who_lied(&self, is_ours: bool) -> Result<()> {
         let mut board = self.shared.board();
         if self.shared.pieces.is_some() {

@@ -522,8 +522,8 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
     }
 
-    /// Closes a connection that ended unexpectedly. Counts a failure, unless the connection was idle or has no
-    /// requests.
+    /// Closes a connection that ended unexpectedly. Fails the batches concerned if the file has changed. Otherwise,
+    /// counts a failure, unless the connection has no requests, or had been idle and was closed before a byte arrived.
     fn broken(&mut self, index: usize, error: Error) {
         let is_stale = self.lines[index].was_idle() && error.kind() != ErrorKind::Timeout;
         if error.kind() == ErrorKind::PreconditionFailed {

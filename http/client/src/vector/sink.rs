@@ -175,7 +175,7 @@ impl FragmentArena {
         self.starts[place.fragment] + place.within
     }
 
-    /// Returns the whole buffer, which the first call allocates.
+    /// Returns the whole buffer. The first call allocates the buffer, or takes it from the spare buffers.
     fn memory(&mut self) -> &mut [u8] {
         if self.bytes.len() < self.total {
             let spare = self.spares.lock().unwrap_or_else(PoisonError::into_inner).pop();

@@ -77,7 +77,7 @@ enum ResponseOrRedirect {
 }
 
 impl<'a> DavRequest<'a> {
-    /// Creates an idempotent request without a body.
+    /// Creates a request without a body. The request may be sent twice; see [`DavRequest::once`].
     pub(super) fn new(method: &'static str, operation: &'static str) -> Self {
         DavRequest {
             method,

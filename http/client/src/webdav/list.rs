@@ -25,8 +25,8 @@ pub struct CollectionListing {
 
 impl WebDav {
     /// Describes one resource. Errors: `NoSuchKey`, `AccessDenied`, `InvalidArgument`, `MethodNotAllowed`,
-    /// `Unavailable`, `Timeout`, `BadResponse`, `Io`. Cost: one request (PROPFIND); if the server does not support
-    /// WebDAV, one more (HEAD), which works only for files.
+    /// `Unavailable`, `Timeout`, `BadResponse`, `Io` and others. Cost: one request (PROPFIND); if the server does not
+    /// support WebDAV, one more (HEAD), which works only for files.
     pub fn stat(&self, url: &str) -> Result<DavResource> {
         let answer = self.propfind(url, "0")?;
         match answer.status {

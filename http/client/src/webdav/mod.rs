@@ -122,7 +122,8 @@ pub fn parent_url(url: &str) -> Option<String> {
 impl WebDav {
     /// Creates a collection. Errors: `PreconditionFailed` if the URL exists, `NoSuchKey` if the parent collection does
     /// not exist, `AccessDenied`, `NoSpace`, `InvalidArgument`, `MethodNotAllowed`, `Unavailable`, `Timeout`,
-    /// `BadResponse`, `Io`. Cost: one request (MKCOL), which is not retried if the server may have acted on it.
+    /// `BadResponse`, `Io` and others. Cost: one request (MKCOL), which is not retried if the server may have acted on
+    /// it.
     pub fn make_collection(&self, url: &str) -> Result<()> {
         let url = collection_url(url);
         self.change(&url, &mut DavRequest::new("MKCOL", "make").once())
@@ -157,7 +158,8 @@ impl WebDav {
     /// Removes a file, or a collection if `url` ends with a slash. Most servers remove a collection with all its
     /// members, and some refuse to remove a collection that has members. Errors: `NoSuchKey`, `ConditionalConflict` for
     /// a locked resource, `AccessDenied`, `InvalidArgument`, `MethodNotAllowed`, `Unavailable`, `Timeout`,
-    /// `BadResponse`, `Io`. If members could not be removed, the error names them. Cost: one request (DELETE).
+    /// `BadResponse`, `Io` and others. If members could not be removed, the error names them. Cost: one request
+    /// (DELETE).
     pub fn remove(&self, url: &str) -> Result<()> {
         self.send_removal(url, DavRequest::new("DELETE", "remove"))
     }
@@ -179,7 +181,7 @@ impl WebDav {
     }
 
     /// Copies a file or a whole collection within one server. Errors: `PreconditionFailed` if the destination exists
-    /// and must not be replaced, `InvalidArgument` if the destination is on another server; otherwise as for
+    /// and must not be replaced, `InvalidArgument` if the destination is on another server, `NoSpace`; otherwise as for
     /// [`WebDav::remove`]. Cost: one request (COPY), which is not retried if the server may have acted on it.
     pub fn copy(&self, from: &str, to: &str, replaces: bool) -> Result<()> {
         // Do not retry: a copy whose connection was lost may still be running, and both copies would write to the same
@@ -292,9 +294,9 @@ impl WebDav {
     /// an interrupted write leaves a partial file, depends on the server. Errors: any error from `produce`; `NoSuchKey`
     /// if the parent collection is missing; `PreconditionFailed` if `only_new` is set and the file exists;
     /// `ConditionalConflict` if the file is locked; `AccessDenied`, `NoSpace`, `EntityTooLarge`, `KeyTooLong`,
-    /// `InvalidArgument`, `MethodNotAllowed`, `Unavailable`, `Timeout`, `BadResponse`, `Io`. Cost: one request (PUT).
-    /// If the content is 64 KiB or larger (HTTP/1.1), or its size is unknown, the client first waits for the server's
-    /// consent (`Expect: 100-continue`), which costs one more round trip.
+    /// `InvalidArgument`, `MethodNotAllowed`, `Unavailable`, `Timeout`, `BadResponse`, `Io` and others. Cost: one
+    /// request (PUT). If the content is 64 KiB or larger (HTTP/1.1), or its size is unknown, the client first waits for
+    /// the server's consent (`Expect: 100-continue`), which costs one more round trip.
     pub fn put<'p>(
         &self,
         url: &str,

@@ -70,8 +70,8 @@ impl WebDav {
     /// `Corrupt` if the sizes differ or the destination is missing; `IncompleteBody` if the report ends before the copy
     /// ends; `Timeout` if the server sends nothing for too long; `PreconditionFailed` if the destination exists and
     /// must not be replaced; `InvalidArgument` if the source is a collection; `NoSuchKey` if the source is missing;
-    /// `AccessDenied`, `MethodNotAllowed`, `BadResponse`, `Io`. Cost: one request (COPY) on a separate connection, and
-    /// one request to examine each file.
+    /// `NoSpace`, `AccessDenied`, `MethodNotAllowed`, `BadResponse`, `Io` and others. Cost: one request (COPY) on a
+    /// separate connection, one request to examine each file, and one request (OPTIONS) before a push.
     pub fn third_party_copy(
         &self,
         copy: &ThirdPartyCopy<'_>,

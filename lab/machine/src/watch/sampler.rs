@@ -11,7 +11,7 @@ use crate::doctor::{SystemTree, WorkQuantum};
 /// The time between two samples. Each sample takes less than a millisecond, so the sampler uses less than 1 % of a
 /// processor.
 const INTERVAL: Duration = Duration::from_millis(200);
-/// The number of threads after which a sample reads the threads of no further process.
+/// The maximum number of threads whose run-queue delay is read in one sample.
 const MAX_THREADS: usize = 256;
 
 /// A running sampler. Dropping it without [`RunSampler::stop`] also stops its thread.
@@ -102,8 +102,7 @@ impl RunSamples {
     }
 }
 
-/// Returns the times of the threads of `roots` and their descendants. Stops after the process with which the number of
-/// threads reaches [`MAX_THREADS`].
+/// Returns the times of at most [`MAX_THREADS`] threads of `roots` and their descendants.
 fn thread_times(tree: &SystemTree, roots: &[u32]) -> Vec<(u32, ThreadSchedulingTimes)> {
     let (mut processes, mut times) = (roots.to_vec(), Vec::new());
     let mut at = 0;

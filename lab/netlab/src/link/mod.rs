@@ -110,8 +110,8 @@ impl EmulatedLink {
     /// Joins two namespaces by devices called `fw0` with the given addresses (such as `10.0.0.1/24`).
     ///
     /// Errors: `InvalidArgument` for invalid link properties, `NotImplemented` if this process is not permitted to
-    /// create network devices. Cost: two system calls for each packet that passes a device; no system calls while there
-    /// is no traffic.
+    /// create network devices. Cost: two system calls for each packet, to read and to write the packet; no system calls
+    /// while there is no traffic.
     pub fn new(ends: [(&NetworkNamespace, &str); 2], config: &LinkConfig) -> Result<Self> {
         config.check()?;
         let large_packets = config.has_large_packets();

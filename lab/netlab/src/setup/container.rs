@@ -5,8 +5,8 @@
 //! - for one of our programs: the root directory contains only the program and the libraries that it is linked against,
 //!   mounted read-only at their usual paths. The container has no capabilities.
 //! - [`MachineContainer`], for any program: the container has this machine's root directory, but its own `/proc` and
-//!   its own `/dev`. Only `/dev/shm` is shared with this machine. The container has the capabilities that Docker grants
-//!   by default.
+//!   its own `/dev`. Of `/dev`, only `/dev/shm` is shared with this machine. The container has the capabilities that
+//!   Docker grants by default.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;

@@ -326,7 +326,8 @@ fn words(setup: &NetworkSetup, programs: &SetupPrograms) -> Result<PlaceholderVa
     if let Some(accelerator) = setup.accelerator() {
         words.set(step::ACCELERATOR_WORD, accelerator);
     }
-    // Placeholders are replaced in the set-up's values, but not in the user's values.
+    // Replace placeholders in the values of the set-up's variables, but not in the values of `programs`, such as
+    // `{size}`.
     for (word, value) in setup.variables.iter().filter(|(_, value)| value.contains('{')) {
         words.set(word, words.fill(value)?);
     }

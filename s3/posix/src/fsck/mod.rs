@@ -449,14 +449,16 @@ findings! {
     /// The content of the file `.fordway/versioning` is not valid.
     BadVersioning = "bad-versioning", Corrupt,
         "set the bucket's versioning again with an S3 client; until then, old versions are kept";
-    /// The notification configuration is not valid, or belongs to a user other than the bucket's owner. The finding may
-    /// also mean that the file `markers` does not announce the configuration, so that writers do not look for it.
+    /// The notification configuration is not valid, or writers do not trust its file because of the file's owner or
+    /// mode. The finding may also mean that the file `markers` does not announce the configuration, so that writers do
+    /// not look for it.
     BadNotification = "bad-notification", Corrupt,
         "have the bucket's owner set it again; until then, changes have no events";
     /// A document of the bucket, for example the policy, cannot be parsed or cannot be read as a document.
     BadDocument = "bad-document", Corrupt,
         "set it again, or delete it; `fordway admin show` shows which settings the bucket has";
-    /// The record of a multipart upload, or of a part, cannot be decoded, or contains no valid key.
+    /// The record of a multipart upload, or of a part, cannot be decoded. The finding may also mean that the record of
+    /// an upload contains no valid key, or that Fordway cannot have written the record of a part.
     BadUpload = "bad-upload", Corrupt,
         "have the client send the part again, or remove the upload's directory and have the client start again";
     /// The file or directory cannot be opened or read.

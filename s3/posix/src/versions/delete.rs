@@ -47,8 +47,8 @@ struct ConcernedVersions {
 }
 
 impl VersionDeletion<'_> {
-    /// Deletes the version. Errors: `AccessDenied` if the version is locked, `NoSuchBucket`, and errors of the file
-    /// system.
+    /// Deletes the version. Errors: `AccessDenied` if the version is locked, `NoSuchBucket`, errors of
+    /// [`VersionDeletion::locate_latest`], and errors of the file system.
     pub(crate) fn run(&self) -> Result<DeleteResult> {
         let VersionDeletion { store, bucket, key, version, contents, .. } = *self;
         store.require_locks("a delete in a bucket that keeps versions")?;

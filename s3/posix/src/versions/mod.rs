@@ -555,8 +555,8 @@ pub(crate) struct KeptVersion {
     pub(crate) floor: u64,
 }
 
-/// Links `current` to a name among the old versions. Returns `false` if another file has this name. This happens if a
-/// POSIX program has copied an old version, with its ID, to the object's path.
+/// Links `current` to a name among the old versions. Returns `false` if another file has this name. For example, a
+/// POSIX program may have copied an old version, with its ID, to the object's path.
 fn keep_in(dir: &DirectoryHandle, current: &ObjectFile, name: &str) -> Result<bool, Errno> {
     match link_unnamed(&current.file, dir, name) {
         Err(Errno::EXIST) => {}

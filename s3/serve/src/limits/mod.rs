@@ -170,7 +170,8 @@ impl UserResourceUsage {
         Ok(slot)
     }
 
-    /// Like [`UserResourceUsage::begin`], but ignores the rate limit. Intended for requests whose bytes are not counted.
+    /// Like [`UserResourceUsage::begin`], but ignores the rate limit. Intended for requests whose bytes are not
+    /// counted.
     pub(crate) fn begin_unpaced(self: &Arc<Self>) -> Result<RequestSlot, LimitRefusal> {
         let max = self.requests_max.load(Ordering::Relaxed);
         // A refused request is never counted, because a counted request could cause the refusal of another request.

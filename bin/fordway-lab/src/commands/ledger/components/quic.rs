@@ -33,8 +33,8 @@ use crate::commands::ledger::echo::ReplySendMethod;
 use crate::commands::ledger::echo::datagrams::{DatagramEndpoint, on_the_wire};
 use crate::commands::ledger::echo::quic::{NEXT_RESPONSE_PATH, frame_lengths, next_response};
 
-/// The maximum idle time of a connection. A connection that was idle for longer is replaced, because the peer may have
-/// closed it.
+/// The maximum idle time of a connection. A connection that was idle for longer is replaced, because one of its ends
+/// may have closed it.
 const FRESH_FOR: Duration = Duration::from_secs(10);
 
 fn failed(error: io::Error) -> Error {
