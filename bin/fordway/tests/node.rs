@@ -151,9 +151,9 @@ fn refusal(socket: &Path, most: usize) -> String {
 fn connections_for_which_there_are_no_descriptors_are_refused() {
     let dir = place();
     let program = env!("CARGO_BIN_EXE_fordway");
-    let few = format!("ulimit -n 200; exec {program} node \"$0\" --socket \"$1\"");
+    let few = "ulimit -n 200; exec \"$0\" node \"$1\" --socket \"$2\"";
     let mut command = Command::new("sh");
-    command.args(["-c", &few]).arg(dir.path().join("root")).arg(dir.path().join("socket"));
+    command.args(["-c", few, program]).arg(dir.path().join("root")).arg(dir.path().join("socket"));
     let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut said = BufReader::new(process.stderr.take().unwrap());
     let mut output = BufReader::new(process.stdout.take().unwrap());

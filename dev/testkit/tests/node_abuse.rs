@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -560,7 +560,7 @@ fn a_root_that_vanishes_is_told() {
     assert_eq!(put.unwrap_err().kind(), ErrorKind::NoSuchBucket);
     let get = store.get(&bucket(), &key("k"), &GetOptions::default());
     assert_eq!(get.unwrap_err().kind(), ErrorKind::NoSuchBucket);
-    assert!(store.list_buckets().is_ok_and(|all| all.is_empty()) || store.list_buckets().is_err());
+    assert_eq!(store.list_buckets().unwrap(), []);
 }
 
 /// When a gateway is stopped, it first finishes the operations that clients have started.
@@ -577,7 +577,6 @@ fn stopping_waits_for_what_was_started() {
     raw.commit(7).unwrap();
     assert!(raw.is_closed());
     assert_eq!(fs::read(ground.dir.path().join("root/bucket/k")).unwrap(), b"in time");
-    assert!(raw.socket.as_fd().try_clone_to_owned().is_ok());
 }
 
 proptest! {

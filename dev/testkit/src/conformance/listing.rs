@@ -97,7 +97,9 @@ pub fn listing_says_what_head_says(store: &dyn Store) {
     for (name, size) in [("a", 0), ("d/e", 10_000), ("odd//key", 3)] {
         put(store, &b, name, &bytes(size, 9));
     }
-    for entry in store.list(&b, &ListQuery::default()).unwrap().entries {
+    let listing = store.list(&b, &ListQuery::default()).unwrap();
+    assert_eq!(names(&listing), ["a", "d/e", "odd//key"]);
+    for entry in listing.entries {
         let listed = entry.object().unwrap();
         let info = head(store, &b, &listed.key).unwrap();
         assert_eq!((listed.size, &listed.etag), (info.size, &info.etag));

@@ -16,8 +16,7 @@ pub(super) struct HostileResponse {
     pub(super) body: Vec<u8>,
     /// Whether the head announces a body but none follows.
     pub(super) is_head_only: bool,
-    /// Whether the body is a document other than the served file. Over HTTP/1.1, such a document is sent without
-    /// faults.
+    /// Whether the body is a document other than the served file. Such a document is sent without faults.
     pub(super) is_aside: bool,
 }
 

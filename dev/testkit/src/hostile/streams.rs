@@ -93,6 +93,7 @@ async fn answer_all(
         let request = read(&asked, connection);
         let lies = shared.lies_for(&request);
         let answer = answer::answer(&request, &shared.file, &lies);
+        let lies = if answer.is_aside { Vec::new() } else { lies };
         let closes =
             |lie: &ResponseFault| matches!(lie, ResponseFault::ClosesAfter | ResponseFault::UntilClose);
         if lies.iter().any(closes) {

@@ -16,12 +16,16 @@ const MOST_CALLS: usize = 1000;
 #[test]
 fn a_bucket_that_cannot_be_removed_keeps_its_settings() {
     for errno in [Errno::NOTEMPTY, Errno::IO, Errno::ACCESS] {
-        let calls = (1..MOST_CALLS).take_while(|at| fails_at(*at, errno)).count();
+        let mut failures = 0;
+        let calls = (1..MOST_CALLS).take_while(|at| fails_at(*at, errno, &mut failures)).count();
         assert!((10..MOST_CALLS - 1).contains(&calls), "{calls} calls");
+        assert!(failures > 0, "{errno}");
     }
 }
 
-fn fails_at(at: usize, errno: Errno) -> bool {
+/// Makes call number `at` of the removal fail, and counts the removals that fail. Returns false if the removal made
+/// fewer calls.
+fn fails_at(at: usize, errno: Errno, failures: &mut usize) -> bool {
     let dir = crate::way::scratch();
     let store = PosixStore::open(dir.path(), PosixConfig::default()).unwrap();
     let bucket = Bucket::new("bucket").unwrap();
@@ -40,6 +44,8 @@ fn fails_at(at: usize, errno: Errno) -> bool {
             assert_eq!(error.kind(), ErrorKind::NoSuchBucket, "{place}");
         }
         Err(_) => {
+            assert!(calls.len() >= at, "without a fault: {place}");
+            *failures += 1;
             assert_eq!(store.versioning(&bucket).expect(&place), VersioningState::Suspended, "{place}");
             for name in KINDS {
                 let document = store.document(&bucket, &BucketDocumentKind::new(name).unwrap()).unwrap();

@@ -1,19 +1,17 @@
 //! Kills the process (`kill -9`) before every single file-system call of every operation that changes something.
 //! Afterwards, the store must show either the complete old state or the complete new state, and must work.
 
-use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use fordway_sys::fault::{self, SyscallFault};
 use fordway_testkit::scenario::{BucketSnapshot, OperationScenario, SCENARIOS, snapshot, versions, works};
 
-use crate::way::{DURABLE, NO_ATTRIBUTES, OLD_KERNEL, USUAL, Way, strays};
+use crate::way::{DURABLE, NO_ATTRIBUTES, OLD_KERNEL, USUAL, Way, is_killed, strays};
 
 /// The variable that contains the task of a child process: the environment, the scenario, the call and the directory.
 const CHILD: &str = "FORDWAY_TEST_CRASH";
 const WAYS: &[&Way] = &[&USUAL, &DURABLE, &OLD_KERNEL, &NO_ATTRIBUTES];
-const SIGKILL: i32 = 9;
 /// The minimum number of calls in any scenario. With fewer calls, faults would not be injected at the expected calls.
 const LEAST_CALLS: usize = 6;
 /// The maximum number of calls in a scenario. A scenario with more calls is assumed to be in an endless loop.
@@ -76,9 +74,7 @@ fn run_child(way: &Way, scenario: &OperationScenario, at: usize, dir: &Path) -> 
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["--ignored", "--exact", "crash::the_process_that_dies", "--nocapture"]);
     child.env(CHILD, format!("{way} {number} {at} {}", dir.display())).stdout(Stdio::null());
-    let status = child.status().unwrap();
-    assert!(status.success() || status.signal() == Some(SIGKILL), "{status}");
-    !status.success()
+    is_killed(&mut child)
 }
 
 #[test]

@@ -64,7 +64,7 @@ fn dies_at(at: usize) -> bool {
     child
         .args(["--ignored", "--exact", "migrate::the_process_that_dies", "--nocapture"])
         .stdout(Stdio::null());
-    let died = !child.env(CHILD, format!("{at} {}", dir.path().display())).status().unwrap().success();
+    let died = crate::way::is_killed(child.env(CHILD, format!("{at} {}", dir.path().display())));
     let store = open(dir.path());
     migrate(&store);
     for name in KEYS {

@@ -34,13 +34,14 @@ fn shared(
 }
 
 /// Runs `act` once for each call that it makes, with a new bucket that `prepare` fills. In each run, one call fails as
-/// if its name did not exist. `check` receives the result of `act`.
+/// if its name did not exist. `check` receives the result of `act`. Returns the result of the last run, in which no call
+/// failed.
 fn each_miss<P, T>(
     missing: &'static [(&'static str, Errno)],
     prepare: impl Fn(&PosixStore) -> P,
     act: impl Fn(&PosixStore, &P) -> T,
-    check: impl Fn(&PosixStore, P, T, &str),
-) {
+    check: impl Fn(&PosixStore, P, &T, &str),
+) -> T {
     let mut at = 1;
     loop {
         let dir = crate::way::scratch();
@@ -54,10 +55,10 @@ fn each_miss<P, T>(
         let store = fault::run(shared(None, missing), open).0;
         let (done, calls) = fault::run(shared(nth, missing), || act(&store, &prepared));
         let place = format!("call {at} of {calls:?}");
-        fault::run(shared(None, missing), || check(&open(), prepared, done, &place));
+        fault::run(shared(None, missing), || check(&open(), prepared, &done, &place));
         if calls.len() < at {
             assert!((10..MOST_CALLS).contains(&at), "{at} calls");
-            return;
+            return done;
         }
         at += 1;
     }
@@ -89,7 +90,8 @@ fn a_delete_that_succeeds_has_removed_the_object() {
                 let left = body(store, &GetOptions::default());
                 assert!(deleted.is_err() || left == Err(ErrorKind::NoSuchKey), "{place}");
             },
-        );
+        )
+        .unwrap();
     }
 }
 
@@ -103,7 +105,7 @@ fn a_locked_version_is_never_deleted() {
     let locked = ObjectLock { retention: Some(retention), legal_hold: None };
     for missing in [&[], NO_ATTRIBUTES] {
         for is_old in [true, false] {
-            each_miss(
+            let refused = each_miss(
                 missing,
                 |store| {
                     store.set_versioning(&bucket(), VersioningState::Enabled).unwrap();
@@ -124,6 +126,7 @@ fn a_locked_version_is_never_deleted() {
                     assert_eq!(left, Ok(b"locked".to_vec()), "{missing:?}, {is_old}, {deleted:?}, {place}");
                 },
             );
+            assert_eq!(refused.unwrap_err().kind(), ErrorKind::AccessDenied);
         }
     }
 }
@@ -152,13 +155,14 @@ fn tags_that_are_set_cost_no_metadata() {
             |store, _, set, place| {
                 assert_eq!(content_type(store).as_deref(), Some("text/x-test"), "{set:?}, {place}");
             },
-        );
+        )
+        .unwrap();
     }
 }
 
 #[test]
 fn gc_removes_no_record_of_an_object() {
-    each_miss(
+    let swept = each_miss(
         NO_ATTRIBUTES,
         |store| store.put(&bucket(), &key(), b"content", &long()).unwrap(),
         |store, _| {
@@ -169,4 +173,6 @@ fn gc_removes_no_record_of_an_object() {
             assert_eq!(content_type(store).as_deref(), Some("text/x-test"), "{swept:?}, {place}");
         },
     );
+    let swept = swept.unwrap();
+    assert!(swept.entries > 0 && swept.failed == 0, "{swept:?}");
 }

@@ -1,12 +1,16 @@
 //! The environments in which scenarios run on a directory, shared by the tests that inject faults.
 
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use fordway_posix::{Durability, PRIVATE_DIR, PosixConfig, PosixStore};
 use fordway_store::ETagPolicy;
 use fordway_sys::fault::{FaultInjectionPlan, SyscallFault};
 use fordway_sys::{Errno, FileSystemSharing, PathResolutionMethod};
 use fordway_testkit::scenario::{BucketSnapshot, OperationScenario, SCENARIOS, bucket, snapshot};
+
+const SIGKILL: i32 = 9;
 
 /// An environment: the kernel and file system on which the embedded store runs, and the store's configuration.
 pub(crate) struct Way {
@@ -116,6 +120,13 @@ impl Way {
         self.within(|| scenario.prepare(&self.open(dir.path()))).unwrap();
         dir
     }
+}
+
+/// Runs a process that a fault may kill. Returns whether the process was killed. Panics if it failed in another way.
+pub(crate) fn is_killed(process: &mut Command) -> bool {
+    let status = process.status().unwrap();
+    assert!(status.success() || status.signal() == Some(SIGKILL), "{status}");
+    !status.success()
 }
 
 /// Returns a temporary directory. The directory is in `/dev/shm` if that file system supports extended attributes,

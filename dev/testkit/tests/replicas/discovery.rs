@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fordway_http::HttpVersion;
 use fordway_http::replicas::{MetalinkCache, discover, fetch_metalink};
 use fordway_http::vector::HttpSession;
 use fordway_testkit::hostile::{HostileServer, ResponseFault, ResponseFaultScript};
 use fordway_wire::metalink::Metalink;
 
-use crate::{described, options, server};
+use crate::{VERSION, described, options, server};
 
 fn session() -> Arc<HttpSession> {
     Arc::new(HttpSession::new(options().session))
@@ -34,6 +35,18 @@ fn each_way_is_gone_in_turn() {
         let urls: Vec<_> = found.file.replicas.iter().map(|replica| replica.url.clone()).collect();
         assert_eq!(urls, [other.url(), origin.url()], "{from}");
         assert!(found.file.pieces.is_some());
+    }
+}
+
+/// The faults in the transmission of the file do not affect a document.
+#[test]
+fn a_document_arrives_whole_from_a_server_that_cuts_files_off() {
+    for version in [HttpVersion::Http1, HttpVersion::Http2] {
+        VERSION.set(version);
+        let (other, kind) = (server(ResponseFaultScript::honest()), "application/metalink4+xml");
+        let cut = ResponseFaultScript::honest().always(ResponseFault::CloseAt(10));
+        let origin = server(cut.always(ResponseFault::Document("", kind, document(&[&other]))));
+        assert_eq!(discover(&session(), &origin.url(), None).unwrap().from, "Accept", "{version:?}");
     }
 }
 

@@ -4,8 +4,8 @@ use std::os::unix::fs::FileExt;
 
 use fordway_http::replicas::ReplicatedFile;
 use fordway_store::{Error, ErrorKind};
-use fordway_testkit::hostile::{ResponseFault, ResponseFaultScript};
-use fordway_wire::metalink::MetalinkFile;
+use fordway_testkit::hostile::{HostileServer, RecordedRequest, ResponseFault, ResponseFaultScript};
+use fordway_wire::metalink::{FileHash, FileHashAlgorithm, MetalinkFile};
 
 use crate::{PIECE, SIZE, completed, content, described, expected, options, read, server, some_ranges};
 
@@ -21,16 +21,21 @@ fn whole(part: &std::fs::File) -> Vec<u8> {
     bytes
 }
 
+/// The file is copied in six jobs, of which a stream first takes two.
 #[test]
 fn streams_share_the_work_and_are_no_more_than_asked_for() {
-    let servers =
-        [0, 1, 2].map(|_| server(ResponseFaultScript::honest().always(ResponseFault::Slow(4_000_000))));
-    let file = open(&described(&servers.each_ref()), 3);
+    let content = content().repeat(8);
+    let slow = ResponseFaultScript::honest().always(ResponseFault::Slow(6_000_000));
+    let servers = [0, 1, 2].map(|_| HostileServer::start(content.clone(), slow.clone()));
+    let replicas = described(&servers.each_ref()).replicas;
+    let size_bytes = Some(content.len() as u64);
+    let file = open(&MetalinkFile { size_bytes, replicas, ..MetalinkFile::default() }, 3);
     let part = tempfile::tempfile().unwrap();
     completed(&file, &part).unwrap();
-    assert!(whole(&part) == content());
+    assert!(whole(&part) == content);
     assert!(servers.iter().all(|server| server.connections() <= 2), "one for questions, one for content");
-    assert!(file.replicas().iter().filter(|replica| replica.delivered_bytes > 0).count() >= 1);
+    let delivered = file.replicas().into_iter().map(|replica| replica.delivered_bytes).collect::<Vec<_>>();
+    assert!(delivered.iter().all(|bytes| *bytes > 0), "{delivered:?}");
 }
 
 #[test]
@@ -57,29 +62,39 @@ fn a_corrupt_stream_among_good_ones_is_made_good() {
     }
 }
 
-/// An interrupted copy is resumed, and the bytes that have already been received are not requested again.
+/// An interrupted copy is resumed, and the bytes that have already been received are not requested again. The file is
+/// copied in three jobs.
 #[test]
 fn what_was_left_is_used() {
+    let content = content().repeat(4);
     for has_pieces in [true, false] {
-        let one = server(ResponseFaultScript::honest());
+        let one = HostileServer::start(content.clone(), ResponseFaultScript::honest());
         let mut described = described(&[&one]);
+        described.size_bytes = Some(content.len() as u64);
+        described.hashes = vec![FileHash::of(FileHashAlgorithm::Sha256, &content)];
+        described.pieces.iter_mut().for_each(|pieces| pieces.hex = vec![pieces.hex.clone(); 4].concat());
         described.pieces = described.pieces.filter(|_| has_pieces);
         let part = tempfile::tempfile().unwrap();
-        let mut left = 1_500_000_i64;
+        let mut left = 5_000_000_i64;
         let ended = open(&described, 2).complete(&part, &mut |bytes| {
             left -= bytes as i64;
             if left > 0 { Ok(()) } else { Err(Error::from(ErrorKind::Interrupted)) }
         });
-        // Without piece digests, the whole file may arrive as one job, so the copy may succeed before it is
-        // interrupted.
-        if ended.is_ok() {
-            assert!(!has_pieces);
-            continue;
-        }
         assert_eq!(ended.unwrap_err().kind(), ErrorKind::Interrupted);
-        let resumed = completed(&open(&described, 2), &part).unwrap();
-        assert!(resumed > 0 && whole(&part) == content(), "{resumed}");
+        let before = one.requests().len();
+        let resumed = completed(&open(&described, 1), &part).unwrap();
+        assert!(resumed >= 5_000_000 && whole(&part) == content, "{resumed}");
+        let requested: u64 = one.requests()[before..].iter().map(requested_bytes).sum();
+        assert_eq!(resumed + requested, content.len() as u64, "{has_pieces}");
     }
+}
+
+/// Returns the number of bytes in the ranges of a request.
+fn requested_bytes(request: &RecordedRequest) -> u64 {
+    let ranges = request.header("range").and_then(|ranges| ranges.strip_prefix("bytes="));
+    let ranges =
+        ranges.into_iter().flat_map(|ranges| ranges.split(',')).filter_map(|range| range.split_once('-'));
+    ranges.map(|(first, last)| last.parse::<u64>().unwrap() + 1 - first.trim().parse::<u64>().unwrap()).sum()
 }
 
 /// The piece digests detect that the partial file was changed between the two attempts.
@@ -105,7 +120,7 @@ fn what_was_left_is_not_trusted() {
 
 #[test]
 fn empty_files_are_files() {
-    let empty = fordway_testkit::hostile::HostileServer::start([], ResponseFaultScript::honest());
+    let empty = HostileServer::start([], ResponseFaultScript::honest());
     let replicas = vec![crate::at(&empty.url(), 1)];
     let described = MetalinkFile { size_bytes: Some(0), replicas, ..MetalinkFile::default() };
     let part = tempfile::tempfile().unwrap();

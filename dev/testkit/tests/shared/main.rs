@@ -169,7 +169,7 @@ fn run_with(cluster: &SharedFileSystemFixture, settings: &str, roles: &[&str]) -
     let soak = std::env::var_os("FORDWAY_SOAK").map_or("", |_| "FORDWAY_SOAK=1");
     let begin = |(number, role): (usize, &&str)| {
         cluster.task(&format!(
-            "{soak} {settings} {MEMBER}='{role} {number} {team}' exec {} --ignored --exact a_member_of_a_team --nocapture",
+            "{soak} {settings} {MEMBER}='{role} {number} {team}' exec '{}' --ignored --exact a_member_of_a_team --nocapture",
             program.display()
         ))
     };

@@ -1,7 +1,6 @@
 //! Tests attacks by which one user could read or destroy another user's data, or delay another user's requests.
 
 use std::fs::{self, File};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -117,9 +116,10 @@ pub(crate) fn hold_all_locks(ground: &Ground, path: &str) -> File {
 }
 
 fn hold_all_locks_here(path: &Path) -> File {
-    let table = fs::OpenOptions::new().write(true).open(path).unwrap();
+    let open = || fs::OpenOptions::new().write(true).open(path).unwrap();
+    let table = open();
     fordway_sys::lock_file(&table, Duration::from_secs(5)).unwrap();
-    assert!(table.as_raw_fd() >= 0);
+    fordway_sys::lock_file(open(), Duration::ZERO).expect_err("all locks are held");
     table
 }
 
@@ -367,17 +367,22 @@ fn numbers_in_records_are_checked() {
             ground.on(lane, ALICE, |store| {
                 let part = |number| CompletedPart { number, etag: etag.clone(), checksum: None };
                 let parts = [part(1), part(2), part(10_000)];
+                let place = format!("{lane:?} {size} {uniform}");
                 let done =
                     store.complete_upload(&alices, &key("k"), &upload, &parts, &CompleteOptions::default());
-                assert!(done.is_err(), "{lane:?} {size} {uniform}");
+                let expected = if size == 4 { ErrorKind::EntityTooSmall } else { ErrorKind::InvalidPart };
+                assert_eq!(done.unwrap_err().kind(), expected, "{place}");
                 let options = PartOptions { size_hint: Some(6 << 20), ..Default::default() };
                 let sent =
                     store.part_writer(&alices, &key("k"), &upload, 9_999, &options).and_then(|mut part| {
                         part.write(&vec![1; 6 << 20])?;
                         part.commit(&ExpectedContent::default())
                     });
-                drop(sent);
-                let _ = store.list_parts(&alices, &key("k"), &upload, &Default::default());
+                sent.unwrap_or_else(|error| panic!("{place}: {error}"));
+                let listed = store.list_parts(&alices, &key("k"), &upload, &Default::default());
+                let listed: Vec<_> =
+                    listed.unwrap().parts.iter().map(|part| (part.number, part.size)).collect();
+                assert!(listed.contains(&(9_999, 6 << 20)), "{place}: {listed:?}");
                 store.abort_upload(&alices, &key("k"), &upload).unwrap();
             });
         }

@@ -29,12 +29,14 @@ fn longest_wait(ground: &Ground, work: impl FnOnce() + Send) -> Duration {
             work();
             is_over.store(true, Ordering::Relaxed);
         });
-        let mut longest = Duration::ZERO;
+        let (mut longest, mut gets) = (Duration::ZERO, 0);
         while !is_over.load(Ordering::Relaxed) {
             let started = Instant::now();
             assert_eq!(read(&bob, &bobs, "k").unwrap(), b"x");
             longest = longest.max(started.elapsed());
+            gets += 1;
         }
+        assert!(gets > 0, "Alice's requests ended before Bob's first");
         longest
     })
 }

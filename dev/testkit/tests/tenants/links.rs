@@ -158,6 +158,7 @@ fn objects_behind_a_link_do_not_expire() {
         ground.bucket("bob", BOB, 0o755);
         ground.write("bob/d/thesis", BOB, 0o644, "years of work");
         let team = ground.bucket("team", ALICE, 0o755);
+        ground.write("team/own", ALICE, 0o644, "work");
         symlink("../bob/d", ground.path("team/x")).unwrap();
         lchown(ground.path("team/x"), Some(ALICE), Some(ALICE)).unwrap();
         if state == VersioningState::Enabled {
@@ -166,5 +167,6 @@ fn objects_behind_a_link_do_not_expire() {
         ground.expire_all(&team, ALICE);
         let done = ground.expire();
         assert_eq!(fs::read(ground.path("bob/d/thesis")).unwrap(), b"years of work", "{state:?}: {done:?}");
+        assert_eq!((done.entries, done.changed), (1, 1), "{state:?}: {done:?}");
     }
 }

@@ -2,6 +2,7 @@
 //! every operation that reads the file. The effects on this bucket are not checked. No operation may wait forever,
 //! allocate memory according to a size in the file, or access files of another user.
 
+use std::cell::Cell;
 use std::fs;
 use std::os::unix::fs::{lchown, symlink};
 use std::os::unix::net::UnixListener;
@@ -342,6 +343,7 @@ fn beneath_an_embedded_store_of_roots() {
 #[test]
 fn beneath_the_delivery_of_events() {
     if is_root() {
+        let claimed = Cell::new(0);
         for_each_replacement(|ground, fixture, what| {
             let journal = ground.embedded().event_journal();
             let _ = journal.buckets().unwrap();
@@ -354,8 +356,10 @@ fn beneath_the_delivery_of_events() {
             if let Ok(Some(Ok(found))) = journal.claim(&fixture.bucket, "ci", read) {
                 assert!(found.events.iter().all(|event| event.record.key != "thesis"), "{what}");
                 let _ = journal.remove(&fixture.bucket, &found.events);
+                claimed.set(claimed.get() + found.events.len());
             }
         });
+        assert!(claimed.get() > 0);
     }
 }
 
