@@ -10,8 +10,8 @@ use fordway_posix::{PosixConfig, PosixStore};
 
 use fordway_store::{
     Bucket, BucketDocumentKind, CompleteOptions, CompletedPart, DeleteOptions, ErrorKind, ExpectedContent,
-    GetOptions, ListQuery, MultipartUploadOperations, ObjectVersionOperations, Objects, PartOptions,
-    PutOptions, PutResult, Result, Store, UploadId, VersioningState, VersionsQuery,
+    GetOptions, ListQuery, ObjectVersionOperations, Objects, PartOptions, PutOptions, PutResult, Result,
+    Store, UploadId, VersioningState, VersionsQuery,
 };
 
 use crate::ground::{
