@@ -378,11 +378,14 @@ fn numbers_in_records_are_checked() {
                         part.write(&vec![1; 6 << 20])?;
                         part.commit(&ExpectedContent::default())
                     });
-                sent.unwrap_or_else(|error| panic!("{place}: {error}"));
                 let listed = store.list_parts(&alices, &key("k"), &upload, &Default::default());
                 let listed: Vec<_> =
                     listed.unwrap().parts.iter().map(|part| (part.number, part.size)).collect();
-                assert!(listed.contains(&(9_999, 6 << 20)), "{place}: {listed:?}");
+                match sent {
+                    Ok(_) => assert!(listed.contains(&(9_999, 6 << 20)), "{place}: {listed:?}"),
+                    // A file system may have no files that are long enough for the position of the part.
+                    Err(error) => assert_eq!(error.kind(), ErrorKind::EntityTooLarge, "{place}: {error}"),
+                }
                 store.abort_upload(&alices, &key("k"), &upload).unwrap();
             });
         }
