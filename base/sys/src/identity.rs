@@ -64,7 +64,7 @@ thread_local! {
 }
 
 impl ImpersonatedUser {
-    /// Creates the credentials of `peer`. Errors: those of reading the calling thread's credentials.
+    /// Creates the credentials of `peer`. Errors: errors of reading the calling thread's credentials.
     pub fn new(peer: &PeerCredentials) -> Result<Self> {
         let own = match PLAYED.with_borrow(|played| played.as_ref().map(|(_, own)| own.clone())) {
             Some(own) => own,
@@ -176,7 +176,7 @@ pub fn may_set_immutable() -> bool {
 }
 
 /// Runs `work` with the capabilities `wanted` in effect for the calling thread only. Only capabilities that the thread
-/// is permitted to use take effect, even within [`ImpersonatedUser::play`]. Errors: those of changing the capabilities.
+/// is permitted to use take effect, even within [`ImpersonatedUser::play`]. Errors: from changing the capabilities.
 /// If restoring the former capabilities fails, which should never happen, the process aborts.
 pub(crate) fn with_capabilities<T>(wanted: CapabilitySet, work: impl FnOnce() -> T) -> Result<T> {
     let before = capabilities(None)?;

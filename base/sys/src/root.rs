@@ -59,7 +59,7 @@ pub struct RootDirectory {
 }
 
 impl RootDirectory {
-    /// Opens the directory at `path`. Errors: those of `open`; `NOTDIR`.
+    /// Opens the directory at `path`. Errors: errors of `open`; `NOTDIR`.
     pub fn open(path: &Path, resolution: PathResolutionMethod) -> Result<Self> {
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         let dir = openat(CWD, path, flags, Mode::empty())?;

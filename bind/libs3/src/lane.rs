@@ -249,7 +249,7 @@ thread_local! {
     static LAST: Cell<Option<Box<ConnectedBucket>>> = const { Cell::new(None) };
 }
 
-/// Returns the lane at `address`. Errors: those of [`fordway_lanes::open`].
+/// Returns the lane at `address`. Errors: errors of [`fordway_lanes::open`].
 pub(crate) fn lane(address: &EndpointSettings<&str>) -> Result<Lane> {
     if address.host.is_some() {
         return pool().open(address);

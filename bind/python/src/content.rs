@@ -67,7 +67,7 @@ pub(crate) fn read_all(content: ObjectContent, bytes: &mut [u8]) -> Result<()> {
 /// The number of bytes after which a read checks whether its call was cancelled.
 const STEP_BYTES: usize = 8 << 20;
 
-/// Fills `bytes` in steps by calling `fill`. Errors: those of `fill`; `Interrupted` before the next step if the call
+/// Fills `bytes` in steps by calling `fill`. Errors: errors of `fill`; `Interrupted` before the next step if the call
 /// was cancelled.
 pub(crate) fn in_steps(bytes: &mut [u8], mut fill: impl FnMut(&mut [u8]) -> Result<()>) -> Result<()> {
     bytes.chunks_mut(STEP_BYTES).try_for_each(|step| {

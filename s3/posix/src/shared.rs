@@ -132,7 +132,7 @@ pub(crate) fn wait_for_server(race: usize) {
 }
 
 /// Checks on NFS that a name exists before it is opened. If a missing name is opened while another node creates it, the
-/// client may cache the name as missing. A `stat` of the name does not have this effect. Errors: those of `newfstatat`.
+/// client may cache the name as missing. A `stat` of the name does not have this effect. Errors: from `newfstatat`.
 /// Cost: one `newfstatat` on NFS, otherwise none.
 pub(crate) fn look_before_opening(
     dir: impl AsFd,
@@ -148,7 +148,7 @@ pub(crate) fn look_before_opening(
 /// Opens a file in `dir`, a bucket's private directory, by calling `open` with the file's name. On NFS, also tries the
 /// file's spare name, a second hard link. While a node replaces a file that it has open, the file has no other name
 /// (see [`StagedFile::publish_private`](crate::stage::StagedFile::publish_private)). If that node dies at this point,
-/// the spare name is the only name of a setting, and the setting still applies. Errors: those of `open`. Further cost
+/// the spare name is the only name of a setting, and the setting still applies. Errors: errors of `open`. Further cost
 /// on NFS if the file is missing: one call to `state`, which returns the state of `dir`. If `dir` has changed recently,
 /// or if the file is a setting, also an attempt to open the spare name. If `dir` has changed recently or there is a
 /// spare name, also another attempt and one `statx`.

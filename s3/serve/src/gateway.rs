@@ -529,7 +529,7 @@ impl RunningGateway {
         self.stop.clone()
     }
 
-    /// Waits until the gateway has stopped; does not stop the gateway. Errors: those of [`Gateway::run`]; `Internal` if
+    /// Waits until the gateway has stopped; does not stop the gateway. Errors: from [`Gateway::run`]; `Internal` if
     /// its thread panicked.
     pub fn join(mut self) -> Result<()> {
         self.wait()

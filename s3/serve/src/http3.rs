@@ -317,7 +317,7 @@ impl PendingHandshake {
 }
 
 impl QuicListener {
-    /// Sets the socket options that [`QuicListener::start`] needs. Errors: those of the operating system.
+    /// Sets the socket options that [`QuicListener::start`] needs. Errors: errors of the operating system.
     pub(crate) fn prepare(socket: &UdpSocket) -> io::Result<()> {
         socket.set_nonblocking(true)?;
         // A failure to set a buffer size is ignored, because smaller buffers only reduce the speed.
@@ -459,7 +459,7 @@ pub fn quic_server_config(tls: &TlsCertificate, idle_timeout: Duration) -> Resul
     config(&tls.current(), idle_timeout)
 }
 
-/// Prepares a UDP socket as a gateway does. Errors: those of the operating system.
+/// Prepares a UDP socket as a gateway does. Errors: errors of the operating system.
 pub fn prepare_quic_socket(socket: &UdpSocket) -> io::Result<()> {
     QuicListener::prepare(socket)
 }

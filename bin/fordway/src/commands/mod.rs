@@ -289,7 +289,7 @@ impl SourceSelection {
     }
 }
 
-/// Returns whether an object exists. Errors: those of the store.
+/// Returns whether an object exists. Errors: errors of the store.
 fn exists(context: &CommandContext, bucket: &Bucket, key: &str) -> Result<bool> {
     match context.store()?.head(bucket, &Key::new(key)?, &GetOptions::default()) {
         Ok(_) => Ok(true),

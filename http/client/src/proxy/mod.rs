@@ -303,7 +303,7 @@ impl fmt::Debug for Proxy {
 pub struct ProxyTunnel(TcpOrTlsStream);
 
 impl ProxyTunnel {
-    /// Sets the timeout for reads. Errors: those of the operating system. Cost: a system call if the value changes.
+    /// Sets the timeout for reads. Errors: errors of the operating system. Cost: a system call if the value changes.
     pub fn set_read_timeout(&mut self, timeout: Duration) -> io::Result<()> {
         self.0.tcp_mut().set_read_timeout(timeout)
     }

@@ -385,7 +385,7 @@ impl InitialRangeReads<'_> {
     }
 }
 
-/// Returns the size of the whole file, if a partial response states it. Errors: those of receiving.
+/// Returns the size of the whole file, if a partial response states it. Errors: errors of receiving.
 fn size_of_whole(answer: &mut HttpResponse) -> Result<Option<u64>> {
     if let Some(stated) = answer.header("content-range") {
         return Ok(parse_content_range(stated).and_then(|(_, size)| size));

@@ -80,7 +80,7 @@ impl RenewedKeys {
     }
 
     /// Returns valid keys. If the current keys expire soon, fetches new keys, or waits for another caller that fetches
-    /// them, for at most `limit`. Errors: those of fetching keys, `Timeout` and `Interrupted`, if the current keys have
+    /// them, for at most `limit`. Errors: from fetching keys, `Timeout` and `Interrupted`, if the current keys have
     /// expired. Cost: no system call as long as the keys are fresh.
     pub(super) fn current(&self, limit: Duration) -> Result<Arc<S3Credentials>> {
         let end = Instant::now() + limit;

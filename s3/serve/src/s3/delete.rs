@@ -47,7 +47,7 @@ pub(super) fn one(store: &dyn Store, input: DeleteObjectInput) -> OperationResul
 }
 
 /// For each object in a request, returns the reason why the bucket's rules forbid the deletion; `None` if the rules
-/// permit the deletion. The result is empty if the rules forbid no deletion. Errors: those of reading the rules.
+/// permit the deletion. The result is empty if the rules forbid no deletion. Errors: errors of reading the rules.
 pub(super) async fn refused(
     user: &Arc<User>,
     facts: &PolicyRequestContext<'_>,

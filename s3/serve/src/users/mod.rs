@@ -338,7 +338,7 @@ impl Users {
     }
 
     /// Creates a single user of the directory `root`, which `open` opens. Requests fail while the directory is missing.
-    /// When the directory exists again, the gateway reopens the directory. Errors: those of opening the directory.
+    /// When the directory exists again, the gateway reopens the directory. Errors: errors of opening the directory.
     pub fn one_of(identity: AccessKeyPair, root: &Path, open: StoreOpenFunction) -> Result<Self> {
         Users::load(root, open, CredentialSource::One(identity))
     }
@@ -495,7 +495,7 @@ impl Users {
         self.by_key.read().unwrap_or_else(PoisonError::into_inner).get(access_key).cloned()
     }
 
-    /// Returns the store with the permissions of the gateway's own user, for unsigned requests. Errors: those of
+    /// Returns the store with the permissions of the gateway's own user, for unsigned requests. Errors: errors of
     /// opening the store.
     pub(crate) fn own_store(&self) -> Result<Arc<dyn Store>> {
         if let Some(origin) = &self.origin {
