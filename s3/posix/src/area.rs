@@ -430,7 +430,7 @@ impl StoreRootDirectory {
         }
         match self.first_untrusted(guard, path)? {
             // The private directory itself contains the lock table and other shared files. The shared files can be used
-            // regardless of its owner.
+            // regardless of the directory's owner.
             Some((at, _)) if path == private_dir(bucket) && at == path => Ok(()),
             None => Ok(()),
             Some((at, why)) => Err(unsafe_place(&at, &why)),
