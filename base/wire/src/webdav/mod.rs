@@ -2,8 +2,8 @@
 //!
 //! [`multistatus`] parses the document in a WebDAV response. [`CollectionUrl`] interprets the addresses in the document
 //! (section 8.3), and rejects addresses outside the collection. [`PerformanceMarkerParser`] parses a server's report on
-//! a copy in progress. The report consists of performance markers and a last line with the outcome (WLCG's HTTP-TPC,
-//! with markers like those of GridFTP).
+//! a copy in progress. The report consists of performance markers, as in GridFTP, and a last line with the outcome
+//! (WLCG's HTTP-TPC).
 //!
 //! ```text
 //! Perf Marker

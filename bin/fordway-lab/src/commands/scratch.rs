@@ -65,9 +65,9 @@ impl ScratchDirectory {
     }
 }
 
-/// Removes the abandoned directories in `parent` whose names begin with `prefix`: those of this user that are old
-/// enough and not locked. Does nothing on file systems that nodes share, because locks of other nodes may be invisible
-/// there.
+/// Removes the abandoned directories in `parent` whose names begin with `prefix`. A directory is abandoned if it belongs
+/// to this user, is old enough and is not locked. Does nothing on file systems that nodes share, because locks of other
+/// nodes may be invisible there.
 fn remove_abandoned(prefix: &str, parent: &Path) -> io::Result<()> {
     let opened = File::open(parent)?;
     if FileSystemSharing::of(&opened).map_or(true, FileSystemSharing::is_shared) {

@@ -3,8 +3,8 @@
 //! write, and Nagle's algorithm is disabled. For an [`ObjectTransport`], a message is an object in a store, and
 //! requesting a message reads that object.
 //!
-//! A [`RemoteTransport`] controls a transport in another process. Some processes, such as the ranks of an MPI job, must
-//! be started by their own launcher. A [`RemoteTransport`] sends tasks and receives results as lines of JSON on a
+//! A [`RemoteTransport`] controls a transport in another process. The ranks of an MPI job, for instance, must be
+//! started by their own launcher. A [`RemoteTransport`] sends tasks and receives results as lines of JSON on a
 //! connection. The job exits when the connection ends.
 
 use std::io::{BufRead, BufReader, Read, Write};

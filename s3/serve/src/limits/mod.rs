@@ -101,7 +101,7 @@ pub(crate) struct LimitRefusal {
 /// The counters of one user's requests and bytes, and the user's limits. All threads share this value.
 #[derive(Debug)]
 pub(crate) struct UserResourceUsage {
-    /// The number that identifies this value among those of all users; never 0.
+    /// The number that identifies this user's counters; never 0.
     id: u64,
     stated: UserLimitOverrides,
     requests_max: AtomicU32,
