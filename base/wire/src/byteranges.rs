@@ -186,6 +186,19 @@ impl ByterangesParser {
         matches!(self.state, ByterangesParserState::AfterData | ByterangesParserState::Delimiter)
     }
 
+    /// Returns the check of the current part's content if the body ends before the delimiter after this content;
+    /// `None` if no content is unconfirmed.
+    pub fn content_check(&self) -> Option<PartContentCheck> {
+        let behind = match self.state {
+            ByterangesParserState::Data(_) => Vec::new(),
+            ByterangesParserState::AfterData => self.line.clone(),
+            ByterangesParserState::Delimiter => [self.line_break, &self.line].concat(),
+            _ => return None,
+        };
+        let delimiter = [self.line_break, &self.delimiter].concat();
+        Some(PartContentCheck { delimiter, behind, tail: Vec::new(), passed: 0, found: None })
+    }
+
     /// Returns the expected number of bytes between the current content and the content of `next`, which must not be
     /// empty. The number is correct if the server writes all heads in the same form. Returns `None` before the first
     /// part.
@@ -300,6 +313,55 @@ impl ByterangesParser {
         }
         self.state = ByterangesParserState::Delimiter;
         Ok(ByterangesParserStep::Skip(taken))
+    }
+}
+
+/// Checks the content of a part whose delimiter has not arrived completely. If the content is shorter than the part's
+/// head states, the content contains the delimiter, or ends with the beginning of the delimiter.
+#[derive(Debug)]
+pub struct PartContentCheck {
+    /// The delimiter with the line break before it.
+    delimiter: Vec<u8>,
+    /// The bytes that arrived after the content.
+    behind: Vec<u8>,
+    /// The last bytes of the content; fewer than the delimiter has.
+    tail: Vec<u8>,
+    /// The number of content bytes that were checked.
+    passed: u64,
+    /// Where the delimiter begins, if it occurs in the content.
+    found: Option<u64>,
+}
+
+impl PartContentCheck {
+    /// Checks the next bytes of the content.
+    pub fn content(&mut self, bytes: &[u8]) {
+        let kept = self.delimiter.len() - 1;
+        let before = self.passed - self.tail.len() as u64;
+        self.tail.extend_from_slice(&bytes[..bytes.len().min(kept)]);
+        let in_tail = memchr::memmem::find(&self.tail, &self.delimiter).map(|at| before + at as u64);
+        let in_bytes = || memchr::memmem::find(bytes, &self.delimiter).map(|at| self.passed + at as u64);
+        self.found = self.found.or(in_tail).or_else(in_bytes);
+        if bytes.len() >= kept {
+            self.tail.clear();
+            self.tail.extend_from_slice(&bytes[bytes.len() - kept..]);
+        } else {
+            self.tail.drain(..self.tail.len().saturating_sub(kept));
+        }
+        self.passed += bytes.len() as u64;
+    }
+
+    /// Returns the number of bytes at the beginning of the content that may be used: 0 if the bytes after the content
+    /// are no delimiter, and the content contains none.
+    pub fn usable_bytes(mut self) -> u64 {
+        let (content, before) = (self.tail.len(), self.passed - self.tail.len() as u64);
+        self.tail.append(&mut self.behind);
+        let begins = |at: &usize| self.may_be_delimiter(&self.tail[*at..]);
+        let in_tail = (0..=content).find(begins).map(|at| before + at as u64);
+        self.found.or(in_tail).unwrap_or(0)
+    }
+
+    fn may_be_delimiter(&self, bytes: &[u8]) -> bool {
+        self.delimiter.starts_with(bytes) || bytes.starts_with(&self.delimiter)
     }
 }
 
@@ -446,6 +508,44 @@ mod tests {
         ] {
             assert_eq!(read("b", [body.as_bytes()]), None, "{body:?}");
         }
+    }
+
+    /// Returns how much of a part's content may be used if its body ends at `end`.
+    fn usable(body: &[u8], end: usize, piece: usize) -> Option<u64> {
+        let (mut parts, mut content, mut left) = (ByterangesParser::new("b"), Vec::new(), &body[..end]);
+        while !left.is_empty() {
+            let step = parts.step(left).unwrap();
+            if let ByterangesParserStep::Data(count) = step {
+                content.extend_from_slice(&left[..count]);
+            }
+            left = &left[step.len()..];
+        }
+        let mut check = parts.content_check()?;
+        content.chunks(piece).for_each(|bytes| check.content(bytes));
+        Some(check.usable_bytes())
+    }
+
+    #[test]
+    fn the_content_of_a_part_that_is_cut_off_is_used_up_to_its_delimiter() {
+        let head = "--b\r\ncontent-range: bytes 0-9/90\r\n\r\n";
+        // Right content that ends like the beginning of a delimiter is refused up to there.
+        for (content, alike) in
+            [("0123456789", 0..0), ("0123\r\n--a9", 5..9), ("01234567", 0..0), ("0", 0..0)]
+        {
+            let body = format!("{head}{content}\r\n--b\r\ncontent-range: ");
+            for (received, piece) in (0..15).flat_map(|received| (1..12).map(move |piece| (received, piece)))
+            {
+                let found = usable(body.as_bytes(), head.len() + received, piece);
+                let expected = if alike.contains(&received) { 4 } else { received.min(content.len()) };
+                assert_eq!(found, Some(expected as u64), "{content:?} {received} {piece}");
+            }
+        }
+        // The delimiter is complete.
+        let body = format!("{head}0123456789\r\n--b\r\n");
+        assert_eq!(usable(body.as_bytes(), body.len(), 1), None);
+        // The part is longer than stated.
+        let body = format!("{head}0123456789a\r\n");
+        assert_eq!(usable(body.as_bytes(), body.len() - 2, 1), Some(0));
     }
 
     proptest! {

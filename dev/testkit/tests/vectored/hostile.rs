@@ -136,10 +136,26 @@ fn parts_that_are_a_byte_off_are_an_error() {
             let error = read(&opened, &spread(20, 100)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::BadResponse, "{version:?} {off} {breaks:?}: {error}");
         }
-        // If the response ends with the first part, the rest is requested again and arrives correctly.
+        // If the response ends within the first part, the rest is requested again and arrives correctly. If it ends
+        // within the delimiter, the wrong length may have been noticed.
         let end_of_part = FIRST_PART_BYTES.saturating_add_signed(off as isize);
         for end in [end_of_part - 1, end_of_part] {
             assert!(is_right_after_a_cut(version, off, end).unwrap(), "{version:?} {off} {end}");
+        }
+        for end in end_of_part + 1..end_of_part + 8 {
+            let is_right = is_right_after_a_cut(version, off, end);
+            assert!(is_right.unwrap_or(true), "{version:?} {off} {end}");
+        }
+    }
+}
+
+/// Parts are much shorter than stated, so that heads and other parts arrive as content, and the response ends.
+#[test]
+fn heads_are_not_content_of_a_part_that_is_cut_off() {
+    for (version, off) in VERSIONS.into_iter().flat_map(|version| [(version, -99), (version, -20)]) {
+        let end_of_part = FIRST_PART_BYTES.saturating_add_signed(off);
+        for end in (end_of_part..FIRST_PART_BYTES).step_by(3) {
+            assert!(is_right_after_a_cut(version, off as i64, end).unwrap(), "{version:?} {off} {end}");
         }
     }
 }

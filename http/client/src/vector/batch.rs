@@ -170,6 +170,39 @@ impl<S: FragmentSink> FragmentBatch<S> {
         self.complete_if_all_is_there();
     }
 
+    /// Returns the memory of the bytes in `range` that have arrived, in file order, up to the first missing byte.
+    pub(super) fn arrived(&self, range: &Range<u64>) -> Vec<(FragmentPosition, usize)> {
+        let mut at = range.start;
+        let first = self.plan.receives.partition_point(|receive| receive.end() <= at);
+        let mut places = Vec::new();
+        for (receive, filled) in self.plan.receives[first..].iter().zip(&self.filled[first..]) {
+            let end = (receive.at + *filled as u64).min(range.end);
+            if receive.at > at || end <= at {
+                break;
+            }
+            let within = receive.to.within + (at - receive.at) as usize;
+            places.push((FragmentPosition { within, ..receive.to }, (end - at) as usize));
+            at = end;
+        }
+        places
+    }
+
+    /// Marks the bytes in `range` as missing, although they have arrived.
+    pub(super) fn lose(&mut self, range: &Range<u64>) {
+        let first = self.plan.receives.partition_point(|receive| receive.end() <= range.start);
+        for (receive, filled) in self.plan.receives[first..].iter().zip(&mut self.filled[first..]) {
+            if receive.at >= range.end {
+                break;
+            }
+            let kept = range.start.saturating_sub(receive.at) as usize;
+            if kept < *filled {
+                self.missing_bytes += (*filled - kept) as u64;
+                *filled = kept;
+                self.sink.arrived(FragmentPosition { within: receive.to.within + kept, ..receive.to }, 0);
+            }
+        }
+    }
+
     /// Records that a response was wrong. If bytes are missing, they are requested again. If the batch is complete, its
     /// bytes cannot be trusted, and the batch fails.
     pub(super) fn refute(&mut self, error: &Error) {
@@ -187,7 +220,7 @@ impl<S: FragmentSink> FragmentBatch<S> {
 
     fn complete_if_all_is_there(&mut self) {
         if self.missing_bytes == 0 {
-            self.plan.duplicates.drain(..).for_each(|duplicate| self.sink.copy(&duplicate));
+            self.plan.duplicates.iter().for_each(|duplicate| self.sink.copy(duplicate));
         }
     }
 }

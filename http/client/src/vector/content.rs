@@ -23,6 +23,8 @@ pub(super) struct RangeResponseBody {
     kind: BodyKind,
     /// The file offset of the next byte.
     pub(super) at: u64,
+    /// The file offset of the first byte of the current part.
+    part_start: u64,
     /// The number of received bytes that had been missing.
     pub(super) new_bytes: u64,
 }
@@ -112,7 +114,7 @@ impl RangeResponseBody {
                 document: Vec::new(),
             }),
         };
-        Ok(RangeResponseBody { kind, at, new_bytes: 0 })
+        Ok(RangeResponseBody { kind, at, part_start: at, new_bytes: 0 })
     }
 
     /// Returns whether the body is the whole file.
@@ -214,7 +216,7 @@ impl RangeResponseBody {
                         if *count > request.spans.len() || !request.wants_of(range) {
                             return Err(not_asked(range));
                         }
-                        self.at = range.start;
+                        (self.at, self.part_start) = (range.start, range.start);
                     }
                     ByterangesParserStep::Data(count) => {
                         self.new_bytes += deliver(&mut self.at, &bytes[..*count], batch)
@@ -230,6 +232,26 @@ impl RangeResponseBody {
                 Ok(bytes.len())
             }
         }
+    }
+
+    /// Returns whether all received content can be used even if the rest of the body does not arrive.
+    pub(super) fn is_confirmed(&self) -> bool {
+        !matches!(&self.kind, BodyKind::Parts(parts, _) if parts.content_check().is_some())
+    }
+
+    /// Marks content as missing that may be part of a delimiter, because the body ended before the delimiter after the
+    /// current part. This happens if a part is shorter than its `Content-Range` states.
+    pub(super) fn lose_unconfirmed<S: FragmentSink>(&self, batch: &mut FragmentBatch<S>) {
+        let BodyKind::Parts(parts, _) = &self.kind else { return };
+        let Some(mut check) = parts.content_check() else { return };
+        let (content, mut end) = (self.part_start..self.at, self.part_start);
+        for (place, len) in batch.arrived(&content) {
+            check.content(batch.slice(place, len));
+            end += len as u64;
+        }
+        // Unwanted bytes of a part are not in memory, so such a part cannot be checked.
+        let usable = if end == self.at { check.usable_bytes() } else { 0 };
+        batch.lose(&(self.part_start + usable..self.at));
     }
 
     /// Checks that the body is complete. Errors: `Unavailable`, `BadResponse`.

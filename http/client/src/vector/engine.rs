@@ -28,7 +28,7 @@ use crate::vector::line::StreamEndReason;
 use crate::vector::redirect::HOPS_MAX;
 
 /// Batches in flight, which have exclusive use of their connections.
-pub(super) struct BatchEngine<S> {
+pub(super) struct BatchEngine<S: FragmentSink> {
     source: Arc<RemoteFileSource>,
     /// The location from which the file is read. The source may have changed its location since the engine last
     /// checked.
@@ -287,6 +287,7 @@ impl<S: FragmentSink> BatchEngine<S> {
     fn close(&mut self, index: usize) -> Vec<BatchId> {
         let place = self.place.clone();
         let line = self.lines.swap_remove(index);
+        line.lose_unconfirmed(&mut self.batches);
         let keep = |connection| place.session.http.keep(place.target.origin(), connection);
         let requests = line.close(keep);
         for request in requests.iter().rev() {
@@ -370,10 +371,12 @@ impl<S: FragmentSink> BatchEngine<S> {
     }
 }
 
-impl<S> Drop for BatchEngine<S> {
+impl<S: FragmentSink> Drop for BatchEngine<S> {
     /// Returns idle connections to the pool.
     fn drop(&mut self) {
         for line in self.lines.drain(..) {
+            // A job that was cancelled keeps what has arrived.
+            line.lose_unconfirmed(&mut self.batches);
             line.close(|connection| {
                 self.place.session.http.keep(self.place.target.origin(), connection);
             });

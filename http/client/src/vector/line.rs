@@ -244,6 +244,14 @@ impl ActiveConnection {
         either!(self, line => line.advance(batches, version))
     }
 
+    /// Marks content as missing that must not be used if the connection is closed now.
+    pub(super) fn lose_unconfirmed<S: FragmentSink>(
+        &self,
+        batches: &mut BTreeMap<BatchId, FragmentBatch<S>>,
+    ) {
+        either!(self, line => line.lose_unconfirmed(batches));
+    }
+
     /// Stops using the connection. Passes the connection to `keep` if it accepts another request. Returns the requests
     /// in flight.
     pub(super) fn close(self, keep: impl FnOnce(BufferedConnection)) -> VecDeque<RangeRequest> {

@@ -227,9 +227,22 @@ impl PipelinedConnection {
             Ok(true) => Ok(self.finish()),
             // If the rest of a response is short, receive it, to keep the connection; if it is long, a new connection
             // is cheaper.
-            Ok(false) if batch.has_ended() && answer.is_long() => Ok(RangeRequestOutcome::Useless),
+            Ok(false) if batch.has_ended() && answer.is_long() && answer.content.is_confirmed() => {
+                Ok(RangeRequestOutcome::Useless)
+            }
             Ok(false) => Ok(RangeRequestOutcome::Pending),
             Err(error) => Err(cut(error, "receiving a response")).inspect_err(|error| batch.refute(error)),
+        }
+    }
+
+    /// See [`RangeResponseBody::lose_unconfirmed`](super::content::RangeResponseBody::lose_unconfirmed).
+    pub(super) fn lose_unconfirmed<S: FragmentSink>(
+        &self,
+        batches: &mut BTreeMap<BatchId, FragmentBatch<S>>,
+    ) {
+        let (Some(answer), Some(request)) = (&self.answer, self.requests.front()) else { return };
+        if let Some(batch) = batches.get_mut(&request.batch) {
+            answer.content.lose_unconfirmed(batch);
         }
     }
 

@@ -202,6 +202,9 @@ impl MultiplexedConnection {
                 },
             };
             let Some(stream) = self.streams.remove(index) else { return };
+            if end.is_some() {
+                stream.lose_unconfirmed(batches);
+            }
             if index == 0 {
                 self.front_since = Instant::now();
             }
@@ -248,6 +251,14 @@ impl MultiplexedConnection {
             true => StreamEndReason::Unneeded,
             false => StreamEndReason::Failed(Error::new(ErrorKind::Unavailable, why)),
         }
+    }
+
+    /// See [`RangeResponseBody::lose_unconfirmed`].
+    pub(super) fn lose_unconfirmed<S: FragmentSink>(
+        &self,
+        batches: &mut BTreeMap<BatchId, FragmentBatch<S>>,
+    ) {
+        self.streams.iter().for_each(|stream| stream.lose_unconfirmed(batches));
     }
 
     pub(super) fn close(mut self, keep: impl FnOnce(BufferedConnection)) -> VecDeque<RangeRequest> {
@@ -342,6 +353,15 @@ impl RequestStream {
         self.receive(batch, version, &mut context)
     }
 
+    /// See [`RangeResponseBody::lose_unconfirmed`].
+    fn lose_unconfirmed<S: FragmentSink>(&self, batches: &mut BTreeMap<BatchId, FragmentBatch<S>>) {
+        if let (StreamState::Receiving(_, content, _), Some(batch)) =
+            (&self.state, batches.get_mut(&self.request.batch))
+        {
+            content.lose_unconfirmed(batch);
+        }
+    }
+
     /// Processes the head of the response. Errors: as for [`RangeResponseBody::new`].
     fn begin(&mut self, answer: http::Response<RecvStream>, version: &FileVersion) -> Result<(), Error> {
         self.moved = Instant::now();
@@ -375,7 +395,8 @@ impl RequestStream {
             // If the rest is short, receive it instead of cancelling the stream, because it is most likely in flight
             // already.
             let is_long = left.unwrap_or(content.data_left()) > LET_COME_BYTES;
-            if (batch.has_ended() && is_long) || content.is_enough() {
+            let is_useless = batch.has_ended() && is_long && content.is_confirmed();
+            if is_useless || content.is_enough() {
                 return Ok(if content.is_enough() {
                     StreamProgress::Done
                 } else {
