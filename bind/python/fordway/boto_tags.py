@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 TAGS_MAX = 10
 NAME_CHARS_MAX, VALUE_CHARS_MAX = 128, 256
 PUNCTUATION = "+-=._:/@"
+ENCLOSED_LETTERS = frozenset(
+    chr(code)
+    for first, end in ((0x24B6, 0x24EA), (0x1F130, 0x1F14A), (0x1F150, 0x1F16A), (0x1F170, 0x1F18A))
+    for code in range(first, end)
+)
+"""Letters in circles and squares: alphabetic in Unicode, although `str.isalnum` is false for them."""
 RESERVED = "aws:"
 """The prefix of names that S3 reserves for its own tags."""
 
@@ -68,14 +74,15 @@ def check(listed: Pairs) -> None:
 
 
 def _is_of_tags(text: Iterable[str]) -> bool:
-    """Returns whether the store may accept all characters. All combining marks pass this check; the store
-    then refuses the marks that are not alphabetic.
+    """Returns whether the store may accept all characters. All combining marks, and all characters that this
+    version of Python does not know, pass this check; the store then refuses those that are not alphabetic.
     """
     return all(
         character.isalnum()
         or character.isspace()
         or character in PUNCTUATION
-        or unicodedata.category(character).startswith("M")
+        or character in ENCLOSED_LETTERS
+        or unicodedata.category(character) in ("Mn", "Mc", "Me", "Cn")
         for character in text
     )
 

@@ -228,6 +228,9 @@ def test_tags_are_refused_as_by_a_gateway(clients: tuple[Any, Any], tagging: str
         [("a", ">")],
         [("a", "b" * 257)],
         [("a\u0903", "ä\u0903")],
+        [("\u24b6", "\U0001f130")],
+        [("a\U0001f389", "1")],
+        [("a", "\u2603")],
         [("a ", "+-=._:/@")],
     ],
 )

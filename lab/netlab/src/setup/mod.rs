@@ -403,6 +403,26 @@ impl PlaceholderValues {
         Ok(filled + rest)
     }
 
+    /// Replaces the placeholders in the values of `variables`, which may contain other variables. Errors:
+    /// `InvalidArgument` for an unknown placeholder, and for variables that contain each other.
+    fn fill_variables(&mut self, variables: &BTreeMap<String, String>) -> Result<()> {
+        let mut open: Vec<_> = variables.iter().filter(|(_, value)| value.contains('{')).collect();
+        while !open.is_empty() {
+            let names: Vec<_> = open.iter().map(|(name, _)| format!("{{{name}}}")).collect();
+            let is_open = |value: &str| names.iter().any(|name| value.contains(name));
+            let (waiting, ready): (Vec<_>, Vec<_>) = open.into_iter().partition(|(_, value)| is_open(value));
+            if ready.is_empty() {
+                let detail = format!("the values of {} contain each other", names.join(", "));
+                return Err(Error::new(ErrorKind::InvalidArgument, detail));
+            }
+            for (name, value) in ready {
+                self.set(name, self.fill(value)?);
+            }
+            open = waiting;
+        }
+        Ok(())
+    }
+
     /// Replaces the placeholders in each word of a command.
     fn fill_all(&self, command: &[String]) -> Result<Vec<String>> {
         command.iter().map(|part| self.fill(part)).collect()
@@ -471,6 +491,27 @@ mod tests {
         assert!(WireSettings { rate_bits_per_s: Some(1), ..plain.clone() }.is_altered());
         assert!(WireSettings { congestion_control: Some("reno".to_owned()), ..plain.clone() }.is_altered());
         assert!(WireSettings { is_offloading: false, ..plain }.is_altered());
+    }
+
+    #[test]
+    fn variables_may_contain_variables() {
+        let filled = |variables: &[(&str, &str)]| {
+            let variables: BTreeMap<_, _> =
+                variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+            let mut words = PlaceholderValues::default();
+            words.set("port", "80");
+            for (name, value) in &variables {
+                words.set(name, value);
+            }
+            words.fill_variables(&variables).and_then(|()| words.fill("{a} {b}"))
+        };
+        assert_eq!(filled(&[("a", "{b}-{c}"), ("b", "{c}:{port}"), ("c", "x")]).unwrap(), "x:80-x x:80");
+        assert_eq!(filled(&[("a", "{ {port} }"), ("b", "1{a}")]).unwrap(), "{ 80 } 1{ 80 }");
+        for wrong in
+            [&[("a", "{b}"), ("b", "{a}")][..], &[("a", "{a}"), ("b", "1")], &[("a", "{d}"), ("b", "1")]]
+        {
+            assert_eq!(filled(wrong).unwrap_err().kind(), ErrorKind::InvalidArgument, "{wrong:?}");
+        }
     }
 
     #[test]

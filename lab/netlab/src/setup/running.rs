@@ -328,9 +328,7 @@ fn words(setup: &NetworkSetup, programs: &SetupPrograms) -> Result<PlaceholderVa
     }
     // Replace placeholders in the values of the set-up's variables, but not in the values of `programs`, such as
     // `{size}`.
-    for (word, value) in setup.variables.iter().filter(|(_, value)| value.contains('{')) {
-        words.set(word, words.fill(value)?);
-    }
+    words.fill_variables(&setup.variables)?;
     Ok(words)
 }
 
