@@ -192,10 +192,13 @@ impl ReadBuffers {
         };
         match self.fragments.iter().position(is_wrong) {
             Some(index) => {
-                let sentence = format!(
-                    "fragment {index} requests {} bytes but has no buffer for them; set its buffer",
-                    self.fragments[index].length
-                );
+                let Fragment { length, buffer, .. } = self.fragments[index];
+                let why = if buffer.is_null() {
+                    "but has no buffer for them; set its buffer"
+                } else {
+                    "which no buffer can hold; correct its length"
+                };
+                let sentence = format!("fragment {index} requests {length} bytes {why}");
                 Err(CallFailure::new(libc::EINVAL, sentence))
             }
             None => Ok(()),

@@ -380,8 +380,8 @@ impl SecretFilePath {
     }
 
     /// Returns the content; `None` if the usual path has no file that belongs to the user. Errors: `AccessDenied` if
-    /// the file belongs to another user or can be read by other users; `InvalidArgument` if a named file is missing;
-    /// `Io`.
+    /// the file belongs to another user, can be read by other users, or has more than [`BYTES_MAX`] bytes;
+    /// `InvalidArgument` if a named file is missing; `Io`.
     fn read(&self) -> Result<Option<Vec<u8>>> {
         let (path, is_named) = (self.path(), matches!(self, SecretFilePath::Named(_)));
         let failed = |kind, error| Error::new(kind, format!("reading {}", path.display())).caused_by(error);
@@ -412,7 +412,10 @@ impl SecretFilePath {
             () => {}
         }
         let mut content = Vec::new();
-        file.take(BYTES_MAX).read_to_end(&mut content).map_err(|error| failed(ErrorKind::Io, error))?;
+        file.take(BYTES_MAX + 1).read_to_end(&mut content).map_err(|error| failed(ErrorKind::Io, error))?;
+        if content.len() as u64 > BYTES_MAX {
+            return Err(refused(path, "has more than 1 MiB; name a file that contains only the secret"));
+        }
         Ok(Some(content))
     }
 
@@ -454,6 +457,16 @@ mod tests {
         };
         SessionCredentials::resolve(&variable)
             .authorization(&Origin::parse(url).unwrap().0, &ProxySettings::none())
+    }
+
+    #[test]
+    fn a_file_that_is_too_large_is_no_secret() {
+        let dir = TempDir::new().unwrap();
+        for (len, kind) in [(1 << 20, None), ((1 << 20) + 1, Some(ErrorKind::AccessDenied))] {
+            let path = write(&dir, &len.to_string(), &"x".repeat(len), 0o600);
+            let read = SecretFilePath::Named(path.into()).read();
+            assert_eq!(read.err().map(|error| error.kind()), kind, "{len}");
+        }
     }
 
     #[test]

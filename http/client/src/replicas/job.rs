@@ -147,11 +147,12 @@ impl FragmentMemory for JobBufferGuard {
     }
 
     fn arrived(&mut self, fragment: usize, within: usize, len: usize) {
-        self.home.arrived_bytes.fetch_add(len as u64, Ordering::Relaxed);
         let slot = &self.slots[fragment];
-        if let Some(partial) = &mut self.partial {
-            partial.filled[slot.range] = slot.filled + within + len;
-        }
+        let Some(partial) = &mut self.partial else { return };
+        let filled = std::mem::replace(&mut partial.filled[slot.range], slot.filled + within + len);
+        let lost_bytes = filled.saturating_sub(slot.filled + within);
+        self.home.arrived_bytes.fetch_add(len as u64, Ordering::Relaxed);
+        self.home.arrived_bytes.fetch_sub(lost_bytes as u64, Ordering::Relaxed);
     }
 
     fn copy(&mut self, from: (usize, usize), to: (usize, usize), len: usize) {
@@ -191,6 +192,10 @@ mod tests {
         landing.arrived(0, 0, 2);
         landing.slice(0, 2, 2)[..1].copy_from_slice(b"c");
         assert!(home.take().is_none() && home.arrived_bytes() == 2);
+        landing.arrived(0, 2, 1);
+        // The last byte is missing again.
+        landing.arrived(0, 2, 0);
+        assert_eq!(home.arrived_bytes(), 2);
         drop(landing);
         let partial = home.take().unwrap();
         assert!(partial.is_worth_keeping());

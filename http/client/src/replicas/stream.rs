@@ -207,7 +207,8 @@ impl StreamWorker<'_> {
     fn report(&mut self) {
         let mut bytes = 0;
         for held in &mut self.held {
-            let arrived = held.home.arrived_bytes();
+            // Bytes that arrived, were lost and arrive again are reported once.
+            let arrived = held.home.arrived_bytes().max(held.told_bytes);
             bytes += arrived - held.told_bytes;
             held.told_bytes = arrived;
         }

@@ -129,6 +129,7 @@ fn headers_choose_operations_and_are_refused_by_name() {
     assert_eq!(put("x-amz-meta-Colour", "red").unwrap(), "PutObject");
     assert_eq!(put("x-amz-date", "now").unwrap(), "PutObject");
     assert_eq!(put("if-match", "*").unwrap(), "PutObject");
+    assert_eq!(put("x-amz-acl", "").unwrap(), "PutObject");
     for (name, value) in [
         ("x-amz-nonesuch", ""),
         ("x-amz-acl", "public-read"),
