@@ -1,0 +1,84 @@
+"""Loads objects as data sets of PyTorch. PyTorch is large, so it is not among the packages of the tests. If
+the system's Python has it (Debian: python3-torch), the test runs there.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from gateways import KEYS, endpoint
+
+import fordway
+
+SYSTEM_PYTHON = "/usr/bin/python3"
+PROGRAM = r"""
+import pickle, sys
+from torch.utils.data import DataLoader
+from fordway.errors import InvalidArgumentError, NotFoundError
+from fordway.torch import ObjectDataset, ObjectIterableDataset
+
+def number(key, content):
+    assert content == b"content of " + key.encode()
+    return int(key.rpartition("/")[2])
+
+where = sys.argv[1]
+for workers in (0, 3):
+    data = ObjectDataset("data", "train/", endpoint=where, transform=number)
+    assert len(data) == 250 and data[7] == 7
+    loader = DataLoader(data, batch_size=16, shuffle=True, num_workers=workers, collate_fn=list)
+    batches = list(loader)
+    assert sorted(sum(batches, [])) == list(range(250)) != sum(batches, [])
+    parts = []
+    for rank in range(2):
+        asked = {"endpoint": where, "transform": number, "part": (rank, 2), "batch": 10}
+        stream = pickle.loads(pickle.dumps(ObjectIterableDataset("data", "train/", **asked)))
+        parts.append(list(DataLoader(stream, batch_size=None, num_workers=workers)))
+    assert abs(len(parts[0]) - len(parts[1])) <= 1, [len(part) for part in parts]
+    assert sorted(sum(parts, [])) == list(range(250))
+assert list(ObjectIterableDataset("data", "train/00", endpoint=where, transform=number)) == list(range(10))
+assert ObjectDataset("data", keys=["train/003"], endpoint=where)[0] == ("train/003", b"content of train/003")
+for wrong in ({"part": (2, 2)}, {"part": (-1, 2)}, {"batch": 0}):
+    try:
+        ObjectIterableDataset("data", endpoint=where, **wrong)
+        raise SystemExit(f"{wrong} was accepted")
+    except InvalidArgumentError:
+        pass
+missing = ObjectDataset("data", keys=["train/003", "train/none"], endpoint=where)
+for access in (lambda: missing[1], lambda: missing.__getitems__([0, 1])):
+    try:
+        access()
+        raise SystemExit("an object that does not exist was read")
+    except NotFoundError:
+        pass
+print("passed")
+"""
+
+
+@pytest.mark.parametrize("lane", ["embedded", "node", "http"])
+def test_data_loaders_read_each_object_once(
+    lane: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if (
+        not Path(SYSTEM_PYTHON).exists()
+        or subprocess.run([SYSTEM_PYTHON, "-c", "import torch"]).returncode != 0
+    ):
+        pytest.skip("there is no PyTorch in the system's Python (Debian: python3-torch)")
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    with endpoint(lane, tmp_path) as where:
+        store = fordway.open(where)
+        store.create_bucket("data")
+        store.put_many("data", [(f"train/{n:03}", f"content of train/{n:03}".encode()) for n in range(250)])
+        store.put("data", "other", b"is not below the prefix")
+        packages = str(Path(fordway.__file__).parent.parent)
+        done = subprocess.run(
+            [SYSTEM_PYTHON, "-c", PROGRAM, where],
+            env=os.environ | {"PYTHONPATH": packages},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+    assert (done.returncode, done.stdout) == (0, "passed\n"), done.stderr
