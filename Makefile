@@ -104,6 +104,7 @@ soak: build ## run the long tests: many random operations on every lane
 	tools/soak-davix
 	tools/soak-policy
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" tools/soak-root
+	tools/soak-libraries
 
 clean: ## remove everything that was built or measured
 	rm -rf target out $(VENV) bind/python/fordway._fordway.data bind/python/fordway/*.so bind/python/dist

@@ -22,16 +22,12 @@ def write(place: Place, data: bytes) -> None:
     rows = numpy.arange(len(values))
     table = pyarrow.table({"row": rows, "value": values, "part": rows * FILES // len(values)})
     files, path = file_system(place)
-    pyarrow.dataset.write_dataset(
-        table, f"{path}/table", filesystem=files, format="parquet", partitioning=["part"]
-    )
+    pyarrow.dataset.write_dataset(table, f"{path}/table", filesystem=files, format="parquet", partitioning=["part"])
 
 
 def read(place: Place) -> bytes:
     files, path = file_system(place)
-    dataset = pyarrow.dataset.dataset(
-        f"{path}/table", filesystem=files, format="parquet", partitioning=["part"]
-    )
+    dataset = pyarrow.dataset.dataset(f"{path}/table", filesystem=files, format="parquet", partitioning=["part"])
     parts = [
         dataset.to_table(filter=pyarrow.dataset.field("part") == part).sort_by("row").column("value").to_numpy()
         for part in range(FILES)

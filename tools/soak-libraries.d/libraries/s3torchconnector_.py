@@ -48,9 +48,7 @@ def read(place: Place) -> bytes:
         from s3torchconnector import S3MapDataset
 
         said = settings()
-        data = S3MapDataset.from_prefix(
-            f"{place.url}/", region=said["region"], endpoint=said["endpoint"], transform=named
-        )
+        data = S3MapDataset.from_prefix(f"{place.url}/", region=said["region"], endpoint=said["endpoint"], transform=named)
     else:
         data = Files(place.url)
     return b"".join(piece for _, piece in sorted(DataLoader(data, batch_size=None)))
