@@ -38,7 +38,7 @@ impl UploadPage {
             for upload in listing.uploads {
                 match page.add(upload, query, delimiter) {
                     PageEntry::Added(added) => last = Some(added),
-                    PageEntry::RenderedSetting => {}
+                    PageEntry::AlreadyListed => {}
                     PageEntry::NoRoom => {
                         page.next = last;
                         return Ok(page);
@@ -62,7 +62,7 @@ impl UploadPage {
                 || query.key_after.as_deref() == Some(prefix)
         };
         if prefix.is_some_and(is_shown) {
-            return PageEntry::RenderedSetting;
+            return PageEntry::AlreadyListed;
         }
         if self.uploads.len() + self.prefixes.len() >= query.max_uploads {
             return PageEntry::NoRoom;
@@ -88,7 +88,7 @@ enum PageEntry {
     /// The upload, or the common prefix of its key, is the last entry of the page.
     Added((String, UploadId)),
     /// The common prefix of the upload's key is already on this page or on an earlier page.
-    RenderedSetting,
+    AlreadyListed,
     /// The page is full.
     NoRoom,
 }

@@ -257,12 +257,12 @@ pub(super) fn remove_all(context: &CommandContext, bucket: &Bucket, dry_run: boo
 
 /// A directory marker that was created.
 #[derive(Serialize)]
-struct CreatedDeleteMarker {
+struct CreatedDirectoryMarker {
     operation: &'static str,
     source: String,
 }
 
-impl std::fmt::Display for CreatedDeleteMarker {
+impl std::fmt::Display for CreatedDirectoryMarker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: {}", self.operation, shown_name(&self.source))
     }
@@ -285,7 +285,7 @@ pub(super) fn mkdir(args: &MkdirArgs, context: &CommandContext) -> Result<Comman
         }
         let source = format!("s3://{bucket}/{key}");
         make_marker(&*context.store()?, &bucket, &Key::new(key)?, args.parents)?;
-        let event = CreatedDeleteMarker { operation: "make_prefix", source };
+        let event = CreatedDirectoryMarker { operation: "make_prefix", source };
         context.output.completed(&event).map(|()| CommandExit::Ok)
     })
 }
