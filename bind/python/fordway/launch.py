@@ -40,15 +40,19 @@ Runs PROGRAM with the objects of a directory as its S3 service.
 boto3 and the programs built on it (s3transfer, aws-cli from Python packages) call the store inside their
 own process. Other S3 clients use a gateway, which listens on loopback and exits when PROGRAM exits. They
 find it in AWS_ENDPOINT_URL (aws-cli, s3fs, obstore, polars) or in S3_ENDPOINT_URL (s5cmd); rclone has a
-remote `fordway:`. PyArrow, DuckDB and s3cmd read none of these, and need the endpoint as an option. The
-exit status is PROGRAM's own; if a signal ends PROGRAM, it ends this command too. The signals HUP, TERM,
+remote `fordway:`. PyArrow, DuckDB and s3cmd read none of these, and need the endpoint as an option. With
+--libs3, C programs that use libs3 (IOR, s3) also call the store inside their own process. The exit
+status is PROGRAM's own; if a signal ends PROGRAM, it ends this command too. The signals HUP, TERM,
 USR1 and USR2 are passed on to PROGRAM. If this command is killed, PROGRAM and the gateway get TERM."""
 
 EXAMPLES = """\
 Examples:
   fordway run --root data -- python3 analysis.py
   fordway run --root data --explain -- aws s3 ls s3://results
-  fordway run --root data -- rclone lsf fordway:results"""
+  fordway run --root data -- rclone lsf fordway:results
+  fordway run --root data --libs3 out/lib -- s3 -u list results"""
+LIBS3_NAMES = ("libs3.so.4", "libs3.so.2")
+"""The drop-ins for the two versions of libs3."""
 
 
 def main() -> None:
@@ -67,19 +71,26 @@ def main() -> None:
         action="store_true",
         help="print to stderr how the calls of each library were carried out",
     )
+    parser.add_argument(
+        "--libs3",
+        type=Path,
+        metavar="DIR",
+        help="the directory with Fordway's drop-in for libs3 (`make libs3` builds out/lib)",
+    )
     parser.add_argument("program", metavar="PROGRAM", help="the program to run")
     parser.add_argument("arguments", metavar="ARGUMENT", nargs=argparse.REMAINDER, help="its arguments")
     asked = parser.parse_args()
     try:
-        end_like(run(asked.root, [asked.program, *asked.arguments], asked.explain))
+        end_like(run(asked.root, [asked.program, *asked.arguments], asked.explain, asked.libs3))
     except (FordwayError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201 (this is the command)
         sys.exit(NOT_FOUND if isinstance(error, FileNotFoundError) else 1)
 
 
-def run(root: Path, command: list[str], is_explained: bool) -> int:
+def run(root: Path, command: list[str], is_explained: bool, libs3: Path | None = None) -> int:
     """Runs a program and returns its exit status, or the negative number of the signal that ended it."""
     root = root.resolve()
+    libraries = drop_ins(libs3) if libs3 else []
     fordway.open(root).close()
     if shutil.which(command[0]) is None:
         raise FileNotFoundError(f"the program {command[0]} is not on PATH")
@@ -88,8 +99,12 @@ def run(root: Path, command: list[str], is_explained: bool) -> int:
         if is_explained:
             print(f"fordway run: other S3 clients go to {endpoint or 'no gateway'}", file=sys.stderr)  # noqa: T201
         variables = environment(os.environ, root, endpoint, keys)
+        if libs3:
+            variables |= libs3_variables(libs3.resolve(), root, variables)
         if is_explained:
             variables["FORDWAY_EXPLAIN"] = "1"
+            said = f"is in process, with {' or '.join(libraries)}" if libraries else "goes to its own host"
+            print(f"fordway run: libs3 {said}", file=sys.stderr)  # noqa: T201
         with subprocess.Popen(command, env=variables, preexec_fn=ending_with_parent()) as program:
             programs.append(program)
             return program.wait()
@@ -189,6 +204,27 @@ def rclone_remote(endpoint: str, keys: Mapping[str, str]) -> dict[str, str]:
         "SECRET_ACCESS_KEY": keys["AWS_SECRET_ACCESS_KEY"],
     }
     return {f"RCLONE_CONFIG_FORDWAY_{name}": value for name, value in settings.items()}
+
+
+def drop_ins(directory: Path) -> list[str]:
+    """Returns the drop-ins for libs3 in a directory. Raises `OSError` if there are none."""
+    found = [name for name in LIBS3_NAMES if (directory / name).exists()]
+    if not found:
+        raise OSError(f"{directory} contains no {' or '.join(LIBS3_NAMES)}; run: make libs3")
+    return found
+
+
+def libs3_variables(directory: Path, root: Path, variables: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables with which programs load the drop-in, and with which the program `s3` finds the
+    directory of the buckets.
+    """
+    path = [str(directory), *filter(None, [variables.get("LD_LIBRARY_PATH")])]
+    return {
+        "LD_LIBRARY_PATH": os.pathsep.join(path),
+        "S3_HOSTNAME": str(root),
+        "S3_ACCESS_KEY_ID": variables["AWS_ACCESS_KEY_ID"],
+        "S3_SECRET_ACCESS_KEY": variables["AWS_SECRET_ACCESS_KEY"],
+    }
 
 
 @contextlib.contextmanager

@@ -139,3 +139,27 @@ def test_clients_that_do_not_read_the_usual_variable_use_the_gateway(
     pytest.importorskip("obstore")
     listed = run(sys.executable, "-c", OBSTORE)
     assert listed.stdout == "key\n", listed.stderr
+
+
+def test_programs_that_use_libs3_call_the_store_in_their_process(tmp_path: Path) -> None:
+    if shutil.which("s3") is None or "FORDWAY_CAPI" not in os.environ:
+        pytest.skip("there is no s3 (Debian: libs3-2), or FORDWAY_CAPI is not set; `make test` sets it")
+    libraries = Path(os.environ["FORDWAY_CAPI"]) / "lib"
+    (tmp_path / "root/bucket").mkdir(parents=True)
+    (tmp_path / "file").write_bytes(b"content")
+    words = [sys.executable, "-m", "fordway.launch", "--root", str(tmp_path / "root"), "--explain", "--libs3"]
+    # Without the program `fordway`, there is no gateway that could answer.
+    variables = os.environ | {"FORDWAY_BIN": "/nonesuch"}
+
+    def run(directory: Path, *command: str) -> subprocess.CompletedProcess[str]:
+        asked = [*words, str(directory), "--", *command]
+        return subprocess.run(asked, env=variables, capture_output=True, text=True, timeout=PATIENCE_S)
+
+    put = run(libraries, "s3", "-u", "put", "bucket/a/key", f"filename={tmp_path / 'file'}")
+    assert put.returncode == 0, put.stderr
+    assert "libs3 is in process, with libs3.so.4 or libs3.so.2" in put.stderr
+    assert (tmp_path / "root/bucket/a/key").read_bytes() == b"content"
+    listed = run(libraries, "s3", "-u", "list", "bucket")
+    assert listed.returncode == 0 and "a/key" in listed.stdout
+    wrong = run(tmp_path, "s3", "-u", "list", "bucket")
+    assert (wrong.returncode, wrong.stdout) == (1, "") and "run: make libs3" in wrong.stderr
