@@ -333,7 +333,7 @@ impl ExpectedValues {
     }
 }
 
-/// An operator, split into its parts.
+/// A condition operator, split into its qualifier, base operator, negation and `IfExists` suffix.
 struct ConditionOperator<'o> {
     qualifier: MultivalueQualifier,
     base: &'o str,
@@ -505,7 +505,7 @@ mod tests {
         })
     }
 
-    /// The examples from the IAM user guide's pages about operators.
+    /// The cases are the examples from the IAM user guide's pages about operators.
     #[test]
     fn operators_compare_as_documented() {
         for (operator, values, value, expected) in [

@@ -118,7 +118,7 @@ kinds! {
     Corrupt = "restore the file, or remove its `user.fordway` attribute to accept the file as it is";
     /// The caller interrupted the operation.
     Interrupted = "";
-    /// Any other error from the operating system, which is kept as the source.
+    /// Any other error from the operating system, which is stored as the source of this error.
     Io = "";
     /// A bug in this program.
     Internal = "please report this";
@@ -232,7 +232,7 @@ impl Error {
         self
     }
 
-    /// Like [`Error::at_delete_marker`]; also records the version ID and the creation time of the delete marker.
+    /// Records that the operation found the delete marker `marker` instead of an object.
     pub fn at_marker(mut self, marker: DeleteMarker) -> Self {
         self.0.marker = Some(marker);
         self.at_delete_marker()
@@ -274,8 +274,8 @@ impl Error {
         self.0.s3_code.as_deref()
     }
 
-    /// Returns an error that describes this failure, for another call that failed because of it. Omits the operation,
-    /// its target and the source, which belong to the first call.
+    /// Returns an error for another call that failed because of this failure. The new error omits the operation, its
+    /// target and the source, because these belong to the first call.
     #[cold]
     pub fn repeated(&self) -> Self {
         let mut error = Error::new(self.kind(), self.detail()).after_tries(self.tries());
@@ -295,7 +295,8 @@ impl Error {
         &self.0.detail
     }
 
-    /// Returns whether a change was refused because its key leads through a symbolic link out of its bucket, on any lane.
+    /// Returns whether a change was refused because its key leads through a symbolic link out of its bucket. On every
+    /// lane, the reason for such an error contains [`LEAVES_BUCKET`].
     pub fn leaves_bucket(&self) -> bool {
         self.0.kind == ErrorKind::AccessDenied && self.0.detail.contains(LEAVES_BUCKET)
     }

@@ -123,7 +123,7 @@ pub trait Objects: Send + Sync {
     /// another user; `InvalidBucketName`.
     fn create_bucket(&self, bucket: &Bucket) -> Result<()>;
 
-    /// Describes a bucket. Errors: `NoSuchBucket`.
+    /// Returns the name and the creation time of a bucket. Errors: `NoSuchBucket`.
     fn head_bucket(&self, bucket: &Bucket) -> Result<BucketInfo>;
 
     /// Removes an empty bucket, which has no objects, versions or delete markers.
@@ -181,7 +181,8 @@ pub trait Objects: Send + Sync {
         ranges.iter().map(read).collect()
     }
 
-    /// Describes an object. `options.range` and `options.part` are ignored. Errors: as for [`Objects::get`].
+    /// Returns the properties of an object. `options.range` and `options.part` are ignored. Errors: as for
+    /// [`Objects::get`].
     fn head(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<ObjectInfo>;
 
     /// Removes an object; removing a missing object succeeds, as in S3. In a bucket that keeps versions, the object
@@ -243,8 +244,9 @@ pub trait Writer: Send {
     /// Errors: `BadDigest`, `IncompleteBody`, `PreconditionFailed`, `LockTimeout`.
     fn commit(self: Box<Self>, expected: &ExpectedContent) -> Result<PutResult>;
 
-    /// Like [`Writer::commit`], but returns the writer if another writer holds the key's lock, so that the caller can
-    /// wait without blocking a thread. For a writer that needs no lock, this method does the same as `commit`.
+    /// Commits like [`Writer::commit`], but returns the writer if another writer holds the key's lock, so that the
+    /// caller can wait without blocking a thread. For a writer that needs no lock, this method does the same as
+    /// `commit`.
     fn try_commit(self: Box<Self>, expected: &ExpectedContent) -> Result<PutResult, CommitFailure> {
         self.commit(expected).map_err(CommitFailure::Failed)
     }

@@ -32,7 +32,7 @@ impl UploadId {
         UploadId(id.into().into())
     }
 
-    /// Returns the identifier.
+    /// Returns the identifier as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -18,7 +18,7 @@ use crate::{
 /// stay in the second-level cache.
 const CHUNK_BYTES: usize = 256 * 1024;
 
-/// A bucket in a listing.
+/// The name and the creation time of a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BucketInfo {
     /// The name of the bucket.
@@ -352,7 +352,7 @@ impl RenameOptions {
         }
     }
 
-    /// Returns the error of a rename in a bucket that keeps versions.
+    /// Returns the error `NotImplemented` for a rename in a bucket that keeps versions.
     pub fn keeps_versions() -> Error {
         let why = "an object cannot be renamed in a bucket that keeps versions, because old versions belong to their \
                    key; copy the object, then delete it";
@@ -380,8 +380,8 @@ pub struct CopyOptions {
 }
 
 impl CopyOptions {
-    /// Returns the algorithm of the checksum that a copy must compute because the source has no such checksum of its
-    /// whole content.
+    /// Returns the algorithm of the checksum that a copy must compute. Returns `None` if no algorithm is requested, or
+    /// if the source has a checksum of its whole content with this algorithm.
     pub fn new_checksum(&self, source: Option<&Checksum>) -> Option<ChecksumAlgorithm> {
         let has = |algorithm: &ChecksumAlgorithm| {
             source.is_some_and(|sum| sum.algorithm == *algorithm && sum.parts.is_none())
@@ -417,7 +417,7 @@ pub struct OpenObject {
     pub info: ObjectInfo,
     /// The range of the object that `content` contains.
     pub range: std::ops::Range<u64>,
-    /// The bytes.
+    /// The bytes of the range.
     pub content: ObjectContent,
 }
 

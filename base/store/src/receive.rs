@@ -50,9 +50,9 @@ pub fn receive_rest(
     Ok(())
 }
 
-/// Checks that there is memory for one and a half times the total of `lengths`, because a program that later runs out
-/// of memory ends without returning an error. Errors: `InvalidRange`. Cost: none for up to 256 MiB; two system calls
-/// for more.
+/// Checks that there is memory for one and a half times the total of `lengths`. Without this check, a program that
+/// later runs out of memory would terminate without returning an error. Errors: `InvalidRange`. Cost: none for up to
+/// 256 MiB; two system calls for more.
 pub fn check_room(lengths: impl IntoIterator<Item = usize>) -> Result<()> {
     let total = lengths.into_iter().fold(0, usize::saturating_add);
     if total <= TRUSTED_BYTES {

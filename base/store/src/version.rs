@@ -73,7 +73,7 @@ pub enum VersioningState {
 }
 
 impl VersioningState {
-    /// Checks that a bucket can be set to this state. Errors: `InvalidArgument` if not.
+    /// Checks that a bucket can be set to this state. Errors: `InvalidArgument` for [`VersioningState::Unversioned`].
     pub fn check_settable(self) -> Result<()> {
         match self {
             VersioningState::Enabled | VersioningState::Suspended => Ok(()),

@@ -267,8 +267,8 @@ impl ByteRangeLocks {
         crate::stat(&self.file)
     }
 
-    /// Like [`ByteRangeLocks::state`], but requests the state from the server of a shared file system. Errors: `STALE`
-    /// if the server no longer has the lock file. Cost: one `statx`.
+    /// Returns the state of the lock file, which is requested from the server if the file system is shared. Errors:
+    /// `STALE` if the server no longer has the lock file. Cost: one `statx`.
     pub fn state_now(&self) -> Result<FileStat> {
         crate::stat_now(&self.file)
     }
@@ -393,7 +393,7 @@ mod tests {
         assert!(locks.try_lock(7).unwrap().is_some());
     }
 
-    /// A wait ends in time, regardless of whether a thread of this process or another process holds the lock.
+    /// A wait ends at its time limit, regardless of whether a thread of this process or another process holds the lock.
     #[test]
     fn a_wait_has_an_end() {
         let dir = tempfile::tempdir().unwrap();

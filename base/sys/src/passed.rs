@@ -8,7 +8,7 @@ use rustix::io::{Errno, FdFlags, Result, fcntl_getfd, fcntl_setfd};
 use rustix::net::SocketType;
 use rustix::net::sockopt::{socket_acceptconn, socket_type};
 
-/// The number of the first passed descriptor; the numbers of the others follow without gaps.
+/// The number of the first passed descriptor. The passed descriptors have consecutive numbers.
 const FIRST: RawFd = 3;
 
 /// A socket that a service manager passed.

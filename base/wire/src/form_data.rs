@@ -179,7 +179,7 @@ impl FormReader {
     }
 }
 
-/// Returns the bytes that end a part.
+/// Returns the bytes that follow a part: a line break, two hyphens and the boundary.
 fn delimiter(boundary: &str) -> Vec<u8> {
     [b"\r\n--", boundary.as_bytes()].concat()
 }
@@ -329,7 +329,7 @@ pub struct FormFileScanner {
 /// The content of a file in one piece of a form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScannedFileContent {
-    /// The number of bytes of [`FormFileScanner::held`] that turned out to be content and precede this piece.
+    /// The number of bytes at the beginning of [`FormFileScanner::held`] that are content and precede this piece.
     pub held: usize,
     /// The part of the piece that is content.
     pub content: Range<usize>,
@@ -342,7 +342,7 @@ impl FormFileScanner {
     }
 
     /// Returns the bytes that follow the file's content: the delimiter. If a piece ends with the beginning of these
-    /// bytes, that part of the piece is held back.
+    /// bytes, the scanner reports that part as content only if a later piece shows that it is content.
     pub fn held(&self) -> &[u8] {
         &self.delimiter
     }

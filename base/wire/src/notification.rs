@@ -217,7 +217,7 @@ impl NotificationRule {
 }
 
 /// Returns the rule that applies to an event of `key`. If the document was checked ([`read`]), at most one rule
-/// applies; otherwise, the first rule that applies counts.
+/// applies; otherwise, returns the first rule that applies.
 pub fn rule_for<'r>(
     rules: &'r [NotificationRule],
     kind: EventKind,
@@ -226,7 +226,7 @@ pub fn rule_for<'r>(
     rules.iter().find(|rule| rule.applies_to(kind, key))
 }
 
-/// A rule as a document states it.
+/// The elements of a rule in a document, before they are checked.
 #[derive(Default)]
 struct RawNotificationRule {
     id: Option<String>,
@@ -284,7 +284,7 @@ impl RawNotificationRule {
         }
     }
 
-    /// Returns the rule; its name is empty if the document states none.
+    /// Checks the elements, and returns the rule. The name of the rule is empty if the document states no name.
     fn into_rule(self, form: DestinationForm) -> Result<NotificationRule> {
         let id = self.id.unwrap_or_default();
         if id.len() > ID_BYTES_MAX {
@@ -352,7 +352,8 @@ pub fn read(document: &[u8]) -> Result<Vec<NotificationRule>> {
     Ok(rules)
 }
 
-/// Checks the number of rules, and that no two rules overlap or have the same name. Gives each unnamed rule a name.
+/// Checks the number of rules, and that no two rules overlap or have the same name. Assigns a name to each unnamed
+/// rule.
 fn check(rules: &mut [NotificationRule]) -> Result<()> {
     if rules.len() > RULES_MAX {
         return Err(argument(format!("a bucket can have at most {RULES_MAX} notification configurations")));
@@ -380,7 +381,7 @@ fn check(rules: &mut [NotificationRule]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the document of rules.
+/// Returns S3's XML document of `rules`.
 pub fn write(rules: &[NotificationRule]) -> String {
     let mut document = ResponseDocumentBuilder::new("NotificationConfiguration");
     for rule in rules {

@@ -140,7 +140,7 @@ fn http2_is_taken_apart_without_the_pipe() {
         (&(-1.0).into(), &1.0.into())
     );
     assert!(part("memory pipe")["ns"]["value"].as_f64() < Some(0.0), "{entry}");
-    // Only one size is measured, and a fit needs more than one.
+    // Only one size is measured, and a fit needs several sizes.
     assert!(entry["fitted_sum_ns"].is_null(), "{entry}");
 }
 

@@ -25,9 +25,8 @@
 // Data that was read ahead is no longer needed.
 #define FORDWAY_ADVICE_DONTNEED 4
 
-// Options for opening a file. Clear the structure, for example with `= {0}`, and set `size` to the `sizeof` of the
-// structure, so that fields added by later versions keep their defaults. A field that is 0 or NULL has its default
-// value.
+// Options for opening a file. Clear the structure, for example with `= {0}`, and set `size` to its `sizeof`. Fields
+// that later versions add then keep their defaults. A field that is 0 or NULL has its default value.
 struct fordway_options {
   // `sizeof(struct fordway_options)`.
   size_t size;

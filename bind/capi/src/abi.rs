@@ -2,9 +2,8 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-/// Options for opening a file. Clear the structure, for example with `= {0}`, and set `size` to the `sizeof` of the
-/// structure, so that fields added by later versions keep their defaults. A field that is 0 or NULL has its default
-/// value.
+/// Options for opening a file. Clear the structure, for example with `= {0}`, and set `size` to its `sizeof`. Fields
+/// that later versions add then keep their defaults. A field that is 0 or NULL has its default value.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct OpenOptions {

@@ -44,9 +44,9 @@ fn session(
     Ok(Arc::new(HttpSession::new(options)))
 }
 
-/// A file on a web server, in the version that existed when it was opened.
+/// A file on a web server, in the version that existed when the file was opened.
 ///
-/// Threads may share the file. If it changes on the server, reads raise `PreconditionFailedError`.
+/// Threads may share the file. If the file changes on the server, reads raise `PreconditionFailedError`.
 #[pyclass(frozen, name = "RemoteFile", module = "fordway")]
 pub(crate) struct PyRemoteFile {
     inner: vector::RemoteFile,

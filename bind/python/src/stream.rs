@@ -207,7 +207,7 @@ impl PyObjectStream {
     /// Does nothing: the stream is read-only.
     fn flush(&self) {}
 
-    /// Releases the file or the connection. Closing again does nothing.
+    /// Releases the file or the connection. A second call does nothing.
     fn close(&self) {
         let closed = mem::replace(&mut self.locked().content, StreamContent::Closed);
         match self.is_of_parent(&closed) {

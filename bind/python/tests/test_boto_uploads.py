@@ -1,5 +1,5 @@
-"""Tests the listings of uploads of `fordway.boto`. The responses must equal those of a gateway on the same
-directory.
+"""Tests the listings of uploads of `fordway.boto`. The responses must equal the responses of a gateway on the
+same directory.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ impl SessionCredentials {
         SessionCredentials::resolve(&|name| std::env::var(name).ok())
     }
 
-    /// Like [`SessionCredentials::discover`], with `variable` in place of the environment.
+    /// Like [`SessionCredentials::discover`], but calls `variable` for the value of each environment variable.
     pub fn resolve(variable: &dyn Fn(&str) -> Option<String>) -> Self {
         let get = |name: &str| variable(name).filter(|value| !value.is_empty());
         let user = fordway_sys::user_id();
@@ -126,7 +126,7 @@ impl SessionCredentials {
         }
     }
 
-    /// Like [`SessionCredentials::authorization`], without the value that the caller has chosen.
+    /// Like [`SessionCredentials::authorization`], but ignores the value that the caller has chosen.
     pub(super) fn found_authorization(
         &self,
         origin: &Origin,
@@ -176,7 +176,7 @@ fn is_this_machine(origin: &Origin) -> bool {
     origin.host == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
-/// The source of a token.
+/// The source of a bearer token: the token itself, or a file that contains it.
 #[derive(Clone)]
 enum BearerTokenSource {
     Token(String),
@@ -361,10 +361,11 @@ impl CertificateFiles {
     }
 }
 
-/// The maximum size of a secret's file. A larger file cannot be a token, a certificate or a list of passwords.
+/// The maximum size, in bytes, of a file with a secret. A larger file cannot be a token, a certificate or a list of
+/// passwords.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// The path of a secret.
+/// The path of a file with a secret, and whether the file must exist.
 #[derive(Clone, Debug)]
 enum SecretFilePath {
     /// A path that was named explicitly. The file must exist.
@@ -416,7 +417,8 @@ impl SecretFilePath {
         Ok(Some(content))
     }
 
-    /// Returns the content as text. Errors: as for [`SecretFilePath::read`]; `InvalidArgument`.
+    /// Returns the content as text. Errors: as for [`SecretFilePath::read`]; `InvalidArgument` if the content is not
+    /// UTF-8.
     fn read_text(&self) -> Result<Option<String>> {
         let Some(content) = self.read()? else { return Ok(None) };
         let text = String::from_utf8(content).map_err(|error| {

@@ -30,7 +30,7 @@ pub enum ReplayPolicy {
     IfUnsent,
 }
 
-/// One request.
+/// A request whose body is in memory.
 pub struct HttpExchangeRequest<'a> {
     /// The server.
     pub origin: &'a Origin,
@@ -138,7 +138,8 @@ impl HttpClient {
         (exchange.replay == ReplayPolicy::Safe || connection.is_quiet()).then_some(connection)
     }
 
-    /// Returns the response; `None` if the connection was closed before any response arrived.
+    /// Sends the request on `connection`, and returns the response; `None` if the connection was closed before any
+    /// response arrived.
     fn send_on(
         &self,
         mut connection: BufferedConnection,
@@ -156,8 +157,9 @@ impl HttpClient {
         }
     }
 
-    /// Receives the response of a server that refuses a request without reading the body, and then closes the
-    /// connection. The response states the reason. Errors: `BadResponse` if the response is a success.
+    /// Receives the response that a server sent before it stopped reading the request's body. The response usually
+    /// states why the server refused the request. Returns `None` if no response arrived. Errors: `BadResponse` if the
+    /// response is a success.
     pub(super) fn early_answer(
         &self,
         mut connection: BufferedConnection,
@@ -350,7 +352,7 @@ pub(super) struct ConnectionPool {
     idle_limit: Duration,
 }
 
-/// Idle connections.
+/// The idle connections to each origin, each with the time at which it became idle.
 #[derive(Default)]
 struct IdleConnections {
     by_origin: HashMap<Origin, Vec<(BufferedConnection, Instant)>>,

@@ -166,7 +166,8 @@ impl HttpResponse {
             if let Some(found) = look(body) {
                 return Ok(Some(found));
             }
-            // On a connection that stays open, nothing follows the body.
+            // Once the whole body has arrived, do not wait for more bytes: on a connection that stays open, none would
+            // arrive.
             if body.len() as u64 == body_bytes || connection.receive_more().map_err(body_error)? == 0 {
                 return Ok(None);
             }
@@ -332,7 +333,7 @@ impl BodyFraming {
         })
     }
 
-    /// Returns the number of remaining bytes, if known.
+    /// Returns the number of remaining body bytes; `None` if the framing does not state it.
     pub fn known_left(&self) -> Option<u64> {
         match self {
             BodyFraming::Empty => Some(0),

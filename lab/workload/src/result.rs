@@ -207,7 +207,7 @@ mod tests {
         RankResult { errors, first_failure: first_failure.map(str::to_owned), ..RankResult::default() }
     }
 
-    /// Errors without a known kind must count as failures.
+    /// If operations failed, but no rank names a known kind of error, the first failure must be `Internal`.
     #[test]
     fn errors_without_a_known_kind_are_failures() {
         for (ranks, kind) in [

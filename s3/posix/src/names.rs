@@ -1,8 +1,8 @@
 //! A directory's names, sorted in key order and cached between the pages of a listing.
 //!
-//! A directory is unsorted, so the first page of a listing requires reading and sorting all of it. The sorted names of
-//! recently listed directories are cached, within limits, so that a later page costs only its own entries. The cached
-//! names remain valid as long as the directory's times show that no name has been added or removed.
+//! The names in a directory are unsorted, so the first page of a listing requires reading and sorting all of them. The
+//! sorted names of recently listed directories are cached, within limits, so that a later page costs only its own
+//! entries. The cached names remain valid as long as the directory's times show that no name has been added or removed.
 
 use std::cmp::Ordering;
 use std::fs::File;
@@ -112,7 +112,7 @@ impl SortedNames {
         Ok(names)
     }
 
-    /// Adds the names of `other` that this block does not have.
+    /// Adds the names of `other` that this block does not contain.
     pub(crate) fn add(&mut self, other: SortedNames) {
         if self.entries.is_empty() {
             *self = other;

@@ -58,7 +58,7 @@ impl SkippedDirectories {
 
 /// A directory in which the walk has found no objects.
 struct EmptyDirectory {
-    /// The directories that the walk did not enter from here.
+    /// The directories that the walk did not enter from this directory.
     skipped: SkippedDirectories,
     /// The deepest directory on the walk's path that was skipped, as its level and its entry. `EmptyDirectory` applies
     /// only while the walk is in the skipped directory. `None` if no directory on the path was skipped; the walk may
@@ -108,7 +108,7 @@ impl WalkPath {
         true
     }
 
-    /// Returns whether the directory `id`, with a key of `key_bytes`, is known to hold no objects.
+    /// Returns whether the directory `id`, with a key of `key_bytes`, is known to contain no objects.
     pub(crate) fn knows_as_empty(&mut self, id: DirectoryId, key_bytes: usize) -> bool {
         let Some(empty) = self.empty.get(&id) else { return false };
         let is_within = empty

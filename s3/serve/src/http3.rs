@@ -99,7 +99,7 @@ async fn speak(
 }
 
 /// Starts requests until the client closes the connection, `stop` is ready, or the connection has been idle for the
-/// header timeout. Also ends after too many requests without a valid signature.
+/// header timeout. Also stops if the client sends too many requests without a valid signature.
 async fn take_requests(
     connection: &mut Http3ServerConnection,
     requests: &mut JoinSet<()>,
@@ -185,8 +185,9 @@ async fn exchange(
     sent
 }
 
-/// Returns the code that tells a client why its request was reset (RFC 9114 section 8.1). A client that is too slow has
-/// made no error in its message.
+/// Returns the code that tells a client why its request was reset (RFC 9114 section 8.1). A malformed request gets
+/// `H3_MESSAGE_ERROR`. Any other request, such as the request of a client that is too slow, gets
+/// `H3_REQUEST_CANCELLED`.
 fn reset_code(error: &io::Error) -> Code {
     match error.kind() {
         io::ErrorKind::InvalidData => Code::H3_MESSAGE_ERROR,
@@ -236,8 +237,8 @@ const ADAPT_AFTER_BYTES: u64 = 512 << 10;
 /// [`SendWindow::is_moving`].
 const KEEP_ALIVE_BYTES: u64 = 64 << 10;
 
-/// The send window of a connection, which grows with the capacity of the network path. If a client stops reading, its
-/// window remains small, so such a client cannot make the gateway keep much data.
+/// The send window of a connection, which grows with the capacity of the network path. If a client stops reading, the
+/// window of its connection remains small, so the client cannot make the gateway keep much data.
 struct SendWindow {
     connection: quinn::Connection,
     sent_bytes: AtomicU64,
@@ -398,8 +399,8 @@ fn endpoint_config(secret: &GatewaySecret, address: SocketAddr) -> EndpointConfi
     config
 }
 
-/// The properties that distinguish the hosts of gateways: machines, and containers on one machine. They remain the same
-/// if the process of the gateway is restarted.
+/// The properties that distinguish the hosts of gateways: machines, and containers on one machine. The properties do
+/// not change when the gateway's process is restarted.
 #[derive(Clone, Default)]
 struct HostIdentity {
     name: Vec<u8>,

@@ -206,7 +206,7 @@ impl Body for UnchunkedBody {
 /// The client of a connection.
 #[derive(Clone)]
 pub(crate) enum ConnectionPeer {
-    /// A remote address, whose requests must be signed.
+    /// A client at a remote address. Its requests must be signed.
     Remote {
         address: SocketAddr,
         /// The version of TLS; `None` for a connection that is not encrypted.

@@ -68,7 +68,7 @@ struct SuiteReport {
 }
 
 /// The number of test programs, or of Python tests, that run at the same time: one more than there are processors, and
-/// at least three, because most tests often wait for programs that they have started. With two tests at a time on two
+/// at least three. Most tests often wait for programs that they have started. With two tests at a time on two
 /// processors, the processors were idle for a third of the time.
 fn workers() -> usize {
     std::thread::available_parallelism().map_or(3, |count| count.get().max(2) + 1)
@@ -339,7 +339,7 @@ fn print_sum(reports: &[SuiteReport], skipped: &[SkippedTest]) -> TestTally {
     sum
 }
 
-/// Prints which programs failed, and which took longest.
+/// Prints the programs that failed, and the [`SLOWEST`] programs that took longest.
 fn print_programs(suite: &str, programs: &[TestProgramOutcome]) {
     let mut by_time: Vec<_> = programs.iter().collect();
     by_time.sort_by_key(|program| std::cmp::Reverse(program.time));

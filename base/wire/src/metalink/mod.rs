@@ -30,7 +30,7 @@ pub struct Metalink {
     pub files: Vec<MetalinkFile>,
 }
 
-/// The data of one file from one source.
+/// The data about one file in one source, such as a document or the headers of a response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MetalinkFile {
     /// A relative path without `..`; empty if the source states none.
@@ -71,8 +71,8 @@ pub struct MetalinkUrl {
 
 impl Metalink {
     /// Reads a document: Metalink 4 or 3 if it is XML, otherwise a list of URLs. Errors: `InvalidArgument` if the
-    /// document is neither of them or is truncated, or if it contains a document type, a name that points outside a
-    /// directory, or an impossible number.
+    /// document has another format or is truncated, or if it contains a document type, a name that points outside a
+    /// directory, or an invalid number.
     pub fn parse(document: &[u8]) -> Result<Self> {
         if document.len() > DOCUMENT_BYTES_MAX {
             return Err(refused(format!("it has more than {DOCUMENT_BYTES_MAX} bytes")));
@@ -314,7 +314,7 @@ fn read(text: &str) -> Result<Metalink> {
 }
 
 impl Metalink {
-    /// Writes the document (RFC 5854) that [`Metalink::parse`] reads back.
+    /// Returns the data as a Metalink 4 document (RFC 5854), which [`Metalink::parse`] can read.
     pub fn to_xml(&self) -> String {
         let mut xml = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
         xml.push_str("<metalink xmlns=\"urn:ietf:params:xml:ns:metalink\">\n");

@@ -206,8 +206,8 @@ pub fn escaped(text: &str) -> String {
     escaped
 }
 
-/// Appends text, escaped. Control characters become character references. A parser would turn a carriage return into a
-/// line feed, and some parsers refuse other control characters that are not escaped.
+/// Appends text, escaped. Control characters become character references. A parser would replace an unescaped carriage
+/// return with a line feed, and some parsers refuse other unescaped control characters.
 fn push_escaped(to: &mut String, text: &str) {
     for character in text.chars() {
         match character {

@@ -1,5 +1,5 @@
-//! Rejects an endpoint on the command line that a command does not use, and prints a note about an endpoint from the
-//! environment that a command does not use.
+//! Reports an endpoint that a command does not use. On the command line, such an endpoint is an error. For an endpoint
+//! from the environment, the program prints a note.
 
 use fordway_client::s3::S3Config;
 use fordway_command::CommandContext;

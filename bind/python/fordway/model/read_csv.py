@@ -32,7 +32,7 @@ PLAIN = {
     "retransmits": ["retransmits"],
 }
 SHIFTED_ROWS_MIN = 4
-"""Minimum number of rows for a judgement that decimal commas moved cells to the next column."""
+"""Minimum number of rows for the check whether decimal commas moved cells to the next column."""
 ERRORS = ["failed", "errored", "errors", "non_2xx", "non2xx"]
 """Columns of failed requests, apart from every column whose name starts with `err_`."""
 TIMEOUTS = ["err_timeout", "timeout", "timeouts"]
@@ -72,8 +72,8 @@ def read(name: str, text: str, statistic: str) -> Points:
 def _check_shifted(name: str, rows: pd.DataFrame, reader: "Table") -> None:
     """Raises `MeasurementError` if decimal commas probably divided the times into two columns.
 
-    After such a division, all times are whole, and the next column has whole numbers of connections or
-    threads below 100 that do not recur.
+    After such a division, all times are whole. The next column has whole numbers of connections or threads
+    below 100, which rarely recur and are not in order.
     """
     columns = list(rows.columns)
     times = [column for column in columns if column in reader.used and _unit_of(column, TIMES["mean"])]

@@ -13,7 +13,7 @@ from fordway.report.layers.classes import Classes, bands
 from fordway.report.runfile import Run
 
 OUTER, INNER = 0.12, 0.22
-"""Opacity of the band from the 5th to the 95th percentile, and of the band from the 25th to the 75th."""
+"""Opacity of the band from the 5th to the 95th percentile, and of the band between the quartiles."""
 
 RATIO_MAX = 2.0
 """Upper end of the axis of ratios. Only bands of classes with few messages exceed this end."""
@@ -159,7 +159,7 @@ def _mark_cut(axes: Axes, ratios: pd.DataFrame, colour: str) -> None:
     cut = ratios.loc[ratios["high"] > axes.get_ylim()[1], "size_bytes"]
     marker = {"marker": "+", "linestyle": "none", "clip_on": False, "markersize": 7, "color": colour}
     if not cut.empty:
-        # Marks of an empty line would have an extent without bounds, which leaves no room for the panels.
+        # The extent of an empty line is unbounded, so its marks would leave no room for the panels.
         axes.plot(cut, [1.0] * len(cut), transform=axes.get_xaxis_transform(), **marker)
 
 

@@ -35,7 +35,7 @@ fn document(request: &RecordedRequest, lies: &[ResponseFault]) -> Option<Hostile
         _ => None,
     });
     let is_asked = |(ending, kind, _): &(&str, &str, &String)| match *ending {
-        // Without a suffix, the `Accept` header selects the document, and not the name in the URL.
+        // If the fault has no suffix, the `Accept` header selects the document instead of the name in the URL.
         "" => request.header("accept").is_some_and(|accept| accept.contains(kind)),
         ending => request.target.ends_with(ending),
     };

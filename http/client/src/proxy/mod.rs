@@ -84,7 +84,7 @@ impl ProxySettings {
         ProxySettings::default()
     }
 
-    /// Returns settings with one proxy for all origins. `url` has the same form as the value of a variable. Errors:
+    /// Returns settings with one proxy for all origins. `url` has the same form as the value of `http_proxy`. Errors:
     /// `InvalidArgument`; the message states the reason, but not the password.
     pub fn only(url: &str) -> Result<Self> {
         let proxy = Proxy::parse(url)
@@ -100,7 +100,7 @@ impl ProxySettings {
         ProxySettings::resolve(&|name| std::env::var(name).ok())
     }
 
-    /// Like [`ProxySettings::discover`], with `variable` in place of the environment.
+    /// Like [`ProxySettings::discover`], but calls `variable` for the value of each environment variable.
     pub fn resolve(variable: &dyn Fn(&str) -> Option<String>) -> Self {
         let get = |name: &&str| variable(name).filter(|value| !value.is_empty());
         let first = |names: &[&'static str]| {
@@ -116,7 +116,7 @@ impl ProxySettings {
         }
     }
 
-    /// Returns the proxy for `origin`. Errors: `InvalidArgument` if the variable does not name a valid proxy.
+    /// Returns the proxy for `origin`. Errors: `InvalidArgument` if the proxy's URL is not valid.
     pub(super) fn of(&self, origin: &Origin) -> Result<Option<&Proxy>> {
         let named = if origin.tls { &self.https } else { &self.http };
         let Some(named) = named else { return Ok(None) };
@@ -303,7 +303,7 @@ impl fmt::Debug for Proxy {
 pub struct ProxyTunnel(TcpOrTlsStream);
 
 impl ProxyTunnel {
-    /// Sets the timeout for reads. Errors: errors of the operating system. Cost: a system call if the value changes.
+    /// Sets the timeout for reads. Errors: the error of the system call. Cost: a system call if the value changes.
     pub fn set_read_timeout(&mut self, timeout: Duration) -> io::Result<()> {
         self.0.tcp_mut().set_read_timeout(timeout)
     }

@@ -58,8 +58,8 @@ pub(super) fn open(carrier: &mut TcpOrTlsStream, request: &str, limit: Duration)
     }
 }
 
-/// Returns the status and length of the final head at the start of `received`; `None` if it is incomplete. Errors:
-/// `BadResponse`.
+/// Returns the status and length of the final head at the start of `received`; `None` if this head is incomplete.
+/// Errors: `BadResponse`.
 fn parse(mut received: &[u8]) -> Result<Option<(u16, usize)>> {
     let mut passed = 0;
     loop {

@@ -30,7 +30,7 @@ pub(super) struct ReplicaSite {
     origin: String,
     /// Why the replica is no longer used; `None` while it is in use.
     pub(super) out: Option<SharedError>,
-    /// The number of failures since a job was last completed that count against the replica.
+    /// The number of failures that have counted against the replica since a job was last completed.
     strikes: u32,
     /// The number of all failures since a job was last completed.
     cuts: u32,

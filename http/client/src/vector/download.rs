@@ -33,7 +33,7 @@ const OVERLAP_BYTES: usize = 16 * 1024;
 /// A function that receives the bytes in order.
 type DownloadSink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
 
-/// A function that opens everything received so far, for reading from the first byte.
+/// A function that returns a reader of all bytes received so far, from the first byte.
 type PartialDownloadOpenFunction<'a> = dyn Fn() -> Result<Box<dyn Read>> + 'a;
 
 impl RemoteFile {
@@ -115,7 +115,7 @@ fn begin_unsized(route: &RedirectRoute) -> Result<ContentOrRedirect, OpenFailure
     }
 }
 
-/// Passes on the whole body, and checks it.
+/// Passes the whole body to `sink`, and checks it against the digest that the head states, if any.
 fn pass_on(
     answer: &mut HttpResponse,
     retries: &RetryBudget,
@@ -161,7 +161,7 @@ impl DigestCheck {
     }
 }
 
-/// The last bytes that were passed on.
+/// The last bytes that were passed on, at most 16 KiB.
 #[derive(Default)]
 struct RecentBytes(Vec<u8>);
 
@@ -502,7 +502,7 @@ impl FileDigest {
         is_right.then_some(()).ok_or_else(|| Error::new(ErrorKind::BadDigest, detail()))
     }
 
-    /// Checks the digest over all bytes of `content`. Errors: `BadDigest`; `Io` from reading.
+    /// Checks the digest over all bytes of `content`. Errors: `BadDigest`; `Io` if `content` cannot be read.
     pub(super) fn check_all(&self, mut content: impl Read) -> Result<()> {
         let (mut running, mut chunk) = (self.start(), vec![0; 256 * 1024]);
         loop {

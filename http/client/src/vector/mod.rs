@@ -120,12 +120,12 @@ impl RemoteFile {
         Ok((file, ticket))
     }
 
-    /// Opens a file at any target, without redirections.
+    /// Opens the file at `target`, and does not follow redirections.
     pub fn open_target(session: &Arc<HttpSession>, target: Box<dyn RangeTarget>) -> Result<Self> {
         open::open_target(session, target).map(Self::of_source)
     }
 
-    /// Opens a file at any target by requesting the first of `ranges`, which may extend past the end of the file. The
+    /// Opens the file at `target` by requesting the first of `ranges`, which may extend past the end of the file. The
     /// caller must read these ranges next, with [`RemoteFile::read_begun`]. Cost: the first request (with HTTP/2, a
     /// HEAD).
     pub fn open_target_reading(

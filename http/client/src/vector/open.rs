@@ -147,13 +147,13 @@ pub(super) fn alone(
 
 const NO_SIZE: &str = "the server does not state the size of the file, so its ranges are unknown";
 
-/// Returns the error for a file of unknown size.
+/// Returns the error (`BadResponse`) for a file whose size the server does not state.
 pub(super) fn without_size() -> Error {
     Error::new(ErrorKind::BadResponse, NO_SIZE)
 }
 
-/// Returns the error for a whole file if the server states no size, and marks the end of the body only by closing the
-/// connection.
+/// Returns the error (`BadResponse`) for a response that contains a whole file, states no size, and ends with the
+/// connection: a truncated file could not be detected.
 pub(super) fn without_end() -> Error {
     let detail = "the server does not state the size of the file, and the response ends with the connection, so a file \
                   that is cut off could not be told from a complete one";
@@ -347,7 +347,8 @@ impl InitialRangeReads<'_> {
         alone(session, target, &mut |permit| self.describe((session, target, traffic), permit))
     }
 
-    /// Requests bytes, and takes size and version from the head of the response, or of its first part.
+    /// Requests the first of the wanted spans, and takes size and version from the head of the response, or from the
+    /// head of the response's first part.
     fn describe(
         &mut self,
         (session, target, traffic): (&HttpSession, &dyn RangeTarget, &AtomicHttpTrafficCounts),

@@ -158,7 +158,7 @@ impl HttpSession {
         self.take_permit(&mut self.in_use.locked(), origin)
     }
 
-    /// Waits for a permit. Errors: `Timeout`; `Interrupted` if a signal has arrived and the program wants to stop.
+    /// Waits for a permit. Errors: `Timeout`; `Interrupted` if the program must stop after a signal.
     pub(crate) fn permit(&self, origin: &Origin) -> Result<ConnectionPermit> {
         let limit = self.options.timeouts.first_byte;
         let deadline = Instant::now() + limit;

@@ -279,7 +279,7 @@ impl FileVersion {
         FileVersion { size_bytes, etag, last_modified, links: Vec::new(), coding, is_settled }
     }
 
-    /// Creates a version with this size and this strong ETag, given without its quotes.
+    /// Creates a version with this size and strong ETag; `etag` does not include the quotes.
     pub fn tagged(size_bytes: u64, etag: &str) -> Self {
         let etag = (!etag.is_empty()).then(|| format!("\"{etag}\""));
         FileVersion { size_bytes, etag, ..FileVersion::default() }

@@ -36,7 +36,7 @@ pub struct WebDav {
     patient: OnceLock<Arc<HttpSession>>,
 }
 
-/// The properties of a resource.
+/// The properties of a resource, as far as the server reports them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DavResource {
     /// The URL of the resource.
@@ -271,7 +271,7 @@ fn to_destination(
     Ok(DavRequest::new(method, operation).header("destination", to.url()).header("overwrite", overwrite))
 }
 
-/// The properties of an upload.
+/// The options of an upload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DavUploadOptions<'u> {
     /// The size of the content, if known. Content of unknown size is sent in chunks, which some servers do not support.

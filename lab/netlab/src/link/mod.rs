@@ -5,10 +5,10 @@
 //! namespace. Rates count bytes of IP packets, headers included: 1448 bytes of TCP content count as 1500 bytes.
 //!
 //! With `large_packets`, the kernel leaves segmentation to the device, and up to 64 KiB pass as one large packet. Large
-//! packets make gigabit rates cheap, but have two effects. A large packet arrives as a whole, at the time at which its
-//! last byte would arrive (at 1 Gbit/s, its first segment is 0.5 ms late). A loss drops a whole large packet, with the
-//! probability that at least one of its segments is lost. Therefore `large_packets` is off by default if the link loses
-//! packets.
+//! packets reduce the CPU time at gigabit rates, but have two side effects. A large packet arrives as a whole, at the
+//! time at which its last byte would arrive (at 1 Gbit/s, its first segment is 0.5 ms late). A loss drops a whole large
+//! packet, with the probability that at least one of its segments is lost. Therefore `large_packets` is off by default
+//! if the link loses packets.
 
 mod flight;
 

@@ -173,7 +173,7 @@ pub(super) fn start_in(
     mut command: Command,
 ) -> Result<SetupDaemon> {
     let log = ProgramLog::new()?;
-    // Standard input closes when this process ends. The end of standard input tells programs on other machines to end.
+    // Standard input closes when this process ends. Programs on other machines exit at the end of their standard input.
     command.stdin(Stdio::piped()).stdout(log.stream()).stderr(log.stream());
     Ok(SetupDaemon { process: network.start_within(mounts, command)?, log })
 }
@@ -194,7 +194,8 @@ pub(super) fn resolved_accelerator(said: &str) -> &str {
     }
 }
 
-/// Returns whether times measured in the virtual machine differ from times on a real processor of this kind.
+/// Returns whether the accelerator emulates the processor, so that measured times differ from times on a real
+/// processor.
 pub(super) fn emulates(accelerator: &str) -> bool {
     accelerator != KVM
 }

@@ -96,7 +96,7 @@ struct SummaryRowTotals {
     is_server_idle: bool,
 }
 
-/// The number of responses for which every server uses measurable CPU time.
+/// After this many responses, every server has used a measurable amount of CPU time.
 const RESPONSES_MIN: u64 = 100;
 
 impl SummaryRowTotals {

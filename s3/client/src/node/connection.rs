@@ -323,8 +323,8 @@ impl NodeConnection {
     }
 }
 
-/// Like [`receive_with_descriptor`], but waits until `until` (without a time limit if `until` is `None`), and
-/// periodically checks whether the program wants to stop. Errors: `TIMEDOUT`, `CANCELED`.
+/// Receives bytes like [`receive_with_descriptor`], but waits until `until` (without a time limit if `until` is
+/// `None`), and periodically checks whether the program must stop. Errors: `TIMEDOUT`, `CANCELED`.
 fn receive_some(
     socket: &OwnedFd,
     buffer: &mut [u8],

@@ -214,8 +214,8 @@ fn direction(response: &HttpResponse, said: &ErrorDocument, config: &S3Config) -
     }
 }
 
-/// Like [`sentence`]; for refusals, also adds advice, unless the server's message already contains advice. Facts about
-/// the request follow these sentences, so the error itself would no longer add advice.
+/// Returns the text of [`sentence`]. For a refusal, adds advice to this text, unless the text already contains advice.
+/// Facts about the request follow the text, so the error itself would no longer add advice.
 fn advised_sentence(status: u16, said: &ErrorDocument, kind: ErrorKind) -> String {
     let sentence = sentence(status, said, kind);
     let general = match kind {

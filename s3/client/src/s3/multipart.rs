@@ -164,9 +164,9 @@ fn misses_checksum(error: &Error) -> bool {
     error.s3_code() == Some("InvalidRequest") && error.detail().contains("must include the checksum")
 }
 
-/// Returns the parts with the checksums that the service lists for them; `None` if this adds no checksum. The ETags
-/// still determine which parts the object consists of. Cost: none if all parts have checksums. Errors: as for
-/// [`list_parts`].
+/// Returns `parts` with the checksums that the service lists for them; `None` if the service lists no checksum that
+/// `parts` lack. The ETags still determine which parts the object consists of. Cost: none if all parts have checksums.
+/// Errors: as for [`list_parts`].
 fn with_checksums(
     session: &S3Session,
     target: (&Bucket, &Key, &UploadId),
@@ -360,7 +360,7 @@ fn page(
     s3_xml::object_attributes(&document).map_err(|error| call.named(error))
 }
 
-/// Describes a part that the service does not list. Cost: one HEAD.
+/// Returns the properties of a part that the service does not list. Cost: one HEAD.
 fn one(
     session: &S3Session,
     target: (&Bucket, &Key),

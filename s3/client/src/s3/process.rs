@@ -1,4 +1,5 @@
-//! Gets keys from the program that a profile names as its `credential_process`, and gets new keys before these expire.
+//! Gets keys from the program that a profile names as its `credential_process`, and gets new keys before the current
+//! keys expire.
 
 use std::fs::File;
 use std::io::Read;
@@ -106,9 +107,9 @@ struct RunningProcess {
 }
 
 impl RunningProcess {
-    /// Starts the program in a process group of its own, so that the programs that it starts can be killed with it. A
-    /// program that may ask a question on a terminal stays in the group of this process, because the kernel stops
-    /// programs of other groups that read from the terminal.
+    /// Starts the program in a process group of its own, so that the programs that it starts can be killed with it. If
+    /// there is a terminal, the program stays in the group of this process, because it may ask a question on the
+    /// terminal. The kernel stops programs of other groups that read from the terminal.
     fn start(command: &mut Command) -> std::io::Result<Self> {
         let has_own_group = File::open("/dev/tty").is_err();
         if has_own_group {

@@ -302,8 +302,8 @@ impl Read for ObjectStream {
     }
 }
 
-/// The maximum number of bytes that are requested at once for a long range. Because of this limit, memory is not
-/// allocated merely because a server states a length.
+/// The maximum number of bytes that are requested at once for a long range. Because of this limit, a length that a
+/// server states cannot by itself cause a large allocation.
 const PIECE_BYTES: usize = 64 << 20;
 
 /// Reads `ranges` of the current version, or of the version that `options` name. Cost: as few GETs as the service
@@ -334,7 +334,7 @@ pub(super) fn read_ranges(
     read_fragments(&file, ranges, None)
 }
 
-/// Returns whether a second attempt would fail in the same way, or the program wants to stop.
+/// Returns whether a second attempt would fail in the same way, or the program must stop.
 fn is_final(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::InvalidRange | ErrorKind::Interrupted) || is_passing(kind)
 }

@@ -22,7 +22,7 @@ use fordway_http::{
 pub(super) struct S3Session {
     pub(super) config: S3Config,
     http: Arc<HttpClient>,
-    /// Reads many ranges of an object.
+    /// The session for vectored reads, which uses the connections of `http`.
     pub(super) vector: Arc<vector::HttpSession>,
     origin: Origin,
     base_path: String,

@@ -74,7 +74,7 @@ pub(super) fn copy_source((bucket, key): (&Bucket, &Key), version: Option<&Versi
     source
 }
 
-/// Describes an object.
+/// Returns the properties of an object. Cost: one HEAD.
 pub(super) fn head(session: &S3Session, target: (&Bucket, &Key), options: &GetOptions) -> Result<ObjectInfo> {
     let call = read::call(session, "HEAD", "head", target, options);
     session.run(&call, |response| {
@@ -295,8 +295,8 @@ impl BucketDocumentOperations for S3Store {
 }
 
 impl MultipartUploadOperations for S3Store {
-    /// Cost: one request per 1,000 parts; if the service does not list the parts (S3 itself does not list parts that
-    /// were sent without checksums), one request per part.
+    /// Cost: one request per 1,000 parts, or one request per part if the service does not list the parts. S3 itself
+    /// does not list parts that were sent without checksums.
     fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>> {
         multipart::object_parts(&self.session, (bucket, key), options)
     }

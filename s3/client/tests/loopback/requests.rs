@@ -287,7 +287,7 @@ fn pages_are_joined_in_order_without_doubles() {
     );
 }
 
-/// `b/` was the last entry of a page. Some services list this prefix again on the next page.
+/// If a page ends with a common prefix, here `b/`, some services list this prefix again on the next page.
 #[test]
 fn a_prefix_is_not_listed_again_on_the_next_page() {
     let query = |start: &str| ListQuery {

@@ -25,7 +25,7 @@ use crate::record::{ContentChangeStamp, ObjectRecord};
 use crate::stage::is_bare;
 use crate::volume::StoreRootDirectory;
 
-/// The names that concern one version of a key.
+/// The result of a search for one version among the names in a key's versions directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct VersionLookup {
     /// The names of the version, from the newest to the oldest.
@@ -35,7 +35,7 @@ pub(crate) struct VersionLookup {
 }
 
 impl VersionLookup {
-    /// Returns the newest name of all.
+    /// Returns the newest of `names` and `newest_other`.
     pub(crate) fn newest(&self) -> Option<&NoncurrentVersion> {
         self.names.first().into_iter().chain(&self.newest_other).max_by_key(|found| found.order)
     }
@@ -57,8 +57,8 @@ impl VersionLookup {
         }
     }
 
-    /// Looks up a version in `names`, which are all names of a directory. `strays` are the names that cannot be
-    /// computed from an ID.
+    /// Looks up a version in `names`, which contains all names of a directory. `strays` contains the names that cannot
+    /// be computed from an ID.
     fn in_index(names: &BTreeSet<Box<str>>, strays: &BTreeSet<Box<str>>, version: &VersionId) -> Self {
         let mut found = VersionLookup::default();
         let is_other = |name: &NoncurrentVersion| name.version != *version;
@@ -211,7 +211,7 @@ impl StoreRootDirectory {
             return Ok(());
         }
         let read = self.open_to_scan(&versions_of(bucket, key)).and_then(|dir| match would_wait() {
-            // The directory may hold any number of names, so threads that serve many clients must not read it.
+            // The directory may contain any number of names, so threads that serve many clients must not read it.
             true => Err(Errno::AGAIN),
             false => self.each_name_of(&dir, contents, visit),
         });
@@ -284,9 +284,9 @@ impl StoreRootDirectory {
         Ok(latest)
     }
 
-    /// Like [`StoreRootDirectory::disown_copy`], but detects even the most recent copies. Examines the file only if
-    /// `is_concerned` accepts its ID. Returns whether the file is a copy. Intended for callers that change or remove a
-    /// version, or that look for a version by its ID.
+    /// Removes the version ID as [`StoreRootDirectory::disown_copy`] does, but detects even the most recent copies.
+    /// Examines the file only if `is_concerned` accepts its ID. Returns whether the file is a copy. Intended for
+    /// callers that change or remove a version, or that look for a version by its ID.
     pub(crate) fn disown_any_copy(
         &self,
         (bucket, key): (&Bucket, &Key),

@@ -40,7 +40,7 @@ pub(crate) struct PolicyRequestContext<'r> {
     stated: Option<&'r [(&'static str, String)]>,
 }
 
-/// Headers that are condition keys `s3:NAME`.
+/// Headers that have a condition key `s3:NAME`.
 const HEADERS: [&str; 20] = [
     "if-match",
     "if-none-match",
@@ -68,7 +68,7 @@ const COPY_SOURCE: &str = "x-amz-copy-source";
 pub(crate) const RETAIN_UNTIL: &str = "s3:object-lock-retain-until-date";
 /// The condition key for the ETag that the object must have.
 pub(crate) const IF_MATCH: &str = "s3:if-match";
-/// Parameters of listings that are condition keys `s3:NAME`.
+/// Parameters of listings that have a condition key `s3:NAME`.
 const PARAMETERS: [&str; 3] = ["prefix", "delimiter", "max-keys"];
 
 /// The operations that need `s3:PutObject` although they create no object (see "Enforce conditional writes" in the S3
@@ -100,8 +100,7 @@ impl<'r> PolicyRequestContext<'r> {
         PolicyRequestContext { is_of_parts: OF_PARTS.contains(&operation), ..self }
     }
 
-    /// Returns whether an operation can be checked only with values from the request's body, which has not been read
-    /// yet.
+    /// Returns whether the check of an operation has to wait until the request's body has been read.
     pub(super) fn awaits_body(&self, operation: &str) -> bool {
         self.stated.is_none() && ["PutObjectRetention", "PutObjectLegalHold"].contains(&operation)
     }

@@ -143,7 +143,7 @@ impl DocumentDigests {
     }
 }
 
-/// Checks that the document of an operation has no unknown elements.
+/// Checks that the document of an operation has no unknown elements. Errors: `NotImplemented`.
 fn check_elements(operation: &OperationRule, document: &[u8]) -> Result<(), GateRefusal> {
     match unknown_element(document, |path| operation.has_element(path)) {
         None => Ok(()),
@@ -154,7 +154,7 @@ fn check_elements(operation: &OperationRule, document: &[u8]) -> Result<(), Gate
     }
 }
 
-/// Like [`check_elements`], for a document that is not the body of a request.
+/// Checks the elements of a document that is not the body of a request. Errors: as [`check_elements`].
 pub(crate) fn check_elements_of(operation: &str, document: &[u8]) -> Result<(), GateRefusal> {
     TABLE.named(operation).map_or(Ok(()), |operation| check_elements(operation, document))
 }

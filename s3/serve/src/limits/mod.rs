@@ -170,8 +170,8 @@ impl UserResourceUsage {
         Ok(slot)
     }
 
-    /// Like [`UserResourceUsage::begin`], but ignores the rate limit. Intended for requests whose bytes are not
-    /// counted.
+    /// Counts a request as in flight until the returned slot is dropped, and ignores the rate limit. This method is for
+    /// requests whose bytes are not counted. Errors: the user has too many requests in flight.
     pub(crate) fn begin_unpaced(self: &Arc<Self>) -> Result<RequestSlot, LimitRefusal> {
         let max = self.requests_max.load(Ordering::Relaxed);
         // A refused request is never counted, because a counted request could cause the refusal of another request.

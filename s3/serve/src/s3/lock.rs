@@ -246,7 +246,8 @@ pub(super) async fn put_legal_hold(
     .await
 }
 
-/// Returns the error for a malformed document, or the error for a missing bucket, which takes precedence, as on AWS.
+/// Returns the error for a malformed document. If the bucket is missing, returns the error for a missing bucket
+/// instead, as on AWS.
 async fn malformed_for(user: Arc<User>, bucket: &str, error: fordway_store::Error) -> S3Failure {
     let failure = malformed(error.detail().to_owned());
     let Ok(bucket) = Bucket::new(bucket) else { return failure };

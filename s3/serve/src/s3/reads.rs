@@ -130,7 +130,7 @@ impl ReadRequest {
     }
 
     /// Returns whether the object still meets the condition in `If-Range`. If the object does not meet the condition,
-    /// the client wants the whole object.
+    /// the response is the whole object.
     fn is_still(&self, store: &dyn Store, whole: &GetOptions) -> OperationResult<bool> {
         let info = store.head(&self.bucket, &self.key, whole);
         Ok(self.means(&info.map_err(|error| self.explained(store, error))?))

@@ -173,8 +173,8 @@ pub(super) async fn put_part(
     Ok(S3Response::with_headers(Body::empty(), headers))
 }
 
-/// Passes a body piece by piece, as it arrives, to `look` and to `writer`. If there is a `server`, the writer depends
-/// on this file server. Returns the writer and the number of received bytes.
+/// Passes a body piece by piece, as it arrives, to `look` and to `writer`. `server` is the file server on which the
+/// writer depends, if any. Returns the writer and the number of received bytes.
 async fn receive(
     mut body: Body,
     mut writer: Box<dyn Writer>,

@@ -87,7 +87,8 @@ impl IdentityProviderEntry {
         self.proxies_with(&|name| std::env::var(name).ok())
     }
 
-    /// Like [`IdentityProviderEntry::proxies`], with `variable` in place of the environment.
+    /// Returns the proxies that apply if the environment variables have the values that `variable` returns. Errors: as
+    /// [`IdentityProviderEntry::proxies`].
     fn proxies_with(
         &self,
         variable: &dyn Fn(&str) -> Option<String>,
@@ -408,7 +409,7 @@ mod tests {
         }
     }
 
-    /// `has_key` verifies a signature, which is expensive.
+    /// `has_key` verifies a signature, which is expensive. The known keys must therefore be searched only once.
     #[test]
     fn known_keys_are_searched_once() {
         // Nothing listens at this address, so the keys cannot be fetched.

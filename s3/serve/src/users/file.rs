@@ -423,8 +423,8 @@ fn check_private(owner: u32, mode: u32, own_uid: u32) -> std::result::Result<(),
     }
 }
 
-/// For a file that its group may read: checks that the gateway is in this group, and that no ACL lets other users read
-/// the file. Errors: the reason.
+/// Checks a file that its group may read. The gateway must be in this group, and the file must have no ACL, because an
+/// ACL can permit other users to read the file. Errors: the reason why the file is refused.
 fn check_group(is_of_gateway: bool, has_acl: bool) -> std::result::Result<(), String> {
     if !is_of_gateway {
         return Err("holds secrets and may be read by a group that the gateway does not belong to; run `chmod 600` on \

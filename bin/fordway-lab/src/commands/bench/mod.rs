@@ -1,5 +1,5 @@
 //! `bench`, with one file per family of benchmarks. This file contains the benchmarks that run on ranks. Each rank is a
-//! thread. The endpoints and directories on the command line are the sites, which take turns.
+//! thread. The endpoints and directories on the command line are called sites. The sites take turns.
 
 mod pingpong;
 mod rest;

@@ -33,7 +33,7 @@ pub(super) fn tachyon(interrupt: &InterruptFlag) -> Result<f64> {
     let mut command = Command::new("tachyon");
     command.arg(scene.path()).args(["-numthreads", "1", "-nosave"]);
     let done = ToolProcess::start(command, "tachyon")?.finish(interrupt)?;
-    // tachyon exits with success even if it does not understand the scene.
+    // tachyon exits with success even if it cannot parse the scene.
     match done.stdout.contains("Ray Tracing Time") {
         true => Ok(done.cpu.as_secs_f64()),
         false => {

@@ -73,7 +73,7 @@ fn send(address: SocketAddr, command: &OsStr) -> Result<CommandExit> {
     }
 }
 
-/// The byte after the output of a command.
+/// The last byte of the response, after the output of the command, states whether the command succeeded.
 const SUCCEEDED: u8 = 1;
 const FAILED: u8 = 0;
 

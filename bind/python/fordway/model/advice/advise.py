@@ -18,8 +18,8 @@ OUTSIDE_MAX = 0.2
 recommended.
 """
 ROUNDS_DIFFER = 2.0
-"""If the times of two rounds with the same work differ by more than this factor, the machine was probably in
-several states.
+"""If the times of two rounds with the same work differ by more than this factor, the state of the machine
+probably changed.
 """
 ROUNDS_MIN = 5
 

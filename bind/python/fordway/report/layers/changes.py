@@ -1,10 +1,10 @@
 """Detects sizes at which the time of a message jumps, without knowledge of the TCP receive window.
 
-The logarithm of the time is fitted by a smooth function of the size. A jump adds a column that is 1 from the
-size of the jump on. Cumulative sums give the reduction of the sum of squares for all sizes at once. The size
-with the largest reduction is the candidate. The candidate is accepted if residuals in random order rarely
-achieve the same reduction, and if the jump is at least `JUMP_MIN`. An accepted jump becomes part of the
-function, and the search continues.
+The logarithm of the time is fitted by a smooth function of the size. A jump adds a column that is 1 for sizes
+from the jump upwards, and 0 for smaller sizes. Cumulative sums give the reduction of the sum of squares for
+all sizes at once. The size with the largest reduction is the candidate. The candidate is accepted if
+residuals in random order rarely achieve the same reduction, and if the jump is at least `JUMP_MIN`. An
+accepted jump becomes part of the function, and the search continues.
 """
 
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ class Change:
     jump: float
     """Ratio of the time after the jump to the time before it."""
     chance: float
-    """Maximum probability that residuals in random order show as large a jump."""
+    """Maximum probability that residuals in random order reduce the sum of squares by at least as much."""
 
 
 def find(sizes: np.ndarray, times: np.ndarray, seed: int = 1) -> list[Change]:

@@ -22,9 +22,9 @@ const FILE_NAME: &str = "${filename}";
 pub(super) struct FormFields(Vec<FormField>);
 
 impl FormFields {
-    /// Collects the fields of a form. Errors: `InvalidArgument` for a field that occurs twice, because two programs
-    /// could interpret such a form differently; `MaxPostPreDataLengthExceeded` for values that are too large with the
-    /// file's name.
+    /// Collects the fields of a form. Errors: `InvalidArgument` for a field other than metadata that occurs twice,
+    /// because two programs could interpret such a form differently; `MaxPostPreDataLengthExceeded` if the values are
+    /// too large after the file's name has replaced its placeholder.
     pub(super) fn new(start: UploadFormFields) -> OperationResult<Self> {
         // Old browsers send the file's full path, so only its last component is used.
         let file_name = start.file_name.rsplit(['/', '\\']).next().unwrap_or_default();
@@ -74,8 +74,7 @@ impl FormFields {
         self.required("key").map(str::to_owned)
     }
 
-    /// Returns the URL of the page to show after the upload. The field has two names, of which the second name is the
-    /// older name.
+    /// Returns the URL of the page to show after the upload. The field has two names; `redirect` is the older name.
     pub(super) fn redirect(&self) -> Option<&str> {
         self.get("success_action_redirect").or_else(|| self.get("redirect"))
     }
