@@ -1,10 +1,10 @@
-//! Canned ACLs of buckets (see "Access control list (ACL) overview" in the S3 user guide). An ACL allows actions on a
+//! Canned bucket ACLs (see "Access control list (ACL) overview" in the S3 user guide). An ACL allows actions on a
 //! bucket to everybody, or to all users with keys. An ACL never denies anything.
 
 use crate::principal::Principal;
 use crate::request::AccessRequest;
 
-/// One of S3's predefined (canned) ACLs of buckets. A bucket without an ACL has the ACL `Private`.
+/// One of S3's canned bucket ACLs. A bucket without an ACL has the ACL `Private`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CannedAcl {
     /// Only the owner has access.
@@ -40,7 +40,7 @@ pub enum AclPermission {
 pub type AclGrant = (AclGroup, AclPermission);
 
 impl CannedAcl {
-    /// All canned ACLs of buckets that are supported.
+    /// All supported canned bucket ACLs.
     pub const ALL: [CannedAcl; 4] =
         [CannedAcl::Private, CannedAcl::PublicRead, CannedAcl::PublicReadWrite, CannedAcl::AuthenticatedRead];
 

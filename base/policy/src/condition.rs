@@ -286,8 +286,8 @@ impl Condition {
         }
     }
 
-    /// Returns true if the condition is not negated, is false for requests without the key, and has only values that
-    /// are strings or ARNs without wildcards and variables.
+    /// Returns true if the condition is not negated, is false for requests without the key, and all its values are
+    /// strings or ARNs that contain neither wildcards nor variables.
     pub(crate) fn has_fixed_values(&self) -> bool {
         let is_fixed = match &self.expected {
             ExpectedValues::Texts(texts) | ExpectedValues::TextsIgnoringCase(texts) => {

@@ -45,7 +45,7 @@ pub enum StatementMismatch {
 /// Whether a statement applies to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatementMatchReport {
-    /// The `Sid` of the statement; `None` if the statement has none.
+    /// The `Sid` of the statement; `None` if the statement has no `Sid`.
     pub sid: Option<String>,
     /// Whether the statement allows or denies.
     pub effect: Effect,

@@ -41,7 +41,7 @@ fn error<T>(words: &str, detail: impl Into<String>) -> Result<T, PolicyError> {
 /// The version of the policy language, which determines whether `${NAME}` is a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
-    /// The version without variables, which applies to documents that do not state a version.
+    /// The version without variables, which applies to documents that do not specify a version.
     V2008,
     /// The version with variables.
     V2012,

@@ -42,11 +42,11 @@ pub(crate) struct PrincipalSet {
     pub(crate) users: Vec<NamedPrincipal>,
 }
 
-/// A user, a role or a session of a role, as named in a document.
+/// A user, a role or a session of a role, as a document names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NamedPrincipal {
     pub(crate) name: String,
-    /// Whether the document states only the bare name, without an ARN. A user with a bare name must exist.
+    /// Whether the document contains only the bare name, without an ARN. A user with a bare name must exist.
     pub(crate) is_bare: bool,
     pub(crate) kind: NamedKind,
 }

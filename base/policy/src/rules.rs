@@ -32,9 +32,9 @@ pub struct PublicAccessBlock {
 /// The policy, the ACL and the public access block of a bucket.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BucketAccessRules {
-    /// The policy; `None` if the bucket has none.
+    /// The policy; `None` if the bucket has no policy.
     pub policy: Option<Policy>,
-    /// The ACL; private if the bucket has none, or if its ownership controls disable ACLs.
+    /// The ACL; private if the bucket has no ACL, or if its ownership controls disable ACLs.
     pub acl: CannedAcl,
     /// The public access block.
     pub block: PublicAccessBlock,

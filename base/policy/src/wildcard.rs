@@ -189,7 +189,8 @@ mod tests {
         pattern.bytes().map(symbol).collect()
     }
 
-    /// A simple matcher that compares the symbols one by one, and returns to the last `*` after each mismatch.
+    /// Returns whether `pattern` matches `text`. Compares the symbols one by one, and returns to the last `*` after
+    /// each mismatch.
     fn fits_slowly(pattern: &[PatternSymbol], text: &[u8]) -> bool {
         let (mut at, mut read) = (0, 0);
         let mut star: Option<(usize, usize)> = None;

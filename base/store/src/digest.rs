@@ -255,13 +255,13 @@ impl Checksum {
     }
 }
 
-/// The size and digests that the sender states for the content. The size and digests are checked before the content is
+/// The size and digests that the sender specified. They are checked against the content before the content is
 /// published.
 #[derive(Clone, Debug, Default)]
 pub struct ExpectedContent {
     /// The length of the content in bytes.
     pub size: Option<u64>,
-    /// The MD5 of the content (`Content-MD5`). Stating this MD5 requires a writer that was opened with `check_md5` or
+    /// The MD5 of the content (`Content-MD5`). Setting this field requires a writer that was opened with `check_md5` or
     /// an MD5 ETag. Without these options, most stores fail with `BadDigest`.
     pub md5: Option<[u8; 16]>,
     /// The checksum of the content, computed with the algorithm that the writer was opened with.

@@ -2,7 +2,7 @@
 //!
 //! A document contains a setting of a whole bucket, such as its tags or its CORS rules, in S3's own XML or JSON. A
 //! store keeps the bytes of a document without parsing them, so a new kind of document needs no change in the stores or
-//! the protocols.
+//! in the node protocol.
 //!
 //! Tags of objects are names and values that a writer can change without rewriting the object.
 
@@ -220,7 +220,7 @@ impl fmt::Display for BucketDocumentKind {
 
 /// The documents of buckets: at most one of each kind per bucket.
 pub trait BucketDocumentOperations {
-    /// Returns the document; `None` if the bucket has none. Errors: `NoSuchBucket`.
+    /// Returns the document; `None` if the bucket does not have the document. Errors: `NoSuchBucket`.
     fn document(&self, bucket: &Bucket, kind: &BucketDocumentKind) -> Result<Option<Vec<u8>>>;
 
     /// Sets or replaces the document; readers see either the old or the new document. The bytes are not checked.

@@ -143,7 +143,7 @@ pub trait Objects: Send + Sync {
 
     /// Opens a whole object, or a range or part of it.
     /// Errors: `NoSuchKey`, `NoSuchVersion`, `InvalidRange`, `InvalidPart`, `NotModified`,
-    /// `PreconditionFailed`, `MethodNotAllowed` for a version that is a delete marker.
+    /// `PreconditionFailed`; `MethodNotAllowed` for a version that is a delete marker.
     fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject>;
 
     /// Reads an object (or the requested range) into `buffer`, which is cleared first and keeps its capacity between
@@ -191,8 +191,8 @@ pub trait Objects: Send + Sync {
     fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<DeleteResult>;
 
     /// Copies an object within the store.
-    /// Errors: `NoSuchKey` for a missing source, `InvalidArgument` for a copy onto itself that
-    /// changes nothing, and errors of [`Objects::put`].
+    /// Errors: `NoSuchKey` for a missing source; `InvalidArgument` for a copy onto itself that changes nothing; errors
+    /// of [`Objects::put`].
     fn copy(
         &self,
         from: (&Bucket, &Key),
@@ -219,7 +219,7 @@ pub trait Writer: Send {
     }
 
     /// Declares that the caller filled the [file](Writer::file) with `bytes` bytes. Errors: `IncompleteBody` if the
-    /// file has a different size, `NotImplemented` without a file.
+    /// file has a different size; `NotImplemented` without a file.
     fn filled(&mut self, bytes: u64) -> Result<()> {
         Err(Error::new(ErrorKind::NotImplemented, format!("{bytes} bytes were written to no file")))
     }

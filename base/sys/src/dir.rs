@@ -58,15 +58,15 @@ pub fn rewind(dir: impl AsFd) -> Result<()> {
     rustix::fs::seek(dir, rustix::fs::SeekFrom::Start(0)).map(drop)
 }
 
-/// Reads entries like [`read_dir`]. Errors: `AGAIN` within [`without_scanning`](crate::without_scanning) if the entries
-/// of `dir` need more than one `getdents64`. `visit` has then been called for the entries that the first `getdents64`
-/// returned.
+/// Reads entries like [`read_dir`]. Errors: as for [`read_dir`], and `AGAIN` within
+/// [`without_scanning`](crate::without_scanning) if the entries of `dir` need more than one `getdents64`. `visit` has
+/// then been called for the entries that the first `getdents64` returned.
 pub fn read_dir_briefly(dir: impl AsFd, visit: impl FnMut(&[u8], EntryKind)) -> Result<()> {
     read_entries(dir, visit, would_scan)
 }
 
 /// Calls `visit` for every entry, as [`read_dir`] does. Calls `is_long` each time a `getdents64` after the first one
-/// returns entries. Errors: `AGAIN` if `is_long` returns true.
+/// returns entries. Errors: as for [`read_dir`], and `AGAIN` if `is_long` returns true.
 fn read_entries(
     dir: impl AsFd,
     mut visit: impl FnMut(&[u8], EntryKind),

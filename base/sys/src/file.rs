@@ -377,7 +377,7 @@ const SYS_GETXATTRAT: libc::c_long = 464;
 static HAS_GETXATTRAT: AtomicBool = AtomicBool::new(true);
 
 /// Reads the extended attribute `name` of an open file into `buffer`; `None` if the file has no such attribute. Errors:
-/// `RANGE` if the value does not fit, `OPNOTSUPP` where the file system has no extended attributes. Cost: one
+/// `RANGE` if the value does not fit; `OPNOTSUPP` where the file system has no extended attributes. Cost: one
 /// `fgetxattr`.
 pub fn get_xattr<'b>(file: impl AsFd, name: &CStr, buffer: &'b mut [u8]) -> Result<Option<&'b [u8]>> {
     let length = absent_is_none(fgetxattr(file, name, &mut *buffer))?;

@@ -151,14 +151,14 @@ impl Drop for CredentialGuard<'_> {
 
 /// Returns the user that the calling thread accesses files as. Cost: one system call.
 pub fn file_user() -> u32 {
-    // SAFETY: the call takes a number and accesses no memory; with this number it changes nothing.
+    // SAFETY: the call takes a number and accesses no memory; the number -1 changes nothing.
     unsafe { libc::syscall(libc::SYS_setfsuid, u32::MAX) as u32 }
 }
 
 /// Returns whether the calling thread accesses files as a member of `group`. Cost: one system call if `group` is the
 /// thread's own group for files, otherwise three.
 pub fn is_in_group(group: u32) -> bool {
-    // SAFETY: the call takes a number and accesses no memory; with this number it changes nothing.
+    // SAFETY: the call takes a number and accesses no memory; the number -1 changes nothing.
     let own = unsafe { libc::syscall(libc::SYS_setfsgid, u32::MAX) as u32 };
     own == group || rustix::process::getgroups().is_ok_and(|all| all.iter().any(|of| of.as_raw() == group))
 }

@@ -83,7 +83,7 @@ impl Drop for LockRetryTimer {
 }
 
 /// Waits for a lock on the whole `file`, which must be open for writing, and holds it until the last descriptor of this
-/// open file is closed. Errors: `NOLCK` if the file system has no locks, `TIMEDOUT` if another holder keeps the lock
+/// open file is closed. Errors: `NOLCK` if the file system has no locks; `TIMEDOUT` if another holder keeps the lock
 /// for longer than `patience`.
 pub fn lock_file(file: impl AsFd, patience: Duration) -> Result<()> {
     // A length of 0 means all bytes up to the end of the file, even if the file grows.
@@ -219,7 +219,7 @@ impl ByteRangeLocks {
     }
 
     /// Waits for the byte at `offset` and locks it. Cost: one `fcntl` to lock the byte, and one to unlock it. Errors:
-    /// `NOLCK` if the file system has no locks, `TIMEDOUT` if another holder keeps the byte for longer than `patience`
+    /// `NOLCK` if the file system has no locks; `TIMEDOUT` if another holder keeps the byte for longer than `patience`
     /// or the timeout of [`with_lock_patience`].
     pub fn lock(&self, offset: u32, patience: Duration) -> Result<ByteLockGuard<'_>> {
         let mut patience = LockRetryTimer::new(patience);

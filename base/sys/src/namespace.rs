@@ -28,7 +28,7 @@ pub fn new_network_namespace() -> io::Result<OwnedFd> {
 }
 
 /// Moves the calling thread, and no other, into a network namespace. Threads and processes that the thread starts later
-/// are also in the namespace. Errors: `PERM` as for [`new_network_namespace`], `INVAL` if `namespace` is not a network
+/// are also in the namespace. Errors: `PERM` as for [`new_network_namespace`]; `INVAL` if `namespace` is not a network
 /// namespace.
 pub fn enter_network_namespace(namespace: impl AsFd) -> Result<()> {
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
@@ -55,7 +55,7 @@ pub fn end_with_thread(command: &mut Command) {
 /// has left the namespace and its last descriptor is closed. All other mounts are copied unchanged. Later mounts of the
 /// thread are visible only inside the namespace.
 ///
-/// Errors: `PERM` without CAP_SYS_ADMIN, `NOENT` if there is no such directory.
+/// Errors: `PERM` without CAP_SYS_ADMIN; `NOENT` if there is no such directory.
 pub fn new_mount_namespace(directory: &CStr) -> io::Result<OwnedFd> {
     // SAFETY: this flag does not affect the descriptors that threads share; only flags that affect them are unsafe.
     unsafe { unshare_unsafe(UnshareFlags::NEWNS)? };
@@ -65,7 +65,7 @@ pub fn new_mount_namespace(directory: &CStr) -> io::Result<OwnedFd> {
 }
 
 /// Moves the calling thread, and processes that it starts later, into a mount namespace. The root directory of the
-/// namespace becomes the thread's working directory. Errors: `PERM` as for [`new_mount_namespace`], `INVAL` if
+/// namespace becomes the thread's working directory. Errors: `PERM` as for [`new_mount_namespace`]; `INVAL` if
 /// `namespace` is not a mount namespace.
 pub fn enter_mount_namespace(namespace: impl AsFd) -> io::Result<()> {
     // SAFETY: this flag does not affect the descriptors that threads share. The kernel lets no thread enter a mount
@@ -119,8 +119,8 @@ impl TunDevice {
     /// Creates a device called `name` (at most 15 bytes), which is down and has no address. With `large_packets` the
     /// kernel may leave TCP's segmentation to the reader of the device, and pass packets of up to 64 KiB.
     ///
-    /// Errors: `PERM` without CAP_NET_ADMIN over the thread's network namespace, `NOENT` if there is no `/dev/net/tun`,
-    /// `INVAL` if the name is too long, `BUSY` if the name is taken.
+    /// Errors: `PERM` without CAP_NET_ADMIN over the thread's network namespace; `NOENT` if there is no `/dev/net/tun`;
+    /// `INVAL` if the name is too long; `BUSY` if the name is taken.
     pub fn new(name: &str, large_packets: bool) -> io::Result<Self> {
         let device =
             OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun")?;

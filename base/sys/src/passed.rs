@@ -35,7 +35,7 @@ pub enum ActivationSocketKind {
 
 /// Takes the sockets that a service manager passed to this process. The list is empty if there is no service manager,
 /// and on later calls. Programs started by this process do not inherit the sockets. Errors: `BADF` if fewer descriptors
-/// are open than the environment states, `NOTSOCK` if one of them is not a socket. Cost: four system calls for each
+/// are open than the environment specifies; `NOTSOCK` if one of them is not a socket. Cost: four system calls for each
 /// socket, and one more for each stream socket.
 pub fn take_passed_sockets() -> Result<Vec<ActivationSocket>> {
     static TAKEN: AtomicBool = AtomicBool::new(false);

@@ -61,7 +61,7 @@ fn clock_ns(clock: libc::clockid_t) -> Result<u64> {
     }
 }
 
-/// Asks process `pid` to terminate (SIGTERM). Errors: `SRCH` if there is no such process, `PERM`.
+/// Asks process `pid` to terminate (SIGTERM). Errors: `SRCH` if there is no such process; `PERM`.
 pub fn terminate(pid: u32) -> Result<()> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
     kill_process(pid, Signal::TERM)

@@ -221,8 +221,8 @@ impl RootDirectory {
 }
 
 /// Walks `path` and keeps the directory of every level open. `..` therefore returns to an open directory, and never
-/// needs a lookup that a rename could divert. Errors: `XDEV` if the path leads out of `start`, `LOOP` for too many
-/// links, a forbidden link or the name `closed`, and errors of `openat`.
+/// needs a lookup that a rename could divert. Errors: `XDEV` if the path leads out of `start`; `LOOP` for too many
+/// links, a forbidden link or the name `closed`; errors of `openat`.
 fn open_by_walk(
     start: BorrowedFd<'_>,
     path: &str,

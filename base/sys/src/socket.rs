@@ -37,7 +37,7 @@ impl SocketBlockingMode {
 }
 
 /// Sends all of `first` and then all of `second`; `descriptor` is sent with the first byte. Errors: `PIPE` and
-/// `CONNRESET` if the other side has closed the connection, `WOULDBLOCK` if the socket's time limit passed, `CANCELED`
+/// `CONNRESET` if the other side has closed the connection; `WOULDBLOCK` if the socket's time limit passed; `CANCELED`
 /// if a signal arrived and the program must stop. Cost: one `sendmsg`, or one `send` if `first` is sent alone; more
 /// calls if the buffer of the socket is full.
 pub fn send_all(

@@ -51,11 +51,11 @@ impl ByterangesFraming<'_> {
     }
 }
 
-/// The maximum number of bytes before a part's content that a reader accepts: the part's head, and before the first
+/// The maximum number of bytes that a reader accepts before a part's content: the part's head, and before the first
 /// part also the preamble.
 const BETWEEN_BYTES_MAX: usize = 8 * 1024;
 
-/// Returns the boundary that a `Content-Type` states as a token or a quoted string; `None` if the type is not
+/// Returns the boundary in a `Content-Type`, which is a token or a quoted string; `None` if the type is not
 /// `multipart/byteranges`.
 pub fn boundary_of(content_type: &str) -> Option<String> {
     let (media_type, mut rest) = content_type.split_once(';')?;
@@ -126,7 +126,7 @@ pub enum ByterangesParserStep {
     /// Bytes that the caller must skip.
     Skip(usize),
     /// The end of a part's head, which the caller must skip. The other values are the range of the part's content
-    /// within the object, and the object's size, if stated.
+    /// within the object, and the object's size, if the header contains it.
     Part(usize, Range<u64>, Option<u64>),
     /// Bytes of the part.
     Data(usize),
@@ -302,7 +302,7 @@ impl ByterangesParser {
     }
 
     /// Checks that a part's content ends where its delimiter's line break begins (RFC 2046 section 5.1.1). If the
-    /// content is shorter than its `Content-Range` states, the parser has already counted part of that line break as
+    /// content is shorter than its `Content-Range` specifies, the parser has already counted part of that line break as
     /// content.
     fn content_ended(
         &mut self,
@@ -318,7 +318,8 @@ impl ByterangesParser {
 }
 
 /// Checks the content of a part whose delimiter has not arrived completely. If the part is shorter than its head
-/// states, the bytes that were counted as content contain the delimiter, or end with the beginning of the delimiter.
+/// specifies, the bytes that were counted as content may contain the delimiter, or may end with the beginning of the
+/// delimiter.
 #[derive(Debug)]
 pub struct PartContentCheck {
     /// The delimiter with the line break before it.
@@ -352,7 +353,8 @@ impl PartContentCheck {
     }
 
     /// Returns the number of usable bytes at the beginning of the content: the bytes before the delimiter, of which
-    /// only the beginning may have arrived. Returns 0 if no delimiter begins within the content or directly after it.
+    /// only the beginning may have arrived. Returns 0 if no delimiter can begin within the content or directly after
+    /// it.
     pub fn usable_bytes(mut self) -> u64 {
         let (content, before) = (self.tail.len(), self.passed - self.tail.len() as u64);
         self.tail.append(&mut self.behind);
@@ -495,7 +497,7 @@ mod tests {
             "--b\r\ncontent-range: bytes 0-1/9\r\n\r\nabc\r\n--b--\r\n",
             "--b\r\ncontent-range: bytes 0-2/9\r\n\r\nabc\r\n",
             "--b\r\ncontent-range: bytes 0-2/9\r\n\r\nab",
-            // The content is one or two bytes shorter than stated, and the line break before the delimiter must not
+            // The content is one or two bytes shorter than declared, and the line break before the delimiter must not
             // count as content.
             "--b\r\ncontent-range: bytes 0-2/9\r\n\r\nab\r\n--b--\r\n",
             "--b\r\ncontent-range: bytes 0-2/9\r\n\r\na\r\n--b--\r\n",
@@ -545,7 +547,7 @@ mod tests {
         // The delimiter is complete, so the content needs no check.
         let body = format!("{head}0123456789\r\n--b\r\n");
         assert_eq!(usable(body.as_bytes(), body.len(), 1), None);
-        // The part is longer than its head states, so none of its content is usable.
+        // The part is longer than its head specifies, so none of its content is usable.
         let body = format!("{head}0123456789a\r\n");
         assert_eq!(usable(body.as_bytes(), body.len() - 2, 1), Some(0));
     }

@@ -56,7 +56,7 @@ pub struct RuleFilter {
     pub larger_than: Option<u64>,
     /// The size that objects must be smaller than, in bytes.
     pub smaller_than: Option<u64>,
-    /// How the document states the filter.
+    /// The syntax of the filter in the document.
     form: RuleFilterSyntax,
 }
 
@@ -95,7 +95,7 @@ pub enum Expiration {
     Days(u32),
     /// On this date.
     Date(SystemTime),
-    /// Never; the value states whether a delete marker is removed when it no longer hides a version.
+    /// Never; the value is true if a delete marker is removed when it no longer hides a version.
     DeleteMarker(bool),
 }
 
@@ -188,8 +188,8 @@ struct RawLifecycleRule {
     has_abort: bool,
 }
 
-/// Sets the value that an element states. Errors: `MalformedXML` if the element occurs twice, because it would be
-/// unclear which value applies.
+/// Sets the value of an element. Errors: `MalformedXML` if the element occurs twice, because it would be unclear which
+/// value applies.
 fn set_once<T>(slot: &mut Option<T>, path: &str, value: T) -> Result<()> {
     match slot.replace(value) {
         None => Ok(()),
@@ -260,7 +260,7 @@ impl RawLifecycleRule {
         Ok(())
     }
 
-    /// Checks the elements, and returns the rule. The name of the rule is empty if the document states no name.
+    /// Checks the elements, and returns the rule. The name of the rule is empty if the document contains no name.
     fn into_rule(self) -> Result<LifecycleRule> {
         let id = self.id.clone().unwrap_or_default();
         if id.len() > ID_BYTES_MAX {

@@ -56,8 +56,8 @@ fn clamped(text: &str) -> Option<u64> {
     is_number.then(|| text.parse().unwrap_or(u64::MAX))
 }
 
-/// Reads a `Content-Range`; returns the range, and the size of the whole object if it is stated. Returns `None` for
-/// anything else.
+/// Reads a `Content-Range`; returns the range, and the size of the whole object if the header contains it. Returns
+/// `None` for anything else.
 pub fn parse_content_range(text: &str) -> Option<(Range<u64>, Option<u64>)> {
     let (range, size) = text.trim().strip_prefix("bytes ")?.split_once('/')?;
     let (first, last) = range.split_once('-')?;

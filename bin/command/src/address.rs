@@ -25,7 +25,7 @@ pub enum StorageAddress {
 }
 
 impl StorageAddress {
-    /// Parses an address. Errors: `InvalidArgument` for other schemes, `InvalidBucketName`.
+    /// Parses an address. Errors: `InvalidArgument` for other schemes; `InvalidBucketName`.
     pub fn parse(text: &str) -> Result<Self> {
         if text == "-" {
             return Ok(StorageAddress::Stdio);

@@ -195,8 +195,8 @@ impl InterruptFlag {
         self.0.temporary.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes SIGHUP call `reload` on another thread instead of requesting a stop. SIGHUP has this effect even if the
-    /// parent process made this process ignore SIGHUP, as `nohup` does.
+    /// Makes SIGHUP call `reload` on another thread instead of requesting a stop. SIGHUP has this effect even if it is
+    /// ignored when the process starts, as under `nohup`.
     pub fn on_hang_up(&self, reload: impl Fn() + Send + 'static) {
         *self.0.on_hang_up.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(reload));
         if let Some(Err(error)) = self.0.signals.get().map(|signals| signals.add_signal(SIGHUP)) {

@@ -177,7 +177,7 @@ impl CommandOutputStreams {
         self.bar.suspend(|| writeln!(lock(&self.stderr), "{}", without_controls(line))).ok();
     }
 
-    /// Shows the bar of a command that transfers bytes.
+    /// Shows a progress bar for a command that transfers bytes.
     pub fn start_progress(&self) {
         let style = ProgressStyle::with_template(
             "{bar:30} {binary_bytes}/{binary_total_bytes}  {binary_bytes_per_sec}  {eta}",
@@ -198,7 +198,7 @@ impl CommandOutputStreams {
         self.bar.inc(bytes);
     }
 
-    /// Shows the bar of a command that works in steps.
+    /// Shows a progress bar for a command that works in steps.
     pub fn start_steps(&self) {
         // An earlier part of the command may have removed the bar. A removed bar stays hidden until it is reset.
         self.bar.reset();

@@ -80,8 +80,8 @@ fn tell(context: &CommandContext, error: &Error) -> CommandExit {
 /// Handles signals: SIGINT, SIGTERM and SIGHUP stop transfers at their next chunk, and end waits for other hosts. The
 /// program then removes its temporary files. A server finishes its requests, so a signal does not end its waits. A
 /// second signal ends the process even if the process hangs in a read. A gateway handles SIGHUP differently: it reloads
-/// its files. A signal that the parent process made this process ignore stays ignored, such as SIGHUP after `nohup`.
-/// Only a gateway that reloads its files still handles SIGHUP.
+/// its files. A signal that is ignored when the process starts, such as SIGHUP under `nohup`, stays ignored. Only a
+/// gateway that reloads its files still handles SIGHUP.
 fn stop_on_signals(interrupt: InterruptFlag) {
     let caught = [Signal::INT, Signal::TERM, Signal::HUP].into_iter().filter(|signal| !is_ignored(*signal));
     let mut signals = match Signals::new(caught.map(Signal::as_raw)) {

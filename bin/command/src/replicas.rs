@@ -31,11 +31,11 @@ pub struct ReplicaOpener<'a> {
     pub args: &'a ReplicaArgs,
     /// Whether pieces are verified against their digests.
     pub verify: bool,
-    /// The CA bundle; `None` selects the bundle that the environment names.
+    /// The CA bundle; `None` selects the bundle from the environment.
     pub ca_bundle: Option<&'a PathBuf>,
     /// The maximum number of connections to one server.
     pub connections: usize,
-    /// The HTTP version; `None` selects the version that the environment names.
+    /// The HTTP version; `None` selects the version from the environment.
     pub http: Option<HttpVersion>,
     /// The time limit for an operation, including retries.
     pub deadline: Option<Duration>,
@@ -61,7 +61,7 @@ pub enum PendingReadTicket {
 }
 
 impl<'a> ReplicaOpener<'a> {
-    /// Creates an opener with the default number of connections and the CA bundle that the environment names.
+    /// Creates an opener with the default number of connections and the CA bundle from the environment.
     pub fn usual(args: &'a ReplicaArgs, verify: bool) -> Self {
         let connections = SessionOptions::default().connections_per_origin;
         ReplicaOpener { args, verify, ca_bundle: None, connections, http: None, deadline: None }
@@ -263,8 +263,8 @@ pub fn named(addresses: &[&str]) -> ReplicaCredentialScope {
     }
 }
 
-/// Inserts `url`, which the user specified, as the first replica. Does nothing if the list already contains `url`, or
-/// if `url` is the URL of a Metalink.
+/// Inserts `url`, which the user specified, as the first replica. Does nothing if `url` is empty or the URL of a
+/// Metalink, or if the list already contains `url`.
 fn put_first(file: &mut MetalinkFile, url: &str) {
     if url.is_empty() || is_metalink_name(url) || file.replicas.iter().any(|replica| replica.url == url) {
         return;
@@ -373,7 +373,8 @@ impl OpenedRemoteFile {
     }
 }
 
-/// A hash function for comparing the bytes of two replicas. It hashes bytes faster than a network delivers them.
+/// Returns a hash function for comparing the bytes of two replicas. The function hashes bytes faster than a network
+/// delivers them.
 fn content_hasher() -> ContentHasher {
     ContentHasher::new(ETagPolicy::Fast, false, Some(ChecksumAlgorithm::XxHash128))
 }

@@ -108,7 +108,7 @@ impl fmt::Display for WebCopyOutput<'_> {
 
 /// Copies a file to `destination`, or into `destination` if it is a directory. Writes a part file next to the target
 /// and renames it at the end. Resumes an interrupted copy of the same version from its part file. If a copy does not
-/// match the digest that the server states, copies once more from the start.
+/// match the digest from the server, copies once more from the start.
 pub(crate) fn download(
     url: &str,
     destination: &str,
@@ -177,7 +177,7 @@ pub(crate) fn download_to(
     }
 }
 
-/// Copies a file whose size the server does not state.
+/// Copies a file whose size the server does not report.
 fn download_unsized(
     url: &str,
     path: &Path,

@@ -218,8 +218,8 @@ fn open_local(path: &str) -> Result<OpenFileBackend, CallFailure> {
 }
 
 impl LocalFile {
-    /// Opens a file. Errors: `EISDIR` for a directory, `EINVAL` for any other file that is not regular, or whose size is
-    /// unknown.
+    /// Opens a file. Errors: `EISDIR` for a directory; `EINVAL` for any other file that is not regular, or whose size
+    /// is unknown.
     fn open(path: PathBuf) -> Result<Self, CallFailure> {
         let failed = |error: io::Error| local_failure("opening", &path, &error);
         let refused = |errno, why: &str| Err(CallFailure::new(errno, format!("{} {why}", path.display())));

@@ -357,7 +357,7 @@ typedef void(S3ResponseCompleteCallback)(S3Status status, const S3ErrorDetails *
 typedef S3Status(S3ListServiceCallback)(const char *ownerId, const char *ownerDisplayName,
                                         const char *bucketName, int64_t creationDateSeconds,
                                         void *callbackData);
-/* Called with up to 32 entries at a time, and not at all if there are none. */
+/* Called with up to 32 entries at a time. Not called if there are no entries. */
 typedef S3Status(S3ListBucketCallback)(int isTruncated, const char *nextMarker, int contentsCount,
                                        const S3ListBucketContent *contents, int commonPrefixesCount,
                                        const char **commonPrefixes, void *callbackData);

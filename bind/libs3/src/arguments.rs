@@ -116,8 +116,8 @@ pub(crate) trait AbiBucketContext {
     /// Returns the fields common to both versions.
     fn base(&self) -> &BucketContext2;
 
-    /// Returns the address of the lane, for a request with a time limit of `timeout_ms` (0 or less: the lane's
-    /// default).
+    /// Returns the settings with which the lane is opened, for a request with a time limit of `timeout_ms` (0 or less:
+    /// the lane's default).
     ///
     /// # Safety
     /// All pointers of the context are NULL or C strings.

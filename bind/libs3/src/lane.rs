@@ -17,7 +17,7 @@ use super::response::RequestResult;
 use crate::arguments::{bucket_name, checked};
 use crate::queue::RequestSchedulingClass;
 
-/// The address and credentials that a program uses for its objects. Empty texts are `None`.
+/// The endpoint settings and credentials that a program uses for its objects. Empty texts are `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EndpointSettings<T> {
     pub(crate) host: Option<T>,
@@ -193,7 +193,7 @@ impl EndpointSettings<&str> {
         }
     }
 
-    /// Returns the address as lane options.
+    /// Returns the settings as lane options.
     fn options(&self) -> LaneConfigOverrides {
         let scheme = if self.is_http { "http://" } else { "https://" };
         let endpoint = self.host.map(|host| match host.starts_with('/') || host.contains("://") {

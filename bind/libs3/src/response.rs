@@ -350,7 +350,7 @@ pub(crate) type RequestResult<T = ()> = Result<T, RequestFailure>;
 
 impl RequestFailure {
     /// Creates the failure for an error of a get. If the object became shorter, the status is that of a get whose
-    /// connection ended. `IncompleteBody` would mean that the program sent too little.
+    /// connection ended, because `IncompleteBody` would mean that the program sent too little.
     #[cold]
     pub(crate) fn of_get(error: Error, lane: &str) -> Self {
         // The node lane adds a code to every kind, so a code comes from an S3 service only on the http lane. The code
@@ -391,7 +391,7 @@ impl RequestFailure {
         }
     }
 
-    /// Returns the address of the resource for which the request failed, or an empty string.
+    /// Returns the URL of the resource for which the request failed, or an empty string.
     pub(crate) fn resource(&self) -> &str {
         match self {
             RequestFailure::Store(error)

@@ -120,8 +120,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Makes signals stop the workload. A signal that this process inherited as ignored stays ignored, for example SIGHUP
-/// after `nohup`.
+/// Makes signals stop the workload. A signal that is ignored when the process starts, such as SIGHUP under `nohup`,
+/// stays ignored.
 fn stop_on_signals() -> std::io::Result<()> {
     let caught = [Signal::INT, Signal::TERM, Signal::HUP].into_iter().filter(|signal| !is_ignored(*signal));
     let mut signals = Signals::new(caught.map(Signal::as_raw))?;

@@ -530,8 +530,8 @@ class ObjectStream(io.RawIOBase):
 
     `Store.stream` opens the stream, which is an unbuffered binary file (`io.RawIOBase`): wrap it in
     `io.BufferedReader` for small reads. As a context manager, the stream is closed at the end of its block. A
-    forked child can read the stream only if the content is not on a connection. Otherwise, reads in the child
-    raise `InvalidArgumentError`, and the parent can continue to read.
+    forked child can read the stream only if the content does not arrive over a connection. Otherwise, reads
+    in the child raise `InvalidArgumentError`, and the parent can continue to read.
     """
 
     @property
@@ -598,8 +598,8 @@ class ObjectWriter(io.RawIOBase):
         """Appends `data`, any contiguous buffer, and returns its length in bytes.
 
         The lane `http` sends each part as soon as it is full, and keeps at most one part in memory. After an
-        error, the object is discarded. Raises `InvalidArgumentError` if the writer is closed, `NoSpaceError`
-        and others.
+        error, the object is discarded. Raises `InvalidArgumentError` if the writer is closed, and
+        `NoSpaceError` or another error if the write fails.
         """
 
     def commit(self) -> str:

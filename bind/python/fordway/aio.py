@@ -1,9 +1,10 @@
-"""The calls of a store for `asyncio`. Each call runs on a thread, so that it never blocks the event loop.
+"""The methods of a store as coroutines for `asyncio`. Each call runs on a thread, so that it never blocks the
+event loop.
 
 >>> async with fordway.aio.open("file:///data/objects") as store:
 ...     await store.put("bucket", "key", b"content")
 
-`upload` and `resume_upload` return an `AsyncUpload`, whose calls are awaited too:
+`upload` and `resume_upload` return an `AsyncUpload`, whose methods are coroutines as well:
 
 >>> async with await store.upload("bucket", "key") as upload:
 ...     await upload.put_part(1, b"content")

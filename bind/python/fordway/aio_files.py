@@ -1,4 +1,4 @@
-"""Streams, files and writers whose calls are awaited."""
+"""Streams, files and writers for `asyncio`."""
 
 from __future__ import annotations
 
@@ -102,12 +102,12 @@ class AsyncReader:
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Moves to `offset`, which is relative to the position selected by `whence`. Returns the new
-        position. Makes no request, and is not awaited.
+        position. Makes no request, and is not a coroutine.
         """
         return self.reader.seek(offset, whence)
 
     def tell(self) -> int:
-        """Returns the position of the next read, in bytes from the start. Is not awaited."""
+        """Returns the position of the next read, in bytes from the start. This method is not a coroutine."""
         return self.reader.tell()
 
     async def close(self) -> None:
@@ -185,7 +185,7 @@ class AsyncWriter:
         self._is_over = True
 
     def tell(self) -> int:
-        """Returns the number of bytes written so far. Is not awaited."""
+        """Returns the number of bytes written so far. This method is not a coroutine."""
         return self.writer.tell()
 
     async def __aenter__(self) -> Self:

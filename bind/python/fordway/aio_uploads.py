@@ -1,4 +1,4 @@
-"""Uploads whose calls are awaited."""
+"""Multipart uploads for `asyncio`."""
 
 from __future__ import annotations
 

@@ -137,8 +137,8 @@ def uninstall() -> None:
 
 
 def _provide_server(provider: Any) -> str | None:  # noqa: ANN401
-    """Returns the endpoint that the environment names for a client. Returns `None` for an S3 endpoint such as
-    `file:///data`: Fordway's programs accept it, but botocore would refuse to create a client for it.
+    """Returns the endpoint that the environment specifies for a client. Returns `None` for an S3 endpoint
+    such as `file:///data`: Fordway's programs accept it, but botocore would refuse to create a client for it.
     """
     endpoint = _provide(provider)
     is_s3 = getattr(provider, "_client_name", None) == "s3"
@@ -240,8 +240,8 @@ def _is_valid(client: Any, operation: str, parameters: dict[str, Any]) -> bool: 
 
 
 def _has_other_endpoint(client: Any) -> bool:  # noqa: ANN401
-    """Returns whether the program itself selected a server (which can be AWS) other than the server that the
-    environment names.
+    """Returns whether the program itself selected a server (which can be AWS) other than the server from the
+    environment.
     """
     return not _is_named(client) and (_is_selected(client) or not _is_aws(client))
 
@@ -252,7 +252,7 @@ def _leads_to_aws(client: Any) -> bool:  # noqa: ANN401
 
 
 def _is_named(client: Any) -> bool:  # noqa: ANN401
-    """Returns whether the environment names the client's endpoint."""
+    """Returns whether an environment variable contains the client's endpoint."""
     named = (os.environ.get(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"))
     return client.meta.endpoint_url in named
 

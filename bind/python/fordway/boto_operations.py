@@ -86,7 +86,7 @@ class Operation:
 
     def takes(self, parameters: Parameters) -> bool:
         """Returns whether all parameters are supported, and the bucket and key are plain names. botocore
-        handles all other calls.
+        executes all other calls.
         """
         if not (self.known >= parameters.keys() >= self.needed):
             return False

@@ -175,7 +175,7 @@ impl PyRemoteFile {
 }
 
 impl PyRemoteFile {
-    /// Reads a long range of a file. The server may state a false size, so memory is allocated as bytes arrive.
+    /// Reads a long range of a file. The server may send a false size, so memory is allocated as bytes arrive.
     fn read_growing(&self, mut start: u64, length: Option<usize>) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         receive_rest(&mut bytes, length.unwrap_or(usize::MAX), PIECE_BYTES, |piece| {

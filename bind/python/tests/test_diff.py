@@ -180,7 +180,7 @@ def test_a_small_change_of_every_operation_is_found() -> None:
 
 
 def with_durations(run: Path, change: Callable[[np.ndarray], np.ndarray], **only: str) -> Path:
-    """Changes the durations of the operations of a run. `only` gives column values that select the
+    """Changes the durations of the operations of a run. `only` contains column values that select the
     operations.
     """
     rows = pa.ipc.open_file((run / "operations.arrow").read_bytes()).read_all().to_pandas()

@@ -38,7 +38,7 @@ pub struct HttpExchangeRequest<'a> {
     pub method: &'a str,
     /// Appends the request line and all headers, with the empty line that ends them.
     pub write_head: &'a dyn Fn(&mut Vec<u8>),
-    /// The body, sent after the head; the head must state the body's length.
+    /// The body, sent after the head; the head must specify the body's length.
     pub body: &'a [u8],
     /// Whether to send the request again when a pooled connection turns out to be closed.
     pub replay: ReplayPolicy,
@@ -158,8 +158,8 @@ impl HttpClient {
     }
 
     /// Receives the response that a server sent before it stopped reading the request's body. The response usually
-    /// states why the server refused the request. Returns `None` if no response arrived. Errors: `BadResponse` if the
-    /// response is a success.
+    /// contains the reason why the server refused the request. Returns `None` if no response arrived. Errors:
+    /// `BadResponse` if the response is a success.
     pub(super) fn early_answer(
         &self,
         mut connection: BufferedConnection,
@@ -242,7 +242,7 @@ pub(super) struct StreamedBody<'a> {
 impl HttpClient {
     /// Sends a request while `produce` generates its body piece by piece, and receives the head of the response.
     /// Ignores the body of `exchange`. Errors: as for [`HttpClient::send`]; `IncompleteBody` if `produce` generates
-    /// more or fewer bytes than stated; any error from `produce`, after which the connection is closed.
+    /// more or fewer bytes than the head specifies; any error from `produce`, after which the connection is closed.
     pub(super) fn send_streamed(
         &self,
         exchange: &HttpExchangeRequest,
@@ -387,7 +387,7 @@ impl ConnectionPool {
         match waiting.pop() {
             Some((connection, since)) if since.elapsed() < self.idle_limit => Some(connection),
             Some(_) => {
-                // All connections below this one on the stack have been idle for longer.
+                // All connections below this connection on the stack have been idle for longer.
                 waiting.clear();
                 None
             }

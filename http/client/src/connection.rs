@@ -429,8 +429,8 @@ impl BufferedConnection {
         debug_assert!(self.used <= self.filled);
     }
 
-    /// Reads body bytes into `target`: the bytes that have already been received, or, if there are none, as many bytes
-    /// as one system call returns. Returns 0 at the end of the stream.
+    /// Reads body bytes into `target`: the bytes that have already been received, or, if no bytes have been received,
+    /// as many bytes as one system call returns. Returns 0 at the end of the stream.
     pub(super) fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
         if !self.has_nothing_left() {
             return Ok(self.take_waiting(target));

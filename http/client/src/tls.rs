@@ -38,13 +38,13 @@ pub enum TlsRoots {
     Directory(PathBuf),
     /// The authorities of the system, and the authorities in the PEM files of these directories.
     SystemAnd(Vec<PathBuf>),
-    /// No verification: connections are encrypted, but another server can impersonate the named one.
+    /// No verification: connections are encrypted, but any server can impersonate the requested server.
     Unverified,
 }
 
 impl TlsRoots {
-    /// Returns the authorities in the named file, else the authorities in `X509_CERT_DIR`, else the authorities of the
-    /// system, which `SSL_CERT_FILE` and `SSL_CERT_DIR` can replace.
+    /// Returns the authorities in `file`, else the authorities in `X509_CERT_DIR`, else the authorities of the system,
+    /// which `SSL_CERT_FILE` and `SSL_CERT_DIR` can replace.
     pub fn find(file: Option<PathBuf>) -> Self {
         let directory = || std::env::var_os("X509_CERT_DIR").filter(|path| !path.is_empty());
         match file {
@@ -107,7 +107,8 @@ impl TlsConfigKey {
         TlsConfigKey { roots: roots.clone(), files, protocol, identity }
     }
 
-    /// Returns the shared configuration with these settings. If there is none, calls `make` and shares the result.
+    /// Returns the shared configuration with these settings. If there is no such configuration, calls `make` and shares
+    /// the result.
     fn shared(self, make: impl FnOnce() -> Result<ClientConfig>) -> Result<Arc<ClientConfig>> {
         let locked = || SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         let known = |shared: &[CachedTlsConfig]| {
@@ -378,7 +379,8 @@ pub(super) fn alert_refusal(alert: rustls::AlertDescription) -> Option<Error> {
 const UNKNOWN_ISSUER: &str =
     " (no trusted authority has signed its certificate; set AWS_CA_BUNDLE to trust another)";
 
-/// Returns an explanation of `error` for the administrators of client and server, or an empty string if there is none.
+/// Returns an explanation of `error` for the administrators of client and server, or an empty string if there is no
+/// explanation.
 fn in_words(error: &std::io::Error) -> &'static str {
     use rustls::{Error as Tls, InvalidMessage};
     match of_rustls(error) {
@@ -390,8 +392,8 @@ fn in_words(error: &std::io::Error) -> &'static str {
     }
 }
 
-/// Returns an explanation of a fault of a server's certificate, or an empty string if there is none. `why` contains
-/// rustls's name for the fault, because quinn reports only the text of an error.
+/// Returns an explanation of a fault of a server's certificate, or an empty string if there is no explanation. `why`
+/// contains rustls's name for the fault, because quinn reports only the text of an error.
 pub(super) fn certificate_in_words(why: &str) -> &'static str {
     if why.contains("UnknownIssuer") || why.contains("BadSignature") {
         return UNKNOWN_ISSUER;

@@ -53,12 +53,12 @@ struct LoadConnection {
     framing: BodyFraming,
     /// Whether epoll also reports when the socket is writable.
     waits_to_send: bool,
-    /// Whether the connection can carry another request after this one.
+    /// Whether the connection can carry a further request.
     keep_alive: bool,
     started: Instant,
     first_byte: Option<Instant>,
-    /// The arrival time of the last byte, if the head and the whole body arrived together. In that case, the first byte
-    /// has the same arrival time.
+    /// The arrival time of the last byte, if the whole body arrived together with the end of the head. In that case,
+    /// this is the time at which the head became complete.
     last_byte: Option<Instant>,
     /// Whether the request has been sent a second time.
     is_resent: bool,
@@ -353,7 +353,7 @@ impl LoadConnection {
         if self.state == Http1State::Sending {
             match connection.send_rest(requests.body()) {
                 Ok(()) => self.state = Http1State::Head,
-                // A server may reject a request before it has read the body. The response then states the reason.
+                // A server may reject a request before it has read the body. The response then contains the reason.
                 Err(error) if would_wait(&error) || is_cut(&error) => {}
                 Err(error) => return Err(io_error(error, "sending the request", "")),
             }

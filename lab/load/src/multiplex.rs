@@ -27,7 +27,8 @@ pub trait ExchangeSender: Clone + 'static {
         roots: &TlsRoots,
     ) -> impl Future<Output = Result<Self>>;
 
-    /// Sends the next request, receives the whole response, and stores its times and status in `exchange`.
+    /// Sends the next request, and receives the whole response. Stores the arrival time of the head, the status and the
+    /// number of body bytes in `exchange`.
     fn exchange(&mut self, exchange: &mut TimedExchange) -> impl Future<Output = Result<(), FailedExchange>>;
 
     /// Returns the bytes sent and received on this connection so far.

@@ -1,4 +1,4 @@
-//! One end of a ping-pong: a server that returns a body of the size named in the path, such as `GET /ping/1000`.
+//! One end of a ping-pong: a server that returns a body of the size in the path, such as `GET /ping/1000`.
 //!
 //! The server behaves identically in every network, and takes little time compared with the network under test. The
 //! server has a fixed number of threads. Each thread accepts a connection, serves it until it is closed, and accepts

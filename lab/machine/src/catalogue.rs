@@ -6,8 +6,8 @@ use fordway_store::{Error, ErrorKind, Result};
 use serde::{Serialize, Serializer};
 use toml::{Table as Toml, Value};
 
-/// The TOML key of a machine's notes, which state how the value of each feature was obtained. No computation uses these
-/// notes.
+/// The TOML key of a machine's notes, which describe how the value of each feature was obtained. No computation uses
+/// these notes.
 const HOW: &str = "how";
 
 /// A machine and its known features.
@@ -107,8 +107,8 @@ fn number_of(machine: &str, key: &str, value: &Value) -> Result<f64> {
     }
 }
 
-/// Formats whole numbers as integers (`threads = 2`). Formats other numbers with four significant digits, because
-/// measurements are not repeatable to more digits.
+/// Formats integral numbers without a decimal point (`threads = 2`). Formats other numbers with four significant
+/// digits, because measurements are not repeatable to more digits.
 fn number(value: f64) -> Value {
     if value.fract() == 0.0 && value < 1e15 {
         return Value::Integer(value as i64);

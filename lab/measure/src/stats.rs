@@ -11,7 +11,7 @@ use crate::LatencyQuantiles;
 /// The confidence of all intervals.
 const CONFIDENCE: f64 = 0.95;
 
-/// An estimate, with an interval that contains the true value with the stated confidence.
+/// An estimate, with an interval that contains the true value with the specified confidence.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ConfidenceInterval {
     /// The estimate.

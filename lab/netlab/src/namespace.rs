@@ -67,8 +67,8 @@ impl NetworkNamespace {
     }
 
     /// Sets a kernel parameter of the network, given by its path below `/proc/sys`, such as `net/ipv4/tcp_rmem`.
-    /// Errors: `NotImplemented` if the kernel has no such parameter in a namespace, `InvalidArgument` for an
-    /// invalid value.
+    /// Errors: `NotImplemented` if the kernel has no such parameter in a namespace; `InvalidArgument` for an invalid
+    /// value.
     pub fn set(&self, parameter: &str, value: &str) -> Result<()> {
         let path = format!("/proc/sys/{parameter}");
         self.run(|| std::fs::write(path, value))?.map_err(|error| {

@@ -25,7 +25,7 @@ pub struct RankResult {
     pub not_kept: u64,
     /// Descriptions of the first failures.
     pub failures: Vec<String>,
-    /// The name of the kind of the first failure.
+    /// The name of the first failure's error kind.
     #[serde(default)]
     pub first_failure: Option<String>,
 }

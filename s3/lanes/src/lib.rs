@@ -124,7 +124,7 @@ const CREDENTIAL_VARIABLES: [&str; 5] = [
 ];
 
 /// Opens the lane that `options` and the environment select. Errors: `InvalidArgument` for an invalid endpoint or an
-/// unknown profile, `NotImplemented`, and errors from the lane.
+/// unknown profile; `NotImplemented`; errors from the lane.
 pub fn open(options: &LaneConfigOverrides) -> Result<Lane> {
     let variable = |name: &str| options.variable(name);
     let resolve = |endpoint: Option<&str>| options.resolve(endpoint);

@@ -99,8 +99,8 @@ pub(crate) fn read_small(file: impl AsFd, most: usize) -> Result<Option<(Vec<u8>
     Ok(Some((bytes, state)))
 }
 
-/// Returns `AccessDenied` for a file that Fordway did not create. The error states why `path` cannot be used, and
-/// advises that the bucket's owner remove the file.
+/// Returns `AccessDenied` for a file or directory that Fordway did not create. The error states why `path` cannot be
+/// used, and advises that the bucket's owner remove the file.
 pub(crate) fn not_ours(path: &str, why: &str) -> Error {
     let next = "Fordway does not create such a file; have the bucket's owner remove it";
     Error::new(ErrorKind::AccessDenied, format!("{path} {why}, and {next}"))

@@ -171,7 +171,7 @@ impl PosixStoreState {
     }
 
     /// Checks that the bucket's directory contains only Fordway's own files. Errors: `BucketNotEmpty` for directories
-    /// and files that are not objects, `AccessDenied` if the bucket is a symbolic link.
+    /// and files that are not objects; `AccessDenied` if the bucket is a symbolic link.
     fn check_removable(&self, bucket: &Bucket, dir: &File) -> Result<()> {
         let failed = |errno| from_errno(errno, "reading the bucket");
         if stat_in(self.volume.root.dir(), bucket.as_str()).map_err(failed)?.is_link {

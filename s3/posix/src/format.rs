@@ -28,7 +28,7 @@ const NAME: &str = "fordway ";
 const FORMAT_BYTES: usize = 64;
 
 /// Returns the root's format version, which is 1 if the root has no format file. Errors: `Corrupt` if the format file
-/// is not valid, `NotImplemented` if the version is later than this program's.
+/// is not valid; `NotImplemented` if the version is later than this program's.
 pub(crate) fn check(root: &RootDirectory, path: &Path) -> Result<u32> {
     let read = read_trusted(root, FORMAT, FORMAT_BYTES);
     let read = read.map_err(|errno| from_errno(errno, "reading .fordway/format of the root"))?;

@@ -21,7 +21,7 @@ use fordway_wire::notification::is_webhook_name;
 
 /// The private directory of a bucket, next to its objects. The private directory is never listed, and no key refers to
 /// it. The same applies to a directory with this name in a subdirectory of the bucket, which may be the private
-/// directory of another bucket that was moved into this one.
+/// directory of another bucket that was moved into this bucket.
 pub const PRIVATE_DIR: &str = ".fordway";
 /// The subdirectory of the private directory for odd keys.
 pub(crate) const ODD: &str = "odd";

@@ -225,7 +225,7 @@ struct PosixStoreState {
 impl PosixStore {
     /// Opens the store whose buckets are the directories in `root`, which must exist. Cost: opening the root and one
     /// `fstatfs`; on a file system that other nodes change, also reading the list of mounts. Errors: `InvalidArgument`
-    /// if `root` is missing or not a directory, `AccessDenied`, and `NotImplemented` if the root has a later format
+    /// if `root` is missing or not a directory; `AccessDenied`; `NotImplemented` if the root has a later format
     /// version, or if its mount is known to break the store's guarantees.
     pub fn open(root: &Path, config: PosixConfig) -> Result<Self> {
         let store = PosixStore::open_for_care(root, config)?;

@@ -247,7 +247,7 @@ impl PosixStoreState {
         mut read: impl FnMut() -> T,
         is_missing: impl Fn(&T) -> bool,
     ) -> Option<T> {
-        // The file system's sharing is checked first, because this check costs no system call.
+        // The check whether the file system is shared comes first, because this check costs no system call.
         self.volume.remote_dir(bucket.as_str())?;
         if self.volume.sharing_of(bucket) != FileSystemSharing::Nfs || !self.may_be_replaced(bucket, key) {
             return None;

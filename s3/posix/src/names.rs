@@ -67,7 +67,7 @@ impl ListedName<'_> {
 }
 
 impl SortedNames {
-    /// Reads the names in `dir` that `wanted` accepts. For a symbolic link, or if the directory entry does not state
+    /// Reads the names in `dir` that `wanted` accepts. For a symbolic link, or if the directory entry does not contain
     /// the type, `resolve` returns the type: a directory, a file, a link to a file, or another type. Names of any other
     /// type are omitted.
     pub(crate) fn read(
@@ -338,7 +338,7 @@ impl NameCache {
         }
     }
 
-    /// Records that a directory with the state `stat` and this number of names was listed.
+    /// Records a listing of the directory with the state `stat`, which had `names` entries.
     pub(crate) fn note_listing(&self, stat: &FileStat, names: usize) {
         let (device, inode, times, when) = (stat.device, stat.inode, times(stat), CoarseInstant::now());
         let mut asked = self.asked.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

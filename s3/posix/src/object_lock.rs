@@ -349,9 +349,9 @@ impl VersionProtection<'_> {
     }
 
     /// Opens a version, as [`StoreRootDirectory::open_version`] does, to change its record under the key's lock.
-    /// Errors: those of [`StoreRootDirectory::open_version`], `AccessDenied` if a symbolic link in the key's path
-    /// points to another bucket, and `MethodNotAllowed` if a part of the record is missing. If `fsck --migrate` found
-    /// the missing part later, it would undo the change.
+    /// Errors: those of [`StoreRootDirectory::open_version`]; `AccessDenied` if a symbolic link in the key's path
+    /// points to another bucket; `MethodNotAllowed` if a part of the record is missing. If `fsck --migrate` found the
+    /// missing part later, it would undo the change.
     pub(crate) fn open_to_change(&self, key: &Key, version: Option<&VersionId>) -> Result<ObjectFile> {
         let VersionProtection { volume, bucket, contents } = *self;
         volume.refresh(bucket, key, contents)?;

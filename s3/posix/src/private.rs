@@ -80,7 +80,7 @@ pub(crate) struct PrivateDirectoryContents {
     pub(crate) sharing: FileSystemSharing,
     /// The reason why nothing may be written to the directory's file system.
     pub(crate) unfit: Option<MountProblem>,
-    /// The trusted owner, if the bucket has the sticky bit. Also `None` if there is no private directory.
+    /// The trusted owner; `None` if the bucket lacks the sticky bit, or if there is no private directory.
     pub(crate) guard: Option<TrustedOwner>,
 }
 

@@ -31,8 +31,8 @@ use crate::versions::names::{new_version, order_in};
 
 impl StagedFile {
     /// Publishes the file as the object `key`, described by `record`, if `conditions` hold. Errors:
-    /// `PreconditionFailed`, `NoSuchKey` (If-Match although there is no object), `NotImplemented` (If-Match or versions
-    /// without locks).
+    /// `PreconditionFailed`; `NoSuchKey` for `If-Match` if there is no object; `NotImplemented` for `If-Match` or
+    /// versions in a store without locks.
     pub(crate) fn publish(
         mut self,
         key: &Key,

@@ -33,7 +33,7 @@ const SMALL_BYTES: u64 = 64 << 10;
 pub(crate) struct ObjectFile {
     pub(crate) file: File,
     pub(crate) stat: FileStat,
-    /// The object's record; `None` for a bare object.
+    /// The object's record; `None` for a bare object, or if the record cannot be decoded.
     pub(crate) recorded: Option<Box<ObjectRecord>>,
     /// Whether the path to the file contains a symbolic link, in which case the file may belong to another bucket.
     pub(crate) is_linked: bool,
@@ -55,7 +55,7 @@ impl FoundFile {
 }
 
 impl ObjectFile {
-    /// Returns the object's record, or an empty record for a bare object.
+    /// Returns the object's record, or an empty record if `recorded` is `None`.
     pub(crate) fn record(&self) -> &ObjectRecord {
         self.recorded.as_deref().unwrap_or(&NOTHING)
     }
@@ -601,7 +601,7 @@ impl PosixStoreState {
     }
 
     /// Reads the requested content of an object into `buffer`, and returns the object's size. Reads the record only if
-    /// the options require the record.
+    /// the options require the record, or if the file's size may come from a stale cache entry.
     pub(crate) fn read(
         &self,
         bucket: &Bucket,

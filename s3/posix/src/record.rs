@@ -114,9 +114,9 @@ impl ObjectRecord {
     }
 
     /// Returns whether `stat` may come from a stale cache entry. Returns true if the record was sealed for content that
-    /// is newer than `stat`, or that has the same time but a different size. Returns false if the record's time is more
-    /// than a minute in the past, because no cache keeps a state for that long. Also returns false if the time is more
-    /// than a minute in the future, because such a time is wrong.
+    /// is newer than `stat`, or that has the same time but a different size. However, returns false if the record's
+    /// time is more than a minute in the past, because no cache keeps a state for that long. Also returns false if the
+    /// time is more than a minute in the future, because such a time is wrong.
     pub(crate) fn is_newer_than(&self, stat: &FileStat) -> bool {
         let Some(seal) = self.seal.filter(|seal| *seal != ContentChangeStamp::of(stat)) else { return false };
         let now = || i64::try_from(now_ns()).unwrap_or(i64::MAX);

@@ -151,7 +151,7 @@ impl ObjectRename<'_> {
         self.move_to(source, &odd(self.bucket, self.to))
     }
 
-    /// Moves the object to `place` if that name is free. Errors: `NoSuchKey` if a parent of `place` is a file,
+    /// Moves the object to `place` if that name is free. Errors: `NoSuchKey` if a parent of `place` is a file;
     /// `InvalidKey` if `place` is a directory.
     fn move_to(&self, source: &ObjectPath, place: &ObjectPath) -> Result<bool> {
         let dirs = self.both_dirs(source, place)?;

@@ -55,7 +55,7 @@ impl<'b> BucketArea<'b> {
     }
 
     /// Returns whether an entry with this name is the private area, or may be the private area of another bucket that
-    /// was moved into this one. Neither contains objects of this bucket at plain paths.
+    /// was moved into this bucket. Neither contains objects of this bucket at plain paths.
     pub(crate) fn is_private(&self, name: &[u8]) -> bool {
         self.held == BucketAreaKind::Plain && name == PRIVATE_DIR.as_bytes()
     }

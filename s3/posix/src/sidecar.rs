@@ -82,8 +82,8 @@ impl SidecarIdentities {
     }
 }
 
-/// A file that is about to lose its last hard link. The file stays open until its sidecar file is removed, because a
-/// new object may get the inode number of a closed file, and therefore a sidecar file with the same name.
+/// A file that is about to lose its last hard link. The file stays open until its sidecar file is removed, because
+/// after the file is closed, a new object may get its inode number, and therefore a sidecar file with the same name.
 pub(crate) struct UnlinkingFile {
     stat: FileStat,
     /// The device of the bucket's private area.

@@ -63,12 +63,14 @@ pub struct ReadEvents {
     pub expired: u64,
     /// The number of records that were removed because no rule applies to them any more.
     pub unwanted: u64,
-    /// The number of entries that are not records. These entries remain until they are too old.
+    /// The number of entries that are not records of this bucket. Entries other than directories are removed at the age
+    /// limit.
     pub ignored: u64,
     /// The number of records that this process is not permitted to remove. Their events are not in `events`, because
     /// records that remain would be delivered repeatedly.
     pub stuck: u64,
-    /// The number of entries that this process is not permitted to read. These entries remain until they are too old.
+    /// The number of entries that this process is not permitted to read. They are removed at the age limit if this
+    /// process is permitted to remove them.
     pub unreadable: u64,
 }
 

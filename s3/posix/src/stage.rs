@@ -129,14 +129,14 @@ impl Drop for HiddenName {
 
 impl StagedFile {
     /// Starts a file that will be published at `place` in `bucket`.
-    /// Errors: `NoSuchBucket`, `NoSuchKey` if a parent of `place` is a file, and `NotImplemented` for a bucket on a
-    /// mount that is known to break the store's guarantees.
+    /// Errors: `NoSuchBucket`; `NoSuchKey` if a parent of `place` is a file; `NotImplemented` for a bucket on a mount
+    /// that is known to break the store's guarantees.
     pub(crate) fn at(inner: &Arc<PosixStoreState>, bucket: &Bucket, place: ObjectPath) -> Result<Self> {
         StagedFile::with_mode(inner, bucket, place, false, FILE_MODE)
     }
 
-    /// Starts a file as [`StagedFile::at`] does, with the mode `mode` before the process's umask. `is_plain` states
-    /// whether `place` is the plain path of a key.
+    /// Starts a file as [`StagedFile::at`] does, with the mode `mode` before the process's umask. `is_plain` is true if
+    /// `place` is the plain path of a key.
     pub(crate) fn with_mode(
         inner: &Arc<PosixStoreState>,
         bucket: &Bucket,

@@ -41,7 +41,7 @@ pub(crate) struct StoreRootDirectory {
 }
 
 impl StoreRootDirectory {
-    /// Opens the root. Errors: `InvalidArgument` if `root` is missing or not a directory, `AccessDenied`, and
+    /// Opens the root. Errors: `InvalidArgument` if `root` is missing or not a directory; `AccessDenied`;
     /// `NotImplemented` if the root has a later format version.
     pub(crate) fn open(root: &Path, config: PosixConfig) -> Result<Self> {
         let opened = RootDirectory::open(root, config.resolution).map_err(|errno| on_root(errno, root))?;
@@ -358,8 +358,8 @@ impl BucketsRoot {
 
     /// Opens `path`, which begins with the name of a bucket. Cost: one `openat2`. If the bucket is a link, two further
     /// `openat2` and a `close`. If there are other links, also about three calls for each name, because the path is
-    /// walked name by name. Errors: `XDEV` or `LOOP` for a link that the rule forbids, `LOOP` for a link into a private
-    /// directory, and errors from `openat`.
+    /// walked name by name. Errors: `XDEV` or `LOOP` for a link that the rule forbids; `LOOP` for a link into a private
+    /// directory; errors from `openat`.
     pub(crate) fn open_beneath(&self, path: &str, flags: OFlags, mode: Mode) -> Result<File, Errno> {
         self.open_noting_links(path, flags, mode).map(|(file, _)| file)
     }
@@ -383,7 +383,8 @@ impl BucketsRoot {
     /// the user's own directory. A link must also not lead out of the bucket: in another bucket, the locks and versions
     /// of that bucket would have to be respected. A bucket that is a link must lead to a bucket. Cost: as for
     /// [`BucketsRoot::open_beneath`]; if the path contains a link, also four calls for each name in the path. Errors:
-    /// those of [`BucketsRoot::open_beneath`], `LOOP` for another user's link, and `LEAVES_BUCKET`.
+    /// those of [`BucketsRoot::open_beneath`]; `LOOP` for another user's link; `LEAVES_BUCKET` for a link out of the
+    /// bucket.
     pub(crate) fn open_to_change(&self, path: &str) -> Result<File, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         match self.root.open_from(self.dir(), path, SymlinkPolicy::None, flags, Mode::empty()) {

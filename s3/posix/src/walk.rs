@@ -66,7 +66,8 @@ struct EmptyDirectory {
     within: Option<(usize, u64)>,
     /// The number of bytes in the directory's key. Below a shorter key, fewer keys are too long.
     key_bytes: usize,
-    /// The number of directories above this one. On a path with fewer directories, more symbolic links may be followed.
+    /// The number of directories above this directory. On a path with fewer directories, more symbolic links may be
+    /// followed.
     level: usize,
 }
 
@@ -132,8 +133,8 @@ impl WalkPath {
         self.above.pop();
     }
 
-    /// Begins the visit of the directory that is entered next. `has_links` states whether the directory contains
-    /// symbolic links.
+    /// Begins the visit of the directory that is entered next. `has_links` is true if the directory contains symbolic
+    /// links.
     pub(crate) fn begin(&mut self, has_links: bool) -> DirectoryVisit {
         self.has_links |= has_links;
         DirectoryVisit { skipped: std::mem::take(&mut self.skipped), found: self.found }

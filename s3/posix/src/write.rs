@@ -93,8 +93,8 @@ impl PosixStoreState {
         ContentHasher::new(self.etag_policy(options), options.check_md5, options.checksum)
     }
 
-    /// Stages a file for an object with these options. Errors: `InvalidArgument` for too much metadata, `InvalidTag`,
-    /// and errors from [`StagedFile::at`].
+    /// Stages a file for an object with these options. Errors: `InvalidArgument` for too much metadata; `InvalidTag`;
+    /// errors from [`StagedFile::at`].
     fn stage_object(
         self: &Arc<Self>,
         bucket: &Bucket,

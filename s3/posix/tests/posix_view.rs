@@ -540,7 +540,7 @@ fn metadata_that_no_header_can_hold_is_refused() {
     }
 }
 
-/// A read beyond the end of an object is shortened, but a shortened part would remain undetected.
+/// A read whose range extends beyond the object is shortened, but a shortened part would remain undetected.
 #[test]
 fn a_copied_part_is_as_long_as_its_range() {
     let (_dir, store, bucket) = open();

@@ -356,7 +356,7 @@ impl VersionedBucket {
         self.store.put(&self.bucket, &key(name), body.as_bytes(), &options).unwrap().version.unwrap()
     }
 
-    /// Returns the content of a version, or of the latest version, and the ID that the response states.
+    /// Returns the content of a version, or of the latest version, and the ID in the response.
     fn read(&self, name: &str, version: Option<&VersionId>) -> Result<(String, Option<VersionId>)> {
         let options = GetOptions { version: version.cloned(), ..Default::default() };
         let info = self.store.head(&self.bucket, &key(name), &options)?;

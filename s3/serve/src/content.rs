@@ -62,7 +62,7 @@ impl MultipartContent {
     }
 
     /// Returns the next bytes (about `most`) and the remaining content. Errors: `UnexpectedEof` for content that is
-    /// shorter than its stated length.
+    /// shorter than its declared length.
     async fn next(mut self, most: u64) -> io::Result<(Bytes, Self)> {
         let mut buffer = buffer_for(most);
         while (buffer.len() as u64) < most {
@@ -125,7 +125,7 @@ impl ContentPieces {
     }
 
     /// Returns the next bytes (at most about `most`) and the remaining content. The content must not be exhausted.
-    /// Errors: `UnexpectedEof` for content that is shorter than its stated length.
+    /// Errors: `UnexpectedEof` for content that is shorter than its declared length.
     pub(crate) async fn next(self, most: u64) -> io::Result<(Bytes, Self)> {
         match self {
             ContentPieces::Bytes(mut bytes) => {

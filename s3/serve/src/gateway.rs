@@ -92,10 +92,10 @@ pub struct GatewayConfig {
 
 impl GatewayConfig {
     /// Returns the defaults: no TLS, no HTTP/3, no domain, region `us-east-1`, no access log, no metrics, no webhooks.
-    /// The gateway uses at most one thread per core. It accepts 16,384 connections, but only 4,096 connections without
-    /// a valid signature from one address. A user may have 8,192 requests in flight. A client may take 60 s to send a
-    /// head, which may have up to 64 KiB. Bodies of any size are accepted, with pauses of up to 30 s and at least 100
-    /// bytes per second. Draining may take 10 s.
+    /// The gateway uses at most one thread per core. It accepts at most 16,384 connections, and at most 4,096 of them
+    /// from one address without a valid signature. A user may have up to 8,192 requests in flight. A client may take up
+    /// to 60 s to send a head, which may have up to 64 KiB. Bodies of any size are accepted, with pauses of up to 30 s
+    /// and at least 100 bytes per second. Draining may take up to 10 s.
     pub fn new(listen: SocketAddr) -> Self {
         GatewayConfig {
             listen,

@@ -494,9 +494,9 @@ fn config(tls: &ServerConfig, idle_timeout: Duration) -> Result<quinn::ServerCon
 const OF_CONNECTION: [&str; 5] =
     ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"];
 
-/// Checks the headers of a request, and that a body with the stated length 0 is empty. Returns the stated length of the
-/// body, if any. Errors: `InvalidData` for a malformed request (RFC 9114 sections 4.1.2 and 4.2); `TimedOut`; errors of
-/// the connection.
+/// Checks the headers of a request, and that a body with the declared length 0 is empty. Returns the declared length of
+/// the body, if any. Errors: `InvalidData` for a malformed request (RFC 9114 sections 4.1.2 and 4.2); `TimedOut`;
+/// errors of the connection.
 pub(super) async fn checked_length(
     request: &Request<()>,
     stream: &mut RequestStream<RecvStream, Bytes>,
@@ -569,8 +569,8 @@ pub(super) struct Http3RequestBody {
     stream: RequestStream<RecvStream, Bytes>,
     /// The number of bytes that have not arrived yet, if known.
     left: Option<u64>,
-    /// Whether the end of the body has been received. A body may continue beyond its stated length, so the length alone
-    /// does not show the end.
+    /// Whether the end of the body has been received. A body may continue beyond its declared length, so the length
+    /// alone does not show the end.
     has_ended: bool,
     patience: WaitDeadline,
     stall_timeout: Duration,
@@ -606,7 +606,7 @@ impl Http3RequestBody {
     }
 
     /// Checks whether the end of the body has arrived together with the last byte. If so, no further call is needed to
-    /// receive the end. Errors: `UnexpectedEof` if the body is longer than stated.
+    /// receive the end. Errors: `UnexpectedEof` if the body is longer than declared.
     fn look_for_end(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         match self.stream.poll_recv_data(context) {
             Poll::Ready(Ok(Some(data))) if data.has_remaining() => Err(io::ErrorKind::UnexpectedEof.into()),

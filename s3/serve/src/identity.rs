@@ -191,7 +191,7 @@ impl RequestAuthenticator {
         Ok(user)
     }
 
-    /// Checks the headers that state the expected owners of buckets. Cost: nothing if the request has no such header.
+    /// Checks the headers that contain the expected owners of buckets. Cost: nothing if the request has no such header.
     /// Errors: `AccessDenied`.
     pub(crate) async fn check_owners(
         &self,
@@ -275,9 +275,9 @@ fn names(path: &S3Path) -> (String, String) {
     }
 }
 
-/// The header that states the expected owner of the bucket in the request's path.
+/// The header with the expected owner of the bucket in the request's path.
 const EXPECTED_OWNER: &str = "x-amz-expected-bucket-owner";
-/// The header that states the expected owner of the bucket of a copy's source.
+/// The header with the expected owner of the bucket of a copy's source.
 const EXPECTED_SOURCE_OWNER: &str = "x-amz-source-expected-bucket-owner";
 
 pub(crate) fn signed_with_version_2(headers: &HeaderMap, uri: &Uri) -> bool {

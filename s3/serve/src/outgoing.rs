@@ -1,11 +1,11 @@
 //! Requests that the gateway itself sends: to OIDC providers and to webhooks. The gateway connects only to hosts that
-//! the administrator names. The gateway connects to addresses in private networks or on this machine only if the
-//! administrator permits them. Without this restriction, anyone who controls a name in the DNS could make the gateway
-//! send requests to services that trust the gateway.
+//! the administrator has configured. The gateway connects to addresses in private networks or on this machine only if
+//! the administrator permits them. Without this restriction, anyone who controls a name in the DNS could make the
+//! gateway send requests to services that trust the gateway.
 //!
-//! If a host has a proxy, the gateway connects only to the proxy, which the administrator has named. The proxy resolves
-//! the host's name, so the proxy alone chooses the address. The TLS connection passes through the proxy to the host.
-//! The proxy sees neither the request nor the response, and no other server can impersonate the host.
+//! If a host has a proxy, the gateway connects only to the proxy, which the administrator has configured. The proxy
+//! resolves the host's name, so the proxy alone chooses the address. The TLS connection passes through the proxy to the
+//! host. The proxy sees neither the request nor the response, and no other server can impersonate the host.
 
 use std::borrow::Cow;
 use std::io::{self, Read, Write};

@@ -197,7 +197,7 @@ fn what_was_not_signed_changes_nothing() {
     put("x-amz-content-sha256: UNSIGNED-PAYLOAD\r\nx-amz-user-agent: test\r\n").ok();
 }
 
-/// Returns a GET request whose signature, in a header or in the URL, covers exactly the named headers.
+/// Returns a GET request whose signature, in a header or in the URL, covers exactly the headers in `names`.
 fn signed_over(fixture: &Fixture, names: &[&str], in_url: Option<u64>) -> String {
     let (client, path) = (&fixture.client, format!("/{BUCKET}/k"));
     let (now, host) = (SystemTime::now(), client.address.to_string());
@@ -382,7 +382,7 @@ fn errors_have_the_words_of_aws_and_ours() {
     assert_eq!(refused.element("AWSAccessKeyId").unwrap(), "nobody");
 }
 
-/// A request that states its time only in `Date` is valid.
+/// A request that contains its time only in `Date` is valid.
 #[test]
 fn the_header_date_is_enough() {
     let fixture = serve();

@@ -88,7 +88,7 @@ fn sub_resources(invented: usize) -> (Vec<String>, Vec<String>) {
 const METHODS: [&str; 5] = ["GET", "HEAD", "PUT", "POST", "DELETE"];
 
 /// Returns calls with each sub-resource of S3 and each method, on an object and two buckets, and one call with each
-/// invented sub-resource. The last element of each tuple states whether the sub-resource is invented.
+/// invented sub-resource. The last element of each tuple is true if the sub-resource is invented.
 fn walk(invented: usize) -> Vec<(String, &'static str, String, bool)> {
     let (real, odd) = sub_resources(invented);
     let paths = [format!("/{BUCKET}/k"), "/empty".to_owned(), "/fresh".to_owned()];

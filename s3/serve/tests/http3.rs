@@ -270,7 +270,7 @@ fn malformed_requests_are_reset() {
     });
 }
 
-/// Until its end arrives, a request that states an empty body counts as well-formed.
+/// Until its end arrives, a request that declares an empty body counts as well-formed.
 #[test]
 fn a_request_without_an_end_is_cancelled() {
     let (fixture, certificate) = serve_http3(|config| config.stall_timeout = Duration::from_millis(300));

@@ -1,4 +1,4 @@
-//! Tests that content is published only if it matches the length, the digests and the checksums that the client states.
+//! Tests that content is published only if it matches the length, the digests and the checksums that the client sends.
 
 mod client;
 

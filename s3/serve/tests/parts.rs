@@ -69,8 +69,8 @@ impl Upload {
     }
 }
 
-/// If the checksum type of an upload is `COMPOSITE`, the completion must state exactly one checksum for each part, with
-/// the checksum algorithm of the upload.
+/// If the checksum type of an upload is `COMPOSITE`, the completion must contain exactly one checksum for each part,
+/// with the checksum algorithm of the upload.
 #[test]
 fn a_completion_states_at_most_one_checksum_of_each_part() {
     let upload = Upload::start("COMPOSITE");

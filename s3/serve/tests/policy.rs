@@ -425,7 +425,7 @@ fn policies_tell_new_objects_from_parts() {
     assert_denied(&put(copy));
 }
 
-/// The tags of a request are in the body, so the policy is checked after the body has been read.
+/// The tags of a PutObjectTagging request are in the body, so the policy is checked after the body has been read.
 #[test]
 fn tags_of_requests_are_checked() {
     let fixture = client::serve();

@@ -88,7 +88,7 @@ impl MemoryStore {
     }
 }
 
-/// What a writer creates: an object, or the part of an upload with this number.
+/// What a writer creates: an object, or a part of an upload.
 enum WriteDestination {
     Object,
     Part(UploadId, u16),

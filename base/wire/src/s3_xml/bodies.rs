@@ -35,8 +35,8 @@ fn push_checksum(body: &mut String, checksum: Option<&Checksum>) {
     }
 }
 
-/// Reads the body of a CompleteMultipartUpload request from any client. Errors: `BadResponse`, `InvalidArgument` for an
-/// invalid checksum or several checksums of one part, `InvalidPart` for a part number below 1.
+/// Reads the body of a CompleteMultipartUpload request from any client. Errors: `BadResponse` for a malformed document;
+/// `InvalidArgument` for an invalid checksum or several checksums of one part; `InvalidPart` for a part number below 1.
 pub fn completed_parts(document: &[u8]) -> Result<Vec<CompletedPart>> {
     let mut parts = Vec::new();
     let (mut part_number, mut tag, mut sum) = (None, None, None);

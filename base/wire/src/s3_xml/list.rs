@@ -126,7 +126,7 @@ pub struct VersionsResponseContext<'a> {
     pub bucket: &'a str,
     /// The query that selected the page.
     pub query: &'a VersionsQuery,
-    /// Returns a name as the response states it: URL-encoded if the client requested URL encoding.
+    /// Returns a name as it appears in the response: URL-encoded if the client requested URL encoding.
     pub encode: &'a dyn Fn(&str) -> String,
     /// Whether names are encoded.
     pub is_url_encoded: bool,

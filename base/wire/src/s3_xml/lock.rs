@@ -7,7 +7,7 @@ use fordway_store::{
 use super::{ResponseDocumentBuilder, bad, for_each_element, number};
 use crate::date::{format_iso8601, parse_iso8601};
 
-/// A bucket's configuration as stated in a document. The caller must check its values.
+/// A bucket's configuration as it appears in a document. The caller must check its values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObjectLockDocument {
     /// `Enabled`, or another string.

@@ -211,7 +211,7 @@ impl PerformanceMarkerParser {
                 false
             }
             "end" => self.end_marker()?,
-            // If several lines state an outcome, the first one counts.
+            // If several lines contain an outcome, the first of these lines counts.
             "success" => self.ended(ThirdPartyCopyOutcome::Success),
             "failure" | "failed" | "error" | "aborted" => {
                 self.ended(ThirdPartyCopyOutcome::Failure(shown(value)))

@@ -100,8 +100,8 @@ fn read_tree(dir: &Path, limits: &TreeLimits, context: &CommandContext) -> Resul
 /// The name of the row for `--endpoint`.
 const ENDPOINT: &str = "endpoint";
 
-/// Returns the services named by `--target` and `--endpoint`. Errors: `InvalidArgument` for an invalid endpoint, and if
-/// two rows would have the same name.
+/// Returns the services that `--target` and `--endpoint` specify. Errors: `InvalidArgument` for an invalid endpoint,
+/// and if two rows would have the same name.
 fn targets(args: &CompareArgs, global: &GlobalArgs) -> Result<Vec<TargetArg>> {
     let mut targets = args.targets.clone();
     if let Some(endpoint) = &global.endpoint {

@@ -12,8 +12,8 @@ use fordway_store::{Error, ErrorKind, Result};
 const TRIAL_BYTES: usize = 4096;
 
 /// Checks that a run can be written to `dir`: creates the directory and a file in it, and removes both. Errors, each
-/// with advice: `InvalidArgument` if `dir` is a file, or contains files but no run; for other failures, an error of the
-/// failure's kind, such as `NoSpace`.
+/// with advice: `InvalidArgument` if `dir` is a file, if it contains files but no run, or for a failure that would
+/// otherwise be `Io`; for other failures, an error of the failure's kind, such as `NoSpace`.
 pub(super) fn check(dir: &Path) -> Result<()> {
     // A run replaces the files of an older run, and would replace any other file with the same name.
     if RunDocument::may_be_written_to(dir).is_ok_and(|may| !may) {

@@ -179,7 +179,7 @@ fn a_server_process_that_is_not_there_all_the_time_is_not_counted() {
     assert!(stderr(&output).contains("the server's counters are not used"), "{}", stderr(&output));
 }
 
-/// If the process that `--server-pid` names is idle, the command reports that this process is not the server. If the
+/// If the process that `--server-pid` specifies is idle, the command reports that the process is not the server. If the
 /// process does not exist, the command fails.
 #[test]
 fn a_process_that_is_not_the_server_is_noticed() {

@@ -111,8 +111,8 @@ fn directory_of_open_file(lane: &Lane, bucket: &Bucket) -> Option<PathBuf> {
         .map(Path::to_owned)
 }
 
-/// Returns the segments of a prefix before the first segment that cannot be a file name. If more segments follow, the
-/// objects below the prefix have odd keys, which are stored percent-encoded.
+/// Returns the segments of a prefix or key before the first segment that is empty, `.`, `..` or `.fordway`. If this
+/// segment is not the end of the prefix, the objects have odd keys, which are stored percent-encoded elsewhere.
 fn plain_path(prefix: &str) -> PathBuf {
     prefix.split('/').take_while(|segment| !matches!(*segment, "" | "." | ".." | ".fordway")).collect()
 }

@@ -19,7 +19,8 @@ use super::transfer::{self, SharedTransferCounts};
 use crate::args::RmArgs;
 use crate::web::{self, http_url};
 
-/// Returns a client with the credentials of the environment. Errors: the errors of [`CommandContext::web_options`].
+/// Returns a client that uses the credentials from the environment. Errors: the errors of
+/// [`CommandContext::web_options`].
 pub(crate) fn client(context: &CommandContext) -> Result<WebDav> {
     Ok(WebDav::new(context.web()?.clone()))
 }
@@ -31,7 +32,7 @@ pub(crate) fn is_dav(text: &str) -> bool {
 }
 
 /// A completed action or, in a dry run, an intended action, printed as a line or as JSON. The JSON has the fields of an
-/// action on an object, and the field `by`, which states how a copy between servers was made.
+/// action on an object, and the field `by`, which contains the method of a copy between servers.
 #[derive(Serialize)]
 struct DavActionOutput<'e> {
     operation: &'static str,

@@ -285,7 +285,7 @@ impl TransferRunner<'_> {
         }
     }
 
-    /// Checks that the source exists, unless a listing stated its size, and that the destination's bucket exists.
+    /// Checks that the source exists, unless a listing contained its size, and that the destination's bucket exists.
     /// Errors: the errors of a copy whose source or bucket does not exist. Cost: at most one request for a source whose
     /// size is unknown, and one request for each bucket.
     fn rehearse(&self, from: &StorageAddress, to: &StorageAddress, size: Option<u64>) -> Result<()> {

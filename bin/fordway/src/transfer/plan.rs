@@ -68,7 +68,7 @@ impl SyncRules {
     }
 }
 
-/// Returns the time in whole seconds since 1970, rounded down, because services keep times in seconds.
+/// Returns the time in seconds since 1970, rounded down, because services keep times in seconds.
 fn whole_seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

@@ -670,8 +670,7 @@ fn an_error_about_the_length_of_a_name_names_the_file() {
     }
 }
 
-/// A response that states a different object size comes from a different version of the object, even if its range is
-/// correct.
+/// A response with a different object size comes from a different version of the object, even if its range is correct.
 #[test]
 fn parts_of_a_download_agree_on_the_size() {
     const PART: usize = 5 << 20;

@@ -12,7 +12,7 @@ use fordway_store::{Objects, PutOptions};
 
 use crate::support::{Fault, FaultyStore, Rig, bucket, name};
 
-/// A rig in which another program replaces the source of a move during the copy.
+/// Returns a rig in which another program replaces the source of a move during the copy.
 fn with_another_program(act: impl Fn() + Send + Sync + 'static) -> Rig {
     Rig::over(|inner| Arc::new(FaultyStore { inner, fault: Fault::Meanwhile("k", Box::new(act)) }))
 }

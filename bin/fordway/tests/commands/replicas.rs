@@ -262,8 +262,8 @@ fn a_pipe_is_not_described() {
     }
 }
 
-/// If one replica fails during the copy, the remaining bytes are read from the other replicas. If all replicas fail, no
-/// part file remains that a later copy could mistake for correct content.
+/// If one replica fails during the copy, the remaining bytes are read from the other replicas. If all replicas fail,
+/// the copy leaves no part file, because a later copy could mistake its content for correct content.
 #[test]
 fn replicas_that_fail_leave_no_part() {
     let good = server(ResponseFaultScript::honest());

@@ -67,7 +67,7 @@ fn links_can_be_skipped() {
     symlink("..", rig.path("t/d/loop")).unwrap();
     symlink("t", rig.path("root")).unwrap();
     let skips = "--no-follow-symlinks";
-    // A link that the user names as the source is followed even with `--no-follow-symlinks`, if it points to a
+    // A link that the user specifies as the source is followed even with `--no-follow-symlinks`, if it points to a
     // directory.
     rig.run(&["cp", "-r", "DIR/root", "s3://bkt/c", skips]).ok();
     rig.run(&["sync", "DIR/t", "s3://bkt/s", "--follow-symlinks", skips]).ok();

@@ -92,7 +92,7 @@ fn the_name_of_a_copy_is_decoded() {
     }
 }
 
-/// A server that sends a file while it is still creating the file cannot state the file's size.
+/// A server that sends a file while it is still creating the file cannot report the file's size.
 #[test]
 fn a_file_without_a_stated_size_is_copied_as_it_comes() {
     let (rig, server) = (Rig::new(), server());
@@ -129,7 +129,7 @@ fn a_file_without_a_stated_size_is_copied_as_it_comes() {
     assert!(ranged.stderr.contains("does not state the size"), "{}", ranged.stderr);
 }
 
-/// A server may compress files although the request forbids compression. Such a server then states the size of the
+/// A server may compress files although the request forbids compression. Such a server then reports the size of the
 /// compressed bytes.
 #[test]
 fn compressed_content_is_pointed_out() {

@@ -291,8 +291,8 @@ fn objects_are_moved_too_and_have_markers() {
     rig.run(&["mkdir", "DIR/x"]).ended(CommandExit::Usage);
 }
 
-/// A web server without WebDAV lacks the methods that these commands need. The error must state that the server does
-/// not support WebDAV.
+/// A web server without WebDAV lacks the methods that these commands need. The error message must say that the server
+/// does not support WebDAV.
 #[test]
 fn servers_without_webdav_say_so() {
     let (rig, server) = (Rig::new(), HostileServer::start("hello", ResponseFaultScript::honest()));

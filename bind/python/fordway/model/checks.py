@@ -29,7 +29,7 @@ SIZE_MAX, TIME_MAX_US = 2.0**63, 30 * 86_400e6
 """Upper limits of plausible sizes and times: 8 EiB and 30 days."""
 TIME_MIN_US = 0.05
 """Minimum plausible time, which is shorter than the time of a message between two cores. The unit of a
-smaller time is not the unit that the name of its column states.
+smaller time differs from the unit in the name of its column.
 """
 COPIED_MAX_BYTES_PER_US = 1e6
 """Maximum plausible rate of one request: 1 TB/s, which exceeds the memory bandwidth of any node."""
@@ -269,8 +269,8 @@ def _refuse_uncovered(points: Points) -> None:
 def _refuse_swapped(points: Points) -> None:
     """Raises `MeasurementError` if sizes and times are swapped.
 
-    Sizes are usually powers of two. Times are not. Sizes with fractions are no evidence, because they may be
-    multiples of a larger unit, such as KiB, or means.
+    Sizes are usually powers of two, but times are not. Sizes with fractions are no evidence, because they may
+    be multiples of a larger unit, such as KiB, or means.
     """
     sizes, times = points.rows[SIZE].dropna(), points.rows[TIME].dropna()
     if len(sizes) < SENTENCES_MAX or len(times) < SENTENCES_MAX:
@@ -283,7 +283,7 @@ def _refuse_swapped(points: Points) -> None:
 
 
 def _refuse_units(points: Points) -> None:
-    """Raises `MeasurementError` if a time is too short for its stated unit.
+    """Raises `MeasurementError` if a time is too short for its declared unit.
 
     A wrong unit affects the whole column, even if only a few rows reveal it. These rows must not be omitted.
     """

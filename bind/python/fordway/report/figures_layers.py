@@ -19,7 +19,7 @@ RATIO_MAX = 2.0
 """Upper end of the axis of ratios. Only bands of classes with few messages exceed this end."""
 
 WINDOWS_MAX = 6
-"""Maximum number of multiples of the window that are marked."""
+"""Maximum number of marked multiples of the receive window."""
 
 
 def transfer(run: Run, colours: dict[str, str]) -> Figure | None:
@@ -69,7 +69,8 @@ def _panels(
         of_lanes = {lane: _rows(run, phase, lane) for lane in run.lanes}
         found = {lane: bands(rows, classes, value(rows)) for lane, rows in of_lanes.items()}
         found = {lane: lines for lane, lines in found.items() if not lines.empty}
-        # The reference is drawn next to each other lane, and alone only if there is no other lane.
+        # The reference is drawn next to every other lane. If there is no other lane, the reference is drawn
+        # alone.
         for lane in [lane for lane in found if lane != run.reference] or found:
             shown[phase, lane] = {name: found[name] for name in (run.reference, lane) if name in found}
     return shown

@@ -68,7 +68,7 @@ class NotNegative:
 
 
 class Version:
-    """The schema of a version: a whole number that is at least 1."""
+    """The schema of a version: an integer that is at least 1."""
 
 
 class Time:

@@ -223,10 +223,10 @@ pub enum ResponseFault {
     // Faults in the form of the response.
     /// `Content-Range` is wrong by this many bytes. The body is correct.
     ContentRangeMoved(i64),
-    /// `Content-Range` states this size of the file.
+    /// `Content-Range` contains this size of the file.
     ContentRangeSize(u64),
-    /// Every part is this many bytes longer (or shorter, if negative) than its `Content-Range` states. `Content-Length`
-    /// is consistent with the parts that are sent.
+    /// Every part is this many bytes longer (or shorter, if negative) than its `Content-Range` specifies.
+    /// `Content-Length` is consistent with the parts that are sent.
     PartBytesOff(i64),
     /// The body is this many bytes longer (or shorter, if negative) at its end than the requested content. The framing
     /// is consistent with the body.

@@ -211,7 +211,7 @@ fn is_one_store(cluster: &SharedFileSystemFixture) {
         }),
         ("strong reads and writes have one order", registers::one_order),
         ("a name that was opened while it was made is found", |cluster| {
-            // Other file systems cache the absence of a name for a short time, or not at all.
+            // Other file systems cache the absence of a name for a short time, or do not cache it.
             if cluster.name == "nfs" {
                 for role in ["opened-too-early", "documents-opened-too-early"] {
                     eprintln!("{}", run(cluster, &[role])[0].join(""));

@@ -161,8 +161,9 @@ pub(crate) fn share_documents(_: &Member) {
     }
 }
 
-/// A program on one node opens a document's file just before the other node sets the document. The node must find the
-/// document although the NFS client may keep the name cached as missing, as in [`find_what_was_opened_too_early`].
+/// A program on one node opens a document's file just before the other node sets the document. The store on the
+/// program's node must find the document, although the NFS client may keep the name cached as missing, as in
+/// [`find_what_was_opened_too_early`].
 pub(crate) fn find_documents_opened_too_early(_: &Member) {
     let (one, other) = (store(0), strong(1));
     let kind = document_kind();

@@ -265,8 +265,8 @@ fn http(ground: &Ground, method: &str, url: &str) -> String {
     answer
 }
 
-/// Returns the record of a part, which states that `file` contains the part's bytes. Any program could write such a
-/// record.
+/// Returns the record of a part. If `file` is given, the record specifies that this file contains the part's bytes. Any
+/// program could write such a record.
 pub(crate) fn record_of_part(size: u64, etag: &str, file: Option<&str>) -> Vec<u8> {
     let mut record = vec![1];
     let mut field = |tag: u8, value: &[u8]| {

@@ -149,8 +149,8 @@ fn parts_that_are_a_byte_off_are_an_error() {
     }
 }
 
-/// Each part is much shorter than its head states, so the client receives delimiters and heads as content until the
-/// response ends within the stated length. The client must not use these bytes.
+/// Each part is much shorter than its head specifies, so the client receives delimiters and heads as content until the
+/// response ends within the declared length. The client must not use these bytes.
 #[test]
 fn heads_are_not_content_of_a_part_that_is_cut_off() {
     for (version, off) in VERSIONS.into_iter().flat_map(|version| [(version, -99), (version, -20)]) {
@@ -342,7 +342,7 @@ fn a_head_that_states_no_bytes_is_not_believed() {
     let opened = open(&server.url());
     assert_eq!((opened.size_bytes(), server.requests().len()), (SIZE as u64, 2));
     assert!(read(&opened, &[(7, 9)]).unwrap()[0] == file()[7..16]);
-    // A server that refuses the range of an empty file need not state the size again.
+    // A server that refuses the range of an empty file need not send the size again.
     let refused = ResponseFault::Status(416, None);
     let empty = HostileServer::start([], ResponseFaultScript::honest().on_method("GET", refused));
     assert_eq!(open(&empty.url()).size_bytes(), 0);

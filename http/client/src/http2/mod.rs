@@ -38,7 +38,7 @@ const FRAME_BYTES_MAX: u32 = 256 << 10;
 const PIECE_BYTES: usize = 256 << 10;
 /// The maximum number of bytes that a turn receives before it processes them.
 const TURN_BYTES: usize = 256 << 10;
-/// The number of concurrent streams allowed until the server states its limit (RFC 9113 section 6.5.2 recommends at
+/// The number of concurrent streams allowed until the server sends its limit (RFC 9113 section 6.5.2 recommends at
 /// least this number).
 const STREAMS: usize = 100;
 /// The maximum number of cancelled streams whose bytes may still be in flight.
@@ -191,8 +191,8 @@ impl Http2Connection {
     }
 
     /// Begins a request without a body, which the next call of [`Http2Connection::turn`] sends. Returns `None` if the
-    /// server currently accepts no more requests. Errors: `ConnectionReset`, `InvalidInput` for a head that HTTP/2 does
-    /// not allow.
+    /// server currently accepts no more requests. Errors: `ConnectionReset` if the connection fails; `InvalidInput` for
+    /// a head that HTTP/2 does not allow.
     pub(super) fn open_stream(&mut self, head: &[u8]) -> io::Result<Option<ResponseFuture>> {
         match self.send.poll_ready(&mut looking()) {
             Poll::Pending => return Ok(None),
@@ -203,8 +203,8 @@ impl Http2Connection {
     }
 
     /// Accepts a whole head, or part of the body that the head announced; returns the number of bytes accepted. Errors:
-    /// `TimedOut`, `ConnectionReset`, `InvalidInput` for a head that HTTP/2 does not allow; `BrokenPipe` if the server
-    /// has responded before it received the whole body.
+    /// `TimedOut`; `ConnectionReset` if the connection fails; `InvalidInput` for a head that HTTP/2 does not allow;
+    /// `BrokenPipe` if the server has responded before it received the whole body.
     pub(super) fn write(&mut self, head: &[u8], body: &[u8]) -> io::Result<usize> {
         if !head.is_empty() {
             self.start(head, Some(body.len() as u64))?;

@@ -30,7 +30,7 @@ use no_proxy::NoProxyList;
 /// The default port of a proxy that is not reached over TLS, as in curl.
 const PORT: u16 = 1080;
 
-/// The proxies for all origins. By default, there are none.
+/// The proxies for all origins. By default, there are no proxies.
 #[derive(Clone, Debug, Default)]
 pub struct ProxySettings {
     http: Option<ProxyFromEnv>,
@@ -93,9 +93,10 @@ impl ProxySettings {
         Ok(ProxySettings { http: Some(proxy.clone()), https: Some(proxy), except: NoProxyList::default() })
     }
 
-    /// Returns the proxies that the environment names: `http_proxy` for `http` origins, `https_proxy` or `HTTPS_PROXY`
-    /// for `https` origins, and otherwise `all_proxy` or `ALL_PROXY`. Hosts in `no_proxy` or `NO_PROXY` have no proxy.
-    /// `HTTP_PROXY` is ignored, because a client of a CGI program can set it with a `Proxy` header (CVE-2016-5385).
+    /// Returns the proxies that the environment specifies: `http_proxy` for `http` origins, `https_proxy` or
+    /// `HTTPS_PROXY` for `https` origins, and otherwise `all_proxy` or `ALL_PROXY`. Hosts in `no_proxy` or `NO_PROXY`
+    /// have no proxy. `HTTP_PROXY` is ignored, because a client of a CGI program can set it with a `Proxy` header
+    /// (CVE-2016-5385).
     pub fn discover() -> Self {
         ProxySettings::resolve(&|name| std::env::var(name).ok())
     }

@@ -167,7 +167,7 @@ impl SocksHandshake {
     }
 
     /// Processes a message, or the part of the message that has been received. Errors: `AccessDenied` if the proxy
-    /// refuses, `Unavailable` if it cannot connect, `BadResponse` for an invalid message.
+    /// refuses; `Unavailable` if it cannot connect; `BadResponse` for an invalid message.
     pub(super) fn hear(&mut self, heard: &[u8]) -> Result<SocksHandshakeStep> {
         match self.state {
             SocksHandshakeState::Greeted => self.choose(heard),

@@ -377,7 +377,7 @@ impl RangeJobScheduler {
         }
     }
 
-    /// Records a permanent or temporary failure of a replica. `has_brought` states whether the replica had already
+    /// Records a permanent or temporary failure of a replica. `has_brought` is true if the replica had already
     /// delivered data to the stream.
     pub(super) fn failed(&mut self, site: usize, error: &Error, has_brought: bool, now: Instant) {
         if let Some(site) = self.sites.get_mut(site) {
@@ -413,8 +413,8 @@ impl RangeJobScheduler {
     }
 }
 
-/// A hedge for a slow stream is worth another connection only if the stream needs more time than this for the rest of
-/// its work. Half of this time is enough if the stream's first job has been first for that long.
+/// A hedge for a slow stream is worth another connection only if the stream alone would need more time than this for
+/// all remaining jobs. Half of this time is enough if the stream's first job has been first for half of this time.
 const WORTHWHILE: Duration = Duration::from_secs(1);
 /// The time after which a hedge that has received bytes is stopped, if it has not replaced the slow stream by then.
 const TRIAL: Duration = Duration::from_secs(3);

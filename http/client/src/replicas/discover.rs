@@ -184,8 +184,8 @@ fn by_document(session: &Arc<HttpSession>, address: &str, until: Instant) -> Res
     Ok((!file.replicas.is_empty()).then_some(file))
 }
 
-/// Returns whether the body may be a Metalink. A server that does not support Metalink sends the file itself, whose
-/// body must not be read, because it may be large.
+/// Returns whether the body may be a Metalink. A server that does not support Metalink sends the file itself, which may
+/// be large and must not be received here.
 fn may_be_metalink(answer: &HttpResponse) -> bool {
     answer.header("content-type").is_some_and(is_metalink_type)
         || answer.body_bytes().is_some_and(|bytes| bytes <= SNIFFED_BYTES_MAX)

@@ -255,7 +255,7 @@ impl ReplicatedFileState {
 }
 
 impl ReplicatedFile {
-    /// Opens the described file. If the description states the size, nothing is sent yet; otherwise, the size is
+    /// Opens the described file. If the description contains the size, nothing is sent yet; otherwise, the size is
     /// requested from the replicas, best first. Errors: `InvalidArgument` if no URL is HTTP; the replicas' errors if no
     /// replica returns the size.
     pub fn open(described: &MetalinkFile, options: ReplicaOptions) -> Result<Self> {

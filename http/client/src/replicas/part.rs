@@ -5,7 +5,7 @@
 //! file is truncated to its size, which removes the marks.
 //!
 //! Missing units are stored as runs, so that memory use grows with the bytes that have arrived, not with the size that
-//! a server states.
+//! a server reports.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -168,7 +168,7 @@ impl<'a> PartFileWriter<'a> {
         Ok(())
     }
 
-    /// Reads the marks of complete units. Skips holes, which contain no marks, because a large stated size may mean a
+    /// Reads the marks of complete units. Skips holes, which contain no marks, because a large declared size may mean a
     /// huge number of units.
     fn read_marks(&mut self) -> io::Result<()> {
         let size = self.file.size_bytes();

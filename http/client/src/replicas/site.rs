@@ -152,7 +152,7 @@ fn is_for_good(kind: ErrorKind) -> bool {
     !may_pass
 }
 
-/// Returns the error that states why none of the replicas delivered the bytes.
+/// Returns an error with the reason why none of the replicas delivered the bytes.
 pub(super) fn told(sites: &[ReplicaSite]) -> SharedError {
     let causes: Vec<(&ReplicaSite, &SharedError)> =
         sites.iter().filter_map(|site| Some((site, site.out.as_ref().or(site.last.as_ref())?))).collect();

@@ -334,7 +334,7 @@ impl StreamWorker<'_> {
         swept
     }
 
-    /// Returns the next job that begins at or after `at`. If there is none, waits as long as such a job may still be
+    /// Returns the next job that begins at or after `at`. If there is no such job, waits as long as one may still be
     /// added.
     fn next_ahead(&self, at: u64) -> Option<WaitingJob> {
         let mut board = self.shared.board();

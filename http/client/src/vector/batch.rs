@@ -212,7 +212,7 @@ impl<S: FragmentSink> FragmentBatch<S> {
     }
 
     /// Fails the batch, because bytes that have already arrived may belong to a position other than the one that the
-    /// server stated. Returns the error.
+    /// server specified. Returns the error.
     pub(super) fn distrust(&mut self, error: Error) -> Error {
         self.failure.get_or_insert_with(|| error.repeated());
         error

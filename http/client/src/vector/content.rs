@@ -82,7 +82,7 @@ impl<'c> ContentHeaders<'c> {
 
 impl RangeResponseBody {
     /// Creates the content of a response to `request`; `length` is the size of the body in bytes, if known. Errors:
-    /// `PreconditionFailed` for a different version, `BadResponse` for ranges that were not requested.
+    /// `PreconditionFailed` for a different version; `BadResponse` for ranges that were not requested.
     pub(super) fn new(
         (status, headers): (u16, &ContentHeaders<'_>),
         length: Option<u64>,
@@ -241,8 +241,8 @@ impl RangeResponseBody {
     }
 
     /// Marks received content as missing if it may be part of a delimiter. Called if the body ends before the delimiter
-    /// that follows the current part. If the part is shorter than its `Content-Range` states, bytes of this delimiter
-    /// may have been received as content.
+    /// that follows the current part. If the part is shorter than its `Content-Range` specifies, bytes of this
+    /// delimiter may have been received as content.
     pub(super) fn lose_unconfirmed<S: FragmentSink>(&self, batch: &mut FragmentBatch<S>) {
         let BodyKind::Parts(parts, _) = &self.kind else { return };
         let Some(mut check) = parts.content_check() else { return };

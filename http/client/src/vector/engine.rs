@@ -543,7 +543,8 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
     }
 
-    /// Records that the server may not support pipelining, if the connection ended after its first response.
+    /// Records that the server may not support pipelining, if the connection ended after at most one response, with
+    /// later requests in flight.
     fn note_cut(&self, index: usize) {
         if self.lines[index].ends_early() {
             self.place.learn(ServerProfile::pipeline_cut);
@@ -638,7 +639,7 @@ mod tests {
     }
 
     /// A server may close an idle connection just before the next request is sent. After the server has closed a
-    /// connection, no event follows that would end a wait.
+    /// connection, no further event ends a wait.
     #[test]
     fn a_kept_connection_that_cannot_be_written_to_is_replaced() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -20,8 +20,8 @@ use super::source::FileVersion;
 use super::streams::MultiplexedConnection;
 use crate::connection::BufferedConnection;
 
-/// The maximum duration of a wait for many bytes. If no bytes have arrived on a connection for this long, any byte on
-/// it ends a wait.
+/// The maximum duration of a wait for many bytes. If no bytes have arrived on a connection for this long, the next byte
+/// on this connection ends a wait.
 pub(super) const GATHERING_TIME: Duration = Duration::from_millis(20);
 /// The maximum number of requests in flight in a pipeline.
 const DEPTH_MAX: usize = 64;

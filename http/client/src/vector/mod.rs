@@ -98,7 +98,7 @@ impl RemoteFile {
     /// Opens a file and submits `ranges` (offset, length) in one step. The response to the first request opens the
     /// file, so that the first bytes arrive a round trip earlier. `memory` is used as in [`RemoteFile::submit`].
     /// Errors: as for [`RemoteFile::open`] and [`RemoteFile::submit`]. Cost: as for [`RemoteFile::submit`], plus a HEAD
-    /// with HTTP/2, or if the first response does not state the size. For an unknown server, the first request has at
+    /// with HTTP/2, or if the first response does not contain the size. For an unknown server, the first request has at
     /// most 10 ranges.
     pub fn open_reading(
         session: &Arc<HttpSession>,

@@ -51,7 +51,7 @@ impl WebFileAddress {
     }
 
     /// Returns the file with the credentials for its host, and with the headers of the session. Errors: `AccessDenied`,
-    /// `InvalidArgument`, `Io` for credentials that cannot be used.
+    /// `InvalidArgument` or `Io` if these credentials cannot be used.
     pub(crate) fn authorized(mut self, options: &SessionOptions) -> Result<Self> {
         let SessionOptions { credentials, proxies, .. } = options;
         let said = credentials.authorization(&self.origin, proxies);

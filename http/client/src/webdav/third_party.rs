@@ -215,8 +215,8 @@ fn order(
 }
 
 /// Reads the server's report to its end, and passes the number of copied bytes to `progress`. Errors: the server's
-/// refusal, or its reason for a failed copy; `IncompleteBody` if the report does not state the result; `Timeout` if
-/// nothing arrives for longer than `silence`.
+/// refusal, or its reason for a failed copy; `IncompleteBody` if the report does not contain the result; `Timeout` if
+/// nothing arrives for longer than `silence`; errors of `progress`, which end the wait.
 fn watch(
     response: &mut HttpResponse,
     route: &RedirectRoute,

@@ -42,7 +42,7 @@ impl Drop for CrossMountDirectory {
 
 /// Measures which guarantees hold between `one` and `other`, two mounts of one file system. Takes 10 s, or up to 50 s
 /// if caches remain valid for a long time. Creates one directory and removes it. Errors: `InvalidArgument` if a name
-/// created in one mount is not visible in the other, `Interrupted`, and errors from the file system.
+/// created in one mount is not visible in the other; `Interrupted`; errors from the file system.
 pub fn examine_mounts(one: &Path, other: &Path, is_over: &AtomicBool) -> Result<Vec<DoctorFinding>> {
     let ground = CrossMountDirectory::new(one, other)?;
     let checks: [(&'static str, CrossMountCheck); 8] = [

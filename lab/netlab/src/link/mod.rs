@@ -109,7 +109,7 @@ pub struct EmulatedLink {
 impl EmulatedLink {
     /// Joins two namespaces by devices called `fw0` with the given addresses (such as `10.0.0.1/24`).
     ///
-    /// Errors: `InvalidArgument` for invalid link properties, `NotImplemented` if this process is not permitted to
+    /// Errors: `InvalidArgument` for invalid link properties; `NotImplemented` if this process is not permitted to
     /// create network devices. Cost: two system calls for each packet, to read and to write the packet; no system calls
     /// while there is no traffic.
     pub fn new(ends: [(&NetworkNamespace, &str); 2], config: &LinkConfig) -> Result<Self> {

@@ -50,8 +50,8 @@ const BUILT_IN: &[(&str, &str)] = &[
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SetupNetworkKind {
-    /// Network namespaces: the networks `ping` and `pong`, joined by a wire, and any further networks named by the
-    /// set-up.
+    /// Network namespaces: the networks `ping` and `pong`, joined by a wire, and any further networks that the set-up
+    /// specifies.
     #[default]
     Namespaces,
     /// This machine's network, or any network in which the set-up's commands start the programs.

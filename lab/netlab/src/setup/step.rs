@@ -66,7 +66,7 @@ impl SetupStep {
 }
 
 impl SetupDaemon {
-    /// Waits until `file` exists. Errors: `Unavailable` if the program exits first, `Timeout` after `READY_WITHIN`.
+    /// Waits until `file` exists. Errors: `Unavailable` if the program exits first; `Timeout` after `READY_WITHIN`.
     fn wait_for(&mut self, network: &NetworkNamespace, mounts: &MountNamespace, file: &Path) -> Result<()> {
         let since = Instant::now();
         let device = file.strip_prefix("/sys/class/net").ok().map(Path::to_path_buf);
@@ -106,7 +106,7 @@ fn is_there(
 }
 
 /// Builds a command from `words`, the first of which is the program. Errors: `NotImplemented` if PATH has no such
-/// program, `InvalidArgument` if `words` is empty.
+/// program; `InvalidArgument` if `words` is empty.
 pub(super) fn command(words: &[String]) -> Result<Command> {
     let [program, arguments @ ..] = words else {
         return Err(Error::new(ErrorKind::InvalidArgument, "the command is empty"));

@@ -92,7 +92,8 @@ struct SummaryRowTotals {
     connections: Option<fordway_measure::TcpConnectionStats>,
     client: Option<ProcessCounters>,
     server: Option<ProcessCounters>,
-    /// Whether the server process used no CPU time, which shows that this process is not the server.
+    /// Whether the process that the user specified as the server used no CPU time, which shows that it is not the
+    /// server.
     is_server_idle: bool,
 }
 

@@ -74,7 +74,7 @@ pub struct S3Config {
     /// The algorithm of the checksum that is sent with every upload, unless the upload's options name another
     /// algorithm. The server verifies the checksum.
     pub checksum: Option<ChecksumAlgorithm>,
-    /// Whether reads are checked against the checksum that the server states.
+    /// Whether reads are checked against the checksum that the server sends.
     pub verify_reads: bool,
     /// Whether signatures cover bodies. Such a signature requires the SHA-256 of the body, which takes 0.6 ms per MiB.
     pub sign_payload: bool,

@@ -14,7 +14,7 @@ use fordway_http::{HttpResponse, ReplayPolicy};
 /// The maximum number of bytes read from an error document.
 const MAX_DOCUMENT_BYTES: usize = 256 * 1024;
 
-/// Headers in which gateways state the error code if the response has no body (HEAD).
+/// Headers in which gateways send the error code if the response has no body (HEAD).
 const CODE_HEADERS: [&str; 2] = ["x-fordway-error-code", "x-minio-error-code"];
 
 /// A failed attempt at a call.
@@ -100,8 +100,8 @@ fn with_code(error: Error, status: u16, said: &ErrorDocument) -> Error {
     if is_of_code || is_elsewhere(status, said) { error.with_s3_code(code) } else { error }
 }
 
-/// Returns the error code for a response without a code (such as a response to HEAD, or from a proxy), if the status has
-/// a single meaning. Without a code, an error of the kind `Unavailable` could also mean that there was no response.
+/// Returns the error code for a response without a code (such as a response to HEAD, or from a proxy), if the status
+/// has a single meaning. Without a code, an error of the kind `Unavailable` could also mean that there was no response.
 fn code_of(status: u16) -> &'static str {
     match status {
         301 | 308 => "PermanentRedirect",

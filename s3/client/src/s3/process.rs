@@ -25,9 +25,9 @@ const OUTPUT_BYTES_MAX: usize = 64 * 1024;
 /// The maximum time until the exit of the program is noticed if its output stays open.
 const EXIT_NOTICE: Duration = Duration::from_millis(20);
 
-/// Runs the program, without a shell, and returns the keys that it prints. If the program states when the keys expire,
-/// it runs again before that time. Errors: `InvalidArgument` if the program cannot be run, fails, or does not print
-/// valid keys; `Timeout` if it does not exit within a minute; `Interrupted`.
+/// Runs the program, without a shell, and returns the keys that it prints. If the program prints the expiry time of the
+/// keys, it runs again before that time. Errors: `InvalidArgument` if the program cannot be run, fails, or does not
+/// print valid keys; `Timeout` if it does not exit within a minute; `Interrupted`.
 pub(super) fn credentials(command: &str, profile: &str) -> Result<S3Credentials> {
     let process = CredentialProcess { source: format!("the credential_process of profile `{profile}`") };
     let words = shell_words(command).ok_or_else(|| process.failed("has a quote that is not closed"))?;

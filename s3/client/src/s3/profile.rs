@@ -25,7 +25,7 @@ pub(super) struct CredentialProfile {
 
 impl CredentialProfile {
     /// Reads the profile that `AWS_PROFILE` names, or `default`. A missing file counts as empty. Errors:
-    /// `InvalidArgument` if `AWS_PROFILE` names a profile that does not exist, `Io`.
+    /// `InvalidArgument` if `AWS_PROFILE` names a profile that does not exist; `Io`.
     pub(super) fn load(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
         let get = |name: &str| variable(name).filter(|value| !value.is_empty());
         let home = PathBuf::from(get("HOME").unwrap_or_default());

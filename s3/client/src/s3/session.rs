@@ -52,7 +52,7 @@ impl S3Session {
     }
 
     /// Sends a call and passes its response (2xx) to `receive`, which must read the body. Sends the call again if the
-    /// failure may be temporary and the call may be repeated. Errors: errors from the service, which state the number
+    /// failure may be temporary and the call may be repeated. Errors: errors from the service, which contain the number
     /// of attempts; errors from `receive`.
     pub(super) fn run<T>(
         &self,

@@ -82,7 +82,7 @@ struct StartedUpload {
 }
 
 impl S3ObjectWriter {
-    /// Creates the writer. Errors: `EntityTooLarge` if there is no memory for a part. Parts are large if the stated
+    /// Creates the writer. Errors: `EntityTooLarge` if there is no memory for a part. Parts are large if the declared
     /// size is large.
     pub(super) fn new(
         session: &Arc<S3Session>,
@@ -102,8 +102,8 @@ impl S3ObjectWriter {
             let detail = format!("{why} parts of {expected_bytes} bytes; check the stated size");
             Error::new(ErrorKind::EntityTooLarge, detail).during("put", LANE, bucket.as_str(), key.as_str())
         };
-        // The size that the caller states may be wrong (such as -1 for an unknown size). A wrong size must not end the
-        // process.
+        // The size that the caller specifies may be wrong (such as -1 for an unknown size). A wrong size must not end
+        // the process.
         if expected_bytes as u64 > PART_BYTES_MAX {
             return Err(too_large("S3 has no"));
         }

@@ -1,4 +1,4 @@
-//! Tests listings of services that repeat a page, or do not state where a truncated listing continues.
+//! Tests listings of services that repeat a page, or do not specify where a truncated listing continues.
 
 use fordway_store::{
     Bucket, ErrorKind, GetOptions, ListQuery, ObjectVersionOperations, PartsQuery, Result, Store, UploadId,

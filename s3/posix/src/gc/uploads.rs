@@ -49,7 +49,7 @@ struct UploadDirectoryInfo {
 }
 
 impl UploadDirectoryInfo {
-    /// Reads the state of the upload directory `name` in `uploads`. Errors: `NOENT` or `STALE` if the upload has ended,
+    /// Reads the state of the upload directory `name` in `uploads`. Errors: `NOENT` or `STALE` if the upload has ended;
     /// `NOTDIR` if the name does not belong to an upload.
     fn of(uploads: &File, name: &str) -> Result<Self, Errno> {
         let dir = open_child(uploads, name)?;

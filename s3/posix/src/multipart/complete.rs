@@ -34,7 +34,8 @@ use crate::stage::{FILE_MODE, StagedFile};
 use crate::write::append_range;
 
 /// The longest time for which a part of a closed upload waits for the upload's lock. Most completions finish within
-/// this time. The upload has then become an object, or accepts parts again.
+/// this time. The upload has then become an object, or accepts parts again, so the part is not refused with
+/// `LockTimeout`.
 const REOPENING: Duration = Duration::from_secs(1);
 
 /// The maximum number of old versions among which a repeated completion looks for its object.

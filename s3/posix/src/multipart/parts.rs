@@ -533,8 +533,8 @@ impl<'u> UploadDirectory<'u> {
     }
 }
 
-/// Seals a part whose bytes are in an upload's `data`. Gives the part's record an ETag if the record has none. Writes
-/// the bytes to stable storage if the durability requires it or if other nodes may change the file system.
+/// Seals a part whose bytes are in an upload's `data`. Adds an ETag to the part's record if the record has no ETag.
+/// Writes the bytes to stable storage if the durability requires it or if other nodes may change the file system.
 pub(crate) fn seal_part(
     volume: &StoreRootDirectory,
     data: &File,

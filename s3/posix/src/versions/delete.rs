@@ -47,8 +47,8 @@ struct ConcernedVersions {
 }
 
 impl VersionDeletion<'_> {
-    /// Deletes the version. Errors: `AccessDenied` if the version is locked, `NoSuchBucket`, errors of
-    /// [`VersionDeletion::locate_latest`], and errors of the file system.
+    /// Deletes the version. Errors: `AccessDenied` if the version is locked; `NoSuchBucket`; errors of
+    /// [`VersionDeletion::locate_latest`]; errors of the file system.
     pub(crate) fn run(&self) -> Result<DeleteResult> {
         let VersionDeletion { store, bucket, key, version, contents, .. } = *self;
         store.require_locks("a delete in a bucket that keeps versions")?;
@@ -188,8 +188,8 @@ impl VersionDeletion<'_> {
         self.store.volume.sync_record(&copy.file)
     }
 
-    /// Removes the version. If no latest version is left, makes the next version the latest. Returns whether the
-    /// version was a delete marker.
+    /// Removes the version. If the version is the latest, or is the delete marker that hides the key, makes the next
+    /// version the latest, unless the next version is a delete marker. Returns whether the version was a delete marker.
     fn remove(&self, concerned: &ConcernedVersions) -> Result<bool> {
         let VersionDeletion { store, bucket, key, version, contents, .. } = *self;
         let ConcernedVersions { latest, is_latest, names, next, is_newest_marker } = concerned;

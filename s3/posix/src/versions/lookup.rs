@@ -1,9 +1,9 @@
 //! Finds names in a key's versions directory without reading all of them.
 //!
 //! A version whose ID contains its order has a known name. All names are needed to find the newest version, or to find
-//! a version whose name differs from the name that its ID states. If a directory with many names is read again within
-//! seconds, its names are kept in an index (see [`crate::index`]). Each further request then costs only a few lookups
-//! in memory. On file systems that other nodes may change, there is no index, so the names are read each time.
+//! a version whose name differs from the name that follows from its ID. If a directory with many names is read again
+//! within seconds, its names are kept in an index (see [`crate::index`]). Each further request then costs only a few
+//! lookups in memory. On file systems that other nodes may change, there is no index, so the names are read each time.
 //!
 //! A POSIX program may copy an old version, with its ID, to the object's path. This module also distinguishes such a
 //! copy from the version itself.
@@ -353,9 +353,9 @@ impl StoreRootDirectory {
         Ok(named.is_ok_and(is_other) && self.is_version_at((bucket, key), &kept, stat.user)?)
     }
 
-    /// Returns whether the file with the name `kept` is the version that its name states. Anyone who may write to the
-    /// bucket may create other files with such names. In a bucket with the sticky bit, the file must therefore belong
-    /// to `owner`, the bucket's owner or root.
+    /// Returns whether the file with the name `kept` is the version that its name specifies. Anyone who may write to
+    /// the bucket may create other files with such names. In a bucket with the sticky bit, the file must therefore
+    /// belong to `owner`, the bucket's owner or root.
     pub(super) fn is_version_at(
         &self,
         (bucket, key): (&Bucket, &Key),
@@ -391,8 +391,8 @@ impl StoreRootDirectory {
 /// reader examines whether a POSIX program created the file by copying an old version.
 const SETTLING_NS: u64 = 1_000_000_000;
 
-/// Returns whether a file with the state `stat` was changed so long after the ID `version` was created that the file
-/// may be a copy of this version. Only an old version can be copied, and programs cannot set a file's change time.
+/// Returns whether a file with the state `stat` may be a copy of `version`, because the file was changed long after the
+/// version's ID was created. Only an old version can be copied, and programs cannot set a file's change time.
 fn was_changed_later(stat: &FileStat, version: &VersionId) -> bool {
     let changed = u64::try_from(stat.changed_ns).unwrap_or_default();
     order_in(version).is_some_and(|order| changed > order.saturating_add(SETTLING_NS))

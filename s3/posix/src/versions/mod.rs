@@ -49,7 +49,7 @@ impl StoreRootDirectory {
     }
 
     /// Opens the latest version of an object, or the version with the ID `version`. Errors: `NoSuchKey`,
-    /// `NoSuchVersion`, `NoSuchBucket`, `MethodNotAllowed` for a delete marker.
+    /// `NoSuchVersion`, `NoSuchBucket`; `MethodNotAllowed` for a delete marker.
     pub(crate) fn open_version(
         &self,
         bucket: &Bucket,
@@ -274,8 +274,8 @@ impl PosixStoreState {
         })
     }
 
-    /// Archives `current`, which a new version is about to replace; `by_null` states whether the ID of the new version
-    /// will be `null`. The caller must have removed the immutable flag of `current`: otherwise the file could not get
+    /// Archives `current`, which a new version is about to replace; `by_null` is true if the ID of the new version will
+    /// be `null`. The caller must have removed the immutable flag of `current`: otherwise the file could not get
     /// another name. No old version is removed. If a POSIX program has replaced the latest version, another file among
     /// the old versions may have the ID of `current`; `current` then gets a new ID. A file whose record cannot be
     /// decoded also gets a new ID, because its ID is unknown, and a file archived as the version `null` would later be
@@ -386,7 +386,7 @@ impl PosixStoreState {
     }
 
     /// Stores the ID under which `current` was archived in its record, so that the version keeps this ID if it becomes
-    /// the latest again. An error is ignored, because the name of an old version states its ID. The record is not
+    /// the latest again. An error is ignored, because the name of an old version contains its ID. The record is not
     /// replaced if it cannot be decoded, or if a part of it is missing. The record is also not replaced if the file has
     /// other names, because the ID would be wrong at these names.
     fn store_new_id(self: &Arc<Self>, bucket: &Bucket, current: &ObjectFile, version: &VersionId) {

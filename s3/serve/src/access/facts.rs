@@ -89,8 +89,8 @@ impl<'r> PolicyRequestContext<'r> {
         }
     }
 
-    /// Adds values of condition keys that the request's body states. The keys are in lower case, such as
-    /// `s3:x-amz-acl`. The added values replace the values of headers.
+    /// Adds values of condition keys from the request's body. The keys are in lower case, such as `s3:x-amz-acl`. The
+    /// added values replace the values of headers.
     pub(crate) fn with(self, stated: &'r [(&'static str, String)]) -> Self {
         PolicyRequestContext { stated: Some(stated), ..self }
     }
@@ -100,12 +100,12 @@ impl<'r> PolicyRequestContext<'r> {
         PolicyRequestContext { is_of_parts: OF_PARTS.contains(&operation), ..self }
     }
 
-    /// Returns whether the check of an operation has to wait until the request's body has been read.
+    /// Returns whether the check of an operation needs values from the request's body that have not been added yet.
     pub(super) fn awaits_body(&self, operation: &str) -> bool {
         self.stated.is_none() && ["PutObjectRetention", "PutObjectLegalHold"].contains(&operation)
     }
 
-    /// Returns whether the request states an ETag that the object must have, or must not have.
+    /// Returns whether the request contains an ETag that the object must have, or must not have.
     pub(super) fn names_etag(&self) -> bool {
         let stated = self.stated.unwrap_or_default().iter().find(|(key, _)| *key == IF_MATCH);
         let tag = stated.map(|(_, tag)| tag.as_str()).or_else(|| self.header("if-match"));
@@ -217,7 +217,7 @@ impl<'r> PolicyRequestContext<'r> {
         self.condition_keys(user, &need)
     }
 
-    /// Returns the number of days, rounded up, until the retention date that the request states.
+    /// Returns the number of days, rounded up, until the retention date in the request.
     fn retention_days(&self) -> Option<String> {
         const DAY_MS: u128 = 24 * 60 * 60 * 1000;
         let stated = self.stated.unwrap_or_default().iter().find(|(key, _)| *key == RETAIN_UNTIL);

@@ -112,7 +112,7 @@ pub(crate) fn take_host<B>(request: &mut Request<B>) -> Result<(), GateRefusal> 
     Ok(())
 }
 
-/// Refuses an upload whose head does not state the length of the body. Over HTTP/1, a request with neither
+/// Refuses an upload whose head does not specify the length of the body. Over HTTP/1, a request with neither
 /// `Content-Length` nor `Transfer-Encoding` has no body, so the gateway would store an empty object instead of the
 /// client's content. The module `signature` checks the length of an `aws-chunked` body. Errors: `MissingContentLength`.
 fn check_has_length<B>(operation: &OperationRule, request: &Request<B>) -> Result<(), GateRefusal> {

@@ -29,7 +29,7 @@ impl MessageRefusal {
 /// The way in which the end of a request's body is recognized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestFraming {
-    /// By the length of the body in bytes; 0 if the request states no length.
+    /// By the length of the body in bytes; 0 if the request specifies no length.
     Length(u64),
     /// By the last chunk of the body.
     Chunked,

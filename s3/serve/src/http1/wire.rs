@@ -266,7 +266,7 @@ impl BufferedSocket {
     }
 
     /// Sends `range` of a file from the page cache. Parts that are not in memory are read on a thread that may block.
-    /// Errors: `UnexpectedEof` if the file is too short, `TimedOut`, and errors from the socket.
+    /// Errors: `UnexpectedEof` if the file is too short; `TimedOut`; errors from the socket.
     pub(crate) async fn send_file(&mut self, file: &File, mut range: Range<u64>) -> io::Result<()> {
         let (mut turn_bytes, mut cached_until) = (0, range.start);
         while !range.is_empty() {

@@ -43,7 +43,7 @@ impl Default for UserLimits {
     }
 }
 
-/// The limits that a user's entry in the credentials file states. `None` selects the gateway's default limit.
+/// The limits from a user's entry in the credentials file. `None` selects the gateway's default limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct UserLimitOverrides {
     pub(crate) requests_max: Option<u32>,
@@ -136,7 +136,7 @@ impl UserResourceUsage {
         Arc::new(account)
     }
 
-    /// Sets each limit to the value in the user's entry. A limit that the entry does not state gets the value in
+    /// Sets each limit to the value in the user's entry. A limit that the entry does not specify gets the value in
     /// `others`.
     pub(crate) fn limit(&self, others: UserLimits) {
         let limits = self.stated.or(others);
@@ -145,7 +145,7 @@ impl UserResourceUsage {
         self.weight.store(limits.weight, Ordering::Relaxed);
     }
 
-    /// Returns the limits that the user's entry states.
+    /// Returns the limits from the user's entry.
     pub(crate) fn stated(&self) -> UserLimitOverrides {
         self.stated
     }

@@ -30,7 +30,7 @@ pub(crate) const TIMING_WANTED: HeaderName = HeaderName::from_static("x-fordway-
 /// The response header with the timing information.
 pub(crate) const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
-/// Records requests, for all threads of a gateway.
+/// The metrics, the access log and the request IDs, shared by all threads of a gateway.
 pub(crate) struct RequestMonitor {
     pub(crate) metrics: GatewayMetrics,
     pub(crate) log: Option<AccessLog>,

@@ -210,7 +210,7 @@ pub(super) struct InFlightRequestSlot {
 
 impl ConnectionResourceLimits {
     /// Reserves `bytes` bytes of memory for a connection that has already reserved `held` bytes. Reserves nothing if
-    /// `bytes` is at most [`OWN_BYTES`]. Errors: `EntityTooLarge` if a connection can never get this much memory,
+    /// `bytes` is at most [`OWN_BYTES`]. Errors: `EntityTooLarge` if a connection can never get this much memory;
     /// `Unavailable` if other connections occupy the memory.
     pub(super) fn memory_for(&self, bytes: usize, held: usize) -> Result<Option<MemoryShare>> {
         if bytes <= OWN_BYTES {

@@ -106,7 +106,7 @@ impl From<Error> for S3Failure {
 
 /// AWS's message for a change that a lock forbids.
 const OBJECT_LOCK: &str = "Access Denied because object protected by object lock.";
-/// The prefixes of error texts that state that a lock is the cause. Only the text identifies these errors, because they
+/// The prefixes of error texts for failures that a lock causes. Only the text identifies these errors, because they
 /// also arrive over the node protocol.
 const LOCK_REASONS: [&str; 3] =
     ["the version has a legal hold", "the version is retained", "the present retention"];

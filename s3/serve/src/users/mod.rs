@@ -211,8 +211,8 @@ pub(crate) struct Role {
     trusts: Vec<RoleTrust>,
     /// The maximum lifetime of a session, in seconds.
     pub(crate) max_duration_s: u64,
-    /// The names of the claims that state the uid and gid of the role, if claims state them. If claims state the IDs,
-    /// the store of `user` is empty.
+    /// The names of the claims that contain the uid and gid of the role, if claims contain them. If claims contain the
+    /// IDs, the store of `user` is empty.
     pub(crate) id_claims: Option<UidGidClaimNames>,
     claimed: ClaimMappedUsers,
 }
@@ -346,7 +346,7 @@ impl Users {
     }
 
     /// Creates the users of a credentials file, which is read again when it changes. For each user, `open` opens the
-    /// directory `root` with the uid and gid that the file states.
+    /// directory `root` with the uid and gid from the file.
     ///
     /// Errors: `InvalidArgument` for a file that does not parse, names a key or a user twice, or names another uid
     /// although the gateway is not root; `AccessDenied` for a file that other users may read; errors from opening the

@@ -19,9 +19,9 @@ pub struct UsersFileEntry {
     pub name: String,
     /// The access key of a user.
     pub access_key: Option<String>,
-    /// The uid that accesses files; `None` for the gateway's own uid, or if claims state the uid.
+    /// The uid that accesses files; `None` for the gateway's own uid, or if claims contain the uid.
     pub uid: Option<u32>,
-    /// The gid that accesses files; `None` for the gateway's own gid, or if claims state the gid.
+    /// The gid that accesses files; `None` for the gateway's own gid, or if claims contain the gid.
     pub gid: Option<u32>,
     /// The additional groups.
     pub groups: Vec<u32>,

@@ -1,8 +1,8 @@
 //! `ledger`: measures the cost of each layer, and checks whether these costs add up to the cost of the whole.
 //!
 //! This file also chooses the processors on which the two sides of a round trip run. A component and the paths that
-//! contain it must use the same placement. Waking a thread on another processor takes several times as long as on the
-//! same processor. The scheduler's choice would vary between pairs of processes.
+//! contain it must use the same placement, because waking a thread on another processor takes several times as long as
+//! on the same processor. The scheduler's choice would vary between pairs of processes.
 
 mod components;
 mod echo;
@@ -250,7 +250,7 @@ fn report(
 }
 
 /// Pins this thread and the processes behind the components to processors as `wanted` specifies; returns the placement
-/// used. Errors: `InvalidArgument` if there are too few processors, `Io` if pinning fails.
+/// used. Errors: `InvalidArgument` if there are too few processors; `Io` if pinning fails.
 fn choose_placement(setup: &PreparedLedgerRun, wanted: Option<CpuPlacementArg>) -> Result<CpuPlacementArg> {
     let cpus = allowed();
     let (placement, own, others) = match (wanted, cpus.as_slice()) {

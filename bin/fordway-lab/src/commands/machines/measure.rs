@@ -32,7 +32,7 @@ struct MachineBenchmark<'a> {
     run: Box<dyn FnMut() -> Result<Vec<f64>> + 'a>,
 }
 
-/// The JSON output of `machines measure`.
+/// The output of `machines measure`, printed as text or as JSON.
 #[derive(Serialize)]
 struct MachineMeasurements {
     schema: &'static str,

@@ -143,8 +143,8 @@ impl EventDelivery {
     }
 
     /// Counts the waiting events of each bucket for which the next turn reads no names. These are the buckets that
-    /// pause or still have names in memory, or all buckets if the whole webhook pauses. A journal that takes long to
-    /// read is counted less often, so it delays the next search only a little.
+    /// pause or still have names in memory, or all buckets if the whole webhook pauses. A bucket whose journal takes
+    /// long to read is counted less often, and delays the next search only a little.
     fn recount(&mut self) {
         let start = Instant::now();
         let is_pausing = !self.pause.is_over(start);

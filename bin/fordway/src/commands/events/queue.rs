@@ -98,7 +98,7 @@ impl BucketQueue {
 
     /// Adds the names that were read from the journal, at most `names_max`.
     pub(super) fn found(&mut self, found: WaitingEvents, names_max: usize) {
-        // Within a pass, a record may have been added whose name sorts before the names in `found`.
+        // Within a pass, a record whose name sorts before the names in `found` may have been added.
         self.is_incomplete &= self.has_more;
         self.has_forgotten &= self.after.is_some();
         self.has_more = found.later > found.names.len() as u64;
@@ -148,9 +148,9 @@ impl BucketQueue {
         self.pause.end();
     }
 
-    /// Updates the queue after the receiver refused a batch, or did not respond. `spent` is the time that the request
-    /// took. A batch of several events is put back, and tried again in smaller batches. A single event is set aside.
-    /// The next batch then waits for 1 s, or for `spent` if `spent` is longer. It does not wait if the receiver
+    /// Updates the queue after the receiver refused a batch, or did not respond. `spent` is the time since the start of
+    /// the turn. A batch of several events is put back, and tried again in smaller batches. A single event is set
+    /// aside. The next batch then waits for 1 s, or for `spent` if `spent` is longer. It does not wait if the receiver
     /// responded, and the batch had several events or nothing is left to try in this pass. Returns whether to log the
     /// failure as a warning.
     pub(super) fn refused(

@@ -123,7 +123,7 @@ def choose(found: dict[str, Times]) -> dict[str, Any]:
 
 
 def _faster(one: Times, other: Times) -> bool:
-    """Returns whether `one` is faster in at least 97.5 % of the draws."""
+    """Returns whether `one` is faster than `other` in at least 97.5 % of the draws."""
     return bool(np.mean(one.draws < other.draws) >= (1 + times.LEVEL) / 2)
 
 

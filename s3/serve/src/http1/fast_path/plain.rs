@@ -178,7 +178,7 @@ impl<'h> PlainHeaders<'h> {
     }
 
     /// Returns the requested operation on the object; `None` for any other request, and for content in chunks or
-    /// without a stated length.
+    /// without a declared length.
     fn method(&mut self, head: &RequestHead<'h>) -> Option<ObjectMethod> {
         let RequestFraming::Length(bytes) = head.framing else { return None };
         let is_without_content =

@@ -1,4 +1,4 @@
-//! CORS: rules that state which web pages may read and write a bucket through a browser (the Fetch standard, section
+//! CORS: rules that define which web pages may read and write a bucket through a browser (the Fetch standard, section
 //! 3.2).
 //!
 //! The CORS rules of a bucket are stored as one document. The response to a request with an `Origin` contains the
@@ -32,7 +32,8 @@ pub(super) const SERVICE: BucketDocumentRules = BucketDocumentRules {
     permits: always,
 };
 
-/// Checks the rules of a bucket. Errors: `MalformedXML`, `InvalidRequest` for invalid rules.
+/// Checks the rules of a bucket. Errors: `MalformedXML` for a document that does not match the schema; `InvalidRequest`
+/// for invalid rules.
 fn check(document: &[u8]) -> OperationResult<Vec<u8>> {
     let configuration: CORSConfiguration = read(document)?;
     if !(1..=MAX_RULES).contains(&configuration.cors_rules.len()) {

@@ -114,8 +114,8 @@ fn bytes_with_name(value: &str, file_name: &str) -> usize {
     value.len() - count * FILE_NAME.len() + count * file_name.len()
 }
 
-/// Headers that describe an object or state a digest of its content. Other fields become headers only if they have the
-/// prefix `x-amz-` or `if-`.
+/// Headers that describe an object or contain a digest of its content. Other fields become headers only if they have
+/// the prefix `x-amz-` or `if-`.
 const HEADERS: [HeaderName; 7] = [
     header::CACHE_CONTROL,
     header::CONTENT_DISPOSITION,

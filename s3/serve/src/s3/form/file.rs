@@ -73,7 +73,7 @@ impl FileBody {
             // The scanner keeps bytes for the next piece only if the end of a piece could be the start of the boundary.
             (false, _) => Some([held, &content[..]].concat().into()),
         };
-        // A file that is too large is not stored, but its bytes are counted to the end, because the error states the
+        // A file that is too large is not stored, but its bytes are counted to the end, because the error contains the
         // size.
         if self.received > *self.sizes.end() {
             self.next = None;

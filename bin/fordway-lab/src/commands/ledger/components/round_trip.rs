@@ -203,7 +203,8 @@ impl RoundTripBuffers {
 
     /// Keeps the client busy between two requests, as on a real lane. A real client uses the content of a received file
     /// descriptor before it sends the next request. A client that writes objects removes the previous object.
-    /// Meanwhile, the responding process sleeps. The longer this process sleeps, the longer it takes to wake up.
+    /// Meanwhile, the responding process sleeps. The longer the responding process sleeps, the longer its wake-up
+    /// takes.
     pub(super) fn rest(&mut self) {
         self.rest.1.copy_from_slice(black_box(&self.rest.0));
     }
