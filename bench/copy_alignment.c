@@ -1,8 +1,8 @@
 /* Measures the cost of copies, by the offset of a buffer from the start of a page. The kernel copies between the page
  * cache and the buffer. memcpy copies from the buffer to a block from malloc, as programs do after a library has read
  * content for them. Prints a table: offset in bytes, median microseconds of CPU time to read, to write and to copy 2
- * MiB by calls of 256 KiB, and the ratio to offset 0. The offsets take turns. argv[1] is a file to create, on the file
- * system to measure. */
+ * MiB by calls of 256 KiB, and the ratio to offset 0. The program measures the offsets in turn. argv[1] is a file to
+ * create, on the file system to measure. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
-# Sourced by scripts. Prepares OpenFOAM's damBreak, the case of Richter's Table 1, for several rank counts. This file
-# is not executable, so that `make bench` does not run it.
+# Scripts source this file. Prepares OpenFOAM's damBreak, the case of Richter's Table 1, for several rank counts. This
+# file is not executable, so that `make bench` does not run it.
 
 foam_examples=/usr/share/doc/openfoam-examples/examples/multiphase/interFoam/laminar/damBreak/damBreak
 # Debian's programs look for their settings in this directory.

@@ -34,7 +34,7 @@ def forget():
 
 
 def others(fordway, url, objects, connections):
-    """Reads each of the other objects once, on `connections` connections."""
+    """Reads each of the other objects once, over `connections` connections."""
     return start(
         fordway,
         f"{url}/bucket/d{{number}}/f",

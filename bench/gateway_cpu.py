@@ -1,5 +1,4 @@
-"""Measures the servers that a file lists, which take turns, and checks the gateway's medians against their
-limits.
+"""Measures the servers that a file lists, in turn. Compares the gateway's medians with limits.
 
 usage: gateway_cpu.py FORDWAY SERVERS DURATION ROUNDS
 

@@ -103,8 +103,8 @@ static void with_posix(int phase, const char *key) {
     if (file < 0 || moved != (ssize_t)bytes || close(file)) fail(path, strerror(errno));
 }
 
-/* Only the system calls that the drop-in makes for an object without metadata. A library that publishes atomically, and
- * locks the names that it removes, cannot be faster. */
+/* Makes only the system calls that the drop-in makes for an object without metadata. A library that publishes
+ * atomically, and locks the names that it removes, cannot be faster. */
 static void with_calls(int phase, const char *key) {
     struct stat status;
     int file = -1;

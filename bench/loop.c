@@ -1,6 +1,6 @@
 // The minimum work of an upload server: receives each body over HTTP/1.1, and writes it to a new file, which replaces
-// an older file. The files are never given a name, and no data is checked. Each connection keeps as many files open as
-// the benchmark has objects per connection, so that memory is reused after the same time as with named files.
+// an older file. The files have no names, and no data is checked. Each connection keeps as many files open as the
+// benchmark has objects per connection, so that memory is reused after the same time as with named files.
 // usage: loop DIR; prints its port, and runs until it is killed.
 #define _GNU_SOURCE
 #include <arpa/inet.h>

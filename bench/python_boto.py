@@ -20,7 +20,7 @@ CALLS, KEYS = 300, {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret
 
 
 def cpu_s(process: int) -> float:
-    """Returns the CPU time of this process and of the gateway."""
+    """Returns the sum of the CPU times of this process and of the gateway, in seconds."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return time.process_time() + (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -49,7 +49,7 @@ def measure(client: object, gateway: int, name_of_new: str) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measures in turn, and prints the table."""
+    """Measures calls in the process and through a gateway in turn, and prints the table."""
     rounds = int(sys.argv[1])
     os.environ |= KEYS | {"AWS_DEFAULT_REGION": "us-east-1"}
     with tempfile.TemporaryDirectory(dir="/dev/shm") as root:

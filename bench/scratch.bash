@@ -1,5 +1,5 @@
-# Sourced by the benchmarks. Creates a scratch directory in memory that is removed when the script ends, and sets a time
-# limit. This file is not executable, so that `make bench` does not run it.
+# The benchmarks source this file. Creates a scratch directory in memory that is removed when the script ends, and sets
+# a time limit. This file is not executable, so that `make bench` does not run it.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 fordway=${FORDWAY:-$root/target/release/fordway}

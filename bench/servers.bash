@@ -1,5 +1,5 @@
-# Sourced by the benchmarks of servers, after scratch.bash: starts a server on loopback, and stops it when the
-# script exits.
+# The benchmarks of servers source this file after scratch.bash. Starts a server on loopback, and stops the server when
+# the script exits.
 
 server=
 stop_server() {

@@ -5,10 +5,10 @@
  * Both libraries are loaded, and each uses the bucket `bucket` of its own host: a directory (the embedded lane) or the
  * socket of a gateway (`unix://`). In a round, each of THREADS threads runs each phase on OBJECTS keys. Each turn is a
  * block of keys that takes about a millisecond. The libraries alternate in random order, so that other activity of the
- * machine affects both alike. Prints a line for each phase: its name, and the median of time A / time B over all pairs
- * of blocks. A phase that can be repeated runs until it has taken 50 ms. The ratio of one process is one sample,
- * because the placement of a process's memory is random, and the same for all its blocks. The caller starts many
- * processes.
+ * machine affects both libraries alike. Prints a line for each phase: its name, and the median of time A / time B over
+ * all pairs of blocks. A phase that can be repeated runs until it has taken 50 ms. The ratio of one process is one
+ * sample, because the placement of a process's memory is random, and the same for all its blocks. The caller starts
+ * many processes.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -141,7 +141,7 @@ static double block(const Build *build, int phase, int from, int to, char *recei
     return (after.tv_sec - before.tv_sec) + (after.tv_nsec - before.tv_nsec) / 1e9;
 }
 
-/* The time ratios A / B of the pairs of blocks of a phase. */
+/* The time ratios A / B of one phase, with one ratio for each pair of blocks. */
 typedef struct {
     double *all;
     int count, room;

@@ -1,5 +1,5 @@
-/* Measures the cost of the system calls of IOR and mdtest alone, in a loop of the same calls with the same sizes and
- * kinds of paths.
+/* Measures the cost of the bare system calls that IOR and mdtest make. Runs these calls in a loop, with the sizes and
+ * kinds of paths that IOR and mdtest use.
  *
  *   workloads mdtest DIR FILES BYTES      prints: phase operations-per-second, a line each
  *   workloads ior DIR TRANSFERS BYTES

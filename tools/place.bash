@@ -1,4 +1,4 @@
-# Sourced by the scripts that build libraries.
+# The scripts that build libraries source this file.
 
 # Cargo sets variables for a program that it runs (a test, xtask). The build script of `ring` would treat these
 # variables as a change, so all crates that depend on `ring` would be compiled again.

@@ -1,8 +1,8 @@
 """Hooks of MkDocs for this repository: pages outside of docs/, and links to them.
 
 A page of docs/ may link to any file of the repository, as on a code forge. On the site, a link to one of
-`PAGES` leads to the page made of that file. A link to another file that exists becomes plain text. A broken
-link fails the build, and so does a page that would fetch a file from another host.
+`PAGES` leads to the page that is generated from that file. A link to another file that exists becomes plain
+text. A broken link fails the build, and so does a page that would fetch a file from another host.
 """
 
 import logging

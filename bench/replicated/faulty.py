@@ -77,7 +77,7 @@ def send(connection, file, at, end, fault):
         if late < 0:
             time.sleep(-late)
         elif late > 0.1:
-            # Limit the delay to make up for, so that a client that reads late gets no burst.
+            # Make up for at most 0.1 s of delay, so that a client that reads late gets no burst.
             began += late - 0.1
     return True
 

@@ -1,4 +1,4 @@
-"""Prints tables of the results of rounds.py, with the minimum time that any client needs.
+"""Prints tables of the results of rounds.py, next to the theoretical minimum times for the link.
 
 usage: report.py DIR OUT
 

@@ -4,9 +4,10 @@ usage: root_ranges.py DIR [--events N] [--branches N] [--per-basket N] [--chosen
        root_ranges.py --list FILE TREE BRANCH...
 
 The first form creates DIR/file, a TTree written by uproot, and DIR/ranges-PERCENT for each PERCENT (10, 50 and
-100). Each line is `offset length` of a basket of the chosen share of branches. The second form prints such lines for
-any ROOT file, tree and branches. The order of the baskets is as in an event loop: all chosen branches of the first
-events, then of the next. `fordway read --ranges` and `fordway bench vector --ranges` accept the lines.
+100). Each line of ranges-PERCENT is `offset length` of one basket of the chosen branches, which are PERCENT
+per cent of all branches. The second form prints such lines for any ROOT file, tree and branches. The order of
+the baskets is as in an event loop: all chosen branches of the first events, then of the next. `fordway read
+--ranges` and `fordway bench vector --ranges` accept the lines.
 """
 
 import argparse

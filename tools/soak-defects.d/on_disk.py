@@ -158,7 +158,7 @@ def parts_in_a_sticky_bucket(ground):
 
 
 def hold_lock_table(path):
-    """Holds all locks of a table in a child process of Alice. Returns the child's process ID when it has the locks."""
+    """Holds all locks of a table in a child process of Alice. Returns its PID when it has the locks."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

@@ -12,7 +12,7 @@ from ground import check
 
 CONTENT = bytes(range(256)) * 400
 MEMORY_MAX_MIB = 500
-# A program that allocates memory according to a stated size must not use all of the machine's memory.
+# A program that allocates memory according to a declared size must not use all of the machine's memory.
 ADDRESS_SPACE_MAX = 6 << 30
 KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
 
@@ -68,7 +68,7 @@ def honest(method, head):
 
 
 def more_content_than_stated(ground, frame):
-    """The head states 9 bytes, but 20 bytes arrive."""
+    """The head declares 9 bytes, but 20 bytes arrive."""
 
     def respond(method, head):
         if method == "HEAD":

@@ -1,4 +1,4 @@
-"""Cases of requests whose signature covers less than it must."""
+"""Cases in which a request's signature omits a part that the signature must cover."""
 
 import hashlib
 import hmac

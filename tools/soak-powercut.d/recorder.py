@@ -5,7 +5,7 @@ log shows which bytes of the image a power cut could have dropped: the bytes wri
 
     u8 kind (0 write, 1 flush), u64 offset, u32 length, then the bytes; little-endian
 
-usage: recorder.py IMAGE LOG MOUNTPOINT; unmounting MOUNTPOINT ends it.
+usage: recorder.py IMAGE LOG MOUNTPOINT; the program exits when MOUNTPOINT is unmounted.
 """
 
 import ctypes

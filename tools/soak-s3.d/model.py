@@ -1,8 +1,8 @@
-"""Walks the service model of the installed botocore against a live gateway.
+"""Calls every operation of the installed botocore's service model on a running gateway.
 
 Each operation is called with its required parameters, then with each optional parameter, and with each value
-that the model lists for it. Each call must be performed, or refused with an error that is not the server's
-fault. A call that is refused or only reads must leave the directory unchanged.
+that the model lists for the parameter. Each call must be performed, or refused with an error that is not the
+server's fault. A call that is refused or only reads must leave the directory unchanged.
 """
 
 import datetime

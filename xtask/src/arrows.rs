@@ -54,7 +54,7 @@ const ROOMS: &[(CrateLayer, &[&str])] = &[
 /// The only allowed dependencies within a layer. In addition, every crate of the lab may use `measure`.
 const WITHIN_ROOMS: &[(&str, &str)] = &[("wire", "store"), ("policy", "wire")];
 
-/// Returns the layers that a layer may use.
+/// Returns the layers whose crates the crates of the layer `room` may use.
 fn uses(room: CrateLayer) -> &'static [CrateLayer] {
     use CrateLayer::{Base, Command, Http, Lab, Lanes, S3};
     match room {

@@ -109,7 +109,7 @@ fn versions(metadata: &Metadata) -> CrateVersions {
 }
 
 /// Returns a fault for each additional version that the list does not explain, and for each unneeded entry of the list.
-/// The version of a crate with the most users needs no entry.
+/// One version of each crate needs no entry; by convention, this is the most widely used version.
 fn duplicate_faults(versions: &CrateVersions, allowed: &[(&str, &str)]) -> Vec<String> {
     let mut faults = Vec::new();
     let mut used: BTreeSet<&(&str, &str)> = BTreeSet::new();

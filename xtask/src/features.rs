@@ -15,7 +15,7 @@ const MODULE: &[&str] = &["fordway-python"];
 /// two selections.
 type CrateFeatures = BTreeMap<String, BTreeSet<String>>;
 
-/// Errors: the crates whose features differ.
+/// Compares the features that the two commands of `make build` select. Errors: the crates whose features differ.
 pub(crate) fn check() -> Result<()> {
     let faults = differences(&features(PROGRAMS)?, &features(MODULE)?);
     if !faults.is_empty() {

@@ -1,10 +1,10 @@
-//! Canned ACLs of buckets (see "Access control list (ACL) overview" in the S3 user guide). An ACL allows actions on a
+//! Canned bucket ACLs (see "Access control list (ACL) overview" in the S3 user guide). An ACL allows actions on a
 //! bucket to everybody, or to all users with keys. An ACL never denies anything.
 
 use crate::principal::Principal;
 use crate::request::AccessRequest;
 
-/// A canned ACL of a bucket.
+/// One of S3's canned bucket ACLs. A bucket without an ACL has the ACL `Private`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CannedAcl {
     /// Only the owner has access.
@@ -36,11 +36,11 @@ pub enum AclPermission {
     Write,
 }
 
-/// A grant of an ACL.
+/// A grant of an ACL: a group of callers, and the permission that the group has.
 pub type AclGrant = (AclGroup, AclPermission);
 
 impl CannedAcl {
-    /// All canned ACLs of buckets that are supported.
+    /// All supported canned bucket ACLs.
     pub const ALL: [CannedAcl; 4] =
         [CannedAcl::Private, CannedAcl::PublicRead, CannedAcl::PublicReadWrite, CannedAcl::AuthenticatedRead];
 
@@ -71,15 +71,15 @@ impl CannedAcl {
         }
     }
 
-    /// Returns the ACL with exactly these grants, in any order; `None` if there is no such ACL.
+    /// Returns the ACL with exactly these grants, in any order; `None` if no canned ACL has these grants.
     pub fn with_grants(grants: &[AclGrant]) -> Option<Self> {
         let are_same =
             |of: &[AclGrant]| of.len() == grants.len() && of.iter().all(|grant| grants.contains(grant));
         CannedAcl::ALL.into_iter().find(|acl| are_same(acl.grants()))
     }
 
-    /// Returns whether the ACL grants access to callers that it does not identify. As on AWS, all users with keys count
-    /// as such callers.
+    /// Returns whether the ACL is public: whether it grants access to all callers or, as on AWS, to all users with
+    /// keys.
     pub fn is_public(self) -> bool {
         !self.grants().is_empty()
     }
@@ -94,10 +94,10 @@ impl CannedAcl {
 }
 
 impl AclGroup {
-    /// Both groups.
+    /// All groups to which a canned ACL can grant access.
     pub const ALL: [AclGroup; 2] = [AclGroup::AllUsers, AclGroup::AuthenticatedUsers];
 
-    /// Returns the URI that names the group in documents.
+    /// Returns the URI that names the group in ACL documents.
     pub fn uri(self) -> &'static str {
         match self {
             AclGroup::AllUsers => "http://acs.amazonaws.com/groups/global/AllUsers",
@@ -111,10 +111,10 @@ impl AclGroup {
 }
 
 impl AclPermission {
-    /// Both permissions.
+    /// All permissions that a canned ACL can grant.
     pub const ALL: [AclPermission; 2] = [AclPermission::Read, AclPermission::Write];
 
-    /// Returns the name of the permission in documents.
+    /// Returns the name of the permission in ACL documents.
     pub fn name(self) -> &'static str {
         match self {
             AclPermission::Read => "READ",

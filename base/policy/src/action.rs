@@ -127,7 +127,7 @@ impl Action {
         (0..COUNT).map(|at| Action(at as u8))
     }
 
-    /// Returns the name without its prefix.
+    /// Returns the name without its prefix `s3:`, such as `GetObject`.
     pub fn short_name(self) -> &'static str {
         let at = usize::from(self.0);
         OF_BUCKETS.get(at).copied().unwrap_or_else(|| OF_OBJECTS[at - OF_BUCKETS.len()])
@@ -182,7 +182,7 @@ impl ActionSet {
         Action::all().filter(|action| !self.has(*action)).collect()
     }
 
-    /// Returns the union of the sets.
+    /// Returns the actions that are in at least one of the two sets.
     pub(crate) fn union(self, other: Self) -> Self {
         ActionSet(self.0 | other.0)
     }

@@ -286,8 +286,8 @@ impl Condition {
         }
     }
 
-    /// Returns true if the condition is not negated, is false for requests without the key, and has only values that
-    /// are strings or ARNs without wildcards and variables.
+    /// Returns true if the condition is not negated, is false for requests without the key, and all its values are
+    /// strings or ARNs that contain neither wildcards nor variables.
     pub(crate) fn has_fixed_values(&self) -> bool {
         let is_fixed = match &self.expected {
             ExpectedValues::Texts(texts) | ExpectedValues::TextsIgnoringCase(texts) => {
@@ -333,7 +333,7 @@ impl ExpectedValues {
     }
 }
 
-/// An operator, split into its parts.
+/// A condition operator, split into its qualifier, base operator, negation and `IfExists` suffix.
 struct ConditionOperator<'o> {
     qualifier: MultivalueQualifier,
     base: &'o str,
@@ -505,7 +505,7 @@ mod tests {
         })
     }
 
-    /// The examples from the IAM user guide's pages about operators.
+    /// The cases are the examples from the IAM user guide's pages about operators.
     #[test]
     fn operators_compare_as_documented() {
         for (operator, values, value, expected) in [

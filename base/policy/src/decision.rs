@@ -45,7 +45,7 @@ pub enum StatementMismatch {
 /// Whether a statement applies to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatementMatchReport {
-    /// The `Sid` of the statement; `None` if the statement has none.
+    /// The `Sid` of the statement; `None` if the statement has no `Sid`.
     pub sid: Option<String>,
     /// Whether the statement allows or denies.
     pub effect: Effect,
@@ -72,7 +72,8 @@ impl Policy {
         Decision { verdict, statement: allowed }
     }
 
-    /// Returns, for each statement, whether it applies to a request, and if not, which element does not match.
+    /// Returns a report for each statement: whether the statement applies to a request or, if it does not, its first
+    /// element that does not match.
     pub fn explain(&self, request: &AccessRequest<'_>) -> Vec<StatementMatchReport> {
         let report = |statement: &Statement| StatementMatchReport {
             sid: statement.sid.clone(),

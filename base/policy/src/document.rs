@@ -1,4 +1,4 @@
-//! The elements of a policy document.
+//! Parses and checks policy documents, and defines the types of their elements.
 
 use std::collections::BTreeSet;
 
@@ -41,7 +41,7 @@ fn error<T>(words: &str, detail: impl Into<String>) -> Result<T, PolicyError> {
 /// The version of the policy language, which determines whether `${NAME}` is a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
-    /// The version without variables, which applies to documents that do not state a version.
+    /// The version without variables, which applies to documents that do not specify a version.
     V2008,
     /// The version with variables.
     V2012,
@@ -183,8 +183,8 @@ const ELEMENTS: [&str; 9] = [
     "Condition",
 ];
 
-/// Returns the element that is present, of two alternatives, and whether it is the second alternative. Errors: if both
-/// elements are present, or neither.
+/// Returns the value of the element `name` or `not_name`, and whether the element is `not_name`. Errors: if both or
+/// neither of these elements are present.
 fn one_of<'m>(
     members: &'m [(String, Json)],
     [name, not_name]: [&str; 2],
@@ -344,7 +344,7 @@ fn is_of_bucket(path: &str, bucket: &str) -> bool {
         Some((name, _)) => (name, true),
         None => (path, false),
     };
-    // If the name has a variable, or has a `*` and no key follows, the name may also match a slash and a key. In this
+    // If the name has a variable, or has a `*` and no key after it, the name may also match a slash and a key. In this
     // case, only the text before the first variable or `*` is compared.
     let is_open = name.contains("${") || (!has_key && name.contains('*'));
     let start = name.find("${").unwrap_or(name.len()).min(name.find('*').unwrap_or(name.len()));

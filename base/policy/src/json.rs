@@ -79,7 +79,8 @@ impl<'de> Visitor<'de> for JsonVisitor {
 /// The prefix of the error for a name that occurs twice.
 const DUPLICATE: &str = "duplicate name ";
 
-/// Parses a document. Errors: the duplicate name, if a duplicate is the cause, and a message that states the position.
+/// Parses a document. Errors: the duplicate name, if a duplicate is the cause, and a message that contains the
+/// position.
 pub(crate) fn parse(document: &[u8]) -> Result<Json, (Option<String>, String)> {
     serde_json::from_slice(document).map_err(|error| {
         let text = error.to_string();

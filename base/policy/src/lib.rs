@@ -2,7 +2,7 @@
 //!
 //! A [`Policy`] is parsed once. [`Policy::decide`] then evaluates a request, and seldom allocates memory.
 //! [`BucketAccessRules`] combines the policy with the bucket's ACL, its public access block and the caller's role.
-//! [`Policy::explain`] returns, for each statement, whether it applies, and if not, which element does not match.
+//! [`Policy::explain`] reports for each statement whether it applies, or which of its elements does not match.
 //!
 //! The language follows AWS (see "IAM JSON policy elements reference" in the IAM user guide). A document with an
 //! unsupported element, operator, key or action is rejected, so that no part of a policy is silently ignored.

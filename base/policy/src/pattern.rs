@@ -86,7 +86,7 @@ impl Pattern {
         }
     }
 
-    /// Like [`Pattern::fits`], for a pattern without variables.
+    /// Returns whether the pattern, which has no variables, matches the whole of `text`.
     pub(crate) fn fits_plain(&self, text: &str) -> bool {
         matches!(&self.pieces[..], [PatternSegment::Fixed(symbols)] if fits(symbols, text))
     }

@@ -13,7 +13,7 @@ pub enum Principal<'r> {
     Role {
         /// The name of the role.
         name: &'r str,
-        /// The name of the session; `None` if it is not known, in which case no policy can name the session.
+        /// The name of the session; `None` if the name is unknown. A policy then cannot name the session.
         session: Option<&'r str>,
     },
 }
@@ -42,11 +42,11 @@ pub(crate) struct PrincipalSet {
     pub(crate) users: Vec<NamedPrincipal>,
 }
 
-/// A user, a role or a session of a role, as named in a document.
+/// A user, a role or a session of a role, as a document names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NamedPrincipal {
     pub(crate) name: String,
-    /// Whether the document gives only the bare name, without an ARN. A user with a bare name must exist.
+    /// Whether the document contains only the bare name, without an ARN. A user with a bare name must exist.
     pub(crate) is_bare: bool,
     pub(crate) kind: NamedKind,
 }

@@ -16,7 +16,7 @@ pub enum CallerRole {
     Anonymous,
 }
 
-/// The public access block of a bucket.
+/// The public access block of a bucket. By default, all settings are off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PublicAccessBlock {
     /// Rejects public access control lists (ACLs).
@@ -29,12 +29,12 @@ pub struct PublicAccessBlock {
     pub restrict_public_buckets: bool,
 }
 
-/// The rules of a bucket.
+/// The policy, the ACL and the public access block of a bucket.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BucketAccessRules {
-    /// The policy; `None` if the bucket has none.
+    /// The policy; `None` if the bucket has no policy.
     pub policy: Option<Policy>,
-    /// The ACL; private if the bucket has none, or if its ownership controls disable ACLs.
+    /// The ACL; private if the bucket has no ACL, or if its ownership controls disable ACLs.
     pub acl: CannedAcl,
     /// The public access block.
     pub block: PublicAccessBlock,

@@ -23,7 +23,8 @@ pub(crate) fn fits(pattern: &[PatternSymbol], text: &str) -> bool {
     fits_counted(pattern, text.as_bytes(), &mut 0)
 }
 
-/// Like [`fits`], for text in UTF-8. Adds the cost to `steps`. One step is at most a few instructions.
+/// Returns the same result as [`fits`], for text in UTF-8, and adds the cost to `steps`. One step is at most a few
+/// instructions.
 fn fits_counted(pattern: &[PatternSymbol], text: &[u8], steps: &mut usize) -> bool {
     *steps += pattern.len();
     let is_star = |symbol: &PatternSymbol| *symbol == ANY_CHARACTERS;
@@ -94,17 +95,18 @@ fn end_of_first_short(segment: &[PatternSymbol], text: &[u8]) -> Option<usize> {
     rests.next().map(|rest| text.len() - rest.len())
 }
 
-/// A search for a segment with `?`, by the algorithm Shift-And: bit `i` of the state is set if the first `i + 1`
-/// symbols match the text before the current position. One operation on a word updates 64 of these bits.
+/// A search for a segment with `?`, by the algorithm Shift-And. Bit `i` of the state is set if the first `i + 1`
+/// symbols match the end of the text that was read so far. One operation on a word updates 64 of these bits.
 struct SegmentSearch {
     symbols: usize,
-    /// The number of words in a set of symbols.
+    /// The number of 64-bit words in a set of symbols. Bit `i` of a set represents symbol `i` of the segment.
     words: usize,
     /// For each byte value, the number of its row; 0 for bytes that the segment does not contain.
     row_of: [u16; 256],
-    /// Sets of symbols, one after another. Row 0 is empty. Each other row contains the symbols that are one byte value.
+    /// Sets of symbols, one after another. Row 0 is empty. Each other row contains the symbols that equal one byte
+    /// value.
     rows: Vec<u64>,
-    /// The symbols that are `?`.
+    /// The set of the symbols that are `?`.
     any: Vec<u64>,
 }
 
@@ -187,7 +189,8 @@ mod tests {
         pattern.bytes().map(symbol).collect()
     }
 
-    /// A simple matcher that compares the symbols one by one, and returns to the last `*` after each mismatch.
+    /// Returns whether `pattern` matches `text`. Compares the symbols one by one, and returns to the last `*` after
+    /// each mismatch.
     fn fits_slowly(pattern: &[PatternSymbol], text: &[u8]) -> bool {
         let (mut at, mut read) = (0, 0);
         let mut star: Option<(usize, usize)> = None;
@@ -216,7 +219,7 @@ mod tests {
         pattern[at..].iter().all(|symbol| *symbol == ANY_CHARACTERS)
     }
 
-    /// Returns a text that the pattern matches, unless `broken` replaces one of its characters.
+    /// Returns a text that the pattern matches, unless `b` replaces the character at the index `broken` of the text.
     fn example(pattern: &str, fillings: &[String], broken: usize) -> String {
         let mut fillings = fillings.iter().cycle();
         let mut text = String::new();

@@ -153,7 +153,7 @@ const CASES: &[Case] = &[
             (None, "GetObject", Some("a"), &[], NotAllowed),
         ],
     ),
-    // Allow only certain tag names.
+    // Allow only the listed tag names.
     (
         r#"{"Effect": "Allow", "Principal": "*", "Action": "s3:PutObjectTagging", "Resource": "arn:aws:s3:::amzn-s3-demo-bucket/*",
             "Condition": {"ForAllValues:StringLike": {"s3:RequestObjectTagKeys": ["Owner", "CreationDate"]}}}"#,
@@ -179,7 +179,7 @@ const CASES: &[Case] = &[
             (Some("u"), "ListBucket", None, &[], NotAllowed),
         ],
     ),
-    // An explicit deny wins, regardless of its position.
+    // An explicit deny takes precedence, regardless of its position.
     (
         r#"{"Effect": "Allow", "Principal": "*", "Action": "s3:*", "Resource": "arn:aws:s3:::amzn-s3-demo-bucket/*"},
            {"Effect": "Deny", "Principal": "*", "Action": "s3:DeleteObject", "Resource": "arn:aws:s3:::amzn-s3-demo-bucket/keep/*"},

@@ -33,9 +33,9 @@ pub struct Conditions {
     pub if_match: Option<ETagMatch>,
     /// The object must have none of these ETags; `*` on a write means "only if there is no object".
     pub if_none_match: Option<ETagMatch>,
-    /// Reads only: the object must have been modified after this time.
+    /// For reads only: the object must have been modified after this time.
     pub if_modified_since: Option<SystemTime>,
-    /// Reads only: the object must not have been modified after this time.
+    /// For reads only: the object must not have been modified after this time.
     pub if_unmodified_since: Option<SystemTime>,
 }
 

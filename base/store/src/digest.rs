@@ -88,7 +88,7 @@ impl ChecksumAlgorithm {
         matches!(self, Self::Crc32 | Self::Crc32c | Self::Crc64Nvme)
     }
 
-    /// Returns the algorithm with this name, ignoring case.
+    /// Returns the algorithm that has this name in S3's headers and XML, ignoring case.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|algorithm| algorithm.name().eq_ignore_ascii_case(name))
     }
@@ -125,7 +125,7 @@ impl ChecksumType {
         }
     }
 
-    /// Returns the type with this name.
+    /// Returns the type with the name `FULL_OBJECT` or `COMPOSITE`; `None` for any other name.
     pub fn from_name(name: &str) -> Option<Self> {
         [Self::FullObject, Self::Composite].into_iter().find(|kind| kind.name() == name)
     }
@@ -169,7 +169,7 @@ pub struct ChecksumAlgorithmAndType {
     pub kind: ChecksumType,
 }
 
-/// A checksum with its value, big-endian.
+/// A checksum: its algorithm, and its value in big-endian order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checksum {
     /// The algorithm.
@@ -255,13 +255,13 @@ impl Checksum {
     }
 }
 
-/// The size and digests that the sender states for the content. The size and digests are checked before the content is
+/// The size and digests that the sender specified. They are checked against the content before the content is
 /// published.
 #[derive(Clone, Debug, Default)]
 pub struct ExpectedContent {
     /// The length of the content in bytes.
     pub size: Option<u64>,
-    /// The MD5 of the content (`Content-MD5`). Stating this MD5 requires a writer that was opened with `check_md5` or
+    /// The MD5 of the content (`Content-MD5`). Setting this field requires a writer that was opened with `check_md5` or
     /// an MD5 ETag. Without these options, most stores fail with `BadDigest`.
     pub md5: Option<[u8; 16]>,
     /// The checksum of the content, computed with the algorithm that the writer was opened with.
@@ -288,10 +288,10 @@ enum ChecksumHasherState {
     XxHash128(Box<XxHash3_128>),
 }
 
-/// The result of a [`ContentHasher`].
+/// The size and the digests that a [`ContentHasher`] computed.
 #[derive(Clone, Debug)]
 pub struct HashResult {
-    /// The number of bytes.
+    /// The number of bytes, including skipped bytes.
     pub size: u64,
     /// The MD5 of the content, if `check_md5` or the ETag policy required it.
     pub md5: Option<[u8; 16]>,

@@ -74,7 +74,7 @@ kinds! {
     PreconditionFailed = "read the current state, and try again if the change still makes sense";
     /// Another writer changed the same key at the same time.
     ConditionalConflict = "retry";
-    /// The content does not match the MD5 or checksum that the caller, or the description of a file, states.
+    /// The content does not match the MD5 or checksum from the caller or from the description of a file.
     BadDigest = "the data changed in transit, or the digest is of other data: check the digest, and try again";
     /// The number of bytes that arrived differs from the announced number.
     IncompleteBody = "repeat the transfer";
@@ -118,7 +118,7 @@ kinds! {
     Corrupt = "restore the file, or remove its `user.fordway` attribute to accept the file as it is";
     /// The caller interrupted the operation.
     Interrupted = "";
-    /// Any other error from the operating system, which is kept as the source.
+    /// Any other error from the operating system, which is stored as the source of this error.
     Io = "";
     /// A bug in this program.
     Internal = "please report this";
@@ -149,14 +149,15 @@ struct ErrorFields {
     marker: Option<DeleteMarker>,
     is_lost_connection: bool,
     s3_code: Option<Box<str>>,
-    /// The advice, if it differs from the advice of the kind.
+    /// Advice that replaces the general advice of [`ErrorKind::advice`].
     advice: Option<&'static str>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
 impl Error {
     /// Creates an error of `kind`. `detail` is a sentence fragment that states the reason, and may be empty. If the
-    /// general advice of the kind does not fit the reason, `detail` ends with a semicolon and advice that fits.
+    /// general advice of [`ErrorKind::advice`] does not fit the reason, `detail` ends with a semicolon and advice that
+    /// fits.
     // All functions that create errors are marked as cold. The compiler therefore separates the code that handles
     // errors from the code that usually runs.
     #[cold]
@@ -184,8 +185,8 @@ impl Error {
         self
     }
 
-    /// Replaces the advice of the kind, which does not fit every situation. The node protocol does not transfer the
-    /// new advice; a store states its advice in the reason instead.
+    /// Replaces the general advice of [`ErrorKind::advice`], which does not fit every situation. The node protocol does
+    /// not transfer the new advice; a store states its advice in the reason instead.
     pub fn with_advice(mut self, advice: &'static str) -> Self {
         self.0.advice = Some(advice);
         self
@@ -212,7 +213,7 @@ impl Error {
         self
     }
 
-    /// Records which operation failed, for a target addressed by a URL, unless an inner layer already did so.
+    /// Records which operation failed, for a target with this URL or path, unless an inner layer already did so.
     pub fn during_at(mut self, operation: &'static str, lane: &'static str, target: &str) -> Self {
         if self.0.operation.is_empty() {
             (self.0.operation, self.0.lane, self.0.target) = (operation, lane, target.to_owned());
@@ -232,7 +233,7 @@ impl Error {
         self
     }
 
-    /// Like [`Error::at_delete_marker`]; also records the version ID and the creation time of the delete marker.
+    /// Records that the operation found the delete marker `marker` instead of an object.
     pub fn at_marker(mut self, marker: DeleteMarker) -> Self {
         self.0.marker = Some(marker);
         self.at_delete_marker()
@@ -274,8 +275,8 @@ impl Error {
         self.0.s3_code.as_deref()
     }
 
-    /// Returns an error that describes this failure, for another call that failed because of it. Omits the operation,
-    /// its target and the source, which belong to the first call.
+    /// Returns an error for another call that failed because of this failure. The new error omits the operation, its
+    /// target and the source, because these belong to the first call.
     #[cold]
     pub fn repeated(&self) -> Self {
         let mut error = Error::new(self.kind(), self.detail()).after_tries(self.tries());
@@ -295,19 +296,20 @@ impl Error {
         &self.0.detail
     }
 
-    /// Returns whether a change was refused because its key leads through a symbolic link out of its bucket, on any lane.
+    /// Returns whether a change was refused because its key leads through a symbolic link out of its bucket. On every
+    /// lane, the reason for such an error contains [`LEAVES_BUCKET`].
     pub fn leaves_bucket(&self) -> bool {
         self.0.kind == ErrorKind::AccessDenied && self.0.detail.contains(LEAVES_BUCKET)
     }
 
-    /// Returns the address of the operation's target (`s3://bucket/key`), or an empty string.
+    /// Returns the URL (`s3://bucket/key`) or the path of the operation's target, or an empty string.
     pub fn target(&self) -> &str {
         &self.0.target
     }
 
-    /// Returns what to do next: the advice from [`Error::with_advice`], or the general advice of the kind. Returns an
-    /// empty string if the reason already contains advice, because the general advice may not fit the reason. In a
-    /// reason, a semicolon precedes advice and nothing else.
+    /// Returns what to do next: the advice from [`Error::with_advice`], or the general advice of [`ErrorKind::advice`].
+    /// Returns an empty string if the reason already contains advice, because the general advice may not fit the
+    /// reason. In a reason, a semicolon precedes advice and nothing else.
     pub fn advice(&self) -> &'static str {
         match self.0.advice {
             Some(advice) => advice,

@@ -99,7 +99,7 @@ fn hex_digits(bytes: [u8; 16]) -> [u8; 32] {
     digits
 }
 
-/// Returns the digits as text.
+/// Returns `ascii` as text; an empty string if `ascii` is not valid UTF-8.
 fn text(ascii: &[u8]) -> &str {
     std::str::from_utf8(ascii).unwrap_or_default()
 }

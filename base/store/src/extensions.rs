@@ -1,8 +1,8 @@
 //! The features of a store beyond buckets and objects. [`Store`](crate::Store) combines all of them.
 //!
 //! A document contains a setting of a whole bucket, such as its tags or its CORS rules, in S3's own XML or JSON. A
-//! store keeps the bytes of a document without parsing them, so a new kind of document needs no change in any store or
-//! in the protocols between them.
+//! store keeps the bytes of a document without parsing them, so a new kind of document needs no change in the stores or
+//! in the node protocol.
 //!
 //! Tags of objects are names and values that a writer can change without rewriting the object.
 
@@ -30,7 +30,7 @@ pub trait ObjectBatchOperations: Objects {
         one_by_one(keys, |key| get_whole(self, bucket, key))
     }
 
-    /// Describes many objects; returns one result per key, in order.
+    /// Returns the properties of many objects: one result per key, in order.
     fn head_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<ObjectInfo>> {
         one_by_one(keys, |key| self.head(bucket, key, &GetOptions::default()))
     }
@@ -47,7 +47,7 @@ pub trait ObjectBatchOperations: Objects {
     }
 }
 
-/// Renaming of objects.
+/// The call that renames objects.
 pub trait ObjectRenameOperations {
     /// Renames an object within its bucket, replacing any object under the new key. Readers see the object under either
     /// the old or the new key. The object itself does not change: its content, ETag, metadata, tags and modification
@@ -57,7 +57,7 @@ pub trait ObjectRenameOperations {
     fn rename(&self, bucket: &Bucket, from: &Key, to: &Key, options: &RenameOptions) -> Result<()>;
 }
 
-/// The tags of objects.
+/// The calls that return and replace the tags of objects.
 pub trait ObjectTagOperations {
     /// Returns the tags of an object, or of a `version` of it. Errors: as for [`Objects::get`].
     fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags>;
@@ -67,7 +67,7 @@ pub trait ObjectTagOperations {
     fn set_tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>, tags: &Tags) -> Result<()>;
 }
 
-/// Buckets that keep old versions.
+/// The calls on the versioning state of buckets, and the listing of versions.
 pub trait ObjectVersionOperations {
     /// Returns whether the bucket keeps old versions. Errors: `NoSuchBucket`.
     fn versioning(&self, bucket: &Bucket) -> Result<VersioningState>;
@@ -82,7 +82,7 @@ pub trait ObjectVersionOperations {
     fn list_versions(&self, bucket: &Bucket, query: &VersionsQuery) -> Result<VersionListing>;
 }
 
-/// Objects that are uploaded in parts.
+/// The calls for multipart uploads.
 pub trait MultipartUploadOperations: Objects {
     /// Returns the parts that an object was completed from, by number; an empty list if the object was put as a whole.
     /// Errors: as for [`Objects::get`].
@@ -184,8 +184,8 @@ impl BucketDocumentKind {
         BucketDocumentKind(Cow::Borrowed(name))
     }
 
-    /// Returns the kind with this name. Errors: `InvalidArgument` unless the name has 1 to 32 lower-case letters and
-    /// hyphens.
+    /// Returns the kind with this name. Errors: `InvalidArgument` unless the name consists of 1 to 32 lower-case
+    /// letters and hyphens.
     pub fn new(name: &str) -> Result<Self> {
         let is_name = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
         if name.is_empty() || name.len() > MAX_KIND_BYTES || !is_name {
@@ -195,7 +195,7 @@ impl BucketDocumentKind {
         Ok(BucketDocumentKind(Cow::Owned(name.to_owned())))
     }
 
-    /// Returns the name.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -220,7 +220,7 @@ impl fmt::Display for BucketDocumentKind {
 
 /// The documents of buckets: at most one of each kind per bucket.
 pub trait BucketDocumentOperations {
-    /// Returns the document; `None` if the bucket has none. Errors: `NoSuchBucket`.
+    /// Returns the document; `None` if the bucket does not have the document. Errors: `NoSuchBucket`.
     fn document(&self, bucket: &Bucket, kind: &BucketDocumentKind) -> Result<Option<Vec<u8>>>;
 
     /// Sets or replaces the document; readers see either the old or the new document. The bytes are not checked.

@@ -123,7 +123,7 @@ pub trait Objects: Send + Sync {
     /// another user; `InvalidBucketName`.
     fn create_bucket(&self, bucket: &Bucket) -> Result<()>;
 
-    /// Describes a bucket. Errors: `NoSuchBucket`.
+    /// Returns the name and the creation time of a bucket. Errors: `NoSuchBucket`.
     fn head_bucket(&self, bucket: &Bucket) -> Result<BucketInfo>;
 
     /// Removes an empty bucket, which has no objects, versions or delete markers.
@@ -143,7 +143,7 @@ pub trait Objects: Send + Sync {
 
     /// Opens a whole object, or a range or part of it.
     /// Errors: `NoSuchKey`, `NoSuchVersion`, `InvalidRange`, `InvalidPart`, `NotModified`,
-    /// `PreconditionFailed`, `MethodNotAllowed` for a version that is a delete marker.
+    /// `PreconditionFailed`; `MethodNotAllowed` for a version that is a delete marker.
     fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject>;
 
     /// Reads an object (or the requested range) into `buffer`, which is cleared first and keeps its capacity between
@@ -181,7 +181,8 @@ pub trait Objects: Send + Sync {
         ranges.iter().map(read).collect()
     }
 
-    /// Describes an object. `options.range` and `options.part` are ignored. Errors: as for [`Objects::get`].
+    /// Returns the properties of an object. `options.range` and `options.part` are ignored. Errors: as for
+    /// [`Objects::get`].
     fn head(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<ObjectInfo>;
 
     /// Removes an object; removing a missing object succeeds, as in S3. In a bucket that keeps versions, the object
@@ -190,8 +191,8 @@ pub trait Objects: Send + Sync {
     fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<DeleteResult>;
 
     /// Copies an object within the store.
-    /// Errors: `NoSuchKey` for a missing source, `InvalidArgument` for a copy onto itself that
-    /// changes nothing, and errors of [`Objects::put`].
+    /// Errors: `NoSuchKey` for a missing source; `InvalidArgument` for a copy onto itself that changes nothing; errors
+    /// of [`Objects::put`].
     fn copy(
         &self,
         from: (&Bucket, &Key),
@@ -218,7 +219,7 @@ pub trait Writer: Send {
     }
 
     /// Declares that the caller filled the [file](Writer::file) with `bytes` bytes. Errors: `IncompleteBody` if the
-    /// file has a different size, `NotImplemented` without a file.
+    /// file has a different size; `NotImplemented` without a file.
     fn filled(&mut self, bytes: u64) -> Result<()> {
         Err(Error::new(ErrorKind::NotImplemented, format!("{bytes} bytes were written to no file")))
     }
@@ -243,8 +244,9 @@ pub trait Writer: Send {
     /// Errors: `BadDigest`, `IncompleteBody`, `PreconditionFailed`, `LockTimeout`.
     fn commit(self: Box<Self>, expected: &ExpectedContent) -> Result<PutResult>;
 
-    /// Like [`Writer::commit`], but returns the writer if another writer holds the key's lock, so that the caller can
-    /// wait without blocking a thread. For a writer that needs no lock, this method does the same as `commit`.
+    /// Commits like [`Writer::commit`], but returns the writer if another writer holds the key's lock, so that the
+    /// caller can wait without blocking a thread. For a writer that needs no lock, this method does the same as
+    /// `commit`.
     fn try_commit(self: Box<Self>, expected: &ExpectedContent) -> Result<PutResult, CommitFailure> {
         self.commit(expected).map_err(CommitFailure::Failed)
     }

@@ -10,11 +10,11 @@ pub const MAX_KEYS: usize = 1000;
 /// Selects the part of a bucket to list.
 #[derive(Clone, Debug)]
 pub struct ListQuery {
-    /// Only keys with this prefix.
+    /// Restricts the listing to keys with this prefix.
     pub prefix: String,
     /// Keys that are equal up to the first delimiter after `prefix` are rolled up into one entry.
     pub delimiter: Option<String>,
-    /// Only entries after this name in byte order: a key, or the `next` of the previous page.
+    /// Restricts the listing to entries after this name in byte order: a key, or the `next` of the previous page.
     pub start_after: Option<String>,
     /// The maximum number of entries to return; in-process stores allow more than [`MAX_KEYS`].
     pub max_keys: usize,

@@ -12,7 +12,7 @@ use crate::{Bucket, Error, ErrorKind, Key, Result, VersionId};
 const DAYS_MAX: u32 = 36_500;
 /// The maximum default retention period in years (S3's limit).
 const YEARS_MAX: u32 = 100;
-/// The number of days in a year, as S3 counts them.
+/// The number of days in each year of a retention period (S3's rule).
 const DAYS_PER_YEAR: u64 = 365;
 const MS_PER_DAY: u64 = 24 * 60 * 60 * 1000;
 
@@ -190,7 +190,7 @@ impl DefaultRetention {
     }
 }
 
-/// The object lock of a bucket.
+/// The object lock configuration of a bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LockConfiguration {
     /// The default retention of new versions; `None` if new versions get no retention.
@@ -210,13 +210,13 @@ impl LockConfiguration {
     }
 }
 
-/// Returns the error for a lock in a bucket without object lock.
+/// Returns the error `InvalidArgument` for a lock in a bucket without object lock.
 pub fn no_object_lock() -> Error {
     let why = "the bucket has no object lock; put an object lock configuration first";
     Error::new(ErrorKind::InvalidArgument, why)
 }
 
-/// Locks of objects.
+/// The calls on the object lock configuration of buckets and on the locks of versions.
 pub trait ObjectLockOperations {
     /// Returns the bucket's object lock; `None` if its objects cannot be locked. Errors: `NoSuchBucket`.
     fn lock_configuration(&self, bucket: &Bucket) -> Result<Option<LockConfiguration>>;

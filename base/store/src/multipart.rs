@@ -32,25 +32,25 @@ impl UploadId {
         UploadId(id.into().into())
     }
 
-    /// Returns the identifier.
+    /// Returns the identifier as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// A part that the client names at completion.
+/// A part in the list with which the client completes an upload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompletedPart {
     /// The part number, 1 to 10,000.
     pub number: u16,
     /// The ETag that the upload of the part returned.
     pub etag: ETag,
-    /// The checksum of the part, if the client states it.
+    /// The checksum of the part, if the client sent it.
     pub checksum: Option<Checksum>,
 }
 
 impl CompletedPart {
-    /// Creates a part without a stated checksum.
+    /// Creates a part without a checksum.
     pub fn new(number: u16, etag: ETag) -> Self {
         CompletedPart { number, etag, checksum: None }
     }
@@ -61,9 +61,9 @@ impl CompletedPart {
 pub struct CompleteOptions {
     /// Conditions that must hold at the moment of publishing.
     pub conditions: Conditions,
-    /// The object's checksum, if the client states it.
+    /// The object's checksum, if the client sent it.
     pub checksum: Option<Checksum>,
-    /// The object's size in bytes, if the client states it.
+    /// The object's size in bytes, if the client sent it.
     pub size: Option<u64>,
 }
 
@@ -73,8 +73,8 @@ impl CompleteOptions {
         CompleteOptions { conditions, ..Default::default() }
     }
 
-    /// Checks the size and checksum that the client stated against the size and checksum computed from the parts.
-    /// Errors: `IncompleteBody`, `BadDigest`, and `InvalidArgument` for a checksum if the parts have no checksums.
+    /// Checks the size and checksum from the client against the size and checksum computed from the parts. Errors:
+    /// `IncompleteBody`, `BadDigest`, and `InvalidArgument` for a checksum if the parts have no checksums.
     pub fn check(&self, size: u64, checksum: Option<&Checksum>) -> Result<()> {
         if let Some(stated) = self.size.filter(|stated| *stated != size) {
             let why = format!("the parts have {size} bytes, but {stated} were stated");
@@ -112,7 +112,7 @@ pub struct PartInfo {
 /// Selects the parts to list.
 #[derive(Clone, Debug)]
 pub struct PartsQuery {
-    /// Only parts whose number is larger than this number.
+    /// Only parts with numbers larger than this value are returned.
     pub after: u16,
     /// The maximum number of parts to return.
     pub max_parts: usize,
@@ -138,11 +138,12 @@ pub struct PartListing {
 /// Selects the uploads to list.
 #[derive(Clone, Debug)]
 pub struct UploadsQuery {
-    /// Only keys with this prefix.
+    /// Restricts the listing to keys with this prefix.
     pub prefix: String,
-    /// Only keys after this key; with `upload_after`, also later uploads of this key.
+    /// Restricts the listing to keys after this key; with `upload_after`, later uploads of this key are also listed.
     pub key_after: Option<String>,
-    /// With `key_after`: only uploads of that key with a larger identifier, and uploads of later keys.
+    /// With `key_after`, restricts the listing to uploads of that key with a larger identifier, and to uploads of
+    /// later keys.
     pub upload_after: Option<String>,
     /// The maximum number of uploads to return.
     pub max_uploads: usize,
@@ -210,7 +211,7 @@ pub fn checked_part_number(number: u16) -> Result<u16> {
 
 impl CompletedPart {
     /// Checks the client's list against the existing parts (in ascending order of number), and returns the listed parts
-    /// in order. Errors: `InvalidArgument` for an empty list, `InvalidPartOrder`, `InvalidPart`, `EntityTooSmall`.
+    /// in order. Errors: `InvalidArgument` for an empty list; `InvalidPartOrder`, `InvalidPart`, `EntityTooSmall`.
     pub fn select<'p>(wanted: &[CompletedPart], present: &'p [PartInfo]) -> Result<Vec<&'p PartInfo>> {
         if wanted.is_empty() {
             return Err(Error::new(

@@ -19,8 +19,9 @@ const SHORT_KEY_BYTES: usize = 56;
 
 /// A bucket's name.
 ///
-/// Any directory name of letters, digits, `.`, `-` and `_` that starts with a letter or digit can be *addressed* (1 to
-/// 255 bytes), so that existing directories can be buckets. A *new* bucket must also satisfy [`Bucket::for_creation`].
+/// Any directory name of 1 to 255 letters, digits, `.`, `-` and `_` that starts with a letter or digit can be
+/// *addressed*. Existing directories can therefore be buckets. A *new* bucket must also satisfy
+/// [`Bucket::for_creation`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Bucket(Box<str>);
 
@@ -55,7 +56,7 @@ impl Bucket {
         Err(Error::new(ErrorKind::InvalidBucketName, format!("{name:?} {why}")))
     }
 
-    /// Returns the name.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -79,7 +80,7 @@ impl Key {
         Ok(Key(key.into()))
     }
 
-    /// Returns the key.
+    /// Returns the key as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

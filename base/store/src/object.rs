@@ -18,7 +18,7 @@ use crate::{
 /// stay in the second-level cache.
 const CHUNK_BYTES: usize = 256 * 1024;
 
-/// A bucket in a listing.
+/// The name and the creation time of a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BucketInfo {
     /// The name of the bucket.
@@ -57,7 +57,7 @@ impl ObjectPart {
 /// empty string, not as `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Metadata {
-    /// `Content-Type`; S3 returns `binary/octet-stream` if the writer specified none.
+    /// `Content-Type`; S3 returns `binary/octet-stream` if the writer specified no type.
     pub content_type: Option<String>,
     /// `Content-Encoding`.
     pub content_encoding: Option<String>,
@@ -190,7 +190,7 @@ pub struct ObjectPart {
     pub checksum: Option<Checksum>,
 }
 
-/// Options of `put` and of the start of a multipart upload.
+/// Options for `put` and for starting a multipart upload.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PutOptions {
     /// The metadata to store with the object.
@@ -222,8 +222,8 @@ impl PutOptions {
         Some(ChecksumAlgorithmAndType { algorithm, kind })
     }
 
-    /// Checks the options of an upload against S3's rules. Errors: `InvalidTag`, `InvalidArgument` for an unsupported
-    /// checksum type.
+    /// Checks the options of an upload against S3's rules. Errors: `InvalidTag` for invalid tags; `InvalidArgument` for
+    /// a checksum type that the algorithm does not support, or for a checksum type without an algorithm.
     pub fn check_upload(&self) -> Result<()> {
         check_tags(&self.tags)?;
         match (self.checksum_type, self.checksum) {
@@ -300,7 +300,8 @@ impl GetOptions {
     }
 
     /// Returns the byte range requested from an object of `size` bytes that was completed from `parts`. Errors:
-    /// `InvalidRange`, `InvalidPart`, `InvalidArgument` if both a range and a part are requested.
+    /// `InvalidRange` or `InvalidPart` if the object lacks the range or the part; `InvalidArgument` if both a range and
+    /// a part are requested.
     pub fn wanted(&self, size: u64, parts: &[ObjectPart]) -> Result<std::ops::Range<u64>> {
         match (self.range, self.part) {
             (None, None) => Ok(0..size),
@@ -352,7 +353,7 @@ impl RenameOptions {
         }
     }
 
-    /// Returns the error of a rename in a bucket that keeps versions.
+    /// Returns the error `NotImplemented` for a rename in a bucket that keeps versions.
     pub fn keeps_versions() -> Error {
         let why = "an object cannot be renamed in a bucket that keeps versions, because old versions belong to their \
                    key; copy the object, then delete it";
@@ -380,8 +381,8 @@ pub struct CopyOptions {
 }
 
 impl CopyOptions {
-    /// Returns the algorithm of the checksum that a copy must compute because the source has no such checksum of its
-    /// whole content.
+    /// Returns the algorithm of the checksum that a copy must compute. Returns `None` if no algorithm is requested, or
+    /// if the source has a checksum of its whole content with this algorithm.
     pub fn new_checksum(&self, source: Option<&Checksum>) -> Option<ChecksumAlgorithm> {
         let has = |algorithm: &ChecksumAlgorithm| {
             source.is_some_and(|sum| sum.algorithm == *algorithm && sum.parts.is_none())
@@ -417,7 +418,7 @@ pub struct OpenObject {
     pub info: ObjectInfo,
     /// The range of the object that `content` contains.
     pub range: std::ops::Range<u64>,
-    /// The bytes.
+    /// The bytes of the range.
     pub content: ObjectContent,
 }
 
@@ -459,7 +460,7 @@ impl ObjectContent {
     }
 
     /// Reads all the content into `buffer`, which is cleared first.
-    /// Errors: `IncompleteBody` if the source ends early, `Io`.
+    /// Errors: `IncompleteBody` if the source ends early; `Io`.
     pub fn read_to(self, buffer: &mut Vec<u8>) -> Result<()> {
         buffer.clear();
         let len = usize::try_from(self.len()).map_err(|_| Error::from(ErrorKind::EntityTooLarge))?;
@@ -489,7 +490,7 @@ impl ObjectContent {
     }
 
     /// Passes all the content to `consume`, at most 256 KiB at a time and with bounded memory.
-    /// Errors: `IncompleteBody` if the source ends early, `Io`, and errors of `consume`.
+    /// Errors: `IncompleteBody` if the source ends early; `Io`; errors of `consume`.
     pub fn for_each_chunk(self, mut consume: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let total = self.len();
         if let ObjectContent::Bytes(bytes) = self {

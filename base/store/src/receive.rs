@@ -1,16 +1,16 @@
-//! Memory for content whose length the sender states.
+//! Memory for content whose length the sender declares.
 
 use crate::{Error, ErrorKind, Result};
 
-/// The maximum number of bytes that are allocated for a stated length before any byte has arrived. The system provides
-/// memory only when it is written to, so stating a length up to this limit does not by itself use memory.
+/// The maximum number of bytes that are allocated for a declared length before any byte has arrived. The system
+/// provides memory only when it is written to, so a declared length up to this limit does not by itself use memory.
 pub const TRUSTED_BYTES: usize = 256 << 20;
 /// The number of bytes that are first cleared and then filled in one step, once [`TRUSTED_BYTES`] have arrived. This
 /// number of bytes stays in the processor's cache between clearing and filling.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Fills `buffer` with `len` bytes. Each call of `receive` must fill all of its slice with the next bytes. Beyond 256
-/// MiB, the size of the allocation is at most twice the number of bytes that have arrived, regardless of the stated
+/// MiB, the size of the allocation is at most twice the number of bytes that have arrived, regardless of the declared
 /// length.
 ///
 /// The previous content of the buffer is not cleared first, because that would cost a pass over memory. After an error,
@@ -50,9 +50,9 @@ pub fn receive_rest(
     Ok(())
 }
 
-/// Checks that there is memory for one and a half times the total of `lengths`, because a program that later runs out
-/// of memory ends without returning an error. Errors: `InvalidRange`. Cost: none for up to 256 MiB; two system calls
-/// for more.
+/// Checks that there is memory for one and a half times the total of `lengths`. Without this check, a program that
+/// later runs out of memory would terminate without returning an error. Errors: `InvalidRange`. Cost: none for up to
+/// 256 MiB; two system calls for more.
 pub fn check_room(lengths: impl IntoIterator<Item = usize>) -> Result<()> {
     let total = lengths.into_iter().fold(0, usize::saturating_add);
     if total <= TRUSTED_BYTES {

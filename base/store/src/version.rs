@@ -73,7 +73,7 @@ pub enum VersioningState {
 }
 
 impl VersioningState {
-    /// Checks that a bucket can be set to this state. Errors: `InvalidArgument` if not.
+    /// Checks that a bucket can be set to this state. Errors: `InvalidArgument` for [`VersioningState::Unversioned`].
     pub fn check_settable(self) -> Result<()> {
         match self {
             VersioningState::Enabled | VersioningState::Suspended => Ok(()),
@@ -98,8 +98,8 @@ impl VersioningState {
         }
     }
 
-    /// Checks that a bucket can be set to this state; `has_object_lock` states whether the bucket has object lock.
-    /// Errors: `InvalidArgument` if a bucket with object lock would stop keeping versions.
+    /// Checks that a bucket can be set to this state; `has_object_lock` is true if the bucket has object lock. Errors:
+    /// `InvalidArgument` if a bucket with object lock would stop keeping versions.
     pub fn check_lock(self, has_object_lock: bool) -> Result<()> {
         match has_object_lock && self != VersioningState::Enabled {
             true => Err(Error::new(
@@ -140,13 +140,14 @@ pub struct VersionSummary {
 /// Selects the versions to list.
 #[derive(Clone, Debug)]
 pub struct VersionsQuery {
-    /// Only keys with this prefix.
+    /// Restricts the listing to keys with this prefix.
     pub prefix: String,
     /// Keys that are equal up to the first delimiter after `prefix` are rolled up into one entry.
     pub delimiter: Option<String>,
-    /// Only keys after this key; with `version_after`, also older versions of this key.
+    /// Restricts the listing to keys after this key; with `version_after`, older versions of this key are also listed.
     pub key_after: Option<String>,
-    /// With `key_after`: only the versions of that key that are older than this version, and versions of later keys.
+    /// With `key_after`, restricts the listing to versions of that key that are older than this version, and to
+    /// versions of later keys.
     pub version_after: Option<VersionId>,
     /// The maximum number of versions and common prefixes to return.
     pub max_keys: usize,

@@ -58,14 +58,15 @@ pub fn rewind(dir: impl AsFd) -> Result<()> {
     rustix::fs::seek(dir, rustix::fs::SeekFrom::Start(0)).map(drop)
 }
 
-/// Like [`read_dir`]. Errors: also `AGAIN` within [`without_scanning`](crate::without_scanning) if the entries of `dir`
-/// need more than one `getdents64`. `visit` has then been called for some of the entries.
+/// Reads entries like [`read_dir`]. Errors: as for [`read_dir`], and `AGAIN` within
+/// [`without_scanning`](crate::without_scanning) if the entries of `dir` need more than one `getdents64`. `visit` has
+/// then been called for the entries that the first `getdents64` returned.
 pub fn read_dir_briefly(dir: impl AsFd, visit: impl FnMut(&[u8], EntryKind)) -> Result<()> {
     read_entries(dir, visit, would_scan)
 }
 
-/// Reads entries. If a system call after the first one returns entries, `is_long` is called. Errors: also `AGAIN` if
-/// `is_long` returns true.
+/// Calls `visit` for every entry, as [`read_dir`] does. Calls `is_long` each time a `getdents64` after the first one
+/// returns entries. Errors: as for [`read_dir`], and `AGAIN` if `is_long` returns true.
 fn read_entries(
     dir: impl AsFd,
     mut visit: impl FnMut(&[u8], EntryKind),
@@ -117,7 +118,7 @@ fn kind_of(kind: FileType) -> EntryKind {
 const BASE: u32 = 0xEF00;
 /// The longest name, in bytes, that [`with_name`] copies.
 const LONGEST_SHORT_NAME: usize = 63;
-/// The first byte, in UTF-8, of U+E000 to U+EFFF. Almost no name contains it.
+/// The first byte, in UTF-8, of U+E000 to U+EFFF. Almost no name contains this byte.
 const LEAD: u8 = 0xEE;
 
 /// Converts a file name to text.

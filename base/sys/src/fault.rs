@@ -47,7 +47,7 @@ thread_local! {
     static RUN: RefCell<Option<FaultInjectionRun>> = const { RefCell::new(None) };
 }
 
-/// Ends the plan even if the operation panics.
+/// Ends the plan when dropped, even if the operation panics.
 struct FaultInjectionGuard;
 
 impl Drop for FaultInjectionGuard {

@@ -101,12 +101,12 @@ fn nanoseconds(seconds: i64, nanoseconds: i64) -> i64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds)
 }
 
-/// Describes an open file. Cost: one `fstat`.
+/// Returns the state of an open file. Cost: one `fstat`.
 pub fn stat(file: impl AsFd) -> Result<FileStat> {
     fstat(file).map(|stat| FileStat::new(&stat))
 }
 
-/// Describes `name` in `dir`, without following a link. Cost: one `newfstatat`.
+/// Returns the state of `name` in `dir`, without following a link. Cost: one `newfstatat`.
 pub fn stat_in(dir: impl AsFd, name: &str) -> Result<FileStat> {
     with_name(name, |name| statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)).map(|stat| FileStat::new(&stat))
 }
@@ -268,8 +268,8 @@ pub fn write_all_at(file: impl AsFd, mut data: &[u8], mut offset: u64) -> Result
 
 /// Appends up to `len` bytes from `offset` to `buffer`, without initialising its memory first; returns the number of
 /// bytes. The number is smaller than `len` only at the end of the file. Errors: `NOMEM` if there is no memory for `len`
-/// bytes: a sparse file may be larger than memory, and must not abort the process. Cost: one `pread` if the page cache
-/// returns everything at once.
+/// bytes: a sparse file may be larger than memory, and must not abort the process. Cost: one `pread` if the first one
+/// returns all bytes.
 pub fn read_into_spare(file: impl AsFd, buffer: &mut Vec<u8>, offset: u64, len: usize) -> Result<usize> {
     buffer.try_reserve(len).map_err(|_| Errno::NOMEM)?;
     let mut got = 0;
@@ -335,8 +335,8 @@ pub fn sync_all(file: impl AsFd) -> Result<()> {
     fsync(file)
 }
 
-/// Returns the time at which the file or directory was created, in nanoseconds since 1970, or the time of its last
-/// change if the file system does not record the creation. Cost: one `statx`.
+/// Returns the creation time of a file or directory, in nanoseconds since 1970. If the file system does not record the
+/// creation, returns the time of the last change. Cost: one `statx`.
 pub fn created_ns(file: impl AsFd) -> Result<i64> {
     let wanted = StatxFlags::BTIME | StatxFlags::MTIME;
     let stat = statx(file, "", AtFlags::EMPTY_PATH, wanted)?;
@@ -362,8 +362,8 @@ pub fn is_read_only(file: impl AsFd) -> Result<bool> {
     fstatvfs(file).map(|stat| stat.f_flag.contains(StatVfsMountFlags::RDONLY))
 }
 
-/// Returns the number of free bytes (see [`free_bytes`]) before a write that failed, when `file` had `written` bytes.
-/// The write may have written some of its bytes, and may have allocated blocks for the others.
+/// Returns the number of bytes that were free (see [`free_bytes`]) before a failed write. `written` is the size of
+/// `file` before that write. Blocks that the failed write has allocated for `file` count as free.
 pub fn free_bytes_before(file: impl AsFd, written: u64) -> Result<u64> {
     let stat = fstat(&file)?;
     let allocated = u64::try_from(stat.st_blocks).unwrap_or_default().saturating_mul(512);
@@ -377,15 +377,15 @@ const SYS_GETXATTRAT: libc::c_long = 464;
 static HAS_GETXATTRAT: AtomicBool = AtomicBool::new(true);
 
 /// Reads the extended attribute `name` of an open file into `buffer`; `None` if the file has no such attribute. Errors:
-/// `RANGE` if the value does not fit, `OPNOTSUPP` where the file system has no extended attributes. Cost: one
+/// `RANGE` if the value does not fit; `OPNOTSUPP` where the file system has no extended attributes. Cost: one
 /// `fgetxattr`.
 pub fn get_xattr<'b>(file: impl AsFd, name: &CStr, buffer: &'b mut [u8]) -> Result<Option<&'b [u8]>> {
     let length = absent_is_none(fgetxattr(file, name, &mut *buffer))?;
     Ok(length.map(|length| &buffer[..length]))
 }
 
-/// Like [`get_xattr`], for `file_name` in `dir`; does not open the file and does not follow a link. Cost: one
-/// `getxattrat`, or one `lgetxattr` through `/proc` on kernels before 6.13.
+/// Reads an attribute like [`get_xattr`], but of the file `file_name` in `dir`. Does not open the file, and does not
+/// follow a link. Cost: one `getxattrat`, or one `lgetxattr` through `/proc` on kernels before 6.13.
 pub fn get_xattr_in<'b>(
     dir: impl AsFd,
     file_name: &str,

@@ -64,7 +64,7 @@ thread_local! {
 }
 
 impl ImpersonatedUser {
-    /// Creates the credentials of `peer`. Errors: errors of reading the calling thread's credentials.
+    /// Creates the credentials of `peer`. Errors: if the calling thread's credentials cannot be read.
     pub fn new(peer: &PeerCredentials) -> Result<Self> {
         let own = match PLAYED.with_borrow(|played| played.as_ref().map(|(_, own)| own.clone())) {
             Some(own) => own,
@@ -151,14 +151,14 @@ impl Drop for CredentialGuard<'_> {
 
 /// Returns the user that the calling thread accesses files as. Cost: one system call.
 pub fn file_user() -> u32 {
-    // SAFETY: the call takes a number and accesses no memory; with this number it changes nothing.
+    // SAFETY: the call takes a number and accesses no memory; the number -1 changes nothing.
     unsafe { libc::syscall(libc::SYS_setfsuid, u32::MAX) as u32 }
 }
 
 /// Returns whether the calling thread accesses files as a member of `group`. Cost: one system call if `group` is the
 /// thread's own group for files, otherwise three.
 pub fn is_in_group(group: u32) -> bool {
-    // SAFETY: the call takes a number and accesses no memory; with this number it changes nothing.
+    // SAFETY: the call takes a number and accesses no memory; the number -1 changes nothing.
     let own = unsafe { libc::syscall(libc::SYS_setfsgid, u32::MAX) as u32 };
     own == group || rustix::process::getgroups().is_ok_and(|all| all.iter().any(|of| of.as_raw() == group))
 }
@@ -204,11 +204,11 @@ const TEXT_BYTES: usize = 16 * 1024;
 /// The maximum number of groups to request, which is the kernel's own limit.
 const GROUPS_MAX: usize = 65_536;
 
-/// The group of users who have no group: the number that Linux shows for an ID that it cannot map.
+/// The group of a user whom the database does not have. Linux shows the same number for an ID that it cannot map.
 const NO_GROUP: u32 = 65_534;
 
-/// Returns the user with the ID `uid` and the user's groups; the groups are empty if the database does not have the
-/// user.
+/// Returns the user with the ID `uid` and the user's groups. If the database does not have the user, the group is
+/// 65,534 and there are no supplementary groups.
 pub fn peer_of_user(uid: u32) -> PeerCredentials {
     known(uid).unwrap_or(PeerCredentials { uid, gid: NO_GROUP, groups: Vec::new() })
 }

@@ -83,7 +83,7 @@ impl Drop for LockRetryTimer {
 }
 
 /// Waits for a lock on the whole `file`, which must be open for writing, and holds it until the last descriptor of this
-/// open file is closed. Errors: `NOLCK` if the file system has no locks, `TIMEDOUT` if another holder keeps the lock
+/// open file is closed. Errors: `NOLCK` if the file system has no locks; `TIMEDOUT` if another holder keeps the lock
 /// for longer than `patience`.
 pub fn lock_file(file: impl AsFd, patience: Duration) -> Result<()> {
     // A length of 0 means all bytes up to the end of the file, even if the file grows.
@@ -219,7 +219,7 @@ impl ByteRangeLocks {
     }
 
     /// Waits for the byte at `offset` and locks it. Cost: one `fcntl` to lock the byte, and one to unlock it. Errors:
-    /// `NOLCK` if the file system has no locks, `TIMEDOUT` if another holder keeps the byte for longer than `patience`
+    /// `NOLCK` if the file system has no locks; `TIMEDOUT` if another holder keeps the byte for longer than `patience`
     /// or the timeout of [`with_lock_patience`].
     pub fn lock(&self, offset: u32, patience: Duration) -> Result<ByteLockGuard<'_>> {
         let mut patience = LockRetryTimer::new(patience);
@@ -267,8 +267,8 @@ impl ByteRangeLocks {
         crate::stat(&self.file)
     }
 
-    /// Like [`ByteRangeLocks::state`], but requests the state from the server of a shared file system. Errors: `STALE`
-    /// if the server no longer has the lock file. Cost: one `statx`.
+    /// Returns the state of the lock file, which is requested from the server if the file system is shared. Errors:
+    /// `STALE` if the server no longer has the lock file. Cost: one `statx`.
     pub fn state_now(&self) -> Result<FileStat> {
         crate::stat_now(&self.file)
     }
@@ -393,7 +393,7 @@ mod tests {
         assert!(locks.try_lock(7).unwrap().is_some());
     }
 
-    /// A wait ends in time, regardless of whether a thread of this process or another process holds the lock.
+    /// A wait ends at its time limit, regardless of whether a thread of this process or another process holds the lock.
     #[test]
     fn a_wait_has_an_end() {
         let dir = tempfile::tempdir().unwrap();

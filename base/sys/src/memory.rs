@@ -39,7 +39,7 @@ static PAGE_BYTES: LazyLock<u64> = LazyLock::new(|| rustix::param::page_size() a
 impl FileMapping {
     /// Maps `len` bytes of `file` from `offset`. The file must contain all of these bytes. Cost: one `mmap`, a page
     /// fault for each page (or group of pages) touched, one `munmap`. Errors: `NODEV` where the file system cannot map
-    /// files, `NOMEM`, `OVERFLOW`.
+    /// files; `NOMEM`, `OVERFLOW`.
     pub fn new(file: &File, offset: u64, len: u64) -> Result<Self> {
         let before = offset % *PAGE_BYTES;
         let mapped = usize::try_from(len.checked_add(before).ok_or(Errno::OVERFLOW)?);

@@ -63,8 +63,8 @@ pub struct MountProperties {
 }
 
 impl MountProperties {
-    /// Describes the mount of `file`. Returns `None` if the list of mounts does not contain the mount. Cost: reads two
-    /// files of `/proc`.
+    /// Returns the properties of the mount of `file`. Returns `None` if the list of mounts does not contain the mount.
+    /// Cost: reads two files of `/proc`.
     pub fn of(file: impl AsFd) -> Option<Self> {
         let mounts = std::fs::read(MOUNTS).ok()?;
         let mounts = String::from_utf8_lossy(&mounts);

@@ -28,22 +28,22 @@ pub fn new_network_namespace() -> io::Result<OwnedFd> {
 }
 
 /// Moves the calling thread, and no other, into a network namespace. Threads and processes that the thread starts later
-/// are also in the namespace. Errors: `PERM` as for [`new_network_namespace`], `INVAL` if `namespace` is not a network
+/// are also in the namespace. Errors: `PERM` as for [`new_network_namespace`]; `INVAL` if `namespace` is not a network
 /// namespace.
 pub fn enter_network_namespace(namespace: impl AsFd) -> Result<()> {
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
 }
 
 /// Puts the next process that the calling thread starts into a new PID namespace, as its first process. When that
-/// process ends, the kernel kills all its descendants, even detached ones. The thread can then start no other process.
-/// Errors: `PERM` as for [`new_network_namespace`].
+/// process ends, the kernel kills all its descendants, even detached ones. After that, the thread cannot start another
+/// process. Errors: `PERM` as for [`new_network_namespace`].
 pub fn own_process_namespace() -> Result<()> {
     // SAFETY: this flag affects only processes that are created later.
     unsafe { unshare_unsafe(UnshareFlags::NEWPID) }
 }
 
-/// Makes the kernel kill the process that `command` starts when the thread that started the process ends for any
-/// reason. Errors: the start fails if the kernel refuses, which no known kernel does.
+/// Makes the kernel kill the process of `command` as soon as the thread that started this process ends for any reason.
+/// Errors: the start fails if the kernel refuses, which no known kernel does.
 pub fn end_with_thread(command: &mut Command) {
     let end = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
     // SAFETY: between fork and exec, the closure only makes a system call. It allocates no memory and takes no lock.
@@ -55,7 +55,7 @@ pub fn end_with_thread(command: &mut Command) {
 /// has left the namespace and its last descriptor is closed. All other mounts are copied unchanged. Later mounts of the
 /// thread are visible only inside the namespace.
 ///
-/// Errors: `PERM` without CAP_SYS_ADMIN, `NOENT` if there is no such directory.
+/// Errors: `PERM` without CAP_SYS_ADMIN; `NOENT` if there is no such directory.
 pub fn new_mount_namespace(directory: &CStr) -> io::Result<OwnedFd> {
     // SAFETY: this flag does not affect the descriptors that threads share; only flags that affect them are unsafe.
     unsafe { unshare_unsafe(UnshareFlags::NEWNS)? };
@@ -64,8 +64,9 @@ pub fn new_mount_namespace(directory: &CStr) -> io::Result<OwnedFd> {
     Ok(File::open("/proc/thread-self/ns/mnt")?.into())
 }
 
-/// Moves the calling thread, and processes that it starts later, into a mount namespace. The root becomes the thread's
-/// working directory. Errors: `PERM` as for [`new_mount_namespace`], `INVAL` if `namespace` is not a mount namespace.
+/// Moves the calling thread, and processes that it starts later, into a mount namespace. The root directory of the
+/// namespace becomes the thread's working directory. Errors: `PERM` as for [`new_mount_namespace`]; `INVAL` if
+/// `namespace` is not a mount namespace.
 pub fn enter_mount_namespace(namespace: impl AsFd) -> io::Result<()> {
     // SAFETY: this flag does not affect the descriptors that threads share. The kernel lets no thread enter a mount
     // namespace while it shares its root and working directory with other threads, so the thread stops sharing them
@@ -118,8 +119,8 @@ impl TunDevice {
     /// Creates a device called `name` (at most 15 bytes), which is down and has no address. With `large_packets` the
     /// kernel may leave TCP's segmentation to the reader of the device, and pass packets of up to 64 KiB.
     ///
-    /// Errors: `PERM` without CAP_NET_ADMIN over the thread's network namespace, `NOENT` if there is no `/dev/net/tun`,
-    /// `INVAL` if the name is too long, `BUSY` if the name is taken.
+    /// Errors: `PERM` without CAP_NET_ADMIN over the thread's network namespace; `NOENT` if there is no `/dev/net/tun`;
+    /// `INVAL` if the name is too long; `BUSY` if the name is taken.
     pub fn new(name: &str, large_packets: bool) -> io::Result<Self> {
         let device =
             OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun")?;
@@ -154,7 +155,7 @@ impl TunDevice {
         }
     }
 
-    /// Passes one packet with its header to the kernel, in the same format as a read returns them. When this call
+    /// Passes one packet with its header to the kernel, in the format of [`TunDevice::receive`]. When this call
     /// returns, the kernel has received the packet. Errors: if the device is down or was removed, or if the packet is
     /// invalid. Cost: one `write`.
     pub fn send(&self, packet: &[u8]) -> io::Result<()> {

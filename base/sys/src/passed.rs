@@ -8,7 +8,7 @@ use rustix::io::{Errno, FdFlags, Result, fcntl_getfd, fcntl_setfd};
 use rustix::net::SocketType;
 use rustix::net::sockopt::{socket_acceptconn, socket_type};
 
-/// The number of the first passed descriptor; the numbers of the others follow without gaps.
+/// The number of the first passed descriptor. The passed descriptors have consecutive numbers.
 const FIRST: RawFd = 3;
 
 /// A socket that a service manager passed.
@@ -35,7 +35,7 @@ pub enum ActivationSocketKind {
 
 /// Takes the sockets that a service manager passed to this process. The list is empty if there is no service manager,
 /// and on later calls. Programs started by this process do not inherit the sockets. Errors: `BADF` if fewer descriptors
-/// are open than the environment states, `NOTSOCK` if one of them is not a socket. Cost: four system calls for each
+/// are open than the environment specifies; `NOTSOCK` if one of them is not a socket. Cost: four system calls for each
 /// socket, and one more for each stream socket.
 pub fn take_passed_sockets() -> Result<Vec<ActivationSocket>> {
     static TAKEN: AtomicBool = AtomicBool::new(false);

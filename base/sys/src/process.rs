@@ -1,5 +1,5 @@
-//! Processes: their CPU time and resource usage, how to end them, how to distinguish a forked child from its parent,
-//! and which processor a thread runs on.
+//! Processes: their CPU time and resource usage, how to terminate them, how to distinguish a forked child from its
+//! parent, and which processor a thread runs on.
 
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -61,7 +61,7 @@ fn clock_ns(clock: libc::clockid_t) -> Result<u64> {
     }
 }
 
-/// Asks process `pid` to terminate (SIGTERM). Errors: `SRCH` if there is no such process, `PERM`.
+/// Asks process `pid` to terminate (SIGTERM). Errors: `SRCH` if there is no such process; `PERM`.
 pub fn terminate(pid: u32) -> Result<()> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
     kill_process(pid, Signal::TERM)
@@ -177,7 +177,7 @@ pub fn with_signals_blocked<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// The set of blocked signals that a thread gets when this value is dropped, even after a panic.
+/// A set of blocked signals. When this value is dropped, even after a panic, the calling thread gets this set.
 struct SignalMask(libc::sigset_t);
 
 impl Drop for SignalMask {
@@ -358,7 +358,8 @@ mod tests {
         assert!(!cores.leave_current(), "it is pinned");
         cores.use_all();
         assert_eq!(sched_getaffinity(None).unwrap(), before);
-        // The system may move the thread at any time, so only the return value and the set are certain.
+        // The system may move the thread at any time, so the test checks only the return value and the set of usable
+        // processors.
         assert_eq!(cores.leave_current(), before.count() > 1);
         assert_eq!(sched_getaffinity(None).unwrap(), before);
     }

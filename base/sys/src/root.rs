@@ -32,8 +32,8 @@ pub enum PathResolutionMethod {
 pub enum SymlinkPolicy {
     /// Links that lead to a file or directory beneath the directory in which the path starts.
     Beneath,
-    /// Like [`SymlinkPolicy::Beneath`], but only links that belong to root or to the thread's file-system user. Other
-    /// links cause the error `LOOP`. The kernel cannot check the owner, so the path is walked name by name.
+    /// Those links of [`SymlinkPolicy::Beneath`] that belong to root or to the thread's file-system user. Other links
+    /// cause the error `LOOP`. The kernel cannot check the owner, so the path is walked name by name.
     Own,
     /// No links: a link within the path, or at its end, causes the error `LOOP`.
     None,
@@ -67,7 +67,7 @@ impl RootDirectory {
         Ok(RootDirectory { dir, kernel_resolves, recall: CachedLookupProbe::default() })
     }
 
-    /// Returns the directory itself.
+    /// Returns the open directory.
     pub fn dir(&self) -> &OwnedFd {
         &self.dir
     }
@@ -79,8 +79,8 @@ impl RootDirectory {
         self.open_from(&self.dir, path, SymlinkPolicy::Beneath, flags, mode)
     }
 
-    /// Like [`RootDirectory::open_beneath`], for a path that starts in `start`, a directory beneath the root, and stays
-    /// beneath `start`.
+    /// Opens `path` like [`RootDirectory::open_beneath`], but the path starts in `start`, a directory beneath the root,
+    /// and must not lead out of `start`.
     pub fn open_from(
         &self,
         start: impl AsFd,
@@ -106,8 +106,9 @@ impl RootDirectory {
         Ok(File::from(opened))
     }
 
-    /// Like [`RootDirectory::open_from`], but refuses the name `closed`, whether this name is in the path or in the
-    /// target of a link. Cost: about three calls for each name. Errors: also `LOOP` for the name `closed`.
+    /// Opens `path` like [`RootDirectory::open_from`], but refuses the name `closed` in the path and in the targets of
+    /// links. Cost: about three calls for each name. Errors: as for [`RootDirectory::open_from`], and `LOOP` for the
+    /// name `closed`.
     pub fn open_from_except(
         &self,
         start: impl AsFd,
@@ -220,7 +221,8 @@ impl RootDirectory {
 }
 
 /// Walks `path` and keeps the directory of every level open. `..` therefore returns to an open directory, and never
-/// needs a lookup that a rename could divert. Errors: also `LOOP` for the name `closed`.
+/// needs a lookup that a rename could divert. Errors: `XDEV` if the path leads out of `start`; `LOOP` for too many
+/// links, a forbidden link or the name `closed`; errors of `openat`.
 fn open_by_walk(
     start: BorrowedFd<'_>,
     path: &str,

@@ -134,9 +134,9 @@ pub fn inode_in(dir: impl AsFd, name: &str) -> Result<Option<u64>> {
     Ok(find_in(dir, name, usize::MAX)?.flatten())
 }
 
-/// Like [`inode_in`], but reads at most `names_max` names, apart from `.` and `..`. Returns `None` if the name is not
-/// among these names and the directory has more names. Cost: a read of the directory up to the name, or up to
-/// `names_max` names.
+/// Searches `dir` for `name` like [`inode_in`], but reads at most `names_max` names, apart from `.` and `..`. Returns
+/// `None` if the name is not among these names and the directory has more names. Cost: a read of the directory up to
+/// the name, or up to `names_max` names.
 pub fn inode_among(dir: impl AsFd, name: &str, names_max: usize) -> Result<Option<Option<u64>>> {
     find_in(dir, name, names_max)
 }

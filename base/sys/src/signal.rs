@@ -22,7 +22,7 @@ const GRACE_TIME_MAX: Duration = Duration::from_secs(100 * 366 * 86_400);
 static MUST_STOP: OnceLock<fn() -> bool> = OnceLock::new();
 
 thread_local! {
-    /// The time until which waits of this thread continue, even if the program wants to stop.
+    /// The time until which waits of this thread continue, even if the program must stop.
     static GRACE_UNTIL: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
@@ -33,13 +33,13 @@ pub fn ask_after_signals(must_stop: fn() -> bool) {
     MUST_STOP.get_or_init(|| must_stop);
 }
 
-/// Returns how long a wait of at most `limit` may last before it must check whether the program wants to stop.
+/// Returns how long a wait of at most `limit` may last before it must check whether the program must stop.
 pub fn wait_at_most(limit: Duration) -> Duration {
     if MUST_STOP.get().is_some() { limit.min(NOTICE_TIME) } else { limit }
 }
 
 /// Returns `Ok` if a call that failed with `INTR`, or that has waited for a while, may be restarted. Errors: `CANCELED`
-/// if the program wants to stop.
+/// if the program must stop.
 pub fn after_signal() -> Result<()> {
     match MUST_STOP.get() {
         Some(_) if GRACE_UNTIL.get().is_some_and(|until| Instant::now() < until) => Ok(()),
@@ -48,7 +48,7 @@ pub fn after_signal() -> Result<()> {
     }
 }
 
-/// Calls `work`. For `grace`, waits of `work` in this thread continue even if the program wants to stop. With
+/// Calls `work`. For `grace`, waits of `work` in this thread continue even if the program must stop. With
 /// `Duration::MAX`, the waits never end early. This function is for clean-up after an interrupted operation, such as
 /// aborting an upload. The grace time of an enclosing call applies if it ends later.
 pub fn with_grace<T>(grace: Duration, work: impl FnOnce() -> T) -> T {
@@ -68,7 +68,7 @@ pub fn with_grace<T>(grace: Duration, work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Makes the calling thread sleep. Errors: `CANCELED` if a signal arrived and the program wants to stop.
+/// Makes the calling thread sleep. Errors: `CANCELED` if a signal arrived and the program must stop.
 pub fn sleep(duration: Duration) -> Result<()> {
     let begin = Instant::now();
     loop {

@@ -37,9 +37,9 @@ impl SocketBlockingMode {
 }
 
 /// Sends all of `first` and then all of `second`; `descriptor` is sent with the first byte. Errors: `PIPE` and
-/// `CONNRESET` if the other side has closed the connection, `WOULDBLOCK` if the socket's time limit passed, `CANCELED`
-/// if a signal arrived and the program wants to stop. Cost: one `sendmsg` (one `send` of `first` alone), more if the
-/// buffer of the socket is full.
+/// `CONNRESET` if the other side has closed the connection; `WOULDBLOCK` if the socket's time limit passed; `CANCELED`
+/// if a signal arrived and the program must stop. Cost: one `sendmsg`, or one `send` if `first` is sent alone; more
+/// calls if the buffer of the socket is full.
 pub fn send_all(
     socket: impl AsFd,
     mut first: &[u8],
@@ -86,9 +86,9 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8], wait: SocketBlockingMode) -
     }
 }
 
-/// Like [`receive`], and returns the descriptor if one was passed with these bytes. The result for the descriptor is
-/// `MFILE` if this process has too many open files; the kernel has then closed the passed descriptor. Cost: one
-/// `recvmsg`.
+/// Receives bytes like [`receive`], and also returns the descriptor if one was passed with these bytes. The result for
+/// the descriptor is `MFILE` if this process has too many open files; the kernel has then closed the passed descriptor.
+/// Cost: one `recvmsg`.
 pub fn receive_with_descriptor(
     socket: impl AsFd,
     buffer: &mut [u8],
@@ -178,8 +178,9 @@ pub fn send_file(socket: impl AsFd, file: impl AsFd, offset: u64, len: usize) ->
     sendfile(socket, file, Some(&mut { offset }), len)
 }
 
-/// Sends some of `data`, and tells the kernel that more data follows at once. The kernel may then send all of this data
-/// in one segment. Returns the number of bytes sent. Errors: `AGAIN` if the socket's buffer is full.
+/// Sends `data` or the beginning of `data`, and tells the kernel that more data follows at once. The kernel may then
+/// send all of this data in one segment. Returns the number of bytes sent. Errors: `AGAIN` if the socket's buffer is
+/// full.
 pub fn send_more(socket: impl AsFd, data: &[u8]) -> Result<usize> {
     rustix::net::send(socket, data, SendFlags::MORE | SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
 }
@@ -237,7 +238,7 @@ pub fn send_unpaced_on_loopback(socket: impl AsFd, peer: IpAddr) -> Result<()> {
     }
 }
 
-/// Makes the kernel wake up a thread that waits for the socket only when `bytes` have arrived (`SO_RCVLOWAT`), the
+/// Sets `SO_RCVLOWAT`: the kernel wakes up a thread that waits for the socket only when `bytes` have arrived, the
 /// sender has ended the stream, or the receive buffer is full. The buffer grows to twice `bytes`.
 pub fn set_receive_low_water(socket: impl AsFd, bytes: usize) -> Result<()> {
     let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);

@@ -99,7 +99,7 @@ impl DirectoryWatcher {
     }
 }
 
-/// Calls `visit` for each of the kernel's records in `bytes`. Errors: `OVERFLOW` if a record reports that others were
+/// Calls `visit` for each of the kernel's records in `bytes`. Errors: `OVERFLOW` if a record reports that changes were
 /// lost.
 fn visit_each(mut bytes: &[u8], visit: &mut impl FnMut(WatchId, DirectoryChange<'_>)) -> Result<()> {
     // struct inotify_event: int wd; uint32_t mask, cookie, len; char name[len], filled up with zeros.

@@ -51,11 +51,12 @@ impl ByterangesFraming<'_> {
     }
 }
 
-/// The maximum number of bytes before a part's content that a reader accepts: the part's head, and before the first
+/// The maximum number of bytes that a reader accepts before a part's content: the part's head, and before the first
 /// part also the preamble.
 const BETWEEN_BYTES_MAX: usize = 8 * 1024;
 
-/// Returns the boundary in a `Content-Type`, quoted or not; `None` if the type is not `multipart/byteranges`.
+/// Returns the boundary in a `Content-Type`, which is a token or a quoted string; `None` if the type is not
+/// `multipart/byteranges`.
 pub fn boundary_of(content_type: &str) -> Option<String> {
     let (media_type, mut rest) = content_type.split_once(';')?;
     if !media_type.trim().eq_ignore_ascii_case("multipart/byteranges") {
@@ -124,12 +125,12 @@ enum ByterangesParserState {
 pub enum ByterangesParserStep {
     /// Bytes that the caller must skip.
     Skip(usize),
-    /// The end of a part's head, which must be skipped; then the range of the object that follows, and the object's
-    /// size, if stated.
+    /// The end of a part's head, which the caller must skip. The other values are the range of the part's content
+    /// within the object, and the object's size, if the header contains it.
     Part(usize, Range<u64>, Option<u64>),
     /// Bytes of the part.
     Data(usize),
-    /// The end of the last part, or the bytes after it; skip them.
+    /// The delimiter after the last part, or bytes after this delimiter, which the caller must skip.
     End(usize),
 }
 
@@ -186,8 +187,8 @@ impl ByterangesParser {
         matches!(self.state, ByterangesParserState::AfterData | ByterangesParserState::Delimiter)
     }
 
-    /// Returns the check of the current part's content if the body ends before the delimiter after this content;
-    /// `None` if no content is unconfirmed.
+    /// Returns a check for the current part's content, for a body that ends before the delimiter after this content.
+    /// Returns `None` before a part's content, and after the last delimiter.
     pub fn content_check(&self) -> Option<PartContentCheck> {
         let behind = match self.state {
             ByterangesParserState::Data(_) => Vec::new(),
@@ -301,7 +302,7 @@ impl ByterangesParser {
     }
 
     /// Checks that a part's content ends where its delimiter's line break begins (RFC 2046 section 5.1.1). If the
-    /// content is shorter than its `Content-Range` states, the parser has already counted part of that line break as
+    /// content is shorter than its `Content-Range` specifies, the parser has already counted part of that line break as
     /// content.
     fn content_ended(
         &mut self,
@@ -316,19 +317,20 @@ impl ByterangesParser {
     }
 }
 
-/// Checks the content of a part whose delimiter has not arrived completely. If the content is shorter than the part's
-/// head states, the content contains the delimiter, or ends with the beginning of the delimiter.
+/// Checks the content of a part whose delimiter has not arrived completely. If the part is shorter than its head
+/// specifies, the bytes that were counted as content may contain the delimiter, or may end with the beginning of the
+/// delimiter.
 #[derive(Debug)]
 pub struct PartContentCheck {
     /// The delimiter with the line break before it.
     delimiter: Vec<u8>,
     /// The bytes that arrived after the content.
     behind: Vec<u8>,
-    /// The last bytes of the content; fewer than the delimiter has.
+    /// The last bytes of the content, which are fewer than the bytes of the delimiter.
     tail: Vec<u8>,
     /// The number of content bytes that were checked.
     passed: u64,
-    /// Where the delimiter begins, if it occurs in the content.
+    /// The offset in the content at which the delimiter begins, if the content contains the delimiter.
     found: Option<u64>,
 }
 
@@ -350,8 +352,9 @@ impl PartContentCheck {
         self.passed += bytes.len() as u64;
     }
 
-    /// Returns the number of bytes at the beginning of the content that may be used: 0 if the bytes after the content
-    /// are no delimiter, and the content contains none.
+    /// Returns the number of usable bytes at the beginning of the content: the bytes before the delimiter, of which
+    /// only the beginning may have arrived. Returns 0 if no delimiter can begin within the content or directly after
+    /// it.
     pub fn usable_bytes(mut self) -> u64 {
         let (content, before) = (self.tail.len(), self.passed - self.tail.len() as u64);
         self.tail.append(&mut self.behind);
@@ -365,7 +368,7 @@ impl PartContentCheck {
     }
 }
 
-/// Returns the number of digits of `first-last`.
+/// Returns the number of decimal digits in the text `first-last` of a range.
 fn digits_of(range: &Range<u64>) -> usize {
     let digits = |number: u64| number.checked_ilog10().unwrap_or(0) as usize + 1;
     digits(range.start) + digits(range.end - 1)
@@ -494,7 +497,7 @@ mod tests {
             "--b\r\ncontent-range: bytes 0-1/9\r\n\r\nabc\r\n--b--\r\n",
             "--b\r\ncontent-range: bytes 0-2/9\r\n\r\nabc\r\n",
             "--b\r\ncontent-range: bytes 0-2/9\r\n\r\nab",
-            // The content is one or two bytes shorter than stated, and the line break before the delimiter must not
+            // The content is one or two bytes shorter than declared, and the line break before the delimiter must not
             // count as content.
             "--b\r\ncontent-range: bytes 0-2/9\r\n\r\nab\r\n--b--\r\n",
             "--b\r\ncontent-range: bytes 0-2/9\r\n\r\na\r\n--b--\r\n",
@@ -510,7 +513,7 @@ mod tests {
         }
     }
 
-    /// Returns how much of a part's content may be used if its body ends at `end`.
+    /// Returns the number of usable bytes of a part's content if only the first `end` bytes of `body` arrive.
     fn usable(body: &[u8], end: usize, piece: usize) -> Option<u64> {
         let (mut parts, mut content, mut left) = (ByterangesParser::new("b"), Vec::new(), &body[..end]);
         while !left.is_empty() {
@@ -528,7 +531,8 @@ mod tests {
     #[test]
     fn the_content_of_a_part_that_is_cut_off_is_used_up_to_its_delimiter() {
         let head = "--b\r\ncontent-range: bytes 0-9/90\r\n\r\n";
-        // Right content that ends like the beginning of a delimiter is refused up to there.
+        // If the last bytes that arrived look like the beginning of a delimiter, they are not usable, even if they are
+        // content.
         for (content, alike) in
             [("0123456789", 0..0), ("0123\r\n--a9", 5..9), ("01234567", 0..0), ("0", 0..0)]
         {
@@ -540,10 +544,10 @@ mod tests {
                 assert_eq!(found, Some(expected as u64), "{content:?} {received} {piece}");
             }
         }
-        // The delimiter is complete.
+        // The delimiter is complete, so the content needs no check.
         let body = format!("{head}0123456789\r\n--b\r\n");
         assert_eq!(usable(body.as_bytes(), body.len(), 1), None);
-        // The part is longer than stated.
+        // The part is longer than its head specifies, so none of its content is usable.
         let body = format!("{head}0123456789a\r\n");
         assert_eq!(usable(body.as_bytes(), body.len() - 2, 1), Some(0));
     }

@@ -28,7 +28,7 @@ pub enum FormError {
 
 type Result<T> = std::result::Result<T, FormError>;
 
-/// Returns the boundary that a `Content-Type` states. Errors: `NotAForm`, `Malformed`.
+/// Returns the boundary in a `Content-Type`. Errors: `NotAForm`, `Malformed`.
 pub fn boundary(content_type: &str) -> Result<String> {
     let kind = content_type.split(';').next().unwrap_or_default();
     if !kind.trim().eq_ignore_ascii_case("multipart/form-data") {
@@ -58,7 +58,7 @@ pub struct FormField {
 pub struct UploadFormFields {
     /// The fields, in the order of the form. A name may occur several times.
     pub fields: Vec<FormField>,
-    /// The file name that the browser sent; empty if it sent none.
+    /// The file name that the browser sent; empty if it sent no file name.
     pub file_name: String,
 }
 
@@ -166,7 +166,7 @@ impl FormReader {
         Ok(true)
     }
 
-    /// Returns the offset of the next `end`; if there is none, records where to continue the search.
+    /// Returns the offset of the next `end`. If there is no further `end`, records where to continue the search.
     fn find(&mut self, end: &[u8]) -> Option<usize> {
         let found = memmem::find(&self.buffer[self.searched..], end).map(|at| self.searched + at);
         let unsearched = self.buffer.len().saturating_sub(end.len() - 1).max(self.searched);
@@ -179,13 +179,13 @@ impl FormReader {
     }
 }
 
-/// Returns the bytes that end a part.
+/// Returns the bytes that follow a part: a line break, two hyphens and the boundary.
 fn delimiter(boundary: &str) -> Vec<u8> {
     [b"\r\n--", boundary.as_bytes()].concat()
 }
 
 /// Reads the head of a part. Returns the name of the part in lower case, and the name of its file, which is empty if
-/// the head states none.
+/// the head contains no file name.
 fn read_head(head: &[u8]) -> Result<(String, String)> {
     let head =
         std::str::from_utf8(head).map_err(|_| FormError::Malformed("the head of a part is not UTF-8"))?;
@@ -329,7 +329,7 @@ pub struct FormFileScanner {
 /// The content of a file in one piece of a form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScannedFileContent {
-    /// The number of bytes of [`FormFileScanner::held`] that turned out to be content and precede this piece.
+    /// The number of bytes at the beginning of [`FormFileScanner::held`] that are content and precede this piece.
     pub held: usize,
     /// The part of the piece that is content.
     pub content: Range<usize>,
@@ -342,7 +342,7 @@ impl FormFileScanner {
     }
 
     /// Returns the bytes that follow the file's content: the delimiter. If a piece ends with the beginning of these
-    /// bytes, that part of the piece is held back.
+    /// bytes, the scanner reports this beginning as content only after a later piece has shown that it is content.
     pub fn held(&self) -> &[u8] {
         &self.delimiter
     }

@@ -20,8 +20,8 @@ pub fn encode(text: &str) -> Cow<'_, str> {
     Cow::Owned(format!("{OPEN}{}{CLOSE}", BASE64.encode(text)))
 }
 
-/// Like [`encode`], for a response, whose headers are not signed. Printable ASCII is unchanged unless it starts or ends
-/// with a space, or [`decode`] would change it.
+/// Encodes text like [`encode`], but for a response, whose headers are not signed. Printable ASCII is unchanged unless
+/// it starts or ends with a space, or [`decode`] would change it.
 pub fn encode_for_response(text: &str) -> Cow<'_, str> {
     let printable = text.bytes().all(|b| (b' '..=b'~').contains(&b));
     let is_kept = printable && text.trim() == text && decode(text) == text;

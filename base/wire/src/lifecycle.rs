@@ -56,7 +56,7 @@ pub struct RuleFilter {
     pub larger_than: Option<u64>,
     /// The size that objects must be smaller than, in bytes.
     pub smaller_than: Option<u64>,
-    /// How the document states the filter.
+    /// The syntax of the filter in the document.
     form: RuleFilterSyntax,
 }
 
@@ -95,7 +95,7 @@ pub enum Expiration {
     Days(u32),
     /// On this date.
     Date(SystemTime),
-    /// Never; the value states whether a delete marker is removed when it no longer hides a version.
+    /// Never; the value is true if a delete marker is removed when it no longer hides a version.
     DeleteMarker(bool),
 }
 
@@ -165,7 +165,7 @@ impl LifecycleRule {
     }
 }
 
-/// A rule as a document states it.
+/// The elements of a rule in a document, before they are checked.
 #[derive(Default)]
 struct RawLifecycleRule {
     id: Option<String>,
@@ -188,8 +188,8 @@ struct RawLifecycleRule {
     has_abort: bool,
 }
 
-/// Sets the value that an element states. Errors: `MalformedXML` if the element occurs twice, because it would be
-/// unclear which value applies.
+/// Sets the value of an element. Errors: `MalformedXML` if the element occurs twice, because it would be unclear which
+/// value applies.
 fn set_once<T>(slot: &mut Option<T>, path: &str, value: T) -> Result<()> {
     match slot.replace(value) {
         None => Ok(()),
@@ -260,7 +260,7 @@ impl RawLifecycleRule {
         Ok(())
     }
 
-    /// Returns the rule; its name is empty if the document states none.
+    /// Checks the elements, and returns the rule. The name of the rule is empty if the document contains no name.
     fn into_rule(self) -> Result<LifecycleRule> {
         let id = self.id.clone().unwrap_or_default();
         if id.len() > ID_BYTES_MAX {
@@ -419,7 +419,7 @@ pub fn read(document: &[u8]) -> Result<Vec<LifecycleRule>> {
     }
 }
 
-/// Gives each unnamed rule a name that no other rule has. Generated names may be in use already, because clients send
+/// Assigns each unnamed rule a name that no other rule has. Generated names may be in use already, because clients send
 /// them back together with new unnamed rules.
 fn name_unnamed(rules: &mut [LifecycleRule]) {
     let mut names: BTreeSet<String> = rules.iter().map(|rule| rule.id.clone()).collect();
@@ -430,7 +430,7 @@ fn name_unnamed(rules: &mut [LifecycleRule]) {
     }
 }
 
-/// Returns the document of rules.
+/// Returns S3's XML document of `rules`.
 pub fn write(rules: &[LifecycleRule]) -> String {
     let mut document = ResponseDocumentBuilder::new("LifecycleConfiguration");
     rules.iter().for_each(|rule| write_rule(&mut document, rule));

@@ -1,7 +1,7 @@
 //! Notification configuration of a bucket: S3's document, and the rule that applies to an event.
 //!
-//! A rule names the events, a prefix and a suffix of keys, and a webhook. As on S3, no two rules apply to the same event
-//! of the same key, so an event has at most one destination.
+//! A rule names the events, a prefix and a suffix of keys, and a webhook. As on S3, no two rules apply to the same
+//! event of the same key, so an event has at most one destination.
 
 use std::collections::BTreeSet;
 
@@ -115,7 +115,7 @@ const NEVER_REPORTED: [&str; 9] = [
     "s3:ObjectCreated:Restore",
 ];
 
-/// Returns the kinds of events that a name in a configuration selects. Errors: `InvalidArgument` for an unknown name,
+/// Returns the kinds of events that a name in a configuration selects. Errors: `InvalidArgument` for an unknown name;
 /// `NotImplemented` for S3 events that Fordway never reports.
 fn kinds_of(name: &str) -> Result<Vec<EventKind>> {
     let class = name.strip_suffix('*').filter(|class| class.ends_with(':') && *class != "s3:");
@@ -178,7 +178,7 @@ pub fn is_webhook_name(name: &str) -> bool {
 pub struct NotificationRule {
     /// The name of the rule.
     pub id: String,
-    /// The element with which the document states the destination.
+    /// The element that contains the destination in the document.
     pub form: DestinationForm,
     /// The name of the webhook that gets the events.
     pub webhook: String,
@@ -217,7 +217,7 @@ impl NotificationRule {
 }
 
 /// Returns the rule that applies to an event of `key`. If the document was checked ([`read`]), at most one rule
-/// applies; otherwise, the first rule that applies counts.
+/// applies; otherwise, returns the first rule that applies.
 pub fn rule_for<'r>(
     rules: &'r [NotificationRule],
     kind: EventKind,
@@ -226,7 +226,7 @@ pub fn rule_for<'r>(
     rules.iter().find(|rule| rule.applies_to(kind, key))
 }
 
-/// A rule as a document states it.
+/// The elements of a rule in a document, before they are checked.
 #[derive(Default)]
 struct RawNotificationRule {
     id: Option<String>,
@@ -284,7 +284,7 @@ impl RawNotificationRule {
         }
     }
 
-    /// Returns the rule; its name is empty if the document states none.
+    /// Checks the elements, and returns the rule. The name of the rule is empty if the document contains no name.
     fn into_rule(self, form: DestinationForm) -> Result<NotificationRule> {
         let id = self.id.unwrap_or_default();
         if id.len() > ID_BYTES_MAX {
@@ -352,7 +352,8 @@ pub fn read(document: &[u8]) -> Result<Vec<NotificationRule>> {
     Ok(rules)
 }
 
-/// Checks the number of rules, and that no two rules overlap or have the same name. Gives each unnamed rule a name.
+/// Checks the number of rules, and that no two rules overlap or have the same name. Assigns a name to each unnamed
+/// rule.
 fn check(rules: &mut [NotificationRule]) -> Result<()> {
     if rules.len() > RULES_MAX {
         return Err(argument(format!("a bucket can have at most {RULES_MAX} notification configurations")));
@@ -380,7 +381,7 @@ fn check(rules: &mut [NotificationRule]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the document of rules.
+/// Returns S3's XML document of `rules`.
 pub fn write(rules: &[NotificationRule]) -> String {
     let mut document = ResponseDocumentBuilder::new("NotificationConfiguration");
     for rule in rules {

@@ -39,8 +39,8 @@ pub fn parse_unsatisfied_range(text: &str) -> Option<u64> {
 }
 
 /// Reads a `Range` header that requests a single range. Returns `None` for anything else. A position that does not fit
-/// into 64 bits becomes the largest number, because any position beyond the end of an object means the object's end
-/// (RFC 9110 section 14.1.2).
+/// into 64 bits becomes `u64::MAX`, because any position beyond the end of an object means the object's end (RFC 9110
+/// section 14.1.2).
 pub fn parse_range(text: &str) -> Option<ByteRange> {
     let (first, last) = text.strip_prefix("bytes=")?.split_once('-')?;
     match (first, last) {
@@ -50,14 +50,14 @@ pub fn parse_range(text: &str) -> Option<ByteRange> {
     }
 }
 
-/// Reads a number. A number with more than 64 bits becomes the largest number.
+/// Reads a number. A number that does not fit into 64 bits becomes `u64::MAX`.
 fn clamped(text: &str) -> Option<u64> {
     let is_number = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     is_number.then(|| text.parse().unwrap_or(u64::MAX))
 }
 
-/// Reads a `Content-Range`; returns the range, and the size of the whole object if it is stated. Returns `None` for
-/// anything else.
+/// Reads a `Content-Range`; returns the range, and the size of the whole object if the header contains it. Returns
+/// `None` for anything else.
 pub fn parse_content_range(text: &str) -> Option<(Range<u64>, Option<u64>)> {
     let (range, size) = text.trim().strip_prefix("bytes ")?.split_once('/')?;
     let (first, last) = range.split_once('-')?;

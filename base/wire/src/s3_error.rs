@@ -165,7 +165,8 @@ const AWS_MESSAGES: [(&str, &str); 38] = [
     ),
 ];
 
-/// Returns AWS's message for errors with this code; `None` if AWS's messages differ, or AWS has no such code.
+/// Returns AWS's message for errors with this code; `None` if AWS has several messages for this code, or has no such
+/// code.
 pub fn aws_message(code: &str) -> Option<&'static str> {
     let position = AWS_MESSAGES.binary_search_by_key(&code, |(known, _)| known).ok()?;
     Some(AWS_MESSAGES[position].1)

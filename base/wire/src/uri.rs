@@ -34,7 +34,8 @@ pub fn without_secrets(url: &str) -> String {
     format!("{scheme}{host}{path}{}", if query.is_empty() { "" } else { "?***" })
 }
 
-/// Returns whether everything after the colon of an authority is a number. IPv6 addresses contain further colons.
+/// Returns whether the text after the last colon of an authority can be a port. Always true without a colon, and for an
+/// IPv6 address, which contains further colons.
 fn may_end_in_port(authority: &str) -> bool {
     let port = authority.rsplit_once(':').map_or("", |(_, port)| port);
     authority.starts_with('[') || port.bytes().all(|byte| byte.is_ascii_digit())

@@ -149,7 +149,7 @@ made! {
     ListEntry = |make| if make.any() { ListEntry::CommonPrefix(make.any()) } else { ListEntry::Object(make.any()) };
     Error = |make| {
         let kind = make.one_of(ErrorKind::ALL);
-        // A client sets the S3 code of the kind when it reads the message.
+        // When a client reads the message, it sets the S3 code that belongs to the error's kind.
         let error = Error::new(kind, make.any::<String>()).with_s3_code(to_s3(kind).1);
         if make.any() { error.at_delete_marker() } else { error }
     };

@@ -56,7 +56,8 @@ fn run() -> Result<()> {
     clients::compare_many(&gateway.socket, &bare.socket, rounds.div_ceil(4))
 }
 
-/// Creates a scratch directory that contains a root with the objects for the clients to read. Returns both.
+/// Creates a scratch directory that contains a root with the objects for the clients to read. Returns the scratch
+/// directory and the path of the root.
 fn filled_root() -> Result<(TempDir, PathBuf)> {
     let place = std::env::var("ROOT").unwrap_or_else(|_| "/dev/shm".to_owned());
     let dir = tempfile::Builder::new().prefix("fordway-node-").tempdir_in(place)?;

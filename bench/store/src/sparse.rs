@@ -47,7 +47,8 @@ struct ComparedCalls<'c> {
     ours: &'c mut dyn FnMut(usize) -> Result<()>,
 }
 
-/// Runs the three phases in `place`.
+/// Measures missing keys, keys that are alone in their directories, and keys below new directories. Works in the
+/// directory `place`.
 pub(crate) fn sparse(place: &Path, rounds: usize) -> Result<()> {
     let (plain, bare, s3) = (place.join("sparse"), place.join("bare"), place.join("s3"));
     fs::create_dir(&plain)?;

@@ -25,7 +25,7 @@ pub enum StorageAddress {
 }
 
 impl StorageAddress {
-    /// Parses an address. Errors: `InvalidArgument` for other schemes, `InvalidBucketName`.
+    /// Parses an address. Errors: `InvalidArgument` for other schemes; `InvalidBucketName`.
     pub fn parse(text: &str) -> Result<Self> {
         if text == "-" {
             return Ok(StorageAddress::Stdio);
@@ -111,8 +111,8 @@ impl StorageAddress {
         }
     }
 
-    /// Returns the text of a local path that has the form `BUCKET` or `BUCKET/KEY`. The user may have forgotten
-    /// `s3://`.
+    /// Returns the text of a local path that has the form `BUCKET` or `BUCKET/KEY`. Such a path may be an address
+    /// without its `s3://`, so the error messages suggest that prefix.
     pub fn as_bucket(&self) -> Option<&str> {
         let StorageAddress::Local(path) = self else { return None };
         let text = path.to_str()?;
@@ -157,9 +157,9 @@ impl fmt::Display for StorageAddress {
 
 /// Returns the path of `relative` (a key without the copied prefix) under `root`.
 ///
-/// Some keys cannot be paths. Rejects the segments `..` and `.` and empty segments (and therefore absolute paths),
-/// because they would leave `root` or lead to another key's path. Also rejects segments that contain a NUL byte.
-/// Errors: `InvalidArgument`.
+/// Some keys cannot be paths. The segments `..` and `.` and empty segments are rejected, because they would lead out of
+/// `root` or to another key's path. Absolute paths begin with an empty segment. Segments that contain a NUL byte are
+/// also rejected. Errors: `InvalidArgument`.
 fn local_path(root: &Path, relative: &str) -> Result<PathBuf> {
     let hostile = |segment: &str| matches!(segment, "" | "." | "..") || segment.contains('\0');
     if relative.split('/').any(hostile) {

@@ -27,10 +27,10 @@ pub struct CommandContext {
     pub output: CommandOutputStreams,
     /// The flag that tells the command to stop.
     pub interrupt: InterruptFlag,
-    /// The cache of Metalinks and URL lists, if any.
+    /// The cache of Metalinks and URL lists; `None` disables caching.
     pub metalinks: Option<MetalinkCache>,
-    /// Whether standard input was closed when the program started. In this case, the program has opened `/dev/null` in
-    /// its place.
+    /// Whether standard input was closed when the program started. If it was closed, the program has opened `/dev/null`
+    /// in its place.
     pub is_input_closed: bool,
     input: Mutex<Option<Box<dyn Read + Send>>>,
     web: OnceLock<Arc<HttpSession>>,
@@ -84,17 +84,17 @@ impl CommandContext {
         Ok(lane)
     }
 
-    /// Returns the lane of an endpoint other than the command's.
+    /// Opens the lane of `endpoint`, which replaces the command's own endpoint. Each call opens a new lane.
     pub fn lane_at(&self, endpoint: &str) -> Result<Lane> {
         (self.open_lane)(Some(endpoint))
     }
 
-    /// Returns the lane's store.
+    /// Returns the store of the command's lane. Errors: the errors of opening the lane.
     pub fn store(&self) -> Result<Arc<dyn Store>> {
         Ok(self.lane()?.store)
     }
 
-    /// Returns the HTTP session for web servers; creates it on the first call. Errors: as
+    /// Returns the HTTP session for web servers; creates it on the first call. Errors: the errors of
     /// [`CommandContext::web_options`].
     pub fn web(&self) -> Result<&Arc<HttpSession>> {
         if let Some(session) = self.web.get() {
@@ -195,8 +195,8 @@ impl InterruptFlag {
         self.0.temporary.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes SIGHUP call `reload` on another thread instead of requesting a stop. SIGHUP has this effect even if the
-    /// parent process made this process ignore SIGHUP, as `nohup` does.
+    /// Makes SIGHUP call `reload` on another thread instead of requesting a stop. SIGHUP has this effect even if it is
+    /// ignored when the process starts, as under `nohup`.
     pub fn on_hang_up(&self, reload: impl Fn() + Send + 'static) {
         *self.0.on_hang_up.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(reload));
         if let Some(Err(error)) = self.0.signals.get().map(|signals| signals.add_signal(SIGHUP)) {

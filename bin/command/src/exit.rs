@@ -5,7 +5,7 @@ use std::io;
 use fordway_store::{Error, ErrorKind};
 use rustix::io::Errno;
 
-/// The outcome of a command.
+/// The outcome of a command, which determines the exit code of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum CommandExit {
@@ -32,8 +32,8 @@ pub enum CommandExit {
 }
 
 impl CommandExit {
-    /// Returns the code for an error. For a local file or directory, including one that the command line names, the
-    /// code is `NotFound` if the underlying operating-system error means that the file does not exist.
+    /// Returns the code for an error. If a missing local file or directory caused an `Io` or `InvalidArgument` error,
+    /// the code is `NotFound`.
     pub fn of(error: &Error) -> Self {
         let system = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
         match (error.kind(), system.map(io::Error::kind)) {
@@ -44,8 +44,8 @@ impl CommandExit {
         }
     }
 
-    /// Returns the code for a kind of error. Matches every kind explicitly, so that a code has to be chosen for each
-    /// new kind.
+    /// Returns the code for a kind of error. The `match` lists every kind, so a new kind without a code is a compile
+    /// error.
     pub fn of_kind(kind: ErrorKind) -> Self {
         use ErrorKind as K;
         match kind {
@@ -99,7 +99,7 @@ pub fn file_error(doing: &str, path: impl std::fmt::Display, error: io::Error) -
 mod tests {
     use super::*;
 
-    /// Checks the codes against the table in the manual. Scripts depend on these codes, so users notice if one changes.
+    /// Checks the codes against the table in the manual. Scripts depend on these codes, so users notice every change.
     #[test]
     fn every_kind_has_the_documented_code() {
         let documented = |kind: ErrorKind| match kind.name() {

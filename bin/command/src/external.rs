@@ -58,7 +58,7 @@ fn missing(name: &str) -> Error {
     Error::new(ErrorKind::InvalidArgument, why)
 }
 
-/// Returns the path of the program `name` in the directory of the running program, if it exists.
+/// Returns the path of the program `name` in the directory of the running program, if that file exists.
 pub fn beside(name: &str) -> Option<PathBuf> {
     let file = std::env::current_exe().ok()?.parent()?.join(name);
     file.is_file().then_some(file)

@@ -41,9 +41,9 @@ pub fn completions(shell: Shell, mut command: clap::Command, name: &str) -> Vec<
     }
 }
 
-/// Corrects a script for bash. In the script, clap_complete writes a hyphen of the program's name in one way where it
-/// selects a command, and in another way where it lists the options of that command. Without the correction, bash would
-/// complete no options.
+/// Corrects a script for bash. clap_complete replaces a hyphen in the program's name with `__` where the script selects
+/// a command, but with `__subcmd__` where the script lists the options of that command. Without the correction, bash
+/// would complete no options.
 fn with_one_separator(script: Vec<u8>, name: &str) -> Vec<u8> {
     let (of_list, of_selection) = (name.replace('-', "__subcmd__"), name.replace('-', "__"));
     match String::from_utf8(script) {

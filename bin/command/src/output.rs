@@ -29,8 +29,8 @@ pub struct CommandOutputStreams {
     format: OutputFormat,
     quiet: bool,
     bar: ProgressBar,
-    /// Whether standard output was closed when the program started. In this case, the program has opened `/dev/null` in
-    /// its place.
+    /// Whether standard output was closed when the program started. If it was closed, the program has opened
+    /// `/dev/null` in its place.
     is_closed: bool,
     reader_gone: AtomicBool,
 }
@@ -119,8 +119,8 @@ impl CommandOutputStreams {
         if self.quiet { Ok(()) } else { self.beside_progress(event) }
     }
 
-    /// Like [`event`](Self::event), for an action that is complete. Succeeds even if the reader of the output has
-    /// exited, because the action succeeded and the command continues.
+    /// Like [`event`](Self::event), but for a completed action. Succeeds even if the reader of the output has exited,
+    /// because the action succeeded and the command continues.
     pub fn completed<R: Serialize + Display>(&self, event: &R) -> Result<()> {
         match self.event(event) {
             Err(error) if self.is_reader_gone(&error) => Ok(()),
@@ -160,7 +160,7 @@ impl CommandOutputStreams {
             && cause.is_some_and(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
     }
 
-    /// Prints an error, in one sentence.
+    /// Prints an error to standard error, with the prefix `fordway: `.
     pub fn error(&self, error: &Error) {
         self.message(&format!("fordway: {error}"));
     }
@@ -177,7 +177,7 @@ impl CommandOutputStreams {
         self.bar.suspend(|| writeln!(lock(&self.stderr), "{}", without_controls(line))).ok();
     }
 
-    /// Shows the bar of a command that transfers bytes.
+    /// Shows a progress bar for a command that transfers bytes.
     pub fn start_progress(&self) {
         let style = ProgressStyle::with_template(
             "{bar:30} {binary_bytes}/{binary_total_bytes}  {binary_bytes_per_sec}  {eta}",
@@ -198,7 +198,7 @@ impl CommandOutputStreams {
         self.bar.inc(bytes);
     }
 
-    /// Shows the bar of a command that works in steps.
+    /// Shows a progress bar for a command that works in steps.
     pub fn start_steps(&self) {
         // An earlier part of the command may have removed the bar. A removed bar stays hidden until it is reset.
         self.bar.reset();
@@ -217,14 +217,14 @@ impl CommandOutputStreams {
         }
     }
 
-    /// Shows the progress of a command that does not know the total.
+    /// Shows the progress of a command whose total is unknown.
     pub fn start_counting(&self) {
         if let Ok(style) = ProgressStyle::with_template("{spinner} {human_pos} {msg} ({per_sec})") {
             self.bar.set_style(style);
         }
     }
 
-    /// Shows that `done` items are done; `what` names the kind of items.
+    /// Shows that `done` items are complete; `what` names the kind of items.
     pub fn counted(&self, done: u64, what: impl Display) {
         if !self.bar.is_hidden() {
             self.bar.set_message(what.to_string());

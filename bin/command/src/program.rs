@@ -72,7 +72,7 @@ fn tell(context: &CommandContext, error: &Error) -> CommandExit {
         return CommandExit::Ok;
     }
     context.output.error(error);
-    // After a signal, other errors may be its consequences: for example, Ctrl-C also ends a local server.
+    // After a signal, the error may be a consequence of the signal: for example, Ctrl-C also stops a local server.
     let is_stopped = context.interrupt.is_raised() && !context.interrupt.is_of_server();
     if is_stopped { CommandExit::Interrupted } else { CommandExit::of(error) }
 }
@@ -80,7 +80,8 @@ fn tell(context: &CommandContext, error: &Error) -> CommandExit {
 /// Handles signals: SIGINT, SIGTERM and SIGHUP stop transfers at their next chunk, and end waits for other hosts. The
 /// program then removes its temporary files. A server finishes its requests, so a signal does not end its waits. A
 /// second signal ends the process even if the process hangs in a read. A gateway handles SIGHUP differently: it reloads
-/// its files. Signals that the parent process made this process ignore stay ignored, for example SIGHUP after `nohup`.
+/// its files. A signal that is ignored when the process starts, such as SIGHUP under `nohup`, stays ignored. Only a
+/// gateway that reloads its files still handles SIGHUP.
 fn stop_on_signals(interrupt: InterruptFlag) {
     let caught = [Signal::INT, Signal::TERM, Signal::HUP].into_iter().filter(|signal| !is_ignored(*signal));
     let mut signals = match Signals::new(caught.map(Signal::as_raw)) {

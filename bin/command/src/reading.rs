@@ -19,7 +19,7 @@ use crate::context::CommandContext;
 use crate::exit::file_error;
 use crate::replicas::{OpenedRemoteFile, PendingReadTicket, ReplicaOpener};
 
-/// The description of a read.
+/// The input of [`measure`]: the file or object, the bytes to read, and the options.
 pub struct ReadSpecification<'a> {
     /// The URL; empty if the command line contains only a Metalink.
     pub url: &'a str,
@@ -73,7 +73,7 @@ pub struct ReadTotals {
     pub server_ignores_ranges: bool,
 }
 
-/// A completed call.
+/// A completed call, as passed to a [`ReadCallSink`].
 pub struct FinishedReadCall<'b> {
     /// The bytes read, in the order in which they were requested.
     pub bytes: &'b [u8],

@@ -31,11 +31,11 @@ pub struct ReplicaOpener<'a> {
     pub args: &'a ReplicaArgs,
     /// Whether pieces are verified against their digests.
     pub verify: bool,
-    /// The CA bundle; `None` selects the bundle that the environment names.
+    /// The CA bundle; `None` selects the bundle from the environment.
     pub ca_bundle: Option<&'a PathBuf>,
     /// The maximum number of connections to one server.
     pub connections: usize,
-    /// The HTTP version; `None` selects the version that the environment names.
+    /// The HTTP version; `None` selects the version from the environment.
     pub http: Option<HttpVersion>,
     /// The time limit for an operation, including retries.
     pub deadline: Option<Duration>,
@@ -61,7 +61,7 @@ pub enum PendingReadTicket {
 }
 
 impl<'a> ReplicaOpener<'a> {
-    /// Creates an opener with the default number of connections and the CA bundle that the environment names.
+    /// Creates an opener with the default number of connections and the CA bundle from the environment.
     pub fn usual(args: &'a ReplicaArgs, verify: bool) -> Self {
         let connections = SessionOptions::default().connections_per_origin;
         ReplicaOpener { args, verify, ca_bundle: None, connections, http: None, deadline: None }
@@ -175,8 +175,8 @@ impl<'a> ReplicaOpener<'a> {
         self.instead_since(Instant::now(), url, error, context)
     }
 
-    /// Like [`ReplicaOpener::instead`], for an operation that began at `started` and whose deadline counts from then.
-    /// Errors: `error`, if there are no other locations or if the deadline has passed.
+    /// Like [`ReplicaOpener::instead`], but the deadline of the operation counts from its start, `started`. Errors:
+    /// `error`, if there are no other locations or if the deadline has passed.
     pub fn instead_since(
         &self,
         started: Instant,
@@ -189,7 +189,7 @@ impl<'a> ReplicaOpener<'a> {
         }
         match self.until(started, context)? {
             Some(until) if until <= Instant::now() => Err(error),
-            // Finding replicas would send further requests to a server that asks for a pause.
+            // Finding replicas would send further requests to a server that has asked the client to wait.
             _ if wants_pause(&error) => {
                 let cached =
                     context.metalinks.as_ref().and_then(|cache| cache.discovered(&web::http_url(url)));
@@ -263,8 +263,8 @@ pub fn named(addresses: &[&str]) -> ReplicaCredentialScope {
     }
 }
 
-/// Puts the URL that the user specified at the front of the list of replicas, unless the URL is already in the list or
-/// is the URL of a Metalink.
+/// Inserts `url`, which the user specified, as the first replica. Does nothing if `url` is empty or the URL of a
+/// Metalink, or if the list already contains `url`.
 fn put_first(file: &mut MetalinkFile, url: &str) {
     if url.is_empty() || is_metalink_name(url) || file.replicas.iter().any(|replica| replica.url == url) {
         return;
@@ -373,14 +373,15 @@ impl OpenedRemoteFile {
     }
 }
 
-/// A hash function for comparing the bytes of two replicas. It hashes bytes faster than a network delivers them.
+/// Returns a hash function for comparing the bytes of two replicas. The function hashes bytes faster than a network
+/// delivers them.
 fn content_hasher() -> ContentHasher {
     ContentHasher::new(ETagPolicy::Fast, false, Some(ChecksumAlgorithm::XxHash128))
 }
 
-/// Passes the rest of `range`, from `at` on, to `sink`. `passed` is the hash of the bytes before `at`, which another
-/// replica sent. This replica may have another version of the file, so its bytes before `at` are also read, and their
-/// hash is compared with `passed`. Errors: `BadDigest` if the hashes differ.
+/// Passes the rest of `range`, from `at` on, to `sink`. Another replica sent the bytes before `at`, and `passed` is the
+/// hash of those bytes. The replica that is read now may have another version of the file. Its bytes before `at` are
+/// therefore also read, and their hash is compared with `passed`. Errors: `BadDigest` if the hashes differ.
 fn continue_copy(
     file: &ReplicatedFile,
     range: Range<u64>,

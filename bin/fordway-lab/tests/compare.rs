@@ -176,7 +176,7 @@ fn what_is_no_directory_is_said_in_a_sentence() {
     assert!(text(&ran.stderr).contains("--root /does/not/exist"), "{}", text(&ran.stderr));
 }
 
-/// If the socket of a gateway does not fit into a long TMPDIR, the error names TMPDIR, not the socket's path alone.
+/// If TMPDIR is so long that the path of a gateway's socket exceeds the limit, the error must name TMPDIR.
 #[test]
 fn a_long_directory_for_temporary_files_is_named() {
     let dir = tempfile::tempdir().unwrap();

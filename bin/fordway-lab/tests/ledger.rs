@@ -140,7 +140,7 @@ fn http2_is_taken_apart_without_the_pipe() {
         (&(-1.0).into(), &1.0.into())
     );
     assert!(part("memory pipe")["ns"]["value"].as_f64() < Some(0.0), "{entry}");
-    // Only one size is measured, and a fit needs more than one.
+    // Only one size is measured, and a fit needs several sizes.
     assert!(entry["fitted_sum_ns"].is_null(), "{entry}");
 }
 
@@ -242,7 +242,7 @@ fn puts_are_the_sum_of_theirs() {
     let dir = tempfile::tempdir().unwrap();
     let words = ["ledger", "--root", ".", "--duration", "1ms", "--only-sizes", "--json"];
     let sizes = ["--size", "128KiB", "--size", "129KiB"];
-    // A path that is named twice is measured once.
+    // A path that is specified twice is measured once.
     let paths = ["--path", "node-put", "--path", "http-put", "--path", "node-put"];
     let ran = fordway(dir.path(), &[&words[..], &sizes, &paths].concat());
     assert!(ran.status.success(), "{}", text(&ran.stderr));
@@ -396,7 +396,7 @@ fn an_endpoint_is_never_ignored_without_a_word() {
     assert!(text(&ran.stderr).contains(told), "{}", text(&ran.stderr));
 }
 
-/// The former name of an option is rejected with a message that gives the new name.
+/// The former name of an option is rejected with a message that contains the new name.
 #[test]
 fn renamed_options_are_answered_with_their_new_names() {
     let dir = tempfile::tempdir().unwrap();

@@ -19,8 +19,8 @@ use command::one;
 use server::{Server, Stream, answer};
 
 /// Keeps every processor busy with processes of the idle scheduling class, which yield to all other processes. A
-/// virtual processor that sleeps takes 50 µs or more to wake up, and each request wakes a processor three times: for
-/// the client's timer, for the server, and for the client again.
+/// sleeping virtual processor takes 50 µs or more to wake up. Each request wakes a processor three times: for the
+/// client's timer, for the server, and for the client again.
 struct Awake(Vec<Child>);
 
 impl Awake {
@@ -48,8 +48,8 @@ const CONNECTIONS: usize = 4;
 const SECONDS: u64 = 8;
 /// The requests per second of the open loop; the server can respond to about 2,000.
 const RATE: u64 = 800;
-/// The requests per second of simulated users. The closed loop's figures are compared with the latencies of these
-/// users. This rate is closer to the server's limit.
+/// The requests per second in the simulation with which the closed loop is compared. This rate is closer to the
+/// server's limit than [`RATE`].
 const BUSY_RATE: u64 = 1_600;
 
 const SHARES: [(&str, f64); 3] = [("p50_ns", 0.5), ("p99_ns", 0.99), ("p999_ns", 0.999)];

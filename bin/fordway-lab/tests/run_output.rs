@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// A run directory in which the first write of a run fails, as on a full disk.
+/// Creates a run directory in which the first write of a run fails, as on a full disk.
 fn full(dir: &Path) {
     std::fs::create_dir(dir).unwrap();
     // The directory contains an older run, which the new run replaces.

@@ -100,7 +100,7 @@ fn ranks_that_hang_are_ended_with_all_they_started() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    // If there are several ranks, each ignores SIGTERM, and has started a process that would outlive the rank.
+    // In a job with several ranks, each rank ignores SIGTERM and starts a process that could outlive the rank.
     let job = "test $OMPI_COMM_WORLD_SIZE = 1 || { sleep 86397.25 & trap '' TERM; sleep 86397.25; }";
     let output = speedup(dir.path(), &["--setup", "shm", "--deadline", "3s"], job);
     assert_eq!(output.status.code(), Some(7), "{}", said(&output));

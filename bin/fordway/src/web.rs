@@ -56,7 +56,7 @@ pub(crate) fn write_out(
     context.output.flush()
 }
 
-/// The output of `stat`.
+/// The output of `stat` for a file on a web server.
 #[derive(Serialize)]
 struct WebStatOutput<'r> {
     url: &'r str,
@@ -87,7 +87,7 @@ pub(crate) fn stat(url: &str, context: &CommandContext) -> Result<()> {
     context.output.record(&WebStatOutput { url, size_bytes: version.size_bytes, etag, last_modified })
 }
 
-/// The output of `cp`.
+/// The output of `cp` for a file on a web server.
 #[derive(Serialize)]
 pub(crate) struct WebCopyOutput<'r> {
     pub(crate) action: &'static str,
@@ -108,7 +108,7 @@ impl fmt::Display for WebCopyOutput<'_> {
 
 /// Copies a file to `destination`, or into `destination` if it is a directory. Writes a part file next to the target
 /// and renames it at the end. Resumes an interrupted copy of the same version from its part file. If a copy does not
-/// match the digest that the server states, copies once more from the start.
+/// match the digest from the server, copies once more from the start.
 pub(crate) fn download(
     url: &str,
     destination: &str,
@@ -123,7 +123,8 @@ pub(crate) fn download(
     fetched
 }
 
-/// Copies a file, which may be one of many, to `path`. Creates the parent directory if it is missing.
+/// Downloads the file at `url` to `path`. Creates the parent directory if it is missing. The caller shows and removes
+/// the progress bar.
 pub(crate) fn download_to(
     url: &str,
     path: &Path,
@@ -176,7 +177,7 @@ pub(crate) fn download_to(
     }
 }
 
-/// Copies a file whose size the server does not state.
+/// Copies a file whose size the server does not report.
 fn download_unsized(
     url: &str,
     path: &Path,
@@ -269,8 +270,8 @@ fn is_marked(file: &RemoteFile) -> bool {
     file.version().etag.as_deref().is_some_and(|etag| etag.starts_with('"'))
 }
 
-/// Returns the local name for a file at `url`, percent-decoded if the result is a valid file name. For a Metalink,
-/// returns the name of the file that it describes.
+/// Returns the local name for a file at `url`, percent-decoded if the result is a valid file name. For the URL of a
+/// Metalink, omits the suffix `.meta4` or `.metalink`.
 pub(crate) fn name_of(url: &str) -> String {
     let address = url.split(['?', '#']).next().unwrap_or_default();
     let (_, rest) = address.split_once("://").unwrap_or_default();
@@ -397,7 +398,7 @@ impl<'c> PartialDownloadFile<'c> {
     }
 
     /// Ends a failed download whose part file contains `bytes` bytes. If a repetition of the command would resume from
-    /// these bytes, keeps the part file and tells the user; otherwise removes the part file.
+    /// these bytes, keeps the part file and prints a note. Otherwise, removes the part file.
     pub(crate) fn failed(mut self, error: &Error, bytes: u64) {
         use ErrorKind as K;
         // A download never resumes from wrong bytes, or from bytes of another version.

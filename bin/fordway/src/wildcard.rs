@@ -144,7 +144,7 @@ impl FilterRules {
         self.rules.is_empty()
     }
 
-    /// Returns the same filters, except that symbolic links are excluded too if `skips_links` is set.
+    /// Returns a copy of these filters that also excludes symbolic links if `skips_links` is set.
     pub(crate) fn skipping_links(&self, skips_links: bool) -> Self {
         FilterRules { skips_links, ..self.clone() }
     }
@@ -154,8 +154,8 @@ impl FilterRules {
         self.skips_links
     }
 
-    /// Returns the same filters for a command that removes the files that it has listed. Such a command must not enter
-    /// links to directories, because the files below such a link may belong to another directory tree.
+    /// Returns a copy of these filters for a command that removes the files that it has listed. Such a command must not
+    /// enter links to directories, because the files below such a link may belong to another directory tree.
     pub(crate) fn refusing_linked_directories(&self) -> Self {
         FilterRules { refuses_linked_directories: true, ..self.clone() }
     }

@@ -14,7 +14,7 @@ use fordway_client::node::{NodeAddress, NodeStore};
 use fordway_store::{Bucket, ErrorKind, ExpectedContent, GetOptions, Key, ListQuery, Objects, PutOptions};
 use fordway_wire::node::{NodeClientHello, Request, VERSION, WELCOME_BYTES};
 
-/// A gateway process; killed when dropped.
+/// A gateway process, which is killed when this value is dropped.
 struct Gateway {
     process: Child,
     output: BufReader<ChildStdout>,
@@ -81,7 +81,7 @@ fn commands_work_through_it_and_a_signal_ends_it_well() {
     );
 }
 
-/// The printed line must contain the endpoint that other programs can use.
+/// Even if the path of the socket is relative, the printed endpoint must be usable from any directory.
 #[test]
 fn a_socket_named_from_here_is_an_endpoint_from_anywhere() {
     let dir = place();

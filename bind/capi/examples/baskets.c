@@ -1,10 +1,11 @@
-/* Reads baskets of a ROOT file as a TFile or an XrdCl plug-in does: open, stat, a plain read of the head, a
- * blocking vector read, and several batches in flight while the program unpacks the previous one.
+/* Reads baskets of a ROOT file as a TFile or an XrdCl plug-in does. The program opens the file, gets its size, and
+ * reads its first bytes. It then reads all baskets in one blocking vectored read. Finally, it reads the baskets again
+ * in batches, and keeps several batches in flight while it unpacks the previous batch.
  *
  * usage: baskets URL RANGES [CA_BUNDLE]
  *
- * A line of RANGES is `offset length`, as `bench/vectored/root_ranges.py --list` prints them. The vector read and
- * the batches must return the same bytes. The program prints the number of bytes and their 64-bit FNV-1a hash. */
+ * A line of RANGES is `offset length`, as `bench/vectored/root_ranges.py --list` prints them. The vectored read
+ * and the batches must return the same bytes. The program prints the number of bytes and their 64-bit FNV-1a hash. */
 #include <fordway.h>
 
 #include <errno.h>
@@ -34,7 +35,7 @@ static int complain(const char *doing)
     return -1;
 }
 
-/* Does what Open and Stat of XrdCl do. */
+/* Opens the file and stores its size, as Open and Stat of XrdCl do. */
 static int remote_open(struct remote *remote, const char *url, const char *ca_bundle)
 {
     struct fordway_options options = {0};
@@ -47,7 +48,8 @@ static int remote_open(struct remote *remote, const char *url, const char *ca_bu
     return 0;
 }
 
-/* Does what Read of XrdCl and ReadBuffer of TFile do: returns fewer bytes only at the end of the file. */
+/* Reads the first bytes of the file, as Read of XrdCl and ReadBuffer of TFile do. Fails if the read returns fewer bytes
+ * than requested before the end of the file. */
 static int remote_head(const struct remote *remote)
 {
     char head[HEAD_BYTES];
@@ -78,7 +80,7 @@ static uint64_t sum_of(uint64_t sum, const struct fordway_fragment *fragments, s
 
 static const uint64_t NOTHING = UINT64_C(14695981039346656037);
 
-/* Does what VectorRead of XrdCl and ReadBuffers of TFile do: returns after all fragments have been read. */
+/* Reads all baskets in one blocking call, as VectorRead of XrdCl and ReadBuffers of TFile do. */
 static int read_vector(const struct remote *remote, const struct baskets *baskets, uint64_t *sum)
 {
     int64_t got = fordway_pread_vector(remote->handle, baskets->all, baskets->count);

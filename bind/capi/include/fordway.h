@@ -25,28 +25,28 @@
 // Data that was read ahead is no longer needed.
 #define FORDWAY_ADVICE_DONTNEED 4
 
-// Options for opening a file. Clear the structure, for example with `= {0}`, and set `size` to the `sizeof` of the
-// structure, so that fields added by later versions keep their defaults. A field that is 0 or NULL has its default
-// value.
+// Options for opening a file. Clear the structure, for example with `= {0}`, and set `size` to its `sizeof`. Fields
+// that later versions add then keep their defaults. A field that is 0 or NULL has its default value.
 struct fordway_options {
   // `sizeof(struct fordway_options)`.
   size_t size;
-  // The endpoint for `s3://` URLs, in the format of the `--endpoint` option of `fordway`. NULL: the endpoint from
-  // AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL or the AWS configuration.
+  // The endpoint for `s3://` URLs, in the format of the `--endpoint` option of `fordway`. If NULL, the endpoint is
+  // read from AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL or the AWS configuration.
   const char *endpoint;
-  // A PEM file with the certificates to trust for files and endpoints with `https://` URLs. NULL: the system's
-  // certificates.
+  // A PEM file with the certificates to trust for files and endpoints with `https://` URLs. If NULL, AWS_CA_BUNDLE,
+  // X509_CERT_DIR (for files) or the AWS configuration (for endpoints) selects the certificates; otherwise, the
+  // system's certificates are trusted.
   const char *ca_bundle;
-  // The maximum memory for read-ahead, in bytes. 0: 64 MiB.
+  // The maximum memory for read-ahead, in bytes. The default, 0, means 64 MiB.
   uint64_t read_ahead_bytes;
-  // The maximum number of simultaneous connections to one `http(s)://` server or endpoint. 0: 8. Files opened with
-  // the same options share connections.
+  // The maximum number of simultaneous connections to one `http(s)://` server or endpoint. The default, 0, means 8.
+  // Files opened with the same options share connections.
   uint32_t connections;
-  // How long to wait for a server that sends nothing, in milliseconds. 0: the default, which depends on what the
-  // library is waiting for.
+  // How long to wait for a server that sends nothing, in milliseconds. The default, 0, means a time that depends on
+  // what the library is waiting for.
   uint32_t timeout_ms;
-  // The access key for `s3://` URLs, if the endpoint requires one. NULL: the key from AWS_ACCESS_KEY_ID or the AWS
-  // configuration.
+  // The access key for `s3://` URLs, if the endpoint requires one. If NULL, the key is read from AWS_ACCESS_KEY_ID
+  // or the AWS configuration.
   const char *access_key;
   // The secret key that belongs to `access_key`; NULL if and only if `access_key` is NULL.
   const char *secret_key;

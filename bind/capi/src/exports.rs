@@ -85,7 +85,7 @@ pub unsafe extern "C" fn fordway_pread(
         if buffer.is_null() {
             return Err(CallFailure::new(libc::EINVAL, format!("the buffer for {length} bytes is NULL")));
         }
-        // SAFETY: the caller guarantees that the buffer has room for this many bytes; it is not NULL.
+        // SAFETY: the caller guarantees that the buffer has room for `length` bytes; NULL was excluded above.
         let buffer = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), length) };
         Ok(file.source.read_at(offset, buffer)? as ssize_t)
     })
@@ -181,7 +181,8 @@ pub unsafe extern "C" fn fordway_advise(
 }
 
 /// Copies the caller's options and checks them. Errors: `EINVAL` if `size` is smaller than the first version of the
-/// structure or larger than this version, a string is not UTF-8, or only one key of the pair is given.
+/// structure or larger than this version, if a string is not UTF-8, or if only one of `access_key` and `secret_key` is
+/// set.
 ///
 /// # Safety
 ///
@@ -222,7 +223,7 @@ unsafe fn settings(options: *const OpenOptions) -> Result<ValidatedOpenOptions, 
     })
 }
 
-/// Combines the keys. Errors: `EINVAL` if only one key of the pair is given.
+/// Combines the two keys and the session token; returns `None` without keys. Errors: `EINVAL` if only one key is set.
 fn keys(
     access_key: Option<String>,
     secret_key: Option<String>,

@@ -19,8 +19,8 @@ use crate::source::OpenFileBackend;
 pub(crate) struct OpenFile {
     pub(crate) source: OpenFileBackend,
     submitted: Mutex<PendingReadTable>,
-    /// Whether the file was closed. Locked for reading during the submission of a read, so that closing waits until the
-    /// read is submitted.
+    /// Whether the file was closed. A submission holds the lock for reading, so that closing waits until the read is
+    /// submitted.
     is_closed: RwLock<bool>,
 }
 
@@ -126,7 +126,7 @@ impl OpenFile {
         }
     }
 
-    /// Cancels a ticket. Errors: `EINVAL` if the file does not have this ticket.
+    /// Cancels a ticket. Errors: `EINVAL` if the file does not have this ticket, or another thread waits for it.
     pub(crate) fn cancel(&self, number: i64) -> Result<(), CallFailure> {
         if let PendingRead::UnderWay(file, ticket, _) = self.take(number)? {
             file.cancel(ticket);
@@ -166,7 +166,7 @@ pub(crate) struct ReadBuffers {
 unsafe impl Send for ReadBuffers {}
 
 impl ReadBuffers {
-    /// Takes ownership of fragments. Errors: `EINVAL` if the list is NULL or impossibly long.
+    /// Takes ownership of fragments. Errors: `EINVAL` if the list is NULL, or longer than `isize::MAX` bytes.
     ///
     /// # Safety
     ///
@@ -179,13 +179,15 @@ impl ReadBuffers {
                 let sentence = format!("the list of {count} fragments is NULL or impossibly long");
                 return Err(CallFailure::new(libc::EINVAL, sentence));
             }
-            // SAFETY: the caller guarantees `count` fragments. NULL and impossible lengths were rejected above.
+            // SAFETY: the caller guarantees `count` fragments. NULL and lists longer than `isize::MAX` bytes were
+            // rejected above.
             _ => unsafe { std::slice::from_raw_parts(fragments, count) }.to_vec(),
         };
         Ok(ReadBuffers { fragments })
     }
 
-    /// Checks each fragment. Errors: `EINVAL` for a fragment without a buffer, or with an impossible length.
+    /// Checks each fragment. Errors: `EINVAL` for a fragment that has bytes but no buffer, or is longer than
+    /// `isize::MAX` bytes.
     pub(crate) fn check(&self) -> Result<(), CallFailure> {
         let is_wrong = |part: &Fragment| {
             (part.length > 0 && part.buffer.is_null()) || isize::try_from(part.length).is_err()

@@ -42,7 +42,8 @@ pub(crate) struct AccessKeys {
 pub(crate) enum OpenFileBackend {
     /// A file on a web server or an object on an S3 service. The requests of all threads share connections.
     Remote { file: Arc<RemoteFile>, reader: Mutex<RemoteReader> },
-    /// An object on a lane without an opener. On this lane, requests are too cheap to be worth saving.
+    /// An object on a lane without an [opener](Lane::opener). Requests on these lanes are too cheap for read-ahead to
+    /// pay off.
     Object(VersionedObject),
     /// A file on this machine.
     Local(LocalFile),
@@ -73,7 +74,8 @@ pub(crate) struct VersionedObject {
 }
 
 impl OpenFileBackend {
-    /// Opens the file that `url` names. Errors: the errors of the lane; `Io` with the errno for a local file.
+    /// Opens the file that `url` names. Errors: `EINVAL` for an unsupported URL; the errno for the error of the lane or
+    /// of the local system call.
     pub(crate) fn open(url: &str, settings: &ValidatedOpenOptions) -> Result<Self, CallFailure> {
         let opened = match url.split_once("://") {
             Some(("http" | "https", _)) => {
@@ -161,7 +163,7 @@ impl OpenFileBackend {
         if let OpenFileBackend::Local(local) = self { local.check_version() } else { Ok(()) }
     }
 
-    /// Applies advice; sources without read-ahead ignore it.
+    /// Applies advice. Has no effect on sources without read-ahead.
     pub(crate) fn advise(&self, advice: AccessAdvice<'_>) -> Result<(), CallFailure> {
         if let OpenFileBackend::Remote { reader, .. } = self {
             locked(reader).advise(advice)?;
@@ -216,8 +218,8 @@ fn open_local(path: &str) -> Result<OpenFileBackend, CallFailure> {
 }
 
 impl LocalFile {
-    /// Opens a file. Errors: `EISDIR` for a directory, `EINVAL` for any other file that is not regular, or whose size is
-    /// unknown.
+    /// Opens a file. Errors: `EISDIR` for a directory; `EINVAL` for any other file that is not regular, or whose size
+    /// is unknown.
     fn open(path: PathBuf) -> Result<Self, CallFailure> {
         let failed = |error: io::Error| local_failure("opening", &path, &error);
         let refused = |errno, why: &str| Err(CallFailure::new(errno, format!("{} {why}", path.display())));
@@ -287,7 +289,7 @@ struct SharedConnections {
 /// A forked child has its own connections.
 static OPENED: LazyLock<PerProcess<SharedConnections>> = LazyLock::new(PerProcess::default);
 
-/// Up to [`KEPT_MAX`] values; the most recently used is the last.
+/// Up to [`KEPT_MAX`] values; the most recently used value is the last.
 struct RecentlyUsed<T>(Vec<(ValidatedOpenOptions, T)>);
 
 impl<T> Default for RecentlyUsed<T> {

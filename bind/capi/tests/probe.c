@@ -275,7 +275,7 @@ static void pause_ms(int ms)
     nanosleep(&span, NULL);
 }
 
-/* Buffers are freed as soon as the library no longer uses them. */
+/* Frees each buffer as soon as a cancel or close has returned. The sanitizer reports any later write by the library. */
 static void stalled(void)
 {
     copy_size = 500000;
@@ -317,7 +317,7 @@ static int is_one_byte(int file)
 
 static int may_end;
 
-/* Keeps the locks of the library in use. */
+/* Opens and closes the file in a loop, so that a fork can occur while a lock of the library is held. */
 static void *opener(void *path)
 {
     while (!__atomic_load_n(&may_end, __ATOMIC_RELAXED))

@@ -1,8 +1,8 @@
 /* The interface of Fordway's drop-in for libs3.
  *
- * Names, numbers and layouts are those of libs3 4.1, so programs need no changes. With
- * LIBS3_API_2_0 defined (or through libs3-2.0.h), they are those of libs3 2.0. docs/reference/libs3.md
- * describes the calls, the forms of host names, and unsupported features.
+ * Names, numbers and layouts are those of libs3 4.1, so programs need no changes. If LIBS3_API_2_0 is
+ * defined, as libs3-2.0.h does, they are those of libs3 2.0. docs/reference/libs3.md describes the calls,
+ * the forms of host names, and unsupported features.
  */
 #ifndef LIBS3_H
 #define LIBS3_H
@@ -27,7 +27,7 @@ extern "C" {
 #define S3_MAX_GRANTEE_DISPLAY_NAME_SIZE 128
 #define S3_MAX_AUTHENTICATED_QUERY_STRING_SIZE 3468
 
-/* The default if neither S3_initialize nor the environment (AWS_ENDPOINT_URL) names a host. */
+/* The host if neither S3_initialize nor the environment (AWS_ENDPOINT_URL) names a host. */
 #define S3_DEFAULT_HOSTNAME "s3.amazonaws.com"
 #ifndef LIBS3_API_2_0
 #define S3_DEFAULT_REGION "us-east-1"
@@ -236,7 +236,7 @@ typedef enum {
 #endif
 } S3CannedAcl;
 
-/* A set of requests that the program runs. */
+/* A set of requests that make progress while the program runs the context. */
 typedef struct S3RequestContext S3RequestContext;
 
 typedef struct S3NameValue {
@@ -276,11 +276,11 @@ typedef struct S3AclGrant {
 
 /* The location of a bucket, and the keys for its requests. */
 typedef struct S3BucketContext {
-    const char *hostName; /* selects the lane; NULL: that of S3_initialize */
+    const char *hostName; /* selects the lane; NULL: the host of S3_initialize */
     const char *bucketName;
-    S3Protocol protocol; /* if the host name has no scheme */
+    S3Protocol protocol; /* used if the host name has no scheme */
     S3UriStyle uriStyle;
-    const char *accessKeyId; /* NULL or empty: the keys of the environment */
+    const char *accessKeyId; /* NULL or empty: the keys from the environment */
     const char *secretAccessKey;
 #ifndef LIBS3_API_2_0
     const char *securityToken;
@@ -351,13 +351,13 @@ typedef struct S3ErrorDetails {
 
 /* Called at most once, on success, before any data. */
 typedef S3Status(S3ResponsePropertiesCallback)(const S3ResponseProperties *properties, void *callbackData);
-/* Called exactly once, at the end; errorDetails is NULL on success. */
+/* Called exactly once, at the end. errorDetails is never NULL; on success, all pointers in it are NULL. */
 typedef void(S3ResponseCompleteCallback)(S3Status status, const S3ErrorDetails *errorDetails,
                                          void *callbackData);
 typedef S3Status(S3ListServiceCallback)(const char *ownerId, const char *ownerDisplayName,
                                         const char *bucketName, int64_t creationDateSeconds,
                                         void *callbackData);
-/* Called with up to 32 entries at a time, and not at all if there are none. */
+/* Called with up to 32 entries at a time. Not called if there are no entries. */
 typedef S3Status(S3ListBucketCallback)(int isTruncated, const char *nextMarker, int contentsCount,
                                        const S3ListBucketContent *contents, int commonPrefixesCount,
                                        const char **commonPrefixes, void *callbackData);

@@ -1,7 +1,7 @@
 //! The types of the C interface, and compile-time checks that their layout matches C's.
 //!
 //! libs3 4.1 only appended fields to the structures of 2.0. Structures that we pass to a program can therefore always
-//! have the layout of 4.1, and structures that we receive begin with the fields of 2.0 in both versions.
+//! have the layout of 4.1. Structures that we receive begin with the fields of 2.0 in both versions.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -176,7 +176,7 @@ pub struct ErrorDetails {
     pub message: *const c_char,
     /// `s3://BUCKET/KEY`, or NULL.
     pub resource: *const c_char,
-    /// Always NULL, because the message contains everything.
+    /// Always NULL, because `message` contains all details.
     pub further_details: *const c_char,
     /// Always 0.
     pub extra_details_count: c_int,

@@ -54,7 +54,7 @@ pub(crate) fn checked(bytes: &CStr) -> RequestResult<&str> {
     })
 }
 
-/// Like [`text`], but returns a copy.
+/// Returns a copy of the text at `pointer`, or `None` for NULL and for an empty text. Errors: the text is not UTF-8.
 ///
 /// # Safety
 /// The requirements of [`text`] apply.
@@ -116,8 +116,8 @@ pub(crate) trait AbiBucketContext {
     /// Returns the fields common to both versions.
     fn base(&self) -> &BucketContext2;
 
-    /// Returns the address of the lane, for a request with a time limit of `timeout_ms` (0 or less: the lane's
-    /// default).
+    /// Returns the settings with which the lane is opened, for a request with a time limit of `timeout_ms` (0 or less:
+    /// the lane's default).
     ///
     /// # Safety
     /// All pointers of the context are NULL or C strings.
@@ -335,8 +335,8 @@ pub(crate) unsafe fn conditions(pointer: *const GetConditions) -> RequestResult<
     })
 }
 
-/// Returns the name of a bucket. Errors: the status for the first rule that the name violates, among libs3's rules for
-/// names in paths.
+/// Returns the name of a bucket. Errors: the status for the first of libs3's rules for names in paths that the name
+/// violates.
 pub(crate) fn bucket_name(name: &CStr) -> RequestResult<Bucket> {
     match validate_bucket(name.to_bytes(), false) {
         Status::OK => Ok(Bucket::new(checked(name)?)?),
@@ -351,12 +351,12 @@ pub(crate) fn bucket_name(name: &CStr) -> RequestResult<Bucket> {
     }
 }
 
-/// The maximum lengths of a bucket name: in a path, and in a host name.
+/// The maximum lengths of a bucket name in bytes: in a path, and in a host name.
 const MAX_IN_PATH: usize = 255;
 const MAX_IN_HOST: usize = 63;
 
-/// Returns the status for the first rule that `name` violates, or `OK`. Some characters that are valid in a path are
-/// not valid in a host name.
+/// Returns the status for the first of libs3's rules that `name` violates, or `OK`. Some characters that are valid in a
+/// path are not valid in a host name.
 pub(crate) fn validate_bucket(name: &[u8], in_host: bool) -> Status {
     let max = if in_host { MAX_IN_HOST } else { MAX_IN_PATH };
     let mut before = 0;

@@ -1,9 +1,9 @@
-//! Bucket requests and listings. Also converts the grants of access control lists between S3's XML and C structures,
-//! and responds to requests about lifecycle rules and access logs, which are not supported.
+//! Bucket requests and listings. Also converts the grants of access control lists between S3's XML and C structures.
+//! Responds to requests about lifecycle rules and access logs, which are not supported.
 //!
 //! On the embedded and node lanes, file permissions control access. They correspond to S3's `private` access control
-//! list, in which only the owner has a grant. Requests therefore return that list, and cannot set any other. On the
-//! http lane, requests about access control lists, lifecycle rules and access logs fail with `ErrorNotImplemented`.
+//! list, in which only the owner has a grant. Requests therefore return that list, and cannot set any other list. On
+//! the http lane, requests about access control lists, lifecycle rules and access logs fail with `ErrorNotImplemented`.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -76,7 +76,7 @@ pub(crate) unsafe fn test(
     responder.succeeded_plainly()
 }
 
-/// Creates a bucket. Errors: `BucketAlreadyOwnedByYou`, and a location that is not the lane's region.
+/// Creates a bucket. Errors: `BucketAlreadyOwnedByYou`, and an error for a location that is not the lane's region.
 pub(crate) fn create(
     target: &ConnectedBucket,
     location: Option<&str>,

@@ -17,7 +17,7 @@ use super::response::RequestResult;
 use crate::arguments::{bucket_name, checked};
 use crate::queue::RequestSchedulingClass;
 
-/// The address and credentials that a program uses for its objects. Empty texts are `None`.
+/// The endpoint settings and credentials that a program uses for its objects. Empty texts are `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EndpointSettings<T> {
     pub(crate) host: Option<T>,
@@ -36,7 +36,7 @@ pub(crate) struct ConnectedBucket {
     pub(crate) lane: Lane,
     pub(crate) bucket: Bucket,
     /// Whether requests access files on this node, in the calling thread. Cached, because querying the lane would be
-    /// the most expensive part of computing a request's weight.
+    /// the most expensive part of computing a request's scheduling class.
     is_local: bool,
     pool: *const SharedLanePool,
     address: OwnedEndpointSettings,
@@ -67,7 +67,7 @@ impl ConnectedBucket {
 }
 
 impl ConnectedBucket {
-    /// Returns how long a request to this target would occupy its thread, if the request moves `bytes` of content.
+    /// Returns the scheduling class of a request to this target that transfers `bytes` of content.
     pub(crate) fn weight(&self, bytes: u64) -> RequestSchedulingClass {
         RequestSchedulingClass::of(self.is_local, bytes)
     }
@@ -160,7 +160,7 @@ impl<T: Copy> EndpointSettings<T> {
 }
 
 impl<'a> EndpointSettings<&'a CStr> {
-    /// Returns the same address with its texts checked. Errors: a text is not UTF-8.
+    /// Converts the texts of this address from C strings to `&str`. Errors: a text is not UTF-8.
     pub(crate) fn checked(&self) -> RequestResult<EndpointSettings<&'a str>> {
         let text = |bytes: Option<&'a CStr>| bytes.map(checked).transpose();
         Ok(EndpointSettings {
@@ -193,7 +193,7 @@ impl EndpointSettings<&str> {
         }
     }
 
-    /// Returns the address as lane options.
+    /// Returns the settings as lane options.
     fn options(&self) -> LaneConfigOverrides {
         let scheme = if self.is_http { "http://" } else { "https://" };
         let endpoint = self.host.map(|host| match host.starts_with('/') || host.contains("://") {
@@ -286,7 +286,7 @@ impl SharedLanePool {
 fn pool() -> &'static SharedLanePool {
     let current = POOL.load(Ordering::Acquire);
     let process = Some(ProcessIdentity::current());
-    // SAFETY: pools are made by `Box::into_raw` and never freed.
+    // SAFETY: pools are created by `Box::into_raw` and never freed.
     let known = unsafe { current.as_ref() };
     if let Some(pool) = known.filter(|pool| pool.opened_by == process) {
         return pool;
@@ -298,7 +298,7 @@ fn pool() -> &'static SharedLanePool {
         ..Default::default()
     }));
     match POOL.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire) {
-        // SAFETY: `new` was made by `Box::into_raw`, and is never freed once it is the pool.
+        // SAFETY: `new` was created by `Box::into_raw`, and is never freed once it is the pool.
         Ok(_) => unsafe { &*new },
         Err(other) => {
             // SAFETY: `new` was never shared. `other` is a pool, and pools are never freed.

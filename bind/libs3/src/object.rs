@@ -32,7 +32,7 @@ pub(crate) struct CopyOutputPointers {
 }
 
 impl CopyOutputPointers {
-    /// Writes the values that a program finds if the copy fails: no time, and an empty ETag.
+    /// Writes the values that a program reads if the copy fails: the time -1, and an empty ETag.
     ///
     /// # Safety
     /// The pointers meet the requirements of [`CopyOutputPointers::tell`] during this call.
@@ -167,7 +167,8 @@ fn hand_over(piece: &[u8], callback: GetDataCallback, responder: &CallbackRespon
     })
 }
 
-/// Passes the `left` bytes of `reader` to the program. `failed` converts an error to a failure that names the object.
+/// Passes the remaining `left` bytes of `reader` to the program. `failed` converts an error to a failure that names the
+/// object.
 fn deliver(
     reader: &mut dyn Read,
     mut left: u64,
@@ -245,8 +246,8 @@ pub(crate) fn copy(
     let options = CopyOptions { metadata: said.map(|said| said.metadata), ..Default::default() };
     let made = target.lane.store.copy((&target.bucket, key), to.0, to.1, &options);
     Ok(made.map_err(|error| match error.kind() {
-        // S3's code if a copy of an object to itself would change nothing. The lanes for directories report only the
-        // kind.
+        // S3 returns this code if a copy of an object to itself would change nothing. The lanes for directories report
+        // only the kind of the error.
         ErrorKind::InvalidArgument if changes_nothing => error.with_s3_code("InvalidRequest"),
         _ => error,
     })?)
@@ -278,7 +279,7 @@ pub(crate) fn initiate_upload(
     responder.call(|| checked(unsafe { callback(id.as_ptr(), responder.data()) }))
 }
 
-/// A part of an upload.
+/// The part to which a request writes.
 pub(crate) struct UploadPartTarget {
     pub(crate) key: Key,
     pub(crate) upload: UploadId,

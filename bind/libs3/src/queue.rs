@@ -71,8 +71,8 @@ impl RequestContext {
 /// The requests of a context.
 pub(crate) struct RequestQueue(Mutex<QueueState>);
 
-/// The state of a queue. Only threads of the program lock it, never a worker. If a worker held the lock during a fork,
-/// the lock would stay locked in the child, where the worker does not exist.
+/// The state of a queue. Only threads of the program lock the state, never a worker. If a worker held the lock during a
+/// fork, the lock would stay locked in the child, where the worker does not exist.
 struct QueueState {
     process: ProcessIdentity,
     relay: Arc<CallbackRelay>,
@@ -160,7 +160,7 @@ impl QueueState {
         }
     }
 
-    /// Removes a request that has ended.
+    /// Removes a request that has ended, and returns its responder.
     fn take(&mut self, number: RequestNumber) -> Option<CallbackResponder> {
         let UnfinishedRequest { responder, on_worker } = self.unfinished.remove(&number)?;
         if on_worker != RequestSchedulingClass::Quick {
@@ -264,7 +264,8 @@ impl RequestQueue {
         }
     }
 
-    /// Starts the oldest unstarted request, if there is room; returns whether it started one.
+    /// Starts the oldest unstarted request if the limit for its class permits this. Returns whether a request was
+    /// started.
     fn start_next(&self) -> bool {
         let mut state = self.locked();
         if !state.is_startable() {

@@ -41,8 +41,8 @@ pub(crate) struct WorkerJob {
 }
 
 // SAFETY: the pointers in a responder and a `RequestWork` belong to the program, and are used only on the driving
-// thread. A target's pointer to its pool is only used in comparisons. All other fields of a job are `Send`. For
-// `ObjectContent`, the assertion below checks this at compile time.
+// thread. A target's pointer to its pool is only used in comparisons. All other fields of a job are `Send`. The
+// assertion below checks at compile time that `ObjectContent` is `Send`.
 unsafe impl Send for WorkerJob {}
 
 const fn may_change_threads<T: Send>() {}
@@ -54,14 +54,14 @@ pub(crate) enum DrivingThreadEvent {
     Ended(RequestNumber, RequestResult),
 }
 
-/// A callback that a worker is waiting for. If it is dropped without being run, the worker is notified.
+/// A callback that a worker is waiting for. If the callback is dropped without being run, the worker is notified.
 pub(crate) struct WaitingCallback {
     /// `call` and `progress` are on the worker's stack, and remain valid until `progress` is no longer `WAITING`.
     call: *mut dyn FnMut(),
     progress: *const AtomicU8,
     worker: Thread,
     process: ProcessIdentity,
-    /// The value that is stored in `progress` when this value is dropped.
+    /// The value to store in `progress` when this struct is dropped.
     end: u8,
 }
 
@@ -84,7 +84,7 @@ impl WaitingCallback {
 
 impl Drop for WaitingCallback {
     fn drop(&mut self) {
-        // Notify no worker in a child process that a callback forked: the child has no worker, and the worker's memory
+        // If a callback forked this process, do not notify the worker: the worker does not exist here, and its memory
         // may have been reused.
         if self.process.is_current() {
             // SAFETY: `progress` remains valid until this store, and is not used after it.
@@ -113,7 +113,7 @@ struct CallbackRelayState {
     demand: PendingDriverWork,
     /// The number of threads waiting in [`CallbackRelay::wait`].
     waiting_drivers: usize,
-    /// The descriptor for `select`, which is readable as long as there is work to do. The context owns it.
+    /// The descriptor for `select`, which is readable as long as there is work to do. The context owns the descriptor.
     signal: Weak<OwnedFd>,
     is_signalled: bool,
     jobs: VecDeque<WorkerJob>,

@@ -65,7 +65,8 @@ const PLAIN_PROPERTIES: ResponseProperties = ResponseProperties {
     uses_server_side_encryption: 0,
 };
 
-/// The error details of a successful request. libs3 also passes a structure in this case, so programs may read it.
+/// The error details of a successful request. libs3 also passes a structure in this case, so programs may read the
+/// structure.
 const NO_DETAILS: ErrorDetails = ErrorDetails {
     message: ptr::null(),
     resource: ptr::null(),
@@ -158,8 +159,8 @@ impl CallbackResponder {
         }
     }
 
-    /// Returns the minimum number of content bytes for one [`CallbackResponder::call`] (except the last). Without a
-    /// minimum, slow content from a network would wake the driving thread for each segment.
+    /// Returns the minimum number of content bytes that each [`CallbackResponder::call`] except the last passes.
+    /// Without a minimum, slow content from a network would wake the driving thread for each segment.
     pub(crate) fn piece_bytes_min(&self) -> usize {
         match &self.route {
             CallbackRoute::Direct | CallbackRoute::Driver(..) => 1,
@@ -305,7 +306,7 @@ impl QuotedETag {
     }
 }
 
-/// Returns the seconds since the epoch.
+/// Returns the seconds from the epoch to `time`, rounded towards 0.
 pub(crate) fn seconds(time: SystemTime) -> i64 {
     match time.duration_since(UNIX_EPOCH) {
         Ok(since) => since.as_secs() as i64,
@@ -316,7 +317,7 @@ pub(crate) fn seconds(time: SystemTime) -> i64 {
 /// Writes `text` and a NUL to the `capacity` bytes at `to`. A text that does not fit is truncated.
 ///
 /// # Safety
-/// `to` is NULL, or `capacity` bytes there may be written.
+/// `to` is NULL, or valid for writes of `capacity` bytes.
 pub(crate) unsafe fn write_text(to: *mut c_char, capacity: usize, text: &str) {
     if to.is_null() || capacity == 0 {
         return;
@@ -348,8 +349,8 @@ pub(crate) enum RequestFailure {
 pub(crate) type RequestResult<T = ()> = Result<T, RequestFailure>;
 
 impl RequestFailure {
-    /// Creates the failure for an error of a get. `IncompleteBody` would mean that the program sent too little, so a
-    /// get whose object became shorter has the same status as a get whose connection ended.
+    /// Creates the failure for an error of a get. If the object became shorter, the status is that of a get whose
+    /// connection ended, because `IncompleteBody` would mean that the program sent too little.
     #[cold]
     pub(crate) fn of_get(error: Error, lane: &str) -> Self {
         // The node lane adds a code to every kind, so a code comes from an S3 service only on the http lane. The code
@@ -370,7 +371,7 @@ impl RequestFailure {
         match self {
             RequestFailure::Store(error) => abi.number(error.into()),
             RequestFailure::Head(error) => abi.number(Status::from(error).without_body()),
-            // Programs repeat a request with this status.
+            // Programs retry a request that ended with this status.
             RequestFailure::ShortContent(_) => abi.number(Status::ConnectionFailed),
             RequestFailure::Refused(status, _) => abi.number(*status),
             RequestFailure::Callback(number) => *number,
@@ -390,7 +391,7 @@ impl RequestFailure {
         }
     }
 
-    /// Returns the address of the resource for which the request failed, or an empty string.
+    /// Returns the URL of the resource for which the request failed, or an empty string.
     pub(crate) fn resource(&self) -> &str {
         match self {
             RequestFailure::Store(error)

@@ -91,7 +91,7 @@ const SINCE_4_1: &[(Status, Status)] = &[
 ];
 
 impl Status {
-    /// Returns the number in 2.0; for a status that 2.0 lacks, the number of the nearest status.
+    /// Returns the number in 2.0, or the number of the nearest status if 2.0 does not have this status.
     pub fn number_in_2_0(self) -> S3StatusCode {
         let stand_in = SINCE_4_1.iter().find(|(new, _)| *new == self).map(|(_, stand_in)| *stand_in);
         let known = stand_in.unwrap_or(self);

@@ -33,7 +33,7 @@ typedef struct {
     Call call;
     int number;
     S3RequestContext *context;
-    int more;                                   /* requests to add when this one ends */
+    int more;                                   /* requests to add when this request ends */
     int (*in_data)(S3RequestContext *context);  /* called in the data callback */
     int in_data_failed;
 } Item;

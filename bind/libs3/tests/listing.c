@@ -1,6 +1,6 @@
 /* Reads a listing page by page. usage: listing HOST ACCESS SECRET BUCKET PREFIX MARKER DELIMITER MAX.
- * Prints the names in order, with a "+" before each common prefix, and then the number of pages and the number of names
- * on the fullest page.
+ * Prints the names in order, with a "+" before each common prefix. Then prints the number of pages, and the number of
+ * names on the fullest page.
  */
 #include "probe.h"
 

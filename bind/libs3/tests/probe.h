@@ -22,7 +22,7 @@ typedef struct {
     int put_too_much;    /* the callback was offered a larger buffer than the rest of the content */
     uint64_t put_asked;
     uint32_t seed;
-    const char *text; /* content to send instead */
+    const char *text; /* content to send instead of the pattern */
     /* What the callbacks received. */
     uint64_t got_bytes;
     int got_wrong;
@@ -101,7 +101,7 @@ static S3Status on_properties(const S3ResponseProperties *properties, void *data
 
 static void on_complete(S3Status status, const S3ErrorDetails *details, void *data) {
     Call *call = data;
-    /* Programs read the details without a check for NULL. */
+    /* Programs read the details without a check for NULL, so NULL must fail the check of complete_calls. */
     call->complete_calls += details ? 1 : 100;
     call->status = status;
     if (details && details->message) snprintf(call->message, sizeof call->message, "%s", details->message);

@@ -9,7 +9,7 @@ use std::net::{TcpListener, TcpStream};
 use fordway_libs3::status::Status;
 use harness::{Lane, Program, run};
 
-/// The failures that `statuses.c` provokes, in its order, and their statuses on every lane.
+/// The failures that `statuses.c` provokes, in the order of the program, with their statuses on every lane.
 const STATUSES: &[(&str, &str)] = &[
     ("create a bucket again", "ErrorBucketAlreadyOwnedByYou"),
     ("create a bucket with a slash", "InvalidBucketNameCharacter"),
@@ -79,7 +79,7 @@ fn a_failure_has_the_same_status_on_every_lane() {
     }
 }
 
-/// A server that refuses each request with the error code that is the last segment of the request's path.
+/// Refuses each request with the error code that is the last segment of the request's path.
 fn serve_codes(listener: &TcpListener) {
     for connection in listener.incoming() {
         let Ok(connection) = connection else { return };

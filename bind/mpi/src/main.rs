@@ -120,8 +120,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Makes signals stop the workload. A signal that this process inherited as ignored stays ignored, for example SIGHUP
-/// after `nohup`.
+/// Makes signals stop the workload. A signal that is ignored when the process starts, such as SIGHUP under `nohup`,
+/// stays ignored.
 fn stop_on_signals() -> std::io::Result<()> {
     let caught = [Signal::INT, Signal::TERM, Signal::HUP].into_iter().filter(|signal| !is_ignored(*signal));
     let mut signals = Signals::new(caught.map(Signal::as_raw))?;
@@ -129,7 +129,7 @@ fn stop_on_signals() -> std::io::Result<()> {
     std::thread::Builder::new().name("fordway-signals".to_owned()).spawn(wait).map(drop)
 }
 
-/// Makes a panic in any rank end the job, so that the other ranks do not wait for that rank.
+/// Makes a panic in any rank abort the job, so that the other ranks do not wait for that rank.
 fn end_the_job_on_panic(rank: i32) {
     std::panic::set_hook(Box::new(move |panic| {
         eprintln!("fordway-mpi: rank {rank} failed, which ends the job: {panic}");
@@ -168,7 +168,7 @@ fn run(workload: &WorkloadPlan, setting: &MeasurementArgs, team: &MpiTeam) -> Re
     Ok(is_good)
 }
 
-/// Opens each target as a separate site.
+/// Opens each target as a separate location. Errors: `InvalidArgument` if there is no target; errors of the lanes.
 fn open(setting: &MeasurementArgs) -> Result<Vec<WorkloadLocation>> {
     if setting.places.is_empty() {
         let why = "give at least one TARGET: a DIRECTORY, file:///DIRECTORY or http(s)://HOST[:PORT]";

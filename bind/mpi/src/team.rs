@@ -1,4 +1,4 @@
-//! The ranks of an MPI job as a team.
+//! Implements [`RankTeam`] for the ranks of an MPI job.
 
 use fordway_store::Result;
 use fordway_workload::RankTeam;

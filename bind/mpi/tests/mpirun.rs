@@ -84,7 +84,7 @@ fn all_workloads_on_all_lanes() {
     }
 }
 
-/// The files must have as many bytes as the ranks report having written.
+/// The total size of the files must equal the number of bytes that the ranks report as written.
 #[test]
 fn sums_over_ranks_are_those_of_the_files() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-"""Object stores with S3 semantics: POSIX directories, accessed inside this process, or servers, over HTTP.
+"""Object stores with S3 semantics: POSIX directories that this process accesses directly, or servers.
 
 The endpoint selects the directory or the server.
 

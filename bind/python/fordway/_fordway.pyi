@@ -28,7 +28,7 @@ class ExportsArray(Protocol):
     def __array_interface__(self) -> Any: ...  # noqa: ANN401 (NumPy's own)
 
 ReadableBuffer: TypeAlias = ExportsBuffer | ExportsArray
-"""A buffer for `put`; if it is writable, also for `get_into`."""
+"""A buffer that `put` accepts. `get_into` requires a writable buffer."""
 
 class ReadsBytes(Protocol):
     """A binary file that is open for reading."""
@@ -42,7 +42,7 @@ __version__: str
 ERROR_KINDS: tuple[str, ...]
 """All values of `FordwayError.kind`."""
 S3_ERRORS: dict[str, tuple[int, str, str | None]]
-"""The status, code and AWS message of each kind in S3. If AWS has no usual message, it is `None`."""
+"""The status, code and AWS message of each kind in S3. If AWS has no usual message, the message is `None`."""
 
 def open(  # noqa: A001
     endpoint: str | PathLike[str] | None = None, *, timeout: float | None = None, retries: int | None = None
@@ -56,8 +56,8 @@ def open(  # noqa: A001
     `AWS_ENDPOINT_URL`, else the AWS configuration file, else AWS.
 
     On the lane `http`, `timeout` is the time in seconds that a call may wait for the server, including
-    retries (default: no limit for the call as a whole). `retries` is the maximum number of times that a
-    request is retried after a transient failure (default 4). The other lanes support neither option.
+    retries. By default, the call as a whole has no time limit. `retries` is the maximum number of times that
+    a request is retried after a transient failure (default 4). The other lanes support neither option.
 
     Raises `InvalidArgumentError` if the endpoint has a different form, the directory does not exist, or the
     lane does not support an option.
@@ -83,9 +83,9 @@ def open_url(
 
 @final
 class RemoteFile:
-    """A file on a web server, in the version that existed when it was opened.
+    """A file on a web server, in the version that existed when the file was opened.
 
-    Threads may share the file. If it changes on the server, reads raise `PreconditionFailedError`.
+    Threads may share the file. If the file changes on the server, reads raise `PreconditionFailedError`.
     """
 
     @property
@@ -137,7 +137,7 @@ class Store:
         """True if the store is closed."""
 
     def close(self) -> None:
-        """Closes the store and releases its files and connections. Closing it again does nothing.
+        """Closes the store and releases its files and connections. A second call does nothing.
 
         Calls, iterators and writers in progress continue; new calls raise `InvalidArgumentError`.
         """
@@ -188,8 +188,8 @@ class Store:
 
         `bytes` are written without a copy; any other contiguous buffer, such as a NumPy array of any type, is
         copied once first. A binary file is read to its end, and the buffers of an iterable are written one by
-        one. Neither content is ever in memory as a whole. Text must be encoded. Names in `metadata` are
-        stored in lower case; names that differ only in case are refused. `headers` may contain
+        one. Neither a file nor an iterable is ever in memory as a whole. Text must be encoded. Names in
+        `metadata` are stored in lower case; names that differ only in case are refused. `headers` may contain
         `cache-control`, `content-disposition`, `content-encoding`, `content-language` and `expires`. An
         object has at most 10 `tags`. `if_none_match="*"` creates an object but never replaces one;
         `if_match=etag` replaces the object only if it still has that ETag.
@@ -308,8 +308,8 @@ class Store:
         """Opens the object once, for reading sequentially, and returns the stream and the description.
 
         The stream contains the bytes that `get` returns, even if the object is replaced or removed meanwhile.
-        Content of up to 1 MiB is read at once. The stream of longer content keeps a file open, or a
-        connection on the lane `http`, until the content is read to its end or the stream is closed.
+        Content of up to 1 MiB is read at once. The stream of longer content keeps a file or, on the lane
+        `http`, a connection open. The end of the content or `close` releases the file or the connection.
 
         Raises what `get` raises.
         """
@@ -489,7 +489,8 @@ class Store:
         `version`, that version is removed permanently. Returns the new delete marker or the removed version;
         `None` if the bucket never kept versions.
 
-        Raises `NotFoundError` (no bucket, or `if_match` and no object), `PreconditionFailedError`.
+        Raises `NotFoundError` if the bucket does not exist, or if `if_match` is given and the object does not
+        exist; `PreconditionFailedError`.
         """
 
     def list(
@@ -519,8 +520,8 @@ class Store:
     def list_versions(self, bucket: str, prefix: str = "") -> Versions:
         """Iterates over all versions and delete markers of the keys that start with `prefix`.
 
-        Entries are in byte order of their keys; the versions of one key are ordered from newest to oldest.
-        Raises `NotFoundError` (no bucket) when the first page is fetched.
+        Entries are in byte order of their keys; the versions of one key are ordered from newest to oldest. If
+        the bucket does not exist, the request for the first page raises `NotFoundError`.
         """
 
 @final
@@ -529,8 +530,8 @@ class ObjectStream(io.RawIOBase):
 
     `Store.stream` opens the stream, which is an unbuffered binary file (`io.RawIOBase`): wrap it in
     `io.BufferedReader` for small reads. As a context manager, the stream is closed at the end of its block. A
-    forked child can read the stream only if the content is not on a connection. Otherwise, reads in the child
-    raise `InvalidArgumentError`, and the parent can continue to read.
+    forked child can read the stream only if the content does not arrive over a connection. Otherwise, reads
+    in the child raise `InvalidArgumentError`, and the parent can continue to read.
     """
 
     @property
@@ -559,7 +560,7 @@ class ObjectStream(io.RawIOBase):
         """Does nothing: the stream is read-only."""
 
     def close(self) -> None:
-        """Releases the file or the connection. Closing again does nothing."""
+        """Releases the file or the connection. A second call does nothing."""
 
     def readable(self) -> bool:
         """Returns true."""
@@ -597,8 +598,8 @@ class ObjectWriter(io.RawIOBase):
         """Appends `data`, any contiguous buffer, and returns its length in bytes.
 
         The lane `http` sends each part as soon as it is full, and keeps at most one part in memory. After an
-        error, the object is discarded. Raises `InvalidArgumentError` if the writer is closed, `NoSpaceError`
-        and others.
+        error, the object is discarded. Raises `InvalidArgumentError` if the writer is closed, and
+        `NoSpaceError` or another error if the write fails.
         """
 
     def commit(self) -> str:
@@ -722,8 +723,8 @@ class Upload:
         /,
     ) -> None: ...
     def _complete_if_open(self) -> None:
-        """Completes the upload, unless it is completed or aborted. Used by `fordway.aio`, which aborts the
-        upload in another call if the completion fails.
+        """Completes the upload, unless it is already completed or aborted. Used by `fordway.aio`, which
+        aborts the upload in another call if the completion fails.
         """
 
 @final
@@ -958,7 +959,7 @@ class VersionSummary:
     def key(self) -> str: ...
     @property
     def version(self) -> str:
-        """The version ID; `"null"` if it was written while the bucket kept no versions."""
+        """The version ID; `"null"` if the version was written while the bucket kept no versions."""
 
     @property
     def is_latest(self) -> bool:
@@ -982,7 +983,7 @@ class VersionSummary:
 
 @final
 class CommonPrefix:
-    """The common beginning of several keys, up to the delimiter."""
+    """The common prefix of one or more keys, up to and including the delimiter."""
 
     @property
     def prefix(self) -> str: ...
@@ -999,7 +1000,7 @@ class _CancellationToken:
         """Makes the call end after `grace_ms` milliseconds. An earlier end time stays in effect."""
 
     def run(self, call: Callable[[], _T]) -> _T:
-        """Returns `call()`, and lets this token end the waits of `call`.
+        """Returns the result of `call()`. While `call` runs, this token can end its waits.
 
         Raises `CallInterruptedError` if the token ended a wait. If the token's time has already passed,
         raises this error without calling `call`.

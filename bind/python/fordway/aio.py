@@ -1,23 +1,24 @@
-"""The calls of a store for `asyncio`. Each call runs on a thread, so that it never blocks the event loop.
+"""The methods of a store as coroutines for `asyncio`. Each call runs on a thread, so that it never blocks the
+event loop.
 
 >>> async with fordway.aio.open("file:///data/objects") as store:
 ...     await store.put("bucket", "key", b"content")
 
-`upload` and `resume_upload` return an `AsyncUpload`, whose calls are awaited too:
+`upload` and `resume_upload` return an `AsyncUpload`, whose methods are coroutines as well:
 
 >>> async with await store.upload("bucket", "key") as upload:
 ...     await upload.put_part(1, b"content")
 
-`stream`, `reader` and `writer` likewise return an `AsyncStream`, an `AsyncReader` and an `AsyncWriter`:
+`stream`, `reader` and `writer` return an `AsyncStream`, an `AsyncReader` and an `AsyncWriter`:
 
 >>> async with await store.writer("bucket", "key") as writer:
 ...     await writer.write(b"content")
 
-Cancelling a call also stops the call on its thread: within about 0.1 s if the call waits for a server, and
-before the next step if the call works on local files. For example, a `put` of an iterable is discarded if it
-is cancelled before the last piece has been written. A cancelled `get_into` returns only after it has stopped
-writing into the buffer. A call that begins an upload continues for up to 5 s, and then aborts the upload,
-because the caller has not received the ID of the upload.
+Cancelling a call also stops the call on its thread. A call that waits for a server stops within about 0.1 s.
+A call that works on local files stops before its next step. For example, a `put` of an iterable is discarded
+if it is cancelled before the last piece has been written. A cancelled `get_into` returns only after it has
+stopped writing into the buffer. A call that begins an upload continues for up to 5 s, and then aborts the
+upload, because the caller has not received the ID of the upload.
 
 A cancelled call may still take effect, because the server may already have received the request. A `put`
 that was cancelled may thus replace the object of a later `put`. The conditions `if_match` and `if_none_match`
@@ -165,7 +166,9 @@ class AsyncStore:
     async def run(
         self, method: Callable[Concatenate[fordway.Store, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Calls `method` with the store on a thread. `method` can be any function that accepts a store."""
+        """Runs `method` on a thread, with the store as its first argument. `method` can be any function that
+        accepts a store.
+        """
         return await self._threads.run(functools.partial(method, self.store, *args, **kwargs))
 
     list_buckets = _twin(fordway.Store.list_buckets)
@@ -274,7 +277,7 @@ class AsyncStore:
         try:
             await self._threads.all_ended()
         finally:
-            # No call is in progress unless this wait was cancelled.
+            # Calls can still be in progress only if this wait was cancelled.
             self._threads.interrupt()
             self.store.close()
 

@@ -136,7 +136,7 @@ class CallThreads:
             call.cancel()
 
     def close(self) -> None:
-        """Accepts no further calls."""
+        """Makes the threads accept no further calls. Clean-ups are still accepted."""
         self._check_process()
         with self._lock:
             self._is_closed = True

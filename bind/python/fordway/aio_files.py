@@ -1,4 +1,4 @@
-"""Streams, files and writers whose calls are awaited."""
+"""Streams, files and writers for `asyncio`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class AsyncStream:
             raise
 
     async def close(self) -> None:
-        """Releases the file or the connection. Closing again does nothing."""
+        """Releases the file or the connection. A second call does nothing."""
         await self._threads.finish(self.stream.close)
 
     def __aiter__(self) -> Self:
@@ -75,7 +75,7 @@ class AsyncReader:
     """A readable, seekable file with one version of an object, as `fordway.Store.reader` returns it.
 
     Each read is a call to the store. A read that failed or was cancelled does not move the position. Await
-    each read before the next one, because concurrent reads begin at the same position. As an asynchronous
+    each read before the next read, because concurrent reads begin at the same position. As an asynchronous
     context manager, the file is closed at the end of its block.
     """
 
@@ -102,16 +102,16 @@ class AsyncReader:
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Moves to `offset`, which is relative to the position selected by `whence`. Returns the new
-        position. Makes no request, and is not awaited.
+        position. Makes no request, and is not a coroutine.
         """
         return self.reader.seek(offset, whence)
 
     def tell(self) -> int:
-        """Returns the position of the next read, in bytes from the start. Is not awaited."""
+        """Returns the position of the next read, in bytes from the start. This method is not a coroutine."""
         return self.reader.tell()
 
     async def close(self) -> None:
-        """Closes the file. Closing again does nothing."""
+        """Closes the file. A second call does nothing."""
         self.reader.close()
 
     async def __aenter__(self) -> Self:
@@ -124,7 +124,8 @@ class AsyncReader:
 
 
 class AsyncWriter:
-    """An object being written in pieces, as `fordway.ObjectWriter`. It becomes visible as a whole, or never.
+    """An asyncio version of `fordway.ObjectWriter`: an object that is written in pieces, and becomes visible
+    as a whole or never.
 
     As an asynchronous context manager, the writer commits at the end of its block, or discards the object if
     the block raises. If a write fails or is cancelled, nothing is published, and the end of the block raises
@@ -144,14 +145,14 @@ class AsyncWriter:
         return self._has_failed or self.writer.closed
 
     async def write(self, data: ReadableBuffer) -> int:
-        """Appends `data`, any contiguous buffer, and returns its length in bytes. Await each write before
-        the next one, because the order of concurrent writes is undefined.
+        """Appends `data`, any contiguous buffer, and returns its length in bytes. Await each write before the
+        next write, because the order of concurrent writes is undefined.
         """
         try:
             return await self._threads.run(lambda: self.writer.write(data))
         except Exception as error:
             # An invalid argument changes nothing. After any other error, the writer itself records the
-            # failure, unless the call had not started on a thread.
+            # failure if the call had started on a thread.
             self._has_failed |= isinstance(error, CallInterruptedError)
             raise
         except BaseException:
@@ -184,7 +185,7 @@ class AsyncWriter:
         self._is_over = True
 
     def tell(self) -> int:
-        """Returns the number of bytes written so far. Is not awaited."""
+        """Returns the number of bytes written so far. This method is not a coroutine."""
         return self.writer.tell()
 
     async def __aenter__(self) -> Self:

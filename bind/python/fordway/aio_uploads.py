@@ -1,4 +1,4 @@
-"""Uploads whose calls are awaited."""
+"""Multipart uploads for `asyncio`."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ class AsyncUpload:
     async def run(
         self, method: Callable[Concatenate[fordway.Upload, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Calls `method` with the upload on a thread of its store. `method` can be any function that accepts
-        an upload.
+        """Runs `method` on a thread of the store, with the upload as its first argument. `method` can be any
+        function that accepts an upload.
         """
         return await self._threads.run(functools.partial(method, self.upload, *args, **kwargs))
 
@@ -116,7 +116,8 @@ class AsyncUpload:
         return self._finish(attempt, number, send)
 
     async def _finish(self, attempt: object, number: int, send: Callable[[], PutInfo]) -> PutInfo:
-        # A cancelled call that is still running must not replace or fail the part that is sent now.
+        # Wait for cancelled calls that are still running, because they could replace the part that this call
+        # sends, or record it as failed.
         calls = [call for other, call in [*self._sending.values()] if other == number]
         await ended([call.future for call in calls if call.token.cancelled])
         sent = await self._threads.result(self._started(number, send))
@@ -243,8 +244,8 @@ class _Beginning:
         return upload
 
     def abandon(self) -> bool:
-        """Returns whether the upload exists. If so, the caller must abort it; otherwise, `run` aborts it
-        later.
+        """Marks the call as abandoned, and returns whether the upload exists. If the upload exists, the
+        caller must abort it. Otherwise, `run` aborts the upload later.
         """
         with self._lock:
             self._is_abandoned = True

@@ -9,8 +9,8 @@ botocore's class, and has its own `_make_api_call`. This module carries out a ca
 conditions hold. The module must support the operation and all parameters of the call. Only botocore, boto3,
 s3transfer and awscli may have registered handlers for the client's events. The program itself must not have
 selected another endpoint. botocore sends all other calls, with its own events, validation and signature. A
-call fails if botocore would send it to AWS only because no other endpoint is configured: a program that works
-on a local store must not reach buckets of the same name at AWS.
+program that works on a local store must not reach buckets of the same name at AWS. A call therefore fails if
+botocore would send it to AWS only because no other endpoint is configured.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ only change parts of requests that a call in the process does not have.
 """
 
 STUBS = "botocore.stub"
-"""The module of `Stubber`, whose responses have precedence over those of the store."""
+"""The module of `Stubber`, whose responses take precedence over the store's responses."""
 
 ENDPOINT_VARIABLE = "FORDWAY_STORE"
 """The environment variable with the endpoint for `install()`."""
@@ -103,9 +103,9 @@ def install(endpoint: str | os.PathLike[str] | None = None) -> Store:
     """Makes all S3 clients that are created after this call, even by existing sessions, call the store at
     `endpoint`.
 
-    The default endpoint is the environment variable `FORDWAY_STORE`. If it is not set, `fordway.open`
-    determines the endpoint. A second call of `install` changes the store, for existing clients too. Returns
-    the store.
+    The default endpoint is the value of the environment variable `FORDWAY_STORE`. If the variable is not set,
+    `fordway.open` determines the endpoint. A second call of `install` changes the store, for existing clients
+    too. Returns the store.
     """
     global _store, _botocore_create
     _store = fordway.open(endpoint if endpoint is not None else os.environ.get(ENDPOINT_VARIABLE))
@@ -137,8 +137,8 @@ def uninstall() -> None:
 
 
 def _provide_server(provider: Any) -> str | None:  # noqa: ANN401
-    """Returns the endpoint that the environment names for a client. Returns `None` for an S3 endpoint such as
-    `file:///data`: Fordway's programs accept it, but botocore would refuse to create a client for it.
+    """Returns the endpoint that the environment specifies for a client. Returns `None` for an S3 endpoint
+    such as `file:///data`: Fordway's programs accept it, but botocore would refuse to create a client for it.
     """
     endpoint = _provide(provider)
     is_s3 = getattr(provider, "_client_name", None) == "s3"
@@ -209,16 +209,16 @@ def _answer(client: Any, store: Store, operation: str, parameters: dict[str, Any
 
 
 def _unknown_parameters(operation: str, parameters: dict[str, Any]) -> list[str]:
-    """Returns the parameters of a call that are not supported for its operation, so that botocore must send
-    it.
+    """Returns the parameters that are not supported for the operation of a call. If there are any, botocore
+    must send the call.
     """
     known = OPERATIONS.get(operation)
     return [] if known is None else sorted(parameters.keys() - known.known)
 
 
 def _is_valid(client: Any, operation: str, parameters: dict[str, Any]) -> bool:  # noqa: ANN401
-    """Returns whether botocore accepts the types of all parameters. If not, botocore raises the error when it
-    sends the call.
+    """Returns whether botocore accepts the types of all parameters. If botocore does not accept a type, it
+    raises the error when it sends the call.
     """
     usual = _usual_types.get(operation)
     # Most calls need no validation, which may take longer than the call itself.
@@ -240,8 +240,8 @@ def _is_valid(client: Any, operation: str, parameters: dict[str, Any]) -> bool: 
 
 
 def _has_other_endpoint(client: Any) -> bool:  # noqa: ANN401
-    """Returns whether the program itself selected a server (which can be AWS) other than the server that the
-    environment names.
+    """Returns whether the program itself selected a server (which can be AWS) other than the server from the
+    environment.
     """
     return not _is_named(client) and (_is_selected(client) or not _is_aws(client))
 
@@ -252,7 +252,7 @@ def _leads_to_aws(client: Any) -> bool:  # noqa: ANN401
 
 
 def _is_named(client: Any) -> bool:  # noqa: ANN401
-    """Returns whether the environment names the client's endpoint."""
+    """Returns whether an environment variable contains the client's endpoint."""
     named = (os.environ.get(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"))
     return client.meta.endpoint_url in named
 

@@ -1,4 +1,4 @@
-"""The S3 operations that `fordway.boto` carries out, in terms of a store."""
+"""The S3 operations that `fordway.boto` carries out with calls to a store."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ HEADER_NAMES = {
     "content-encoding": "ContentEncoding",
     "content-language": "ContentLanguage",
 }
-"""botocore's names of the headers that are stored with an object, apart from `expires`."""
+"""botocore's names for the headers that are stored with an object, apart from `expires`."""
 
 DESCRIPTION = "ContentType Metadata CacheControl ContentDisposition ContentEncoding ContentLanguage Expires"
 """The parameters that describe an object."""
@@ -86,7 +86,7 @@ class Operation:
 
     def takes(self, parameters: Parameters) -> bool:
         """Returns whether all parameters are supported, and the bucket and key are plain names. botocore
-        handles all other calls.
+        executes all other calls.
         """
         if not (self.known >= parameters.keys() >= self.needed):
             return False
@@ -117,7 +117,7 @@ def _seconds(time: datetime) -> datetime:
 
 
 def milliseconds(time: datetime) -> datetime:
-    """Returns a time as in S3's XML documents, whose times have a precision of one millisecond."""
+    """Returns `time` with a precision of one millisecond, as in S3's XML documents."""
     return time.replace(microsecond=time.microsecond // 1000 * 1000)
 
 
@@ -185,7 +185,7 @@ class ClosedPosition:
         super().close()
 
     def tell(self) -> int:
-        """Returns the number of bytes read so far, also after the file is closed."""
+        """Returns the number of bytes read so far, even after the file is closed."""
         return self._position if self.closed else super().tell()
 
 

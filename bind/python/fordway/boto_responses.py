@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Response = dict[str, Any]
 
 WITHOUT_BODY = {"HeadObject", "HeadBucket"}
-"""Operations whose HTTP responses have no body; of an error, a client therefore knows only the status."""
+"""Operations whose HTTP responses have no body. A client therefore receives only the status of an error."""
 
 OK, NOT_MODIFIED = 200, 304
 

@@ -1,4 +1,5 @@
-"""The tags in the calls of `fordway.boto`. Tags that a gateway refuses cause the gateway's errors."""
+"""The tags in the calls that `fordway.boto` executes. Tags that a gateway refuses cause the gateway's errors.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The listings of multipart uploads that `fordway.boto` carries out, in terms of a store."""
+"""The listings of multipart uploads that `fordway.boto` carries out with calls to a store."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class FordwayError(Exception):
     kind: str
     """The kind of failure, one of `fordway._fordway.ERROR_KINDS`."""
     target: str
-    """The address that the operation failed on (`s3://bucket/key`), or an empty string."""
+    """The URL of the target of the failed operation (`s3://bucket/key`), or an empty string."""
     detail: str
     """The message as a gateway sends it: without the lane, and without errors of the operating system."""
 

@@ -111,7 +111,9 @@ def run(root: Path, command: list[str], is_explained: bool, libs3: Path | None =
 
 
 def end_like(status: int) -> NoReturn:
-    """Ends this process with the program's exit status or signal, so that a shell sees no difference."""
+    """Ends this process with the program's exit status or signal, so that a shell receives the same status as
+    from the program.
+    """
     if status < 0:
         # This process must not write a second core file after the program has written one.
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -182,7 +184,7 @@ def environment(
         **keys,
         **rclone_remote(address, keys),
         "AWS_ENDPOINT_URL": address,
-        # The name that s5cmd reads.
+        # s5cmd reads the endpoint from this variable.
         "S3_ENDPOINT_URL": address,
         # Programs with the Rust library object_store (obstore, polars) otherwise refuse the address.
         "AWS_ALLOW_HTTP": "true",

@@ -142,7 +142,8 @@ impl ReadArguments<'_> {
         Ok(found)
     }
 
-    /// Errors: `InvalidArgument`, `NoSuchVersion` for an invalid version.
+    /// Converts the arguments to options. Errors: `InvalidArgument` for an invalid range; `NoSuchVersion` for an
+    /// invalid version.
     pub(crate) fn options(self) -> Result<GetOptions> {
         Ok(GetOptions {
             range: range(self.start, self.length)?,

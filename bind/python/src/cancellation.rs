@@ -15,7 +15,7 @@ use crate::interpreter::to_python;
 /// The end time of a call that was not cancelled.
 const NEVER: u64 = u64::MAX;
 
-/// The time from which end times count.
+/// The time from which end times are counted.
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 thread_local! {
@@ -26,7 +26,7 @@ thread_local! {
 /// Ends one call early. Used by `fordway.aio`.
 #[pyclass(frozen, name = "_CancellationToken", module = "fordway._fordway")]
 pub(crate) struct PyCancellationToken {
-    /// The time from which the call must end, in milliseconds after [`START`].
+    /// The time at which the call must end, in milliseconds after [`START`].
     end_ms: Arc<AtomicU64>,
 }
 
@@ -50,7 +50,7 @@ impl PyCancellationToken {
         self.end_ms.fetch_min(now_ms().saturating_add(grace_ms), Ordering::Relaxed);
     }
 
-    /// Returns `call()`, and lets this token end the waits of `call`.
+    /// Returns the result of `call()`. While `call` runs, this token can end its waits.
     ///
     /// Raises `CallInterruptedError` if the token ended a wait. If the token's time has already passed,
     /// raises this error without calling `call`.
@@ -88,7 +88,8 @@ pub(crate) fn check() -> Result<()> {
     if must_end() { Err(cancelled()) } else { Ok(()) }
 }
 
-/// Replaces the error of an interrupted wait if a token, and not a signal, ended the wait.
+/// Returns the error of a cancelled call if a token, and not a signal, interrupted the wait. Returns any other error
+/// unchanged.
 pub(crate) fn explained(error: Error) -> Error {
     if error.kind() == ErrorKind::Interrupted && must_end() { cancelled() } else { error }
 }

@@ -48,7 +48,7 @@ impl CopiedOrOpenContent {
         };
         let len = usize::try_from(content.len())?;
         if len > TRUSTED_BYTES && matches!(content, ObjectContent::Stream(..)) {
-            // The server may state a false length. Memory is therefore allocated as the bytes arrive, which costs a
+            // The server may send a false length. Memory is therefore allocated as the bytes arrive, which costs a
             // copy.
             let bytes = without_interpreter(py, || content.into_vec())?;
             return Ok(PyBytes::new(py, &bytes));
@@ -109,7 +109,7 @@ pub(crate) fn pieces<'py>(data: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py
 }
 
 /// Returns the buffer of an object as bytes, regardless of its item type. Errors: `TypeError` for an object without a
-/// buffer, and for a buffer of references to objects; `BufferError` for a buffer that is not contiguous.
+/// buffer, and for a buffer of pointers to Python objects; `BufferError` for a buffer that is not contiguous.
 pub(crate) fn u8_buffer(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<PyBuffer<u8>> {
     if let Ok(buffer) = data.extract() {
         return Ok(buffer);
@@ -125,7 +125,8 @@ pub(crate) fn u8_buffer(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<PyB
     // In a buffer's format string, colons enclose the names of fields.
     let format: String = view.getattr("format")?.extract()?;
     if format.split(':').step_by(2).any(|items| items.contains('O')) {
-        // The bytes of references are addresses in this process. Overwriting them would crash the process.
+        // A buffer with the format `O` contains pointers to Python objects. Overwriting the pointers would crash the
+        // process.
         return Err(PyTypeError::new_err("the buffer has references to objects; convert it to plain items"));
     }
     if view.getattr("nbytes")?.extract::<usize>()? == 0 {

@@ -38,7 +38,7 @@ pub(crate) struct PyObjectSummary {
 #[pyclass(frozen, get_all, name = "VersionSummary", module = "fordway")]
 pub(crate) struct PyVersionSummary {
     key: String,
-    /// The version ID; `"null"` if it was written while the bucket kept no versions.
+    /// The version ID; `"null"` if the version was written while the bucket kept no versions.
     version: String,
     /// True for the latest version, which calls use by default.
     is_latest: bool,
@@ -130,7 +130,7 @@ impl PyListPage {
     }
 }
 
-/// The common beginning of several keys, up to the delimiter.
+/// The common prefix of one or more keys, up to and including the delimiter.
 #[pyclass(frozen, get_all, module = "fordway")]
 pub(crate) struct CommonPrefix {
     prefix: String,
@@ -213,7 +213,7 @@ impl<Q: Clone + Send + Sync, E: Send> SharedListing<Q, E> {
     }
 
     /// Returns the next entry. If the current page has no more entries, calls `fetch`, which returns the next page and
-    /// the query for the page after it. After an error, the next call requests the same page again.
+    /// the query for the following page. After an error, the next call requests the same page again.
     fn next(
         &self,
         py: Python<'_>,
@@ -222,7 +222,7 @@ impl<Q: Clone + Send + Sync, E: Send> SharedListing<Q, E> {
         loop {
             let (query, changes) = {
                 let mut position = self.locked();
-                // Usually, the page has an entry. The GIL is then not released.
+                // Usually, the page has an entry, and the GIL does not need to be released.
                 if let Some(entry) = position.page.next() {
                     position.changes += 1;
                     return Ok(Some(entry));

@@ -19,8 +19,8 @@ use crate::store::PyStore;
 /// `AWS_ENDPOINT_URL`, else the AWS configuration file, else AWS.
 ///
 /// On the lane `http`, `timeout` is the time in seconds that a call may wait for the server, including
-/// retries (default: no limit for the call as a whole). `retries` is the maximum number of times that a
-/// request is retried after a transient failure (default 4). The other lanes support neither option.
+/// retries. By default, the call as a whole has no time limit. `retries` is the maximum number of times that
+/// a request is retried after a transient failure (default 4). The other lanes support neither option.
 ///
 /// Raises `InvalidArgumentError` if the endpoint has a different form, the directory does not exist, or the
 /// lane does not support an option.
@@ -59,7 +59,8 @@ pub(crate) struct OpenArguments {
 }
 
 impl OpenArguments {
-    /// Errors: `InvalidArgument`, also for an option that the lane does not support.
+    /// Errors: errors of [`fordway_lanes::open`]; `InvalidArgument` for an invalid timeout or an option that the lane
+    /// does not support.
     fn open(&self) -> Result<Arc<dyn fordway_store::Store>> {
         let options = fordway_lanes::LaneConfigOverrides {
             endpoint: self.endpoint.clone(),

@@ -44,9 +44,9 @@ fn session(
     Ok(Arc::new(HttpSession::new(options)))
 }
 
-/// A file on a web server, in the version that existed when it was opened.
+/// A file on a web server, in the version that existed when the file was opened.
 ///
-/// Threads may share the file. If it changes on the server, reads raise `PreconditionFailedError`.
+/// Threads may share the file. If the file changes on the server, reads raise `PreconditionFailedError`.
 #[pyclass(frozen, name = "RemoteFile", module = "fordway")]
 pub(crate) struct PyRemoteFile {
     inner: vector::RemoteFile,
@@ -175,7 +175,7 @@ impl PyRemoteFile {
 }
 
 impl PyRemoteFile {
-    /// Reads a long range of a file. The server may state a false size, so memory is allocated as bytes arrive.
+    /// Reads a long range of a file. The server may send a false size, so memory is allocated as bytes arrive.
     fn read_growing(&self, mut start: u64, length: Option<usize>) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         receive_rest(&mut bytes, length.unwrap_or(usize::MAX), PIECE_BYTES, |piece| {

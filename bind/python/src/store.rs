@@ -48,7 +48,7 @@ impl PyStore {
         self.lane
     }
 
-    /// Closes the store and releases its files and connections. Closing it again does nothing.
+    /// Closes the store and releases its files and connections. A second call does nothing.
     ///
     /// Calls, iterators and writers in progress continue; new calls raise `InvalidArgumentError`.
     fn close(&self, py: Python<'_>) {
@@ -125,8 +125,8 @@ impl PyStore {
     ///
     /// `bytes` are written without a copy; any other contiguous buffer, such as a NumPy array of any type, is
     /// copied once first. A binary file is read to its end, and the buffers of an iterable are written one by
-    /// one. Neither content is ever in memory as a whole. Text must be encoded. Names in `metadata` are
-    /// stored in lower case; names that differ only in case are refused. `headers` may contain
+    /// one. Neither a file nor an iterable is ever in memory as a whole. Text must be encoded. Names in
+    /// `metadata` are stored in lower case; names that differ only in case are refused. `headers` may contain
     /// `cache-control`, `content-disposition`, `content-encoding`, `content-language` and `expires`. An
     /// object has at most 10 `tags`. `if_none_match="*"` creates an object but never replaces one;
     /// `if_match=etag` replaces the object only if it still has that ETag.
@@ -316,8 +316,8 @@ impl PyStore {
     /// Opens the object once, for reading sequentially, and returns the stream and the description.
     ///
     /// The stream contains the bytes that `get` returns, even if the object is replaced or removed meanwhile.
-    /// Content of up to 1 MiB is read at once. The stream of longer content keeps a file open, or a
-    /// connection on the lane `http`, until the content is read to its end or the stream is closed.
+    /// Content of up to 1 MiB is read at once. The stream of longer content keeps a file or, on the lane
+    /// `http`, a connection open. The end of the content or `close` releases the file or the connection.
     ///
     /// Raises what `get` raises.
     #[pyo3(signature = (bucket, key, *, start=None, length=None, version=None, if_match=None, if_none_match=None))]
@@ -438,7 +438,8 @@ impl PyStore {
     /// `version`, that version is removed permanently. Returns the new delete marker or the removed version;
     /// `None` if the bucket never kept versions.
     ///
-    /// Raises `NotFoundError` (no bucket, or `if_match` and no object), `PreconditionFailedError`.
+    /// Raises `NotFoundError` if the bucket does not exist, or if `if_match` is given and the object does not
+    /// exist; `PreconditionFailedError`.
     #[pyo3(signature = (bucket, key, *, if_match=None, version=None))]
     fn delete(
         &self,
@@ -701,8 +702,8 @@ impl PyStore {
 
     /// Iterates over all versions and delete markers of the keys that start with `prefix`.
     ///
-    /// Entries are in byte order of their keys; the versions of one key are ordered from newest to oldest.
-    /// Raises `NotFoundError` (no bucket) when the first page is fetched.
+    /// Entries are in byte order of their keys; the versions of one key are ordered from newest to oldest. If
+    /// the bucket does not exist, the request for the first page raises `NotFoundError`.
     #[pyo3(signature = (bucket, prefix=""))]
     fn list_versions(&self, py: Python<'_>, bucket: String, prefix: &str) -> PyResult<VersionIterator> {
         let bucket = Bucket::new(bucket).map_err(|error| to_python(py, &error))?;
@@ -741,7 +742,7 @@ impl PyStore {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The store itself. Errors: `InvalidArgument` if it is closed.
+    /// Returns the store. Errors: `InvalidArgument` if the store is closed.
     fn store(&self, py: Python<'_>) -> PyResult<Arc<dyn fordway_store::Store>> {
         self.locked().clone().ok_or_else(|| {
             let why = "the store is closed; open another with fordway.open()";

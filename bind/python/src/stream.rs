@@ -39,8 +39,8 @@ impl UnreadContent {
 ///
 /// `Store.stream` opens the stream, which is an unbuffered binary file (`io.RawIOBase`): wrap it in
 /// `io.BufferedReader` for small reads. As a context manager, the stream is closed at the end of its block. A
-/// forked child can read the stream only if the content is not on a connection. Otherwise, reads in the child
-/// raise `InvalidArgumentError`, and the parent can continue to read.
+/// forked child can read the stream only if the content does not arrive over a connection. Otherwise, reads
+/// in the child raise `InvalidArgumentError`, and the parent can continue to read.
 #[pyclass(frozen, name = "ObjectStream", module = "fordway")]
 pub(crate) struct PyObjectStream {
     /// The state. The lock is held only while the GIL is held, so that a fork never copies a locked lock.
@@ -80,13 +80,14 @@ impl PyObjectStream {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether `content` is on a connection of the process that forked this one.
+    /// Returns whether `content` arrives over a connection that the parent process opened before it forked this
+    /// process.
     fn is_of_parent(&self, content: &StreamContent) -> bool {
         matches!(content, StreamContent::Open(ObjectContent::Stream(..))) && !self.begun_by.is_current()
     }
 
     /// Removes the content from the stream for one read. Errors: `ValueError` if the stream is closed;
-    /// `InvalidArgument` in a forked child if the content is on a connection.
+    /// `InvalidArgument` in a forked child if the content arrives over a connection that the parent opened.
     fn begin(&self, py: Python<'_>) -> PyResult<(StreamContent, u64)> {
         let mut state = self.locked();
         if self.is_of_parent(&state.content) {
@@ -207,7 +208,7 @@ impl PyObjectStream {
     /// Does nothing: the stream is read-only.
     fn flush(&self) {}
 
-    /// Releases the file or the connection. Closing again does nothing.
+    /// Releases the file or the connection. A second call does nothing.
     fn close(&self) {
         let closed = mem::replace(&mut self.locked().content, StreamContent::Closed);
         match self.is_of_parent(&closed) {

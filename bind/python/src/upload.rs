@@ -88,8 +88,8 @@ impl PyUpload {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs `send`, and records whether part `number` is being sent or failed. The type of the number ensures that a
-    /// part that cannot exist is never recorded.
+    /// Runs `send`, and records whether part `number` is being sent or has failed. The type of the number ensures that
+    /// a part that cannot exist is never recorded.
     fn noting_part(
         &self,
         PartNumber(number): PartNumber,
@@ -304,8 +304,8 @@ impl PyUpload {
         })
     }
 
-    /// Completes the upload, unless it is completed or aborted. Used by `fordway.aio`, which aborts the
-    /// upload in another call if the completion fails.
+    /// Completes the upload, unless it is already completed or aborted. Used by `fordway.aio`, which
+    /// aborts the upload in another call if the completion fails.
     fn _complete_if_open(&self, py: Python<'_>) -> PyResult<()> {
         if self.progress().is_over {
             return Ok(());
@@ -422,7 +422,7 @@ pub(crate) fn check_limit(limit: usize) -> Result<()> {
     Err(Error::new(ErrorKind::InvalidArgument, why))
 }
 
-/// All uploads in progress for keys with a prefix. Errors: `NoSuchBucket`.
+/// Returns all uploads in progress for keys that start with `prefix`. Errors: `NoSuchBucket`.
 pub(crate) fn list(store: &dyn Store, bucket: &Bucket, prefix: &str) -> Result<Vec<PyUploadSummary>> {
     let mut query = UploadsQuery { prefix: prefix.to_owned(), ..UploadsQuery::default() };
     let mut found = Vec::new();

@@ -28,7 +28,7 @@ pub(crate) struct PyObjectWriter {
     /// The exception that was being handled when the writer was created. If another exception is being handled when the
     /// writer is closed, the object is discarded.
     begun_in: Py<PyAny>,
-    /// The address of the object.
+    /// The URL of the object (`s3://BUCKET/KEY`).
     target: String,
     written_bytes: AtomicU64,
 }
@@ -155,8 +155,8 @@ impl PyObjectWriter {
     /// Appends `data`, any contiguous buffer, and returns its length in bytes.
     ///
     /// The lane `http` sends each part as soon as it is full, and keeps at most one part in memory. After an
-    /// error, the object is discarded. Raises `InvalidArgumentError` if the writer is closed, `NoSpaceError`
-    /// and others.
+    /// error, the object is discarded. Raises `InvalidArgumentError` if the writer is closed, and
+    /// `NoSpaceError` or another error if the write fails.
     fn write(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<usize> {
         match data.cast::<PyBytes>() {
             Ok(bytes) => {

@@ -55,6 +55,6 @@ def metadata_of(response: dict[str, Any]) -> dict[str, Any]:
     metadata = response["ResponseMetadata"]
     headers = {name: it for name, it in metadata["HTTPHeaders"].items() if name not in OF_A_REQUEST}
     if headers.get("content-type") == "application/xml":
-        # The response has no document.
+        # The response of a call in the process has no XML document, so lengths are not compared.
         headers.pop("content-length", None)
     return {"status": metadata["HTTPStatusCode"], "headers": headers}

@@ -22,7 +22,9 @@ READY = "fordway: serving "
 
 
 def program() -> str:
-    """Returns the binary that FORDWAY_BIN names, or `fordway` on PATH. Skips the test without a binary."""
+    """Returns the binary that FORDWAY_BIN names, or `fordway` on PATH. Skips the test if the binary is
+    missing.
+    """
     found = shutil.which(os.environ.get("FORDWAY_BIN", "fordway"))
     if found is None:
         pytest.skip("fordway is missing (set FORDWAY_BIN to the binary)")

@@ -12,8 +12,8 @@ SIZES = np.arange(1, 500_001)
 
 
 def messages(seed: int, count: int = 1600, noise: float = 0.12, largest: int = 500_000) -> pd.DataFrame:
-    """Returns sizes across the range, and simulated network times: 300 µs, 2.5 ns for each byte, and rare
-    stalls.
+    """Returns messages with sizes across the range and simulated network times: 300 µs, 2.5 ns for each byte,
+    and rare stalls.
     """
     random = np.random.default_rng(seed)
     sizes = np.exp(random.uniform(0, np.log(largest), count)).astype(np.uint64)

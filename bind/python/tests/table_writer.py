@@ -1,4 +1,4 @@
-"""A program that commits to one table while other processes do the same.
+"""A program that commits to one table while other processes commit to the same table.
 
 usage: table_writer.py icechunk|delta PLACE RANK COMMITS
 
@@ -153,7 +153,7 @@ class DeltaTable:
                 conflicts += 1
 
     def entries(self) -> list[tuple[int, int]]:
-        """The rows."""
+        """Returns the rows as pairs of rank and number, sorted."""
         rows = self._opened().to_pyarrow_table().to_pydict()
         return sorted(zip(rows["rank"], rows["number"], strict=True))
 

@@ -1,4 +1,4 @@
-"""Tests the properties of `fordway.aio` alone: cancelled calls, the ends of blocks, forks, and signatures."""
+"""Tests the properties that only `fordway.aio` has: cancelled calls, ends of blocks, forks and signatures."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def section(title: str) -> str:
 
 
 def stated_paths() -> dict[str, str]:
-    """Returns the title of the section that names each operation."""
+    """Returns, for each operation, the title of the section of the page that names the operation."""
     names = [(name, IN_PROCESS) for name, _ in ROW.findall(section(IN_PROCESS))]
     for title in (SENT, REFUSED):
         names += [(name, title) for name in re.findall(r"`([A-Z]\w+)`", section(title))]

@@ -1,5 +1,5 @@
-"""Tests the listings of uploads of `fordway.boto`. The responses must equal those of a gateway on the same
-directory.
+"""Tests the listings of uploads of `fordway.boto`. The responses must equal the responses of a gateway on the
+same directory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KEYS = ["a b/ü&", "a b/z", "d/1", "e", "e"]
 
 @pytest.fixture
 def uploads(clients: tuple[Any, Any]) -> list[dict[str, str]]:
-    """Uploads in progress for the keys. The first upload has three parts; the last upload has none."""
+    """Uploads in progress for the keys. The first upload has three parts; the last upload has no parts."""
     within, _ = clients
     algorithms = ["SHA256", "CRC32", "CRC64NVME", "CRC32C", "CRC32"]
     made = []

@@ -79,8 +79,8 @@ if IS_SOAK:
 
     @pytest.mark.parametrize("kind", ["icechunk", "delta"])
     def test_a_plain_directory_beside_it(kind: str, tmp_path: Path) -> None:
-        """Prints the same results for a plain directory, for comparison. Passes with any result, because the
-        plain directory does not use our code.
+        """Prints the results of commits to a plain directory, for comparison. Passes with any result, because
+        the plain directory does not use our code.
         """
         place = {"path": str(tmp_path)}
         commits, conflicts = commit_at_once(kind, place)

@@ -132,7 +132,7 @@ def test_only_a_gateway_with_immutable_locks_may_clear_immutable_flags() -> None
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is missing")
 @pytest.mark.parametrize("name", ["fordway-serve.service", "fordway-node.service"])
 def test_systemd_reads_the_units(tmp_path: Path, name: str) -> None:
-    """The programs are not at the packages' path on this machine."""
+    """Replaces the path of the program, because the packages' programs are not installed on this machine."""
     for path in (TREE / "contrib").rglob("*"):
         if path.suffix in (".service", ".conf") and path.parent.name in ("contrib", f"{name}.d"):
             copy = tmp_path / path.relative_to(TREE / "contrib")

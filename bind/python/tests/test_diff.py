@@ -180,7 +180,9 @@ def test_a_small_change_of_every_operation_is_found() -> None:
 
 
 def with_durations(run: Path, change: Callable[[np.ndarray], np.ndarray], **only: str) -> Path:
-    """Replaces the durations of the operations of a run, or of some of them."""
+    """Changes the durations of the operations of a run. `only` contains column values that select the
+    operations.
+    """
     rows = pa.ipc.open_file((run / "operations.arrow").read_bytes()).read_all().to_pandas()
     chosen = np.logical_and.reduce([rows[name] == value for name, value in only.items()], axis=0)
     chosen = np.broadcast_to(chosen, len(rows))

@@ -530,7 +530,7 @@ def test_files_and_trees_are_copied_both_ways(fs: ObjectFileSystem, bucket: str,
 
 
 class FailingCallback(Callback):
-    """Fails after the first piece."""
+    """A callback that raises an exception after the first piece."""
 
     def relative_update(self, inc: int = 1) -> None:
         raise ZeroDivisionError(inc)

@@ -165,7 +165,9 @@ os._exit(0)
 
 
 def times_of_calls(lane: str) -> dict[str, float]:
-    """Returns the time in seconds from a signal to the end of the call, for each call of a store."""
+    """Returns the time in seconds from a signal to the end of the interrupted call, for each method of a
+    store.
+    """
     command = [sys.executable, "-c", PROGRAM, lane]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 0, ran.stderr

@@ -277,7 +277,7 @@ def test_directories_without_access_are_left_out_once(
             raise PermissionError(errno.EACCES, "denied", path)
         return scandir(path)
 
-    # The tests may run as root, for whom permissions do not count.
+    # The tests may run as root, whose access is not limited by permissions.
     monkeypatch.setattr(Path, "stat", stat_outside)
     monkeypatch.setattr(os, "scandir", scandir_outside)
     found = objects.of_tree(tmp_path)

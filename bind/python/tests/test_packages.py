@@ -118,7 +118,7 @@ def machine(tmp_path: Path, packages: dict[str, Path]) -> Iterator[OwnRoot]:
 
 
 class ServiceManager:
-    """Does what systemd would do for the units `fordway-serve`, in a root directory without systemd."""
+    """Starts, restarts and stops the gateway as systemd would, in a root directory without systemd."""
 
     def __init__(self, machine: OwnRoot) -> None:
         self.machine = machine
@@ -253,7 +253,7 @@ def test_an_upgrade_under_load_fails_no_request(
         machine.install(packages[NEW])
         assert installed(machine) == f"{NEW}-1 installed"
         load.wait_for_more()
-        # Do what the systemd commands in the script after-install would do.
+        # Restart the gateway, as the systemd commands in the script after-install would.
         manager.restart()
         load.wait_for_more()
     assert load.failures == []
@@ -282,7 +282,7 @@ def test_an_upgrade_that_was_interrupted_is_finished_later(
 def test_what_a_later_release_wrote_is_refused_by_an_older_one(
     machine: OwnRoot, manager: ServiceManager
 ) -> None:
-    """After a downgrade, a later release may have written the directory, the users file and the options."""
+    """Tests a downgrade: a later release has written the directory, the users file and the options."""
     users = """[[user]]\nname = "a"\naccess_key = "A"\nsecret_key = "a-long-secret"\nof_the_future = 1\n"""
     machine.run("sh", "-c", f"umask 077; printf '%s' '{users}' >/etc/users; chown fordway /etc/users")
     assert "of_the_future" in manager.refusal("--credentials", "/etc/users")

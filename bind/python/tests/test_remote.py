@@ -77,8 +77,8 @@ for read in (
 
 @pytest.mark.parametrize("size", [1 << 40, 1 << 50, 2**63 - 1])
 def test_a_size_alone_takes_no_memory(size: int) -> None:
-    """If a server states a large size but sends only a few bytes, the read must fail without allocating the
-    stated size.
+    """If a server declares a large size but sends only a few bytes, the read must fail without allocating the
+    declared size.
     """
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=_boast, args=(listener, size), daemon=True).start()

@@ -26,7 +26,7 @@ HEADER = (
 
 
 def with_step(rows: pd.DataFrame, at: float, delay_ns: float) -> pd.DataFrame:
-    """Returns the messages. Messages of at least `at` bytes take `delay_ns` longer."""
+    """Returns `rows`, in which each message of at least `at` bytes takes `delay_ns` longer."""
     return rows.assign(duration_ns=rows["duration_ns"] + delay_ns * (rows["bytes"] >= at))
 
 
@@ -282,7 +282,7 @@ def test_a_run_of_the_binary_has_a_page_and_counts_what_fails(tmp_path: Path) ->
 def test_a_delay_of_pong_is_found_and_told_from_the_window(tmp_path: Path, option: str, verdict: str) -> None:
     sweep = ["--setup", "bare", "--connection-policy", "kept", "--tcp-rmem", "87380,131072", "--seed", "1"]
     sizes = ["--min", "100kB", "--max", "500kB", "--scale", "linear", "--points", "300", "--rounds", "2"]
-    # Use a delay that is longer than any stall of a busy machine that affects more than a few messages.
+    # Use a delay that is longer than any stall that affects more than a few messages on a busy machine.
     delay = ["--pong-option=--delay=10ms", f"--pong-option={option}"]
     places = {window: window * 2 if verdict == windows.MOVES else 262_144 for window in (87_380, 131_072)}
     # If a busy machine stalled a phase, "cannot tell" is the correct verdict. In that case, measure again.

@@ -600,7 +600,8 @@ def test_a_forked_child_leaves_the_stream_to_its_parent(place: str, store: fordw
     store.put(BUCKET, "short", data[:1000])
     stream, short = store.stream(BUCKET, "key")[0], store.stream(BUCKET, "short")[0]
     assert stream.read(4) == data[:4]
-    # Only the content of this lane is on a connection: the other lanes read an open file.
+    # On the lane `http`, the stream reads from a connection. On the other lanes, the stream reads from an
+    # open file.
     is_on_connection = place.startswith("http")
     child = os.fork()
     if child == 0:

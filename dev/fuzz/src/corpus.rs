@@ -45,8 +45,8 @@ fn name_of(input: &[u8]) -> String {
     format!("{hash:016x}")
 }
 
-/// Returns the inputs that reach code which no input in `base` reaches, the shortest first. The calling program must be
-/// built with coverage counters.
+/// Sorts `found` by length, and returns the inputs that reach code that neither `base` nor an earlier input of `found`
+/// reaches. The calling program must be built with coverage counters.
 pub fn additions(target: &FuzzTarget, base: &[Vec<u8>], found: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     let mut reached = CoverageMap::default();
     for input in base {

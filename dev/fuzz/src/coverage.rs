@@ -6,8 +6,8 @@
 
 use fordway_sys::{clear_coverage_counters, coverage_counters};
 
-/// The hit counts of all counters that were ever reached, grouped into classes: once, twice, up to 3, 7, 15, 31, 127,
-/// or more.
+/// The hit counts of all counters that were ever reached, grouped into classes: 1, 2, 3, up to 7, up to 15, up to 31,
+/// up to 127, and more.
 #[derive(Debug, Default)]
 pub struct CoverageMap {
     classes: Vec<u8>,

@@ -27,7 +27,7 @@ const LIMITS: &[u64] = &[
 pub struct RandomSource(u64);
 
 impl RandomSource {
-    /// Starts at `seed`.
+    /// Creates a source whose numbers are determined by `seed`.
     pub fn new(seed: u64) -> Self {
         RandomSource(seed)
     }

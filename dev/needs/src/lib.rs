@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// The variable that names the record file; without it, [`skip`] writes only to standard error.
 pub const RECORD_VARIABLE: &str = "FORDWAY_SKIPPED_TESTS";
 
-/// Records that the calling test, or part of it, does not run on this machine. `reason` states what is missing, and
+/// Records that the calling test, or part of it, does not run on this machine. `reason` describes what is missing, and
 /// which package or command provides it. The caller must then return from its test.
 #[allow(clippy::print_stderr, reason = "a skipped test says so")]
 pub fn skip(reason: impl Display) {
@@ -40,7 +40,7 @@ fn test_name() -> String {
     format!("{name}::{}", std::thread::current().name().unwrap_or("unnamed thread"))
 }
 
-/// Returns whether this process is root; if not, records a skip. `purpose` completes "only root can ...".
+/// Returns whether this process runs as root. If it does not, records a skip. `purpose` completes "only root can ...".
 pub fn root(purpose: &str) -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
@@ -55,7 +55,8 @@ pub fn program(program: &str) -> Option<PathBuf> {
     program_from(program, "`make setup` installs what tests use")
 }
 
-/// Like [`program`], for a program that `make setup` does not always install; `source` states where to get the program.
+/// Like [`program`], for a program that `make setup` does not always install; `source` describes where to get the
+/// program.
 pub fn program_from(program: &str, source: &str) -> Option<PathBuf> {
     let found = find(program);
     if found.is_none() {

@@ -49,8 +49,8 @@ pub enum VersionOperation {
     Tag(usize),
 }
 
-/// Returns the configuration for `cases` sequences, or for the number of sequences in `PROPTEST_CASES` if it is set.
-/// Failures are printed, not stored in files.
+/// Returns the configuration for `cases` sequences, or for the number of sequences in `PROPTEST_CASES` if this variable
+/// is set. Failures are printed, not stored in files.
 pub fn config(cases: u32) -> ProptestConfig {
     let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
     ProptestConfig { cases: asked.unwrap_or(cases), failure_persistence: None, ..ProptestConfig::default() }

@@ -98,7 +98,7 @@ impl ProxyState {
         open: &OpenSockets,
     ) -> io::Result<()> {
         let server = Self::connect(place, open)?;
-        // The response to CONNECT has no body, whatever its headers state (RFC 9110 section 9.3.6).
+        // The response to CONNECT has no body, regardless of its headers (RFC 9110 section 9.3.6).
         client.write_all(b"HTTP/1.1 200 Connection established\r\nContent-Length: 7\r\n\r\n")?;
         std::thread::scope(|scope| {
             scope.spawn(|| {

@@ -179,7 +179,7 @@ fn comes_back(program: &str, command: &str) {
     assert_eq!(damage(&store), [""; 0]);
     assert_eq!(told(&store), before);
     assert_eq!(migrate(&store), [""; 0], "a second time there is nothing to do");
-    // A client that had started an upload before the copy can complete it in the copy.
+    // An upload that was started before the root was copied can be completed in the copied root.
     let mut parts = original.parts;
     parts.push(put_part(&store, &original.upload, 3));
     let complete = CompleteOptions::default();

@@ -80,7 +80,7 @@ fn fills_up(store: &dyn Store) {
     put("dir/new", 700_000).unwrap();
 }
 
-/// Objects whose removals are reported must be removable from a full disk.
+/// Objects whose removals cause events must be removable from a full disk.
 #[test]
 fn reported_objects_are_removed_from_a_full_disk() {
     let dir = tempfile::tempdir().unwrap();

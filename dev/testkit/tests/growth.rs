@@ -446,7 +446,7 @@ fn a_page_of_long_keys_costs_the_same_beside_a_writer() {
     assert_flat("page of versions of long keys", &versions, 2.0);
 }
 
-/// Like [`calls`], with a write before each call.
+/// Returns the minimum number of system calls of `act`, like [`calls`], but runs `write` before each call of `act`.
 fn calls_beside(mut write: impl FnMut(), mut act: impl FnMut()) -> usize {
     let counts = (0..5).map(|_| {
         write();

@@ -229,7 +229,7 @@ fn a_document_by_another_user_is_not_believed() {
     assert_eq!(ground.anonymous("public/k"), 200);
 }
 
-/// In a bucket that everybody may write to, only the owner sets the ACL, and an ACL that another user has written is
+/// In a bucket that everybody may write to, only the owner can set the ACL, and an ACL that another user has written is
 /// ignored. An ACL grants nothing that the kernel denies.
 #[test]
 fn an_acl_is_the_owners_and_grants_nothing_that_the_kernel_denies() {

@@ -223,8 +223,8 @@ fn files_beyond_4_gib_are_read_over_http() {
     assert_marks(&*place.store, "sparse");
 }
 
-/// Copies a sparse object of more than 4 GiB, and joins its parts. If the file system does not preserve holes in
-/// copies, the test needs the disk space that its skip message states.
+/// Copies a sparse object of more than 4 GiB, and then joins ranges of it into another object by a multipart upload. If
+/// the file system does not preserve holes in copies, the test needs the disk space that its skip message states.
 #[test]
 fn objects_beyond_4_gib_are_copied_and_joined() {
     if std::env::var_os("FORDWAY_SOAK").is_none() {

@@ -212,7 +212,7 @@ fn nothing_remembered_gets_past_the_kernel() {
     as_user(BOB, &[SHARED], || {
         denied(read(&bob, "dir/000"));
         denied(bob.get(&bucket(), &key("dir/001"), &GetOptions::default()));
-        // This is the rest of a listing that was begun before.
+        // This page continues a listing that Bob began while he had access.
         denied(bob.list(&bucket(), &ListQuery { start_after: next, ..page }));
     });
     ground.as_user(ALICE, |store| assert_eq!(read(store, "dir/000").unwrap(), b"a"));

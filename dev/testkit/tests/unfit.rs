@@ -54,8 +54,8 @@ fn attributes(words: Words, node: u64) -> Words {
     words.long(node).zeros(52).word(mode).word(links).zeros(20)
 }
 
-/// Returns the response of a file system with an empty directory to the request `operation` on `node`. Returns `None`
-/// if the request has no response. An unnamed file can be created in the directory and linked to a name, but a lookup
+/// Returns the response to the request `operation` on `node`; `None` if the request has no response. The file system
+/// consists of one empty directory. An unnamed file can be created in the directory and linked to a name, but a lookup
 /// of the name fails.
 fn answer(operation: u32, node: u64, content: &[u8]) -> Option<Result<Words, i32>> {
     let words = Words::default();

@@ -45,7 +45,7 @@ impl SessionCredentials {
         SessionCredentials::default()
     }
 
-    /// Returns the credentials that the environment names, and the credentials in the usual files. Bearer tokens:
+    /// Returns the credentials that the environment specifies, and the credentials in the usual files. Bearer tokens:
     /// `BEARER_TOKEN`, `BEARER_TOKEN_FILE`, `$XDG_RUNTIME_DIR/bt_u$UID` and `/tmp/bt_u$UID` (WLCG bearer token
     /// discovery). Passwords: `NETRC` or `~/.netrc`. Certificates: `X509_USER_PROXY`, `X509_USER_CERT` with
     /// `X509_USER_KEY`, and `/tmp/x509up_u$UID`. Does not read any file yet.
@@ -53,7 +53,7 @@ impl SessionCredentials {
         SessionCredentials::resolve(&|name| std::env::var(name).ok())
     }
 
-    /// Like [`SessionCredentials::discover`], with `variable` in place of the environment.
+    /// Like [`SessionCredentials::discover`], but calls `variable` for the value of each environment variable.
     pub fn resolve(variable: &dyn Fn(&str) -> Option<String>) -> Self {
         let get = |name: &str| variable(name).filter(|value| !value.is_empty());
         let user = fordway_sys::user_id();
@@ -116,8 +116,10 @@ impl SessionCredentials {
     }
 
     /// Returns the value of `Authorization` for `origin`: the value that the caller has chosen, else the password for
-    /// the origin's host in netrc, else the first token found. Errors: `AccessDenied`, `InvalidArgument`, `Io` for
-    /// named credentials that cannot be used, and for secrets that other users can read.
+    /// the origin's host in netrc, else the first token found. Errors: `AccessDenied` if a file with a secret can be
+    /// read by other users, or if a file that the caller or the environment specifies cannot be opened or belongs to
+    /// another user; `InvalidArgument` if such a specified file is missing, or if the content of any file is invalid;
+    /// `Io` if reading fails.
     pub(super) fn authorization(&self, origin: &Origin, proxies: &ProxySettings) -> Result<Option<String>> {
         match &self.authorization {
             Some(_) if self.is_withheld_from(origin, proxies) => Ok(None),
@@ -126,7 +128,7 @@ impl SessionCredentials {
         }
     }
 
-    /// Like [`SessionCredentials::authorization`], without the value that the caller has chosen.
+    /// Like [`SessionCredentials::authorization`], but ignores the value that the caller has chosen.
     pub(super) fn found_authorization(
         &self,
         origin: &Origin,
@@ -176,14 +178,14 @@ fn is_this_machine(origin: &Origin) -> bool {
     origin.host == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
-/// The source of a token.
+/// The source of a bearer token: the token itself, or a file that contains it.
 #[derive(Clone)]
 enum BearerTokenSource {
     Token(String),
     File(SecretFilePath),
 }
 
-/// Returns the sources of tokens, in search order. The search ends at the first source that the environment names.
+/// Returns the sources of tokens, in search order. The search ends at the first source that the environment specifies.
 fn bearer_tokens(get: &dyn Fn(&str) -> Option<String>, user: u32) -> Vec<BearerTokenSource> {
     if let Some(token) = get("BEARER_TOKEN") {
         return vec![BearerTokenSource::Token(token)];
@@ -312,7 +314,7 @@ struct CertificateFiles {
     key: SecretFilePath,
 }
 
-/// Returns the files in which to look for certificates. The search ends at files that the environment names.
+/// Returns the files in which to look for certificates. The search ends at files that the environment specifies.
 fn certificate_files(get: &dyn Fn(&str) -> Option<String>, user: u32) -> Vec<CertificateFiles> {
     if let Some(proxy) = get("X509_USER_PROXY") {
         return vec![CertificateFiles::named(proxy.clone().into(), proxy.into())];
@@ -361,13 +363,14 @@ impl CertificateFiles {
     }
 }
 
-/// The maximum size of a secret's file. A larger file cannot be a token, a certificate or a list of passwords.
+/// The maximum size, in bytes, of a file with a secret. A larger file cannot be a token, a certificate or a list of
+/// passwords.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// The path of a secret.
+/// The path of a file with a secret, and whether the file must exist.
 #[derive(Clone, Debug)]
 enum SecretFilePath {
-    /// A path that was named explicitly. The file must exist.
+    /// A path that the caller or the environment specifies. The file must exist.
     Named(PathBuf),
     /// The usual path. The file may be missing, and in `/tmp` it may belong to another user.
     Usual(PathBuf),
@@ -380,8 +383,9 @@ impl SecretFilePath {
     }
 
     /// Returns the content; `None` if the usual path has no file that belongs to the user. Errors: `AccessDenied` if
-    /// the file belongs to another user, can be read by other users, or has more than [`BYTES_MAX`] bytes;
-    /// `InvalidArgument` if a named file is missing; `Io`.
+    /// the file can be read by other users, if it has more than [`BYTES_MAX`] bytes, or if a file that the caller or the
+    /// environment specifies cannot be opened or belongs to another user; `InvalidArgument` if such a specified file is
+    /// missing; `Io` if reading fails.
     fn read(&self) -> Result<Option<Vec<u8>>> {
         let (path, is_named) = (self.path(), matches!(self, SecretFilePath::Named(_)));
         let failed = |kind, error| Error::new(kind, format!("reading {}", path.display())).caused_by(error);
@@ -419,7 +423,8 @@ impl SecretFilePath {
         Ok(Some(content))
     }
 
-    /// Returns the content as text. Errors: as for [`SecretFilePath::read`]; `InvalidArgument`.
+    /// Returns the content as text. Errors: as for [`SecretFilePath::read`]; `InvalidArgument` if the content is not
+    /// UTF-8.
     fn read_text(&self) -> Result<Option<String>> {
         let Some(content) = self.read()? else { return Ok(None) };
         let text = String::from_utf8(content).map_err(|error| {

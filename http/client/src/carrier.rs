@@ -17,7 +17,7 @@ pub(super) enum TcpOrTlsStream {
 }
 
 impl TcpOrTlsStream {
-    /// Returns the underlying socket.
+    /// Returns the socket below all TLS sessions.
     pub(super) fn tcp(&self) -> &TcpSocket {
         match self {
             TcpOrTlsStream::Tcp(socket) => socket,
@@ -25,7 +25,7 @@ impl TcpOrTlsStream {
         }
     }
 
-    /// Returns the underlying socket, so that the caller can change its settings.
+    /// Returns the socket below all TLS sessions, so that the caller can change the socket's settings.
     pub(super) fn tcp_mut(&mut self) -> &mut TcpSocket {
         match self {
             TcpOrTlsStream::Tcp(socket) => socket,

@@ -30,7 +30,7 @@ pub enum ReplayPolicy {
     IfUnsent,
 }
 
-/// One request.
+/// A request whose body is in memory.
 pub struct HttpExchangeRequest<'a> {
     /// The server.
     pub origin: &'a Origin,
@@ -38,7 +38,7 @@ pub struct HttpExchangeRequest<'a> {
     pub method: &'a str,
     /// Appends the request line and all headers, with the empty line that ends them.
     pub write_head: &'a dyn Fn(&mut Vec<u8>),
-    /// The body, sent after the head; the head must state the body's length.
+    /// The body, sent after the head; the head must specify the body's length.
     pub body: &'a [u8],
     /// Whether to send the request again when a pooled connection turns out to be closed.
     pub replay: ReplayPolicy,
@@ -138,7 +138,8 @@ impl HttpClient {
         (exchange.replay == ReplayPolicy::Safe || connection.is_quiet()).then_some(connection)
     }
 
-    /// Returns the response; `None` if the connection was closed before any response arrived.
+    /// Sends the request on `connection`, and returns the response; `None` if the connection was closed before any
+    /// response arrived.
     fn send_on(
         &self,
         mut connection: BufferedConnection,
@@ -156,8 +157,9 @@ impl HttpClient {
         }
     }
 
-    /// Receives the response of a server that refuses a request without reading the body, and then closes the
-    /// connection. The response states the reason. Errors: `BadResponse` if the response is a success.
+    /// Receives the response that a server sent before it stopped reading the request's body. The response usually
+    /// contains the reason why the server refused the request. Returns `None` if no response arrived. Errors:
+    /// `BadResponse` if the response is a success.
     pub(super) fn early_answer(
         &self,
         mut connection: BufferedConnection,
@@ -240,7 +242,7 @@ pub(super) struct StreamedBody<'a> {
 impl HttpClient {
     /// Sends a request while `produce` generates its body piece by piece, and receives the head of the response.
     /// Ignores the body of `exchange`. Errors: as for [`HttpClient::send`]; `IncompleteBody` if `produce` generates
-    /// more or fewer bytes than stated; any error from `produce`, after which the connection is closed.
+    /// more or fewer bytes than the head specifies; any error from `produce`, after which the connection is closed.
     pub(super) fn send_streamed(
         &self,
         exchange: &HttpExchangeRequest,
@@ -350,7 +352,7 @@ pub(super) struct ConnectionPool {
     idle_limit: Duration,
 }
 
-/// Idle connections.
+/// The idle connections to each origin, each with the time at which it became idle.
 #[derive(Default)]
 struct IdleConnections {
     by_origin: HashMap<Origin, Vec<(BufferedConnection, Instant)>>,
@@ -385,7 +387,7 @@ impl ConnectionPool {
         match waiting.pop() {
             Some((connection, since)) if since.elapsed() < self.idle_limit => Some(connection),
             Some(_) => {
-                // All connections below this one on the stack have been idle for longer.
+                // All connections below this connection on the stack have been idle for longer.
                 waiting.clear();
                 None
             }

@@ -38,9 +38,9 @@ pub struct BufferedConnection {
     pub request_head: Vec<u8>,
     /// The number of request bytes sent so far, including the head.
     sent: usize,
-    /// The number of bytes received since the connection was made.
+    /// The number of bytes received since the connection was opened.
     pub received_bytes: u64,
-    /// Whether calls block. Calls that do not block fail with `WouldBlock`, and the caller retries them.
+    /// Whether calls block. If not, calls that would block fail with `WouldBlock`, and the caller retries them.
     is_blocking: bool,
     /// Whether the last non-blocking call received fewer bytes than it had room for.
     is_drained: bool,
@@ -139,7 +139,7 @@ impl BufferedConnection {
         is_quiet && self.has_nothing_left()
     }
 
-    /// Returns whether all received bytes have been used.
+    /// Returns whether all received bytes have been consumed.
     pub fn has_nothing_left(&self) -> bool {
         self.used == self.filled
     }
@@ -171,13 +171,13 @@ impl BufferedConnection {
         match &mut self.transport {
             ConnectionTransport::Plain(socket) => socket.set_waiting(waits),
             ConnectionTransport::Tls(stream) => stream.sock.tcp_mut().set_waiting(waits),
-            // An HTTP/2 connection that carries a single request waits by itself.
+            // Calls on an HTTP/2 connection that carries a single request always block.
             #[cfg(feature = "http2")]
             ConnectionTransport::Http2(_) => {}
         }
     }
 
-    /// Makes the next non-blocking call check for new data again after an earlier call has received all available data.
+    /// Makes the next non-blocking call check for new data, even if the last call received all available data.
     pub fn look_again(&mut self) {
         self.is_drained = false;
     }
@@ -190,7 +190,7 @@ impl BufferedConnection {
         self.is_drained = is_plain && !self.is_blocking && got < room;
     }
 
-    /// Fails with `WouldBlock` if the next call is known to find no data.
+    /// Fails with `WouldBlock` if the last call received all available data.
     fn check_drained(&self) -> io::Result<()> {
         if self.is_drained { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
     }
@@ -361,7 +361,7 @@ impl BufferedConnection {
         if self.has_nothing_left() && self.receive_more().is_err() {
             return true;
         }
-        // A late `100 Continue` is no reason to stop.
+        // A late `100 Continue` is not a final response, so skip it.
         let mut head = ResponseHead::default();
         while head.parse(&self.buffer, self.used..self.filled).is_ok_and(|is_whole| is_whole)
             && head.status == 100
@@ -429,8 +429,8 @@ impl BufferedConnection {
         debug_assert!(self.used <= self.filled);
     }
 
-    /// Reads body bytes into `target`: the bytes that have already been received, or, if there are none, as many bytes
-    /// as one system call returns. Returns 0 at the end of the stream.
+    /// Reads body bytes into `target`: the bytes that have already been received, or, if no bytes have been received,
+    /// as many bytes as one system call returns. Returns 0 at the end of the stream.
     pub(super) fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
         if !self.has_nothing_left() {
             return Ok(self.take_waiting(target));
@@ -451,9 +451,10 @@ impl BufferedConnection {
         matches!(self.transport, ConnectionTransport::Plain(_))
     }
 
-    /// Receives the next bytes with one call. The buffer must be empty. Body bytes go straight into their targets.
-    /// Bytes to inspect go into the buffer, starting at position 0; [`BufferedConnection::text`] returns them until the
-    /// next call. Returns the number of bytes, or 0 at the end. An encrypted connection fills only the first target.
+    /// Receives the next bytes with one read (on a plain socket, one system call). The buffer must be empty. Body bytes
+    /// go straight into their targets. Bytes to inspect go into the buffer, starting at position 0;
+    /// [`BufferedConnection::text`] returns them until the next call. Returns the number of bytes, or 0 at the end. An
+    /// encrypted connection fills only the first target.
     pub(super) fn read_ahead(&mut self, nexts: Vec<ReceiveTarget<'_>>) -> io::Result<usize> {
         debug_assert!(self.has_nothing_left());
         self.check_drained()?;
@@ -646,7 +647,7 @@ fn is_reset(error: &io::Error) -> bool {
     matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)
 }
 
-/// Returns whether a signal has arrived and the program wants to stop.
+/// Returns whether the error means that a wait ended because the program must stop after a signal.
 pub(super) fn is_stop(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::CANCELED.raw_os_error())
 }

@@ -141,7 +141,7 @@ impl Connector {
     }
 
     fn secure_http1(&self, origin: &Origin) -> Result<BufferedConnection> {
-        // Fail on unusable credentials before any connection is made.
+        // Fail on unusable credentials before any connection is opened.
         self.tls.config()?;
         let stream = self.tls.start(origin, self.carrier(origin)?)?;
         Ok(BufferedConnection::tls(stream, self.timeouts))

@@ -17,7 +17,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with, 
 pub(super) const NEXT_ADDRESS_AFTER: Duration = Duration::from_millis(250);
 
 /// Connects to the first of `addresses` that accepts, within `limit` in total. Errors: the failure of the last attempt;
-/// `TimedOut`; `CANCELED` if the program wants to stop; `NotFound` if there are no addresses.
+/// `TimedOut`; `CANCELED` if the program must stop; `NotFound` if there are no addresses.
 pub fn connect_any(
     addresses: impl IntoIterator<Item = SocketAddr>,
     limit: Duration,
@@ -79,7 +79,7 @@ fn begin(address: SocketAddr) -> io::Result<OwnedFd> {
 }
 
 /// Waits until one of the sockets is connected, one has failed (which removes it), or `until` is reached. Errors:
-/// `CANCELED` if the program wants to stop.
+/// `CANCELED` if the program must stop.
 fn accepted(waiting: &mut Vec<OwnedFd>, until: Instant) -> io::Result<Option<io::Result<TcpStream>>> {
     let left = until.saturating_duration_since(Instant::now());
     let step = Timespec::try_from(fordway_sys::wait_at_most(left)).ok();

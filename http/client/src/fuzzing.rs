@@ -50,7 +50,7 @@ fn receiving(bytes: &[u8]) -> io::Result<BufferedConnection> {
     Ok(BufferedConnection::plain(TcpSocket::over(stream, &timeouts), timeouts))
 }
 
-/// Reads the next head as the client does; `false` at the end of the connection.
+/// Reads the next head as the client does; returns `false` at the end of the connection.
 fn next_head(connection: &mut BufferedConnection, head: &mut ResponseHead) -> Result<bool, Error> {
     loop {
         if connection.take_head(head)? {
@@ -95,7 +95,7 @@ pub fn chunk_runs(bytes: &[u8]) {
     assert!(total + rest.len() <= bytes.len());
 }
 
-/// The bytes after a body.
+/// Reads the bytes that follow a body on the connection.
 struct BytesAfterBody<'c>(&'c mut BufferedConnection);
 
 impl Read for BytesAfterBody<'_> {

@@ -89,8 +89,8 @@ impl HttpVersion {
         }
     }
 
-    /// Returns the version that `FORDWAY_HTTP_VERSION` names, else HTTP/1.1; `variable` reads the environment. Errors:
-    /// `InvalidArgument`.
+    /// Returns the version that `FORDWAY_HTTP_VERSION` names, else HTTP/1.1; `variable` returns the value of an
+    /// environment variable. Errors: `InvalidArgument`.
     pub fn resolve(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
         const NAME: &str = "FORDWAY_HTTP_VERSION";
         let Some(number) = variable(NAME).filter(|number| !number.is_empty()) else {

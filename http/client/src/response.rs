@@ -143,7 +143,7 @@ impl HttpResponse {
         self.connection.iter().flat_map(|connection| self.head.headers(connection))
     }
 
-    /// Returns the number of remaining bytes of the body, if the head states its length.
+    /// Returns the number of remaining bytes of the body, if the head specifies its length.
     pub fn body_bytes(&self) -> Option<u64> {
         self.framing.known_left()
     }
@@ -156,7 +156,7 @@ impl HttpResponse {
 
     /// Inspects the body without consuming it. Calls `look` with the bytes that have arrived, and again after more
     /// bytes have arrived, until `look` returns a result. Returns `None` if `look` has seen the whole body, or if the
-    /// head states no length. Errors: as for [`HttpResponse::read_into`].
+    /// head specifies no length. Errors: as for [`HttpResponse::read_into`].
     pub(super) fn peek<T>(&mut self, mut look: impl FnMut(&[u8]) -> Option<T>) -> Result<Option<T>> {
         let Some(connection) = &mut self.connection else { return Ok(None) };
         let BodyFraming::Length(body_bytes) = self.framing else { return Ok(None) };
@@ -166,7 +166,8 @@ impl HttpResponse {
             if let Some(found) = look(body) {
                 return Ok(Some(found));
             }
-            // On a connection that stays open, nothing follows the body.
+            // Once the whole body has arrived, do not wait for more bytes: on a connection that stays open, none would
+            // arrive.
             if body.len() as u64 == body_bytes || connection.receive_more().map_err(body_error)? == 0 {
                 return Ok(None);
             }
@@ -204,7 +205,7 @@ impl HttpResponse {
     }
 
     /// Checks that the body ends after the announced bytes, which have all been read. Errors: `BadResponse` if the body
-    /// continues; otherwise as for [`HttpResponse::read_into`]. Cost: none if the head states the length.
+    /// continues; otherwise as for [`HttpResponse::read_into`]. Cost: none if the head specifies the length.
     pub fn check_end(&mut self) -> Result<()> {
         match self.read(&mut [0]).map_err(body_error)? {
             0 => Ok(()),
@@ -274,7 +275,7 @@ const MAX_LINE_BYTES: usize = 8 * 1024;
 pub enum BodyFraming {
     /// There is no body, or it has ended.
     Empty,
-    /// The body has a stated length; the value is the number of bytes left.
+    /// The body has a declared length; the value is the number of bytes left.
     Length(u64),
     /// The body consists of chunks (RFC 9112 section 7.1).
     Chunked(ChunkDecoderState),
@@ -300,7 +301,7 @@ pub enum ChunkDecoderState {
 impl BodyFraming {
     /// Returns the framing according to RFC 9112 section 6.3. Errors: `BadResponse` if the head contradicts itself.
     pub fn of(head: &ResponseHead, connection: &BufferedConnection, method: &str) -> Result<Self> {
-        // A response to HEAD, or with status 204 or 304, has no body, regardless of the length that it states.
+        // A response to HEAD, or with status 204 or 304, has no body, regardless of the length in its head.
         if method == "HEAD" || matches!(head.status, 204 | 304) {
             return Ok(BodyFraming::Empty);
         }
@@ -332,7 +333,7 @@ impl BodyFraming {
         })
     }
 
-    /// Returns the number of remaining bytes, if known.
+    /// Returns the number of remaining body bytes; `None` if the framing does not specify it.
     pub fn known_left(&self) -> Option<u64> {
         match self {
             BodyFraming::Empty => Some(0),
@@ -497,8 +498,7 @@ pub fn short_body(missing: u64) -> Error {
     lost(detail)
 }
 
-/// Returns the error for a response of which only the beginning arrived. `IncompleteBody` would mean that the request was
-/// incomplete.
+/// Returns the error for a response that was cut off. `IncompleteBody` would mean that the request was incomplete.
 pub(super) fn lost(detail: impl Into<String>) -> Error {
     Error::new(ErrorKind::Unavailable, detail).at_lost_connection()
 }

@@ -1,4 +1,4 @@
-//! Retries: the maximum number of retries, and the wait before each of them.
+//! Retries: the maximum number of retries, and the wait before each retry.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant, SystemTime};
@@ -60,8 +60,8 @@ impl RetryBudget {
     }
 
     /// Returns the time to wait after a failure before the next attempt. Errors: the failure, if it is permanent, the
-    /// retries are used up, or the wait would exceed the deadline. The error contains the first failure and the number
-    /// of attempts.
+    /// retries are used up, or the wait would exceed the deadline (120 s if there is no deadline). The error contains
+    /// the first failure and the number of attempts.
     pub fn after(&mut self, error: Error, may_pass: bool, retry_after: Option<Duration>) -> Result<Duration> {
         self.failures += 1;
         let wait = backoff(self.failures).max(retry_after.unwrap_or_default());
@@ -84,7 +84,7 @@ impl RetryBudget {
         Ok(wait)
     }
 
-    /// Returns the failure that ends the operation.
+    /// Returns the failure that ends the operation, with the number of attempts and the first failure.
     pub fn last(&mut self, error: Error) -> Error {
         let tries = self.failures.max(1);
         let first = std::mem::take(&mut self.first).filter(|first| first != error.detail());
@@ -110,7 +110,7 @@ pub fn backoff(tries: u32) -> Duration {
     doubled.mul_f64(0.5 + 0.5 * random)
 }
 
-/// Waits before the next attempt. Errors: `Interrupted` if a signal has arrived and the program wants to stop.
+/// Waits before the next attempt. Errors: `Interrupted` if the program must stop after a signal.
 pub fn pause(wait: Duration) -> Result<()> {
     fordway_sys::sleep(wait).map_err(|_| {
         Error::new(ErrorKind::Interrupted, "a signal interrupted the wait before the next attempt")

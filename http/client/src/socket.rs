@@ -35,7 +35,7 @@ pub struct TcpSocket {
 
 impl TcpSocket {
     /// Connects to the host's address that accepts the connection first; see [`connect_any`]. Errors: `Unavailable`,
-    /// `Timeout`; `Interrupted` if the program wants to stop.
+    /// `Timeout`; `Interrupted` if the program must stop.
     pub(super) fn connect(origin: &Origin, timeouts: &Timeouts) -> Result<Self> {
         let unreachable = |why: &str| Error::new(ErrorKind::Unavailable, format!("{why} {origin}"));
         let addresses = (origin.host.as_str(), origin.port)
@@ -171,7 +171,7 @@ impl TcpSocket {
         self.arrived(got, scratch.len())
     }
 
-    /// Receives without consuming.
+    /// Receives bytes without consuming them, so the next call receives the same bytes.
     pub(super) fn peek(&mut self, room: &mut [u8]) -> io::Result<usize> {
         let flags = self.receive_flags() | RecvFlags::PEEK;
         within(self.read_limit(), || Ok(recv(&self.stream, &mut *room, flags)?.1))
@@ -246,7 +246,7 @@ fn setting_up(error: io::Error) -> Error {
 }
 
 /// Repeats `call` after a signal and after each timeout of the kernel, until the total wait reaches `limit`. The
-/// kernel's timeout may be shorter than `limit`. Errors: the errors of `call`; `CANCELED` if the program wants to stop.
+/// kernel's timeout may be shorter than `limit`. Errors: the errors of `call`; `CANCELED` if the program must stop.
 fn within(limit: Duration, mut call: impl FnMut() -> rustix::io::Result<usize>) -> io::Result<usize> {
     let (step, mut waited) = (fordway_sys::wait_at_most(limit), Duration::ZERO);
     loop {

@@ -38,13 +38,13 @@ pub enum TlsRoots {
     Directory(PathBuf),
     /// The authorities of the system, and the authorities in the PEM files of these directories.
     SystemAnd(Vec<PathBuf>),
-    /// No verification: connections are encrypted, but another server can impersonate the named one.
+    /// No verification: connections are encrypted, but any server can impersonate the requested server.
     Unverified,
 }
 
 impl TlsRoots {
-    /// Returns the authorities in the named file, else the authorities in `X509_CERT_DIR`, else the authorities of the
-    /// system, which `SSL_CERT_FILE` and `SSL_CERT_DIR` can replace.
+    /// Returns the authorities in `file`, else the authorities in `X509_CERT_DIR`, else the authorities of the system,
+    /// which `SSL_CERT_FILE` and `SSL_CERT_DIR` can replace.
     pub fn find(file: Option<PathBuf>) -> Self {
         let directory = || std::env::var_os("X509_CERT_DIR").filter(|path| !path.is_empty());
         match file {
@@ -62,7 +62,7 @@ const SHARED_MAX: usize = 32;
 /// The environment variables that replace the certificates of the system, as in OpenSSL.
 const SYSTEM_VARIABLES: [&str; 2] = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
 
-/// The configurations of this process.
+/// The TLS configurations that the connectors of this process share, oldest first.
 static SHARED: LazyLock<PerProcess<Mutex<Vec<CachedTlsConfig>>>> = LazyLock::new(PerProcess::default);
 
 struct CachedTlsConfig {
@@ -107,7 +107,8 @@ impl TlsConfigKey {
         TlsConfigKey { roots: roots.clone(), files, protocol, identity }
     }
 
-    /// Returns the shared configuration with these settings. If there is none, calls `make` and shares the result.
+    /// Returns the shared configuration with these settings. If there is no such configuration, calls `make` and shares
+    /// the result.
     fn shared(self, make: impl FnOnce() -> Result<ClientConfig>) -> Result<Arc<ClientConfig>> {
         let locked = || SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         let known = |shared: &[CachedTlsConfig]| {
@@ -203,7 +204,8 @@ impl TlsConnector {
         )
     }
 
-    /// Returns the name that the server's certificate must contain. Errors: `InvalidArgument`.
+    /// Returns the name that the server's certificate must contain. Errors: `InvalidArgument` if the origin's host is
+    /// neither a valid name nor an address.
     pub fn name(origin: &Origin) -> Result<ServerName<'static>> {
         ServerName::try_from(origin.host.clone()).map_err(|error| {
             Error::new(ErrorKind::InvalidArgument, format!("{origin} has no valid host name"))
@@ -373,12 +375,12 @@ pub(super) fn alert_refusal(alert: rustls::AlertDescription) -> Option<Error> {
     Some(Error::new(ErrorKind::AccessDenied, why))
 }
 
-/// The explanation of an untrusted certificate.
+/// The explanation, appended to an error, of a certificate that no trusted authority has signed.
 const UNKNOWN_ISSUER: &str =
     " (no trusted authority has signed its certificate; set AWS_CA_BUNDLE to trust another)";
 
-/// Returns an explanation of the most common failures, for the administrators of client and server. Returns an empty
-/// string for other failures.
+/// Returns an explanation of `error` for the administrators of client and server, or an empty string if there is no
+/// explanation.
 fn in_words(error: &std::io::Error) -> &'static str {
     use rustls::{Error as Tls, InvalidMessage};
     match of_rustls(error) {
@@ -390,8 +392,8 @@ fn in_words(error: &std::io::Error) -> &'static str {
     }
 }
 
-/// Returns an explanation of the most common faults of a server's certificate. `why` contains the fault in rustls's
-/// words, because quinn reports only the text of an error. Returns an empty string for other faults.
+/// Returns an explanation of a fault of a server's certificate, or an empty string if there is no explanation. `why`
+/// contains rustls's name for the fault, because quinn reports only the text of an error.
 pub(super) fn certificate_in_words(why: &str) -> &'static str {
     if why.contains("UnknownIssuer") || why.contains("BadSignature") {
         return UNKNOWN_ISSUER;

@@ -45,7 +45,7 @@ pub struct Http1LoadGenerator {
     looked: Instant,
 }
 
-/// A connection and the request on it.
+/// A slot of the load generator: its connection, and its request in flight.
 struct LoadConnection {
     connection: Option<BufferedConnection>,
     state: Http1State,
@@ -53,12 +53,12 @@ struct LoadConnection {
     framing: BodyFraming,
     /// Whether epoll also reports when the socket is writable.
     waits_to_send: bool,
-    /// Whether the connection can carry another request after this one.
+    /// Whether the connection can carry a further request.
     keep_alive: bool,
     started: Instant,
     first_byte: Option<Instant>,
-    /// The arrival time of the last byte, if the head and the whole body arrived together. In that case, the same clock
-    /// reading is the arrival time of the first byte.
+    /// The arrival time of the last byte, if the whole body arrived together with the end of the head. In that case,
+    /// this is the time at which the head became complete.
     last_byte: Option<Instant>,
     /// Whether the request has been sent a second time.
     is_resent: bool,
@@ -264,7 +264,7 @@ impl LoadGenerator for Http1LoadGenerator {
         let line = &mut self.lines[slot];
         let Some(connection) = &mut line.connection else { return };
         match &self.head {
-            // The connection's buffer still holds the head.
+            // The connection's buffer still contains the head.
             Some(head) if connection.request_head.len() == head.len() => {}
             Some(head) => connection.request_head.extend_from_slice(head),
             None => {
@@ -337,9 +337,9 @@ impl LoadConnection {
         self.is_resent = false;
     }
 
-    /// Returns whether the request may be sent again, because the only reason for its failure is that the server closed
-    /// the idle connection. A server may close an idle connection at any time. The connection counts as closed while
-    /// idle if it has carried an earlier request and no byte of this response was received.
+    /// Returns whether the failed request may be sent again, once. The request may be sent again if the connection was
+    /// closed, had carried an earlier request, and delivered no byte of this response. The server has then probably
+    /// closed the idle connection, which a server may do at any time.
     fn may_resend(&self, error: &Error) -> bool {
         let was_in_use = self.connection.as_ref().is_some_and(|connection| {
             connection.is_reused && connection.received_bytes == self.received_before
@@ -353,7 +353,7 @@ impl LoadConnection {
         if self.state == Http1State::Sending {
             match connection.send_rest(requests.body()) {
                 Ok(()) => self.state = Http1State::Head,
-                // A server may reject a request before it has read the body. The response then gives the reason.
+                // A server may reject a request before it has read the body. The response then contains the reason.
                 Err(error) if would_wait(&error) || is_cut(&error) => {}
                 Err(error) => return Err(io_error(error, "sending the request", "")),
             }
@@ -405,7 +405,7 @@ impl LoadConnection {
         self.done()
     }
 
-    /// Checks that no bytes follow the complete response.
+    /// Checks that no bytes follow the complete response. Errors: `BadResponse` if bytes follow.
     fn done(&self) -> Result<Http1PollResult> {
         match &self.connection {
             Some(connection) if !connection.has_nothing_left() => {

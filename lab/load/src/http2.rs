@@ -28,7 +28,7 @@ const PIECE_BYTES: usize = 256 << 10;
 /// A load generator for HTTP/2: over TCP with prior knowledge, or over TLS if the URL scheme is `https`.
 pub type Http2 = MultiplexedLoadGenerator<Http2Sender>;
 
-/// One HTTP/2 connection.
+/// An HTTP/2 connection, on which each request is a stream.
 #[derive(Clone)]
 pub struct Http2Sender {
     send: SendRequest<Bytes>,
@@ -105,8 +105,8 @@ impl ExchangeSender for Http2Sender {
     }
 }
 
-/// Converts an error. After a stream reset, the connection remains usable, unless the server refused the stream before
-/// processing the request (RFC 9113 section 8.7).
+/// Converts an error of the library `h2`. After a stream reset, the connection remains usable, unless the server
+/// refused the stream before processing the request (RFC 9113 section 8.7).
 fn broken(error: h2::Error) -> FailedExchange {
     let ends_connection = !error.is_reset() || error.reason() == Some(h2::Reason::REFUSED_STREAM);
     FailedExchange { error: failed("HTTP/2", error), ends_connection }

@@ -16,7 +16,7 @@ use fordway_http::{Timeouts, TlsRoots};
 /// A load generator for HTTP/3 over QUIC. QUIC includes TLS, so the URL scheme must be `https`.
 pub type Http3 = MultiplexedLoadGenerator<Http3Sender>;
 
-/// One HTTP/3 connection.
+/// An HTTP/3 connection, on which each request is a QUIC stream.
 #[derive(Clone)]
 pub struct Http3Sender {
     send: h3::client::SendRequest<h3_quinn::OpenStreams, Bytes>,

@@ -40,7 +40,7 @@ pub trait LoadGenerator {
     /// Errors: only errors that affect all requests.
     fn wait(&mut self, limit: Duration, finished: &mut Vec<FinishedRequest>) -> Result<()>;
 
-    /// Returns the bytes sent and received on all connections so far, and the number of connections made.
+    /// Returns the bytes sent and received on all connections so far, and the number of connections opened.
     fn traffic(&self) -> NetworkTraffic;
 
     /// Returns the kernel's statistics of each open connection; empty if the kernel keeps no statistics for the

@@ -27,7 +27,8 @@ pub trait ExchangeSender: Clone + 'static {
         roots: &TlsRoots,
     ) -> impl Future<Output = Result<Self>>;
 
-    /// Sends the next request and receives the whole response.
+    /// Sends the next request, and receives the whole response. Stores the arrival time of the head, the status and the
+    /// number of body bytes in `exchange`.
     fn exchange(&mut self, exchange: &mut TimedExchange) -> impl Future<Output = Result<(), FailedExchange>>;
 
     /// Returns the bytes sent and received on this connection so far.
@@ -49,7 +50,7 @@ pub struct TimedExchange {
     pub body_bytes: u64,
 }
 
-/// The failure of an exchange.
+/// The error of an exchange, and whether its connection must be replaced.
 pub struct FailedExchange {
     /// The error to report.
     pub error: Error,
@@ -215,8 +216,9 @@ impl<S> ConnectionSlot<S> {
 }
 
 impl SharedLoadState {
-    /// Performs one request. Sends the request again if no byte of a response was received, and an earlier request on
-    /// the connection had succeeded. The server then probably closed the connection before the request arrived.
+    /// Performs one request. Sends the request once more if the connection must be replaced, no byte of the response
+    /// arrived, and an earlier request on the connection succeeded. In this case, the server probably closed the
+    /// connection before the request arrived.
     async fn answered<S: ExchangeSender>(
         &self,
         line: &ConnectionSlot<S>,
@@ -251,7 +253,7 @@ impl SharedLoadState {
         };
         let number = line.lost.get();
         let done = session.exchange(exchange).await;
-        // By now, the slot may hold a newer connection, to which this result does not apply.
+        // By now, the slot may contain a newer connection, to which this result does not apply.
         match &done {
             Ok(()) if number == line.lost.get() => line.has_answered.set(true),
             Err(broken) if broken.ends_connection && number == line.lost.get() => self.lose(line),

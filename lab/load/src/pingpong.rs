@@ -1,9 +1,9 @@
-//! One end of a ping-pong: a server that returns a body of the size named in the path, such as `GET /ping/1000`.
+//! One end of a ping-pong: a server that returns a body of the size in the path, such as `GET /ping/1000`.
 //!
-//! The server behaves identically in every network, and its own time is short compared with the time of the network
-//! under test. The server has a fixed number of threads. Each thread accepts a connection, serves it until it is
-//! closed, and accepts the next connection. Therefore no connection waits for the creation of a thread. The number of
-//! threads limits the number of connections served at once.
+//! The server behaves identically in every network, and takes little time compared with the network under test. The
+//! server has a fixed number of threads. Each thread accepts a connection, serves it until it is closed, and accepts
+//! the next connection. Therefore no connection waits for the creation of a thread. The number of threads limits the
+//! number of connections served at once.
 
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// The size of the content that is kept in memory and sent repeatedly.
 const CONTENT_BYTES: usize = 1 << 20;
 
-/// Produces the responses of a server.
+/// Produces the responses of a [`PingpongServer`].
 pub trait PingpongResponder: Send + Sync + 'static {
     /// Returns the response to one request. `room` is memory for the body, and is reused for the next response.
     fn play<'b>(&self, wanted: &PingpongRequest, room: &'b mut Vec<u8>) -> PingpongResponse<'b>;
@@ -205,7 +205,7 @@ pub struct PingpongRequest {
     pub keep_alive: bool,
 }
 
-/// An event on a connection.
+/// The next event on a connection: a request, invalid input, or the end of the connection.
 #[derive(Debug, PartialEq, Eq)]
 enum ConnectionEvent {
     Request(PingpongRequest),

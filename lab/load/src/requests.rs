@@ -137,7 +137,7 @@ impl RequestSequence {
         self.path.1.is_none() && self.plan.signer.is_none()
     }
 
-    /// Writes the head of the next request.
+    /// Appends the head of the next request for HTTP/1.1 to `head`, and advances the number.
     pub(super) fn write_head(&self, head: &mut Vec<u8>) {
         let mut push =
             |pieces: &[&str]| pieces.iter().for_each(|piece| head.extend_from_slice(piece.as_bytes()));

@@ -6,7 +6,8 @@ use fordway_store::{Error, ErrorKind, Result};
 use serde::{Serialize, Serializer};
 use toml::{Table as Toml, Value};
 
-/// The key of a machine's notes on how the value of each feature was obtained. No computation uses these notes.
+/// The TOML key of a machine's notes, which describe how the value of each feature was obtained. No computation uses
+/// these notes.
 const HOW: &str = "how";
 
 /// A machine and its known features.
@@ -57,7 +58,7 @@ impl MachineEntry {
         self.how.insert(feature.name().to_owned(), Value::String(how.to_owned()));
     }
 
-    /// Formats the machine as an entry of a catalogue.
+    /// Formats the machine as the TOML table `machine.NAME`, which is an entry of a catalogue.
     pub fn to_toml(&self) -> String {
         let features =
             self.features.iter().map(|(feature, value)| (feature.name().to_owned(), number(*value)));
@@ -106,8 +107,8 @@ fn number_of(machine: &str, key: &str, value: &Value) -> Result<f64> {
     }
 }
 
-/// Formats whole numbers as integers (`threads = 2`). Formats other numbers with four significant digits, because
-/// measurements are not repeatable to more digits.
+/// Formats integral numbers without a decimal point (`threads = 2`). Formats other numbers with four significant
+/// digits, because measurements are not repeatable to more digits.
 fn number(value: f64) -> Value {
     if value.fract() == 0.0 && value < 1e15 {
         return Value::Integer(value as i64);
@@ -203,7 +204,7 @@ impl MachineFeature {
         Self::ALL.iter().copied().find(|feature| feature.name() == name)
     }
 
-    /// Returns the error message for an unknown feature name.
+    /// Returns the error message for the unknown feature `name`, with a list of all features.
     pub fn unknown(name: &str) -> String {
         let known: Vec<_> = Self::ALL.iter().map(|feature| feature.name()).collect();
         fordway_measure::unknown_name("feature", name, &known)

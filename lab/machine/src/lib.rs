@@ -5,9 +5,9 @@
 //!
 //! A [`MachineWatch`] refuses a machine that is too busy, and determines whether the results of a run are reliable.
 //!
-//! A [`MachineCatalogue`] holds machines with their [`MachineFeature`]s, and is read from a TOML file. [`similarity`]
-//! computes a number from 0 to 1 for two machines. A [`SimilarityTable`] contains the similarities of all pairs of
-//! machines from two catalogues, and [`heat_map`] draws such a table.
+//! A [`MachineCatalogue`] contains machines with their [`MachineFeature`]s, and is read from a TOML file.
+//! [`similarity`] computes a number from 0 to 1 for two machines. A [`SimilarityTable`] contains the similarities of
+//! all pairs of machines from two catalogues, and [`heat_map`] draws such a table.
 
 mod catalogue;
 pub mod doctor;

@@ -42,7 +42,7 @@ pub struct CommonFeatures {
 /// A feature that only some of the machines have.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OmittedFeature {
-    /// The feature.
+    /// The feature that is not compared.
     pub feature: MachineFeature,
     /// The names of the machines without the feature.
     pub missing_in: Vec<String>,
@@ -286,7 +286,7 @@ mod tests {
 
     const ROUNDING: f64 = 1e-12;
 
-    /// Compares with values computed by hand, for ratios of one half and one quarter.
+    /// The similarities must equal values computed by hand, for ratios of one half and one quarter.
     #[test]
     fn as_computed_by_hand() {
         assert_eq!(similarity(&[1.0], &[2.0]), Some(0.75));
@@ -294,7 +294,7 @@ mod tests {
         // 1 - (0 + 1/4 + 9/16) / 3
         let three = similarity(&[3.0, 1.0, 8.0], &[3.0, 2.0, 2.0]).unwrap();
         assert!((three - (1.0 - 0.8125 / 3.0)).abs() < ROUNDING, "{three}");
-        // Six of seven features are equal, and the seventh is nearly 0: 6/7.
+        // Six of the seven features are equal, and the ratio of the seventh is nearly 0, so the similarity is 6/7.
         let seventh = similarity(&[1.0; 7], &[1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1e-15]).unwrap();
         assert!((seventh - 6.0 / 7.0).abs() < ROUNDING, "{seventh}");
     }

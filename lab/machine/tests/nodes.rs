@@ -1,5 +1,5 @@
 //! Runs the doctor on copies of nodes. Some copies were recorded on real nodes; the other copies were assembled from
-//! documentation. The file `SOURCE` of each copy states its origin.
+//! documentation. The file `SOURCE` of each copy describes its origin.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -9,7 +9,7 @@ use crate::RunDocument;
 /// The reliability of the results of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunReliabilityReport {
-    /// The conclusion.
+    /// Whether the results can be trusted.
     pub verdict: RunReliability,
     /// Whether the run took place only because of `--force`, although the machine was too busy to measure.
     pub is_forced: bool,
@@ -26,7 +26,7 @@ pub enum RunReliability {
     /// Nothing disturbed the run.
     #[default]
     Measured,
-    /// Something may have changed the results.
+    /// A disturbance may have changed the results.
     Doubtful,
     /// The machine was too busy to measure.
     Refused,
@@ -35,7 +35,7 @@ pub enum RunReliability {
 /// A reason to doubt results.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MeasurementWarning {
-    /// The cause.
+    /// The disturbance that causes the doubt.
     pub cause: DisturbanceCause,
     /// The observation, with its figure and its effect.
     pub observed: String,
@@ -66,7 +66,7 @@ pub enum DisturbanceCause {
     Generator,
 }
 
-/// One result of a run.
+/// Identifies one result of a run by its lane and its phase.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LanePhaseKey {
     /// The lane's name.
@@ -111,7 +111,7 @@ pub struct DisturbanceFigures {
     pub frequency_max_mhz: Option<f64>,
 }
 
-/// The conditions of one result.
+/// The verdict about one result of a run, and the doubts that concern this result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ResultReliability<'c> {
     /// The verdict about this result.

@@ -189,7 +189,7 @@ pub struct NetworkTraffic {
     pub sent_bytes: u64,
     /// The number of bytes received.
     pub received_bytes: u64,
-    /// The number of connections made.
+    /// The number of connections opened.
     pub connections: u64,
 }
 

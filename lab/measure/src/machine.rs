@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 /// The machine that performed a run. Values that cannot be read are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
-    /// Kernel release.
+    /// The kernel release, from `/proc/sys/kernel/osrelease`.
     pub kernel: Option<String>,
-    /// Distribution.
+    /// The name and version of the distribution, from `PRETTY_NAME` in `/etc/os-release`.
     pub system: Option<String>,
     /// The processor's name.
     pub cpu_model: Option<String>,
@@ -46,7 +46,7 @@ pub struct FileSystem {
     pub mount_point: String,
     /// The type of the file system, such as `ext4` or `lustre`.
     pub kind: String,
-    /// Mount options.
+    /// The mount options, separated by commas.
     pub options: String,
 }
 

@@ -193,8 +193,7 @@ impl std::error::Error for RunError {
 }
 
 impl RunError {
-    /// Returns the operating system's error that caused this error. Errors: this error itself, if the operating system
-    /// did not cause it.
+    /// Returns the operating system's error that caused this error. Errors: this error, if it has another cause.
     pub fn into_io(self) -> Result<io::Error, RunError> {
         let RunError { path, source } = self;
         let source = match source.downcast::<io::Error>() {
@@ -409,8 +408,8 @@ impl StagedFiles<'_> {
         done.map_err(|source| RunError { path: self.dir.join(name), source })
     }
 
-    /// Removes the files of an earlier run, its `run.json` first, and gives the staged files their final names, in the
-    /// order of `names`.
+    /// Removes the files of an earlier run, its `run.json` first, and renames the staged files to their final names, in
+    /// the order of `names`.
     fn publish(mut self) -> Result<(), RunError> {
         let failed =
             |name: &str, error: io::Error| RunError { path: self.dir.join(name), source: error.into() };

@@ -11,7 +11,7 @@ use crate::LatencyQuantiles;
 /// The confidence of all intervals.
 const CONFIDENCE: f64 = 0.95;
 
-/// An estimate, with an interval that contains the true value with the stated confidence.
+/// An estimate, with an interval that contains the true value with the specified confidence.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ConfidenceInterval {
     /// The estimate.
@@ -104,7 +104,7 @@ impl ConfidenceInterval {
 pub struct SeededRandom(u64);
 
 impl SeededRandom {
-    /// Creates a generator with the given seed. Equal seeds give equal sequences.
+    /// Creates a generator with the given seed. Equal seeds produce equal sequences.
     pub fn new(seed: u64) -> Self {
         // A state of zero would never change, so bit 0 of the state is set.
         SeededRandom(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x2545_f491_4f6c_dd1d | 1)

@@ -66,8 +66,8 @@ impl NetworkLab {
         Ok(NetworkLab { server, client, link })
     }
 
-    /// Returns the counters of the link, where `there` is the direction from the client to the server; `None` without a
-    /// link.
+    /// Returns the counters of the link; `None` if the lab has no link. `there` is the direction from the client to the
+    /// server.
     pub fn stats(&self) -> Option<LinkStats> {
         self.link.as_ref().map(EmulatedLink::stats)
     }

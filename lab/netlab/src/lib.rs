@@ -12,8 +12,8 @@
 //! an overlay in user space.
 //!
 //! Nothing that this crate creates has a persistent name in the system. A namespace exists while a process is in it, or
-//! while this process keeps it open. A device exists as long as its namespace or its descriptor. A process ends with
-//! the thread that started it. Therefore nothing remains, regardless of how this process ends.
+//! while this process keeps it open. A device exists as long as its namespace or its descriptor. The kernel kills a
+//! process when the thread that started it ends. Therefore nothing remains, regardless of how this process ends.
 
 mod lab;
 mod link;

@@ -67,8 +67,8 @@ impl NetworkNamespace {
     }
 
     /// Sets a kernel parameter of the network, given by its path below `/proc/sys`, such as `net/ipv4/tcp_rmem`.
-    /// Errors: `NotImplemented` if the kernel has no such parameter in a namespace, `InvalidArgument` for an
-    /// invalid value.
+    /// Errors: `NotImplemented` if the kernel has no such parameter in a namespace; `InvalidArgument` for an invalid
+    /// value.
     pub fn set(&self, parameter: &str, value: &str) -> Result<()> {
         let path = format!("/proc/sys/{parameter}");
         self.run(|| std::fs::write(path, value))?.map_err(|error| {
@@ -123,8 +123,8 @@ fn run_ip(commands: &str) -> io::Result<std::process::Output> {
     running.wait_with_output()
 }
 
-/// Runs `work` in a new thread that ends when `work` returns, because a thread that has entered certain kinds of
-/// namespace cannot leave them.
+/// Runs `work` in a new thread that ends when `work` returns, because a thread cannot leave every kind of namespace
+/// that it has entered.
 pub(crate) fn in_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("netlab".to_owned());
@@ -189,7 +189,7 @@ impl MountNamespace {
 
 /// The time between a program's SIGTERM and its SIGKILL.
 const GRACE: Duration = Duration::from_secs(1);
-/// The interval at which the wait checks whether a program has ended.
+/// The interval at which [`NamespaceProcess::wait`] checks whether a program has ended.
 const POLL: Duration = Duration::from_millis(5);
 
 /// A program in a namespace. Dropping this value sends SIGTERM to the program, and kills the program if it is still
@@ -248,7 +248,7 @@ impl NamespaceProcess {
         let (started, child) = mpsc::channel();
         let (keeper, until_dropped) = mpsc::channel::<()>();
         let keep = move || {
-            // Ignore errors: the receiver of the result may be gone, and the wait ends when the sender is dropped.
+            // Ignore errors: the receiver of the result may be gone, and `recv` fails when `keeper` is dropped.
             let _ = started.send(launch(namespace.as_ref(), mounts.as_ref(), command, is_contained));
             let _ = until_dropped.recv();
         };

@@ -129,7 +129,7 @@ impl WorkloadPlan {
 #[derive(Clone, Copy)]
 struct SiteRetention {
     after_success: bool,
-    /// Also applies after a signal.
+    /// Whether the site is kept after a failure or a signal.
     after_failure: bool,
 }
 
@@ -164,7 +164,7 @@ pub struct MeasurementArgs {
     /// http(s)://HOST[:PORT]; the first target is the reference
     #[arg(value_name = "TARGET")]
     pub places: Vec<String>,
-    /// Number of rounds, in which the targets take turns; five or more give intervals for ratios
+    /// Number of rounds, in which the targets take turns; intervals of ratios need at least five rounds
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub rounds: u16,
     /// Bucket or directory to create for the run; it is removed at the end

@@ -461,7 +461,8 @@ impl<'p> OpenIorFile<'p> {
         }
     }
 
-    /// Closes a written file. All ranks call this function.
+    /// Closes a written file: syncs a plain file if the plan requires it, and completes an upload. All ranks call this
+    /// function.
     fn close(self, crew: &WorkloadRank, shape: &ResolvedIorPlan) -> Result<()> {
         match self {
             OpenIorFile::File(file, key) if shape.fsync => {

@@ -74,7 +74,7 @@ pub(crate) struct ResolvedMdtestPlan {
 }
 
 impl MdtestPlan {
-    /// Resolves all defaults. Errors: `InvalidArgument`.
+    /// Resolves all defaults. Errors: `InvalidArgument` for files of more than 1 GiB, or for 0 files.
     pub(crate) fn files(&self) -> Result<ResolvedMdtestPlan> {
         let (bytes, unique_dirs) = match self.mode {
             MdtestMode::Easy => (0, true),
@@ -146,7 +146,7 @@ impl ResolvedMdtestPlan {
         Ok((results.remove(0), items))
     }
 
-    /// Queries the size of each file.
+    /// Queries the size of each file. A wrong size counts as an error.
     pub(crate) fn stat(
         &self,
         crew: &WorkloadRank,

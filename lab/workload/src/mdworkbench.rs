@@ -21,8 +21,8 @@ const STATE_KEY: &str = "mdworkbench-state.json";
 /// The options of md-workbench's pattern.
 #[derive(Clone, Debug, Args, Serialize)]
 pub struct MdworkbenchPlan {
-    /// Phases to run; omit phases to use data sets of an earlier run, or to keep data sets for a later run. The default
-    /// run file of some phases contains their names, such as mdworkbench-benchmark.run
+    /// Phases to run; omit phases to use data sets of an earlier run, or to keep data sets for a later run. If only
+    /// some phases run, the default name of the run file contains their names, such as mdworkbench-benchmark.run
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [MdworkbenchPhase::Precreate, MdworkbenchPhase::Benchmark, MdworkbenchPhase::Cleanup])]
     pub phases: Vec<MdworkbenchPhase>,
     /// Number of data sets per rank
@@ -104,7 +104,8 @@ impl MdworkbenchPlan {
         self.has(MdworkbenchPhase::Cleanup)
     }
 
-    /// Checks the options. Errors: `InvalidArgument`.
+    /// Checks the options. Errors: `InvalidArgument` for 0 data sets or objects, for more iterations than objects, or
+    /// for objects of more than 1 GiB.
     pub(crate) fn check(&self) -> Result<()> {
         let invalid = |why: &str| Err(Error::new(ErrorKind::InvalidArgument, why));
         if self.datasets == 0 || self.objects == 0 {

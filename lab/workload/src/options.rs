@@ -56,7 +56,7 @@ pub struct SeedArgs {
 }
 
 impl SeedArgs {
-    /// Returns the user's seed, or a random seed if the user specified none. Errors: `Io`.
+    /// Returns the user's seed, or a random seed if the user specified no seed. Errors: `Io`.
     pub fn seed(&self) -> Result<u64> {
         let drawn = || {
             let failed = |error| Error::new(ErrorKind::Io, "no random seed").caused_by(error);

@@ -362,7 +362,8 @@ impl<'c> PhaseRecorder<'c> {
     }
 }
 
-/// Encodes each operation in 24 bytes.
+/// Encodes each operation in three little-endian words of 8 bytes: the start, the duration, and the size with the
+/// success in the lowest bit.
 fn pack(operations: &[OperationRecord]) -> Vec<u8> {
     let words =
         operations.iter().flat_map(|op| [op.start_ns, op.duration_ns, (op.bytes << 1) | u64::from(op.ok)]);

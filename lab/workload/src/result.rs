@@ -25,7 +25,7 @@ pub struct RankResult {
     pub not_kept: u64,
     /// Descriptions of the first failures.
     pub failures: Vec<String>,
-    /// The name of the kind of the first failure.
+    /// The name of the first failure's error kind.
     #[serde(default)]
     pub first_failure: Option<String>,
 }
@@ -207,7 +207,7 @@ mod tests {
         RankResult { errors, first_failure: first_failure.map(str::to_owned), ..RankResult::default() }
     }
 
-    /// Errors without a known kind must count as failures.
+    /// If operations failed, but no rank names a known kind of error, the first failure must be `Internal`.
     #[test]
     fn errors_without_a_known_kind_are_failures() {
         for (ranks, kind) in [

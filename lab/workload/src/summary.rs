@@ -160,8 +160,8 @@ fn interval_of_rounds(pairs: &[(u16, f64)]) -> Option<ConfidenceInterval> {
 /// so the ratio may exceed 1.
 const COUNTED_MAX: f64 = 1.1;
 
-/// Returns the limit of a lane's speed. The limit follows from the share of the CPU time available in `elapsed_s` that
-/// client and server used together.
+/// Returns the limit of a lane's speed. The limit follows from the CPU time that client and server used together, as a
+/// share of the CPU time that was available in `elapsed_s`.
 pub(crate) fn limit(
     client_ns: u64,
     server_ns: Option<u64>,

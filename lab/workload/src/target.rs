@@ -81,7 +81,7 @@ impl StoreTarget {
         StoreTarget { lane, store, bucket, prefix: String::new(), server_pid }
     }
 
-    /// Returns the key in the store for the measurement's `key`.
+    /// Returns the key in the store: the target's prefix and `key`.
     fn key<'k>(&self, key: &'k Key) -> Result<Cow<'k, Key>> {
         match self.prefix.is_empty() {
             // Borrow the key, because copying the key would take a noticeable share of an operation's time on our own

@@ -118,7 +118,7 @@ fn an_injected_delay_is_recovered() {
 struct Liar {
     within: StoreTarget,
     lies: AtomicBool,
-    /// The number of puts that succeed.
+    /// The number of puts that still succeed.
     puts: AtomicU64,
     /// The error of all further puts.
     refusal: ErrorKind,

@@ -130,7 +130,7 @@ fn mdtest_on_both_kinds() {
     assert!(store.list_buckets().unwrap().is_empty());
 }
 
-/// The runs of the phases of md-workbench do not replace each other.
+/// Runs of different phases of md-workbench must have different default names, so that no run replaces another.
 #[test]
 fn the_run_of_a_phase_has_its_own_name() {
     for (words, name) in [

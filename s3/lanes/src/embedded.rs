@@ -1,4 +1,4 @@
-//! The options of the embedded lane, which are in the query of its endpoint:
+//! Parses the options of the embedded lane, which are in the query of its endpoint:
 //! `file:///lustre/objects?durability=data&conditions=none-match-only`.
 
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
 //! Opens the lane for an endpoint. Every program and binding (command line, Python, C, ...) calls this crate, so that
-//! an endpoint means the same everywhere.
+//! an endpoint has the same meaning everywhere.
 //!
 //! | endpoint | lane |
 //! |---|---|
@@ -81,7 +81,7 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// Creates a lane without URLs, such as a store in this process or a node gateway. On this kind of lane, a single
+    /// Creates a lane without URLs, for a store in this process or for a node gateway. On this kind of lane, a single
     /// stream is as fast as several streams.
     pub fn local(store: Arc<dyn Store>) -> Self {
         Lane { store, presigner: None, opener: None, multipart_threshold_bytes: None, root: None }
@@ -124,7 +124,7 @@ const CREDENTIAL_VARIABLES: [&str; 5] = [
 ];
 
 /// Opens the lane that `options` and the environment select. Errors: `InvalidArgument` for an invalid endpoint or an
-/// unknown profile, `NotImplemented`, and errors from the lane.
+/// unknown profile; `NotImplemented`; errors from the lane.
 pub fn open(options: &LaneConfigOverrides) -> Result<Lane> {
     let variable = |name: &str| options.variable(name);
     let resolve = |endpoint: Option<&str>| options.resolve(endpoint);
@@ -192,7 +192,7 @@ fn open_node(address: NodeAddress) -> Lane {
     Lane::local(Arc::new(NodeStore::new(address)))
 }
 
-/// Returns the keys that authenticate over TCP. Errors: `InvalidArgument` if there are no keys.
+/// Returns the keys for authentication over TCP. Errors: `InvalidArgument` if there are no keys.
 fn secret(host: &str, config: S3Config) -> Result<NodeKeyPair> {
     match &*config.credentials.last() {
         S3Credentials::Keys { access_key, secret_key, .. } => {

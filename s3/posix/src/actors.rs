@@ -1,4 +1,4 @@
-//! Lets one process maintain the files of many users by acting as one user after the other. The process examines or
+//! Lets one process maintain the files of many users by acting as one user after another. The process examines or
 //! removes each file with only the rights of the file's owner. Users therefore cannot use names or symbolic links to
 //! trick root into actions that are denied to them.
 
@@ -53,7 +53,7 @@ impl ImpersonatedUserCache {
         }
     }
 
-    /// Runs `work`. If access is denied, runs `work` again as `owner`, the owner of the file concerned.
+    /// Runs `work`. If access is denied, runs `work` again as `owner`, the owner of the file.
     pub(crate) fn or_as<T>(&self, owner: Option<u32>, work: impl Fn() -> Result<T>) -> Result<T> {
         match (work(), owner) {
             (Err(error), Some(owner))

@@ -1,11 +1,11 @@
-//! Creates the directories and files in a bucket's private area, `.fordway`, and detects files and directories with
-//! which other users have replaced them.
+//! Creates the directories and files in a bucket's private area, `.fordway`, and detects when other users have replaced
+//! them.
 //!
-//! Anyone who can write to a bucket can also write to its `.fordway`, so no file in `.fordway` is trusted by its name
-//! alone. Links are not followed (see [`crate::volume::BucketsRoot`]). Only regular files are read, and only up to the
-//! size that Fordway itself would write. Mode and group are set on newly created files and directories. When a
-//! notification configuration is set, they are also set on the existing directory of the journal. In a bucket with the
-//! sticky bit, writers are not permitted to remove each other's files, so ownership matters in the private area as
+//! Anyone who can write to a bucket can also write to its `.fordway`, so no file in `.fordway` is trusted because of
+//! its name alone. Links are not followed (see [`crate::volume::BucketsRoot`]). Only regular files are read, and only
+//! up to the size that Fordway itself would write. Mode and group are set on newly created files and directories. When
+//! a notification configuration is set, mode and group are also set on an existing journal directory. In a bucket with
+//! the sticky bit, writers are not permitted to remove each other's files, so ownership matters in the private area as
 //! well. If the process may act as other users, it creates directories as the bucket's owner. A writer stores no files
 //! in a directory that belongs to a user other than the writer, the bucket's owner or root.
 
@@ -86,8 +86,8 @@ pub(crate) fn is_writable_by_others(state: &FileStat) -> bool {
 }
 
 /// Reads a small file, which must have been opened with `O_NONBLOCK`, and returns its content and state. Returns `None`
-/// for anything that Fordway cannot have written: anything that is not a regular file, or is longer than `most` bytes.
-/// Memory: the file's size.
+/// if Fordway cannot have written the file, because it is not a regular file or is longer than `most` bytes. Memory:
+/// the file's size.
 pub(crate) fn read_small(file: impl AsFd, most: usize) -> Result<Option<(Vec<u8>, FileStat)>, Errno> {
     let state = stat(&file)?;
     let Ok(size) = usize::try_from(state.size) else { return Ok(None) };
@@ -99,13 +99,15 @@ pub(crate) fn read_small(file: impl AsFd, most: usize) -> Result<Option<(Vec<u8>
     Ok(Some((bytes, state)))
 }
 
-/// Returns an error that states why `path` cannot be used, and gives advice.
+/// Returns `AccessDenied` for a file or directory that Fordway did not create. The error states why `path` cannot be
+/// used, and advises that the bucket's owner remove the file.
 pub(crate) fn not_ours(path: &str, why: &str) -> Error {
     let next = "Fordway does not create such a file; have the bucket's owner remove it";
     Error::new(ErrorKind::AccessDenied, format!("{path} {why}, and {next}"))
 }
 
-/// Returns an error that states why the caller's files cannot be stored at `path`, and gives advice.
+/// Returns `AccessDenied` for a directory in which other users could remove the caller's files. The error advises the
+/// user to run `fordway fsck --migrate`.
 fn unsafe_place(path: &str, why: &str) -> Error {
     let next = "run `fordway fsck ROOT --migrate` as root, which makes the bucket's owner its owner and sets its mode";
     Error::new(
@@ -129,7 +131,7 @@ fn as_keeper<T: Send + 'static>(
     }
 }
 
-/// Like [`as_keeper`], but returns `None` instead of running `make` as a caller who is not the bucket's owner.
+/// Runs `make` as [`as_keeper`] does, but only as the bucket's owner; returns `None` if this is not possible.
 fn as_owner<T: Send + 'static>(
     of: &FileStat,
     parent: &OwnedFd,
@@ -395,7 +397,7 @@ impl StoreRootDirectory {
         }
     }
 
-    /// Like [`StoreRootDirectory::guard`], but the private area need not exist.
+    /// Returns what [`StoreRootDirectory::guard`] returns, but does not require the private area to exist.
     pub(crate) fn guard_now(&self, bucket: &Bucket) -> Result<Option<TrustedOwner>> {
         Ok(TrustedOwner::of(&self.state_of(bucket)?))
     }
@@ -488,7 +490,7 @@ impl StoreRootDirectory {
         }
     }
 
-    /// Checks that the caller may set documents of this kind.
+    /// Checks that the caller may set documents of this kind. Errors: `AccessDenied`.
     pub(crate) fn check_keeper(&self, bucket: &Bucket, kind: &BucketDocumentKind) -> Result<()> {
         if !kind.is_owners() {
             return self.check_decides(bucket, "has documents");

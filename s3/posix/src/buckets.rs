@@ -95,7 +95,8 @@ impl PosixStoreState {
         }
     }
 
-    /// Returns the error for a new bucket whose name is taken. Root counts as the owner of every bucket.
+    /// Returns `BucketAlreadyOwnedByYou` or `BucketAlreadyExists` for a new bucket whose name is taken. Root counts as
+    /// the owner of every bucket.
     fn why_taken(&self, bucket: &Bucket) -> ErrorKind {
         let user = file_user();
         match self.volume.owner_of(bucket) {
@@ -143,7 +144,7 @@ impl PosixStoreState {
         let mut documents: Vec<(BucketDocumentKind, Vec<u8>)> = Vec::new();
         for kind in self.volume.names_in(&private_dir(bucket))?.iter().filter_map(|name| document_kind(name))
         {
-            // A document may have two names.
+            // A document may have a second name, its spare name.
             if documents.iter().all(|(known, _)| *known != kind) {
                 documents.extend(self.document(bucket, &kind)?.map(|document| (kind, document)));
             }
@@ -170,7 +171,7 @@ impl PosixStoreState {
     }
 
     /// Checks that the bucket's directory contains only Fordway's own files. Errors: `BucketNotEmpty` for directories
-    /// and files that are not objects, `AccessDenied` if the bucket is a symbolic link.
+    /// and files that are not objects; `AccessDenied` if the bucket is a symbolic link.
     fn check_removable(&self, bucket: &Bucket, dir: &File) -> Result<()> {
         let failed = |errno| from_errno(errno, "reading the bucket");
         if stat_in(self.volume.root.dir(), bucket.as_str()).map_err(failed)?.is_link {
@@ -185,8 +186,8 @@ impl PosixStoreState {
     }
 
     /// Removes the bucket's directory if it is empty, and returns whether the directory was removed. The kernel checks
-    /// whether the caller may remove the directory before it checks whether the directory is empty. A caller who may
-    /// not remove the bucket therefore does not lose its uploads and waiting events. Cost: one `unlinkat`.
+    /// whether the caller may remove the directory before it checks whether the directory is empty. If the caller may
+    /// not remove the bucket, the bucket's uploads and waiting events therefore remain. Cost: one `unlinkat`.
     fn is_removed_at_once(&self, bucket: &Bucket) -> Result<bool> {
         match remove_dir(self.volume.root.dir(), bucket.as_str()) {
             Ok(()) => Ok(true),
@@ -195,8 +196,8 @@ impl PosixStoreState {
         }
     }
 
-    /// Like [`PosixStoreState::try_remove_bucket`]. If the bucket is in use on a file system that other nodes may
-    /// change, tries again for up to [`CLOSING_MAX`].
+    /// Removes the bucket as [`PosixStoreState::try_remove_bucket`] does. If the bucket is in use on a file system that
+    /// other nodes may change, tries again for up to [`CLOSING_MAX`].
     fn remove_bucket(&self, bucket: &Bucket, dir: &File) -> Result<()> {
         let begin = Instant::now();
         loop {
@@ -247,7 +248,7 @@ impl PosixStoreState {
         Ok(self.document_and_owner(bucket, kind)?.map(|(document, _)| document))
     }
 
-    /// Like [`PosixStoreState::document`], but also returns the owner of the document's file.
+    /// Reads a document as [`PosixStoreState::document`] does, and also returns the owner of the document's file.
     pub(crate) fn document_and_owner(
         &self,
         bucket: &Bucket,
@@ -377,8 +378,8 @@ fn remove_private(private: &OwnedFd) -> Result<()> {
 }
 
 /// Removes Fordway's own files in the directory `name`, then the directory if it is empty. Errors: `BucketNotEmpty` if
-/// the directory holds other files; `ConditionalConflict` if another process still has a removed file open, or has just
-/// created a file in the directory.
+/// the directory contains other files; `ConditionalConflict` if another process still has a removed file open, or has
+/// just created a file in the directory.
 fn remove_ours(
     private: &OwnedFd,
     name: &str,
@@ -406,8 +407,8 @@ fn remove_ours(
     }
 }
 
-/// Returns whether the directory holds names that Fordway does not write. The names `.nfs...` and `.fuse_hidden...` do
-/// not count: NFS and FUSE keep a removed file under one of these names only as long as the file is open.
+/// Returns whether the directory contains names that Fordway does not write. The names `.nfs...` and `.fuse_hidden...`
+/// do not count: NFS and FUSE keep a removed file under one of these names only as long as the file is open.
 fn holds_foreign(dir: &OwnedFd, is_ours: impl Fn(&str) -> bool) -> bool {
     let is_kept = |name: &str| name.starts_with(".nfs") || name.starts_with(".fuse_hidden");
     let mut has_foreign = false;

@@ -108,7 +108,8 @@ impl PosixStoreState {
         Ok(())
     }
 
-    /// Removes the key's file at its odd path. The file at `place` hides this file.
+    /// Removes the file at the key's odd path, which the file at `place` hides. Does nothing if `place` is the odd
+    /// path, or if a lock forbids the removal.
     pub(crate) fn remove_hidden_odd(
         &self,
         bucket: &Bucket,
@@ -265,8 +266,8 @@ pub(crate) fn is_marked(parent: impl AsFd, name: &str) -> bool {
     matches!(get_xattr_in(parent, name, OUR_DIR, &mut [0; 8]), Ok(Some(_)))
 }
 
-/// Like [`is_marked`], but also returns true if the file system cannot mark directories. Otherwise, a bucket on this
-/// file system could never be emptied.
+/// Returns whether the directory is marked, or the file system cannot mark directories. Without the second condition, a
+/// bucket on such a file system could never be emptied.
 fn may_be_ours(parent: impl AsFd, name: &str) -> bool {
     matches!(get_xattr_in(parent, name, OUR_DIR, &mut [0; 8]), Ok(Some(_)) | Err(Errno::OPNOTSUPP))
 }

@@ -1,4 +1,4 @@
-//! Directories held open, so that a lookup resolves one name instead of a whole path.
+//! Keeps directories open, so that a lookup resolves one name instead of a whole path.
 //!
 //! If another program moves or replaces a directory, the cache detects the change within [`HOLD`]. The cache detects a
 //! removed directory at once, because its link count is then zero. S3 operations create and remove directories but
@@ -144,8 +144,8 @@ impl DirectoryCache {
         dir
     }
 
-    /// Returns the directory at `path` if it is held, or is used often enough to be worth holding. Intended for callers
-    /// that can do without the directory.
+    /// Returns the directory at `path` if the cache keeps it open, or if it is used often enough to be kept open.
+    /// Intended for callers that can do without the directory.
     pub(crate) fn open_if_busy(
         &self,
         root: &BucketsRoot,

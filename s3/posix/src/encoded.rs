@@ -35,7 +35,7 @@ struct EncodedDirectory {
     parts: Vec<EncodedKeyPart>,
 }
 
-/// A subdirectory, which holds the rest of long keys.
+/// A subdirectory, which contains the rest of long keys.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct EncodedKeyPart {
     /// The bytes that all keys in the subdirectory begin with.
@@ -204,7 +204,7 @@ impl<'w> EncodedKeyWalk<'w> {
     fn find_next(&mut self) -> Result<Option<Key>> {
         loop {
             self.reached.retain(|dir| dir.key().is_some() || dir.part().is_some());
-            // All keys in a subdirectory begin with its start, so none of them sorts before it.
+            // All keys in a subdirectory begin with its `start`, so no key sorts before `start`.
             let parts =
                 self.reached.iter().enumerate().filter_map(|(at, dir)| Some((&*dir.part()?.start, at)));
             let keys = self

@@ -30,7 +30,7 @@ pub(crate) fn from_errno(errno: Errno, doing: &str) -> Error {
     }
 }
 
-/// The meaning of the errors `EACCES` and `EPERM`.
+/// The end of the message for the errors `EACCES` and `EPERM`.
 const NO_PERMISSION: &str = "permission denied";
 
 /// Returns the meaning of this kind of error in this store; `None` if the system's own message is sufficient.
@@ -81,7 +81,7 @@ pub(crate) fn is_stale(error: &Error) -> bool {
     source.is_some_and(|source| source.raw_os_error() == Some(Errno::STALE.raw_os_error()))
 }
 
-/// Returns an error that states why the root directory cannot be used.
+/// Returns the error for a root directory that cannot be opened. A missing root is `InvalidArgument`, not `NoSuchKey`.
 pub(crate) fn on_root(errno: Errno, root: &Path) -> Error {
     let root = root.display();
     match errno {

@@ -33,7 +33,7 @@ use crate::versions::names::{now_ns, order_in};
 use crate::volume::{EVENTS_ADVICE, StoreRootDirectory};
 use crate::{Durability, PosixStoreState};
 
-/// The kind of bucket document that holds the rules.
+/// The kind of bucket document that contains the notification rules.
 pub(crate) const NOTIFICATION: BucketDocumentKind = BucketDocumentKind::known("notification");
 
 /// Reports to the event delivery threads of this process which buckets have new events. Clones share their state.
@@ -78,7 +78,7 @@ impl EventSignal {
     }
 }
 
-/// A record that has a file but no name yet. If the value is dropped, the file disappears.
+/// A record whose file has no name yet. If the value is dropped, the file is removed.
 pub(crate) struct PendingEvent {
     staged: StagedFile,
     kind: EventKind,
@@ -102,7 +102,7 @@ impl EventFacts {
     }
 }
 
-/// Records the changes in one bucket, as far as the bucket's rules apply to them.
+/// Records those changes in one bucket to which the bucket's rules apply.
 #[derive(Clone, Copy)]
 pub(crate) struct ChangeRecorder<'r> {
     store: &'r Arc<PosixStoreState>,
@@ -271,7 +271,7 @@ pub(crate) fn unrecorded(kind: EventKind, key: &Key, why: Error) -> Error {
 }
 
 impl StagedFile {
-    /// Like [`StagedFile::publish_object`], but also records the event of the new object.
+    /// Publishes the file as [`StagedFile::publish_object`] does, and records the event of the new object.
     pub(crate) fn publish_and_record(
         &mut self,
         key: &Key,

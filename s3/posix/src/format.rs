@@ -1,5 +1,4 @@
-//! The version of the on-disk format of a root, stored in `ROOT/.fordway/format`. Roots with version 1 do not have this
-//! file.
+//! The format version of a root, stored in `ROOT/.fordway/format`. Roots with version 1 do not have this file.
 //!
 //! The version is increased when a format change would let older programs damage a root. A program refuses to open a
 //! root whose version it does not know. For programs that predate the format file, the version byte in each record has
@@ -28,8 +27,8 @@ const NAME: &str = "fordway ";
 /// The maximum size of a format file, in bytes. Every valid file is much smaller.
 const FORMAT_BYTES: usize = 64;
 
-/// Returns the version of the root's format; 1 if the root has no format file. Errors: `Corrupt` if the format file is
-/// not valid, `NotImplemented` if the version is later than this program's.
+/// Returns the root's format version, which is 1 if the root has no format file. Errors: `Corrupt` if the format file
+/// is not valid; `NotImplemented` if the version is later than this program's.
 pub(crate) fn check(root: &RootDirectory, path: &Path) -> Result<u32> {
     let read = read_trusted(root, FORMAT, FORMAT_BYTES);
     let read = read.map_err(|errno| from_errno(errno, "reading .fordway/format of the root"))?;
@@ -84,7 +83,7 @@ pub(crate) fn read_trusted(
     }
 }
 
-/// Writes this program's version of the format to the root. Errors: errors of the file system.
+/// Writes this program's format version to the root. Errors: errors of the file system.
 pub(crate) fn write(root: &RootDirectory) -> Result<()> {
     let failed = |errno| from_errno(errno, "writing .fordway/format of the root");
     make_dir(root.dir(), PRIVATE_DIR, Mode::from_raw_mode(0o755)).map_err(failed)?;

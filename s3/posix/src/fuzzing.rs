@@ -1,5 +1,5 @@
 //! Entry points for fuzzing the on-disk formats (`dev/fuzz`). Each function takes arbitrary bytes, and panics if a
-//! parser accepts something that it must reject.
+//! parser accepts input that it must reject.
 
 use fordway_store::{Bucket, Key};
 
@@ -56,7 +56,8 @@ pub fn odd_name(bytes: &[u8]) {
     }
 }
 
-/// Checks all locations that a key can have.
+/// Checks the paths of a key: its odd path decodes to the same key, its plain path is not private, and all names in
+/// both paths are valid file names.
 fn check_key(key: &Key) {
     let path = encoded(key);
     check_names(path.as_bytes());

@@ -62,10 +62,10 @@ pub(crate) enum DirectoryRole {
     Versions,
 }
 
-/// Some names of a directory, in key order.
+/// The names that an [`IndexQuery`] selects from a directory, in key order.
 pub(crate) struct IndexedNames {
     pub(crate) names: SortedNames,
-    /// Whether these are the last of the requested names.
+    /// Whether `names` contains the last of the requested names.
     pub(crate) is_last: bool,
     /// The device number and inode number of the directory.
     pub(crate) id: DirectoryId,
@@ -224,7 +224,7 @@ impl NameIndexes {
 }
 
 impl WatchedDirectories {
-    /// Returns the watch of `dir`, if its names are indexed in the same role.
+    /// Returns the watch of `dir`, if the names of `dir` are indexed in the role `role`.
     fn find(&mut self, dir: &DirectoryHandle, role: DirectoryRole) -> Option<WatchId> {
         let is_same = |held: &DirectoryHandle| held.address() == dir.address();
         let known = self.all.iter().find(|indexed| indexed.held.as_ref().is_some_and(is_same));

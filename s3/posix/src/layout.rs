@@ -21,7 +21,7 @@ use fordway_wire::notification::is_webhook_name;
 
 /// The private directory of a bucket, next to its objects. The private directory is never listed, and no key refers to
 /// it. The same applies to a directory with this name in a subdirectory of the bucket, which may be the private
-/// directory of another bucket that was moved into this one.
+/// directory of another bucket that was moved into this bucket.
 pub const PRIVATE_DIR: &str = ".fordway";
 /// The subdirectory of the private directory for odd keys.
 pub(crate) const ODD: &str = "odd";
@@ -47,9 +47,9 @@ pub(crate) const BUCKET_NAMES: [&str; 9] =
     [ODD, VERSIONS, META, TMP, UPLOADS, EVENTS, LOCKS, MARKERS, VERSIONING];
 /// The prefix of the names of document files in a bucket's private directory.
 const DOCUMENT: &str = "document-";
-/// The prefix of the second name that a document's file, or `versioning`, has while it is being replaced on NFS.
+/// The prefix of a spare name ([`spare_name`]).
 const SPARE: &str = "spare-";
-/// The attribute that holds an object's [`crate::record::Record`].
+/// The attribute that contains an object's [`crate::record::ObjectRecord`].
 pub(crate) const ATTRIBUTE: &std::ffi::CStr = c"user.fordway";
 /// The attribute that marks directories created by a put. A delete can remove marked directories.
 pub(crate) const OUR_DIR: &std::ffi::CStr = c"user.fordway.dir";
@@ -346,7 +346,7 @@ fn encode(key: &str) -> String {
     encoded
 }
 
-/// Returns whether a directory with this name holds the rest of a long encoded key.
+/// Returns whether a directory with this name contains the rest of a long encoded key.
 pub(crate) fn is_part_of_name(name: &str) -> bool {
     name.len() == ODD_NAME_BYTES + 1 && name.ends_with('%')
 }

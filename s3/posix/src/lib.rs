@@ -16,8 +16,8 @@
 //! instead of `utimensat`; `get` and `head` make one more call, `fgetxattr` or `getxattrat`. For a file written by a
 //! POSIX program, `head` also repeats its `newfstatat`.
 //!
-//! The directory of a key is held open and looked up again every 10 ms (one `openat2`, one `close`). A put that creates
-//! directories, and a delete that empties them, need more calls.
+//! The store keeps the directory of a key open, and looks it up again every 10 ms (one `openat2`, one `close`). A put
+//! that creates directories needs more calls, and so does a delete that leaves directories empty.
 //!
 //! The modules `layout` (paths) and `record` (the attribute) describe the format on disk.
 
@@ -100,7 +100,7 @@ pub enum Durability {
 }
 
 impl Durability {
-    /// Returns the policy's name on the command line and in reports.
+    /// Returns the name used on the command line and in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Durability::None => "none",
@@ -113,7 +113,7 @@ impl Durability {
 /// The permitted age of read results on a file system that other nodes also change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum ReadConsistency {
-    /// Results may be as old as the file system's caches on this node: up to seconds on NFS and GlusterFS.
+    /// Results may be as old as the file system's caches on this node: up to several seconds on NFS and GlusterFS.
     #[default]
     FileSystem,
     /// A result is no older than the call, because each read first queries the server for the current state, as
@@ -150,7 +150,8 @@ pub struct PosixConfig {
     pub immutable_locks: bool,
     /// The signal by which the store reports each recorded event to the threads that deliver events.
     pub event_signal: EventSignal,
-    /// The list to which the store adds itself, so that its unused files can be closed.
+    /// The list of open stores to which the store adds itself, so that [`OpenStores::close_unused`] closes the store's
+    /// unused files.
     pub open_stores: Option<OpenStores>,
 }
 
@@ -224,16 +225,16 @@ struct PosixStoreState {
 impl PosixStore {
     /// Opens the store whose buckets are the directories in `root`, which must exist. Cost: opening the root and one
     /// `fstatfs`; on a file system that other nodes change, also reading the list of mounts. Errors: `InvalidArgument`
-    /// if `root` is missing or not a directory, `AccessDenied`, `NotImplemented` if the root has a later version of the
-    /// format, or if its mount is known to break the store's guarantees.
+    /// if `root` is missing or not a directory; `AccessDenied`; `NotImplemented` if the root has a later format
+    /// version, or if its mount is known to break the store's guarantees.
     pub fn open(root: &Path, config: PosixConfig) -> Result<Self> {
         let store = PosixStore::open_for_care(root, config)?;
         store.inner.volume.require_fit()?;
         Ok(store)
     }
 
-    /// Like [`PosixStore::open`], but accepts any mount. Intended for `fsck`, which changes nothing, and `gc`, which
-    /// skips files that it cannot lock. Writes to a mount that breaks the store's guarantees fail with
+    /// Opens the store as [`PosixStore::open`] does, but accepts any mount. Intended for `fsck`, which changes nothing,
+    /// and `gc`, which skips files that it cannot lock. Writes to a mount that breaks the store's guarantees fail with
     /// `NotImplemented`.
     pub fn open_for_care(root: &Path, config: PosixConfig) -> Result<Self> {
         let volume = StoreRootDirectory::open(root, config)?;

@@ -1,4 +1,4 @@
-//! Listings: reads directories, sorts their names, and walks them in the byte order of keys.
+//! Lists objects: reads directories, sorts their names, and walks them in the byte order of keys.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -48,9 +48,10 @@ enum WalkContinuation {
 /// How a listing treats symbolic links to directories.
 #[derive(Clone, Copy)]
 pub(crate) enum LinkedDirectories<'l> {
-    /// Their objects are listed.
+    /// The objects in the linked directories are listed.
     Listed,
-    /// Their objects are not listed. The cell receives the key of one of these links, if there is one.
+    /// The objects in the linked directories are not listed. If links were skipped, the cell receives the key of one of
+    /// them.
     Skipped(&'l Cell<Option<String>>),
 }
 
@@ -145,9 +146,9 @@ impl PosixStoreState {
         Ok((!walk.lacks_odd).then(|| walk.page.finish()))
     }
 
-    /// Returns, in order, the odd keys that a page needs, and whether there are more odd keys. At most `most` of the
-    /// keys become entries of the page. All these keys are read before the plain directories, because an object may
-    /// move from its odd path to its plain path, but not back.
+    /// Returns, in order, at most `most` of the odd keys that a page needs, and whether there are more odd keys. All
+    /// these keys are read before the plain directories, because an object may move from its odd path to its plain
+    /// path, but not back.
     fn odd_keys(&self, bucket: &Bucket, query: &ListQuery, most: usize) -> Result<(Vec<Key>, bool)> {
         let range = (&*query.prefix, query.start_after.as_deref());
         let mut walk = EncodedKeyWalk::start(self, bucket, EncodedKeyTree::Odd, range)?;
@@ -211,8 +212,8 @@ impl PosixStoreState {
         }
     }
 
-    /// Like [`PosixStoreState::summary`], for a file that has to be opened because it is behind a symbolic link or has
-    /// an odd key.
+    /// Returns the listing entry of a file that has to be opened, because it is behind a symbolic link or has an odd
+    /// key.
     fn summary_by_open(
         &self,
         bucket: &Bucket,
@@ -269,9 +270,9 @@ impl BucketWalk<'_> {
         Ok(flow)
     }
 
-    /// Like [`BucketWalk::directory`], but takes the names from the directory's index. Returns `None` if there is no
-    /// index, or if the index was dropped during the call. After `None`, `from` is the first name that has not been
-    /// offered.
+    /// Offers keys as [`BucketWalk::directory`] does, but takes the names from the directory's index. Returns `None` if
+    /// there is no index, or if the index was dropped during the call. If the result is `None`, `from` is the first
+    /// name that has not been offered.
     fn indexed_directory(
         &mut self,
         at: &str,
@@ -448,8 +449,8 @@ impl BucketWalk<'_> {
     }
 
     /// Continues after the directory `key`, which the caller is not permitted to read, if the bucket has the sticky
-    /// bit. A user could otherwise prevent other users from listing such a bucket by making a directory unreadable.
-    /// Errors: `error` in a bucket without the sticky bit, so that the listing does not seem complete.
+    /// bit. Without this rule, a user who makes a directory unreadable could prevent other users from listing such a
+    /// bucket. Errors: `error` in a bucket without the sticky bit, so that the listing does not seem complete.
     #[cold]
     fn behind_closed(&mut self, key: &str, error: Error) -> Result<WalkContinuation> {
         let is_closed = error.kind() == ErrorKind::AccessDenied;

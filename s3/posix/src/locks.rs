@@ -26,7 +26,7 @@ const MOST_TABLES: usize = 128;
 
 /// The byte of the lock table that an operation on a whole bucket locks. This byte follows the bytes for keys.
 const RUNNER_BYTE: u32 = 0x0100_0000;
-/// The first of the bytes for programs that deliver events, one for each hash of a webhook's name.
+/// The first of the bytes that programs lock while they deliver events. Each hash of a webhook's name has one byte.
 const FIRST_DELIVERER_BYTE: u32 = 0x0200_0000;
 /// The lock table bytes for keys.
 pub(crate) const ALL_KEYS: Range<u32> = 0..RUNNER_BYTE;
@@ -102,7 +102,7 @@ impl PosixStoreState {
         self.locked_unless(LockBypassCondition::Nothing, (bucket, key, None), act)
     }
 
-    /// Like [`PosixStoreState::locked`], but with the locks of two keys.
+    /// Runs `act` as [`PosixStoreState::locked`] does, but holds the locks of two keys.
     pub(crate) fn locked_both<T>(
         &self,
         bucket: &Bucket,
@@ -115,8 +115,8 @@ impl PosixStoreState {
         self.locked_unless(LockBypassCondition::Nothing, (bucket, first, second), act)
     }
 
-    /// Like [`PosixStoreState::locked`], but runs `act` without the lock if the bucket has no lock table and the file
-    /// system has no room for one. The reason is that deleting must be possible on a full disk.
+    /// Runs `act` as [`PosixStoreState::locked`] does. If the bucket has no lock table and the file system is full,
+    /// runs `act` without the lock, because deleting must be possible on a full disk.
     pub(crate) fn locked_if_room<T>(
         &self,
         bucket: &Bucket,
@@ -164,9 +164,10 @@ impl PosixStoreState {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    /// Closes a lock table that is not the bucket's current lock table, so that the next call opens the current one.
-    /// Either the bucket was removed and recreated along with its lock table, or the server of a shared file system no
-    /// longer has the open file. On a shared file system, this node's cached names of the file are dropped too.
+    /// Closes a lock table that no longer belongs to the bucket, so that the next call opens the bucket's current lock
+    /// table. Either the bucket was removed and recreated along with its lock table, or the server of a shared file
+    /// system no longer has the open file. On a shared file system, this node's cached names of the file are dropped
+    /// too.
     #[cold]
     fn reopen_later(&self, bucket: &Bucket, race: usize) {
         self.locks.close(bucket);
@@ -177,7 +178,8 @@ impl PosixStoreState {
         }
     }
 
-    /// Runs `act` while holding the lock of `key`. Returns `None` if the lock is held elsewhere or cannot be taken.
+    /// Runs `act` while holding the lock of `key`. Returns `None` if another thread or process holds the lock, or if
+    /// the lock cannot be taken.
     pub(crate) fn locked_if_free<T>(&self, bucket: &Bucket, key: &Key, act: impl FnOnce() -> T) -> Option<T> {
         if !self.volume.config.if_match {
             return Some(act());
@@ -245,7 +247,7 @@ impl PosixStoreState {
         mut read: impl FnMut() -> T,
         is_missing: impl Fn(&T) -> bool,
     ) -> Option<T> {
-        // Whether the file system is shared is checked first, because this check costs no system call.
+        // The check whether the file system is shared comes first, because this check costs no system call.
         self.volume.remote_dir(bucket.as_str())?;
         if self.volume.sharing_of(bucket) != FileSystemSharing::Nfs || !self.may_be_replaced(bucket, key) {
             return None;
@@ -274,11 +276,11 @@ impl PosixStoreState {
         changed.is_ok_and(|dir| is_recent(&dir)) || has_odd()
     }
 
-    /// Waits until no writer holds a lock on any of these bytes; returns whether a writer held one. Returns `None` if
-    /// the caller is not permitted to open the lock file, or if the bucket has no lock file. Without a lock file,
-    /// nobody can have replaced an object in the bucket. Takes no lock, so no writer waits for readers. Anyone who may
-    /// lock a byte could hold the lock forever, so the wait is limited to `most`. The limit is shorter within an
-    /// operation that has waited before (see [`crate::patience`]). Reaching the limit is not an error.
+    /// Waits until no writer holds a lock on any of these bytes. Returns whether a writer held such a lock. Returns
+    /// `None` if the caller is not permitted to open the lock file, or if the bucket has no lock file. Without a lock
+    /// file, nobody can have replaced an object in the bucket. Takes no lock, so no writer waits for readers. Anyone
+    /// who may lock a byte could hold the lock forever, so the wait is limited to `most`. The limit is shorter within
+    /// an operation that has waited before (see [`crate::patience`]). Reaching the limit is not an error.
     pub(crate) fn await_replacements(
         &self,
         bucket: &Bucket,
@@ -362,7 +364,8 @@ fn hold<'l>(
     Ok((also.transpose().map_err(not_locked)?, held))
 }
 
-/// Like [`hold`], but returns `None` if the server of a shared file system no longer has the open lock table.
+/// Locks the keys as [`hold`] does, but returns `None` if the server of a shared file system no longer has the open
+/// lock table.
 #[inline]
 fn hold_known<'l>(
     locks: &'l ByteRangeLocks,

@@ -191,7 +191,7 @@ fn hand_over(
     Ok(true)
 }
 
-/// Records from sidecar files, each under the object version to which it belongs.
+/// Records from sidecar files, keyed by the object version to which each record belongs.
 type SidecarRecords = HashMap<VersionIdentity, ObjectRecord>;
 
 /// Writes each record that is in a sidecar file to a new sidecar file, which is named after the current inode number of
@@ -222,7 +222,7 @@ fn rebind_sidecars(
     Ok(())
 }
 
-/// The work of binding the sidecar files of one bucket to their objects again.
+/// Binds the sidecar files of one bucket to their objects again.
 struct SidecarRebinder<'r> {
     inner: &'r Arc<PosixStoreState>,
     records: SidecarRecords,
@@ -278,7 +278,7 @@ impl SidecarRebinder<'_> {
     }
 
     /// Writes the sidecar file of the file `name` if the sidecar file is missing or belongs to another object. Returns
-    /// a description of the change, if one was made.
+    /// a description of the change, or `None` if nothing was changed.
     fn rebind(&self, bucket: &Bucket, (dir, name): (&File, &str)) -> Result<Option<&'static str>> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let Ok(file) = open_in(dir, name, flags, Mode::empty()).map(File::from) else { return Ok(None) };

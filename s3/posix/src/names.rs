@@ -1,8 +1,8 @@
 //! A directory's names, sorted in key order and cached between the pages of a listing.
 //!
-//! A directory is unsorted, so the first page of a listing requires reading and sorting all of it. The sorted names of
-//! recently listed directories are cached, within limits, so that a later page costs only its own entries. The cached
-//! names remain valid as long as the directory's times show that no name has been added or removed.
+//! The names in a directory are unsorted, so the first page of a listing requires reading and sorting all of them. The
+//! sorted names of recently listed directories are cached, within limits, so that a later page costs only its own
+//! entries. The cached names remain valid as long as the directory's times show that no name has been added or removed.
 
 use std::cmp::Ordering;
 use std::fs::File;
@@ -67,7 +67,7 @@ impl ListedName<'_> {
 }
 
 impl SortedNames {
-    /// Reads the names in `dir` that `wanted` accepts. For a symbolic link, or if the directory entry does not state
+    /// Reads the names in `dir` that `wanted` accepts. For a symbolic link, or if the directory entry does not contain
     /// the type, `resolve` returns the type: a directory, a file, a link to a file, or another type. Names of any other
     /// type are omitted.
     pub(crate) fn read(
@@ -112,7 +112,7 @@ impl SortedNames {
         Ok(names)
     }
 
-    /// Adds the names of `other` that this block does not have.
+    /// Adds the names of `other` that this block does not contain.
     pub(crate) fn add(&mut self, other: SortedNames) {
         if self.entries.is_empty() {
             *self = other;
@@ -338,7 +338,7 @@ impl NameCache {
         }
     }
 
-    /// Records that a directory with the state `stat` and this number of names was listed.
+    /// Records a listing of the directory with the state `stat`, which had `names` entries.
     pub(crate) fn note_listing(&self, stat: &FileStat, names: usize) {
         let (device, inode, times, when) = (stat.device, stat.inode, times(stat), CoarseInstant::now());
         let mut asked = self.asked.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

@@ -249,7 +249,7 @@ pub(crate) fn shield(config: &PosixConfig, file: impl AsFd, lock: ObjectLock) ->
     })
 }
 
-/// Like [`shield`], for an old version.
+/// Opens an old version, and sets the immutable flag on its file as [`shield`] does.
 pub(crate) fn shield_old(
     volume: &StoreRootDirectory,
     (bucket, key): (&Bucket, &Key),
@@ -298,7 +298,7 @@ fn check_bypass(volume: &StoreRootDirectory, bucket: &Bucket) -> Result<()> {
     volume.check_decides(bucket, "bypasses governance retention")
 }
 
-/// The protection of one bucket's versions by their locks.
+/// Checks the locks of the versions in one bucket.
 pub(crate) struct VersionProtection<'v> {
     pub(crate) volume: &'v StoreRootDirectory,
     pub(crate) bucket: &'v Bucket,
@@ -349,9 +349,9 @@ impl VersionProtection<'_> {
     }
 
     /// Opens a version, as [`StoreRootDirectory::open_version`] does, to change its record under the key's lock.
-    /// Errors: also `AccessDenied` if a symbolic link in the key's path points to another bucket, and
-    /// `MethodNotAllowed` if a part of the record is missing. If `fsck --migrate` found the missing part later, it
-    /// would undo the change.
+    /// Errors: those of [`StoreRootDirectory::open_version`]; `AccessDenied` if a symbolic link in the key's path
+    /// points to another bucket; `MethodNotAllowed` if a part of the record is missing. If `fsck --migrate` found the
+    /// missing part later, it would undo the change.
     pub(crate) fn open_to_change(&self, key: &Key, version: Option<&VersionId>) -> Result<ObjectFile> {
         let VersionProtection { volume, bucket, contents } = *self;
         volume.refresh(bucket, key, contents)?;

@@ -3,7 +3,7 @@
 //! Most buckets have no odd keys, no sidecar files and no versions. However, every put, every delete and every read of
 //! a missing object must check for them. The contents of the private directory change only when a name in the bucket's
 //! `.fordway` is created, replaced or removed. Every such change also alters the directory's times. The directory is
-//! held open; as long as its times are unchanged, the cached contents are valid.
+//! kept open. As long as its times are unchanged, the cached contents are valid.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -62,11 +62,11 @@ pub(crate) struct PrivateDirectoryCache {
 pub(crate) struct PrivateDirectoryContents {
     /// Whether the directory exists.
     pub(crate) exists: bool,
-    /// Whether any object is at an odd path.
+    /// Whether any object may be at an odd path.
     pub(crate) has_odd: bool,
-    /// Whether any record is in a sidecar file.
+    /// Whether any record may be in a sidecar file.
     pub(crate) has_meta: bool,
-    /// Whether any directory is an object.
+    /// Whether any directory may be an object.
     pub(crate) has_markers: bool,
     /// Whether the bucket may have a notification configuration.
     pub(crate) may_notify: bool,
@@ -80,7 +80,7 @@ pub(crate) struct PrivateDirectoryContents {
     pub(crate) sharing: FileSystemSharing,
     /// The reason why nothing may be written to the directory's file system.
     pub(crate) unfit: Option<MountProblem>,
-    /// The trusted owner, if the bucket has the sticky bit. Also `None` if there is no private directory.
+    /// The trusted owner; `None` if the bucket lacks the sticky bit, or if there is no private directory.
     pub(crate) guard: Option<TrustedOwner>,
 }
 
@@ -239,11 +239,11 @@ impl PrivateDirectoryCache {
         Err(Errno::STALE)
     }
 
-    /// Like [`PrivateDirectoryCache::glance`], but the result may be up to 10 ms old, and the writer of a small object
-    /// may use the result for another 10 ms. Cost: usually none. The result decides how an object is created. A stale
-    /// result is harmless, because readers also look for odd keys. A write that does not see yet that versioning was
-    /// enabled counts as an earlier write. With strong consistency, if other nodes may change the bucket, every call
-    /// queries the server.
+    /// Returns the contents of the private directory of `bucket`, which may be up to 10 ms old. The writer of a small
+    /// object may use the result for another 10 ms. Cost: usually none. The result decides how an object is created. A
+    /// stale result is harmless, because readers also look for odd keys. A write that does not see yet that versioning
+    /// was enabled counts as an earlier write. With strong consistency, if other nodes may change the bucket, every
+    /// call queries the server.
     pub(crate) fn glance_for_write(
         &self,
         root: &BucketsRoot,
@@ -254,7 +254,7 @@ impl PrivateDirectoryCache {
         let is_valid = |known: &&Arc<CachedPrivateDirectory>| {
             known.is_recent() && !(is_strong && known.contents.sharing.is_shared())
         };
-        // The contents are copied under the lock, because a copy takes less time than counting another reference.
+        // The contents are copied under the lock, because a copy takes less time than incrementing a reference count.
         let contents = self.all_known().get(bucket).filter(is_valid).map(|known| known.contents);
         contents.map_or_else(|| self.look_anew(root, bucket), Ok)
     }
@@ -276,13 +276,13 @@ impl PrivateDirectoryCache {
         self.known.write().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(bucket);
     }
 
-    /// Closes the private directories that were not examined for `unused`.
+    /// Closes the private directories that were opened at least `unused` ago.
     pub(crate) fn close_unused(&self, unused: Duration) {
         let mut known = self.known.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         known.retain(|_, known| known.opened.elapsed() < unused);
     }
 
-    /// Returns whether the private directory of `bucket` is held open.
+    /// Returns whether the cache keeps the private directory of `bucket` open.
     pub(crate) fn is_open(&self, bucket: &Bucket) -> bool {
         self.all_known().contains_key(bucket)
     }
@@ -433,7 +433,7 @@ fn contents_of(private: &File, sharing: FileSystemSharing) -> Result<PrivateDire
 }
 
 /// Returns whether `dir` has the directory `name`, according to the file server. If another node has just stored the
-/// first setting of a bucket, the bucket must not appear to have no settings. Cost: some round trips; on NFS, a
+/// first setting of a bucket, the bucket must not appear to have no settings. Cost: several round trips; on NFS, a
 /// directory that has changed recently is also read.
 fn has_at_server(dir: &File, name: &str, sharing: FileSystemSharing) -> Result<bool, Errno> {
     let state = stat_now(dir)?;

@@ -1,8 +1,9 @@
 //! Publishes staged files.
 //!
 //! If a key has only one possible path and its bucket keeps no versions, an object is created by one `linkat`, which
-//! fails if the name is taken. The creation needs no lock. An exception is a conditional creation on NFS or from an
-//! upload. All other writes, including a put of a key that this process has already put, are made under the key's lock.
+//! fails if the name is taken. The creation needs no lock. Conditional creations on NFS, and conditional creations from
+//! an upload, are exceptions. All other writes, including a put of a key that this process has already put, are made
+//! under the key's lock.
 //!
 //! An object may be at its key's plain path or odd path. Readers check the plain path first. Three rules ensure that
 //! all readers see a single object:
@@ -30,8 +31,8 @@ use crate::versions::names::{new_version, order_in};
 
 impl StagedFile {
     /// Publishes the file as the object `key`, described by `record`, if `conditions` hold. Errors:
-    /// `PreconditionFailed`, `NoSuchKey` (If-Match although there is no object), `NotImplemented` (If-Match or versions
-    /// without locks).
+    /// `PreconditionFailed`; `NoSuchKey` for `If-Match` if there is no object; `NotImplemented` for `If-Match` or
+    /// versions in a store without locks.
     pub(crate) fn publish(
         mut self,
         key: &Key,
@@ -41,7 +42,7 @@ impl StagedFile {
         self.try_publish(key, &mut record, conditions)
     }
 
-    /// Like [`StagedFile::publish`], but may be called again if it fails with `LockTimeout`.
+    /// Publishes the file as [`StagedFile::publish`] does, but may be called again after the error `LockTimeout`.
     pub(crate) fn try_publish(
         &mut self,
         key: &Key,
@@ -56,7 +57,8 @@ impl StagedFile {
         }
     }
 
-    /// Like [`StagedFile::try_publish`], in a bucket whose private area has the contents `seen`. Records no event.
+    /// Publishes the file as [`StagedFile::try_publish`] does, but records no event. `seen` is the contents of the
+    /// bucket's private area.
     pub(crate) fn publish_object(
         &mut self,
         key: &Key,
@@ -152,8 +154,8 @@ impl StagedFile {
     }
 
     /// Publishes the file under the key's lock. While the lock is held, no other writer replaces or removes the object,
-    /// or puts it at its odd path. Only the creation of an object at its plain path can interfere, because the creation
-    /// needs no lock; the attempt is then repeated.
+    /// or puts an object at the key's odd path. Only the creation of an object at its plain path can interfere, because
+    /// the creation needs no lock; the attempt is then repeated.
     fn publish_locked(
         &mut self,
         key: &Key,
@@ -322,7 +324,8 @@ impl StagedFile {
         }
     }
 
-    /// Renames the file to its name, and replaces any existing file. An unnamed file first gets a hidden name.
+    /// Renames the file to its publication path, and replaces any existing file. An unnamed file first gets a hidden
+    /// name.
     pub(crate) fn rename_into_place(&mut self) -> Result<Result<(), Errno>> {
         let hidden = match self.hidden.take() {
             Some(hidden) => hidden,

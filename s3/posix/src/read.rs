@@ -33,7 +33,7 @@ const SMALL_BYTES: u64 = 64 << 10;
 pub(crate) struct ObjectFile {
     pub(crate) file: File,
     pub(crate) stat: FileStat,
-    /// The object's record; `None` for a bare object.
+    /// The object's record; `None` for a bare object, or if the record cannot be decoded.
     pub(crate) recorded: Option<Box<ObjectRecord>>,
     /// Whether the path to the file contains a symbolic link, in which case the file may belong to another bucket.
     pub(crate) is_linked: bool,
@@ -55,7 +55,7 @@ impl FoundFile {
 }
 
 impl ObjectFile {
-    /// Returns the object's record, or an empty one.
+    /// Returns the object's record, or an empty record if `recorded` is `None`.
     pub(crate) fn record(&self) -> &ObjectRecord {
         self.recorded.as_deref().unwrap_or(&NOTHING)
     }
@@ -140,7 +140,7 @@ pub(crate) enum NameLookup {
 }
 
 impl NameLookup {
-    /// Returns the object, if one was found.
+    /// Returns the object's properties as S3 reports them, if the lookup found an object.
     pub(crate) fn found(self) -> Option<ObjectInfo> {
         match self {
             NameLookup::Found(object) => Some(object.into_info()),
@@ -157,8 +157,8 @@ impl StoreRootDirectory {
         Ok(self.describe_in(&dir, &place.name)?.found())
     }
 
-    /// Like [`StoreRootDirectory::describe`], but also reads a record that the sticky bit hides. Cost: one `newfstatat`
-    /// and one `getxattrat`; another `newfstatat` for a file without a record.
+    /// Describes the file as [`StoreRootDirectory::describe`] does, but also reads a record that the sticky bit hides.
+    /// Cost: one `newfstatat` and one `getxattrat`; another `newfstatat` for a file without a record.
     pub(crate) fn describe_unhidden(&self, place: &ObjectPath) -> Result<Option<ObjectInfo>> {
         let Ok(dir) = self.dirs.open(&self.root, &place.dir) else { return Ok(None) };
         match stat_in(&dir, &place.name) {
@@ -168,8 +168,8 @@ impl StoreRootDirectory {
     }
 
     /// Describes the object at `key` without opening it. Returns `Missing` only if there is no object at any of the
-    /// key's possible paths. Cost: as for [`StoreRootDirectory::describe_in`]; if the object is missing, usually one
-    /// `fstat`, and two for a key with a `/`.
+    /// key's possible paths. Cost: as for [`StoreRootDirectory::describe_in`]; if the object is missing, usually also
+    /// one `fstat`, or two for a key with a `/`.
     fn describe_object(&self, bucket: &Bucket, key: &Key) -> Result<NameLookup> {
         let Some(place) = plain(bucket, key) else { return Ok(NameLookup::Unclear) };
         let Ok(dir) = self.dirs.open(&self.root, &place.dir) else { return Ok(NameLookup::Unclear) };
@@ -179,8 +179,8 @@ impl StoreRootDirectory {
         }
     }
 
-    /// Like [`StoreRootDirectory::describe`], for `name` in `dir`. Cost: one `newfstatat`, and one `getxattrat` unless
-    /// the object is bare; another `newfstatat` for a file written by a POSIX program.
+    /// Describes the file `name` in `dir` without opening it. Cost: one `newfstatat`, and one `getxattrat` unless the
+    /// object is bare; another `newfstatat` for a file written by a POSIX program.
     #[inline]
     pub(crate) fn describe_in(&self, dir: impl AsFd, name: &str) -> Result<NameLookup> {
         match stat_in(&dir, name) {
@@ -190,7 +190,7 @@ impl StoreRootDirectory {
         }
     }
 
-    /// Like [`StoreRootDirectory::describe_in`], for a name with the state `stat`. Cost: one `getxattrat` unless the
+    /// Describes the file `name` in `dir`, whose state is `stat`, without opening it. Cost: one `getxattrat` unless the
     /// object is bare; one `newfstatat` for a file written by a POSIX program.
     #[inline]
     pub(crate) fn describe_stat(&self, dir: impl AsFd, name: &str, stat: &FileStat) -> Result<NameLookup> {
@@ -203,8 +203,8 @@ impl StoreRootDirectory {
         self.describe_recorded(dir, name, stat)
     }
 
-    /// Like [`StoreRootDirectory::describe_stat`], for an object that is not bare. Not inlined, so that describing a
-    /// bare object needs no stack for a record.
+    /// Describes an object that is not bare, as [`StoreRootDirectory::describe_stat`] does. Not inlined, so that
+    /// describing a bare object needs no stack for a record.
     #[inline(never)]
     fn describe_recorded(&self, dir: impl AsFd, name: &str, stat: &FileStat) -> Result<NameLookup> {
         let mut buffer = [0; RECORD_BYTES];
@@ -326,9 +326,9 @@ impl StoreRootDirectory {
     }
 
     /// Returns whether a file that is bare according to its cached state may now have a record. After another node has
-    /// stored a record, a FUSE client may still show the file's earlier state, but the client requests attributes from
-    /// the server. If `ReadConsistency::Strong` is set, reads therefore also request the record. Returns false on local
-    /// file systems and NFS.
+    /// stored a record, a FUSE client may still show the file's earlier state, but the client requests extended
+    /// attributes from the server. If `ReadConsistency::Strong` is set, reads therefore also request the record.
+    /// Returns false on local file systems and NFS.
     fn may_have_record(&self, file: &File, stat: &FileStat) -> bool {
         self.is_strong() && self.sharing_on(file, stat.device) == FileSystemSharing::Unknown
     }
@@ -379,10 +379,10 @@ impl StoreRootDirectory {
         )
     }
 
-    /// Like [`StoreRootDirectory::open_file`], for a file that will become an old version, or will be removed, in a
-    /// bucket that keeps versions. Reads the record even if the sticky bit hides it, because the record may contain a
-    /// version ID and a lock. A file whose record cannot be decoded is returned without a record (`None`), because an
-    /// S3 client could otherwise never replace it.
+    /// Opens the file at `place` before it becomes an old version or is removed, in a bucket that keeps versions. Reads
+    /// the record even if the sticky bit hides it, because the record may contain a version ID and a lock. A file whose
+    /// record cannot be decoded is returned without a record (`None`), because an S3 client could otherwise never
+    /// replace it.
     fn open_to_keep(&self, bucket: &Bucket, place: &ObjectPath) -> Result<Option<ObjectFile>> {
         let open = || {
             let Some(found) = self.open_regular(place)? else { return Ok(None) };
@@ -415,7 +415,7 @@ impl StoreRootDirectory {
             give_way(race);
             let opened = self.open_to_read(place).and_then(|(file, is_linked)| {
                 let stat = stat(&file)?;
-                // In a private directory, only the bucket itself can be a symbolic link.
+                // On the path of a file in a private directory, only the bucket can be a symbolic link.
                 Ok(FoundFile { file, stat, is_linked: is_linked && !is_private(&place.dir) })
             });
             return match opened {
@@ -600,7 +600,8 @@ impl PosixStoreState {
         Ok(if is_small { ObjectContent::Bytes(bytes.into()) } else { ObjectContent::File(region) })
     }
 
-    /// Reads only the content; the record is read only if the options need it.
+    /// Reads the requested content of an object into `buffer`, and returns the object's size. Reads the record only if
+    /// the options require the record, or if the file's size may come from a stale cache entry.
     pub(crate) fn read(
         &self,
         bucket: &Bucket,
@@ -626,7 +627,7 @@ impl PosixStoreState {
         })
     }
 
-    /// Reads a range of an open file, or all of it; returns the file's size.
+    /// Reads a range of an open file, or the whole file if `range` is `None`. Returns the file's size.
     fn read_content(
         &self,
         bucket: &Bucket,
@@ -646,8 +647,8 @@ impl PosixStoreState {
         read_exactly(&file, range, buffer).map(|()| size)
     }
 
-    /// Opens the file once and reads `ranges` of it, all from one version. Cost: as for opening the file, and one
-    /// `pread` for each range.
+    /// Opens the file once and reads all `ranges` from the same version of the object. Cost: as for opening the file,
+    /// and one `pread` for each range.
     pub(crate) fn read_ranges(
         &self,
         bucket: &Bucket,

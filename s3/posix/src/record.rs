@@ -113,10 +113,10 @@ impl ObjectRecord {
         !(has_content || has_names || has_settings || *is_apart || !metadata.is_empty() || !tags.is_empty())
     }
 
-    /// Returns whether `stat` may come from a stale cache entry. This is assumed if the record was sealed for content
-    /// that is newer than `stat`, or that has the same time but a different size. Returns false if the record's time is
-    /// more than a minute in the past, because no cache keeps a state for that long. Also returns false if the time is
-    /// more than a minute in the future, because such a time is wrong.
+    /// Returns whether `stat` may come from a stale cache entry. Returns true if the record was sealed for content that
+    /// is newer than `stat`, or that has the same time but a different size. However, returns false if the record's
+    /// time is more than a minute in the past, because no cache keeps a state for that long. Also returns false if the
+    /// time is more than a minute in the future, because such a time is wrong.
     pub(crate) fn is_newer_than(&self, stat: &FileStat) -> bool {
         let Some(seal) = self.seal.filter(|seal| *seal != ContentChangeStamp::of(stat)) else { return false };
         let now = || i64::try_from(now_ns()).unwrap_or(i64::MAX);
@@ -133,7 +133,8 @@ impl ObjectRecord {
         self
     }
 
-    /// Returns the record of a part with this size. The size is recorded because it cannot be read from a file.
+    /// Returns the record of a part with this size. The size is recorded because the parts in `data` share one file,
+    /// from which the size of a single part cannot be read.
     pub(crate) fn with_size(mut self, size: u64) -> Self {
         self.seal = Some(ContentChangeStamp { size, modified_ns: 0 });
         self
@@ -196,7 +197,8 @@ impl ObjectRecord {
         bytes
     }
 
-    /// Appends the sizes of the parts, grouped in runs of equal size, and then their checksums if every part has one.
+    /// Appends the sizes of the parts, grouped in runs of equal size. If every part has a checksum, also appends the
+    /// checksums.
     fn encode_parts(&self, bytes: &mut Vec<u8>) {
         for run in self.parts.chunk_by(|a, b| a.size == b.size) {
             let count = u16::try_from(run.len()).unwrap_or(u16::MAX);
@@ -210,7 +212,7 @@ impl ObjectRecord {
         }
     }
 
-    /// Decodes the attribute's bytes; returns `None` if they are not a record.
+    /// Decodes the attribute's bytes; returns `None` if the bytes are not a record.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let (&version, mut rest) = bytes.split_first()?;
         if version != VERSION {
@@ -326,7 +328,7 @@ fn sum_of(part: &ObjectPart, algorithm: ChecksumAlgorithm) -> Option<&[u8]> {
 }
 
 /// Returns the ETag of a file that has no stored ETag. The ETag is derived from the file's inode number, size and
-/// modification time. At least one of these changes when a POSIX program changes the file.
+/// modification time. At least one of these three values changes when a POSIX program changes the file.
 pub(crate) fn etag_of_file(stat: &FileStat) -> ETag {
     etag_of(stat.inode, stat.size, stat.modified_ns)
 }

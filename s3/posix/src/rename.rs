@@ -1,7 +1,7 @@
 //! Changes an object's key with one `rename` call, while holding the locks of both keys.
 //!
 //! All renames take the two locks in the same order, so that two renames do not deadlock. A put of a new key takes no
-//! lock. If no object has the new key yet, the rename must therefore fail if a put takes the new name first.
+//! lock. If no object has the new key yet, the rename must therefore fail if a put creates the new name first.
 
 use std::sync::Arc;
 
@@ -76,7 +76,7 @@ impl ObjectRename<'_> {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    /// Records the rename as two events: a new object, and a removed one.
+    /// Records the rename as two events: a new object and a removed object.
     fn record(&self, created: Option<PendingEvent>, removed: Option<PendingEvent>) -> Result<()> {
         if let Some(created) = created {
             let found = self.store.volume.find_object(self.bucket, self.to)?;
@@ -151,7 +151,7 @@ impl ObjectRename<'_> {
         self.move_to(source, &odd(self.bucket, self.to))
     }
 
-    /// Moves the object to `place` if that name is free. Errors: `NoSuchKey` if a parent of `place` is a file,
+    /// Moves the object to `place` if that name is free. Errors: `NoSuchKey` if a parent of `place` is a file;
     /// `InvalidKey` if `place` is a directory.
     fn move_to(&self, source: &ObjectPath, place: &ObjectPath) -> Result<bool> {
         let dirs = self.both_dirs(source, place)?;
@@ -186,8 +186,9 @@ impl ObjectRename<'_> {
         Ok((volume.parent_of(self.bucket, &source.dir)?, to))
     }
 
-    /// Looks up both directories again after a failed rename. Returns `false` if the rename should be tried again.
-    /// Errors: any error other than a missing name or directory.
+    /// Looks up both directories again if a rename has failed because a name was missing or was a directory. Returns
+    /// `false`, so that the rename is tried again. Errors: all other errors of the rename; `NotImplemented` if the two
+    /// keys are on different mounts.
     fn lost_race(&self, source: &ObjectPath, place: &ObjectPath, errno: Errno) -> Result<bool> {
         match errno {
             Errno::NOENT | Errno::STALE | Errno::ISDIR => {

@@ -55,7 +55,7 @@ impl<'b> BucketArea<'b> {
     }
 
     /// Returns whether an entry with this name is the private area, or may be the private area of another bucket that
-    /// was moved into this one. Neither contains objects of this bucket at plain paths.
+    /// was moved into this bucket. Neither contains objects of this bucket at plain paths.
     pub(crate) fn is_private(&self, name: &[u8]) -> bool {
         self.held == BucketAreaKind::Plain && name == PRIVATE_DIR.as_bytes()
     }
@@ -74,8 +74,8 @@ pub(crate) fn open_child(parent: &File, name: &str) -> Result<File, Errno> {
     open_in(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).map(File::from)
 }
 
-/// Calls `visit` for every entry of `dir` until `visit` fails. The outer result holds an error from `visit`, and the
-/// inner result an error from reading the directory.
+/// Calls `visit` for every entry of `dir` until `visit` fails. The outer result contains an error from `visit`; the
+/// inner result contains an error from reading the directory.
 pub(crate) fn each_entry(
     dir: &File,
     mut visit: impl FnMut(&[u8], EntryKind) -> Result<()>,

@@ -77,8 +77,8 @@ impl ListingComparisonPolicy {
     }
 }
 
-/// Like [`give_way`], but waits longer on a shared file system: by the time all attempts are used up, every cache entry
-/// has expired.
+/// Waits as [`give_way`] does, but longer on a shared file system: by the time all attempts are used up, every cache
+/// entry has expired.
 pub(crate) fn give_way_on(sharing: FileSystemSharing, race: usize) {
     match sharing.is_shared() && race >= QUICK_RACES {
         true => pause(PAUSE),
@@ -146,12 +146,12 @@ pub(crate) fn look_before_opening(
 }
 
 /// Opens a file in `dir`, a bucket's private directory, by calling `open` with the file's name. On NFS, also tries the
-/// file's spare name, a second hard link. While a node replaces a file that it has open, the file has no other name
-/// (see [`StagedFile::publish_private`](crate::stage::StagedFile::publish_private)). If that node dies at this point,
-/// the spare name is the only name of a setting, and the setting still applies. Errors: errors of `open`. Further cost
-/// on NFS if the file is missing: one call to `state`, which returns the state of `dir`. If `dir` has changed recently,
-/// or if the file is a setting, also an attempt to open the spare name. If `dir` has changed recently or there is a
-/// spare name, also another attempt and one `statx`.
+/// file's spare name, a second hard link. While a node replaces a file that it has open, the file cannot be opened by
+/// its own name (see [`StagedFile::publish_private`](crate::stage::StagedFile::publish_private)). If that node dies at
+/// this point, the spare name is the only name of a setting, and the setting still applies. Errors: errors of `open`.
+/// Further cost on NFS if the file is missing: one call to `state`, which returns the state of `dir`. If `dir` has
+/// changed recently, or if the file is a setting, also an attempt to open the spare name. If `dir` has changed recently
+/// or there is a spare name, also another attempt and one `statx`.
 pub(crate) fn open_spared<T: AsFd>(
     dir: impl AsFd,
     name: &str,
@@ -172,7 +172,7 @@ pub(crate) fn open_spared<T: AsFd>(
         // While the file is being replaced, it also has the name `.nfs...`.
         Ok(spare) if stat(&spare)?.links > 1 => Ok(spare),
         // Either the file has just been replaced and can now be opened under its name, or its writer has died. The file
-        // was not removed, because a removal removes the spare name first.
+        // was not deleted, because a delete removes the spare name first.
         Ok(spare) => match again() {
             Err(Errno::NOENT) => Ok(spare),
             found => found,
@@ -202,7 +202,7 @@ pub(crate) fn stat_at_server(file: impl AsFd) -> Result<FileStat, Errno> {
 impl StoreRootDirectory {
     /// Makes this node see the current state of `key` on the server, regardless of the names that the node has cached.
     /// The caller holds the key's lock, so no other writer changes the key while the caller uses the result. Cost: none
-    /// on a local file system; on other file systems, some round trips. If the bucket keeps versions, or
+    /// on a local file system; on other file systems, several round trips. If the bucket keeps versions, or
     /// [`ReadConsistency::Strong`] is set, the directory is also read. On NFS, the directory is read only if the key is
     /// missing.
     pub(crate) fn refresh(
@@ -393,7 +393,7 @@ impl StoreRootDirectory {
 
     /// Makes this node see the file at `place` if the server has it. The caller is about to make a decision that would
     /// be wrong if the file existed. An NFS client may have cached the name as missing. Cost: none on a local file
-    /// system; on other file systems, some round trips, and one read of the directory if the directory has changed
+    /// system; on other file systems, several round trips, and one read of the directory if the directory has changed
     /// recently or [`ReadConsistency::Strong`] is set.
     pub(crate) fn reveal(&self, place: &ObjectPath, sharing: FileSystemSharing) -> Result<()> {
         if !sharing.is_shared() {
@@ -408,7 +408,7 @@ impl StoreRootDirectory {
         self.refresh_place(place, sharing, check)
     }
 
-    /// Like [`StoreRootDirectory::reveal`], for all paths that the latest version of `key` may have.
+    /// Calls [`StoreRootDirectory::reveal`] for each path that the latest version of `key` may have.
     pub(crate) fn reveal_object(
         &self,
         bucket: &Bucket,
@@ -429,8 +429,8 @@ impl StoreRootDirectory {
         }
     }
 
-    /// Makes this node look up `dir` and all directories above it again. Cost: some round trips for each directory; if
-    /// one of them is missing on NFS, also a read of the directory above it, under the conditions of
+    /// Makes this node look up `dir` and all directories above it again. Cost: several round trips for each directory;
+    /// if one of them is missing on NFS, also a read of the directory above it, under the conditions of
     /// [`StoreRootDirectory::reveal`].
     pub(crate) fn refresh_dirs(&self, dir: &str) {
         self.dirs.forget(dir);
@@ -468,8 +468,8 @@ mod tests {
     use super::*;
     use crate::errors::is_stale;
 
-    /// A node dies while it replaces a setting. Only the spare name remains, and nothing in the directory changes after
-    /// that.
+    /// If a node dies while it replaces a setting, the setting may remain under its spare name only. The store finds
+    /// this setting, even if the directory has not changed for a long time.
     #[test]
     fn a_setting_whose_writer_died_still_applies() {
         let temp = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
-//! The storage of an object's record. The record is in an extended attribute of the object's file. If the record does
-//! not fit into the attribute, or the file system has no extended attributes, the record is in a sidecar file below
-//! `meta/`.
+//! Stores and reads the records of objects. An object's record is in an extended attribute of the object's file. If the
+//! record does not fit into the attribute, or the file system has no extended attributes, the record is in a sidecar
+//! file below `meta/`.
 //!
 //! A sidecar file is named after the inode number of the object's file. The sidecar file therefore keeps its name when
 //! the object is renamed or gets another hard link. A sidecar file is valid only for the file whose attribute has the
@@ -82,8 +82,8 @@ impl SidecarIdentities {
     }
 }
 
-/// A file that is about to lose its last hard link. The file is held open until its sidecar file is removed. After the
-/// file is closed, a new object may get the file's inode number, and therefore a sidecar file with the same name.
+/// A file that is about to lose its last hard link. The file stays open until its sidecar file is removed, because
+/// after the file is closed, a new object may get its inode number, and therefore a sidecar file with the same name.
 pub(crate) struct UnlinkingFile {
     stat: FileStat,
     /// The device of the bucket's private area.
@@ -99,8 +99,8 @@ impl StoreRootDirectory {
         if is_bare(stat) { Ok(ObjectRecord::default()) } else { self.stored_record(bucket, file, stat) }
     }
 
-    /// Like [`StoreRootDirectory::load_record`], but also reads the attribute if the object seems to be bare. Cost: one
-    /// `fgetxattr`.
+    /// Returns the record as [`StoreRootDirectory::load_record`] does, but also reads the attribute if the object seems
+    /// to be bare. Cost: one `fgetxattr`.
     pub(crate) fn stored_record(
         &self,
         bucket: &Bucket,
@@ -120,10 +120,10 @@ impl StoreRootDirectory {
         }
     }
 
-    /// Reads the record of an open object again, if it is in a sidecar file that this node may have cached as missing.
-    /// The caller holds the key's lock, and is about to change the record or to make a decision that depends on the
-    /// record. Cost: none on a local file system; on other file systems, one `fgetxattr`, and further calls if there
-    /// may be a sidecar file.
+    /// Reads the record of an open object again, if the record is in a sidecar file that this node may have cached as
+    /// missing. The caller holds the key's lock, and is about to change the record or to make a decision that depends
+    /// on the record. Cost: none on a local file system; on other file systems, one `fgetxattr`, and further calls if
+    /// there may be a sidecar file.
     pub(crate) fn renew_record(
         &self,
         bucket: &Bucket,
@@ -339,7 +339,8 @@ impl ObjectRecord {
         ObjectRecord { seal: Some(ContentChangeStamp::of(stat)), etag: Some(etag), ..self.clone() }
     }
 
-    /// Returns whether this record, from the attribute of a file with the state `stat`, was stored for other content.
+    /// Returns whether this record, from the attribute of a file with the state `stat`, was stored for content that the
+    /// file no longer has.
     fn is_of_other_content(&self, stat: &FileStat) -> bool {
         self.seal.is_some_and(|seal| seal != ContentChangeStamp::of(stat))
     }

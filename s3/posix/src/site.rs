@@ -33,7 +33,7 @@ impl FileSystemTraits {
     }
 }
 
-/// The file in the root's private directory that holds the verdict of `fordway doctor --shared`.
+/// The file in the root's private directory that contains the verdict of `fordway doctor --shared`.
 const VERDICT: &str = "verdict";
 /// The write permission bits for the group and for others.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
@@ -76,7 +76,7 @@ pub fn note_on_mount(root: &Path) -> Option<String> {
 }
 
 /// Returns a note for operators if `root` is on a read-only mount, where all writes fail. systemd creates such mounts
-/// for a unit, so the note says where to look.
+/// for a unit, so the note names the settings of the unit to check.
 pub fn note_on_read_only_mount(root: &Path) -> Option<String> {
     let opened = RootDirectory::open(root, PathResolutionMethod::Kernel).ok()?;
     fordway_sys::is_read_only(opened.dir()).ok()?.then(|| {

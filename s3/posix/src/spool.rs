@@ -1,9 +1,9 @@
 //! Reads the journals of events for a program that delivers the events, and removes delivered records.
 //!
-//! Anyone who may write to a bucket may create any file in its journal. A record is therefore trusted only as far as
-//! its writer could have caused the event. The event's bucket is the bucket whose journal contains the record. The
-//! rules are the rules of the bucket's owner. The event's user is the owner of the file. Links, FIFOs, devices and
-//! large files are never read. A process that may act as other users works as the bucket's owner.
+//! Anyone who may write to a bucket may create any file in its journal. A record is therefore trusted only to report a
+//! change that its writer could have made. The event's bucket is the bucket whose journal contains the record. The
+//! rules that apply are those of the bucket's owner. The event's user is the owner of the file. Links, FIFOs, devices
+//! and large files are never read. A process that may act as other users works as the bucket's owner.
 
 use std::collections::BinaryHeap;
 use std::fs::File;
@@ -32,12 +32,12 @@ pub struct EventJournal {
 /// The records that wait for one webhook in one bucket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WaitingEvents {
-    /// The names of the oldest records after the name that the caller passed, at most as many as requested, the oldest
-    /// first.
+    /// The names of the oldest records that follow the name that the caller passed, the oldest first. The list has at
+    /// most the requested number of names.
     pub names: Vec<String>,
     /// The total number of records whose names follow the name that the caller passed.
     pub later: u64,
-    /// The total number of records.
+    /// The total number of records that wait.
     pub total: u64,
 }
 
@@ -46,7 +46,7 @@ pub struct WaitingEvents {
 pub struct StoredEvent {
     /// The name of the record.
     pub name: String,
-    /// The change. `bucket` is the bucket that holds the record.
+    /// The record of the change. Its `bucket` is the bucket whose journal contains the record.
     pub record: EventRecord,
     /// The name of the rule that applies.
     pub rule: String,
@@ -63,17 +63,19 @@ pub struct ReadEvents {
     pub expired: u64,
     /// The number of records that were removed because no rule applies to them any more.
     pub unwanted: u64,
-    /// The number of entries that are not records. They stay until they are too old.
+    /// The number of entries that are not records of this bucket. Entries other than directories are removed at the age
+    /// limit.
     pub ignored: u64,
     /// The number of records that this process is not permitted to remove. Their events are not in `events`, because
     /// records that remain would be delivered repeatedly.
     pub stuck: u64,
-    /// The number of entries that this process is not permitted to read. They stay until they are too old.
+    /// The number of entries that this process is not permitted to read. They are removed at the age limit if this
+    /// process is permitted to remove them.
     pub unreadable: u64,
 }
 
 impl PosixStore {
-    /// Returns the journals of the store's buckets. The value belongs to the thread that creates it.
+    /// Returns the journals of the store's buckets. The value cannot be moved to another thread.
     pub fn event_journal(&self) -> EventJournal {
         EventJournal { store: self.clone(), actors: ImpersonatedUserCache::new(&self.inner) }
     }
@@ -97,8 +99,9 @@ impl EventJournal {
         self.inner().volume.owner_of(bucket)
     }
 
-    /// Returns the records that wait for `webhook`, with at most `names_max` names, which are greater than `after`.
-    /// Memory: these names. Cost: reading the directory. Errors: `NoSuchBucket`, and errors of the file system.
+    /// Returns the records that wait for `webhook`, with at most `names_max` of the names that are greater than
+    /// `after`. Memory: the returned names. Cost: reading the directory. Errors: `NoSuchBucket`, and errors of the file
+    /// system.
     pub fn waiting(
         &self,
         bucket: &Bucket,
@@ -132,7 +135,8 @@ impl EventJournal {
     }
 
     /// Runs `act` and returns its result; returns `None` at once if another program delivers the bucket's events to
-    /// `webhook`. Without locks, several programs may deliver one event. `act` runs with the process's own identity.
+    /// `webhook`. If the store takes no locks, several programs may deliver the same event. `act` runs with the
+    /// process's own identity.
     pub fn claim<T>(&self, bucket: &Bucket, webhook: &str, act: impl FnOnce() -> T) -> Result<Option<T>> {
         match self.actors.in_bucket(bucket, || self.inner().claims_of(bucket))? {
             Some(locks) => alone_for(&locks, webhook, act),

@@ -84,8 +84,8 @@ pub(crate) struct HiddenName {
     pub(crate) name: String,
     /// Whether the file is removed if it is not published.
     pub(crate) is_temporary: bool,
-    /// The directory that was created for this file alone. The guard is dropped after the file, and then removes the
-    /// directory.
+    /// The directory that was created for this file alone. The guard is dropped when the file has left the directory,
+    /// and then removes the directory.
     pub(crate) _shelter: Option<StagingDirectory>,
 }
 
@@ -129,14 +129,14 @@ impl Drop for HiddenName {
 
 impl StagedFile {
     /// Starts a file that will be published at `place` in `bucket`.
-    /// Errors: `NoSuchBucket`, `NoSuchKey` if a parent of `place` is a file, and `NotImplemented` for a bucket on a
-    /// mount that is known to break the store's guarantees.
+    /// Errors: `NoSuchBucket`; `NoSuchKey` if a parent of `place` is a file; `NotImplemented` for a bucket on a mount
+    /// that is known to break the store's guarantees.
     pub(crate) fn at(inner: &Arc<PosixStoreState>, bucket: &Bucket, place: ObjectPath) -> Result<Self> {
         StagedFile::with_mode(inner, bucket, place, false, FILE_MODE)
     }
 
-    /// Like [`StagedFile::at`], for a file with this mode before the process's umask. `is_plain` states whether `place`
-    /// is the plain path of a key.
+    /// Starts a file as [`StagedFile::at`] does, with the mode `mode` before the process's umask. `is_plain` is true if
+    /// `place` is the plain path of a key.
     pub(crate) fn with_mode(
         inner: &Arc<PosixStoreState>,
         bucket: &Bucket,
@@ -374,7 +374,7 @@ impl StagedFile {
     }
 
     /// Checks that the file, whose state is `stat`, is on the mount of the bucket's private area. Errors:
-    /// `NotImplemented`. Cost: none if both have the same device number.
+    /// `NotImplemented`. Cost: none if the file and the private area have the same device number.
     fn require_no_mount(&self, stat: &FileStat) -> Result<()> {
         if stat.device == self.contents.device { Ok(()) } else { self.require_same_mount() }
     }
@@ -529,8 +529,8 @@ pub(crate) fn made_of(record: &ObjectRecord, stat: &FileStat) -> PutResult {
 }
 
 /// Returns an ETag that no other version of any object has. While the file exists, no other file has its inode number.
-/// A later file with that inode number has a different time. In case the clock is coarse or was set back, the ETag also
-/// contains a per-process counter and random bits that differ between processes.
+/// A later file with that inode number has a different time. Because the clock may be coarse or may have been set back,
+/// the ETag also contains a per-process counter and random bits that differ between processes.
 pub(crate) fn unique_etag(stat: &FileStat) -> ETag {
     static VERSIONS: AtomicU64 = AtomicU64::new(0);
     static PROCESS: LazyLock<u64> = LazyLock::new(|| getrandom::u64().unwrap_or_default());

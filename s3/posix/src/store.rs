@@ -2,9 +2,9 @@
 //!
 //! A put of a small object costs several microseconds in the kernel, so a large batch of puts is distributed over
 //! several threads, one for each core. On two cores of a virtual machine, 256 distributed puts of 3,901 B take 0.85
-//! times as long as in a loop. For 64 puts, the factor is only 0.97. Gets and heads are cheaper than waking a thread,
-//! so they run in a loop. When distributed, gets took 1.2 to 1.5 times as long, and heads took 1.1 times as long.
-//! `bench/store-vs-posix` measures the current choice.
+//! times as long as the same puts in a loop. For 64 puts, the factor is only 0.97. Gets and heads are cheaper than
+//! waking a thread, so they run in a loop. When distributed, gets took 1.2 to 1.5 times as long, and heads took 1.1
+//! times as long. `bench/store-vs-posix` measures the current choice.
 
 use std::sync::{Arc, OnceLock};
 

@@ -138,7 +138,7 @@ impl UsageWalk<'_> {
     fn totals_of(&self, path: &str) -> Option<fn(&mut UserSpaceUsage) -> &mut FileTotals> {
         let bucket = self.bucket;
         match path {
-            // This pattern also matches the private directory of another bucket that was moved into this one.
+            // This pattern also matches the private directory of another bucket that was moved into this bucket.
             _ if split(path).1 == PRIVATE_DIR => Some(|usage| &mut usage.other),
             _ if path == odd_dir(bucket) => Some(|usage| &mut usage.objects),
             _ if path == versions_dir(bucket) => Some(|usage| &mut usage.versions),

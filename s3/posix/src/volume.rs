@@ -25,9 +25,9 @@ use crate::site::{FileSystemTraits, require_fit, site_of_root};
 use crate::stage::{DIR_MODE, MAX_RACES, give_way, sync_dir};
 use crate::{Durability, PosixConfig, ReadConsistency, format};
 
-/// The root directory with its cached state: directories that are held open, and the contents of each bucket's private
-/// area. This type finds, opens and describes files, and creates directories. [`crate::PosixStoreState`] takes locks
-/// and publishes files.
+/// The root directory with its cached state: the directories that the store keeps open, and the contents of each
+/// bucket's private area. This type finds, opens and describes files, and creates directories.
+/// [`crate::PosixStoreState`] takes locks and publishes files.
 pub(crate) struct StoreRootDirectory {
     pub(crate) path: PathBuf,
     pub(crate) root: BucketsRoot,
@@ -41,8 +41,8 @@ pub(crate) struct StoreRootDirectory {
 }
 
 impl StoreRootDirectory {
-    /// Opens the root. Errors: `InvalidArgument` if `root` is missing or not a directory, `AccessDenied`,
-    /// `NotImplemented` if the root has a later version of the format.
+    /// Opens the root. Errors: `InvalidArgument` if `root` is missing or not a directory; `AccessDenied`;
+    /// `NotImplemented` if the root has a later format version.
     pub(crate) fn open(root: &Path, config: PosixConfig) -> Result<Self> {
         let opened = RootDirectory::open(root, config.resolution).map_err(|errno| on_root(errno, root))?;
         format::check(&opened, root)?;
@@ -69,8 +69,8 @@ impl StoreRootDirectory {
         self.require_bucket(bucket).err().unwrap_or_else(|| kind.into())
     }
 
-    /// Checks that the bucket exists. Cost: usually one `fstat`, because the bucket's directory is held open. Errors:
-    /// `NoSuchBucket`, and errors from opening the bucket.
+    /// Checks that the bucket exists. Cost: usually one `fstat`, because the store keeps the bucket's directory open.
+    /// Errors: `NoSuchBucket`, and errors from opening the bucket.
     pub(crate) fn require_bucket(&self, bucket: &Bucket) -> Result<()> {
         let sharing = self.sharing_of(bucket);
         let held = match sharing.is_shared() {
@@ -85,7 +85,7 @@ impl StoreRootDirectory {
         }
     }
 
-    /// Like [`StoreRootDirectory::contents`], but also checks that the bucket exists. Cost: usually one `fstat`.
+    /// Checks that the bucket exists, and returns the contents of its private directory. Cost: usually one `fstat`.
     /// Errors: as [`StoreRootDirectory::require_bucket`].
     pub(crate) fn contents_of_existing(&self, bucket: &Bucket) -> Result<PrivateDirectoryContents> {
         let glance = self.private.glance(&self.root, bucket).map_err(unreadable)?;
@@ -125,8 +125,8 @@ impl StoreRootDirectory {
         Ok(self.private.glance(&self.root, bucket).map_err(unreadable)?.contents)
     }
 
-    /// Like [`StoreRootDirectory::contents`], but the result may be up to 10 ms old. The result is current if other
-    /// nodes may change the file system and [`ReadConsistency::Strong`] is set. Cost: usually none.
+    /// Returns the contents of the bucket's private directory, which may be up to 10 ms old. The result is current if
+    /// other nodes may change the file system and [`ReadConsistency::Strong`] is set. Cost: usually none.
     pub(crate) fn contents_for_write(&self, bucket: &Bucket) -> Result<PrivateDirectoryContents> {
         let contents = self.private.glance_for_write(&self.root, bucket, self.config.consistency);
         contents.map_err(unreadable)
@@ -195,8 +195,8 @@ impl StoreRootDirectory {
     }
 
     /// Creates `dir` and its parents below the bucket. Marks each new directory outside the private area as created by
-    /// Fordway, so that Fordway may remove the directory later. Returns `dir`, opened. Cost of a new level outside the
-    /// private area: `mkdirat`, `openat`, `fsetxattr`, `close`.
+    /// Fordway, so that Fordway may remove the directory later. Returns the open directory `dir`. Cost of a new level
+    /// outside the private area: `mkdirat`, `openat`, `fsetxattr`, `close`.
     pub(crate) fn make_dirs(&self, bucket: &Bucket, dir: &str) -> Result<File, Errno> {
         let below = dir.strip_prefix(bucket.as_str()).unwrap_or_default();
         let mut path = bucket.as_str().to_owned();
@@ -358,13 +358,13 @@ impl BucketsRoot {
 
     /// Opens `path`, which begins with the name of a bucket. Cost: one `openat2`. If the bucket is a link, two further
     /// `openat2` and a `close`. If there are other links, also about three calls for each name, because the path is
-    /// walked name by name. Errors: `XDEV` or `LOOP` for a link that the rule forbids, `LOOP` for a link into a private
-    /// directory, and errors from `openat`.
+    /// walked name by name. Errors: `XDEV` or `LOOP` for a link that the rule forbids; `LOOP` for a link into a private
+    /// directory; errors from `openat`.
     pub(crate) fn open_beneath(&self, path: &str, flags: OFlags, mode: Mode) -> Result<File, Errno> {
         self.open_noting_links(path, flags, mode).map(|(file, _)| file)
     }
 
-    /// Like [`BucketsRoot::open_beneath`]; also returns whether the path contains a link.
+    /// Opens `path` as [`BucketsRoot::open_beneath`] does, and also returns whether the path contains a link.
     pub(crate) fn open_noting_links(
         &self,
         path: &str,
@@ -383,7 +383,8 @@ impl BucketsRoot {
     /// the user's own directory. A link must also not lead out of the bucket: in another bucket, the locks and versions
     /// of that bucket would have to be respected. A bucket that is a link must lead to a bucket. Cost: as for
     /// [`BucketsRoot::open_beneath`]; if the path contains a link, also four calls for each name in the path. Errors:
-    /// also `LOOP` for another user's link, and `LEAVES_BUCKET`.
+    /// those of [`BucketsRoot::open_beneath`]; `LOOP` for another user's link; `LEAVES_BUCKET` for a link out of the
+    /// bucket.
     pub(crate) fn open_to_change(&self, path: &str) -> Result<File, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         match self.root.open_from(self.dir(), path, SymlinkPolicy::None, flags, Mode::empty()) {
@@ -409,8 +410,9 @@ impl BucketsRoot {
         ((found.device, found.inode) == (is.device, is.inode)).then_some(own).ok_or(Errno::LOOP)
     }
 
-    /// Opens `path`, which the caller has found to lead to something beneath the root. Errors: `LEAVES_BUCKET` if the
-    /// path leads out of the bucket; `LOOP` for a link into a private directory, or a link that `links` forbids.
+    /// Opens `path`. The caller must have checked that the path leads to a file or directory beneath the root. Errors:
+    /// `LEAVES_BUCKET` if the path leads out of the bucket; `LOOP` for a link into a private directory, or a link that
+    /// `links` forbids.
     pub(crate) fn open_in_bucket(
         &self,
         path: &str,
@@ -445,7 +447,7 @@ impl BucketsRoot {
     }
 
     /// Returns whether the path of a directory contains a link below its bucket. Cost: two `openat2`. Returns `false`
-    /// if the directory does not exist. Errors: other errors of these calls.
+    /// if the directory does not exist. Errors: errors of these calls that show neither a missing directory nor a link.
     pub(crate) fn is_behind_link(&self, path: &str) -> Result<bool, Errno> {
         let Some((bucket, below)) = path.split_once('/') else { return Ok(false) };
         let step = OFlags::PATH | OFlags::DIRECTORY;
@@ -486,12 +488,12 @@ impl BucketsRoot {
         }
     }
 
-    /// Returns the root's version of the format. Errors: as when the root is opened.
+    /// Returns the root's format version. Errors: as [`format::check`].
     pub(crate) fn format(&self, path: &Path) -> Result<u32> {
         format::check(&self.root, path)
     }
 
-    /// Records this program's version of the format in the root. Errors: file-system errors.
+    /// Records this program's format version in the root. Errors: file-system errors.
     pub(crate) fn write_format(&self) -> Result<()> {
         format::write(&self.root)
     }

@@ -58,7 +58,7 @@ impl SkippedDirectories {
 
 /// A directory in which the walk has found no objects.
 struct EmptyDirectory {
-    /// The directories that the walk did not enter from here.
+    /// The directories that the walk did not enter from this directory.
     skipped: SkippedDirectories,
     /// The deepest directory on the walk's path that was skipped, as its level and its entry. `EmptyDirectory` applies
     /// only while the walk is in the skipped directory. `None` if no directory on the path was skipped; the walk may
@@ -66,7 +66,8 @@ struct EmptyDirectory {
     within: Option<(usize, u64)>,
     /// The number of bytes in the directory's key. Below a shorter key, fewer keys are too long.
     key_bytes: usize,
-    /// The number of directories above this one. On a path with fewer directories, more symbolic links may be followed.
+    /// The number of directories above this directory. On a path with fewer directories, more symbolic links may be
+    /// followed.
     level: usize,
 }
 
@@ -108,7 +109,7 @@ impl WalkPath {
         true
     }
 
-    /// Returns whether the directory `id`, with a key of `key_bytes`, is known to hold no objects.
+    /// Returns whether the directory `id`, with a key of `key_bytes`, is known to contain no objects.
     pub(crate) fn knows_as_empty(&mut self, id: DirectoryId, key_bytes: usize) -> bool {
         let Some(empty) = self.empty.get(&id) else { return false };
         let is_within = empty
@@ -132,8 +133,8 @@ impl WalkPath {
         self.above.pop();
     }
 
-    /// Begins the visit of the directory that is entered next. `has_links` states whether the directory contains
-    /// symbolic links.
+    /// Begins the visit of the directory that is entered next. `has_links` is true if the directory contains symbolic
+    /// links.
     pub(crate) fn begin(&mut self, has_links: bool) -> DirectoryVisit {
         self.has_links |= has_links;
         DirectoryVisit { skipped: std::mem::take(&mut self.skipped), found: self.found }

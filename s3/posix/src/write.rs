@@ -1,5 +1,5 @@
 //! Writes objects and their records: puts, copies and tags. When an object is copied within the store, the kernel
-//! copies the content, and shares extents if the file system supports that.
+//! copies the content, or shares its extents if the file system supports sharing.
 
 use std::fs::File;
 use std::ops::Range;
@@ -61,7 +61,7 @@ impl PosixStoreState {
         })
     }
 
-    /// Stores `body` in one call. Has the same effect as a writer, but does not allocate one.
+    /// Stores `body` in one call. Has the same effect as an [`ObjectWriter`], but does not allocate a writer.
     pub(crate) fn put(
         self: &Arc<Self>,
         bucket: &Bucket,
@@ -93,8 +93,8 @@ impl PosixStoreState {
         ContentHasher::new(self.etag_policy(options), options.check_md5, options.checksum)
     }
 
-    /// Stages a file for an object with these options. Errors: `InvalidArgument` for too much metadata, `InvalidTag`,
-    /// and errors from [`StagedFile::at`].
+    /// Stages a file for an object with these options. Errors: `InvalidArgument` for too much metadata; `InvalidTag`;
+    /// errors from [`StagedFile::at`].
     fn stage_object(
         self: &Arc<Self>,
         bucket: &Bucket,
@@ -289,7 +289,8 @@ impl PosixStoreState {
     }
 }
 
-/// Records that the source of a copy could not be read. Otherwise, the error would name the copy's target.
+/// Adds the source of a copy to an error that occurred while the source was read. Otherwise, the error would name the
+/// copy's target.
 pub(crate) fn of_source<'e>(
     operation: &'static str,
     (bucket, key): (&'e Bucket, &'e Key),
@@ -446,7 +447,7 @@ fn append_with_checksum(
     Ok(hasher.finish(&ExpectedContent::default())?.checksum)
 }
 
-/// Updates the checksum with this many zeros.
+/// Updates the checksum with `left` zero bytes.
 fn hash_zeros(hasher: &mut ContentHasher, mut left: u64) {
     let zeros = vec![0; left.min(BOUNCE_BYTES as u64) as usize];
     while left > 0 {

@@ -85,8 +85,8 @@ fn buckets_leave_no_file_open() {
     assert!(after < before + 700, "{before} files were open before, {after} after");
 }
 
-/// One store has just found a key missing, in directories that it holds open. Another store then removes the bucket,
-/// creates it again, and puts the key. The first store must find the key.
+/// A store keeps directories open in which it has just found a key missing. If another store then recreates the bucket
+/// and puts the key, the first store must find the key.
 #[test]
 fn a_bucket_made_again_by_another_store_is_seen_at_once() {
     let (dir, reader) = open();
@@ -112,7 +112,7 @@ fn a_bucket_made_again_by_another_store_is_seen_at_once() {
     }
 }
 
-/// Sets the flag when it goes out of scope, even after a panic.
+/// Sets the flag when this value is dropped, even after a panic.
 struct Over<'o>(&'o AtomicBool);
 
 impl Drop for Over<'_> {
@@ -121,8 +121,8 @@ impl Drop for Over<'_> {
     }
 }
 
-/// While one store tries to remove the bucket, another puts objects at plain paths and at odd paths. Every object that
-/// was put successfully is kept.
+/// While one store tries to remove the bucket, another store puts objects at plain paths and at odd paths. Every object
+/// whose put succeeded is kept.
 #[test]
 fn no_object_goes_with_a_bucket() {
     let (dir, remover) = open();

@@ -432,7 +432,7 @@ fn an_error_for_one_record_does_not_keep_the_others() {
     assert_eq!(std::fs::read_dir(rig.spool()).unwrap().count(), 0);
 }
 
-/// The gateway and the writer may run as different users.
+/// The gateway must be able to read records even if the writer runs as another user.
 #[test]
 fn a_record_can_be_read_whatever_the_umask_is() {
     // The umask belongs to the process, so another process runs this test with its own umask.
@@ -461,7 +461,7 @@ fn an_unreadable_record_is_counted() {
     for name in ["results", "results/.fordway/document-notification", "results/.fordway/events"] {
         std::os::unix::fs::chown(rig.dir.path().join(name), Some(1000), None).unwrap();
     }
-    // Nobody but root may read this file.
+    // Only root may read this file.
     std::os::unix::fs::chown(&path, Some(4242), None).unwrap();
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o000)).unwrap();
     let found = rig.read("ci");
@@ -606,7 +606,7 @@ fn fsck_names_entries_that_are_not_delivered_and_rules_that_are_not_used() {
     std::fs::write(rig.dir.path().join("results/.fordway/tick"), "").unwrap();
     std::fs::remove_file(rig.dir.path().join("results/.fordway/tick")).unwrap();
     assert_eq!(findings(&rig), of_rules);
-    // Setting the configuration again repairs the mark.
+    // Setting the configuration again also writes the file `markers` again.
     rig.configure(&rule("ci", &["ObjectCreated:*"], &[]));
     assert_eq!(findings(&rig), []);
     std::fs::write(rig.dir.path().join(document), "<NotificationConfiguration>").unwrap();

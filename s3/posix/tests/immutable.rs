@@ -1,5 +1,5 @@
-//! The immutable flag on the files of locked versions: POSIX programs cannot change these files, but the store still
-//! can.
+//! Tests the immutable flag on the files of locked versions. POSIX programs cannot change these files, but the store
+//! can change them.
 
 use std::fs;
 use std::io::ErrorKind as IoErrorKind;
@@ -114,7 +114,7 @@ fn fsck_finds_locked_files_without_the_flag() {
     set("held", false);
 }
 
-/// A store in `dir` with a bucket of user 1001 and group 2000, whose versions can be locked.
+/// Creates a store in `dir` with a bucket of user 1001 and group 2000, whose versions can be locked.
 fn store_of_a_group(dir: &Path) -> (PosixStore, Bucket) {
     let config = PosixConfig { immutable_locks: true, ..PosixConfig::default() };
     let store = PosixStore::open(dir, config).unwrap();
@@ -163,7 +163,7 @@ fn a_refused_change_leaves_the_flag() {
         assert_eq!(error.kind(), ErrorKind::AccessDenied, "{name}: {error}");
         assert_immutable(&plain);
     }
-    // The owner's requests still work, and also keep the flag.
+    // The requests of the owner succeed, and the flag remains set.
     as_user(1001, || store.set_tags(&bucket, &key, None, &tags)).unwrap();
     assert_immutable(&plain);
     as_user(1001, || store.set_retention(&bucket, &key, None, Some(retention(2)), false)).unwrap();

@@ -55,7 +55,7 @@ impl Rig {
         self.dir.path().join("bkt").join(name)
     }
 
-    /// Makes the file at `path` this many days old, and keeps its record valid.
+    /// Sets the modification time of the file at `path` to `days` days ago, and keeps the file's record valid.
     fn age(&self, path: &std::path::Path, days: u32) {
         let then = SystemTime::now() - DAY * days;
         File::options().write(true).open(path).unwrap().set_modified(then).unwrap();
@@ -263,8 +263,8 @@ fn uploads_are_aborted_after_their_days() {
     assert_eq!(left.uploads.iter().map(|upload| upload.key.as_str()).collect::<Vec<_>>(), ["b"]);
 }
 
-/// A POSIX program changes objects after they have been examined and before they are expired. In this test, the program
-/// does so while the previous change is being reported.
+/// An object does not expire if a POSIX program changes it after the object has been examined. In this test, the
+/// program changes objects while the previous change is being reported.
 #[test]
 fn what_a_program_changes_meanwhile_stays() {
     let rig = Rig::new(&[&format!("<Prefix></Prefix>{TWO_DAYS}")]);

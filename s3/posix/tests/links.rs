@@ -110,7 +110,7 @@ fn assert_leaves<T: std::fmt::Debug>(what: &str, done: Result<T>) {
     assert!(error.to_string().contains("leads through a symbolic link out of its bucket"), "{what}: {error}");
 }
 
-/// Makes every kind of change to `name`, a key whose file or directory is in another bucket.
+/// Asserts that every kind of change to `name`, a key whose file or directory is in another bucket, is refused.
 fn assert_unchangeable(rig: &Rig, name: &str) {
     let (bkt, at) = (bucket("bkt"), key(name));
     let store = &rig.store;
@@ -149,7 +149,7 @@ fn changes_do_not_leave_the_bucket_through_a_link() {
         symlink("../other", rig.path("bkt/l")).unwrap();
         fs::create_dir(rig.path("bkt/real")).unwrap();
         symlink("../l/d", rig.path("bkt/real/m")).unwrap();
-        // The first attempts open the path; the later attempts use the directory that is held open.
+        // The first attempts open the path; the later attempts use the directory that the store keeps open.
         for _ in 0..3 {
             for name in ["l/x", "l/d/x", "real/m/x"] {
                 assert_eq!(rig.get(name), Ok(b"locked".to_vec()), "{name}");

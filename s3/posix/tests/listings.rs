@@ -9,7 +9,7 @@ use fordway_store::{
     PartsQuery, PutOptions, UploadId,
 };
 
-/// Sets the flag when it goes out of scope, even after a panic.
+/// Sets the flag when this value is dropped, even after a panic.
 struct Over<'o>(&'o AtomicBool);
 
 impl Drop for Over<'_> {

@@ -45,7 +45,7 @@ fn key(key: &str) -> Key {
     Key::new(key).unwrap()
 }
 
-/// Options with tags that do not fit into an attribute.
+/// Returns options with tags that do not fit into an attribute.
 fn with_many_tags() -> PutOptions {
     let tags = (0..MAX_TAGS).map(|n| (format!("{n:0>100}"), "v".repeat(256))).collect();
     PutOptions { tags, ..PutOptions::default() }
@@ -121,7 +121,7 @@ fn a_long_put_on_a_mount_is_refused_early() {
         assert_refused(refused.map_or(Ok(()), Err));
         drop(writer);
         assert!(!Path::new("/run/root/bucket/m/d").exists());
-        // The same object next to the mount is stored.
+        // The same content can be stored outside the mount.
         let mut writer = store.writer(&bucket, &key("d/long"), &PutOptions::default()).unwrap();
         (0..20).for_each(|_| writer.write(&piece).unwrap());
         writer.commit(&ExpectedContent::default()).unwrap();

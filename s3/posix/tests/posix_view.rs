@@ -1,4 +1,4 @@
-//! Tests how changes that POSIX programs make in a root in use affect the store.
+//! Tests how the store reacts when POSIX programs change files in its root.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -191,7 +191,7 @@ fn a_directory_moved_or_removed_in_use_is_found_again() {
     assert_eq!(get(&store, &bucket, "d/one"), Err(ErrorKind::NoSuchKey));
     put("d/two").unwrap();
     assert_eq!(keys(&store, &bucket), ["d/two"]);
-    // A directory is held open from its second use on. If another directory replaces the held directory, the store
+    // The store keeps a directory open from its second use on. If another directory replaces this directory, the store
     // detects the replacement immediately.
     for round in 0..20 {
         let body = format!("round {round}");
@@ -540,7 +540,7 @@ fn metadata_that_no_header_can_hold_is_refused() {
     }
 }
 
-/// A read may be shorter than its range, but a part that is too short would remain undetected.
+/// A read whose range extends beyond the object is shortened, but a shortened part would remain undetected.
 #[test]
 fn a_copied_part_is_as_long_as_its_range() {
     let (_dir, store, bucket) = open();
@@ -670,8 +670,8 @@ fn renames_do_not_deadlock() {
     assert!(begin.elapsed() < std::time::Duration::from_secs(8), "{:?}", begin.elapsed());
 }
 
-/// Another program replaces the directory of a key while the object is being written. After the put, the object must be
-/// found under its key. Directories are held open for 10 ms.
+/// If another program replaces the directory of a key while the object is being written, the object must be found under
+/// its key after the put. The store keeps directories open for 10 ms.
 #[test]
 fn a_directory_that_is_replaced_during_a_put_does_not_take_the_object_along() {
     let held_for = std::time::Duration::from_millis(10);
@@ -699,8 +699,8 @@ fn a_directory_that_is_replaced_during_a_put_does_not_take_the_object_along() {
     }
 }
 
-/// Another program writes to the source of a copy while the source is copied. The source keeps its name and its inode
-/// number.
+/// A copy is refused if another program writes to the source during the copy, even though the source keeps its name and
+/// its inode number.
 #[test]
 fn a_source_that_changes_while_it_is_copied_is_refused() {
     let (dir, store, bucket) = open();

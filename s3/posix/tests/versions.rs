@@ -38,7 +38,8 @@ fn key(key: &str) -> Key {
     Key::new(key).unwrap()
 }
 
-/// One store holds the directory of a key's versions open while another removes the last version in it.
+/// One store keeps the directory of a key's versions open while another store removes the last version from the
+/// directory.
 #[test]
 fn a_directory_of_versions_that_another_removes_is_made_again() {
     let (dir, bucket) = open();
@@ -299,8 +300,8 @@ fn a_common_prefix_is_listed_after_a_key_within_it() {
     assert_eq!(store.list_versions(&bucket, &query).unwrap().prefixes, ["p/"]);
 }
 
-/// One store has just read that the bucket keeps no versions when another store enables versioning. Once that call has
-/// returned, the first store keeps the version that it overwrites.
+/// One store has just read that the bucket keeps no versions when another store enables versioning. After the call that
+/// enables versioning has returned, the first store keeps the version that it overwrites.
 #[test]
 fn versioning_holds_for_every_store_once_it_is_enabled() {
     for round in 0..20 {
@@ -355,7 +356,7 @@ impl VersionedBucket {
         self.store.put(&self.bucket, &key(name), body.as_bytes(), &options).unwrap().version.unwrap()
     }
 
-    /// Returns the content of a version, or of the latest one, and the ID that the response states.
+    /// Returns the content of a version, or of the latest version, and the ID in the response.
     fn read(&self, name: &str, version: Option<&VersionId>) -> Result<(String, Option<VersionId>)> {
         let options = GetOptions { version: version.cloned(), ..Default::default() };
         let info = self.store.head(&self.bucket, &key(name), &options)?;
@@ -491,7 +492,7 @@ fn a_recent_copy_is_not_changed_in_place_of_the_original() {
 }
 
 /// A POSIX program replaces the latest version several times. No old version `null` is lost when S3 clients overwrite
-/// what the program has written.
+/// the files that the program has written.
 #[test]
 fn an_old_version_null_is_kept_when_a_program_writes_another() {
     let (dir, bucket) = (tempfile::tempdir().unwrap(), Bucket::new("bucket").unwrap());
@@ -534,7 +535,7 @@ fn a_sticky_bit_does_not_break_a_lock() {
     assert_eq!(bucket.delete("a", Some(&held)).unwrap_err().kind(), ErrorKind::AccessDenied);
     assert_eq!(bucket.delete("a", Some(&VersionId::null())).map_err(|error| error.kind()), Ok(()));
     assert_eq!(bucket.listed()[1..], *std::slice::from_ref(&held));
-    // A change of the lock is stored without the bit.
+    // A change of the lock removes the sticky bit.
     bucket.store.set_legal_hold(&bucket.bucket, &key("a"), Some(&held), false).unwrap();
     let mode = bucket.archived("a", &held).metadata().unwrap().permissions().mode();
     assert_eq!(mode & 0o1000, 0);

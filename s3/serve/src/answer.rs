@@ -219,8 +219,8 @@ async fn answered(
     }
 }
 
-/// Replaces a 404 response if the root directory no longer exists. A removed directory looks empty to a process that
-/// has the directory open.
+/// Replaces a 404 response with a 503 response if the root directory no longer exists. A removed directory looks empty
+/// to a process that has the directory open.
 fn unless_root_is_gone(shared: &GatewayState, response: Response<PreparedBody>) -> Response<PreparedBody> {
     match response.status() == StatusCode::NOT_FOUND && !shared.users.look_at_root() {
         true => unavailable(),
@@ -237,7 +237,7 @@ struct CorsRequest {
     headers: HeaderMap,
 }
 
-/// Runs `work` on a thread that may block. If there is a `server`, the thread is one of the threads that wait for this
+/// Runs `work` on a thread that may block. If `server` is `Some`, `work` runs on one of the threads that wait for this
 /// file server. Returns `None` if `work` did not complete.
 async fn run_apart<T: Send + 'static>(
     server: Option<NetworkFileServer>,
@@ -424,7 +424,8 @@ fn error_document(status: StatusCode, code: &str, message: &str) -> Response<Pre
     response
 }
 
-/// Answers requests without a body, as a gateway answers HTTP/2 and HTTP/3 requests after parsing their heads.
+/// Answers requests that have no body. The responder does the work that a gateway does for an HTTP/2 or HTTP/3 request
+/// after the head has been parsed.
 pub struct S3Responder {
     shared: GatewayState,
     caller: ConnectionPeer,

@@ -76,7 +76,7 @@ static CHUNKS: AtomicUsize = AtomicUsize::new(0);
 /// [`CHUNK_BYTES`] of memory. The thread that drops a chunk keeps the memory for reuse.
 pub(crate) struct BufferChunk(Vec<u8>);
 
-/// A chunk that is filled piece by piece. An empty chunk holds no memory.
+/// A chunk that is filled piece by piece. Memory is allocated when [`PartialChunk::room`] is called.
 #[derive(Default)]
 pub(crate) struct PartialChunk {
     chunk: Option<BufferChunk>,
@@ -114,9 +114,9 @@ impl PartialChunk {
         bytes.or_else(|| (!parked.is_empty()).then(|| parked.into()))
     }
 
-    /// Prepares for a wait for more bytes. Returns true if memory is scarce and at least [`SCARCE_BYTES`] are filled;
-    /// the caller should then pass on the filled bytes before it waits. If memory is scarce and fewer bytes are filled,
-    /// moves them to a buffer of exactly their size. Cost if memory is not scarce: one atomic load.
+    /// Prepares for a wait for more bytes. Returns true if memory is scarce and at least [`SCARCE_BYTES`] are filled.
+    /// In this case, the caller should pass on the filled bytes before it waits. If memory is scarce and fewer bytes
+    /// are filled, moves the bytes to a buffer of exactly their size. Cost if memory is not scarce: one atomic load.
     pub(crate) fn is_to_be_passed_on(&mut self) -> bool {
         if CHUNKS.load(Ordering::Relaxed) <= SCARCE_CHUNKS {
             return false;

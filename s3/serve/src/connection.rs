@@ -133,8 +133,8 @@ impl ClientSocket {
             let mut last = 0;
             let mut attempt = |socket: BorrowedFd<'_>| {
                 let sent = send(socket)?;
-                // The socket's buffer is full. With the error `WouldBlock`, the runtime marks the socket as not
-                // writable. The next call then waits, without a system call that would fail.
+                // The socket's buffer is full. The error `WouldBlock` makes the runtime mark the socket as not
+                // writable. The next call then waits, and does not make a system call that would fail.
                 if sent > 0 && sent < len && !fordway_sys::is_writable(socket)? {
                     last = sent;
                     return Err(io::ErrorKind::WouldBlock.into());

@@ -62,7 +62,7 @@ impl MultipartContent {
     }
 
     /// Returns the next bytes (about `most`) and the remaining content. Errors: `UnexpectedEof` for content that is
-    /// shorter than its stated length.
+    /// shorter than its declared length.
     async fn next(mut self, most: u64) -> io::Result<(Bytes, Self)> {
         let mut buffer = buffer_for(most);
         while (buffer.len() as u64) < most {
@@ -125,7 +125,7 @@ impl ContentPieces {
     }
 
     /// Returns the next bytes (at most about `most`) and the remaining content. The content must not be exhausted.
-    /// Errors: `UnexpectedEof` for content that is shorter than its stated length.
+    /// Errors: `UnexpectedEof` for content that is shorter than its declared length.
     pub(crate) async fn next(self, most: u64) -> io::Result<(Bytes, Self)> {
         match self {
             ContentPieces::Bytes(mut bytes) => {
@@ -148,8 +148,8 @@ impl ContentPieces {
                 Ok((piece, ContentPieces::Remote(region.after(wanted))))
             }
             ContentPieces::Reader(reader, left) => {
-                // Reads from a reader run on a thread that may block. To reduce the number of these reads, each read
-                // may return more than `most` bytes, unless memory is scarce.
+                // A reader is read on a thread that may block. To reduce the number of calls, each call may return more
+                // than `most` bytes, unless memory is scarce.
                 let wanted = if most < PIECE_BYTES { left.min(most) } else { left };
                 let (reader, piece) = read_some(reader, wanted).await?;
                 let left = left - piece.len() as u64;
@@ -167,7 +167,8 @@ pub(crate) async fn read_piece(file: &File, range: Range<u64>) -> io::Result<Byt
     Ok(lent(buffer, most))
 }
 
-/// Returns a reused buffer, or a new buffer of the exact size if a reused buffer would hold more memory than needed.
+/// Returns a buffer for a read of `most` bytes: a new buffer of the exact size if `most` is below [`SMALL_BYTES`], and
+/// otherwise a reused buffer.
 fn buffer_for(most: u64) -> Vec<u8> {
     if most < SMALL_BYTES { Vec::with_capacity(most as usize) } else { take_buffer() }
 }
@@ -247,7 +248,7 @@ impl BodyExtension {
         BodyExtension(Arc::new(Mutex::new(Some(reply))))
     }
 
-    /// Makes the threads of `server` read the content of files.
+    /// If the content is in a file, makes the threads of `server` read the file.
     pub(crate) fn read_by(&self, server: &NetworkFileServer) {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *held = held.take().map(|reply| match reply {

@@ -26,7 +26,7 @@ impl BucketDomains {
         Ok(BucketDomains(names.collect::<Result<_>>()?))
     }
 
-    /// Returns an empty list of domains. Only paths then name buckets.
+    /// Returns an empty list of domains. With an empty list, only the path of a request can name the bucket.
     pub(crate) fn none() -> Self {
         BucketDomains(Vec::new())
     }
@@ -44,7 +44,7 @@ impl BucketDomains {
 }
 
 impl BucketDomains {
-    /// Returns the decoded bucket and key from the host and the path, each an empty string if missing.
+    /// Returns the decoded bucket and key from the host and the path. A missing bucket or key is an empty string.
     pub(crate) fn names(&self, headers: &HeaderMap, uri: &Uri) -> (String, String) {
         let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
         let path = percent_decode_str(uri.path().strip_prefix('/').unwrap_or(uri.path())).decode_utf8_lossy();

@@ -44,7 +44,7 @@ static SERVERS: LazyLock<Mutex<HashMap<u64, Arc<FileServerThreads>>>> = LazyLock
 #[derive(Clone)]
 pub(crate) struct NetworkFileServer {
     threads: Arc<FileServerThreads>,
-    /// The permits for the user's calls, of which there are [`SHARE`].
+    /// The [`SHARE`] permits for the user's calls.
     share: Arc<Semaphore>,
     probe: FileServerProbe,
 }
@@ -122,8 +122,8 @@ impl NetworkFileServer {
         }
     }
 
-    /// Wraps `writer`, so that dropping the wrapper does not block the caller. Even dropping an unused writer may need
-    /// this server.
+    /// Wraps `writer`, so that dropping the wrapper does not block the caller. Even dropping an unused writer may
+    /// require a call that waits for this server.
     pub(crate) fn guard(&self, writer: Box<dyn Writer>) -> Box<dyn Writer> {
         Box::new(FileServerWriter { inner: Some(writer), server: self.clone() })
     }

@@ -1,4 +1,4 @@
-//! Binding, accepting, distributing connections to threads, and graceful shutdown.
+//! The gateway: its configuration, accepting connections and distributing them to threads, and graceful shutdown.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -72,8 +72,8 @@ pub struct GatewayConfig {
     pub header_timeout: Duration,
     /// The maximum pause of a client that is sending or receiving a body.
     pub stall_timeout: Duration,
-    /// The minimum rate of a body in bytes per second, in either direction; 0 for no limit. The rate is an average over
-    /// periods in which the gateway waits for the client for a total of `stall_timeout`.
+    /// The minimum rate of a body in bytes per second, in either direction; 0 for no limit. The rate is averaged over
+    /// periods. In each period, the gateway waits for the client for a total of `stall_timeout`.
     pub body_bytes_per_s_min: u64,
     /// The limits on users whose entries in the credentials file specify no limits.
     pub user_limits: UserLimits,
@@ -92,10 +92,10 @@ pub struct GatewayConfig {
 
 impl GatewayConfig {
     /// Returns the defaults: no TLS, no HTTP/3, no domain, region `us-east-1`, no access log, no metrics, no webhooks.
-    /// Numbers: a thread per core, 16,384 connections, 8,192 requests in flight per user, 4,096 connections from one
-    /// address without a valid signature.
-    /// Sizes and times: heads of up to 64 KiB in 60 s, bodies of any size with pauses of up to 30 s and at least 100
-    /// bytes per second, 10 s to drain.
+    /// The gateway uses at most one thread per core. It accepts at most 16,384 connections, and at most 4,096 of them
+    /// from one address without a valid signature. A user may have up to 8,192 requests in flight. A client may take up
+    /// to 60 s to send a head, which may have up to 64 KiB. Bodies of any size are accepted, with pauses of up to 30 s
+    /// and at least 100 bytes per second. Draining may take up to 10 s.
     pub fn new(listen: SocketAddr) -> Self {
         GatewayConfig {
             listen,
@@ -355,8 +355,8 @@ impl Gateway {
     /// Starts the thread that watches the gateway's directory and files.
     fn watch(&mut self) -> Result<Option<WatchThread>> {
         let Some(words) = self.words.take() else { return Ok(None) };
-        // The access log is flushed when its last owner drops it. The thread may briefly outlive the gateway, so it
-        // holds only a weak reference to the monitor, which owns the log.
+        // The access log is flushed when its last owner drops it. The thread may briefly outlive the gateway, so it has
+        // only a weak reference to the monitor, which owns the log.
         let (users, monitor) = (self.users.clone(), Arc::downgrade(&self.monitor));
         let mut heap = HeapTrimmer::default();
         let watch = WatchThread::start(self.reload.clone(), words, move |is_asked| {

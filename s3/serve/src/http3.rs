@@ -99,7 +99,7 @@ async fn speak(
 }
 
 /// Starts requests until the client closes the connection, `stop` is ready, or the connection has been idle for the
-/// header timeout. Also ends after too many requests without a valid signature.
+/// header timeout. Also stops if the client sends too many requests without a valid signature.
 async fn take_requests(
     connection: &mut Http3ServerConnection,
     requests: &mut JoinSet<()>,
@@ -185,8 +185,9 @@ async fn exchange(
     sent
 }
 
-/// Returns the code that tells a client why its request was reset (RFC 9114 section 8.1). A client that is too slow has
-/// made no error in its message.
+/// Returns the code that tells a client why its request was reset (RFC 9114 section 8.1). A malformed request gets
+/// `H3_MESSAGE_ERROR`. Any other request, such as the request of a client that is too slow, gets
+/// `H3_REQUEST_CANCELLED`.
 fn reset_code(error: &io::Error) -> Code {
     match error.kind() {
         io::ErrorKind::InvalidData => Code::H3_MESSAGE_ERROR,
@@ -236,8 +237,8 @@ const ADAPT_AFTER_BYTES: u64 = 512 << 10;
 /// [`SendWindow::is_moving`].
 const KEEP_ALIVE_BYTES: u64 = 64 << 10;
 
-/// The send window of a connection, which grows with the capacity of the network path. If a client stops reading, its
-/// window remains small, so such a client cannot make the gateway keep much data.
+/// The send window of a connection, which grows with the capacity of the network path. If a client stops reading, the
+/// window of its connection remains small, so the client cannot make the gateway keep much data.
 struct SendWindow {
     connection: quinn::Connection,
     sent_bytes: AtomicU64,
@@ -398,8 +399,8 @@ fn endpoint_config(secret: &GatewaySecret, address: SocketAddr) -> EndpointConfi
     config
 }
 
-/// The properties that distinguish the hosts of gateways: machines, and containers on one machine. They remain the same
-/// if the process of the gateway is restarted.
+/// The properties that distinguish the hosts of gateways: machines, and containers on one machine. The properties do
+/// not change when the gateway's process is restarted.
 #[derive(Clone, Default)]
 struct HostIdentity {
     name: Vec<u8>,
@@ -493,9 +494,9 @@ fn config(tls: &ServerConfig, idle_timeout: Duration) -> Result<quinn::ServerCon
 const OF_CONNECTION: [&str; 5] =
     ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"];
 
-/// Checks the headers of a request, and that a body with the stated length 0 is empty. Returns the stated length of the
-/// body, if any. Errors: `InvalidData` for a malformed request (RFC 9114 sections 4.1.2 and 4.2); `TimedOut`; errors of
-/// the connection.
+/// Checks the headers of a request, and that a body with the declared length 0 is empty. Returns the declared length of
+/// the body, if any. Errors: `InvalidData` for a malformed request (RFC 9114 sections 4.1.2 and 4.2); `TimedOut`;
+/// errors of the connection.
 pub(super) async fn checked_length(
     request: &Request<()>,
     stream: &mut RequestStream<RecvStream, Bytes>,
@@ -568,8 +569,8 @@ pub(super) struct Http3RequestBody {
     stream: RequestStream<RecvStream, Bytes>,
     /// The number of bytes that have not arrived yet, if known.
     left: Option<u64>,
-    /// Whether the end of the body has been received. A body may continue beyond its stated length, so the length alone
-    /// does not show the end.
+    /// Whether the end of the body has been received. A body may continue beyond its declared length, so the length
+    /// alone does not show the end.
     has_ended: bool,
     patience: WaitDeadline,
     stall_timeout: Duration,
@@ -605,7 +606,7 @@ impl Http3RequestBody {
     }
 
     /// Checks whether the end of the body has arrived together with the last byte. If so, no further call is needed to
-    /// receive the end. Errors: `UnexpectedEof` if the body is longer than stated.
+    /// receive the end. Errors: `UnexpectedEof` if the body is longer than declared.
     fn look_for_end(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         match self.stream.poll_recv_data(context) {
             Poll::Ready(Ok(Some(data))) if data.has_remaining() => Err(io::ErrorKind::UnexpectedEof.into()),

@@ -27,7 +27,7 @@ use crate::users::User;
 /// An access key and its secret.
 #[derive(Clone)]
 pub struct AccessKeyPair {
-    /// The public half, which is contained in requests.
+    /// The public half, which each signed request contains.
     pub access_key: String,
     /// The secret half, with which requests are signed.
     pub secret_key: String,
@@ -191,7 +191,7 @@ impl RequestAuthenticator {
         Ok(user)
     }
 
-    /// Checks the headers that state the expected owners of buckets. Cost: nothing if the request has no such header.
+    /// Checks the headers that contain the expected owners of buckets. Cost: nothing if the request has no such header.
     /// Errors: `AccessDenied`.
     pub(crate) async fn check_owners(
         &self,
@@ -275,9 +275,9 @@ fn names(path: &S3Path) -> (String, String) {
     }
 }
 
-/// The header that states the expected owner of the bucket in the request's path.
+/// The header with the expected owner of the bucket in the request's path.
 const EXPECTED_OWNER: &str = "x-amz-expected-bucket-owner";
-/// The header that states the expected owner of the bucket of a copy's source.
+/// The header with the expected owner of the bucket of a copy's source.
 const EXPECTED_SOURCE_OWNER: &str = "x-amz-source-expected-bucket-owner";
 
 pub(crate) fn signed_with_version_2(headers: &HeaderMap, uri: &Uri) -> bool {
@@ -285,8 +285,8 @@ pub(crate) fn signed_with_version_2(headers: &HeaderMap, uri: &Uri) -> bool {
     header.is_some_and(|value| value.as_bytes().starts_with(b"AWS ")) || parameter(uri, "Signature").is_some()
 }
 
-/// `x-amz-` headers that `SignedHeaders` may omit: they do not change the request's meaning, or every signature covers
-/// them.
+/// `x-amz-` headers that `SignedHeaders` may omit. These headers do not change the request's meaning, or every
+/// signature covers them.
 const UNSIGNED: [&str; 3] = ["x-amz-content-sha256", "x-amz-date", "x-amz-user-agent"];
 
 /// Checks that all `x-amz-` headers are signed. An unsigned `x-amz-` header could change the operation of a signed
@@ -300,7 +300,8 @@ fn check_all_signed(headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
     let is_announced_nothing = |name: &str| name == "x-amz-trailer" && headers[name].is_empty();
     let of_amazon = headers.keys().map(HeaderName::as_str).filter(|name| name.starts_with("x-amz-"));
     let of_amazon = of_amazon.filter(|name| !is_announced_nothing(name));
-    // Some presigned URLs carry headers as query parameters; the signature covers the whole URL.
+    // Some presigned URLs contain headers as query parameters. The signature covers the whole URL, and therefore also
+    // these headers.
     let is_in_url = |name: &str| has_version_4_query(uri) && has_parameter(uri, name);
     let left_out = |name: &&str| !UNSIGNED.contains(name) && !is_signed(name) && !is_in_url(name);
     let mut names: Vec<&str> = of_amazon.filter(left_out).collect();
@@ -371,8 +372,7 @@ pub(crate) fn parameter<'u>(uri: &'u Uri, wanted: &str) -> Option<&'u str> {
     })
 }
 
-/// Returns whether the query has a parameter named `wanted`, which must be in lower case; the URL's spelling may have
-/// any case.
+/// Returns whether the query has a parameter named `wanted`, ignoring case. `wanted` must be in lower case.
 fn has_parameter(uri: &Uri, wanted: &str) -> bool {
     uri.query().unwrap_or_default().split('&').any(|pair| {
         let name = pair.split('=').next().unwrap_or_default();
@@ -398,7 +398,7 @@ mod tests {
         let only = users.find("key").unwrap();
         let signed = RequestAuthenticator::Signed(users);
         assert_eq!(signed.owner_names(&caller, Some(only.uid)), [only.name.as_str()]);
-        // Without a known owner, the caller counts as the owner.
+        // If no user of the gateway is known to be the owner, the caller counts as the owner.
         for uid in [None, Some(4_000_000_001), Some(1001)] {
             assert_eq!(signed.owner_names(&caller, uid), ["1001"], "{uid:?}");
         }

@@ -1,11 +1,11 @@
 //! Requests that the gateway itself sends: to OIDC providers and to webhooks. The gateway connects only to hosts that
-//! the administrator names. The gateway connects to addresses in private networks or on this machine only if the
-//! administrator permits them. Without this restriction, anyone who controls a name in the DNS could make the gateway
-//! send requests to services that trust the gateway.
+//! the administrator has configured. The gateway connects to addresses in private networks or on this machine only if
+//! the administrator permits them. Without this restriction, anyone who controls a name in the DNS could make the
+//! gateway send requests to services that trust the gateway.
 //!
-//! If a host has a proxy, the gateway connects only to the proxy, which the administrator has named. The proxy resolves
-//! the host's name, so the proxy alone chooses the address. The TLS connection passes through the proxy to the host.
-//! The proxy sees neither the request nor the response, and no other server can impersonate the host.
+//! If a host has a proxy, the gateway connects only to the proxy, which the administrator has configured. The proxy
+//! resolves the host's name, so the proxy alone chooses the address. The TLS connection passes through the proxy to the
+//! host. The proxy sees neither the request nor the response, and no other server can impersonate the host.
 
 use std::borrow::Cow;
 use std::io::{self, Read, Write};
@@ -46,7 +46,7 @@ pub(crate) fn check_url(url: &str, allows_private: bool, setting: &str) -> Resul
     }
 }
 
-/// The error for a URL that has no valid origin. The URL itself may be a secret.
+/// The error for a URL that has no valid origin. The error does not contain the URL, because the URL may be a secret.
 const NO_URL: &str = "is not http(s)://host[:port][/path][?query], without a user and a fragment; correct it";
 
 /// Returns the origin of a URL, which may have a query but no fragment. Errors: the reason, without the URL.
@@ -213,7 +213,8 @@ fn left(deadline: Instant) -> Option<Duration> {
 fn connect(origin: &Origin, rules: &OutgoingRules) -> Result<DeadlineStream, String> {
     let left = left(rules.deadline).ok_or("no connection in time")?;
     let deadline = rules.deadline;
-    // Without TLS, the server is always on this machine. A proxy on another machine could not reach this machine.
+    // Without TLS, the host is always this machine. A proxy on another machine could not reach this machine at such an
+    // address.
     if origin.tls {
         let is_internal = origin.host.parse().is_ok_and(is_internal) || origin.host == "localhost";
         if is_internal && !rules.allows_private {
@@ -586,7 +587,8 @@ mod tests {
 
     #[test]
     fn failures_of_a_post_name_only_the_origin() {
-        // Nothing listens at the first port. The gateway does not permit the second and the third URL.
+        // No process listens on port 1, the port of the first URL. The gateway does not permit the second and the third
+        // URL.
         for url in [
             "http://127.0.0.1:1/PATH?x=QUERY",
             "http://127.0.0.1:1/PATH\u{e4}?QUERY",
@@ -607,7 +609,8 @@ mod tests {
         }
     }
 
-    /// Returns the status of the response to a POST on a connection that fails after these bytes.
+    /// Returns the status of the response to a POST, on a connection that fails after the bytes of `response`. Returns
+    /// `None` on an error.
     fn status(response: &str) -> Option<u16> {
         struct Broken<'r>(Arriving<'r>);
 
@@ -638,7 +641,8 @@ mod tests {
     #[test]
     fn the_answer_to_a_post_is_its_status() {
         for (response, expected) in [
-            // A TLS receiver that closes without a close_notify, and a connection that is kept open.
+            // The connection of the first response ends without `close_notify`. The body of the second response does
+            // not arrive.
             ("HTTP/1.0 200 OK\r\n\r\nhello", 200),
             ("HTTP/1.1 200 OK\r\nContent-Length: 1048577\r\n\r\n", 200),
             ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel", 200),

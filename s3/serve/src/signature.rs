@@ -28,7 +28,7 @@ const DECODED_LENGTH: HeaderName = HeaderName::from_static("x-amz-decoded-conten
 const TRAILER: HeaderName = HeaderName::from_static("x-amz-trailer");
 
 /// Checks the form of a request's signature. An anonymous request passes this check; the rules of the bucket are
-/// checked later. If only `Date` states the time of the request, adds the header `x-amz-date`, which the S3 layer
+/// checked later. If only `Date` contains the time of the request, adds the header `x-amz-date`, which the S3 layer
 /// reads. Errors: AWS's errors, one for each kind of malformed signature.
 pub(crate) fn check_form(
     headers: &mut HeaderMap,
@@ -69,7 +69,7 @@ fn signed_twice() -> GateRefusal {
     bad("InvalidArgument", composed(words, detail, &[("ArgumentName", "Authorization")]))
 }
 
-/// AWS's message for a request that does not state its time.
+/// AWS's message for a request that does not contain its time.
 pub(crate) const NO_DATE: &str = "AWS authentication requires a valid Date or x-amz-date header.";
 
 /// Returns the error for a version 2 signature, with S3's exact message. s3cmd recognizes this message, and then signs
@@ -190,7 +190,7 @@ fn check_components(text: &str) -> Result<&str, GateRefusal> {
     }
 }
 
-/// Returns the time that a request states, in the format that signatures use: `20130524T000000Z`.
+/// Returns the time in the headers of a request, in the format that signatures use: `20130524T000000Z`.
 fn stamp(headers: &HeaderMap) -> Option<String> {
     match headers.get(AMZ_DATE).map(|value| value.to_str().unwrap_or_default()) {
         Some(text) if is_stamp(text) => Some(text.to_owned()),
@@ -238,7 +238,8 @@ fn check_payload_hash(headers: &HeaderMap) -> Result<(), GateRefusal> {
     }
 }
 
-/// Checks that an `aws-chunked` body states the length of its content. Errors: `MissingContentLength`.
+/// Checks that the head of a request with an `aws-chunked` body specifies the length of the content. Errors:
+/// `MissingContentLength`.
 fn check_decoded_length(headers: &HeaderMap) -> Result<(), GateRefusal> {
     let stated = headers.get(DECODED_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     stated.map(|_| ()).ok_or_else(|| GateRefusal {
@@ -367,8 +368,8 @@ fn payload(headers: &HeaderMap) -> &[u8] {
     headers.get(CONTENT_SHA256).map_or(&[], HeaderValue::as_bytes)
 }
 
-/// Adds an empty `x-amz-trailer` header if the request has none. The S3 layer requires this header, although a chunked
-/// body need not have trailers. This function must be called after the signature's form has been checked.
+/// Adds an empty `x-amz-trailer` header if the request has no such header. The S3 layer requires this header, although
+/// a chunked body need not have trailers. This function must be called after the signature's form has been checked.
 pub(crate) fn announce_trailers(headers: &mut HeaderMap) {
     if payload(headers).ends_with(b"-TRAILER") && !headers.contains_key(TRAILER) {
         headers.insert(TRAILER, HeaderValue::from_static(""));

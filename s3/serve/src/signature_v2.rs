@@ -22,7 +22,7 @@ use crate::signature::{AMZ_DATE, NO_DATE};
 const CONTENT_MD5: HeaderName = HeaderName::from_static("content-md5");
 
 /// Checks the date of a version 2 signature. Without this check, a request could be replayed forever. Presigned URLs
-/// need no such check, because they state when they expire.
+/// need no such check, because they contain their expiry time.
 pub(crate) fn check_date(headers: &HeaderMap) -> Result<(), GateRefusal> {
     let refused = |code, message| Err(GateRefusal { status: StatusCode::FORBIDDEN, code, message });
     let stated = headers.get(AMZ_DATE).or_else(|| headers.get(DATE));

@@ -56,7 +56,7 @@ impl GatewaySockets {
     }
 }
 
-/// The sockets that are used instead of new sockets.
+/// The sockets that a service manager has passed, and that the gateway uses instead of new sockets.
 #[derive(Default)]
 struct ProvidedSockets {
     http: Option<TcpListener>,

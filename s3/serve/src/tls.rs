@@ -43,7 +43,7 @@ impl TlsVersion {
     }
 }
 
-/// A secret that is the same after a restart of the gateway, from which other keys are derived.
+/// A secret from which other keys are derived. The secret is the same after a restart of the gateway.
 #[cfg(feature = "http3")]
 pub(crate) struct GatewaySecret([u8; 32]);
 

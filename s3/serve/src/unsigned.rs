@@ -18,14 +18,14 @@ use crate::http1::{ChunkDecoder, ChunkStep};
 use crate::tls::TlsVersion;
 use crate::users::User;
 
-/// The text of the error for a body that is not encoded as its head states. The conversion to an S3 error recognizes
+/// The text of the error for a body that is not encoded as its head specifies. The conversion to an S3 error recognizes
 /// this text.
 pub(crate) const NOT_CHUNKED: &str = "the body is not valid aws-chunked encoding";
 
 /// The text of the error for a body that ends within a chunk.
 const CUT_SHORT: &str = "the body ended within a chunk";
 
-/// The header that states how the body is signed.
+/// The header that specifies how the body is signed.
 const CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256");
 const DECODED_LENGTH: HeaderName = HeaderName::from_static("x-amz-decoded-content-length");
 /// Headers that have no meaning without a signature.
@@ -206,7 +206,7 @@ impl Body for UnchunkedBody {
 /// The client of a connection.
 #[derive(Clone)]
 pub(crate) enum ConnectionPeer {
-    /// A remote address, whose requests must be signed.
+    /// A client at a remote address. Its requests must be signed.
     Remote {
         address: SocketAddr,
         /// The version of TLS; `None` for a connection that is not encrypted.

@@ -155,8 +155,8 @@ fn a_version_2_signature_of_a_bucket_may_cover_a_slash() {
     assert_eq!(send(&format!("/{BUCKET}/k/"), &format!("/{BUCKET}/k")).error(), wrong);
 }
 
-/// The holder of a presigned URL for a put must not be able to turn the put into a copy of another object. Therefore, a
-/// request is refused unless all headers that change its meaning are signed.
+/// The holder of a presigned URL for a put must not be able to turn the put into a copy of another object. Therefore,
+/// the gateway refuses a request if a header that changes the meaning of the request is not signed.
 #[test]
 fn what_was_not_signed_changes_nothing() {
     let fixture = serve();
@@ -182,8 +182,8 @@ fn what_was_not_signed_changes_nothing() {
     let more = head.replacen("\r\n\r\n", "\r\nx-amz-copy-source: /data/secret\r\n\r\n", 1);
     assert_eq!(fixture.client.send_raw("PUT", &more).error(), (403, "AccessDenied".to_owned()));
     fixture.client.send_raw("PUT", &head).ok();
-    // A forged signature in a header does not make the gateway accept the unsigned header, even if the name of a
-    // parameter is percent-encoded.
+    // A forged `Authorization` header that names `x-amz-copy-source` as signed does not make the gateway accept this
+    // header, even if the name of a parameter in the URL is percent-encoded.
     let hidden = query.replace("X-Amz-Signature", "%58-Amz-Signature");
     let pretence = "authorization: AWS4-HMAC-SHA256 Credential=a/b, SignedHeaders=x-amz-copy-source, Signature=00\r\n\
                     x-amz-copy-source: /data/secret\r\n";
@@ -197,7 +197,7 @@ fn what_was_not_signed_changes_nothing() {
     put("x-amz-content-sha256: UNSIGNED-PAYLOAD\r\nx-amz-user-agent: test\r\n").ok();
 }
 
-/// Returns a GET request whose signature, in a header or in the URL, covers exactly the named headers.
+/// Returns a GET request whose signature, in a header or in the URL, covers exactly the headers in `names`.
 fn signed_over(fixture: &Fixture, names: &[&str], in_url: Option<u64>) -> String {
     let (client, path) = (&fixture.client, format!("/{BUCKET}/k"));
     let (now, host) = (SystemTime::now(), client.address.to_string());
@@ -382,7 +382,7 @@ fn errors_have_the_words_of_aws_and_ours() {
     assert_eq!(refused.element("AWSAccessKeyId").unwrap(), "nobody");
 }
 
-/// A request that states its time only in `Date` is valid.
+/// A request that contains its time only in `Date` is valid.
 #[test]
 fn the_header_date_is_enough() {
     let fixture = serve();
@@ -400,7 +400,7 @@ fn what_is_not_offered_is_refused_to_known_callers_only() {
     assert_eq!(answer.error(), (403, "AccessDenied".to_owned()));
     let put =
         |bucket: &str, what: &str| fixture.client.send(&Call::new("PUT", format!("/{bucket}")).query(what));
-    // Most programs show only the message.
+    // Most programs show only the message, so the message names the operation.
     for (what, operation) in [("website", "PutBucketWebsite"), ("encryption", "PutBucketEncryption")] {
         let refused = put(BUCKET, what);
         assert_eq!(refused.error(), (501, "NotImplemented".to_owned()));

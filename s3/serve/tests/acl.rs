@@ -1,4 +1,4 @@
-//! Tests the ACLs of buckets: who sets them, and what they allow.
+//! Tests the ACLs of buckets: who may set an ACL, and what each ACL allows.
 
 mod client;
 

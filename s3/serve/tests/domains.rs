@@ -81,7 +81,8 @@ fn a_signature_for_one_bucket_is_none_for_another() {
     assert_eq!(fixture.client.send_raw("GET", &moved).error(), (403, "SignatureDoesNotMatch".to_owned()));
 }
 
-/// A key may begin with a slash. Such a key differs from the key without the slash, also in reads of ranges.
+/// A key may begin with a slash. Such a key differs from the key without the slash, in reads of one range and of
+/// several ranges.
 #[test]
 fn a_slash_more_is_another_key() {
     let fixture = serve();

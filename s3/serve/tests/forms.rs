@@ -144,7 +144,7 @@ fn a_form_is_stored_with_all_that_it_says() {
     let empty = fixture.store.get(&bucket(), &key("up/a.txt"), &GetOptions::default()).unwrap();
     assert_eq!(empty.info.metadata.content_type, None, "the type of the part is not that of the object");
     assert_eq!(empty.info.size, 0);
-    // The policy is checked against the values in which the file's name has replaced its placeholder.
+    // The policy is checked after the file's name has replaced its placeholder in the values.
     let named = ",[\"eq\",\"$x-amz-meta-name\",\"<a.txt>\"]";
     let form = Form::new(&fixture, named).set("x-amz-meta-name", "<${filename}>");
     assert_eq!(form.send(&fixture).status, 204);
@@ -170,7 +170,7 @@ fn the_form_chooses_the_response() {
     assert_eq!(created.element("Key").as_deref(), Some("up/k"));
     assert_eq!(created.element("Location").as_deref(), created.header("location"));
     assert_eq!(created.element("ETag").as_deref(), created.header("etag"));
-    // Clients would remove the segments from a URL, and then request another object.
+    // Clients would remove the segments `.` and `..` from a URL, and then request another object.
     for name in ["../k", "a/./k", "a/.."] {
         let form = Form::new(&fixture, status).set("success_action_status", "201");
         let form = form.set("success_action_redirect", "").set("key", &format!("up/{name}"));
@@ -313,7 +313,7 @@ fn bodies_that_are_no_forms_are_refused() {
     }
 }
 
-/// Ends the connection at an arbitrary point in the form.
+/// Sends a form without its last bytes, and then shuts down the connection for writing.
 #[test]
 fn a_form_that_is_cut_stores_nothing() {
     let fixture = serve();
@@ -341,7 +341,8 @@ fn a_large_file_is_stored_whole() {
     assert!(content(&fixture, "up/k") == form.file);
 }
 
-/// The headers of a form are not signed, so a header must not make the form look like another kind of request.
+/// The headers of a form upload are not signed. A header must therefore not change the values of the condition keys
+/// about the signature.
 #[test]
 fn bucket_policies_know_how_a_form_is_signed() {
     let fixture = serve();

@@ -44,7 +44,7 @@ fn fixture(fixture: Fixture) -> Fixture {
 fn check(call: &Call<'_>, answer: &Answer, fixture: &Fixture) {
     let said = format!("{} {}?{}: {} {}", call.method, call.path, call.query, answer.status, answer.text());
     let refusals = match call.path.as_ref() {
-        // If the bucket does not exist, S3 reports only this error.
+        // The bucket `fresh` does not exist, so the gateway can also report the missing bucket, as S3 does.
         "/fresh" => [(501, "NotImplemented"), (404, "NoSuchBucket")],
         _ if (call.method, call.query) == ("PUT", "partNumber=1") => [(400, "InvalidArgument"); 2],
         // For a parameter that was added to a presigned URL, the gateway can also report that the signature does not
@@ -88,7 +88,7 @@ fn sub_resources(invented: usize) -> (Vec<String>, Vec<String>) {
 const METHODS: [&str; 5] = ["GET", "HEAD", "PUT", "POST", "DELETE"];
 
 /// Returns calls with each sub-resource of S3 and each method, on an object and two buckets, and one call with each
-/// invented sub-resource. The last element of each tuple states whether the sub-resource is invented.
+/// invented sub-resource. The last element of each tuple is true if the sub-resource is invented.
 fn walk(invented: usize) -> Vec<(String, &'static str, String, bool)> {
     let (real, odd) = sub_resources(invented);
     let paths = [format!("/{BUCKET}/k"), "/empty".to_owned(), "/fresh".to_owned()];
@@ -478,7 +478,8 @@ fn an_upload_without_a_length_is_refused() {
     }
 }
 
-/// RFC 9112 section 3.2.2. The signature covers the `Host` header.
+/// RFC 9112 section 3.2.2 requires a server to use the host in an absolute target, and to ignore the `Host` header. The
+/// signature, however, covers the `Host` header, so the gateway refuses a request in which the two hosts differ.
 #[test]
 fn the_host_of_an_absolute_target_must_be_that_of_the_header() {
     let fixture = fixture(serve());

@@ -121,7 +121,7 @@ fn two_hundred_requests_at_once_on_one_connection() {
     });
 }
 
-/// If a request stalls, only that request ends; other requests on its connection continue.
+/// If a request stalls, the gateway ends only this request. Other requests on the connection continue.
 #[test]
 fn a_client_that_neither_sends_nor_takes_is_cut_off() {
     let fixture = serve_with(|config| config.stall_timeout = WAIT);
@@ -153,8 +153,8 @@ fn a_client_that_neither_sends_nor_takes_is_cut_off() {
     });
 }
 
-/// A request that waits while other requests use all of a slow link is ended later than a request on an idle link, but
-/// it is still ended.
+/// A request that waits while other requests use all of a slow link has a longer timeout than a request on an idle
+/// link.
 #[test]
 fn a_request_among_others_that_move_is_waited_for_longer() {
     // The stall timeout is long enough for a client that is delayed by other processes on the machine.
@@ -258,7 +258,7 @@ fn requests_taken_back_at_once_end_the_connection() {
     assert_eq!(fixture.client.send(&Call::on("HEAD", "none")).status, 404);
 }
 
-/// Reads frames until one has the wanted type or is GOAWAY, and returns its type.
+/// Reads frames until a frame has the type `wanted` or is GOAWAY, and returns the type of this frame.
 fn read_until(stream: &mut impl std::io::Read, wanted: u8) -> u8 {
     loop {
         let mut head = [0; 9];

@@ -93,7 +93,8 @@ fn who_is_not_known_is_refused_and_too_much_too() {
         let mut http3 = Http3::connect(&fixture.client, &certificate).await;
         let large = http3.send(&Call::on("PUT", "k").body(vec![0; 100_001])).await;
         assert_eq!(large.status, 413);
-        // When the connection opened, the server announced the size limit for heads, and the client obeys the limit.
+        // The server announces the size limit for heads when the connection opens, and the client does not send a
+        // longer head.
         let long = http3.try_start(&Call::on("PUT", "k").header("x-amz-meta-a", "x".repeat(6000))).await;
         let error = long.err().expect("it is too long");
         assert!(matches!(error, h3::error::StreamError::HeaderTooBig { max_size: 4096, .. }), "{error}");
@@ -221,7 +222,7 @@ fn a_body_cut_short_is_refused() {
     });
 }
 
-/// RFC 9114 sections 4.1.2 and 4.2.
+/// RFC 9114 sections 4.1.2 and 4.2 define which requests are malformed.
 #[test]
 fn malformed_requests_are_reset() {
     let (fixture, certificate) = serve_http3(|_| ());
@@ -269,7 +270,7 @@ fn malformed_requests_are_reset() {
     });
 }
 
-/// Until its end arrives, a request that states an empty body counts as well-formed.
+/// Until its end arrives, a request that declares an empty body counts as well-formed.
 #[test]
 fn a_request_without_an_end_is_cancelled() {
     let (fixture, certificate) = serve_http3(|config| config.stall_timeout = Duration::from_millis(300));
@@ -285,7 +286,7 @@ fn a_request_without_an_end_is_cancelled() {
     });
 }
 
-/// The body is longer than the length that its head states.
+/// The body is longer than the `content-length` of the request.
 #[test]
 fn a_body_longer_than_stated_is_refused() {
     let (fixture, certificate) = serve_http3(|_| ());

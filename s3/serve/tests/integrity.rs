@@ -1,4 +1,4 @@
-//! Content is published only if it matches what the client states about it.
+//! Tests that content is published only if it matches the length, the digests and the checksums that the client sends.
 
 mod client;
 
@@ -366,8 +366,8 @@ fn a_trailer_is_one_checksum_and_nothing_else() {
     }
 }
 
-/// Several headers with the same name form one list. The coding `aws-chunked`, which belongs to the transfer, is
-/// removed from the list.
+/// Several headers with the same name form one list. The coding `aws-chunked` is removed from the list, because it
+/// describes the transfer and not the object.
 #[test]
 fn repeated_headers_of_metadata_are_one_list() {
     let fixture = serve();

@@ -1,4 +1,5 @@
-//! Tests for the 40 ms stalls that occur between two small segments at some sizes without TCP_NODELAY.
+//! Tests that requests do not stall for 40 ms. If TCP_NODELAY is not set, such a stall occurs between two small
+//! segments at some sizes.
 
 mod client;
 
@@ -59,7 +60,7 @@ async fn check_sizes(mut send: impl AsyncFnMut(&Call<'static>) -> Answer) {
     }
 }
 
-/// Like [`check_sizes`], over one HTTP/1.1 connection.
+/// Puts and gets an object of each size over one HTTP/1.1 connection.
 fn check_http1(client: &Client, stream: &mut (impl Read + Write)) {
     run(check_sizes(async |call| {
         stream.write_all(&[lasting(client, call), call.body.clone()].concat()).unwrap();

@@ -126,7 +126,7 @@ fn write_credentials(path: &std::path::Path, users: &[(&str, &str)]) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
 }
 
-/// Waits on another thread, so that this thread can serve the client's connections during the wait.
+/// Runs `wait` on another thread, so that this thread can serve the client's connections during the wait.
 async fn elsewhere(wait: impl FnOnce() + Send + 'static) {
     tokio::task::spawn_blocking(wait).await.unwrap();
 }
@@ -147,7 +147,7 @@ fn assert_slow_down(answer: &Answer) {
     assert_eq!(answer.header("retry-after"), Some("1"));
 }
 
-/// Checks the counters and the log after one request beyond the limit.
+/// Checks the counters and the access log after exactly one request has exceeded the limit.
 fn assert_counted(ground: Ground) {
     ground.counters().wait_for("fordway_user_requests_refused_total{user=\"noisy\",limit=\"requests\"} 1");
     ground.counters().wait_for_requests(0);

@@ -92,7 +92,7 @@ fn conditions_of_reads() {
     assert_eq!((current.status, current.text().as_str()), (304, ""));
     assert_eq!(current.header("etag"), Some(tag));
     assert_eq!(get("if-none-match", "\"other\"").status, 200);
-    // One matching ETag among several is enough.
+    // If a header lists several ETags, one matching ETag is enough.
     assert_eq!(get("if-match", &format!("\"other\", {tag}")).status, 200);
     assert_eq!(get("if-none-match", &format!("{tag}, \"other\"")).status, 304);
     assert_eq!(get("if-none-match", &format!("W/\"a\",W/\"b\",{tag}")).status, 304);

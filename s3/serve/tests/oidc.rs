@@ -50,7 +50,7 @@ const RSA_KEY: &str = "\
 
 const AUDIENCE: &str = "https://wlcg.cern.ch/jwt/v1/any";
 
-/// A key of the provider.
+/// A signing key of the provider.
 enum Key {
     Rsa(RsaKeyPair),
     P256(EcdsaKeyPair),

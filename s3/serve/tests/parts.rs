@@ -69,7 +69,8 @@ impl Upload {
     }
 }
 
-/// The checksums that a completion states for its parts must match the upload.
+/// If the checksum type of an upload is `COMPOSITE`, the completion must contain exactly one checksum for each part,
+/// with the checksum algorithm of the upload.
 #[test]
 fn a_completion_states_at_most_one_checksum_of_each_part() {
     let upload = Upload::start("COMPOSITE");
@@ -253,7 +254,7 @@ fn uploads_in_progress_are_rolled_up() {
     );
     let below = list("delimiter=%2F&prefix=c%2F&uploads").ok();
     assert_eq!(below.elements("Prefix"), ["c/", "c/d/"]);
-    // A page that ends with a prefix names the upload that the prefix represents, as on AWS.
+    // If a page ends with a prefix, the response also contains the ID of an upload as a marker, as on AWS.
     let rolled = list("delimiter=%2F&max-uploads=1&uploads").ok();
     assert_eq!(rolled.element("NextKeyMarker").as_deref(), Some("a/"));
     assert!(rolled.element("NextUploadIdMarker").is_some(), "{}", rolled.text());

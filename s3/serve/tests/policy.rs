@@ -396,7 +396,8 @@ fn conditions_see_the_request() {
     assert_eq!(list(""), 403);
 }
 
-/// A policy that demands a condition for each new object must exempt the parts of an upload, which take no conditions.
+/// A policy that requires a condition for each new object must exempt the parts of an upload, because the upload of a
+/// part cannot have a condition.
 #[test]
 fn policies_tell_new_objects_from_parts() {
     let fixture = client::serve();
@@ -424,7 +425,7 @@ fn policies_tell_new_objects_from_parts() {
     assert_denied(&put(copy));
 }
 
-/// The tags of a request are in its body, so they are checked after the body has been read.
+/// The tags of a PutObjectTagging request are in the body, so the policy is checked after the body has been read.
 #[test]
 fn tags_of_requests_are_checked() {
     let fixture = client::serve();
@@ -485,7 +486,7 @@ fn tags_of_copies_are_checked() {
     assert_eq!(head("open").header("x-amz-tagging-count"), Some("1"));
 }
 
-/// Retention and legal hold are in the body, so they are checked after the body has been read.
+/// The retention and the legal hold are in the body, so the policy is checked after the body has been read.
 #[test]
 fn locks_of_requests_are_checked() {
     let fixture = client::serve();
@@ -592,7 +593,7 @@ fn a_public_access_block_refuses_and_limits_public_policies() {
     fixture.client.send(&Call::on("GET", "public/k")).ok();
 }
 
-/// A request that is refused gets its response before its body is sent.
+/// The client gets the response to a refused request before it sends the body.
 #[test]
 fn a_refusal_comes_before_the_body() {
     let fixture = open_to_all();

@@ -77,7 +77,7 @@ fn a_part_of_what_has_changed_is_the_whole() {
     }
 }
 
-/// The value of `Expires` that libs3 sends is not an HTTP date.
+/// libs3 sends a value of `Expires` that is not an HTTP date. The gateway returns this value unchanged.
 #[test]
 fn what_expires_is_kept_as_it_was_said() {
     let fixture = filled();

@@ -37,7 +37,7 @@ fn a_foreign_address_is_refused() {
     assert!(error.to_string().contains("not an address of this machine"), "{error}");
 }
 
-/// A gateway that is stopped during an upload completes the upload. Afterwards, the gateway no longer listens.
+/// A gateway that is stopped during an upload completes the upload. The gateway then no longer accepts connections.
 #[test]
 fn stopping_finishes_what_is_in_progress() {
     let fixture = serve();
@@ -209,7 +209,7 @@ fn xml_bombs_do_not_go_off() {
     }
 }
 
-/// Programs of clients cannot parse a document that is not well formed.
+/// Clients cannot parse a malformed document, so the gateway returns an error.
 #[test]
 fn a_broken_document_of_a_bucket_is_an_error() {
     let fixture = serve();
@@ -236,7 +236,8 @@ fn a_broken_document_of_a_bucket_is_an_error() {
     }
 }
 
-/// A document can be older than a rule about its content.
+/// A document may have been stored before the gateway had a rule about its content, so the gateway still returns the
+/// document.
 #[test]
 fn a_well_formed_document_is_returned_whatever_it_says() {
     let fixture = serve();

@@ -172,7 +172,7 @@ fn a_user_works_with_temporary_credentials() {
     let list = Call::new("GET", format!("/{BUCKET}")).query("list-type=2");
     let listed = client.send(&list.header("x-amz-security-token", &session.token)).ok();
     assert_eq!(listed.elements("Key"), ["k", "new"]);
-    // For a presigned URL, the token need not be in a header.
+    // If the URL of a request is presigned, the token need not be in a header.
     let presigned = presigned(&client, &session.token);
     assert_eq!(client.send_raw("GET", &presigned).ok().text(), "hello");
 }
@@ -347,7 +347,7 @@ fn callers_learn_who_they_are() {
     refused(&again, 403, "AccessDenied");
 }
 
-/// HTTP/2 has no `Host` header, although signatures cover this header.
+/// Requests over HTTP/2 have no `Host` header, but their signatures cover this header.
 #[test]
 fn the_token_service_answers_over_http2() {
     let ground = Ground::new(&alice());

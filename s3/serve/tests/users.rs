@@ -315,7 +315,7 @@ fn a_root_that_goes_away_is_said_and_comes_back() {
         assert!(start.elapsed() < Duration::from_secs(10), "it did not come back");
         std::thread::sleep(Duration::from_millis(50));
     }
-    // A new directory at the root's path is opened in place of the old one.
+    // If a new directory is at the root's path, the gateway opens the new directory.
     std::fs::remove_dir(&root).unwrap();
     assert_eq!(one.send(&Call::new("GET", "/")).error().0, 503);
     std::fs::create_dir(&root).unwrap();

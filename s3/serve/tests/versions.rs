@@ -236,7 +236,7 @@ fn deletes_have_conditions_on_size_and_time() {
     let modified = modified.header("last-modified").unwrap().to_owned();
     let right = [("x-amz-if-match-size", "5"), ("x-amz-if-match-last-modified-time", modified.as_str())];
     assert_eq!(delete(&right, "").ok().header("x-amz-delete-marker"), Some("true"));
-    // A delete marker has no size.
+    // A delete marker has no size, so it does not meet a condition on the size.
     assert_eq!(delete(&right, "").error(), refused);
     let named = format!("versionId={version}");
     assert_eq!(delete(&[("x-amz-if-match-size", "4")], &named).error(), refused);

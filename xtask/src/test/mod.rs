@@ -68,8 +68,8 @@ struct SuiteReport {
 }
 
 /// The number of test programs, or of Python tests, that run at the same time: one more than there are processors, and
-/// at least three, because most tests often wait for programs that they have started. With two tests at a time on two
-/// processors, the processors were idle for a third of the time.
+/// at least three. More tests than processors run, because most tests often wait for programs that they have started.
+/// With two tests at a time on two processors, the processors were idle for a third of the time.
 fn workers() -> usize {
     std::thread::available_parallelism().map_or(3, |count| count.get().max(2) + 1)
 }
@@ -104,7 +104,7 @@ fn suites(python: &str) -> Vec<TestSuite> {
                 words("tools/build-capi target/test-libraries dev"),
             ],
             // This command also builds both binaries, which the lab's and the Python tests run. Tests that need MPI are
-            // a separate suite, which shares compiled crates with this one.
+            // a separate suite, which shares compiled crates with this suite.
             run: programs("cargo test --workspace --locked --exclude fordway-mpi", true),
         },
         TestSuite {
@@ -170,7 +170,8 @@ fn holds_libclang(dir: &Path) -> bool {
     names.any(|name| is_one(&name.to_string_lossy()))
 }
 
-/// Returns the suites that `selected` names, each limited to the named targets; all suites if `selected` is empty.
+/// Returns the suites in `selected`, each limited to its selected targets (`SUITE:TARGET`); all suites if `selected` is
+/// empty.
 fn select(suites: Vec<TestSuite>, selected: &[&str]) -> Result<Vec<TestSuite>> {
     let known = |name: &str| suites.iter().any(|suite| suite.name == name);
     let unknown = selected.iter().find(|one| !known(one.split(':').next().unwrap_or_default()));
@@ -207,8 +208,7 @@ fn narrowed(mut suite: TestSuite, selected: &[&str]) -> Option<TestSuite> {
 }
 
 /// Runs all selected suites, even after a failure, then prints the skipped tests with their reasons, and the totals.
-/// Errors: a test failed, a suite was not built or ran no test, or (in CI) a test was skipped that `.ci/may-skip` does
-/// not list.
+/// Errors: a test failed, a suite was not built or ran no test, or (in CI) `.ci/may-skip` does not list a skipped test.
 pub(crate) fn run(root: &Path, python: &str, selected: &[&str]) -> Result<()> {
     let suites = select(suites(python), selected)?;
     let record = root.join("target/skipped-tests");
@@ -339,7 +339,7 @@ fn print_sum(reports: &[SuiteReport], skipped: &[SkippedTest]) -> TestTally {
     sum
 }
 
-/// Prints which programs failed, and which took longest.
+/// Prints the programs that failed, and the [`SLOWEST`] programs that took longest.
 fn print_programs(suite: &str, programs: &[TestProgramOutcome]) {
     let mut by_time: Vec<_> = programs.iter().collect();
     by_time.sort_by_key(|program| std::cmp::Reverse(program.time));

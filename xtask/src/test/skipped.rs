@@ -104,8 +104,8 @@ pub(super) fn print_by_reason(skipped: &[SkippedTest]) {
     }
 }
 
-/// Checks the skipped tests. Errors: a test was skipped that no line of the file `may_skip` covers. A line consists of
-/// the start of a test's name, blanks, and the reason why CI may skip it; `#` begins a comment.
+/// Checks the skipped tests. Errors: no line of the file `may_skip` covers a skipped test. A line consists of the start
+/// of a test's name, blanks, and the reason why CI may skip it; `#` begins a comment.
 pub(super) fn expect_only(skipped: &[SkippedTest], may_skip: &Path) -> Result<()> {
     let text =
         fs::read_to_string(may_skip).with_context(|| format!("{} cannot be read", may_skip.display()))?;

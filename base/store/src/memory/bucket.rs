@@ -135,7 +135,7 @@ impl BucketState {
         }
     }
 
-    /// Like [`BucketState::object`], but also checks the conditions in `options`.
+    /// Returns the requested version, or the latest one, after checking the conditions in `options`.
     pub(super) fn checked(&self, key: &Key, options: &GetOptions) -> Result<&StoredObject> {
         let found = self.object(key, options.version.as_ref())?;
         options.conditions.check_read(&found.info)?;
@@ -154,7 +154,7 @@ impl BucketState {
         Ok(())
     }
 
-    /// Like [`BucketState::object`], but returns a mutable reference.
+    /// Returns a mutable reference to the requested version, or to the latest one.
     fn object_mut(&mut self, key: &Key, version: Option<&VersionId>) -> Result<&mut StoredObject> {
         let (id, missing) = (self.object(key, version)?.id(), self.missing(key));
         let latest = self.objects.get_mut(key.as_str()).into_iter();

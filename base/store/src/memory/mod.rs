@@ -88,7 +88,7 @@ impl MemoryStore {
     }
 }
 
-/// The destination of a writer's content.
+/// What a writer creates: an object, or a part of an upload.
 enum WriteDestination {
     Object,
     Part(UploadId, u16),

@@ -16,7 +16,7 @@ use std::fmt::Write as _;
 use fordway_store::{Error, ErrorKind, Result};
 use quick_xml::escape::escape;
 
-/// The priority of a URL without a stated priority, which is also the lowest priority (RFC 5854 section 4.2.16.2).
+/// The default priority of a URL, which is also the lowest priority (RFC 5854 section 4.2.16.2).
 pub const PRIORITY_LAST: u32 = 999_999;
 
 /// The maximum size of a document that is read, in bytes. The document of a file of 64 TiB with a SHA-256 digest of
@@ -30,10 +30,10 @@ pub struct Metalink {
     pub files: Vec<MetalinkFile>,
 }
 
-/// The data of one file from one source.
+/// The data about one file in one source, such as a document or the headers of a response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MetalinkFile {
-    /// A relative path without `..`; empty if the source states none.
+    /// A relative path without `..`; empty if the source contains no name.
     pub name: String,
     /// The size of the whole file in bytes.
     pub size_bytes: Option<u64>,
@@ -43,7 +43,7 @@ pub struct MetalinkFile {
     pub pieces: Option<PieceHashes>,
     /// The replicas of the file, in the order of the document.
     pub replicas: Vec<MetalinkUrl>,
-    /// Addresses of documents that describe the file further (RFC 6249's `describedby`).
+    /// URLs of documents that describe the file further (RFC 6249's `describedby`).
     pub described_by: Vec<String>,
 }
 
@@ -58,21 +58,21 @@ pub struct PieceHashes {
     pub hex: Vec<String>,
 }
 
-/// One address of a file.
+/// One URL of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetalinkUrl {
     /// The URL in its original spelling.
     pub url: String,
     /// 1 is the highest priority, [`PRIORITY_LAST`] the lowest.
     pub priority: u32,
-    /// The country (ISO 3166-1, lower case), if it is stated.
+    /// The country (ISO 3166-1, lower case), if the source contains it.
     pub location: Option<String>,
 }
 
 impl Metalink {
     /// Reads a document: Metalink 4 or 3 if it is XML, otherwise a list of URLs. Errors: `InvalidArgument` if the
-    /// document is neither of them or is truncated, or if it contains a document type, a name that points outside a
-    /// directory, or an impossible number.
+    /// document has another format or is truncated, or if it contains a document type, a name that points outside a
+    /// directory, or an invalid number.
     pub fn parse(document: &[u8]) -> Result<Self> {
         if document.len() > DOCUMENT_BYTES_MAX {
             return Err(refused(format!("it has more than {DOCUMENT_BYTES_MAX} bytes")));
@@ -314,7 +314,7 @@ fn read(text: &str) -> Result<Metalink> {
 }
 
 impl Metalink {
-    /// Writes the document (RFC 5854) that [`Metalink::parse`] reads back.
+    /// Returns the data as a Metalink 4 document (RFC 5854), which [`Metalink::parse`] can read.
     pub fn to_xml(&self) -> String {
         let mut xml = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
         xml.push_str("<metalink xmlns=\"urn:ietf:params:xml:ns:metalink\">\n");

@@ -29,7 +29,8 @@ struct MetalinkReader {
     file: MetalinkFile,
     /// The addresses of the current file so far, to skip duplicates.
     known: HashSet<String>,
-    /// The hashes in the `pieces` element that is being read, each with its piece number, if stated.
+    /// The hashes in the `pieces` element that is being read, each with its piece number, if its `hash` element
+    /// contains one.
     pieces: Vec<(Option<u64>, String)>,
 }
 

@@ -244,7 +244,7 @@ impl<T: WriteField> WriteField for Vec<T> {
 impl<T: ReadField> ReadField for Vec<T> {
     fn take(input: &mut MessageCursor<'_>) -> Result<Self> {
         let count = u32::take(input)? as usize;
-        // The stated number alone must not cause a large allocation.
+        // The declared number alone must not cause a large allocation.
         let mut list = Vec::with_capacity(count.min(ROOM_MAX));
         for _ in 0..count {
             // If entries could be empty, four bytes could represent a list of four billion entries.

@@ -60,7 +60,7 @@ pub struct ResponseFlags(pub u8);
 impl ResponseFlags {
     /// A descriptor was passed with the frame's first byte.
     pub const DESCRIPTOR: ResponseFlags = ResponseFlags(1);
-    /// Content follows the frame; the fields state its length in bytes.
+    /// Content follows the frame; the fields contain its length in bytes.
     pub const STREAM: ResponseFlags = ResponseFlags(2);
     /// The gateway polls for the next request without sleeping, and the client may do the same.
     pub const AWAKE: ResponseFlags = ResponseFlags(4);
@@ -179,8 +179,8 @@ impl FrameBuffer {
         &self.buffer[self.start..self.end]
     }
 
-    /// Returns the header of the next frame; `None` until the whole of that frame has arrived. Errors:
-    /// `InvalidArgument` if the bytes are not a frame.
+    /// Returns the header of the next frame; `None` until that frame has arrived completely. Errors: `InvalidArgument`
+    /// if the bytes are not a frame.
     pub fn next_header(&self) -> Result<Option<FrameHeader>> {
         let header = FrameHeader::read(self.waiting())?;
         Ok(header.filter(|header| header.frame_bytes() <= self.waiting().len()))

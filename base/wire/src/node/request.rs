@@ -37,7 +37,7 @@ macro_rules! requests {
                 match self { $(Request::$name { $($field),* } => { $($field.put(out);)* let _ = &out; })* }
             }
 
-            /// Parses the request of a frame. Errors: `InvalidArgument` for an invalid request, `NoSuchUpload` and
+            /// Parses the request of a frame. Errors: `InvalidArgument` for an invalid request; `NoSuchUpload` and
             /// `NoSuchVersion` for identifiers that no store creates.
             pub fn take(code: u8, fields: &[u8]) -> Result<Request<'static>> {
                 let mut input = MessageCursor::new(fields);
@@ -88,8 +88,7 @@ requests! {
     15 Abandon {}
     /// `get`. Response: [`super::GetResponse`].
     16 Get { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, GetOptions> }
-    /// `read`. `is_large` states whether the client expects a large amount of content. Response:
-    /// [`super::ReadResponse`].
+    /// `read`. `is_large` is true if the client expects a large amount of content. Response: [`super::ReadResponse`].
     17 Read { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, GetOptions>, is_large: bool }
     /// `read_ranges`. Response: a list of 4-byte lengths, one for each range; the body is the content of all ranges.
     18 ReadRanges { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, ranges: Cow<'a, [ByteRange]>, options: Cow<'a, GetOptions> }

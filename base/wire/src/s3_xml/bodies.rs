@@ -35,8 +35,8 @@ fn push_checksum(body: &mut String, checksum: Option<&Checksum>) {
     }
 }
 
-/// Reads the body of a CompleteMultipartUpload request from any client. Errors: `BadResponse`, `InvalidArgument` for an
-/// invalid checksum or several checksums of one part, `InvalidPart` for a part number below 1.
+/// Reads the body of a CompleteMultipartUpload request from any client. Errors: `BadResponse` for a malformed document;
+/// `InvalidArgument` for an invalid checksum or several checksums of one part; `InvalidPart` for a part number below 1.
 pub fn completed_parts(document: &[u8]) -> Result<Vec<CompletedPart>> {
     let mut parts = Vec::new();
     let (mut part_number, mut tag, mut sum) = (None, None, None);
@@ -206,8 +206,8 @@ pub fn escaped(text: &str) -> String {
     escaped
 }
 
-/// Appends text, escaped. Control characters become character references. A parser would turn a carriage return into a
-/// line feed, and some parsers refuse other control characters that are not escaped.
+/// Appends text, escaped. Control characters become character references. A parser would replace an unescaped carriage
+/// return with a line feed, and some parsers refuse other unescaped control characters.
 fn push_escaped(to: &mut String, text: &str) {
     for character in text.chars() {
         match character {

@@ -1,4 +1,4 @@
-//! Lists: all buckets, the versioning state of one bucket, a page of a bucket's listing (for either version of the
+//! Lists: all buckets, the versioning state of one bucket, a page of a bucket's listing (for version 1 or 2 of the
 //! request), and a page of versions and delete markers. The page of versions is both read and written.
 //!
 //! Versions and delete markers form one sequence, sorted by key and then from the newest to the oldest. A derived
@@ -126,7 +126,7 @@ pub struct VersionsResponseContext<'a> {
     pub bucket: &'a str,
     /// The query that selected the page.
     pub query: &'a VersionsQuery,
-    /// Writes a name, URL-encoded if the client requested URL encoding.
+    /// Returns a name as it appears in the response: URL-encoded if the client requested URL encoding.
     pub encode: &'a dyn Fn(&str) -> String,
     /// Whether names are encoded.
     pub is_url_encoded: bool,

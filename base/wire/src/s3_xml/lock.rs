@@ -7,7 +7,7 @@ use fordway_store::{
 use super::{ResponseDocumentBuilder, bad, for_each_element, number};
 use crate::date::{format_iso8601, parse_iso8601};
 
-/// A bucket's configuration as stated in a document. The caller must check its values.
+/// A bucket's configuration as it appears in a document. The caller must check its values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObjectLockDocument {
     /// `Enabled`, or another string.
@@ -124,7 +124,7 @@ pub fn legal_hold(document: &[u8]) -> Result<bool> {
     status.ok_or_else(|| bad("the status of a legal hold must be ON or OFF"))
 }
 
-/// Returns whether a legal hold with this status is on; `None` for any other string.
+/// Returns true for the status `ON`, false for `OFF`, and `None` for any other string.
 pub fn legal_hold_status(text: &str) -> Option<bool> {
     match text {
         "ON" => Some(true),
@@ -133,7 +133,7 @@ pub fn legal_hold_status(text: &str) -> Option<bool> {
     }
 }
 
-/// Returns the status of a legal hold.
+/// Returns the status of a legal hold: `ON` or `OFF`.
 pub fn legal_hold_name(is_on: bool) -> &'static str {
     if is_on { "ON" } else { "OFF" }
 }

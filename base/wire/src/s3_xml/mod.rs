@@ -113,8 +113,8 @@ fn enter(path: &mut String, name: &str) -> usize {
     parent
 }
 
-/// Returns the document as text. Errors: `BadResponse` if the document is not UTF-8, or contains a NUL byte, which no
-/// document can contain, not even as a character reference (XML 1.0, section 2.2).
+/// Returns the document as text. Errors: `BadResponse` if the document is not UTF-8, or contains a NUL byte. XML cannot
+/// contain this byte, even as a character reference (XML 1.0, section 2.2).
 fn as_text(document: &[u8]) -> Result<&str> {
     if document.contains(&0) {
         return Err(bad("the XML document contains a NUL byte"));
@@ -155,7 +155,7 @@ fn checksum(name: &str, text: &str) -> Option<Checksum> {
     Checksum::from_base64(algorithm, text.trim()).ok()
 }
 
-/// Returns the algorithm and type of a checksum in a listing. If a service states no type, the default type applies.
+/// Returns the algorithm and type of a checksum in a listing. If a service sends no type, the default type applies.
 fn plan(
     algorithm: Option<ChecksumAlgorithm>,
     kind: Option<ChecksumType>,
@@ -179,7 +179,7 @@ fn decoded(text: String, url_encoded: bool) -> Result<String> {
     }
 }
 
-/// A server's description of a failure. A field is empty if the server does not state it.
+/// A server's description of a failure. A field is empty if the server does not send it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ErrorDocument {
     /// S3's error code, such as `NoSuchKey`.

@@ -66,7 +66,7 @@ pub fn delete_result(document: &[u8]) -> Result<DeleteObjectsResult> {
         match path {
             "Deleted/Key" => text.clone_into(&mut key),
             "Deleted/DeleteMarker" => deleted.is_marker = text.trim() == "true",
-            // For a delete marker that was removed, the document states both IDs, and they are equal.
+            // For a delete marker that was removed, the document contains both IDs, and they are equal.
             "Deleted/VersionId" | "Deleted/DeleteMarkerVersionId" => {
                 deleted.version = VersionId::new(text).ok();
             }
@@ -262,11 +262,11 @@ pub struct AclDocument {
 /// One grant. Only the strings that apply to the grantee's kind are set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GrantElement {
-    /// The e-mail address, for a user who is named by e-mail address.
+    /// The e-mail address, if the grant identifies the user by e-mail address.
     pub email: String,
-    /// The canonical ID, for a user who is named by canonical ID.
+    /// The canonical ID, if the grant identifies the user by canonical ID.
     pub id: String,
-    /// The name, for a user who is named by canonical ID.
+    /// The name, if the grant identifies the user by canonical ID.
     pub name: String,
     /// The URI, for a group.
     pub uri: String,

@@ -95,7 +95,7 @@ impl CollectionUrl {
         })
     }
 
-    /// Returns the path of an address on this host.
+    /// Returns the path in `href`; `None` if `href` is on another host, or has a scheme without a host.
     fn path_of<'h>(&self, href: &'h str) -> Option<&'h str> {
         let scheme_end = href.find("://").filter(|end| !href[..*end].contains(['/', '?', '#']));
         let Some(end) = scheme_end else {
@@ -211,7 +211,7 @@ impl PerformanceMarkerParser {
                 false
             }
             "end" => self.end_marker()?,
-            // If several lines state an outcome, the first one counts.
+            // If several lines contain an outcome, the first of these lines counts.
             "success" => self.ended(ThirdPartyCopyOutcome::Success),
             "failure" | "failed" | "error" | "aborted" => {
                 self.ended(ThirdPartyCopyOutcome::Failure(shown(value)))

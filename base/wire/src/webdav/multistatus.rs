@@ -21,7 +21,7 @@ const DEPTH_MAX: usize = 64;
 pub struct MultistatusEntry {
     /// The address of the resource, as the server writes it.
     pub href: String,
-    /// The status of the resource as a whole, if the server states one. Servers usually state it only for a failure.
+    /// The status of the resource as a whole, if the server sent one. Servers usually send it only for a failure.
     pub status: Option<u16>,
     /// The properties that the server was able to return.
     pub properties: ResourceProperties,

@@ -11,7 +11,7 @@ use fordway_store::{
     PartsQuery, PutOptions, UploadId, UploadsQuery, VersionId, VersioningState, VersionsQuery,
 };
 
-/// The objects that the size of a case counts.
+/// Which objects the size of a case counts.
 #[derive(Clone, Copy)]
 pub(crate) enum CaseSizeMeaning {
     /// The objects that the operation processes.

@@ -1,4 +1,4 @@
-//! Computes the growth exponent of times at several sizes, and shows times and exponent as text and as a plot.
+//! Computes the growth exponent of times at several sizes, and shows the times and the exponent as text and as a plot.
 
 use std::fmt;
 use std::fmt::Write as _;

@@ -147,7 +147,7 @@ pub(crate) struct RestBenchArgs {
     /// Trust only the certificates in this PEM file [default: AWS_CA_BUNDLE, else the system's certificates]
     #[arg(long, value_name = "FILE", env = "AWS_CA_BUNDLE")]
     pub(crate) ca_bundle: Option<PathBuf>,
-    /// Process ID of the server; the CPU time and other counters of this process and its descendants are reported
+    /// Process ID of the server; the CPU time and other counters of the server and its descendants are reported
     #[arg(long, value_name = "PID")]
     pub(crate) server_pid: Option<u32>,
     /// The processors of the client and of the server. The option `--server-pid` names the server's process.

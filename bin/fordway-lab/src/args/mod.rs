@@ -227,7 +227,7 @@ pub(crate) struct LedgerArgs {
     /// Run as the process that responds in round trips, for the measuring process that listens at this address.
     #[arg(long, hide = true, value_name = "ADDRESS")]
     pub(crate) echo: Option<String>,
-    /// The file that the responding process sends, or the directory with the certificate of this process.
+    /// The file that the responding process sends, or the directory with the certificate of the responding process.
     #[arg(long, hide = true, requires = "echo", value_name = "FILE")]
     pub(crate) echo_file: Option<PathBuf>,
 }

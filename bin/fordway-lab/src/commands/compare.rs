@@ -100,8 +100,8 @@ fn read_tree(dir: &Path, limits: &TreeLimits, context: &CommandContext) -> Resul
 /// The name of the row for `--endpoint`.
 const ENDPOINT: &str = "endpoint";
 
-/// Returns the services named by `--target` and `--endpoint`. Errors: `InvalidArgument` for an invalid endpoint, and if
-/// two rows would have the same name.
+/// Returns the services that `--target` and `--endpoint` specify. Errors: `InvalidArgument` for an invalid endpoint,
+/// and if two rows would have the same name.
 fn targets(args: &CompareArgs, global: &GlobalArgs) -> Result<Vec<TargetArg>> {
     let mut targets = args.targets.clone();
     if let Some(endpoint) = &global.endpoint {
@@ -227,7 +227,7 @@ fn parameters(
 }
 
 /// Replaces the limit `waiting` by `cannot tell`. The CPU time of a service that this run did not start is unknown, so
-/// an idle client does not prove that the service is idle too.
+/// an idle client does not prove that the service is also idle.
 fn forget_waiting(row: &mut LanePhaseResult) {
     if row.limit.name == "waiting" {
         row.limit.name = "cannot tell".into();
@@ -266,7 +266,7 @@ fn report(
     Ok(if failed { CommandExit::Corrupt } else { CommandExit::Ok })
 }
 
-/// The result of `--check-instrument`.
+/// The delays that `--check-instrument` compares, in nanoseconds.
 #[derive(Clone, Copy, Serialize)]
 struct InstrumentCheck {
     /// The mean of the injected delays, as logged.

@@ -1,5 +1,5 @@
-//! Rejects an endpoint on the command line that a command does not use, and prints a note about an endpoint from the
-//! environment that a command does not use.
+//! Reports an endpoint that a command does not use. On the command line, such an endpoint is an error. If the endpoint
+//! from the environment is not measured, `compare` and `ledger` print a note.
 
 use fordway_client::s3::S3Config;
 use fordway_command::CommandContext;
@@ -61,8 +61,8 @@ fn instead_of_bench(benchmark: &BenchmarkCommand) -> Option<&'static str> {
     }
 }
 
-/// Prints a note if `compare` or `ledger`, which measure lanes, does not measure the endpoint that the environment
-/// names. That endpoint is not measured by default, because writing to it could cost money.
+/// Prints a note if `compare` or `ledger`, which measure lanes, does not measure the endpoint from the environment.
+/// That endpoint is not measured by default, because writing to it could cost money.
 fn tell_of_environment(command: &LabSubcommand, global: &GlobalArgs, context: &CommandContext) -> Result<()> {
     let (targets, advice): (&[TargetArg], _) = match command {
         LabSubcommand::Compare(CompareArgs { targets, .. }) => (targets, "--endpoint or --target adds it"),

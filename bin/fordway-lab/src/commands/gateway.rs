@@ -52,7 +52,8 @@ enum GatewayProtocol {
     },
 }
 
-/// A certificate for the loopback address and its key, in a directory that is removed when this value is dropped.
+/// A certificate for the loopback address, with its private key, in a directory that is removed when this value is
+/// dropped.
 pub(super) struct LoopbackCertificate(ScratchDirectory);
 
 impl LoopbackCertificate {
@@ -155,7 +156,8 @@ impl GatewayProcess {
         Self::start_http(command, Some(certificate), LOOPBACK)
     }
 
-    /// Returns the same gateway, with clients that use this version of HTTP.
+    /// Sets the HTTP version of the clients that are created for this gateway. Has no effect on a gateway of the node
+    /// lane.
     pub(super) fn asked_in(mut self, http: HttpVersion) -> Self {
         if let GatewayProtocol::Http { version, .. } = &mut self.speaks {
             *version = http;
@@ -241,7 +243,7 @@ impl GatewayProcess {
         Some(config)
     }
 
-    /// Returns the address with its port, and the keys, if the gateway serves HTTP.
+    /// Returns `HOST:PORT` and the keys; `None` if the gateway does not serve HTTP.
     pub(super) fn place(&self) -> Option<(&str, &AccessKeyPair)> {
         match &self.speaks {
             GatewayProtocol::Http { endpoint, identity, .. } => {

@@ -122,7 +122,7 @@ fn is_report(page: &Path) -> bool {
 
 /// The number of bytes at the start of a page that are searched for [`REPORT_MARKS`].
 const REPORT_HEAD_BYTES: u64 = 65_536;
-/// The marks of a report: of this version, and of older versions.
+/// The strings that identify a report: one for this version, and one for older versions.
 const REPORT_MARKS: [&str; 2] = ["<meta name=\"generator\" content=\"Fordway\">", "· Fordway</title>"];
 
 /// Runs `fordway-report` to write the HTML page of a run. Looks for the program in the directory of this binary, then

@@ -11,8 +11,9 @@ use fordway_store::{Error, ErrorKind, Result};
 /// The size of the trial file: one block. File systems can store less than a block without allocating space.
 const TRIAL_BYTES: usize = 4096;
 
-/// Checks that a run can be written to `dir`: creates the directory and a file in it, and removes both. Errors, with
-/// advice: the kind of the failure; `InvalidArgument` if `dir` is a file, or contains files but no run.
+/// Checks that a run can be written to `dir`: creates the directory and a file in it, and removes both. Errors, each
+/// with advice: `InvalidArgument` if `dir` is a file, if it contains files but no run, or for a failure that would
+/// otherwise be `Io`; for other failures, an error of the failure's kind, such as `NoSpace`.
 pub(super) fn check(dir: &Path) -> Result<()> {
     // A run replaces the files of an older run, and would replace any other file with the same name.
     if RunDocument::may_be_written_to(dir).is_ok_and(|may| !may) {
@@ -41,12 +42,12 @@ pub(super) fn check(dir: &Path) -> Result<()> {
     })
 }
 
-/// Writes `run` with its records to `dir`. Errors: the kind of the failure, such as `NoSpace`.
+/// Writes `run` with its records to `dir`. Errors: an error of the failure's kind, such as `NoSpace`.
 pub(super) fn write(dir: &Path, run: &RunDocument, records: &RunRecords) -> Result<()> {
     write_with(dir, run, records, None)
 }
 
-/// Does the same as [`write`], and also writes the file `further`, given as its name and its content.
+/// Like [`write`], but also writes another file. `further` contains the name and the content of that file.
 pub(super) fn write_with(
     dir: &Path,
     run: &RunDocument,

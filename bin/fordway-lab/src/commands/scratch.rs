@@ -15,7 +15,7 @@ use tempfile::TempDir;
 /// The name of the locked file.
 const LOCK: &str = ".lock";
 
-/// A directory younger than this may belong to a command that has not locked it yet.
+/// A directory that is younger than this duration may belong to a command that has not locked the directory yet.
 const NEW: Duration = Duration::from_secs(60);
 
 /// The command's interrupt flag, with which the directories are registered. If a second signal ends the process at
@@ -47,8 +47,8 @@ impl ScratchDirectory {
         let private = Permissions::from_mode(0o700);
         let dir = tempfile::Builder::new().prefix(&prefix).permissions(private).tempdir_in(parent)?;
         let lock = File::create(dir.path().join(LOCK))?;
-        // Ignore the error, so that the command also runs on a file system without locks. There, directories of killed
-        // commands are not removed.
+        // Ignore the error, so that the command also runs on a file system without locks. On such a file system,
+        // directories of killed commands are not removed.
         let _ = lock.try_lock();
         let register = |flag: &InterruptFlag| flag.temporary(dir.path(), IncompleteFileKind::Directory);
         let registered = INTERRUPT.get().map(register);

@@ -53,7 +53,7 @@ pub(super) fn open(
     Ok(Box::new(at(&stores.measured)?))
 }
 
-/// Stores an object, reads it back and removes it.
+/// Stores an object, reads it back, lists the objects, and removes the object.
 fn probe(target: &StoreTarget) -> Result<()> {
     let (key, mut buffer) = (Key::new(PROBE_KEY)?, Vec::new());
     target.put(&key, PROBE)?;

@@ -55,8 +55,8 @@ fn succeeds(dir: &Path, words: &[&str]) -> Output {
     output
 }
 
-/// Every workload must run on every lane, in one round or in five, without errors. With five rounds, the ratio of each
-/// lane to `posix` must have a confidence interval. The run file must be the only file that remains.
+/// Every workload must run on every lane, with one round and with five rounds, without errors. With five rounds, the
+/// ratio of each lane to `posix` must have a confidence interval. The run file must be the only file that remains.
 #[test]
 fn every_workload_runs_on_all_lanes() {
     let dir = tempfile::tempdir().unwrap();
@@ -241,7 +241,8 @@ fn the_interrupted_round_is_kept() {
     assert_eq!(entries(dir.path()), ["fordway-bench"]);
 }
 
-/// The phase `cleanup` of mdworkbench removes what `--keep` would keep.
+/// The phase `cleanup` of mdworkbench removes the files that `--keep` preserves, so the command must reject `--keep`
+/// with this phase.
 #[test]
 fn keep_is_refused_with_a_phase_that_removes_the_files() {
     let dir = tempfile::tempdir().unwrap();

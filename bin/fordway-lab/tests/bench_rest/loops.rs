@@ -179,8 +179,8 @@ fn a_server_process_that_is_not_there_all_the_time_is_not_counted() {
     assert!(stderr(&output).contains("the server's counters are not used"), "{}", stderr(&output));
 }
 
-/// If the process that `--server-pid` names is idle, the command reports that it is not the server. If the process does
-/// not exist, the command fails.
+/// If the process that `--server-pid` specifies is idle, the command reports that the process is not the server. If the
+/// process does not exist, the command fails.
 #[test]
 fn a_process_that_is_not_the_server_is_noticed() {
     let server = Server::start(|stream| server::serve(stream, Duration::ZERO, &answer(1)));
@@ -212,7 +212,7 @@ fn requests_that_met_a_closed_connection_are_sent_again() {
     assert_eq!(summary["load"]["header_received_bytes_per_op"].as_f64(), Some(body));
 }
 
-/// A request is repeated at most once. Otherwise, the client would repeat it forever on a server that closes every
+/// A request is repeated at most once. Otherwise, the client would repeat the request forever if a server closes every
 /// connection without a response.
 #[test]
 fn a_request_is_sent_again_once() {

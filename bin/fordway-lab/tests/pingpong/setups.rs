@@ -190,7 +190,7 @@ fn runc_takes_the_place_of_crun_and_the_next_run_removes_what_a_kill_left() {
     if !is_root() {
         return;
     }
-    // Offer all programs except crun, which would be preferred.
+    // PATH contains links to all programs except crun, because the benchmark would prefer crun to runc.
     let bin = tempfile::tempdir().unwrap();
     for dir in ["/usr/bin", "/usr/sbin"] {
         for program in std::fs::read_dir(dir).unwrap().flatten() {

@@ -177,8 +177,8 @@ impl fmt::Display for RemovedVersionOutput<'_> {
     }
 }
 
-/// Returns the only object, whose version `--version-id` selects. Errors: `InvalidArgument` if the sources are not
-/// exactly one object.
+/// Returns the object to which `--version-id` applies. Errors: `InvalidArgument` if the sources are not exactly one
+/// object.
 pub(super) fn only_object(sources: &[SourceSelection]) -> Result<(Bucket, Key)> {
     match sources {
         [SourceSelection::One(place @ StorageAddress::S3(..))] => place.clone().into_object(),
@@ -295,7 +295,8 @@ pub(super) fn mkdir(args: &MkdirArgs, context: &CommandContext) -> Result<Comman
 fn make_marker(store: &dyn Store, bucket: &Bucket, key: &Key, may_exist: bool) -> Result<()> {
     let only_new = PutOptions { conditions: Conditions::create_only(), ..Default::default() };
     let made = match store.put(bucket, key, &[], &only_new) {
-        // Some services do not support the condition. Look for the object, and create it without the condition.
+        // Some services do not support the condition. For such a service, check that the object does not exist, and
+        // then create the object without the condition.
         Err(error) if error.kind() == ErrorKind::NotImplemented => {
             match store.head(bucket, key, &GetOptions::default()) {
                 Ok(_) => Err(ErrorKind::PreconditionFailed.into()),
@@ -316,7 +317,7 @@ fn make_marker(store: &dyn Store, bucket: &Bucket, key: &Key, may_exist: bool) -
     }
 }
 
-/// The versioning state of a bucket.
+/// The output of `versioning`.
 #[derive(Serialize)]
 struct BucketVersioningReport<'r> {
     bucket: &'r str,

@@ -54,7 +54,7 @@ pub(super) fn run(args: &CpArgs, context: &CommandContext) -> Result<CommandExit
     copy_all(&sources, &args.paths.destination, &args.transfer.selection(), &settings, context)
 }
 
-/// Resolves the addresses into sources. Errors: as for [`SourceSelection::resolve`].
+/// Resolves the addresses into sources. Errors: the errors of [`SourceSelection::resolve`].
 fn sources(
     addresses: &[String],
     options: AddressOptions,
@@ -124,7 +124,7 @@ fn check_alone(args: &CpArgs) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the source or the destination is in a store. Errors: `InvalidArgument` if neither is.
+/// Checks that the source or the destination is in a store. Errors: `InvalidArgument` if neither of them is in a store.
 fn check_places(from: &SourceSelection, to: &StorageAddress) -> Result<()> {
     match (from.root(), to) {
         (StorageAddress::S3(..), _) | (_, StorageAddress::S3(..)) => Ok(()),
@@ -298,7 +298,7 @@ fn many<'a>(
     }))
 }
 
-/// Returns whether an item is more than a prefix marker (an empty object such as `dir/`).
+/// Returns false for a prefix marker (an empty object such as `dir/`), which is not content.
 fn is_content(item: &SyncItem) -> bool {
     !(item.size == 0 && (item.relative.is_empty() || item.relative.ends_with('/')))
 }
@@ -393,9 +393,9 @@ pub(super) fn sync(args: &SyncArgs, context: &CommandContext) -> Result<CommandE
     Ok(exit)
 }
 
-/// Returns whether an item exists at the source although the source did not list it: another program created it after
-/// the listing, or the listing was wrong. In both cases, `sync --delete` must not remove the item's copy at the
-/// destination.
+/// Returns whether an item exists at the source although the listing of the source does not contain it. Either another
+/// program created the item after the listing, or the listing was wrong. In both cases, `sync --delete` must not remove
+/// the item's copy at the destination.
 fn is_local_file(from: &StorageAddress, item: &SyncItem) -> bool {
     match from.below(&item.relative) {
         Ok(StorageAddress::Local(path)) => path.is_file(),
@@ -424,7 +424,7 @@ fn is_shared(
 struct DestinationLinks {
     /// The destination; `None` if it is not a local directory.
     root: Option<PathBuf>,
-    /// The link of the most recent note.
+    /// The link that the most recent note named.
     last: Option<PathBuf>,
 }
 

@@ -24,8 +24,8 @@ pub(super) fn completions(args: &CompletionsArgs, context: &CommandContext) -> R
 }
 
 /// Joins fordway's script with the script of `fordway-lab`, which is empty if that program is not installed. In the
-/// joined script, the completions of `fordway-lab` complete the words after a measuring command. These completions may
-/// also be in a file of their own.
+/// joined script, the completions of `fordway-lab` complete the words after a measuring command. If its script is
+/// empty, the shell can load these completions from a separate file.
 fn joined(shell: &str, own: &str, of_lab: &str) -> String {
     let names = |separator: &str| lab_commands().join(separator);
     match shell {

@@ -37,7 +37,7 @@ pub(super) fn run(args: &MetalinkArgs, context: &CommandContext) -> Result<Comma
     .map(|()| CommandExit::Ok)
 }
 
-/// The output of `make`.
+/// The output of `metalink make` for one Metalink.
 #[derive(Serialize)]
 struct MetalinkMakeOutput {
     action: &'static str,

@@ -105,8 +105,8 @@ fn for_each<T>(
     Ok(first_failure)
 }
 
-/// Reports an error, unless the error ends the command. Errors: the error, if it ends the command: `Interrupted`, any
-/// error after a signal, or a failed write to an output whose reader has exited.
+/// Reports an error that does not end the command. Errors: `error` itself, without a report, if it ends the command.
+/// `Interrupted`, any error after a signal, and a failed write to an output whose reader has exited end the command.
 pub(crate) fn report(context: &CommandContext, error: Error) -> Result<CommandExit> {
     let is_stopped = error.kind() == ErrorKind::Interrupted || context.interrupt.is_raised();
     if is_stopped || context.output.is_reader_gone(&error) {
@@ -145,7 +145,7 @@ struct AddressOptions {
 }
 
 impl SourceSelection {
-    /// Parses `text` for a command without `--recursive`, which accepts objects and wildcards. Errors: as for
+    /// Parses `text` for a command without `--recursive`, which accepts objects and wildcards. Errors: the errors of
     /// [`SourceSelection::resolve`].
     fn resolve_flat(text: &str, raw: bool, has_version: bool, context: &CommandContext) -> Result<Self> {
         let options = AddressOptions { recursive: false, raw, has_version };
@@ -164,9 +164,9 @@ impl SourceSelection {
 
     /// Parses `text`. Without `--recursive`, an address that ends in a slash selects the object with this key, if there
     /// is such an object. `mkdir` and other programs create these objects. With `--recursive`, an address selects the
-    /// object with this key if the object exists and there is nothing below the address. Errors: as for
-    /// [`SourceSelection::find`], and from the store. Cost: without `--recursive`, one HEAD for an address that ends in
-    /// a slash; with `--recursive`, a listing of one key, and one HEAD if the listing is empty.
+    /// object with this key if the object exists and there is nothing below the address. Errors: the errors of
+    /// [`SourceSelection::find`] and of the store. Cost: without `--recursive`, one HEAD for an address that ends in a
+    /// slash; with `--recursive`, a listing of one key, and one HEAD if the listing is empty.
     fn resolve(text: &str, options: AddressOptions, context: &CommandContext) -> Result<Self> {
         let AddressOptions { recursive, raw, has_version } = options;
         let place = StorageAddress::parse(text)?;

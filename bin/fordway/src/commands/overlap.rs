@@ -1,7 +1,7 @@
-//! Detects that a local directory and a prefix share files. The objects of a bucket can be files that this process
-//! sees: on the embedded lane, and if a gateway serves a directory of this machine or of a shared file system. A `sync`
-//! between the directory and the prefix would then copy files onto themselves. With `--delete`, it would remove objects
-//! that exist nowhere else.
+//! Detects that a local directory and a prefix share files. This process may have access to the files of a bucket's
+//! objects: on the embedded lane, and if a gateway serves a directory of this machine or of a shared file system. A
+//! `sync` between the directory and the prefix would then copy files onto themselves. With `--delete`, it would remove
+//! objects that exist nowhere else.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
@@ -32,8 +32,9 @@ impl SeparateDirectories {
 
 /// Checks that neither the local directory nor the prefix contains the other. Returns the two directories, or `None` if
 /// nothing was checked because the directory of the objects is unknown. Errors: `InvalidArgument` if the directories
-/// share files; errors from opening the lane. Cost: on the node lane, one listing and one get. On the HTTP lane, and on
-/// the node lane if the gateway passes no open file, one listing if a local directory has the name of the bucket.
+/// share files; errors from opening the lane. Cost on the node lane: one listing and one get, and a search by name if
+/// the gateway passes no open file. Cost on the HTTP lane: a search by name. This search costs one listing if a local
+/// directory has the name of the bucket; otherwise, it costs no request.
 pub(super) fn check_separate(
     from: &StorageAddress,
     to: &StorageAddress,
@@ -58,7 +59,7 @@ pub(super) fn check_separate(
     Err(Error::new(ErrorKind::InvalidArgument, why))
 }
 
-/// Returns the directory of a bucket, if this process knows it.
+/// Returns the directory of a bucket; `None` if this process cannot determine it.
 fn bucket_directory(lane: &Lane, bucket: &Bucket, local: &Path) -> Option<PathBuf> {
     match &lane.root {
         Some(root) => Some(root.join(bucket.as_str())),
@@ -89,8 +90,9 @@ fn is_file_of(directory: &Path, object: &ObjectSummary) -> bool {
     about.is_ok_and(|about| about.is_file() && etag_of_bare_file(&about) == object.etag)
 }
 
-/// Returns the directory of a bucket on the node lane. The gateway passes large objects as open files, whose paths the
-/// kernel knows. Returns `None` if the bucket's first page contains no such object.
+/// Returns the directory of a bucket on the node lane. The gateway passes large objects as open files, whose paths are
+/// the targets of links in `/proc/self/fd`. Returns `None` if the gateway passes no open file for the largest object on
+/// the bucket's first page.
 fn directory_of_open_file(lane: &Lane, bucket: &Bucket) -> Option<PathBuf> {
     let page = lane.store.list(bucket, &ListQuery::default()).ok()?;
     let objects = page.entries.iter().filter_map(|entry| entry.object());
@@ -99,7 +101,7 @@ fn directory_of_open_file(lane: &Lane, bucket: &Bucket) -> Option<PathBuf> {
     let opened = lane.store.get(bucket, &Key::new(largest.key.clone()).ok()?, &GetOptions::default()).ok()?;
     let ObjectContent::File(region) = opened.content else { return None };
     let path = std::fs::read_link(format!("/proc/self/fd/{}", region.file.as_raw_fd())).ok()?;
-    // The gateway may see other mounts than this process.
+    // The gateway and this process may have different mounts, so check that the path leads to the same file here.
     let (seen, passed) = (path.metadata().ok()?, region.file.metadata().ok()?);
     let is_same = (seen.dev(), seen.ino()) == (passed.dev(), passed.ino());
     let segments = Path::new(&largest.key).components().count();
@@ -109,12 +111,13 @@ fn directory_of_open_file(lane: &Lane, bucket: &Bucket) -> Option<PathBuf> {
         .map(Path::to_owned)
 }
 
-/// Returns the directories of a prefix that are also directories of the bucket. The rest of the prefix may be encoded.
+/// Returns the segments of a prefix or key before the first segment that is empty, `.`, `..` or `.fordway`. If this
+/// segment is not the end of the prefix, the objects have odd keys, which are stored percent-encoded elsewhere.
 fn plain_path(prefix: &str) -> PathBuf {
     prefix.split('/').take_while(|segment| !matches!(*segment, "" | "." | ".." | ".fordway")).collect()
 }
 
-/// Returns an absolute path without links. The last directories of the path may be missing.
+/// Returns an absolute path without links. The last directories of the path need not exist.
 fn resolved(path: &Path) -> PathBuf {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let existing = path.ancestors().find_map(|ancestor| Some((ancestor, ancestor.canonicalize().ok()?)));

@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::args::{ExplainArgs, PolicyArgs, PolicySubcommand};
 
-/// The condition key of a tag that the object has, without the tag's name.
+/// The prefix of a condition key for a tag of the object; the name of the tag follows.
 const EXISTING_TAG: &str = "s3:existingobjecttag/";
 /// The condition key of the prefix of a listing.
 const LISTED_PREFIX: &str = "s3:prefix";
@@ -72,7 +72,7 @@ fn explain(args: &ExplainArgs, context: &CommandContext) -> Result<CommandExit> 
 }
 
 /// Returns the reason why the users file refuses the request: the file has no such user or role, or the fields of the
-/// user or role do not permit the action. For a listing, the prefix is checked instead of a key.
+/// entry do not permit the action. For a listing, the prefix is checked instead of a key.
 fn refusal_of_users_file(
     entries: &[UsersFileEntry],
     args: &ExplainArgs,

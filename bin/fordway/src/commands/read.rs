@@ -93,7 +93,7 @@ pub(super) fn run(args: &ReadArgs, context: &CommandContext) -> Result<CommandEx
 }
 
 /// Writes to a new file, which replaces an existing file only after all content has been written. After a failure, no
-/// new file remains.
+/// new file remains. Special files, such as devices, are written in place.
 fn to_file(reading: &ReadSpecification, path: &Path, context: &CommandContext) -> Result<ReadTotals> {
     let failed = |error| file_error("writing to", path.display(), error);
     if let Some(opened) = open_special(path) {
@@ -138,7 +138,7 @@ pub(super) fn cat(args: &CatArgs, context: &CommandContext) -> Result<CommandExi
     write_sources(&args.addresses, args.raw, &wanted, context)
 }
 
-/// Runs `cp SOURCE... -`.
+/// Runs `cp SOURCE... -`, which writes the sources to standard output.
 pub(super) fn copy_out(args: &CpArgs, context: &CommandContext) -> Result<CommandExit> {
     if args.recursive || args.transfer.dry_run {
         let why = "--recursive and --dry-run cannot be used with standard output (-) as the destination";

@@ -68,8 +68,8 @@ pub(super) fn run(args: &ServeArgs, context: &CommandContext) -> Result<CommandE
 /// The time between two searches for files that stores keep open but do not use.
 const CLOSING_PERIOD: Duration = Duration::from_secs(1);
 
-/// Returns a list of stores. A thread closes their unused directories and lock tables every second, so that other
-/// programs can unmount the file systems. The thread ends when the process exits.
+/// Returns a list of stores. A thread closes the unused directories and lock tables of these stores every second, so
+/// that other programs can unmount the file systems. The thread ends when the process exits.
 fn closing_unused_files() -> Result<OpenStores> {
     let stores = OpenStores::default();
     let opened = stores.clone();
@@ -134,8 +134,8 @@ fn note_on_mount(root: &Path, context: &CommandContext) {
     notes.iter().flatten().for_each(|note| context.output.note(note));
 }
 
-/// Checks that the process may set the immutable flag, if an option requires it, because otherwise only the first
-/// locked object would show the mistake. Errors: `AccessDenied`.
+/// Checks that the process may set the immutable flag, if an option requires it, because otherwise the missing
+/// permission would be noticed only when an object is locked. Errors: `AccessDenied`.
 fn check_immutable_locks(args: &ServeArgs) -> Result<()> {
     match !args.immutable_locks || fordway_sys::may_set_immutable() {
         true => Ok(()),
@@ -182,7 +182,7 @@ fn tls(args: &ServeArgs) -> Result<Option<TlsCertificate>> {
     TlsCertificate::load(certificate, key).map(Some)
 }
 
-/// Makes SIGHUP reload all files.
+/// Makes SIGHUP reread the credentials file, reopen the access log, and reload the certificate and its key.
 fn reload_when_asked(reload: ReloadSignal, tls: Option<TlsCertificate>, interrupt: &InterruptFlag) {
     interrupt.on_hang_up(move || {
         reload.trigger();
@@ -220,8 +220,8 @@ impl fmt::Display for GatewayReadyMessage<'_> {
     }
 }
 
-/// The part of the output that tells programs how to access the gateway: the path of the file that contains the address
-/// and the keys, or the generated keys.
+/// Tells programs how to access the gateway. Contains the path of the file with the address and the keys, or the
+/// generated keys.
 #[derive(Serialize)]
 struct GatewayCredentialsOutput<'r> {
     #[serde(serialize_with = "keys", skip_serializing_if = "Option::is_none")]

@@ -54,7 +54,8 @@ struct BucketStatOutput<'r> {
 }
 
 impl<'r> BucketStatOutput<'r> {
-    /// Creates the record. S3 does not report the creation time of a single bucket; lanes then return the Unix epoch.
+    /// Creates the record. S3 does not report the creation time of a single bucket. The Unix epoch in `created` means
+    /// that the time is unknown.
     fn new(bucket: &'r Bucket, created: SystemTime) -> Self {
         let known = (created != SystemTime::UNIX_EPOCH).then_some(created);
         BucketStatOutput {
@@ -312,7 +313,7 @@ fn usage_metrics(records: &[UserDiskUsageOutput<'_>]) -> String {
 struct UserDiskUsageOutput<'r> {
     bucket: &'r str,
     uid: u32,
-    /// The name of the user; `None` if this machine does not know the user.
+    /// The name of the user; `None` if the uid has no name on this machine.
     user: Option<String>,
     objects: u64,
     objects_bytes: u64,

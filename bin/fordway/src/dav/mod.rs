@@ -19,7 +19,8 @@ use super::transfer::{self, SharedTransferCounts};
 use crate::args::RmArgs;
 use crate::web::{self, http_url};
 
-/// Returns a client with the credentials of the environment. Errors: as [`CommandContext::web_options`].
+/// Returns a client that uses the credentials from the environment. Errors: the errors of
+/// [`CommandContext::web_options`].
 pub(crate) fn client(context: &CommandContext) -> Result<WebDav> {
     Ok(WebDav::new(context.web()?.clone()))
 }
@@ -30,8 +31,8 @@ pub(crate) fn is_dav(text: &str) -> bool {
     web::is_address(text) && scheme.to_ascii_lowercase().starts_with("dav")
 }
 
-/// A completed action or, in a dry run, an intended action, printed as a line or as JSON. The JSON has the same fields
-/// as for actions on objects and, in addition, `by`, which states how a copy between servers was made.
+/// A completed action or, in a dry run, an intended action, printed as a line or as JSON. The JSON has the fields of an
+/// action on an object, and the field `by`, which contains the method of a copy between servers.
 #[derive(Serialize)]
 struct DavActionOutput<'e> {
     operation: &'static str,
@@ -60,7 +61,7 @@ impl fmt::Display for DavActionOutput<'_> {
     }
 }
 
-/// The output of `stat`.
+/// The output of `stat` for a WebDAV resource.
 #[derive(Serialize)]
 struct DavStatOutput<'r> {
     url: &'r str,

@@ -27,7 +27,7 @@ const CHUNK_BYTES: usize = 256 * 1024;
 /// few seconds.
 const SILENCE: Duration = Duration::from_secs(300);
 
-/// A copy to make.
+/// The source and the destination of one copy.
 #[derive(Debug)]
 pub(super) struct DavCopyTask {
     pub(super) from: DavCopyEndpoint,
@@ -420,8 +420,8 @@ impl<'c> DavCopier<'c> {
     }
 
     /// Checks that `to` is not another address of the file `source`, because the copy would then destroy the file. A
-    /// server may have several names, and may accept several spellings of a path. Errors: `InvalidArgument`, including
-    /// for a different file that has the size, time and ETag of `source`. Cost: one PROPFIND.
+    /// server may have several names, and may accept several spellings of a path. Errors: `InvalidArgument` if `to` may
+    /// be the same file. This includes a different file with the size, time and ETag of `source`. Cost: one PROPFIND.
     fn check_two_files(&self, source: &DavResource, to: &str) -> Result<()> {
         let is_known = source.etag.is_some() || source.modified.is_some();
         let is_same = |there: DavResource| is_known && source.is_same_version(&there);

@@ -27,7 +27,7 @@ pub(super) struct DavixOptions {
     /// Add a header to every request, such as 'Authorization: Bearer TOKEN'
     #[arg(long = "header", short = 'H', value_name = "NAME: VALUE", action = ArgAction::Append)]
     pub(super) headers: Vec<String>,
-    /// Whether to read from other replicas if the server fails: auto and failover mean yes, no and disable mean no
+    /// Whether to read from other replicas if the server fails: yes for auto and failover, no for no and disable
     #[arg(long, value_name = "WHETHER", value_parser = PossibleValuesParser::new(METALINK_MODES))]
     pub(super) metalink: Option<String>,
     /// Whether to follow redirections; only davix-http accepts no

@@ -15,8 +15,8 @@ use super::args::{DavixOptions, SecurityOptions};
 /// The directory in which grid sites install the certificates of trusted certificate authorities.
 const GRID_AUTHORITIES: &str = "/etc/grid-security/certificates";
 
-/// Headers that only this program can set, because they determine the connection, the end of a message, or the part of
-/// a file that a message contains.
+/// Headers that only this program can set. They determine the connection, the end of a message, or the part of a file
+/// that a message contains.
 const OWN_HEADERS: [&str; 8] = [
     "host",
     "content-length",

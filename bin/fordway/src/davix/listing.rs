@@ -72,7 +72,7 @@ pub(super) fn web(line: &DavixLsArgs, context: &CommandContext) -> Result<Comman
     for (href, status) in &listing.failed {
         let why = format!("the server cannot describe {href} (HTTP status {status})");
         let kind = from_s3(*status, "");
-        // The general advice for these kinds is about S3 and about this machine.
+        // Omit the general advice for these kinds of errors, which is about S3 and about this machine.
         context.output.error(&Error::new(kind, why).with_advice(""));
     }
     Ok(if listing.failed.is_empty() { CommandExit::Ok } else { CommandExit::Failure })
@@ -155,7 +155,7 @@ fn list_entry(entry: &ListEntry, root: &str, line: &DavixLsArgs, context: &Comma
     print(&ListedEntry { name, is_directory, size_bytes, modified, rights }, line, context)
 }
 
-/// Prints the object at the address, for a key that is not the prefix of a directory. Errors: `NoSuchKey`.
+/// Prints the object that the address names. Errors: `NoSuchKey` if there is no such object.
 fn one_object(
     service: &DavixS3Address,
     store: &dyn Store,

@@ -35,8 +35,8 @@ impl FileAccessRights {
         Some(FileAccessRights { about, acl })
     }
 
-    /// Gives these rights to `file`, and also the rights in `more_bits`. If the process may not set the group or the
-    /// ACL, nobody gains access through the group: the group gets at most the rights that everyone has.
+    /// Sets these rights, plus the permission bits in `more_bits`, on `file`. If the process may not set the group or
+    /// the ACL, nobody gains access through the group: the group gets at most the rights that everyone has.
     pub(crate) fn give_to(&self, file: &File, more_bits: u32) -> io::Result<()> {
         let has_group = self.give_owner(file)?;
         // A directory can have a default ACL, which every new file inherits.
@@ -54,7 +54,8 @@ impl FileAccessRights {
         file.set_permissions(Permissions::from_mode(mode))
     }
 
-    /// Sets the owner and the group, as far as the process may. Returns whether `file` has the group of the old file.
+    /// Sets the owner and the group, as far as the process is permitted to. Returns whether `file` has the group of the
+    /// old file.
     fn give_owner(&self, file: &File) -> io::Result<bool> {
         let now = file.metadata()?;
         if now.uid() != self.about.uid() {

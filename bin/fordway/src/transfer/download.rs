@@ -296,8 +296,8 @@ pub(super) const CHUNK_BYTES: usize = 256 * 1024;
 
 /// Compares the bytes read with the checksum or ETag recorded by the object's writer.
 ///
-/// Prefers a stored checksum to an ETag that looks like an MD5, because the ETags of some encrypted objects look like
-/// an MD5 but are not the MD5 of the content.
+/// Prefers a stored checksum to an ETag that looks like an MD5. The ETags of some encrypted objects look like an MD5,
+/// but are not the MD5 of the content.
 pub(crate) struct ContentVerifier(Option<(ContentHasher, ExpectedContent)>);
 
 impl ContentVerifier {
@@ -396,8 +396,8 @@ impl TransferRunner<'_> {
         Ok((made, total_bytes))
     }
 
-    /// Returns the checksum algorithm for uploads: the requested algorithm; if none was requested, CRC-64/NVME over
-    /// HTTP, and none on other lanes.
+    /// Returns the checksum algorithm for uploads. If the user requested no algorithm, this is CRC-64/NVME over HTTP,
+    /// and `None` on other lanes.
     pub(super) fn checksum(&self) -> Option<ChecksumAlgorithm> {
         let default = (self.store().lane() == "http").then_some(ChecksumAlgorithm::Crc64Nvme);
         self.settings.checksum.or(default)

@@ -53,7 +53,8 @@ impl ObjectMetadataRules {
         self.given.is_empty() && self.directive != Some(MetadataDirectiveArg::Replace)
     }
 
-    /// Returns the metadata of an upload; its content type is guessed from `name`.
+    /// Returns the metadata of an upload. If the options set no content type and permit a guess, the content type is
+    /// guessed from `name`.
     pub(super) fn of_upload(&self, name: &str) -> BoxedMetadata {
         let mut metadata = self.given.clone();
         if metadata.content_type.is_none() && self.guesses_type {
@@ -62,7 +63,8 @@ impl ObjectMetadataRules {
         metadata
     }
 
-    /// Returns the metadata of a copy with the name `name`.
+    /// Returns the metadata of a copy. With the directive `REPLACE`, this is the metadata of an upload with the name
+    /// `name`. Otherwise, it is the metadata of `source`, in which the fields that the options set are replaced.
     pub(super) fn of_copy(&self, source: &ObjectInfo, name: &str) -> BoxedMetadata {
         if self.directive == Some(MetadataDirectiveArg::Replace) {
             return self.of_upload(name);

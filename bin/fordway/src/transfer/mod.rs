@@ -1,5 +1,5 @@
 //! The engine behind `cp`, `sync`, `rm` and `rb --force`. Listings yield a stream of actions, which a few threads
-//! perform. Each failure is reported while other actions continue.
+//! perform. A failed action is reported, and the other actions continue.
 //!
 //! - `plan` lists the source or the destination, and determines the actions from the listings alone;
 //! - `upload` and `download` transfer one object; code that both modules use is in `download`;
@@ -113,7 +113,7 @@ impl TransferSettings {
         })
     }
 
-    /// Returns the same settings, except that each source is removed after it is copied.
+    /// Makes the command remove each source after copying it.
     pub(crate) fn removing_sources(self) -> Self {
         TransferSettings { removes_sources: true, ..self }
     }
@@ -123,7 +123,7 @@ impl TransferSettings {
         self.removes_sources
     }
 
-    /// Returns the same settings, except that this version of the source is read; `None` selects the latest version.
+    /// Makes the command read this version of the source; `None` selects the latest version.
     pub(crate) fn reading(self, source_version: Option<VersionId>) -> Self {
         TransferSettings { source_version, ..self }
     }
@@ -148,7 +148,7 @@ impl TransferSettings {
     }
 }
 
-/// One action.
+/// One action on a single object or file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum TransferAction {
     /// Copy `from` to `to`.
@@ -285,7 +285,7 @@ impl TransferRunner<'_> {
         }
     }
 
-    /// Checks that the source exists, unless a listing stated its size, and that the destination's bucket exists.
+    /// Checks that the source exists, unless a listing contained its size, and that the destination's bucket exists.
     /// Errors: the errors of a copy whose source or bucket does not exist. Cost: at most one request for a source whose
     /// size is unknown, and one request for each bucket.
     fn rehearse(&self, from: &StorageAddress, to: &StorageAddress, size: Option<u64>) -> Result<()> {
@@ -384,7 +384,7 @@ impl TransferRunner<'_> {
         }
     }
 
-    /// Prints a completed action and counts it. If it cannot be printed, it counts as failed.
+    /// Prints a completed action and counts it. An action that cannot be printed counts as failed.
     fn done(
         &self,
         operation: &'static str,
@@ -530,7 +530,8 @@ impl SharedTransferCounts {
         self.change(|_| {}).failed > 0
     }
 
-    /// Prints a summary, unless the outcome is clear from the earlier output. Errors: `Interrupted`.
+    /// Prints a summary if at least one of several actions failed. Returns the exit code of the first failure. Errors:
+    /// `Interrupted` after a signal.
     pub(crate) fn finish(&self, context: &CommandContext) -> Result<CommandExit> {
         let TransferCounts { done, skipped, failed, first_failure } = self.change(|_| {});
         if context.interrupt.is_raised() {
@@ -545,9 +546,9 @@ impl SharedTransferCounts {
     }
 }
 
-/// The destinations of several sources. One source never yields the same destination twice, but two sources may yield
-/// the same destination: for example, if the files `a/x` and `b/x` are copied to one directory. Without this check, it
-/// would be unpredictable which file remains, and a move would lose the other file.
+/// The destinations of several sources. Two sources can yield the same destination, for example if the files `a/x` and
+/// `b/x` are copied to one directory. If both copies were made, it would be unpredictable which file remains, and a
+/// move would lose the other file. A single source never yields the same destination twice.
 pub(crate) struct ClaimedDestinations<P>(Option<HashSet<P>>);
 
 impl<P: Clone + Display + Eq + Hash> ClaimedDestinations<P> {
@@ -556,7 +557,7 @@ impl<P: Clone + Display + Eq + Hash> ClaimedDestinations<P> {
         ClaimedDestinations((sources > 1).then(HashSet::new))
     }
 
-    /// Claims the destination `to` for `from`. Errors: `InvalidArgument` if it is already claimed.
+    /// Claims the destination `to` for `from`. Errors: `InvalidArgument` if `to` is already claimed.
     pub(crate) fn take(&mut self, from: &P, to: &P) -> Result<()> {
         if self.0.as_mut().is_none_or(|places| places.insert(to.clone())) {
             return Ok(());

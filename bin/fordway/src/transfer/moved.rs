@@ -104,7 +104,7 @@ impl FileChangeStamp {
         }
     }
 
-    /// Returns whether a later stamp is of the same file with the same content.
+    /// Returns whether `now`, a later stamp, describes the same file with unchanged content.
     fn is_still(&self, now: &FileChangeStamp) -> bool {
         // A move of several hard links removes them one after the other, and each removal changes the ctime of the
         // file.

@@ -68,7 +68,7 @@ impl SyncRules {
     }
 }
 
-/// Returns the time in whole seconds since 1970, rounded down, because services keep times in seconds.
+/// Returns the time in seconds since 1970, rounded down, because services keep times in seconds.
 fn whole_seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
@@ -178,7 +178,7 @@ where
         Some(found.map(SyncStep::Copy))
     }
 
-    /// Returns the step for an item that only the destination has; `None` if it is kept.
+    /// Returns the step for an item that only the destination has; `None` if the item is kept.
     fn next_of_destination(&mut self) -> Option<Result<SyncStep>> {
         match self.destination.next()? {
             Ok(item) => self.rules.delete.then_some(Ok(SyncStep::Remove(item))),
@@ -237,8 +237,8 @@ pub(crate) type SyncItemIterator = Box<dyn Iterator<Item = Result<SyncItem>>>;
 /// The name of the private area in a bucket or root. Listings of objects never show this directory.
 const PRIVATE_AREA: &str = ".fordway";
 
-/// Returns whether a directory is the private area of a bucket or root. A listing of local files skips it, as a listing
-/// of objects does, because its files are locks, uploads in progress, and the content of other objects and versions.
+/// Returns whether a directory is the private area of a bucket or root. Listings of local files skip this directory, as
+/// listings of objects do. Its files are locks, uploads in progress, and the content of other objects and versions.
 pub(super) fn is_private_area(path: &Path) -> bool {
     let entries =
         ["locks", "tmp", "odd", "mpu", "meta", "versions", "versioning", "markers", "events", "format"];
@@ -328,8 +328,8 @@ pub(crate) fn objects(
     })
 }
 
-/// Lists the regular files below `root`, as [`items`] does, but skips each entry that cannot be a copy of an object,
-/// and passes its error to `skipped`. Errors in the stream mean that a directory could not be read.
+/// Like [`items`], lists the regular files below `root`. Skips each entry that cannot be a copy of an object, and
+/// passes the error of this entry to `skipped`. Errors in the stream mean that a directory could not be read.
 pub(crate) fn local_destination<'c>(
     root: &Path,
     filters: &FilterRules,
@@ -368,9 +368,9 @@ impl LocalListingError {
 }
 
 /// Lists the regular files below `root`, without the temporary files of downloads and without Fordway's private areas.
-/// Follows links unless the filters exclude them. For an entry that cannot be read, and for a link to a directory that
-/// must not be entered, the stream contains an error, unless the filters exclude the entry. Errors: `root` is not a
-/// directory, or is a link that must not be entered.
+/// Follows links unless the filters exclude them. The stream contains an error for an entry that cannot be read, and
+/// for a link to a directory that must not be entered. It contains no error for an entry that the filters exclude.
+/// Errors: `root` is not a directory, or is a link that must not be entered.
 fn find_files(
     root: &Path,
     filters: &FilterRules,
@@ -380,7 +380,7 @@ fn find_files(
         return Err(Error::new(ErrorKind::InvalidArgument, format!("{} is not a directory", root.display())));
     }
     let refuses_links = filters.refuses_linked_directories();
-    // `link/` is the directory that the link points to, and not the link.
+    // The path `link/` names the directory that the link points to, not the link itself.
     if refuses_links && root.is_symlink() {
         return Err(linked_source(root));
     }
@@ -401,8 +401,8 @@ fn find_files(
         let item = local_item(&root, entry, refuses_links);
         let is_excluded = |path: PathBuf| {
             let name = path.strip_prefix(&root).unwrap_or(&path).to_string_lossy();
-            // Even if the filters exclude a directory's name, they may admit files in the directory. A link to a
-            // directory that contains the link contains no further files.
+            // Even if the filters exclude a directory's name, they may admit files in the directory. A link that forms
+            // a loop leads to no further files.
             let may_hold_files = path.is_dir() && !is_loop;
             (!may_hold_files && !filters.admit(&name)) || filters.exclude_all_below(&format!("{name}/"))
         };
@@ -468,7 +468,7 @@ fn linked_source(link: &Path) -> Error {
     Error::new(ErrorKind::InvalidArgument, why)
 }
 
-/// Returns the error if a tree that is to move contains a link to a directory.
+/// Returns the error for a move of a tree that contains a link to a directory.
 fn linked_directory(link: &Path, root: &Path) -> Error {
     let name = link.strip_prefix(root).unwrap_or(link).display();
     let why = format!(

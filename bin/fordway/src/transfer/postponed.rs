@@ -49,7 +49,8 @@ impl PostponedRemovals {
         PostponedRemovals { links, led_to, waiting: Mutex::default() }
     }
 
-    /// Removes a source that was copied, now or at the end. Errors: as for [`LocalSourceStamps::remove`].
+    /// Removes a source that was copied, either immediately or at the end of the move. Errors: the errors of
+    /// [`LocalSourceStamps::remove`].
     pub(crate) fn remove(&self, path: &Path, copied: &LocalSourceStamps) -> Result<()> {
         if !self.led_to.contains(&copied.id()) {
             return copied.remove(path);
@@ -59,7 +60,8 @@ impl PostponedRemovals {
         Ok(())
     }
 
-    /// Removes the sources that wait, unless a link that was not moved still points to them. Returns the failures.
+    /// Removes the sources whose removal was postponed, except those to which a link that was not moved still points.
+    /// Returns the failures.
     pub(crate) fn finish(&self) -> Vec<Error> {
         let mut waiting = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
         let mut failures = Vec::new();

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// The maximum number of links in a path that the kernel follows.
 const MAX_LINKS: usize = 40;
 
-/// Opens `path` for writing; `None` if it is a regular file or does not exist.
+/// Opens `path` for writing; `None` if `path` is a regular file or a directory, or does not exist.
 pub(crate) fn open_special(path: &Path) -> Option<io::Result<File>> {
     if let Some(descriptor) = descriptor(path) {
         return Some(open_descriptor(&descriptor));
@@ -23,7 +23,8 @@ pub(crate) fn is_open_file(path: &Path) -> bool {
     descriptor(path).is_some()
 }
 
-/// If the path points to an open file of a process, returns its path below `/proc`.
+/// If the path points to an open file of a process, returns the path of that file below `/proc`, such as
+/// `/proc/PID/fd/1`.
 fn descriptor(path: &Path) -> Option<PathBuf> {
     let mut path = path.to_owned();
     for _ in 0..MAX_LINKS {
@@ -39,8 +40,8 @@ fn descriptor(path: &Path) -> Option<PathBuf> {
 }
 
 /// Opens a file that a process has open. For this process's standard output and standard error, duplicates the
-/// descriptor, so that the file keeps its content and its position. If the file were opened by its path instead,
-/// writing would begin at its start. Other files are opened for appending.
+/// descriptor, so that the file keeps its content and its position. If the file were opened by its path instead, the
+/// writes would begin at its start. Other files are opened for appending.
 fn open_descriptor(path: &Path) -> io::Result<File> {
     let own = |number: u8| format!("/proc/{}/fd/{number}", std::process::id());
     if path == Path::new(&own(1)) {

@@ -186,7 +186,8 @@ impl TransferRunner<'_> {
         Ok(parts)
     }
 
-    /// Returns the options of an upload; the content type is guessed from `name`.
+    /// Returns the options of an upload, including the metadata that `ObjectMetadataRules::of_upload` determines from
+    /// `name`.
     fn put_options(&self, name: &str, size_hint: Option<u64>) -> PutOptions {
         let metadata = self.settings.metadata.of_upload(name);
         let (conditions, checksum) = (self.conditions(), self.checksum());
@@ -338,7 +339,8 @@ struct TransferTaskBatcher<I> {
 }
 
 impl<I: Iterator<Item = Result<TransferAction>>> TransferTaskBatcher<I> {
-    /// Adds a key to the batch. If the batch is full or belongs to another bucket, returns it and starts a new batch.
+    /// Adds a key to the batch. If the batch is full or belongs to another bucket, starts a new batch with the key, and
+    /// returns the old batch.
     fn gather(&mut self, bucket: Bucket, key: Key) -> Option<TransferTask> {
         match &mut self.doomed {
             Some((same, keys)) if *same == bucket && keys.len() < BATCH_KEYS => {

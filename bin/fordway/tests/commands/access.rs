@@ -62,7 +62,7 @@ fn an_explicit_profile_goes_before_the_environment_and_both_can_be_left_out() {
 }
 
 /// A daemon may ignore SIGCHLD, and the programs that it starts inherit this setting. The kernel then discards the exit
-/// statuses of child processes.
+/// statuses of child processes, but the program must still accept the keys from a credential process.
 #[test]
 fn a_credential_process_works_where_sigchld_is_ignored() {
     let server = HostileServer::start("content", ResponseFaultScript::honest());

@@ -183,7 +183,8 @@ fn a_broken_document_is_not_printed() {
     }
 }
 
-/// An endpoint may lack a setting, and a user may be allowed to read only some of the settings.
+/// An endpoint may not support a setting, and a user may be allowed to read only some of the settings. The other
+/// settings must still be shown.
 #[test]
 fn one_failing_setting_does_not_hide_the_others() {
     for (kind, exit, words) in [
@@ -199,7 +200,7 @@ fn one_failing_setting_does_not_hide_the_others() {
         let record = rig.run(&["admin", "show", "s3://bkt", "--json"]).ended(exit).stdout;
         assert!(!record.contains("cors") && record.contains("TagSet"), "{record}");
     }
-    // One cause is reported once, although it concerns all settings.
+    // A cause that concerns all settings is reported only once.
     let fault = Fault::Fails("", ErrorKind::AccessDenied);
     let rig = Rig::over(|inner| Arc::new(FaultyStore { inner, fault }));
     let ran = rig.run(&["admin", "show", "s3://bkt"]).ended(CommandExit::Denied);

@@ -22,8 +22,8 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Writes a shell script from a separate process. If this process wrote the script, a process that another test starts
-/// at the same time would inherit the open file, and the kernel would refuse to run the script ("text file busy").
+/// Writes a shell script from a separate process. If this process wrote the script, processes that other tests start at
+/// the same time would inherit the open file. The kernel would then refuse to run the script ("text file busy").
 fn script(path: &Path, lines: &str) {
     let write = "printf '#!/bin/sh\n%s\n' \"$1\" >\"$0\" && chmod +x \"$0\"";
     assert!(Command::new("sh").args(["-c", write]).arg(path).arg(lines).status().unwrap().success());
@@ -224,7 +224,7 @@ fn manual_pages() {
     assert!(ran.status.success(), "{}", text(&ran.stderr));
     for command in COMMANDS {
         let page = std::fs::read_to_string(out.join(format!("fordway-{command}.1"))).unwrap();
-        // Only fordway-lab knows the options of its commands.
+        // Only `fordway-lab` defines the options of its commands.
         let refers = page.contains(&format!("\\fBfordway\\-lab\\-{command}\\fR(1)"));
         assert_eq!(refers, command == "doctor", "{command}");
         assert!(refers != page.contains("Examples:"), "{command}");

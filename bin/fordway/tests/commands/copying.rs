@@ -252,7 +252,7 @@ fn objects_are_copied_within_the_store() {
     assert_eq!(info.metadata.content_type.as_deref(), Some("text/one"));
 }
 
-/// An object `p/p/x` would become `p/x`, which is also a source.
+/// The copy of `p/p/x1` would replace `p/x1`, which is also a source. The command must refuse such a copy.
 #[test]
 fn a_prefix_is_not_copied_over_itself() {
     let rig = Rig::new();
@@ -342,7 +342,8 @@ fn nothing_is_overwritten_if_that_is_asked_for() {
     assert_eq!(rig.keys(), ["s/a", "s/b"]);
 }
 
-/// Another program creates the destination after the check for an existing destination.
+/// Another program creates the destination after the check for an existing destination. The command must not replace
+/// it.
 #[test]
 fn a_destination_that_appears_is_not_overwritten() {
     let place = tempfile::tempdir().unwrap();
@@ -669,8 +670,7 @@ fn an_error_about_the_length_of_a_name_names_the_file() {
     }
 }
 
-/// A response that states a different object size comes from a different version of the object, even if its range is
-/// correct.
+/// A response with a different object size comes from a different version of the object, even if its range is correct.
 #[test]
 fn parts_of_a_download_agree_on_the_size() {
     const PART: usize = 5 << 20;

@@ -484,7 +484,7 @@ fn servers_are_verified_as_the_options_say() {
     assert_eq!(rig.run(&["davix-ls", "--insecure", &dav(&server, "")]).ok(), "f\n");
 }
 
-/// Our tools and Debian's tools, which run the same lines.
+/// Our tools and Debian's tools, which run the same command lines.
 struct Pair {
     rig: Rig,
     theirs: PathBuf,

@@ -44,7 +44,7 @@ fn files_are_read_and_resumed_over_http2() {
     assert_eq!(rig.files(), ["copy", "streams"]);
 }
 
-/// In a response without a stated size, the end of the HTTP/2 stream marks the end of the file.
+/// In a response without a declared size, the end of the HTTP/2 stream marks the end of the file.
 #[test]
 fn a_file_without_a_stated_size_is_copied_over_http2() {
     let (rig, server) = (over_http2(), HostileServer::start_http2(content(), ResponseFaultScript::honest()));

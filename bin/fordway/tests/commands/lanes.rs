@@ -12,7 +12,7 @@ use fordway_store::{Objects, PutOptions};
 
 use crate::support::{Fault, FaultyStore, Rig, bucket, name};
 
-/// A rig in which another program replaces the source of a move during the copy.
+/// Returns a rig in which another program replaces the source of a move during the copy.
 fn with_another_program(act: impl Fn() + Send + Sync + 'static) -> Rig {
     Rig::over(|inner| Arc::new(FaultyStore { inner, fault: Fault::Meanwhile("k", Box::new(act)) }))
 }
@@ -62,7 +62,7 @@ fn an_object_that_is_replaced_during_its_copy_is_kept() {
     }
 }
 
-/// A gateway in a separate process, and its endpoint; killed when dropped.
+/// A gateway in a separate process, and its endpoint. The process is killed when this value is dropped.
 struct Gateway(Child, String);
 
 impl Gateway {
@@ -188,7 +188,8 @@ fn sync_refuses_a_directory_that_holds_the_same_objects() {
     }
 }
 
-/// The gateway passes no open files if the bucket has no large objects, and never passes open files over HTTP.
+/// The gateway passes no open files if the bucket has no large objects, and never passes open files over HTTP. In these
+/// cases, `sync` must find the shared directory by the name of the bucket.
 #[test]
 fn sync_finds_a_shared_directory_by_its_name() {
     let lanes = Lanes::start();
@@ -220,7 +221,7 @@ fn sync_finds_a_shared_directory_by_its_name() {
     assert!(bucket.join("a").exists() && bucket.join("c/d").exists());
 }
 
-/// An object below the prefix can be a file of the source.
+/// If the bucket contains a link, an object below the prefix can be a file of the source.
 #[test]
 fn sync_removes_no_file_of_the_source_through_a_link() {
     let lanes = Lanes::start();
@@ -392,7 +393,7 @@ fn an_object_that_is_moved_onto_its_own_file_is_kept() {
             assert_eq!(ran.status.code(), Some(5), "{endpoint}: {from} to {to}");
             assert_eq!(std::fs::read(&path).unwrap(), b"only copy", "{endpoint}: {from} to {to}");
         }
-        // Any other file is moved.
+        // A move to any other path succeeds.
         let out = dir.path().join("out");
         let out = out.to_str().unwrap();
         for (from, to) in [("s3://bucket/d/k", out), (out, "s3://bucket/d/k"), ("s3://bucket/d/k", out)] {

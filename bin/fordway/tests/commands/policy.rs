@@ -143,7 +143,7 @@ fn the_users_file_decides_first() {
     );
 }
 
-/// As in the gateway, the object's own tags count.
+/// As in the gateway, a condition on tags is checked with the tags of the object.
 #[test]
 fn the_tags_of_the_object_are_looked_up() {
     let rig = Rig::new();

@@ -68,7 +68,8 @@ fn what_was_thrown_away_is_summed_up() {
     assert!(summary["seconds"].as_f64().unwrap() > 0.0 && summary["client_cpu_seconds"].is_f64());
 }
 
-/// Without a hint, the user would not learn why two small ranges take as long as the whole file.
+/// If a server ignores ranges, reading two small ranges takes as long as reading the whole file. The command must
+/// report the reason.
 #[test]
 fn a_server_that_ignores_ranges_is_reported() {
     let rig = rig();

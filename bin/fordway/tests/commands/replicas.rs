@@ -71,7 +71,7 @@ fn a_copy_that_cannot_be_right_is_none() {
     rig.run(&["cp", "--metalink", "DIR/nothing.meta4", "DIR/copy"]).ended(CommandExit::NotFound);
 }
 
-/// The advice of an error must fit a download, and a replica with another file counts as wrong data.
+/// If a replica has another file, the command must report corrupt data, with advice for downloads instead of uploads.
 #[test]
 fn a_replica_with_another_file_is_wrong_data() {
     let other = HostileServer::start(content()[..1_000_000].to_vec(), ResponseFaultScript::honest());
@@ -139,7 +139,7 @@ fn the_server_is_asked_when_it_fails() {
     rig.run(&["cp", "--metalink", "none", &alone.url(), "DIR/copy"]).ended(CommandExit::Unavailable);
 }
 
-/// The bytes that were already written are from one version, but the other replica has another version.
+/// If the other replica has another version than the bytes that were already written, `cat` must fail.
 #[test]
 fn cat_does_not_join_two_versions() {
     let newer: Vec<u8> = content().iter().map(|byte| byte.to_ascii_uppercase()).collect();
@@ -225,7 +225,7 @@ fn a_metalink_is_made_only_if_a_reader_would_accept_it() {
     made(&make(&format!("DIR/{name}"), "http://h/d/", &[]));
     let shown = rig.run(&["metalink", "show", "DIR/m.meta4", "--json"]).ok().stdout;
     assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap()["name"], name);
-    // A URL that is given twice is one replica.
+    // A URL that the user specifies twice counts as one replica.
     made(&make("DIR/file", "http://h/d/", &["--replica", "http://h/d/"]));
 }
 
@@ -262,8 +262,8 @@ fn a_pipe_is_not_described() {
     }
 }
 
-/// If one replica fails in the middle, the remaining bytes are read from the other replicas. If all replicas fail, no
-/// part file remains that a later copy could mistake for correct content.
+/// If one replica fails during the copy, the remaining bytes are read from the other replicas. If all replicas fail,
+/// the copy leaves no part file, because a later copy could mistake its content for correct content.
 #[test]
 fn replicas_that_fail_leave_no_part() {
     let good = server(ResponseFaultScript::honest());

@@ -125,7 +125,8 @@ fn one_signal_ends_a_command_that_waits_before_another_attempt() {
     assert_eq!(code, Some(130), "{said}");
 }
 
-/// `nohup` ignores SIGHUP, and a shell without job control ignores SIGINT for commands that it starts with `&`.
+/// `nohup` makes a command ignore SIGHUP. A shell without job control makes commands that it starts with `&` ignore
+/// SIGINT.
 #[test]
 fn signals_that_the_parent_ignores_do_not_stop_a_command() {
     let dir = place();
@@ -172,7 +173,8 @@ fn a_download_into_a_pipe_is_written_to_it() {
     assert!(fordway(dir.path(), &words).status().unwrap().success(), "nothing waits for a reader");
 }
 
-/// By default, the kernel kills a process that writes beyond the limit (RLIMIT_FSIZE).
+/// By default, the kernel kills a process that writes beyond the limit (RLIMIT_FSIZE). The command must report an error
+/// instead.
 #[test]
 fn a_file_size_limit_is_an_ordinary_error() {
     let dir = place();

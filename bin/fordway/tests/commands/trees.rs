@@ -67,7 +67,7 @@ fn links_can_be_skipped() {
     symlink("..", rig.path("t/d/loop")).unwrap();
     symlink("t", rig.path("root")).unwrap();
     let skips = "--no-follow-symlinks";
-    // A link that the user names as the source is followed even with `--no-follow-symlinks`, if it points to a
+    // A link that the user specifies as the source is followed even with `--no-follow-symlinks`, if it points to a
     // directory.
     rig.run(&["cp", "-r", "DIR/root", "s3://bkt/c", skips]).ok();
     rig.run(&["sync", "DIR/t", "s3://bkt/s", "--follow-symlinks", skips]).ok();
@@ -90,7 +90,7 @@ fn links_can_be_skipped() {
     assert_eq!(rig.get("single").unwrap(), b"a");
 }
 
-/// Files behind a link to a directory may belong to another directory tree.
+/// Files behind a link to a directory may belong to another directory tree, so `sync --delete` must not remove them.
 #[test]
 fn sync_removes_nothing_below_a_linked_directory() {
     let rig = Rig::new();
@@ -186,7 +186,7 @@ fn mv_copies_links_to_files_of_the_same_tree() {
     }
 }
 
-/// If a link is not moved, the file that it points to is kept. A link that the user excludes has no such effect.
+/// If a link is not moved, the file that it points to is kept. A link that the user excludes does not keep the file.
 #[test]
 fn mv_keeps_the_file_of_a_link_that_is_not_moved() {
     let rig = Rig::new();
@@ -226,7 +226,7 @@ fn mv_copies_a_link_that_is_named_after_its_file() {
     assert!(!rig.path("t/data").exists() && !rig.path("t/latest").is_symlink());
 }
 
-/// The sources may be names without a directory.
+/// In this test, the sources are file names without a directory.
 #[test]
 fn mv_copies_a_link_in_the_working_directory() {
     let rig = Rig::new();
@@ -255,7 +255,7 @@ fn mv_removes_the_file_of_an_excluded_link() {
     assert!(!rig.path("t/data").exists() && rig.path("t/latest").is_symlink());
 }
 
-/// An entry that cannot be a copy of an object is a warning, and does not stop the copies.
+/// The command prints a warning about each entry that cannot be a copy of an object, and continues with the copies.
 #[test]
 fn odd_entries_at_the_destination_are_skipped() {
     let rig = Rig::new();

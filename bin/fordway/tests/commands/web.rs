@@ -92,7 +92,7 @@ fn the_name_of_a_copy_is_decoded() {
     }
 }
 
-/// A program that sends a file while it is still creating the file does not know the file's size.
+/// A server that sends a file while it is still creating the file cannot report the file's size.
 #[test]
 fn a_file_without_a_stated_size_is_copied_as_it_comes() {
     let (rig, server) = (Rig::new(), server());
@@ -129,7 +129,7 @@ fn a_file_without_a_stated_size_is_copied_as_it_comes() {
     assert!(ranged.stderr.contains("does not state the size"), "{}", ranged.stderr);
 }
 
-/// A server may compress files although the request forbids compression. Such a server then states the size of the
+/// A server may compress files although the request forbids compression. Such a server then reports the size of the
 /// compressed bytes.
 #[test]
 fn compressed_content_is_pointed_out() {
@@ -171,7 +171,8 @@ fn an_interrupted_copy_goes_on_where_it_ended() {
     assert_eq!(last.header("if-range"), Some("\"version-0\""));
 }
 
-/// Any user who may write to the directory can put a link in the place of the part file.
+/// Any user who may write to the directory can replace the part file with a link. The copy must not write to the link's
+/// target.
 #[test]
 fn a_copy_is_not_continued_in_the_file_of_somebody_else() {
     let (rig, server) = interrupted_copy();
@@ -265,7 +266,7 @@ fn a_copy_that_fails_leaves_nothing_that_is_of_no_use() {
     }
 }
 
-/// Tests Ctrl-C before the first byte of a copy, for a copy that can be resumed and for a copy that cannot.
+/// Tests Ctrl-C before the first byte of a copy, for a copy that can be resumed and for a copy that cannot be resumed.
 #[test]
 fn an_interrupted_copy_leaves_nothing_that_is_of_no_use() {
     for script in [ResponseFaultScript::honest(), ResponseFaultScript::honest().always(ResponseFault::NoETag)]

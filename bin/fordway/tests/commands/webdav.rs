@@ -291,7 +291,8 @@ fn objects_are_moved_too_and_have_markers() {
     rig.run(&["mkdir", "DIR/x"]).ended(CommandExit::Usage);
 }
 
-/// A web server without WebDAV lacks the methods that these commands need. The error must report that.
+/// A web server without WebDAV lacks the methods that these commands need. The error message must say that the server
+/// does not support WebDAV.
 #[test]
 fn servers_without_webdav_say_so() {
     let (rig, server) = (Rig::new(), HostileServer::start("hello", ResponseFaultScript::honest()));
@@ -357,7 +358,7 @@ fn servers_copy_to_one_another_where_they_can() {
     assert_eq!(code, 3, "{told}");
 }
 
-/// XRootD empties the destination when a PUT begins.
+/// XRootD empties the destination when a PUT begins, so a command must open the source before it sends the request.
 #[test]
 fn a_copy_whose_source_cannot_be_read_leaves_the_destination() {
     let authority = SelfSignedCertificate::new();
@@ -371,7 +372,7 @@ fn a_copy_whose_source_cannot_be_read_leaves_the_destination() {
     let (code, _, told) = fordway(&authority, &["cp", missing.to_str().unwrap(), &there]);
     assert_eq!(code, 3, "{told}");
     assert!(!told.contains("tries"), "{told}");
-    // The server does not notice that these addresses point to one file.
+    // The server itself does not detect that the source and the destination are the same file.
     for other in [there.replace("/f", "/%66"), there.replace("/f", "//f")] {
         for command in ["cp", "mv"] {
             let (code, _, told) = fordway(&authority, &[command, &there, &other]);

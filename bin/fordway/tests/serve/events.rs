@@ -229,7 +229,7 @@ fn a_refused_event_is_sent_again_after_a_pause() {
     assert!(gateway.stop_well().contains("the receiver answered with the status 503"));
 }
 
-/// Two gateways and an embedded program write; both gateways deliver.
+/// Two gateways and an embedded program write objects, and both gateways deliver the events.
 #[test]
 fn two_gateways_deliver_each_event_at_least_once() {
     let (dir, receiver) = (place(), Receiver::new());
@@ -313,7 +313,8 @@ fn some_refused_events_delay_the_others_only_a_little() {
     wait_for(|| waiting(dir.path(), "bucket") == 6);
 }
 
-/// A user who may write to a bucket can fill its journal with entries that are not records.
+/// A user who may write to a bucket can fill its journal with entries that are not records. The events must still be
+/// delivered.
 #[test]
 fn entries_that_are_not_records_hide_no_events() {
     let (dir, receiver) = (place(), Receiver::new());
@@ -403,7 +404,8 @@ fn a_dead_receiver_delays_neither_requests_nor_other_webhooks() {
     assert_eq!((dead.count(), waiting(dir.path(), "bucket")), (1, 21));
 }
 
-/// The first bucket has an event that makes the receiver close the connection.
+/// One bucket has an event that makes the receiver close the connection. The events of the other bucket must still be
+/// delivered.
 #[test]
 fn an_event_that_breaks_the_receiver_stops_no_other_bucket() {
     let (dir, receiver) = (place(), Receiver::new());

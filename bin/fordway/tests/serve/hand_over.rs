@@ -112,7 +112,7 @@ fn a_gateway_is_replaced_under_load_and_no_request_fails() {
     assert_eq!(found, written.iter().sum::<usize>(), "no acknowledged object is lost");
 }
 
-/// If the service manager passes no socket for S3, the gateway must report that before it serves requests.
+/// If the service manager passes no socket for S3, the gateway must report the missing socket and exit.
 #[test]
 fn a_socket_without_a_use_is_refused() {
     let dir = place();

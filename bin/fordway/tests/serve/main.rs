@@ -91,8 +91,8 @@ fn credentials_that_cannot_be_used_are_said_at_the_start() {
     assert!(said.contains("may be read or written by others") && said.contains("chmod 600"), "{said}");
 }
 
-/// The gateway must not log an error if an entry is not in the kernel's cache. Another thread then has to look up the
-/// entry.
+/// If a directory entry is not in the kernel's cache, another thread has to look it up. The gateway must not log this
+/// case as an error.
 #[test]
 fn what_is_asked_for_the_first_time_is_no_error_in_the_log() {
     let dir = place();

@@ -181,7 +181,8 @@ fn immutable_locks_without_the_capability_are_refused_at_the_start() {
     );
 }
 
-/// With `ProtectHome=read-only`, systemd mounts home directories read-only for the unit.
+/// With `ProtectHome=read-only`, systemd mounts home directories read-only for the unit. The gateway must report a root
+/// on such a mount.
 #[test]
 fn a_read_only_mount_is_said_at_the_start() {
     if !fordway_needs::root("mount a directory read-only") || !fordway_needs::programs(&["unshare", "mount"])

@@ -242,8 +242,8 @@ fn files_at_urls_come_and_go_over_every_version() {
     assert!(gateway.0.wait().unwrap().success());
 }
 
-/// A killed gateway cannot close its connections. Its successor tells the clients that the connections are gone;
-/// otherwise, they would wait for 30 s.
+/// A killed gateway cannot close its connections. The new gateway must tell the clients that these connections no
+/// longer exist. Otherwise, the clients would wait for 30 s.
 #[cfg(feature = "http3")]
 #[test]
 fn clients_of_http3_notice_at_once_that_a_gateway_was_killed_and_restarted() {

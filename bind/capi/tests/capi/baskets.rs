@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use crate::harness::*;
 
-/// Baskets for several batches, and the directory that contains the file listing these baskets.
+/// Baskets for several batches, and the directory of the file that lists these baskets.
 struct Baskets {
     ranges: Vec<(usize, usize)>,
     directory: TempDir,
@@ -84,8 +84,8 @@ fn certificates_are_those_of_the_bundle() {
 #[test]
 fn what_goes_wrong_ends_it_with_a_sentence() {
     let baskets = Baskets::new();
-    // Each of the eleven batches takes at least one request. The program sends the HEAD request, the read of the file's
-    // first bytes and the vectored read before the batches.
+    // Each of the eleven batches takes at least one request. Before the batches, the program sends a HEAD request,
+    // reads the first bytes of the file, and makes the vectored read.
     for (lie, why) in [
         (ResponseFault::Version(7), "what was read before is of no use"),
         (ResponseFault::Status(403, None), "HTTP status 403"),

@@ -16,7 +16,7 @@ pub(crate) fn content() -> Vec<u8> {
     (0..SIZE as u32 / 4).flat_map(|word| word.wrapping_mul(2_654_435_761).to_le_bytes()).collect()
 }
 
-/// The directory with the library that cargo built for this test, under the file names of an installed library.
+/// Returns the directory with the library that cargo built for this test, under the file names of an installed library.
 pub(crate) fn lib() -> &'static Path {
     static LIB: OnceLock<TempDir> = OnceLock::new();
     let made = LIB.get_or_init(|| {
@@ -59,7 +59,7 @@ pub(crate) enum Build {
     AddressSanitizer,
 }
 
-/// A program of this crate, compiled once for all tests.
+/// Returns a program of this crate, compiled once for all tests.
 pub(crate) fn program(source: &str, build: Build) -> PathBuf {
     static MADE: OnceLock<TempDir> = OnceLock::new();
     static COMPILED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());

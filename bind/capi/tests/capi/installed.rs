@@ -1,4 +1,4 @@
-//! The library that `make capi` builds: optimised, stripped, shared and static.
+//! Tests the optimised and stripped library that `make capi` builds, both shared and static.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

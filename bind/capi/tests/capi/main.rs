@@ -1,4 +1,4 @@
-//! The C API as seen by C programs.
+//! Tests the C API with C programs.
 
 mod baskets;
 mod harness;

@@ -103,7 +103,7 @@ fn under_valgrind() {
     Probe::new(Build::Plain).all_points(&VALGRIND, &at_a_server(ResponseFaultScript::honest()), 2);
 }
 
-/// A program may free its buffers right after a cancel or close. The sanitizer reports any write after that.
+/// A program may free its buffers right after a cancel or close. The sanitizer reports any later write by the library.
 #[test]
 fn nothing_is_written_after_a_cancel_or_close() {
     let probe = Probe::new(Build::AddressSanitizer);

@@ -44,7 +44,7 @@ pub(super) unsafe fn drive(
 /// The longest timeout returned to a program, in milliseconds. The timeout is limited because some programs do not
 /// watch the descriptor.
 const WAIT_MAX_MS: i64 = 1000;
-/// The same limit, used if `select` cannot wait for the descriptor.
+/// The longest timeout in milliseconds if `select` cannot wait for the descriptor.
 const BLIND_WAIT_MAX_MS: i64 = 10;
 
 fn no_descriptor(error: std::io::Error) -> RequestFailure {
@@ -102,7 +102,7 @@ exported! {
     ) -> S3StatusCode {
         status_of(|| {
             // SAFETY: the caller passes a valid document, two buffers of 128 bytes, a valid count, and room for 100
-            // grants, which is the most that `AccessControlList` holds.
+            // grants, which is the maximum in an `AccessControlList`.
             unsafe {
                 // The program finds these values if the document is not valid.
                 write_text(owner_id, MAX_OWNER_BYTES, "");

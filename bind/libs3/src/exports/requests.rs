@@ -327,7 +327,7 @@ pub(super) unsafe fn get_acl<C: AbiBucketContext>(
 ) {
     // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `call.data`.
     unsafe {
-        // If the request fails, the program finds no grants.
+        // If the request fails, the program reads a grant count of 0.
         if let Some(count) = returns.count.as_mut() {
             *count = 0;
         }

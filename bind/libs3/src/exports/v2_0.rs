@@ -1,5 +1,5 @@
-//! The functions of libs3 2.0 whose arguments differ from the arguments in 4.1: they include no time limits, tokens or
-//! regions.
+//! The functions of libs3 2.0 whose arguments differ from the arguments in 4.1. In 2.0, these functions have no
+//! arguments for timeouts, security tokens or signing regions.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;

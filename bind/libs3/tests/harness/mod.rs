@@ -94,7 +94,7 @@ impl Lane {
         Lane { root, host, access_key: String::new(), secret_key: String::new(), _gateway: None }
     }
 
-    /// Serves a directory through a node gateway in this process, which stops when the lane is dropped.
+    /// Serves a directory through a node gateway in this process. The gateway stops when the lane is dropped.
     pub fn node() -> Self {
         let (root, sockets) = (root(), TempDir::new().unwrap());
         let (path, socket) = (root.path().to_owned(), sockets.path().join("socket"));
@@ -106,7 +106,7 @@ impl Lane {
         Lane { root, host, access_key, secret_key, _gateway: Some(Box::new((gateway, sockets))) }
     }
 
-    /// Serves a directory through an HTTP gateway in this process, which stops when the lane is dropped.
+    /// Serves a directory through an HTTP gateway in this process. The gateway stops when the lane is dropped.
     pub fn http() -> Self {
         let root = root();
         let store = PosixStore::open(root.path(), PosixConfig::default()).unwrap();

@@ -61,8 +61,8 @@ def table(found: "RunDifference") -> str:
 
 
 def _shown(cell: "CellDifference") -> "list[Change]":
-    """Returns the change of the median, and the other changes whose verdict differs from that of the median.
-    A 99th percentile whose change cannot be determined is omitted.
+    """Returns the change of the median, and each other change whose verdict differs from the median's
+    verdict. A 99th percentile whose change cannot be determined is omitted.
     """
     median, *others = cell.changes
     other = [each for each in others if each.verdict != median.verdict]

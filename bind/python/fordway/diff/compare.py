@@ -250,8 +250,9 @@ def log_mean(times: np.ndarray) -> tuple[float, float, float]:
     rounds.
 
     Autocorrelation between successive rounds (lag 1) reduces the number of independent rounds, and makes the
-    scatter of few rounds too small. The estimate of the autocorrelation from few rounds is too low. It is
-    corrected (Marriott and Pope, Biometrika 41, 1954), and assumed to decrease geometrically with the lag.
+    scatter of few rounds too small. The estimate of the autocorrelation from few rounds is too low. The
+    estimate is therefore corrected (Marriott and Pope, Biometrika 41, 1954). The autocorrelation is assumed
+    to decrease geometrically with the lag.
     """
     logs = np.log(np.maximum(times, 1.0))
     rounds, spread = len(logs), logs - logs.mean()
@@ -276,10 +277,11 @@ def _cell(
 
 
 def _joint(verdicts: list[str]) -> str:
-    """Returns the verdict for a cell from the verdicts for its median, its mean and (optional) its 99th
-    percentile.
+    """Returns the verdict for a cell from the verdicts for its median, its mean and, if there is one, its
+    99th percentile.
 
-    The 99th percentile varies too widely to require the verdict `same` for it.
+    A cell is `same` even if the verdict for its 99th percentile is `cannot tell`, because this percentile
+    varies too widely.
     """
     for verdict in ("slower", "faster"):
         if verdict in verdicts:
@@ -301,7 +303,7 @@ def _change(
     parts = variance0**2 / (count0 - 1) + variance1**2 / (count1 - 1)
     freedom = variance**2 / parts if parts > 0 else 1.0
     half = float(stats.t.ppf((1 + confidence) / 2, freedom)) * variance**0.5
-    # A coarse clock hides differences between rounds of at most half a tick of each time.
+    # A coarse clock hides differences between rounds of up to half a tick in each time.
     hidden = [tick_ns / 2 / max(float(np.exp(mean)), tick_ns, 1.0) for mean in (mean0, mean1)]
     low = ratio * float(np.exp(-half)) * (1 - hidden[1]) / (1 + hidden[0])
     high = ratio * float(np.exp(min(half, HALF_MAX))) * (1 + hidden[1]) / (1 - hidden[0])

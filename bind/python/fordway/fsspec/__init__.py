@@ -1,6 +1,6 @@
 """Access to objects and to files on web servers through fsspec, for pandas, Dask, xarray, uproot, ...
 
-Objects have the address `fordway://BUCKET/KEY`. The option `endpoint` is passed to `fordway.open`:
+The URL of an object is `fordway://BUCKET/KEY`. The option `endpoint` is passed to `fordway.open`:
 
 >>> import pandas
 >>> frame.to_parquet("fordway://bucket/frame.parquet", storage_options={"endpoint": "/data/objects"})

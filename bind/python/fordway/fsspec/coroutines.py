@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 class Coroutines:
     """The coroutines of fsspec's asynchronous file systems, such as `await files._cat_file(path)`.
 
-    With `asynchronous=True`, each method has a coroutine that runs the method on a thread, and each
-    generator, such as `walk`, has an asynchronous generator that runs each step on a thread. The name of a
-    coroutine is the name of its method with the prefix `_`. The methods themselves stay synchronous.
+    With `asynchronous=True`, each method has a coroutine that runs the method on a thread. Each generator,
+    such as `walk`, has an asynchronous generator that runs each step on a thread. The name of a coroutine is
+    the name of its method with the prefix `_`. The methods themselves stay synchronous.
     """
 
     async_impl = False

@@ -186,7 +186,8 @@ class NewObject(io.BufferedIOBase):
             self._buffer.clear()
 
     def close(self) -> None:
-        """Publishes the object; in a transaction, the end of the transaction publishes it.
+        """Publishes the object. In a transaction, the object is published at the end of the transaction
+        instead.
 
         Discards the object, with a `RuntimeWarning`, if an exception is being handled that was raised after
         this file was opened. The check is necessary because a text file or a compressing file around this

@@ -73,7 +73,7 @@ class FordwayFileSystem(Coroutines, AbstractFileSystem):
         url = self._strip_protocol(path)
         found = self._files.get(url)
         if found is None:
-            # If another thread has opened the file meanwhile, both use the same version.
+            # If another thread has opened the file meanwhile, both threads use the version that it opened.
             found = self._files.setdefault(url, fordway.open_url(url, **self._options))
             for oldest in list(self._files)[:-FILES_MAX]:
                 self._files.pop(oldest, None)

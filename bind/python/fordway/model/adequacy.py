@@ -126,8 +126,8 @@ def _far_off(found: Fit) -> Iterator[str]:
 def _lack_of_fit(found: Fit, terms: Terms) -> Iterator[str]:
     """Yields a reason if the F test shows a lack of fit.
 
-    The test compares the mean errors of repeated rows with the scatter of the repetitions, both relative to
-    the mean time of the repetitions (Draper and Smith, Applied Regression Analysis, section 2.2).
+    The test compares the mean errors of repeated rows with the scatter of the repetitions. Both are relative
+    to the mean time of the repetitions (Draper and Smith, Applied Regression Analysis, section 2.2).
     """
     errors_us = found.times_us - found.predicted_us
     # A robust fit describes the rows apart from outliers, so the test limits the errors of outliers, too.

@@ -16,8 +16,8 @@ CLOCK_MHZ = (200, 7_000)
 """Clock frequencies that processor cores can have."""
 
 LINK_SLACK = 1.2
-"""Tolerance for the bandwidth of a link, because the bandwidth is measured. A larger excess indicates a wrong
-unit.
+"""Maximum ratio of a throughput to the bandwidth of the link. The ratio may exceed 1, because the bandwidth
+is measured. A larger ratio indicates a wrong unit.
 """
 
 IDLE_SHARE = 0.01
@@ -29,7 +29,7 @@ SIZE_MAX, TIME_MAX_US = 2.0**63, 30 * 86_400e6
 """Upper limits of plausible sizes and times: 8 EiB and 30 days."""
 TIME_MIN_US = 0.05
 """Minimum plausible time, which is shorter than the time of a message between two cores. The unit of a
-smaller value differs from the unit that its name states.
+smaller time differs from the unit in the name of its column.
 """
 COPIED_MAX_BYTES_PER_US = 1e6
 """Maximum plausible rate of one request: 1 TB/s, which exceeds the memory bandwidth of any node."""
@@ -96,7 +96,7 @@ def _each(rows: pd.DataFrame) -> Iterator[dict[str, np.float64]]:
 
 
 def _without_gaps(points: Points) -> Points:
-    """Returns the points without rows that lack a counter that nearly all rows have."""
+    """Returns the points without the rows that lack a counter, if nearly all rows have this counter."""
     rows = points.rows
     counters = [f"{side}_{name}" for side in SIDES for name in COUNTED]
     gaps = [name for name in counters if 0 < rows[name].isna().sum() <= GAPS_MAX * len(rows)]
@@ -269,8 +269,8 @@ def _refuse_uncovered(points: Points) -> None:
 def _refuse_swapped(points: Points) -> None:
     """Raises `MeasurementError` if sizes and times are swapped.
 
-    Sizes are usually powers of two. Times are not. Sizes with fractions are no evidence, because they may be
-    multiples of a larger unit, such as KiB, or means.
+    Sizes are usually powers of two, but times are not. Sizes with fractions are no evidence, because they may
+    be multiples of a larger unit, such as KiB, or means.
     """
     sizes, times = points.rows[SIZE].dropna(), points.rows[TIME].dropna()
     if len(sizes) < SENTENCES_MAX or len(times) < SENTENCES_MAX:
@@ -283,7 +283,7 @@ def _refuse_swapped(points: Points) -> None:
 
 
 def _refuse_units(points: Points) -> None:
-    """Raises `MeasurementError` if a time is too short for its stated unit.
+    """Raises `MeasurementError` if a time is too short for its declared unit.
 
     A wrong unit affects the whole column, even if only a few rows reveal it. These rows must not be omitted.
     """

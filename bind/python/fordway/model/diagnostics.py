@@ -36,7 +36,7 @@ BANDWIDTH_MAX_BYTES_PER_US = 1e6
 """Maximum plausible bandwidth of one request: 1 TB/s."""
 
 MISFIT = "of a model that does not hold here"
-"""The doubt about a coefficient that has no other doubt, if the model does not describe the rows."""
+"""The doubt about a coefficient that is doubtful only because the model does not describe the rows."""
 
 
 @dataclass(frozen=True)
@@ -269,7 +269,7 @@ def _huber(found: Fit) -> tuple[np.ndarray, np.ndarray, float]:
 
 
 def leave_one_out(model: Model, terms: Terms, method: str) -> LeftOut:
-    """Fits repeatedly, each time without one row, or without a group of rows if there are many. Raises
+    """Fits repeatedly, each time without one row, or without a group of rows if there are many rows. Raises
     `MeasurementError` if the remaining rows cannot determine the coefficients.
     """
     enough(model, terms, len(model.coefficients) + 1)

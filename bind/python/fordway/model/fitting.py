@@ -25,7 +25,9 @@ ROUNDS_MAX = 50
 """Maximum number of iterations of a fit. A fit usually converges in a few iterations."""
 
 REFINED_MAX = 5
-"""Maximum number of breaks whose fit is iterated. The others are already worse after the first iteration."""
+"""Maximum number of candidate breaks to fit iteratively. The candidates with the smallest loss in the first
+fit are chosen.
+"""
 
 WEIGHT_RATIO_MAX = 100
 """Maximum ratio between the weight of a row and the reciprocal of its measured time. Without a limit, a row
@@ -129,8 +131,8 @@ def _linear(model: Model, terms: Terms, method: str, structure: Structure, desig
     """Fits the linear system `design`.
 
     The weights of relative errors are the reciprocals of the predicted times. With the reciprocals of the
-    measured times, rows that are too short by chance would have more weight than rows that are too long, and
-    the predicted times would be too short.
+    measured times, rows whose times are too short by chance would have more weight than rows whose times are
+    too long. The predicted times would then be too short.
     """
     found = _weighted(model, method, structure, design, terms.times_us, _first_weights(method, terms))
     if method not in RELATIVE:
@@ -147,7 +149,7 @@ def _linear(model: Model, terms: Terms, method: str, structure: Structure, desig
 
 
 def _first(model: Model, terms: Terms, method: str, structure: Structure) -> Fit:
-    """Returns the fit with weights from the measured times, before any iteration."""
+    """Returns the first fit, whose weights come from the measured times and are not iterated."""
     design = model.design(terms, structure)
     return _weighted(model, method, structure, design, terms.times_us, _first_weights(method, terms))
 

@@ -73,8 +73,8 @@ class Break(Model):
 
     def structures(self, terms: Terms) -> list[Structure]:
         """Returns the sizes that have at least three rows at or below them and three rows above them. If
-        there are too many, returns an evenly spread selection. Raises `MeasurementError` if no size
-        qualifies.
+        there are too many such sizes, returns an evenly spread selection. Raises `MeasurementError` if no
+        size qualifies.
         """
         sizes = terms.columns["size"].to_numpy()
         found, counts = np.unique(sizes, return_counts=True)

@@ -1,4 +1,4 @@
-"""Readers for CSV tables whose column names give the quantity and the unit.
+"""Readers for CSV tables whose column names contain the quantity and the unit.
 
 Examples are `obj_size_B`, `lat_avg_us` and `server_CUC_cycles`; `docs/explain/model.md` lists all names.
 """
@@ -32,7 +32,7 @@ PLAIN = {
     "retransmits": ["retransmits"],
 }
 SHIFTED_ROWS_MIN = 4
-"""Minimum number of rows for a judgement that decimal commas moved cells to the next column."""
+"""Minimum number of rows for the check whether decimal commas moved cells to the next column."""
 ERRORS = ["failed", "errored", "errors", "non_2xx", "non2xx"]
 """Columns of failed requests, apart from every column whose name starts with `err_`."""
 TIMEOUTS = ["err_timeout", "timeout", "timeouts"]
@@ -70,10 +70,10 @@ def read(name: str, text: str, statistic: str) -> Points:
 
 
 def _check_shifted(name: str, rows: pd.DataFrame, reader: "Table") -> None:
-    """Raises `MeasurementError` if decimal commas probably divided the times into two columns.
+    """Raises `MeasurementError` if decimal commas probably split the times into two columns.
 
-    After such a division, all times are whole, and the next column has whole numbers of connections or
-    threads below 100 that do not recur.
+    After such a split, all times are integers. The next column, for connections or threads, then contains
+    integers below 100, which rarely recur and are not in order.
     """
     columns = list(rows.columns)
     times = [column for column in columns if column in reader.used and _unit_of(column, TIMES["mean"])]
@@ -93,7 +93,9 @@ def _check_shifted(name: str, rows: pd.DataFrame, reader: "Table") -> None:
 
 
 def _is_known(column: str) -> bool:
-    """Returns whether a column has a known name, even if its values are not needed, or is a comment."""
+    """Returns whether a column has a known name, or a known name followed by `_` and a suffix. The values of
+    such a column may not be needed.
+    """
     names = [*SIZES, *(each for kind in (TIMES, PLAIN) for names in kind.values() for each in names)]
     names += ["name_KB", "nreq_assumed", "counters_valid", "source", "clock"]
     return column in names or any(column.startswith(f"{each}_") for each in names)

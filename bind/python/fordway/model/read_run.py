@@ -52,7 +52,9 @@ def read_json(name: str, text: str, statistic: str, lane: str | None) -> Points:
 
 
 def _doubts(name: str, part: dict[str, Any]) -> list[str]:
-    """Returns the reasons to doubt a `run.json`. The conditions of single rows have the same form."""
+    """Returns the reasons to doubt a `run.json`. The conditions of a single row have the same form as the
+    conditions of a run.
+    """
     if shape.problem(part.get("conditions"), shape.Or(shape.CONDITIONS)):
         return []
     return runfile.doubts_of(name, part)

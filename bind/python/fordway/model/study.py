@@ -19,7 +19,9 @@ models with smaller errors.
 """
 
 CLEARLY_BETTER = 0.9
-"""Maximum ratio of the errors for which a model with more coefficients is chosen over a model with fewer."""
+"""Maximum ratio of the errors for which a model with more coefficients is chosen over a model with fewer
+coefficients.
+"""
 
 
 @dataclass(frozen=True)

@@ -230,8 +230,8 @@ def _share_axis(axes: Axes, operations: int) -> None:
 
 
 def time_axis(axis: Any) -> None:  # noqa: ANN401 (Matplotlib's XAxis and YAxis share no public type)
-    """Sets at most about four ticks of times on a logarithmic axis: at powers of ten, at 1, 2 and 5 times
-    powers of ten, or at equal distances, depending on the span.
+    """Sets at most about four ticks on a logarithmic axis of times. Depending on the span, the ticks are at
+    powers of ten, at 1, 2 and 5 times powers of ten, or at equal distances.
     """
     axis.set_major_locator(TimeLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: _short_time(value)))

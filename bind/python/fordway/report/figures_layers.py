@@ -13,13 +13,13 @@ from fordway.report.layers.classes import Classes, bands
 from fordway.report.runfile import Run
 
 OUTER, INNER = 0.12, 0.22
-"""Opacity of the band from the 5th to the 95th percentile, and of the band from the 25th to the 75th."""
+"""Opacity of the band from the 5th to the 95th percentile, and of the band between the quartiles."""
 
 RATIO_MAX = 2.0
 """Upper end of the axis of ratios. Only bands of classes with few messages exceed this end."""
 
 WINDOWS_MAX = 6
-"""Maximum number of multiples of the window that are marked."""
+"""Maximum number of marked multiples of the receive window."""
 
 
 def transfer(run: Run, colours: dict[str, str]) -> Figure | None:
@@ -69,7 +69,8 @@ def _panels(
         of_lanes = {lane: _rows(run, phase, lane) for lane in run.lanes}
         found = {lane: bands(rows, classes, value(rows)) for lane, rows in of_lanes.items()}
         found = {lane: lines for lane, lines in found.items() if not lines.empty}
-        # The reference is drawn next to each other lane, and alone only if there is no other lane.
+        # The reference is drawn next to every other lane. If there is no other lane, the reference is drawn
+        # alone.
         for lane in [lane for lane in found if lane != run.reference] or found:
             shown[phase, lane] = {name: found[name] for name in (run.reference, lane) if name in found}
     return shown
@@ -159,7 +160,7 @@ def _mark_cut(axes: Axes, ratios: pd.DataFrame, colour: str) -> None:
     cut = ratios.loc[ratios["high"] > axes.get_ylim()[1], "size_bytes"]
     marker = {"marker": "+", "linestyle": "none", "clip_on": False, "markersize": 7, "color": colour}
     if not cut.empty:
-        # Marks of an empty line would have an extent without bounds, which leaves no room for the panels.
+        # The extent of an empty line is unbounded, so its marks would leave no room for the panels.
         axes.plot(cut, [1.0] * len(cut), transform=axes.get_xaxis_transform(), **marker)
 
 

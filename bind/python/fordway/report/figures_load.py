@@ -28,7 +28,7 @@ AXES: dict[str, Callable[[dict[str, Any]], float]] = {
 
 
 def sweep(run: Run, colours: dict[str, str]) -> Figure | None:
-    """Draws throughput and latency over the quantity of the sweep that has the most values."""
+    """Draws throughput and latency against the quantity that has the most values in the sweep."""
     rows = [row for row in run.summaries() if row["load"] and row["latency"]]
     spread = {name: _values(rows, name) for name in AXES}
     swept = max(spread, key=lambda name: spread[name])

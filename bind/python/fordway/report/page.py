@@ -142,7 +142,7 @@ def _phases(number: int) -> str:
 
 
 def _conditions(run: Run) -> str:
-    """Returns the verdict on whether the machine was quiet enough, with each doubt and the results that the
+    """Returns the verdict on whether the machine was idle enough, with each doubt and the results that the
     doubt concerns.
     """
     conditions = run.info.get("conditions")

@@ -40,7 +40,8 @@ class Each:
 class Interval:
     """The schema of an interval that contains its value.
 
-    Figures divide by a ratio, and draw the distances from the value to the ends of the interval.
+    Figures divide by ratios, so the bounds of a ratio must be above 0. Figures also draw the distances from
+    the value to both bounds, so the value must not be outside the interval.
     """
 
     may_be_zero: bool = False
@@ -63,11 +64,11 @@ class Positive:
 
 
 class NotNegative:
-    """The schema of a number from 0."""
+    """The schema of a number that is at least 0."""
 
 
 class Version:
-    """The schema of a version: a whole number from 1."""
+    """The schema of a version: an integer that is at least 1."""
 
 
 class Time:
@@ -259,7 +260,7 @@ def _problems_of_fields(value: Any, form: Each | dict[str, Any], name: str) -> I
 
 
 def unknown_kind(kind: str) -> str | None:
-    """Returns the sentence that a kind of run is unknown, or `None` for a known kind."""
+    """Returns an error message if the kind of run is unknown, or `None` if the kind is known."""
     return None if kind in RUN_KINDS else f"kind is {kind!r}, not one of {', '.join(RUN_KINDS)}"
 
 
@@ -330,5 +331,5 @@ def _is_histogram(text: str) -> bool:
     except ValueError:
         return False
     cookie, length = int.from_bytes(content[:4]), int.from_bytes(content[4:8])
-    # The second-lowest digit of the cookie is the size of a word, which readers ignore.
+    # Readers ignore the second-lowest hexadecimal digit of the cookie, which is the size of a word.
     return cookie & ~0xF0 == HISTOGRAM_COOKIE and len(content) == HISTOGRAM_HEAD_BYTES + length

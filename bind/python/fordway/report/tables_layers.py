@@ -35,8 +35,8 @@ def levels(run: Run, colours: dict[str, str]) -> str:
 
 
 def _level_cells(levels: list[guidance.Level | None]) -> str:
-    """Returns the cells for small messages on each number of processors, followed by the cells for big
-    messages.
+    """Returns one cell per processor count for small messages, followed by one cell per processor count for
+    big messages.
     """
     texts = [level.small if level else units.NOT_MEASURED for level in levels]
     texts += [level.big if level else units.NOT_MEASURED for level in levels]
@@ -66,7 +66,7 @@ def gaps(run: Run, colours: dict[str, str]) -> str:
 
 
 def _has_classes(run: Run) -> bool:
-    """Returns whether any class of sizes has enough messages to be drawn."""
+    """Returns whether any size class has enough messages to be drawn."""
     for _, of_phase in run.operations.groupby("phase", observed=True):
         classes = Classes.of(of_phase["bytes"].to_numpy())
         for _, rows in of_phase.groupby("lane", observed=True):

@@ -324,7 +324,7 @@ def test_boto3_refreshes_credentials_by_itself(
 
 
 def test_the_command_line_gets_credentials(service: Service) -> None:
-    """Prints temporary credentials with aws-cli."""
+    """Gets temporary credentials with aws-cli, and reads an object with these credentials."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     keys = {"AWS_ACCESS_KEY_ID": "ALICE", "AWS_SECRET_ACCESS_KEY": "alice-secret"}
     where = {"AWS_ENDPOINT_URL": service.endpoint, "AWS_DEFAULT_REGION": "us-east-1"}

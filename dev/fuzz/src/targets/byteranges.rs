@@ -35,7 +35,7 @@ pub(super) fn body(bytes: &[u8]) {
     write_again(&parts);
 }
 
-/// Returns the parts; `None` if the body is malformed or has no end.
+/// Returns the parts; `None` if the body is malformed or has no final delimiter.
 fn read(bytes: &[u8], piece: usize) -> Option<Vec<ParsedByterangesPart>> {
     let (mut parser, mut parts, mut used) =
         (ByterangesParser::new(BOUNDARY), Vec::<ParsedByterangesPart>::new(), 0);

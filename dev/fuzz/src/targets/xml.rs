@@ -59,7 +59,8 @@ pub(super) fn webdav(bytes: &[u8]) {
     assert_eq!(report(1), report(bytes.len().max(1)), "in pieces");
 }
 
-/// A member's name has one segment, and does not change if it is encoded and decoded.
+/// Checks that the name of a member has one segment, and resolves to the same member when its encoded form is parsed
+/// again.
 fn place(collection: &CollectionUrl, href: &str) {
     if let Ok(CollectionEntryLocation::Member(member)) = collection.place(href) {
         assert!(!matches!(&*member.encoded, "" | "." | ".."), "{href:?}");

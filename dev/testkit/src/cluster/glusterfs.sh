@@ -1,5 +1,5 @@
-# A volume of two bricks. GlusterFS refuses loopback addresses, so the server uses an address of
-# another interface.
+# Starts a volume of two bricks, and mounts it twice. GlusterFS refuses loopback addresses, so the server uses an
+# address of another interface.
 set -eu
 export PATH=$PATH:/usr/sbin:/sbin
 ulimit -n 65536 || true

@@ -1,5 +1,5 @@
-# A user-mode kernel, run as a process, with the machine's root file system mounted read-only. The test replaces
-# the lines `INIT` and `XSTATE` before it runs this script.
+# Runs a user-mode kernel as a process, with the machine's root file system mounted read-only. The test replaces the
+# lines `INIT` and `XSTATE` before it runs this script.
 cat >/run/fordway/init <<'END OF INIT'
 #!/bin/bash
 INIT

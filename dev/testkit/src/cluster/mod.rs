@@ -138,8 +138,8 @@ impl SharedFileSystemFixture {
         PathBuf::from(format!("/proc/{}/root{}/{name}", self.agent.id(), Self::CONTROL))
     }
 
-    /// Returns the ID of the cluster's first process, outside the namespaces. When this process ends, the kernel kills
-    /// all other processes of the cluster.
+    /// Returns the ID of the cluster's first process, outside the namespaces. When the first process ends, the kernel
+    /// kills all other processes of the cluster.
     pub fn process(&self) -> u32 {
         self.agent.id()
     }

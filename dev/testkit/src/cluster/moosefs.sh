@@ -1,5 +1,5 @@
-# A master and two chunk servers, with each file on both chunk servers. MooseFS refuses loopback addresses, so the
-# servers use an address of another interface.
+# Starts a master and two chunk servers, with each file on both chunk servers. MooseFS refuses loopback addresses, so
+# the servers use an address of another interface.
 set -eu
 export PATH=$PATH:/usr/sbin:/sbin
 ulimit -n 65536 || true

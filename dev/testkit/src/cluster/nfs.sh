@@ -1,4 +1,4 @@
-# A server and two clients, each with its own network namespace and host name. The names differ because a server
+# Starts a server and two clients, each with its own network namespace and host name. The names differ because a server
 # treats clients with the same host name as one client.
 export PATH=/run/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/run LANG=C.UTF-8
 mount -t proc proc /proc

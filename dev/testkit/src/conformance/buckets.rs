@@ -110,7 +110,8 @@ pub fn documents_are_kept_and_replaced(store: &dyn Store) {
     assert_eq!(text(store, &b, &TAGGING), None, "a new bucket has none");
 }
 
-/// Calls on a missing bucket fail with `NoSuchBucket`, and a document that is too large with `EntityTooLarge`.
+/// Calls on a missing bucket fail with `NoSuchBucket`, and calls with a document that is too large fail with
+/// `EntityTooLarge`.
 pub fn documents_have_limits(store: &dyn Store) {
     let missing = Bucket::new("missing").unwrap();
     assert_kind(store.document(&missing, &CORS), ErrorKind::NoSuchBucket);

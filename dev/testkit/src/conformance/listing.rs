@@ -91,7 +91,7 @@ pub fn listing_with_start_after(store: &dyn Store) {
     assert_eq!(list("c"), "");
 }
 
-/// A listing returns the same size, ETag and time of each object as a HEAD request.
+/// For each object, a listing returns the same size, ETag and time as a HEAD request.
 pub fn listing_says_what_head_says(store: &dyn Store) {
     let b = bucket(store);
     for (name, size) in [("a", 0), ("d/e", 10_000), ("odd//key", 3)] {

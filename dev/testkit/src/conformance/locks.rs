@@ -11,7 +11,7 @@ use fordway_store::{
 
 use super::{all_keys, assert_kind, bucket, get, head, key, put};
 
-/// The mode that tests use by default.
+/// The retention mode that tests use by default.
 const GOVERNANCE: RetentionMode = RetentionMode::Governance;
 
 fn lockable(store: &dyn Store) -> Bucket {

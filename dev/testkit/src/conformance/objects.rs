@@ -314,7 +314,7 @@ pub fn delete_only_if(store: &dyn Store) {
     delete_if(&second).unwrap();
 }
 
-/// Tests the four conditions of a read with `get`, `read` and `head`.
+/// Tests `get`, `read` and `head` with each of the four conditions of a read.
 pub fn conditional_reads(store: &dyn Store) {
     let b = bucket(store);
     let tag = put(store, &b, "k", b"x").etag;
@@ -367,7 +367,7 @@ pub fn racing_creators_have_one_winner(store: &dyn Store) {
     }
 }
 
-/// An ETag is the content's MD5, or is recognizably not an MD5.
+/// An ETag is the content's MD5, or a string that does not have the form of an MD5.
 pub fn etags_follow_the_policy(store: &dyn Store) {
     let b = bucket(store);
     let put = |policy, body: &[u8]| {

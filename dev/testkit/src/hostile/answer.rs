@@ -35,7 +35,7 @@ fn document(request: &RecordedRequest, lies: &[ResponseFault]) -> Option<Hostile
         _ => None,
     });
     let is_asked = |(ending, kind, _): &(&str, &str, &String)| match *ending {
-        // Without a suffix, the `Accept` header selects the document, and not the name in the URL.
+        // If the fault has no suffix, the `Accept` header selects the document instead of the name in the URL.
         "" => request.header("accept").is_some_and(|accept| accept.contains(kind)),
         ending => request.target.ends_with(ending),
     };
@@ -138,7 +138,7 @@ fn ranges(request: &RecordedRequest, etag: &str, lies: &[ResponseFault]) -> Opti
     (!is_whole && !is_changed).then_some(asked)
 }
 
-/// Returns a 206 response with the satisfiable ranges, or a 416 response if there are none.
+/// Returns a 206 response with the satisfiable ranges, or a 416 response if no range is satisfiable.
 fn partial(asked: &[RequestedRange], file: &[u8], lies: &[ResponseFault]) -> HostileResponse {
     let size = file.len() as u64;
     let mut parts: Vec<(u64, u64)> = asked.iter().filter_map(|range| range.within(size)).collect();

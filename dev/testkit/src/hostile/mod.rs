@@ -1,9 +1,9 @@
 //! An HTTP/1.1 or HTTP/2 server that serves a single file. Its script determines which responses are incorrect.
 //!
 //! With an empty [`ResponseFaultScript`], the server is a correct origin server. It supports GET and HEAD, one or
-//! several ranges, `If-Range`, keep-alive and pipelining. A script adds [`ResponseFault`]s to some or all responses.
-//! Faults can be combined if the combination makes sense. The server records all requests, so that a test can check
-//! what a client sent.
+//! several ranges, `If-Range`, keep-alive and pipelining. A script adds [`ResponseFault`]s to some or all responses. A
+//! response can have several faults that do not contradict each other. The server records all requests, so that a test
+//! can check what a client sent.
 //!
 //! The server shares no code with the client that it tests.
 
@@ -215,17 +215,18 @@ pub enum ResponseFault {
     IgnoresIfRange,
     /// Flips all bits of the byte at this position of the file in every response. The `ETag` does not change.
     FlippedAt(u64),
-    /// For targets with this suffix, sends a document with this content type and body. For other targets that end in
-    /// `.meta4`, responds 404.
+    /// For targets with this suffix, sends a document with this content type and body. An empty suffix means that the
+    /// request's `Accept` header must contain the content type instead. For other targets that end in `.meta4`,
+    /// responds 404.
     Document(&'static str, &'static str, String),
 
     // Faults in the form of the response.
     /// `Content-Range` is wrong by this many bytes. The body is correct.
     ContentRangeMoved(i64),
-    /// `Content-Range` states this size of the file.
+    /// `Content-Range` contains this size of the file.
     ContentRangeSize(u64),
-    /// Every part is this many bytes longer (or shorter, if negative) than its `Content-Range` states. `Content-Length`
-    /// is consistent with the parts that are sent.
+    /// Every part is this many bytes longer (or shorter, if negative) than its `Content-Range` specifies.
+    /// `Content-Length` is consistent with the parts that are sent.
     PartBytesOff(i64),
     /// The body is this many bytes longer (or shorter, if negative) at its end than the requested content. The framing
     /// is consistent with the body.

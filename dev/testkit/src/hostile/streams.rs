@@ -20,8 +20,8 @@ use super::{HostileState, RecordedRequest, ResponseFault, lock};
 
 /// The default number of concurrent streams.
 const STREAMS_MAX: u32 = 100;
-/// The number of event-loop turns after which all data passed to the library has been sent, unless the socket buffer is
-/// full.
+/// The number of turns of the event loop within which the library sends all data that was passed to it, unless the
+/// socket buffer is full.
 const TURNS: usize = 8;
 
 /// The server's certificate.
@@ -118,7 +118,7 @@ fn read(asked: &http::Request<RecvStream>, connection: usize) -> RecordedRequest
     RecordedRequest { connection, method: asked.method().to_string(), target, headers, head_bytes }
 }
 
-/// Sends a response, with the faults in its transmission.
+/// Sends a response, with those faults in `lies` that affect the transmission.
 async fn send(
     mut respond: SendResponse<Bytes>,
     answer: HostileResponse,

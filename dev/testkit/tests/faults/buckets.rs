@@ -12,7 +12,8 @@ const KINDS: &[&str] = &["policy", "cors", "lifecycle", "tagging"];
 /// An upper bound on the number of calls that the removal makes.
 const MOST_CALLS: usize = 1000;
 
-/// Makes each call of the removal fail once, as if the bucket were in use or the file system had an error.
+/// Makes each call of the removal fail once with each of three errors: the bucket is in use, the file system has an
+/// error, and access is denied.
 #[test]
 fn a_bucket_that_cannot_be_removed_keeps_its_settings() {
     for errno in [Errno::NOTEMPTY, Errno::IO, Errno::ACCESS] {

@@ -19,7 +19,7 @@ enum Kind {
     Lockable,
 }
 
-/// The maximum number of runs.
+/// The maximum number of runs of all operations.
 const RUNS: usize = 40;
 
 type Calls = Vec<(&'static str, Vec<&'static str>)>;

@@ -12,7 +12,8 @@ use crate::way::{DURABLE, NO_ATTRIBUTES, OLD_KERNEL, USUAL, Way, is_killed, stra
 /// The variable that contains the task of a child process: the environment, the scenario, the call and the directory.
 const CHILD: &str = "FORDWAY_TEST_CRASH";
 const WAYS: &[&Way] = &[&USUAL, &DURABLE, &OLD_KERNEL, &NO_ATTRIBUTES];
-/// The minimum number of calls in any scenario. With fewer calls, faults would not be injected at the expected calls.
+/// The minimum number of calls in any scenario. If a scenario makes fewer calls, the injection of faults probably does
+/// not work.
 const LEAST_CALLS: usize = 6;
 /// The maximum number of calls in a scenario. A scenario with more calls is assumed to be in an endless loop.
 const MOST_CALLS: usize = 1000;

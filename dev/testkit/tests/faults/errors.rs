@@ -1,6 +1,6 @@
-//! Makes every file-system call of every operation that changes something fail once, with every relevant error. The
-//! operation must return the error or succeed without the call. No operation may take effect partially, and no stray
-//! files may remain.
+//! Makes every file-system call of every operation that changes something fail, with one of the relevant errors, or in
+//! a soak test with each of them. The operation must return the error or succeed without the call. No operation may
+//! take effect partially, and no stray files may remain.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,7 +15,7 @@ use fordway_testkit::scenario::{BucketSnapshot, OperationScenario, bucket, snaps
 use crate::way::{DURABLE, NO_ATTRIBUTES, OLD_KERNEL, SHARED, USUAL, Way, files, strays};
 
 /// The errors with which calls fail, each with the kind of error that the caller must see. Successive calls fail with
-/// successive errors of this list. In a soak test, each call fails with every error of the list.
+/// successive errors of this list. In a soak test, each call fails once with each error of the list.
 const FAILURES: &[(Errno, ErrorKind)] = &[
     (Errno::NOSPC, ErrorKind::NoSpace),
     (Errno::DQUOT, ErrorKind::QuotaExceeded),

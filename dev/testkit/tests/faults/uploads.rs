@@ -18,7 +18,8 @@ use fordway_sys::fault::{self, FaultInjectionPlan, SyscallFault};
 use fordway_sys::{Errno, FileSystemSharing};
 
 const PART_BYTES: usize = MIN_PART_BYTES as usize;
-/// The variable with the task of a child process, for instance the upload and the call before which it is killed.
+/// The variable that contains the task of a child process, which includes the upload and the number of the call before
+/// which the process is killed.
 const CHILD: &str = "FORDWAY_TEST_COMPLETE";
 /// An upper bound on the number of calls that a completion makes.
 const MOST_CALLS: usize = 200;

@@ -114,7 +114,7 @@ impl Way {
         })
     }
 
-    /// Returns a directory in which the scenario can run.
+    /// Returns a new temporary directory with the scenario's initial state.
     pub(crate) fn prepared(&self, scenario: &OperationScenario) -> tempfile::TempDir {
         let dir = scratch();
         self.within(|| scenario.prepare(&self.open(dir.path()))).unwrap();

@@ -97,7 +97,7 @@ fn copied(file: &ReplicatedFile) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Downloads all of the file that `part` does not yet contain.
+/// Completes `part` with the bytes that it does not contain yet. Returns the number of reused bytes.
 fn completed(file: &ReplicatedFile, part: &File) -> Result<u64> {
     file.complete(part, &mut |_| Ok(()))
 }

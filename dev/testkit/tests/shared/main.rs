@@ -211,7 +211,7 @@ fn is_one_store(cluster: &SharedFileSystemFixture) {
         }),
         ("strong reads and writes have one order", registers::one_order),
         ("a name that was opened while it was made is found", |cluster| {
-            // Other file systems cache the absence of a name for a short time, or not at all.
+            // Other file systems cache the absence of a name for a short time, or do not cache it.
             if cluster.name == "nfs" {
                 for role in ["opened-too-early", "documents-opened-too-early"] {
                     eprintln!("{}", run(cluster, &[role])[0].join(""));
@@ -382,7 +382,8 @@ fn create_all(member: &Member) {
     }
 }
 
-/// One node uses the ETag of a version that the other node has replaced or removed.
+/// A conditional call through one node fails if its ETag belongs to a version that the other node has replaced or
+/// removed.
 fn use_old_tags(_: &Member) {
     let (one, other) = (store(0), store(1));
     for round in 0..10 {
@@ -406,8 +407,8 @@ fn use_old_tags(_: &Member) {
     }
 }
 
-/// Uses ETags of old versions in a bucket with versioning, where the file of an old version still exists under another
-/// name.
+/// Checks conditional puts with ETags of old versions in a bucket with versioning, where the file of an old version
+/// still exists under another name.
 fn use_old_tags_of_versions(_: &Member) {
     use fordway_store::VersioningState;
     let (one, other) = (store(0), store(1));

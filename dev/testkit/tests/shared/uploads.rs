@@ -79,7 +79,8 @@ pub(crate) fn share_uploads(_: &Member) {
     }
 }
 
-/// A node that has sent a part sees the whole object that the other node completes, in every call.
+/// After one node has completed an upload, every kind of read by the other node, which sent a part, must see the whole
+/// object.
 pub(crate) fn read_completed_uploads(_: &Member) {
     let (one, other) = (strong(0), strong(1));
     let calls: [fn(&PosixStore, &str) -> u64; 4] = [
@@ -145,8 +146,8 @@ pub(crate) fn close_uploads(_: &Member) {
     }
 }
 
-/// One node sets, replaces and removes a document. The other node has already read the document, or has found that it
-/// is missing.
+/// One node sets, replaces and removes a document. The other node must see each change, although it has already read
+/// the document or found that the document is missing.
 pub(crate) fn share_documents(_: &Member) {
     let (one, other) = (strong(0), strong(1));
     let kind = document_kind();
@@ -160,7 +161,9 @@ pub(crate) fn share_documents(_: &Member) {
     }
 }
 
-/// Does the same as [`find_what_was_opened_too_early`] for a document.
+/// A program on one node opens a document's file just before the other node sets the document. The store on the
+/// program's node must find the document, although the NFS client may keep the name cached as missing, as in
+/// [`find_what_was_opened_too_early`].
 pub(crate) fn find_documents_opened_too_early(_: &Member) {
     let (one, other) = (store(0), strong(1));
     let kind = document_kind();

@@ -17,11 +17,11 @@ const OVERWRITES: [usize; 2] = [3_000, 300];
 pub(super) const OPENED_EARLY: [usize; 2] = [500, 30];
 const REPLACED: [usize; 2] = [1_000, 100];
 const TAGGED: [usize; 2] = [500, 20];
-/// The maximum time in seconds that all overwrites take, in a soak test and in a normal run.
+/// The maximum time in seconds that all overwrites may take, in a soak test and in a normal run.
 const OVERWRITTEN_S: [usize; 2] = [600, 60];
-/// The maximum time that a program takes to open a name.
+/// The maximum time to wait until the program has sent its request to the server.
 const OPENED: Duration = Duration::from_millis(50);
-/// The maximum time that the server takes to respond.
+/// The time after which the server is assumed to have responded.
 const ANSWERED: Duration = Duration::from_millis(50);
 
 pub(super) fn overwrite(member: &Member) {
@@ -136,7 +136,8 @@ pub(super) fn read_tags_at_once(_: &Member) {
     }
 }
 
-/// One node opens objects, and the other replaces or removes them before they are read.
+/// An object that one node has opened can be read completely, even if the other node replaces or removes the object
+/// before the read.
 pub(super) fn read_what_was_opened(_: &Member) {
     let (one, other) = (store(0), store(1));
     for round in 0..10 {
@@ -154,7 +155,7 @@ pub(super) fn read_what_was_opened(_: &Member) {
 
 /// A program on one node opens a name just before the other node creates the name. The program processes the response
 /// only after its own node has seen the change of the directory. The Linux NFS client then keeps the name cached as
-/// missing.
+/// missing, but the store must find the object.
 pub(super) fn find_what_was_opened_too_early(_: &Member) {
     let (one, other) = (store(0), strong(1));
     put(&one, "early/x", b"");
@@ -230,7 +231,8 @@ impl Drop for FrozenOpener {
     }
 }
 
-/// One node replaces objects that the other node has listed. A listing that queries the server shows the new objects.
+/// One node replaces objects that the other node has listed. A listing that queries the server must show the new
+/// objects.
 pub(super) fn list_what_was_replaced(_: &Member) {
     let (one, other) = (strong(0), strong(1));
     let query = ListQuery { prefix: "replaced/".to_owned(), ..Default::default() };
@@ -286,7 +288,7 @@ fn list_many_with_times_set_back(store: &PosixStore, bucket_dir: PathBuf, set: S
 }
 
 /// One node removes a directory that the other node has seen. The other node then creates and removes the directory,
-/// and the first node creates it again.
+/// and the first node creates it again. No call may fail because of cached names.
 pub(super) fn share_directories(_: &Member) {
     let (one, other) = (store(0), store(1));
     for round in 0..10 {

@@ -40,9 +40,9 @@ fn copies_come_from_buckets_of_any_name() {
     assert_eq!(error.kind(), fordway_store::ErrorKind::NoSuchBucket, "{error}");
 }
 
-/// A user who may write only to a subdirectory of a bucket can create objects in this subdirectory. All other
-/// operations need the bucket's private area. The error names the directory of the private area, because the user does
-/// not know it.
+/// A user who may write only to a subdirectory of a bucket can create and read objects in this subdirectory. An
+/// overwrite also needs the bucket's private area. The error names the directory of the private area, because the user
+/// does not know this directory.
 #[test]
 fn a_user_who_may_write_only_below_a_bucket_is_told_what_else_needs() {
     if !is_root() {

@@ -27,7 +27,8 @@ fn leave_precious_things(ground: &Ground) {
     fs::remove_file(ground.path("bob/empty/nothing")).unwrap();
 }
 
-/// Replaces each directory of a bucket's private area with a symbolic link to a victim's directory.
+/// Replaces each directory of a bucket's private area, and the area itself, with a symbolic link to a victim's
+/// directory. `gc` must not change this directory.
 #[test]
 fn gc_removes_nothing_behind_a_link() {
     if !is_root() {
@@ -158,7 +159,7 @@ fn locks_that_are_held_hold_up_their_holder_alone() {
             })
             .collect();
         std::thread::sleep(Duration::from_millis(300));
-        // While Alice's requests wait, Bob's requests get normal responses.
+        // While Alice's requests wait for locks, each round of Bob's requests must take less than 2 s.
         for round in 0..20 {
             let started = Instant::now();
             assert_eq!(read(&bob, &bobs, "other").unwrap(), b"x");
@@ -264,7 +265,8 @@ fn http(ground: &Ground, method: &str, url: &str) -> String {
     answer
 }
 
-/// Returns a part's record according to which `file` contains the part's bytes. Any program could write such a record.
+/// Returns the record of a part. If `file` is given, the record specifies that this file contains the part's bytes. Any
+/// program could write such a record.
 pub(crate) fn record_of_part(size: u64, etag: &str, file: Option<&str>) -> Vec<u8> {
     let mut record = vec![1];
     let mut field = |tag: u8, value: &[u8]| {
@@ -383,7 +385,7 @@ fn numbers_in_records_are_checked() {
                     listed.unwrap().parts.iter().map(|part| (part.number, part.size)).collect();
                 match sent {
                     Ok(_) => assert!(listed.contains(&(9_999, 6 << 20)), "{place}: {listed:?}"),
-                    // A file system may have no files that are long enough for the position of the part.
+                    // The position of the part may exceed the maximum file size of the file system.
                     Err(error) => assert_eq!(error.kind(), ErrorKind::EntityTooLarge, "{place}: {error}"),
                 }
                 store.abort_upload(&alices, &key("k"), &upload).unwrap();

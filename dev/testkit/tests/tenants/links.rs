@@ -111,8 +111,8 @@ fn changes_go_through_links_of_the_caller_and_of_root() {
     }
 }
 
-/// A directory and a link repeatedly exchange their names while Bob deletes and overwrites objects below one of the
-/// names.
+/// A directory and a link to Bob's private bucket repeatedly exchange their names while Bob deletes and overwrites
+/// objects below one of the names. The objects in the private bucket must not change.
 #[test]
 fn no_race_of_a_directory_and_a_link_leads_a_delete_astray() {
     if !is_root() {

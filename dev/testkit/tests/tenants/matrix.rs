@@ -278,7 +278,8 @@ fn in_time<T>(what: &str, act: impl FnOnce() -> T) -> T {
     done
 }
 
-/// For each file in a bucket and each `Instead`, runs `act` on a new bucket, and then checks that Bob is unaffected.
+/// For each file in a bucket and each replacement ([`Instead`]), runs `act` on a new bucket with this replacement, and
+/// then checks that Bob is unaffected.
 fn for_each_replacement(act: impl Fn(&Ground, &Fixture, &str)) {
     let ground = Ground::new();
     make_bobs_things(&ground);

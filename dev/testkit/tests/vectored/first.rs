@@ -35,7 +35,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     /// Runs the same test as for a file that is already open. The client accepts the size and version of the first
-    /// response. If this response has another version, all reads must return this version.
+    /// response. If the first response is of another version of the file, all reads must return that version.
     #[test]
     fn lies_give_the_right_bytes_or_an_error(
         lies in prop::collection::vec((some_lie(), prop::option::of(1_usize..6)), 1..3),

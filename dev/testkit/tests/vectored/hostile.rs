@@ -106,7 +106,7 @@ fn a_body_that_does_not_end_with_its_range_is_an_error() {
     }
 }
 
-/// A server that ignores ranges sends more or fewer bytes than the file has.
+/// A read must fail if a server that ignores ranges sends more or fewer bytes than the file has.
 #[test]
 fn a_whole_file_that_does_not_end_where_it_should_is_an_error() {
     let content = file();
@@ -136,8 +136,8 @@ fn parts_that_are_a_byte_off_are_an_error() {
             let error = read(&opened, &spread(20, 100)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::BadResponse, "{version:?} {off} {breaks:?}: {error}");
         }
-        // If the response ends within the first part, the rest is requested again and arrives correctly. If it ends
-        // within the delimiter, the wrong length may have been noticed.
+        // If the response ends within the first part, the rest is requested again and arrives correctly. If the
+        // response ends within the delimiter, the client may already have detected the wrong length.
         let end_of_part = FIRST_PART_BYTES.saturating_add_signed(off as isize);
         for end in [end_of_part - 1, end_of_part] {
             assert!(is_right_after_a_cut(version, off, end).unwrap(), "{version:?} {off} {end}");
@@ -149,7 +149,8 @@ fn parts_that_are_a_byte_off_are_an_error() {
     }
 }
 
-/// Parts are much shorter than stated, so that heads and other parts arrive as content, and the response ends.
+/// Each part is much shorter than its head specifies, so the client receives delimiters and heads as content until the
+/// response ends within the declared length. The client must not use these bytes.
 #[test]
 fn heads_are_not_content_of_a_part_that_is_cut_off() {
     for (version, off) in VERSIONS.into_iter().flat_map(|version| [(version, -99), (version, -20)]) {
@@ -341,7 +342,7 @@ fn a_head_that_states_no_bytes_is_not_believed() {
     let opened = open(&server.url());
     assert_eq!((opened.size_bytes(), server.requests().len()), (SIZE as u64, 2));
     assert!(read(&opened, &[(7, 9)]).unwrap()[0] == file()[7..16]);
-    // A server that refuses the range of an empty file need not state the size again.
+    // A server that refuses the range of an empty file need not send the size again.
     let refused = ResponseFault::Status(416, None);
     let empty = HostileServer::start([], ResponseFaultScript::honest().on_method("GET", refused));
     assert_eq!(open(&empty.url()).size_bytes(), 0);

@@ -113,7 +113,7 @@ fn what_a_server_did_not_look_at_is_asked_for_again() {
     }
 }
 
-/// A connection is closed abruptly, with all requests on it still in progress.
+/// The client replaces a connection that the server closes abruptly while requests on it are in progress.
 #[test]
 fn a_connection_that_goes_away_is_replaced() {
     let content = file();

@@ -119,7 +119,7 @@ fn what_cannot_be_is_told_apart() {
         let new = DavUploadOptions { size_bytes: Some(1), only_new: true, ..DavUploadOptions::default() };
         assert_eq!(kind(dav.put(&f, &new, &mut |sink| sink(b"x"))), ErrorKind::PreconditionFailed);
         dav.put(&server.url("new"), &new, &mut |sink| sink(b"x")).unwrap();
-        // If a source delivers fewer or more bytes than it stated, nothing is published.
+        // If a source delivers fewer or more bytes than it declared, nothing is published.
         let says_two = DavUploadOptions { size_bytes: Some(2), ..DavUploadOptions::default() };
         assert_eq!(
             kind(dav.put(&server.url("short"), &says_two, &mut |sink| sink(b"x"))),

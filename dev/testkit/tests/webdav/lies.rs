@@ -148,7 +148,8 @@ fn what_may_pass_is_tried_again_and_what_may_have_happened_is_not() {
     });
 }
 
-/// As with dCache and EOS, the door redirects to the pool, which receives the bytes.
+/// One server, the door, redirects an upload to another server, the pool, which receives the bytes. dCache and EOS work
+/// in this way.
 #[test]
 fn a_body_goes_where_it_is_wanted_and_nowhere_else() {
     over_each_version(|| {

@@ -70,7 +70,7 @@ fn client(change: impl FnOnce(&mut SessionOptions)) -> WebDav {
     WebDav::new(Arc::new(HttpSession::new(options)))
 }
 
-/// Writes `body`, in chunks if its size is not stated.
+/// Writes `body`, in chunks if the head does not declare its size.
 fn put(dav: &WebDav, url: &str, body: &[u8], says_size: bool) -> Result<()> {
     let upload = DavUploadOptions {
         size_bytes: says_size.then_some(body.len() as u64),

@@ -17,7 +17,7 @@ fn marker(bytes: u64) -> String {
     )
 }
 
-/// Starts a server that responds to COPY with `report`, in chunks, and states that files have a size of `bytes`.
+/// Starts a server that responds to COPY with `report`, in chunks, and declares that files have a size of `bytes`.
 fn server(status: u16, report: String, bytes: usize) -> Dialogue {
     Dialogue::start(move |request, _| match request.method.as_str() {
         "PROPFIND" => multistatus(&file(&request.target, bytes)),

@@ -36,15 +36,15 @@ const WINDOW_BYTES: u32 = 64 << 20;
 const FRAME_BYTES_MAX: u32 = 256 << 10;
 /// The maximum number of body bytes handed to the HTTP/2 library at a time.
 const PIECE_BYTES: usize = 256 << 10;
-/// The maximum number of bytes received before they are processed.
+/// The maximum number of bytes that a turn receives before it processes them.
 const TURN_BYTES: usize = 256 << 10;
-/// The number of concurrent streams allowed until the server states its limit (RFC 9113 section 6.5.2 recommends at
+/// The number of concurrent streams allowed until the server sends its limit (RFC 9113 section 6.5.2 recommends at
 /// least this number).
 const STREAMS: usize = 100;
 /// The maximum number of cancelled streams whose bytes may still be in flight.
 const RESET_STREAMS_MAX: usize = 1024;
 
-/// A connection. After a fork, only the process that opened the connection can use it.
+/// An HTTP/2 connection. After a fork, only the process that opened the connection can use it.
 pub(super) struct Http2Connection {
     connection: h2::client::Connection<Http2Socket, Bytes>,
     send: SendRequest<Bytes>,
@@ -163,7 +163,7 @@ impl Http2Connection {
         }
     }
 
-    /// Returns how the connection ended, if it has ended.
+    /// Returns the error with which the connection ended; `None` while it is open.
     pub(super) fn end(&self) -> Option<&io::Error> {
         self.end.as_ref()
     }
@@ -185,14 +185,14 @@ impl Http2Connection {
         self.gauge.is_blocked()
     }
 
-    /// Returns the number of bytes received since the connection was made.
+    /// Returns the number of bytes received since the connection was opened.
     pub(super) fn received_bytes(&self) -> u64 {
         self.gauge.received_bytes()
     }
 
     /// Begins a request without a body, which the next call of [`Http2Connection::turn`] sends. Returns `None` if the
-    /// server currently accepts no more requests. Errors: `ConnectionReset`, `InvalidInput` for a head that HTTP/2 does
-    /// not allow.
+    /// server currently accepts no more requests. Errors: `ConnectionReset` if the connection fails; `InvalidInput` for
+    /// a head that HTTP/2 does not allow.
     pub(super) fn open_stream(&mut self, head: &[u8]) -> io::Result<Option<ResponseFuture>> {
         match self.send.poll_ready(&mut looking()) {
             Poll::Pending => return Ok(None),
@@ -203,8 +203,8 @@ impl Http2Connection {
     }
 
     /// Accepts a whole head, or part of the body that the head announced; returns the number of bytes accepted. Errors:
-    /// `TimedOut`, `ConnectionReset`, `InvalidInput` for a head that HTTP/2 does not allow; `BrokenPipe` if the server
-    /// has responded before it received the whole body.
+    /// `TimedOut`; `ConnectionReset` if the connection fails; `InvalidInput` for a head that HTTP/2 does not allow;
+    /// `BrokenPipe` if the server has responded before it received the whole body.
     pub(super) fn write(&mut self, head: &[u8], body: &[u8]) -> io::Result<usize> {
         if !head.is_empty() {
             self.start(head, Some(body.len() as u64))?;
@@ -264,7 +264,7 @@ impl Http2Connection {
         Ok(())
     }
 
-    /// Ends a body whose size was not known.
+    /// Ends the body of a request that was started without a known size.
     pub(super) fn finish(&mut self) -> io::Result<()> {
         if let Http2ExchangeState::Sending(mut stream, None, response) = std::mem::take(&mut self.exchange) {
             let ended = stream.send_data(Bytes::new(), true).map_err(cut);
@@ -284,7 +284,7 @@ impl Http2Connection {
     }
 
     /// Waits until the server sends a final response or `100 Continue`. Returns whether it was a final response.
-    /// Errors: `TimedOut`, after which the next call continues; `ConnectionReset`.
+    /// Errors: `TimedOut`, after which the next call continues to wait; `ConnectionReset`.
     pub(super) fn await_word(&mut self) -> io::Result<bool> {
         let mut exchange = std::mem::take(&mut self.exchange);
         let word = match &mut exchange {
@@ -306,7 +306,7 @@ impl Http2Connection {
     }
 
     /// Receives part of the response (the head, then the body); returns 0 at the end of the response. Fills all of
-    /// `room` if `is_all_wanted` is set. After `TimedOut`, the next call continues.
+    /// `room` if `is_all_wanted` is set. After `TimedOut`, the next call continues to receive.
     fn receive(&mut self, room: &mut [u8], is_all_wanted: bool) -> io::Result<usize> {
         let mut exchange = std::mem::take(&mut self.exchange);
         let received = self.receive_of(&mut exchange, room, is_all_wanted);
@@ -456,7 +456,7 @@ fn poll_word(
     Pin::new(response).poll(context).map(|answer| answer.map(Some).map_err(cut))
 }
 
-/// Returns the state in which a response is received.
+/// Returns the exchange state for a response whose head has arrived.
 fn receiving(answer: Response<RecvStream>) -> Http2ExchangeState {
     let mut head = head_of_response(&answer);
     head.extend_from_slice(b"\r\n");

@@ -26,7 +26,7 @@ pub(super) struct Http2Socket {
     gauge: Arc<SocketFlowLimiter>,
 }
 
-/// The kind of transport.
+/// A socket, with or without TLS.
 pub(super) enum SocketTransport {
     Plain(TcpSocket),
     Tls(Box<TlsStream>),
@@ -41,7 +41,7 @@ impl From<TcpOrTlsStream> for SocketTransport {
     }
 }
 
-/// Counts the bytes that pass through a socket, and limits the bytes that are received.
+/// Counts the bytes that pass through a socket, and limits the number of received bytes.
 #[derive(Default)]
 pub(super) struct SocketFlowLimiter {
     /// The number of bytes that may still be received before [`SocketFlowLimiter::open`] is called again.
@@ -69,12 +69,12 @@ impl SocketFlowLimiter {
         self.room_bytes.load(Ordering::Relaxed) == 0
     }
 
-    /// Returns the number of bytes received since the connection was made.
+    /// Returns the number of bytes received since the connection was opened.
     pub(super) fn received_bytes(&self) -> u64 {
         self.received_bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of bytes that the socket has accepted since the connection was made.
+    /// Returns the number of bytes that the socket has accepted since the connection was opened.
     pub(super) fn sent_bytes(&self) -> u64 {
         self.sent_bytes.load(Ordering::Relaxed)
     }

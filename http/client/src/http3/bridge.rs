@@ -289,7 +289,7 @@ fn is_chunked(head: &[u8]) -> bool {
     })
 }
 
-/// Returns the stated length. Errors: several lengths, or a length that is not a number.
+/// Returns the declared length. Errors: several lengths, or a length that is not a number.
 fn content_length(headers: &HeaderMap) -> io::Result<Option<u64>> {
     let mut stated = headers.get_all(header::CONTENT_LENGTH).iter();
     let Some(first) = stated.next() else { return Ok(None) };
@@ -369,8 +369,8 @@ enum ResponseBodyFraming {
 }
 
 impl ResponseBodyFraming {
-    /// Returns the pieces that carry `data`. Errors: more bytes than the head states, which the caller would parse as
-    /// the next response.
+    /// Returns the pieces that carry `data`. Errors: more bytes than the head specifies, which the caller would parse
+    /// as the next response.
     fn framed(&mut self, data: Bytes) -> io::Result<Vec<Bytes>> {
         match self {
             _ if data.is_empty() => Ok(Vec::new()),
@@ -386,7 +386,7 @@ impl ResponseBodyFraming {
         }
     }
 
-    /// Returns the bytes that end the body. Errors: fewer bytes than the head states.
+    /// Returns the bytes that end the body. Errors: fewer bytes than the head specifies.
     fn end(&self) -> io::Result<Option<Bytes>> {
         match self {
             ResponseBodyFraming::Length(0) => Ok(None),

@@ -32,8 +32,8 @@ use super::{Origin, Timeouts};
 /// connection and block the first response. A server can therefore make a connection buffer this many bytes for each of
 /// [`bridge::PIPELINE_MAX`] requests (256 MiB).
 const WINDOW_BYTES: u32 = 8 << 20;
-/// The interval between packets on an otherwise silent connection. A server may take minutes to respond. In the
-/// meantime, neither the server nor a firewall must treat the connection as abandoned.
+/// The interval between packets on an otherwise silent connection. A server may take minutes to respond. Meanwhile,
+/// these packets prevent the server and firewalls from closing the connection as abandoned.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 /// The time to wait until the packet that closes a connection has been sent.
 const FAREWELL: Duration = Duration::from_millis(100);
@@ -177,7 +177,7 @@ fn quic_config(origin: &Origin, tls: &TlsConnector) -> Result<quinn::ClientConfi
 }
 
 /// Opens a QUIC connection for HTTP/3. If the host has several addresses, uses the first address that completes the
-/// handshake. Must run in a [`LocalSet`]. Errors: as for [`connect`], without a time limit.
+/// handshake. Must run in a [`LocalSet`]. Sets no time limit. Errors: as for [`connect`].
 pub async fn open_quic(origin: &Origin, tls: &TlsConnector) -> Result<quinn::Connection> {
     connect_quic(origin, quic_config(origin, tls)?).await
 }

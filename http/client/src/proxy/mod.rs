@@ -30,7 +30,7 @@ use no_proxy::NoProxyList;
 /// The default port of a proxy that is not reached over TLS, as in curl.
 const PORT: u16 = 1080;
 
-/// The proxies for all origins. By default, there are none.
+/// The proxies for all origins. By default, there are no proxies.
 #[derive(Clone, Debug, Default)]
 pub struct ProxySettings {
     http: Option<ProxyFromEnv>,
@@ -84,7 +84,7 @@ impl ProxySettings {
         ProxySettings::default()
     }
 
-    /// Returns settings with one proxy for all origins. `url` has the same form as the value of a variable. Errors:
+    /// Returns settings with one proxy for all origins. `url` has the same form as the value of `http_proxy`. Errors:
     /// `InvalidArgument`; the message states the reason, but not the password.
     pub fn only(url: &str) -> Result<Self> {
         let proxy = Proxy::parse(url)
@@ -93,14 +93,15 @@ impl ProxySettings {
         Ok(ProxySettings { http: Some(proxy.clone()), https: Some(proxy), except: NoProxyList::default() })
     }
 
-    /// Returns the proxies that the environment names: `http_proxy` for `http` origins, `https_proxy` or `HTTPS_PROXY`
-    /// for `https` origins, and otherwise `all_proxy` or `ALL_PROXY`. Hosts in `no_proxy` or `NO_PROXY` have no proxy.
-    /// `HTTP_PROXY` is ignored, because a client of a CGI program can set it with a `Proxy` header (CVE-2016-5385).
+    /// Returns the proxies that the environment specifies: `http_proxy` for `http` origins, `https_proxy` or
+    /// `HTTPS_PROXY` for `https` origins, and otherwise `all_proxy` or `ALL_PROXY`. Hosts in `no_proxy` or `NO_PROXY`
+    /// have no proxy. `HTTP_PROXY` is ignored, because a client of a CGI program can set it with a `Proxy` header
+    /// (CVE-2016-5385).
     pub fn discover() -> Self {
         ProxySettings::resolve(&|name| std::env::var(name).ok())
     }
 
-    /// Like [`ProxySettings::discover`], with `variable` in place of the environment.
+    /// Like [`ProxySettings::discover`], but calls `variable` for the value of each environment variable.
     pub fn resolve(variable: &dyn Fn(&str) -> Option<String>) -> Self {
         let get = |name: &&str| variable(name).filter(|value| !value.is_empty());
         let first = |names: &[&'static str]| {
@@ -116,7 +117,7 @@ impl ProxySettings {
         }
     }
 
-    /// Returns the proxy for `origin`. Errors: `InvalidArgument` if the variable does not name a valid proxy.
+    /// Returns the proxy for `origin`. Errors: `InvalidArgument` if the proxy's URL is not valid.
     pub(super) fn of(&self, origin: &Origin) -> Result<Option<&Proxy>> {
         let named = if origin.tls { &self.https } else { &self.http };
         let Some(named) = named else { return Ok(None) };
@@ -303,7 +304,7 @@ impl fmt::Debug for Proxy {
 pub struct ProxyTunnel(TcpOrTlsStream);
 
 impl ProxyTunnel {
-    /// Sets the timeout for reads. Errors: errors of the operating system. Cost: a system call if the value changes.
+    /// Sets the timeout for reads. Errors: the error of the system call. Cost: a system call if the value changes.
     pub fn set_read_timeout(&mut self, timeout: Duration) -> io::Result<()> {
         self.0.tcp_mut().set_read_timeout(timeout)
     }

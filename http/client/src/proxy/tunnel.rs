@@ -58,8 +58,8 @@ pub(super) fn open(carrier: &mut TcpOrTlsStream, request: &str, limit: Duration)
     }
 }
 
-/// Returns the status and length of the final head at the start of `received`; `None` if it is incomplete. Errors:
-/// `BadResponse`.
+/// Returns the status and length of the final head at the start of `received`; `None` if this head is incomplete.
+/// Errors: `BadResponse`.
 fn parse(mut received: &[u8]) -> Result<Option<(u16, usize)>> {
     let mut passed = 0;
     loop {
@@ -167,7 +167,7 @@ impl SocksHandshake {
     }
 
     /// Processes a message, or the part of the message that has been received. Errors: `AccessDenied` if the proxy
-    /// refuses, `Unavailable` if it cannot connect, `BadResponse` for an invalid message.
+    /// refuses; `Unavailable` if it cannot connect; `BadResponse` for an invalid message.
     pub(super) fn hear(&mut self, heard: &[u8]) -> Result<SocksHandshakeStep> {
         match self.state {
             SocksHandshakeState::Greeted => self.choose(heard),

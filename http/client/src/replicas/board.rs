@@ -70,7 +70,7 @@ pub(super) struct ReplicaStream {
     since: Instant,
     /// When bytes last arrived, or when the stream began to wait for the first byte.
     moved: Instant,
-    /// When the stream's current first job became its first job.
+    /// When the job that is first in `held` became the first.
     front_since: Instant,
     /// Whether the stream has nothing to do.
     is_idle: bool,
@@ -98,7 +98,7 @@ pub(super) struct RangeJobScheduler {
     pub(super) is_closing: bool,
     patience: StallPolicy,
     next_id: u64,
-    /// The number of bytes expected to be requested in addition to the current jobs.
+    /// The number of bytes for which jobs are expected to be added later.
     pub(super) expected_bytes: u64,
 }
 
@@ -377,7 +377,7 @@ impl RangeJobScheduler {
         }
     }
 
-    /// Records a permanent or temporary failure of a replica. `has_brought` states whether the replica had already
+    /// Records a permanent or temporary failure of a replica. `has_brought` is true if the replica had already
     /// delivered data to the stream.
     pub(super) fn failed(&mut self, site: usize, error: &Error, has_brought: bool, now: Instant) {
         if let Some(site) = self.sites.get_mut(site) {
@@ -385,7 +385,7 @@ impl RangeJobScheduler {
         }
     }
 
-    /// Returns whether a stream has received anything from its replica.
+    /// Returns whether a stream has received any bytes from its replica.
     pub(super) fn has_brought(&self, id: ReplicaStreamId) -> bool {
         self.streams.get(&id).is_some_and(|stream| stream.meter.total_bytes > 0)
     }
@@ -413,7 +413,8 @@ impl RangeJobScheduler {
     }
 }
 
-/// If a slow stream needs less time than this for the rest of its work, a hedge is not worth another connection.
+/// A hedge for a slow stream is worth another connection only if the stream alone would need more time than this for
+/// all remaining jobs. Half of this time is enough if the stream's first job has been first for half of this time.
 const WORTHWHILE: Duration = Duration::from_secs(1);
 /// The time after which a hedge that has received bytes is stopped, if it has not replaced the slow stream by then.
 const TRIAL: Duration = Duration::from_secs(3);
@@ -423,7 +424,7 @@ const TRIAL_BYTES: u64 = 256 << 10;
 const REST: Duration = Duration::from_secs(15);
 /// A hedge replaces a slow stream if the hedge is faster by more than this factor.
 const MUCH_SLOWER: f64 = 2.0;
-/// A stream that is slower than another replica's known rate by this factor is compared with that replica.
+/// A stream is compared with another replica if that replica's known rate is higher by more than this factor.
 const SUSPECT: f64 = 4.0;
 
 impl RangeJobScheduler {
@@ -470,10 +471,11 @@ impl RangeJobScheduler {
         is_busy && now.duration_since(stream.moved) >= self.patience.stall
     }
 
-    /// Compares a hedge with its stream. When the comparison is decided, one of the two stops.
+    /// Compares a hedge with the slow stream for which the hedge was started. When the comparison is decided, stops one
+    /// of the two streams.
     fn judge(&mut self, hedge: ReplicaStreamId, of: ReplicaStreamId, now: Instant) {
         let Some(first) = self.streams.get(&of).filter(|stream| !stream.is_leaving) else {
-            // The hedge replaces the other stream.
+            // The slow stream has ended or is about to end, so the hedge becomes a regular stream.
             self.streams.get_mut(&hedge).into_iter().for_each(|hedge| hedge.hedges = None);
             return;
         };

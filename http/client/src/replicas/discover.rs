@@ -115,7 +115,7 @@ fn ask(session: &Arc<HttpSession>, url: &str, until: Instant) -> Result<Option<D
     Ok(None)
 }
 
-/// Turns a refusal into "not found": a server that responds may support another discovery method.
+/// Returns `None` for a refusal, because a server that responds may support another discovery method.
 fn passing_over_refusals<T>(found: Result<Option<T>>) -> Result<Option<T>> {
     match found {
         Err(error) if is_silence(&error) => Err(error),
@@ -124,8 +124,8 @@ fn passing_over_refusals<T>(found: Result<Option<T>>) -> Result<Option<T>> {
     }
 }
 
-/// Returns whether no further request should be sent to the server: it does not respond, or it asks for a pause. A server
-/// whose response broke off may still respond to a request for a Metalink.
+/// Returns whether no further request should be sent to the server, because the server does not respond, or asks for a
+/// pause. A server whose connection was lost during a response may still respond to a request for a Metalink.
 fn is_silence(error: &Error) -> bool {
     match error.kind() {
         ErrorKind::Timeout => true,
@@ -140,8 +140,8 @@ fn end_of_document(until: Instant) -> Option<Instant> {
     Some(until.min(Instant::now() + DOCUMENT_TIME_MAX))
 }
 
-/// The maximum number of Metalinks that are fetched because `Link` headers name them. The server may name any number,
-/// on any servers.
+/// The maximum number of Metalinks that are fetched because `Link` headers name them. A response may name any number of
+/// Metalinks, on any servers.
 const METALINKS_MAX: usize = 4;
 
 fn by_links(session: &Arc<HttpSession>, url: &str, until: Instant) -> Result<Option<MetalinkFile>> {
@@ -184,8 +184,8 @@ fn by_document(session: &Arc<HttpSession>, address: &str, until: Instant) -> Res
     Ok((!file.replicas.is_empty()).then_some(file))
 }
 
-/// Returns whether the body may be a Metalink. A server that does not support Metalink sends the file itself, which
-/// must not be received here.
+/// Returns whether the body may be a Metalink. A server that does not support Metalink sends the file itself, which may
+/// be large and must not be received here.
 fn may_be_metalink(answer: &HttpResponse) -> bool {
     answer.header("content-type").is_some_and(is_metalink_type)
         || answer.body_bytes().is_some_and(|bytes| bytes <= SNIFFED_BYTES_MAX)

@@ -152,7 +152,7 @@ impl ReplicatedFile {
     }
 }
 
-/// Returns how many of the pieces are requested in one call.
+/// Returns how many of the first pieces one call requests: as many as fit into 32 MiB, but at least one.
 fn calls_end(pieces: &[(u64, &mut [u8])]) -> usize {
     let mut bytes = 0;
     let fits = pieces.iter().take_while(|(_, chunk)| {
@@ -258,7 +258,7 @@ impl PieceCache {
         Ok(())
     }
 
-    /// Drops a failed job, so that later callers do not wait for it.
+    /// Drops a failed job, so that later callers request its bytes again.
     fn forget(&mut self, board: &mut RangeJobScheduler, id: RangeJobId) {
         if let Some(at) = self.kept.iter().position(|(job, ..)| *job == id) {
             self.drop_kept(board, at);
@@ -316,14 +316,16 @@ struct CopyJobQueue<'a> {
 }
 
 impl ReplicatedFile {
-    /// Returns the unit in which the file is copied: a piece, if pieces are verified.
+    /// Returns the size of the units in which the file is copied: the size of a piece if pieces are verified, otherwise
+    /// 1 MiB.
     pub(super) fn unit_bytes(&self) -> u64 {
         self.shared.pieces.as_ref().map_or(UNIT_BYTES, |pieces| pieces.length_bytes)
     }
 
-    /// Passes the bytes of `range` to `sink`, in order and exactly once. A whole file is also checked against its
-    /// digest, if it has one. Errors: as for [`ReplicatedFile::read_ranges`]; errors of `sink`, which end the copy;
-    /// `BadDigest` at the end. Cost: about 64 MiB of memory, or more if pieces are larger than 16 MiB.
+    /// Passes the bytes of `range` to `sink`, in order and exactly once. If `range` is the whole file and the
+    /// description contains the file's digest, the bytes are also checked against this digest. Errors: as for
+    /// [`ReplicatedFile::read_ranges`]; errors of `sink`, which end the copy; `BadDigest` at the end. Cost: about 64
+    /// MiB of memory, or more if pieces are larger than 16 MiB.
     pub fn copy_range(&self, range: Range<u64>, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let len = range.end.saturating_sub(range.start);
         self.check(&[(range.start, usize::try_from(len).unwrap_or(usize::MAX))])?;
@@ -369,7 +371,8 @@ impl<'a> CopyJobQueue<'a> {
         CopyJobQueue { file, left, under_way: VecDeque::new(), under_way_bytes: 0, job_bytes }
     }
 
-    /// Adds jobs as long as there is room.
+    /// Adds jobs until [`AHEAD_BYTES`], or the size of two jobs if this is larger, are in flight or have arrived out of
+    /// order.
     fn fill(&mut self) {
         let ahead_bytes = AHEAD_BYTES.max(2 * self.job_bytes);
         let mut board = self.file.shared.board();

@@ -84,7 +84,7 @@ struct RangeDestination {
     filled: usize,
 }
 
-/// The memory of a job while a stream fills the memory. Dropping this guard returns the memory to the mailbox.
+/// The memory of a job that a stream is filling. Dropping this guard returns the memory to the mailbox.
 pub(super) struct JobBufferGuard {
     partial: Option<PartialJob>,
     slots: Vec<RangeDestination>,

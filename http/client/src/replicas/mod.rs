@@ -1,10 +1,11 @@
 //! A file that has several replicas. The file is read from the best replica, or from several replicas at once. If a
 //! replica fails, is slow or sends wrong bytes, the file is read from another replica.
 //!
-//! Reads become [`job`]s on a [`board`], from which streams take them. A [`stream`] is a thread with a connection to
-//! one of the [`site`]s. Bytes are checked against the digests of their pieces before the caller gets them. A waiting
-//! caller supervises the streams. A stalled or slow stream is compared with a new stream that reads from another
-//! replica. The new stream stops unless it is much faster. A [`part`] is a file that is filled in place, in any order.
+//! Reads become [`job`]s on a [`board`]. A [`stream`] is a thread that takes jobs from the board, and has a connection
+//! to one of the [`site`]s. Bytes are checked against the digests of their pieces before the caller gets them. A
+//! waiting caller supervises the streams. A stalled or slow stream is compared with a new stream that reads from
+//! another replica. The new stream stops unless it is much faster. A [`part`] is a file that is filled in place, in any
+//! order.
 
 mod board;
 mod discover;
@@ -215,7 +216,7 @@ impl ReplicatedFileState {
     }
 
     /// Waits until `look` finds a result on the board, and supervises the streams while it waits. Errors: `Interrupted`
-    /// if a signal has arrived and the program wants to stop.
+    /// if the program must stop after a signal.
     fn wait_for<T>(
         self: &Arc<Self>,
         mut look: impl FnMut(&mut RangeJobScheduler) -> Option<T>,
@@ -254,7 +255,7 @@ impl ReplicatedFileState {
 }
 
 impl ReplicatedFile {
-    /// Opens the described file. If the description states the size, nothing is sent yet; otherwise, the size is
+    /// Opens the described file. If the description contains the size, nothing is sent yet; otherwise, the size is
     /// requested from the replicas, best first. Errors: `InvalidArgument` if no URL is HTTP; the replicas' errors if no
     /// replica returns the size.
     pub fn open(described: &MetalinkFile, options: ReplicaOptions) -> Result<Self> {

@@ -5,7 +5,7 @@
 //! file is truncated to its size, which removes the marks.
 //!
 //! Missing units are stored as runs, so that memory use grows with the bytes that have arrived, not with the size that
-//! a server states.
+//! a server reports.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -114,7 +114,8 @@ impl<'a> PartFileWriter<'a> {
         Ok(growing)
     }
 
-    /// Returns the length of the file while it is being filled.
+    /// Returns the length of the unfinished file: the size of the complete file, plus one byte per unit if there are
+    /// marks.
     fn len_bytes(&self) -> u64 {
         let size = self.file.size_bytes();
         size + if self.has_marks { self.units() } else { 0 }
@@ -167,7 +168,7 @@ impl<'a> PartFileWriter<'a> {
         Ok(())
     }
 
-    /// Reads the marks of complete units. Skips holes, which contain no marks, because a large stated size may mean a
+    /// Reads the marks of complete units. Skips holes, which contain no marks, because a large declared size may mean a
     /// huge number of units.
     fn read_marks(&mut self) -> io::Result<()> {
         let size = self.file.size_bytes();
@@ -201,7 +202,7 @@ impl<'a> PartFileWriter<'a> {
         Ok((start < end).then_some(start..hole.max(start + 1)))
     }
 
-    /// Marks complete units.
+    /// Marks `units` as complete, with one byte for each unit past the end of the content.
     fn mark(&self, units: Range<u64>) -> io::Result<()> {
         let (mut at, end) = (self.file.size_bytes() + units.start, self.file.size_bytes() + units.end);
         while at < end {
@@ -259,7 +260,7 @@ impl<'a> PartFileWriter<'a> {
         self.missing = MissingUnits::all(self.units());
         self.hash = self.file.hash.as_ref().map(|hash| FileHasher::new(hash.kind));
         self.hashed_bytes = 0;
-        // Without its marks, no byte of the file is known to be valid.
+        // Truncate the file to drop the marks, because no byte of the file is known to be valid.
         self.part.set_len(0)?;
         self.part.set_len(self.len_bytes())
     }

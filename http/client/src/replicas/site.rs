@@ -30,7 +30,7 @@ pub(super) struct ReplicaSite {
     origin: String,
     /// Why the replica is no longer used; `None` while it is in use.
     pub(super) out: Option<SharedError>,
-    /// The number of failures since a job was last completed that count against the replica.
+    /// The number of failures that have counted against the replica since a job was last completed.
     strikes: u32,
     /// The number of all failures since a job was last completed.
     cuts: u32,
@@ -152,7 +152,7 @@ fn is_for_good(kind: ErrorKind) -> bool {
     !may_pass
 }
 
-/// Returns the error that states why none of the replicas delivered the bytes.
+/// Returns an error with the reason why none of the replicas delivered the bytes.
 pub(super) fn told(sites: &[ReplicaSite]) -> SharedError {
     let causes: Vec<(&ReplicaSite, &SharedError)> =
         sites.iter().filter_map(|site| Some((site, site.out.as_ref().or(site.last.as_ref())?))).collect();

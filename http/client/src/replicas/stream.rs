@@ -15,7 +15,7 @@ use crate::vector::{HttpSession, RangeReadTicket, RemoteFile};
 
 /// How often a stream checks whether it is still needed.
 pub(super) const TICK: Duration = Duration::from_millis(50);
-/// How long a stream without a replica waits before it requests one again.
+/// How long a stream without a replica waits before it asks the board for a replica again.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Starts the thread of a stream that has been added to the board. If no thread can be created, the stream ends.
@@ -189,7 +189,7 @@ impl StreamWorker<'_> {
         }
     }
 
-    /// Waits until there may be work.
+    /// Marks the stream as idle, and waits for at most 1 s until there may be a job for it.
     fn rest(&self) {
         let mut board = self.shared.board();
         board.idle(self.id);
@@ -197,8 +197,8 @@ impl StreamWorker<'_> {
         if board.has_work() || board.is_closing {
             return;
         }
-        // There is no signal when another stream becomes too slow with its job, so this stream also checks at
-        // intervals.
+        // If there are other streams, check at short intervals, because no signal reports that a stream has become too
+        // slow with its job.
         let limit = if is_alone { Duration::from_secs(1) } else { TICK };
         drop(self.shared.changed.wait_timeout(board, limit));
     }
@@ -221,7 +221,8 @@ impl StreamWorker<'_> {
         self.last = now;
     }
 
-    /// Ends the first job, which is complete if its bytes are valid.
+    /// Waits for the first job, and completes the job if its bytes are valid. Errors: the replica's failure;
+    /// `BadDigest`.
     fn finish_front(&mut self) -> Result<()> {
         let Some(mut front) = self.held.pop_front() else { return Ok(()) };
         let ended = front.ticket.take().map_or(Ok(()), |ticket| self.file.wait(ticket).map(drop));
@@ -238,8 +239,8 @@ impl StreamWorker<'_> {
         }
     }
 
-    /// Checks a job whose bytes have all arrived. Completes the job if the bytes are valid, and gives it back
-    /// otherwise. Errors: `BadDigest`.
+    /// Checks a job whose bytes have all arrived. Completes the job if the bytes are valid, and otherwise returns the
+    /// job to the board. Errors: `BadDigest`.
     pub(super) fn finish(
         &mut self,
         job: RangeJobId,
@@ -264,7 +265,7 @@ impl StreamWorker<'_> {
         if is_to_blame { Err(bad_piece()) } else { Ok(()) }
     }
 
-    /// Gives back all jobs, together with the bytes that have arrived.
+    /// Returns all jobs to the board, together with the bytes that have arrived.
     fn give_up(&mut self) {
         while let Some(mut held) = self.held.pop_front() {
             if let Some(ticket) = held.ticket.take() {
@@ -334,7 +335,7 @@ impl StreamWorker<'_> {
         swept
     }
 
-    /// Returns the next job that begins at or after `at`. If there is none, waits as long as such a job may still be
+    /// Returns the next job that begins at or after `at`. If there is no such job, waits as long as one may still be
     /// added.
     fn next_ahead(&self, at: u64) -> Option<WaitingJob> {
         let mut board = self.shared.board();

@@ -38,7 +38,7 @@ pub(super) struct RangeResponse {
 }
 
 impl RangeResponse {
-    /// Creates a response from a received head. Errors: `PreconditionFailed` for a different version, `BadResponse` for
+    /// Creates a response from a received head. Errors: `PreconditionFailed` for a different version; `BadResponse` for
     /// ranges that were not requested.
     pub(super) fn new(
         head: &ResponseHead,

@@ -211,8 +211,8 @@ impl<S: FragmentSink> FragmentBatch<S> {
         }
     }
 
-    /// Fails the batch, because bytes that have already arrived may be from a position other than the server stated.
-    /// Returns the error.
+    /// Fails the batch, because bytes that have already arrived may belong to a position other than the one that the
+    /// server specified. Returns the error.
     pub(super) fn distrust(&mut self, error: Error) -> Error {
         self.failure.get_or_insert_with(|| error.repeated());
         error
@@ -247,8 +247,8 @@ impl DirectReceive {
     }
 }
 
-/// Bytes that more than one fragment wants. The bytes are received into the first fragment, and copied to the others
-/// when the batch is complete.
+/// Bytes of the file that belong to more than one fragment. The bytes are received into the first fragment, and copied
+/// to the others when the batch is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DuplicateBytes {
     pub(super) from: FragmentPosition,
@@ -300,8 +300,8 @@ impl ReceivePlan {
         spans
     }
 
-    /// Plans copies of the first `len` bytes of `fragment`, which begin at `offset` in the file, from the fragments
-    /// that receive these bytes.
+    /// Plans copies into the first `len` bytes of `fragment`, which begin at `offset` in the file. The bytes are copied
+    /// from the fragments that receive them.
     fn duplicate(&mut self, offset: u64, len: usize, fragment: usize) {
         let mut done = 0;
         let first = self.receives.partition_point(|receive| receive.end() <= offset);

@@ -50,7 +50,7 @@ pub(super) struct UnsuccessfulResponse {
     pub(super) document: Vec<u8>,
 }
 
-/// The headers of a response that this module uses.
+/// The response headers that this module uses.
 #[derive(Default)]
 pub(super) struct ContentHeaders<'c> {
     etag: Option<&'c str>,
@@ -82,7 +82,7 @@ impl<'c> ContentHeaders<'c> {
 
 impl RangeResponseBody {
     /// Creates the content of a response to `request`; `length` is the size of the body in bytes, if known. Errors:
-    /// `PreconditionFailed` for a different version, `BadResponse` for ranges that were not requested.
+    /// `PreconditionFailed` for a different version; `BadResponse` for ranges that were not requested.
     pub(super) fn new(
         (status, headers): (u16, &ContentHeaders<'_>),
         length: Option<u64>,
@@ -122,7 +122,7 @@ impl RangeResponseBody {
         matches!(self.kind, BodyKind::Whole(_))
     }
 
-    /// Returns the refusal, if the response is one.
+    /// Returns the refusal, if the response is a refusal.
     pub(super) fn into_refusal(self) -> Option<UnsuccessfulResponse> {
         if let BodyKind::Refusal(refusal) = self.kind { Some(refusal) } else { None }
     }
@@ -175,7 +175,8 @@ impl RangeResponseBody {
         }
     }
 
-    /// Returns whether the rest is not worth receiving, because it is the rest of a refusal's long document.
+    /// Returns whether the rest of the body need not be received, because the first 64 KiB of a refusal's document have
+    /// arrived.
     pub(super) fn is_enough(&self) -> bool {
         matches!(&self.kind, BodyKind::Refusal(refusal) if refusal.document.len() >= DOCUMENT_BYTES_MAX)
     }
@@ -239,8 +240,9 @@ impl RangeResponseBody {
         !matches!(&self.kind, BodyKind::Parts(parts, _) if parts.content_check().is_some())
     }
 
-    /// Marks content as missing that may be part of a delimiter, because the body ended before the delimiter after the
-    /// current part. This happens if a part is shorter than its `Content-Range` states.
+    /// Marks received content as missing if it may be part of a delimiter. Called if the body ends before the delimiter
+    /// that follows the current part. If the part is shorter than its `Content-Range` specifies, bytes of this
+    /// delimiter may have been received as content.
     pub(super) fn lose_unconfirmed<S: FragmentSink>(&self, batch: &mut FragmentBatch<S>) {
         let BodyKind::Parts(parts, _) = &self.kind else { return };
         let Some(mut check) = parts.content_check() else { return };

@@ -1,6 +1,6 @@
 //! Copies a file in order, in a single response unless something fails.
 //!
-//! If the server states a digest, the received bytes are checked against it: `Content-MD5` (RFC 1864), `Digest` (RFC
+//! If the server sends a digest, the received bytes are checked against it: `Content-MD5` (RFC 1864), `Digest` (RFC
 //! 3230), `Repr-Digest` and `Content-Digest` (RFC 9530), and S3's checksums.
 
 use std::io::Read;
@@ -33,7 +33,7 @@ const OVERLAP_BYTES: usize = 16 * 1024;
 /// A function that receives the bytes in order.
 type DownloadSink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
 
-/// A function that opens everything received so far, for reading from the first byte.
+/// A function that returns a reader of all bytes received so far, from the first byte.
 type PartialDownloadOpenFunction<'a> = dyn Fn() -> Result<Box<dyn Read>> + 'a;
 
 impl RemoteFile {
@@ -50,7 +50,7 @@ impl RemoteFile {
     }
 
     /// Passes the bytes from `start` to the end to `sink`, and then checks the whole file against the digest that the
-    /// server states, if any. `received` reads back the bytes before `start`; it is not called if `start` is 0. Returns
+    /// server sent, if any. `received` reads back the bytes before `start`; it is not called if `start` is 0. Returns
     /// the name of the digest. Errors: as for [`RemoteFile::copy_range`]; `BadDigest`, after all bytes have been passed
     /// on.
     pub fn copy_verified(
@@ -66,10 +66,10 @@ impl RemoteFile {
     }
 }
 
-/// Copies a file whose size the server does not state. Passes its bytes to `sink` as they arrive, and then checks them
-/// against the digest that the server states, if any. Returns the name of the digest. A copy of unknown size cannot be
+/// Copies a file whose size the server does not report. Passes its bytes to `sink` as they arrive, and then checks them
+/// against the digest that the server sent, if any. Returns the name of the digest. A copy of unknown size cannot be
 /// resumed. Errors: as for [`RemoteFile::open`] and [`RemoteFile::copy_verified`]; `BadResponse` if the response does
-/// not state where it ends. Cost: one request, plus one per redirection.
+/// not specify where it ends. Cost: one request, plus one per redirection.
 pub fn copy_unsized(
     session: &Arc<HttpSession>,
     url: &str,
@@ -115,7 +115,7 @@ fn begin_unsized(route: &RedirectRoute) -> Result<ContentOrRedirect, OpenFailure
     }
 }
 
-/// Passes on the whole body, and checks it.
+/// Passes the whole body to `sink`, and checks it against the digest in the head, if any.
 fn pass_on(
     answer: &mut HttpResponse,
     retries: &RetryBudget,
@@ -134,7 +134,7 @@ fn pass_on(
     }
 }
 
-/// Checks a copy against the digest that the first response states, if any.
+/// Checks a copy against the digest in the first response, if any.
 #[derive(Default)]
 struct DigestCheck {
     was_asked: bool,
@@ -161,7 +161,7 @@ impl DigestCheck {
     }
 }
 
-/// The last bytes that were passed on.
+/// The last bytes that were passed on, at most 16 KiB.
 #[derive(Default)]
 struct RecentBytes(Vec<u8>);
 
@@ -413,7 +413,7 @@ pub(super) enum DigestHasher {
 }
 
 impl FileDigest {
-    /// Returns the best digest in the headers of a response; `is_whole` states whether the body of the response is the
+    /// Returns the best digest in the headers of a response; `is_whole` is true if the body of the response is the
     /// whole file. Skips unreadable values, and composite checksums (checksums of the parts' checksums).
     pub(super) fn best<'h>(
         headers: impl Iterator<Item = (&'h str, &'h str)>,
@@ -502,7 +502,7 @@ impl FileDigest {
         is_right.then_some(()).ok_or_else(|| Error::new(ErrorKind::BadDigest, detail()))
     }
 
-    /// Checks the digest over all bytes of `content`. Errors: `BadDigest`; `Io` from reading.
+    /// Checks the digest over all bytes of `content`. Errors: `BadDigest`; `Io` if `content` cannot be read.
     pub(super) fn check_all(&self, mut content: impl Read) -> Result<()> {
         let (mut running, mut chunk) = (self.start(), vec![0; 256 * 1024]);
         loop {

@@ -134,7 +134,8 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
     }
 
-    /// Receives and sends as much as possible without blocking; returns whether there may be more to do right away.
+    /// Receives and sends as much as possible without blocking; returns whether another call may make progress
+    /// immediately.
     pub(super) fn turn(&mut self) -> bool {
         let has_events = self.receive();
         let goes_on = self.send() || has_events;
@@ -144,8 +145,8 @@ impl<S: FragmentSink> BatchEngine<S> {
         goes_on
     }
 
-    /// Waits until there is something to do, a timeout has passed, or `limit` is reached. Returns whether `also` is
-    /// ready.
+    /// Waits until a connection or `also` is ready, a timeout has passed, or `limit` is reached. Returns whether `also`
+    /// is ready.
     pub(super) fn wait(&mut self, also: Option<PollFd<'_>>, limit: Option<Instant>) -> bool {
         let has_also = also.is_some();
         let gathers = self.lines.iter_mut().fold(false, |any, line| line.gather() | any);
@@ -375,7 +376,7 @@ impl<S: FragmentSink> Drop for BatchEngine<S> {
     /// Returns idle connections to the pool.
     fn drop(&mut self) {
         for line in self.lines.drain(..) {
-            // A job that was cancelled keeps what has arrived.
+            // A cancelled job keeps the bytes that have arrived, so mark bytes as missing that may not be content.
             line.lose_unconfirmed(&mut self.batches);
             line.close(|connection| {
                 self.place.session.http.keep(self.place.target.origin(), connection);
@@ -452,7 +453,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
     }
 
-    /// Fails all batches, because the program wants to stop.
+    /// Fails all batches, because the program must stop after a signal.
     fn stop(&mut self) {
         let all: Vec<_> = self.batches.keys().copied().collect();
         self.fail(&all, Error::new(ErrorKind::Interrupted, "a signal interrupted the wait"));
@@ -542,7 +543,8 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
     }
 
-    /// Counts the end of a connection against pipelining if the connection ended after its first response.
+    /// Records that the server may not support pipelining, if the connection ended after at most one response, with
+    /// later requests in flight.
     fn note_cut(&self, index: usize) {
         if self.lines[index].ends_early() {
             self.place.learn(ServerProfile::pipeline_cut);
@@ -591,7 +593,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
     }
 
-    /// Fails batches.
+    /// Fails the batches `concerned` that have not ended, each with this error, and drops their queued spans.
     fn fail(&mut self, concerned: &[BatchId], error: Error) {
         let (kind, detail, tries) = (error.kind(), error.detail().to_owned(), error.tries());
         let mut first = Some(error);
@@ -637,7 +639,7 @@ mod tests {
     }
 
     /// A server may close an idle connection just before the next request is sent. After the server has closed a
-    /// connection, no event follows that would end a wait.
+    /// connection, no further event ends a wait.
     #[test]
     fn a_kept_connection_that_cannot_be_written_to_is_replaced() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -139,8 +139,8 @@ impl ServerProfile {
         self.pipelines &= self.has_pipelined;
     }
 
-    /// Records a timeout of a request that was sent together with another request, although the server has already
-    /// responded to such a request.
+    /// Records that a request that was sent together with another request timed out. The server has already responded
+    /// to requests of this kind.
     pub(super) fn pipeline_forgotten(&mut self) {
         self.forgotten += 1;
         self.pipelines &= self.forgotten < STRIKES;
@@ -197,8 +197,8 @@ pub(super) fn about(session: &HttpSession, target: &dyn RangeTarget) -> ServerPr
     }
 }
 
-/// Like `about`, for a list of ranges that must not be refused. For an unknown server, returns limits that are accepted
-/// by every server that supports lists.
+/// Like [`about`], but for a list of ranges that must not be refused. For an unknown server, returns limits that are
+/// accepted by every server that supports lists.
 pub(super) fn about_or_careful(session: &HttpSession, target: &dyn RangeTarget) -> ServerProfile {
     let known = all().get(&way(session, target)).cloned();
     known.unwrap_or_else(|| {

@@ -20,7 +20,8 @@ use super::source::FileVersion;
 use super::streams::MultiplexedConnection;
 use crate::connection::BufferedConnection;
 
-/// The maximum time to wait for many bytes to accumulate. The wait begins only if bytes have arrived within this time.
+/// The maximum duration of a wait for many bytes. If no bytes have arrived on a connection for this long, the next byte
+/// on this connection ends a wait.
 pub(super) const GATHERING_TIME: Duration = Duration::from_millis(20);
 /// The maximum number of requests in flight in a pipeline.
 const DEPTH_MAX: usize = 64;
@@ -81,7 +82,7 @@ pub(super) enum StreamEndReason {
 }
 
 impl RangeRequestOutcome {
-    /// Returns the request, if the event concerns one.
+    /// Returns the request, if the outcome contains it.
     #[cfg(feature = "http2")]
     pub(super) fn into_request(self) -> Option<RangeRequest> {
         match self {
@@ -93,7 +94,7 @@ impl RangeRequestOutcome {
         }
     }
 
-    /// Returns the event for a complete response.
+    /// Returns the outcome of a request whose response is complete.
     pub(super) fn of(request: RangeRequest, content: RangeResponseBody) -> Self {
         let (ranges, new_bytes, was_whole) = (content.ranges(), content.new_bytes, content.is_whole());
         match content.into_refusal() {
@@ -244,7 +245,8 @@ impl ActiveConnection {
         either!(self, line => line.advance(batches, version))
     }
 
-    /// Marks content as missing that must not be used if the connection is closed now.
+    /// Marks content as missing if it must not be used when the connection is closed before the next delimiter has
+    /// arrived.
     pub(super) fn lose_unconfirmed<S: FragmentSink>(
         &self,
         batches: &mut BTreeMap<BatchId, FragmentBatch<S>>,

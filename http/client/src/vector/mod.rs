@@ -98,7 +98,7 @@ impl RemoteFile {
     /// Opens a file and submits `ranges` (offset, length) in one step. The response to the first request opens the
     /// file, so that the first bytes arrive a round trip earlier. `memory` is used as in [`RemoteFile::submit`].
     /// Errors: as for [`RemoteFile::open`] and [`RemoteFile::submit`]. Cost: as for [`RemoteFile::submit`], plus a HEAD
-    /// with HTTP/2, or if the first response does not state the size. For an unknown server, the first request has at
+    /// with HTTP/2, or if the first response does not contain the size. For an unknown server, the first request has at
     /// most 10 ranges.
     pub fn open_reading(
         session: &Arc<HttpSession>,
@@ -120,12 +120,12 @@ impl RemoteFile {
         Ok((file, ticket))
     }
 
-    /// Opens a file at any target, without redirections.
+    /// Opens the file at `target`, and does not follow redirections.
     pub fn open_target(session: &Arc<HttpSession>, target: Box<dyn RangeTarget>) -> Result<Self> {
         open::open_target(session, target).map(Self::of_source)
     }
 
-    /// Opens a file at any target by requesting the first of `ranges`, which may extend past the end of the file. The
+    /// Opens the file at `target` by requesting the first of `ranges`, which may extend past the end of the file. The
     /// caller must read these ranges next, with [`RemoteFile::read_begun`]. Cost: the first request (with HTTP/2, a
     /// HEAD).
     pub fn open_target_reading(

@@ -1,5 +1,5 @@
 //! Opens a file: finds its location, size and version, with retries for failures that may be temporary. A file can also
-//! be opened by its first read, because the response to the read also states the size and version. The bytes then
+//! be opened by its first read, because the response to the read also contains the size and version. The bytes then
 //! arrive one round trip earlier than after a HEAD.
 
 use std::ops::Range;
@@ -147,20 +147,20 @@ pub(super) fn alone(
 
 const NO_SIZE: &str = "the server does not state the size of the file, so its ranges are unknown";
 
-/// Returns the error for a file of unknown size.
+/// Returns the error (`BadResponse`) for a file whose size the server does not report.
 pub(super) fn without_size() -> Error {
     Error::new(ErrorKind::BadResponse, NO_SIZE)
 }
 
-/// Returns the error for a whole file if the server states no size, and marks the end of the body only by closing the
-/// connection.
+/// Returns the error (`BadResponse`) for a response that contains a whole file, has no declared size, and ends with the
+/// connection: a truncated file could not be detected.
 pub(super) fn without_end() -> Error {
     let detail = "the server does not state the size of the file, and the response ends with the connection, so a file \
                   that is cut off could not be told from a complete one";
     Error::new(ErrorKind::BadResponse, detail)
 }
 
-/// Returns whether the error means that the file exists but the server does not state its size.
+/// Returns whether the error means that the file exists but the server does not report its size.
 /// [`super::copy_unsized`] copies such a file.
 pub fn is_without_size(error: &Error) -> bool {
     error.kind() == ErrorKind::BadResponse && error.detail().starts_with(NO_SIZE)
@@ -182,8 +182,8 @@ pub(super) fn try_describe(
         200..=299 if size.is_some_and(|size| size > 0) => {
             Ok(FileOrRedirect::File(version_of(&described, (session, target), size)?))
         }
-        // Request the first byte if the response to HEAD states no length or the length 0. Apache states no length for
-        // an empty file, and servers that handle HEAD incorrectly state 0 for every file. Also request the first byte
+        // Request the first byte if the response to HEAD contains no length or the length 0. Apache sends no length for
+        // an empty file, and servers that implement HEAD incorrectly send 0 for every file. Also request the first byte
         // if HEAD is refused, because a URL signed for GET allows only GET.
         status @ (200..=299 | 403 | 405 | 501) => {
             drop(described);
@@ -193,8 +193,8 @@ pub(super) fn try_describe(
     }
 }
 
-/// Requests the first byte, and takes size and version from the response. `stated` is the size that the response to
-/// HEAD stated, if any. `stated` is used if the response does not describe a range because the file has no first byte.
+/// Requests the first byte, and takes size and version from the response. `stated` is the size in the response to HEAD,
+/// if any. `stated` is used if the response does not describe a range because the file has no first byte.
 fn by_first_byte(
     session: &HttpSession,
     target: &dyn RangeTarget,
@@ -301,7 +301,7 @@ struct InitialRangeReads<'w> {
 
 /// Opens the file at a URL, or at the location to which the URL redirects, by requesting the first of the spans
 /// `wanted`. The returned request is `None` if the file had to be opened by a HEAD: over HTTP/2, or because the
-/// response states no size.
+/// response contains no size.
 pub(super) fn open_url_reading(
     session: &Arc<HttpSession>,
     url: &str,
@@ -347,7 +347,8 @@ impl InitialRangeReads<'_> {
         alone(session, target, &mut |permit| self.describe((session, target, traffic), permit))
     }
 
-    /// Requests bytes, and takes size and version from the head of the response, or of its first part.
+    /// Requests as many of the first wanted spans as fit into one request. Takes size and version from the head of the
+    /// response, or from the head of the response's first part.
     fn describe(
         &mut self,
         (session, target, traffic): (&HttpSession, &dyn RangeTarget, &AtomicHttpTrafficCounts),
@@ -385,7 +386,7 @@ impl InitialRangeReads<'_> {
     }
 }
 
-/// Returns the size of the whole file, if a partial response states it. Errors: errors of receiving.
+/// Returns the size of the whole file, if a partial response contains it. Errors: errors of receiving.
 fn size_of_whole(answer: &mut HttpResponse) -> Result<Option<u64>> {
     if let Some(stated) = answer.header("content-range") {
         return Ok(parse_content_range(stated).and_then(|(_, size)| size));
@@ -394,7 +395,8 @@ fn size_of_whole(answer: &mut HttpResponse) -> Result<Option<u64>> {
     answer.peek(|body| size_in_first_part(&boundary, body)).map(Option::flatten)
 }
 
-/// Returns the whole file's size if the first part of a body states it; `None` if more of the body is needed.
+/// Returns the whole file's size if the head of the first part of a body contains it; `None` if more of the body is
+/// needed.
 fn size_in_first_part(boundary: &str, mut body: &[u8]) -> Option<Option<u64>> {
     let mut parts = ByterangesParser::new(boundary);
     while !body.is_empty() {

@@ -1,5 +1,5 @@
-//! Decides what to read ahead: predicts the next reads from past reads, and sizes the window to two round trips of
-//! data.
+//! Decides what to read ahead: predicts the next reads from past reads, and sets the size of the window to the number
+//! of bytes that arrive in two round trips.
 
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ impl ReadAheadWindow {
         ReadAheadWindow { window_bytes, max_bytes, bytes: 0, since: Instant::now(), since_doubled: 0 }
     }
 
-    /// Resets the window.
+    /// Resets the window to its initial size and restarts the measurement of the rate.
     pub(super) fn restart(&mut self) {
         *self = ReadAheadWindow::new(self.max_bytes);
     }
@@ -92,7 +92,7 @@ pub(super) struct AccessPatternDetector {
     repeats: u32,
 }
 
-/// The number of equal distances that make a pattern; two distances take three reads.
+/// The number of equal distances that form a pattern; two distances need three reads.
 const REPEATS: u32 = 2;
 /// Gaps up to this size are read along with the data around them, because separate requests would cost more.
 const GAP_BYTES: u64 = 16 << 10;

@@ -30,10 +30,10 @@ const GATHERED_BYTES: u64 = 1024 * 1024;
 /// If fewer bytes than this remain of a response, any byte wakes up the thread.
 const REST_BYTES: u64 = 64 * 1024;
 
-/// A connection in use.
+/// An HTTP/1.1 connection in use.
 pub(super) struct PipelinedConnection {
     connection: BufferedConnection,
-    /// Requests in flight; the response to the first one is arriving.
+    /// Requests in flight; the response to the first request is arriving.
     requests: VecDeque<RangeRequest>,
     answer: Option<RangeResponse>,
     head: ResponseHead,
@@ -160,7 +160,8 @@ impl PipelinedConnection {
         !self.is_closing
     }
 
-    /// Returns whether the connection, if it ends now, ends after its first response with requests still in flight.
+    /// Returns whether at most the first request has been answered, and later requests are in flight. If the connection
+    /// ends now, the server may not support pipelining.
     pub(super) fn ends_early(&self) -> bool {
         self.answered <= 1 && self.depth() > usize::from(self.answered == 0)
     }

@@ -51,8 +51,9 @@ pub(crate) struct RedirectRoute {
 }
 
 impl RedirectRoute {
-    /// Starts at the URL that the caller named, or at the new location if that URL is known to have moved permanently.
-    /// Errors: as for [`RedirectRoute::follow`]; also if the credentials cannot be used.
+    /// Starts at the URL that the caller specified, or at the new location if that URL is known to have moved
+    /// permanently. Errors: as for [`RedirectRoute::follow`]; `AccessDenied`, `InvalidArgument` or `Io` if the
+    /// credentials for the host cannot be used.
     pub(crate) fn start(session: &Arc<HttpSession>, file: WebFileAddress) -> Result<Self> {
         let file = file.authorized(&session.options)?;
         let mut route = RedirectRoute::onwards(session, file);

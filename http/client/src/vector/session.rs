@@ -47,8 +47,8 @@ pub struct SessionOptions {
 }
 
 impl SessionOptions {
-    /// Returns options with the credentials, proxies, certificate authorities and HTTP version that the environment
-    /// names. `ca_bundle` overrides `AWS_CA_BUNDLE`. Errors: `InvalidArgument` for an unknown HTTP version.
+    /// Returns options with the credentials, proxies, certificate authorities and HTTP version from the environment.
+    /// `ca_bundle` overrides `AWS_CA_BUNDLE`. Errors: `InvalidArgument` for an unknown HTTP version.
     pub fn discover(ca_bundle: Option<PathBuf>) -> Result<Self> {
         let named = || std::env::var_os("AWS_CA_BUNDLE").filter(|path| !path.is_empty()).map(PathBuf::from);
         Ok(SessionOptions {
@@ -158,7 +158,7 @@ impl HttpSession {
         self.take_permit(&mut self.in_use.locked(), origin)
     }
 
-    /// Waits for a permit. Errors: `Timeout`; `Interrupted` if a signal has arrived and the program wants to stop.
+    /// Waits for a permit. Errors: `Timeout`; `Interrupted` if the program must stop after a signal.
     pub(crate) fn permit(&self, origin: &Origin) -> Result<ConnectionPermit> {
         let limit = self.options.timeouts.first_byte;
         let deadline = Instant::now() + limit;

@@ -188,9 +188,9 @@ impl FragmentArena {
     }
 }
 
-/// Allocates memory with some spare room, so that the memory also fits the next batch if that batch is a little larger.
-/// The spare room costs little, because it is not accessed. The system provides memory that is already zeroed, so
-/// memory mainly costs time when it is first accessed.
+/// Allocates a quarter more memory than needed, so that the memory is also large enough for a slightly larger next
+/// batch. The extra memory costs little, because it is not accessed. The system provides memory that is already zeroed,
+/// so memory mainly costs time when it is first accessed.
 fn fresh(bytes: usize) -> Vec<u8> {
     let mut memory = vec![0; bytes + bytes / 4];
     if bytes >= HUGE_BYTES {

@@ -96,8 +96,8 @@ impl RemoteFileSource {
 
     /// Follows the redirection if a server redirects GET although it responds to HEAD itself. All readers of the file
     /// use the new location, for the lifetime of the file. Requests the first byte at the new location, to learn that
-    /// server's validators. `has_bytes` states whether the caller has received bytes from `from`. Errors: as for
-    /// opening, and the message names the route; `PreconditionFailed` for a different version.
+    /// server's validators. `has_bytes` is true if the caller has received bytes from `from`. Errors: as for opening,
+    /// and the message names the route; `PreconditionFailed` for a different version.
     pub(super) fn follow(
         &self,
         from: &Arc<SourceLocation>,
@@ -279,14 +279,14 @@ impl FileVersion {
         FileVersion { size_bytes, etag, last_modified, links: Vec::new(), coding, is_settled }
     }
 
-    /// Creates a version with this size and this strong ETag, given without its quotes.
+    /// Creates a version with this size and strong ETag; `etag` does not include the quotes.
     pub fn tagged(size_bytes: u64, etag: &str) -> Self {
         let etag = (!etag.is_empty()).then(|| format!("\"{etag}\""));
         FileVersion { size_bytes, etag, ..FileVersion::default() }
     }
 
     /// Returns the coding of the file at `url`, unless the file's name shows that it is compressed. Requests accept
-    /// only the file itself (`Accept-Encoding: identity`), but some servers ignore this header. Some servers also state
+    /// only the file itself (`Accept-Encoding: identity`), but some servers ignore this header. Some servers also send
     /// the coding of a file that is stored compressed, such as `a.gz`; in that case, the server sends the file
     /// unchanged.
     pub fn unexpected_coding(&self, url: &str) -> Option<&str> {
@@ -340,7 +340,7 @@ impl FileVersion {
         }
     }
 
-    /// Checks that a response that states this size can be of this version.
+    /// Checks that a response with this size of the file can be of this version.
     pub(super) fn check_size(&self, size_bytes: Option<u64>) -> Result<(), Error> {
         match size_bytes {
             Some(size) if size != self.size_bytes => {

@@ -35,12 +35,12 @@ use crate::response::lost;
 const DEPTH_MAX: usize = 256;
 /// The maximum number of consecutive refused streams before a failure is reported.
 const REFUSALS_MAX: usize = 2 * DEPTH_MAX;
-/// A connection in use.
+/// An HTTP/2 connection in use.
 pub(super) struct MultiplexedConnection {
     connection: BufferedConnection,
     /// Streams, in the order of their requests.
     streams: VecDeque<RequestStream>,
-    /// Outcomes of streams that have not been reported yet.
+    /// Stream outcomes that have not been reported yet.
     events: VecDeque<RangeRequestOutcome>,
     /// The number of complete responses since this use of the connection began.
     answered: usize,
@@ -228,7 +228,7 @@ impl MultiplexedConnection {
     /// Returns the reason for the end of a stream, according to its error; `None` if the connection has ended.
     fn broken(&mut self, error: h2::Error) -> Option<StreamEndReason> {
         let is_refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
-        // A server that is shutting down states which streams it will not process, and may close the connection at
+        // A server that is shutting down announces which streams it will not process, and may close the connection at
         // once.
         if error.is_remote() && (error.is_go_away() || is_refused) {
             if is_refused {
@@ -291,8 +291,8 @@ pub(super) struct RequestStream {
     news: Arc<StreamReadyFlag>,
 }
 
-/// Whether something may have happened on a stream since the last check. The flag avoids checking every stream, because
-/// a connection may have hundreds of streams.
+/// Whether a stream may have received a response or data since the last check. The flag avoids checking every stream,
+/// because a connection may have hundreds of streams.
 struct StreamReadyFlag(AtomicBool);
 
 impl Wake for StreamReadyFlag {
@@ -323,8 +323,8 @@ impl RequestStream {
         RequestStream { request, state: StreamState::Unsent(head), moved: Instant::now(), news }
     }
 
-    /// Processes received data until the response has ended, or no more data has arrived. Errors: why the stream ended
-    /// early.
+    /// Processes received data until the response has ended, or no more data has arrived. Errors: the reason why the
+    /// stream ended early.
     pub(super) fn step<S: FragmentSink>(
         &mut self,
         batch: Option<&mut FragmentBatch<S>>,

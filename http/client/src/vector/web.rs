@@ -50,8 +50,8 @@ impl WebFileAddress {
         Ok(WebFileAddress { authority, origin, path, shown, authorization, headers, is_withheld: false })
     }
 
-    /// Returns the file with the credentials for its host, and with the headers of the session. Errors: unusable
-    /// credentials.
+    /// Returns the file with the credentials for its host, and with the headers of the session. Errors: `AccessDenied`,
+    /// `InvalidArgument` or `Io` if these credentials cannot be used.
     pub(crate) fn authorized(mut self, options: &SessionOptions) -> Result<Self> {
         let SessionOptions { credentials, proxies, .. } = options;
         let said = credentials.authorization(&self.origin, proxies);

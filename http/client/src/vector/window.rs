@@ -115,7 +115,7 @@ impl InFlightBatches {
             which.tell(engine);
             return;
         }
-        // The driving thread holds the engine, and with it the memory of the batches, so wait until that thread has
+        // The driving thread owns the engine, and therefore the memory of the batches. Wait until that thread has
         // cancelled the batches.
         state.cancelled.push(which);
         state.ring();

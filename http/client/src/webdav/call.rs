@@ -41,7 +41,7 @@ pub(super) enum DavBody<'a> {
     Made(Option<u64>, &'a mut BodyProducer<'a>),
 }
 
-/// The final response.
+/// The final response to a request, after redirections.
 pub(super) struct DavResponse {
     pub(super) status: u16,
     pub(super) document: Vec<u8>,
@@ -253,7 +253,7 @@ impl DavResponse {
     }
 }
 
-/// The advice for a server without space. The advice of `NoSpace` is about a file system of this machine.
+/// The advice for a server without free space. The usual advice of `NoSpace` is about the file systems of this machine.
 const MAKE_ROOM: &str = "delete files on the server, ask its administrator for more space or a larger quota, or write \
                          to another server";
 

@@ -80,7 +80,7 @@ impl WebDav {
 }
 
 impl DavResource {
-    /// Creates a file without any known properties.
+    /// Creates the description of a file whose properties are unknown.
     fn unknown(url: &str) -> Self {
         DavResource {
             url: url.to_owned(),
@@ -106,7 +106,7 @@ impl DavResource {
     }
 }
 
-/// Returns the description of `url` alone in a response to PROPFIND.
+/// Returns the description of `url` itself, without its members, from a response to PROPFIND.
 fn described(url: &str, answer: &DavResponse) -> Result<DavResource> {
     let listing = listing(url, answer).map_err(|error| answer.file.named("stat", error))?;
     Ok(listing.itself)

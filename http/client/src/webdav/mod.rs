@@ -36,7 +36,7 @@ pub struct WebDav {
     patient: OnceLock<Arc<HttpSession>>,
 }
 
-/// The properties of a resource.
+/// The properties of a resource, as far as the server reports them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DavResource {
     /// The URL of the resource.
@@ -120,8 +120,8 @@ pub fn parent_url(url: &str) -> Option<String> {
 }
 
 impl WebDav {
-    /// Creates a collection. Errors: `PreconditionFailed` if the URL exists, `NoSuchKey` if the parent collection does
-    /// not exist, `AccessDenied`, `NoSpace`, `InvalidArgument`, `MethodNotAllowed`, `Unavailable`, `Timeout`,
+    /// Creates a collection. Errors: `PreconditionFailed` if the URL exists; `NoSuchKey` if the parent collection does
+    /// not exist; `AccessDenied`, `NoSpace`, `InvalidArgument`, `MethodNotAllowed`, `Unavailable`, `Timeout`,
     /// `BadResponse`, `Io` and others. Cost: one request (MKCOL), which is not retried if the server may have acted on
     /// it.
     pub fn make_collection(&self, url: &str) -> Result<()> {
@@ -156,8 +156,8 @@ impl WebDav {
     }
 
     /// Removes a file, or a collection if `url` ends with a slash. Most servers remove a collection with all its
-    /// members, and some refuse to remove a collection that has members. Errors: `NoSuchKey`, `ConditionalConflict` for
-    /// a locked resource, `AccessDenied`, `InvalidArgument`, `MethodNotAllowed`, `Unavailable`, `Timeout`,
+    /// members, and some refuse to remove a collection that has members. Errors: `NoSuchKey`; `ConditionalConflict` for
+    /// a locked resource; `AccessDenied`, `InvalidArgument`, `MethodNotAllowed`, `Unavailable`, `Timeout`,
     /// `BadResponse`, `Io` and others. If members could not be removed, the error names them. Cost: one request
     /// (DELETE).
     pub fn remove(&self, url: &str) -> Result<()> {
@@ -238,8 +238,8 @@ fn check(answer: &DavResponse, method: &str) -> Result<()> {
 const TRY_AGAIN: &str =
     "try again; if that fails too, ask the server's administrator for the reason in its log";
 
-/// Checks the report in a response to COPY. XRootD's status means only that the copy has started, and the report states
-/// the result. Errors: `Unavailable` with the server's reason.
+/// Checks the report in a response to COPY. XRootD's status means only that the copy has started, and the report
+/// contains the result. Errors: `Unavailable` with the server's reason.
 fn believe(answer: &DavResponse) -> Result<()> {
     if !answer.is_plain_text || answer.status == 207 {
         return Ok(());
@@ -271,7 +271,7 @@ fn to_destination(
     Ok(DavRequest::new(method, operation).header("destination", to.url()).header("overwrite", overwrite))
 }
 
-/// The properties of an upload.
+/// The options of an upload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DavUploadOptions<'u> {
     /// The size of the content, if known. Content of unknown size is sent in chunks, which some servers do not support.

@@ -32,9 +32,9 @@ pub enum CopyDirection {
     /// The destination reads from the source (`Source` header). A server that does not support this header refuses the
     /// request.
     Pull,
-    /// The source writes to the destination (`Destination` header). A server that does not support such a destination
-    /// may interpret it as one of its own paths. Apache httpd and nginx do so, and this client therefore never sends
-    /// such a request to them.
+    /// The source writes to the destination (`Destination` header). A server that does not support destinations on
+    /// other servers may interpret the destination as one of its own paths. Apache httpd and nginx do so, and this
+    /// client therefore never sends a push to them.
     Push,
 }
 
@@ -214,7 +214,9 @@ fn order(
     }
 }
 
-/// Reads the server's report to its end.
+/// Reads the server's report to its end, and passes the number of copied bytes to `progress`. Errors: the server's
+/// refusal, or its reason for a failed copy; `IncompleteBody` if the report does not contain the result; `Timeout` if
+/// nothing arrives for longer than `silence`; errors of `progress`, which end the wait.
 fn watch(
     response: &mut HttpResponse,
     route: &RedirectRoute,

@@ -28,8 +28,8 @@ pub struct JobSize {
 
 impl JobSize {
     /// Returns the size of a job that fills each node: all processors that the examined process may use, and 90 % of
-    /// the memory. The remaining memory is for the system. Errors: the file that lists the processors, or the file that
-    /// states the memory size, cannot be read.
+    /// the memory. The remaining memory is for the system. Errors: the file that lists the processors, or the file with
+    /// the memory size, cannot be read.
     pub fn filling(tree: &SystemTree, nodes: u32) -> Result<Self, UnreadableFile> {
         let info = tree.read("proc/meminfo")?;
         let kib =

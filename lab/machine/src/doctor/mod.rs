@@ -69,7 +69,7 @@ pub struct DoctorFinding {
     pub richter: &'static [u8],
     /// The interface or device that the finding concerns, if a node can have several.
     pub about: Option<String>,
-    /// The verdict.
+    /// The conclusion: `ok`, `costs` or `cannot_see`.
     pub verdict: DoctorVerdict,
     /// The observation, and its effect.
     pub what: String,

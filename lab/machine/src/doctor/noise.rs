@@ -77,13 +77,13 @@ impl SystemNoise {
         })
     }
 
-    /// Creates the finding that noise was not measured.
+    /// Creates the finding that noise was not measured; its verdict is `cannot_see`.
     pub fn unheard() -> DoctorFinding {
         let so = "not measured: there was no time for it, or /proc does not list the processors";
         FindingDraft::cannot_see(so, "listen longer: --listen 1s").put_down(CHECK, RICHTER)
     }
 
-    /// Creates the finding for the measured noise.
+    /// Creates the finding for the measured noise; its verdict is `costs` if the noise is at least `COSTS` percent.
     pub fn finding(&self) -> DoctorFinding {
         let percent = 100.0 * self.share;
         let so = format!(

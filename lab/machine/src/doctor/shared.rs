@@ -42,7 +42,7 @@ impl Drop for CrossMountDirectory {
 
 /// Measures which guarantees hold between `one` and `other`, two mounts of one file system. Takes 10 s, or up to 50 s
 /// if caches remain valid for a long time. Creates one directory and removes it. Errors: `InvalidArgument` if a name
-/// created in one mount is not visible in the other, `Interrupted`, and errors from the file system.
+/// created in one mount is not visible in the other; `Interrupted`; errors from the file system.
 pub fn examine_mounts(one: &Path, other: &Path, is_over: &AtomicBool) -> Result<Vec<DoctorFinding>> {
     let ground = CrossMountDirectory::new(one, other)?;
     let checks: [(&'static str, CrossMountCheck); 8] = [
@@ -81,7 +81,8 @@ pub fn share_caches(one: &Path, other: &Path) -> Result<bool> {
     Ok(device(one)? == device(other)?)
 }
 
-/// Checks that the findings are valid for several nodes. Errors: `InvalidArgument`.
+/// Checks that the findings are valid for several nodes. Errors: `InvalidArgument` if the mounts share caches, but
+/// other nodes may change the file system.
 fn check_separate(share_caches: bool, sharing: FileSystemSharing) -> Result<()> {
     if !share_caches || !sharing.is_shared() {
         return Ok(());
@@ -91,9 +92,9 @@ fn check_separate(share_caches: bool, sharing: FileSystemSharing) -> Result<()> 
     Err(Error::new(ErrorKind::InvalidArgument, why))
 }
 
-/// Summarizes the findings of [`examine_mounts`] in a verdict for stores on mounts of this type with these options.
-/// Errors: `InvalidArgument` in three cases: the two mounts differ in type or options; a mount is not in the list of
-/// mounts; both paths are on one mount of a file system that other nodes may change.
+/// Summarizes the findings of [`examine_mounts`] in a verdict for stores on mounts that have the type and the options
+/// of the examined mounts. Errors: `InvalidArgument` in three cases: the two mounts differ in type or options; a mount
+/// is not in the list of mounts; both paths are on one mount of a file system that other nodes may change.
 pub fn verdict_on(one: &Path, other: &Path, findings: &[DoctorFinding]) -> Result<MountGuaranteeVerdict> {
     let sharing = File::open(one).ok().and_then(|dir| FileSystemSharing::of(&dir).ok());
     check_separate(share_caches(one, other)?, sharing.unwrap_or(FileSystemSharing::Unknown))?;
@@ -375,7 +376,7 @@ fn content(ground: &CrossMountDirectory) -> std::io::Result<FindingDraft> {
 }
 
 /// Checks whether lookups can be forced to bypass this node's caches and query the server. The store forces such a
-/// lookup before it evaluates a condition, and with `consistency=strong` before it reads.
+/// lookup before it evaluates a condition and, with `consistency=strong`, before each read.
 fn refresh(ground: &CrossMountDirectory) -> std::io::Result<FindingDraft> {
     ground.make("refreshed", b"0")?;
     waited(|| ground.other.join("refreshed").exists());

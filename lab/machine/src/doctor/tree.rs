@@ -34,7 +34,7 @@ pub struct UnreadableFile {
 }
 
 impl SystemTree {
-    /// Reads files below `root`.
+    /// Creates a tree that reads files below `root`, which takes the place of `/`.
     pub fn at(root: impl Into<PathBuf>) -> Self {
         SystemTree { root: root.into(), copy: None, seen: RefCell::default() }
     }
@@ -86,8 +86,7 @@ impl SystemTree {
         let target = fs::read_link(self.root.join(path)).map_err(|error| UnreadableFile::of(path, &error))?;
         self.note(path);
         let name = target.file_name().unwrap_or_default();
-        // Files behind the link may be read next. Therefore, create a directory next to the link in the copy, as the
-        // target of the link.
+        // Files behind the link may be read next. Therefore, the copy of the link points to a new directory next to it.
         self.write_copy(path, |copy| {
             symlink(name, copy).and_then(|()| fs::create_dir(copy.with_file_name(name)))
         });

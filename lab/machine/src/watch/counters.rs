@@ -62,7 +62,7 @@ impl PressureCounters {
     }
 }
 
-/// A process in `/proc`.
+/// The parent and the CPU time of a process, from `/proc/PID/stat`.
 struct ProcessCpuTime {
     parent: u32,
     /// The CPU time of the process and of its descendants that have exited.
@@ -81,7 +81,7 @@ impl ProcessCpuTime {
     }
 }
 
-/// Returns the ticks of `roots` and their descendants.
+/// Returns the CPU time of the processes `roots` and of their descendants, in ticks.
 fn own_ticks(tree: &SystemTree, roots: &[u32]) -> f64 {
     let numbers =
         tree.names("proc").unwrap_or_default().into_iter().filter_map(|name| name.parse::<u32>().ok());

@@ -60,8 +60,8 @@ pub struct MachineWatch {
     tree: SystemTree,
     /// The processes that belong to the run, with their descendants.
     own: Vec<u32>,
-    /// Whether CPU time used by other processes raises doubts. It raises no doubts if one of these processes may be a
-    /// server that belongs to the run but is unknown to this program.
+    /// Whether CPU time that other processes use during the run makes the results doubtful; false if one of these
+    /// processes may be a server that belongs to the run but is unknown to this program.
     counts_others: bool,
     before: PreRunConditions,
     begin: (Instant, MachineCounters),
@@ -316,7 +316,7 @@ mod tests {
         MachineCounters::read(&SystemTree::at(root.path()), &[10])
     }
 
-    /// Returns the figures of a run of 1 s between two readings of the counters, without samples.
+    /// Returns the figures of a run that lasts 1 s, computed from two readings of the counters and without samples.
     fn between(begin: &MachineCounters, end: &MachineCounters) -> DisturbanceFigures {
         figures(&PreRunConditions::default(), (begin, end), 1.0, &RunSamples::default(), None)
     }

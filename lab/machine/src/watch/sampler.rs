@@ -21,7 +21,7 @@ pub(super) struct RunSampler {
     thread: JoinHandle<RunSamples>,
 }
 
-/// The findings from the samples of a run.
+/// The figures from the samples of a run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RunSamples {
     /// For each thread of the run: its times at the first sample and at the last sample.
@@ -32,7 +32,7 @@ pub(super) struct RunSamples {
     pub(super) frequency_max_mhz: Option<f64>,
 }
 
-/// The times of a thread since its start, ns.
+/// The times that a thread has spent on processors and in run queues since its start, ns.
 #[derive(Clone, Copy, Debug, Default)]
 struct ThreadSchedulingTimes {
     running: u64,

@@ -130,7 +130,7 @@ pub(super) struct LinkBottleneck {
     random: SeededRandom,
 }
 
-/// The fate of a packet on a link.
+/// What happens to a packet on a link.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum PacketFate {
     /// The packet arrives at this time.

@@ -5,10 +5,10 @@
 //! namespace. Rates count bytes of IP packets, headers included: 1448 bytes of TCP content count as 1500 bytes.
 //!
 //! With `large_packets`, the kernel leaves segmentation to the device, and up to 64 KiB pass as one large packet. Large
-//! packets make gigabit rates cheap, but have two effects. A large packet arrives as a whole, at the time at which its
-//! last byte would arrive (at 1 Gbit/s, its first segment is 0.5 ms late). A loss drops a whole large packet, with the
-//! probability that at least one of its segments is lost. Therefore `large_packets` is off by default if the link loses
-//! packets.
+//! packets reduce the CPU time at gigabit rates, but have two side effects. A large packet arrives as a whole, at the
+//! time at which its last byte would arrive (at 1 Gbit/s, its first segment is 0.5 ms late). A loss drops a whole large
+//! packet, with the probability that at least one of its segments is lost. Therefore `large_packets` is off by default
+//! if the link loses packets.
 
 mod flight;
 
@@ -109,7 +109,7 @@ pub struct EmulatedLink {
 impl EmulatedLink {
     /// Joins two namespaces by devices called `fw0` with the given addresses (such as `10.0.0.1/24`).
     ///
-    /// Errors: `InvalidArgument` for invalid link properties, `NotImplemented` if this process is not permitted to
+    /// Errors: `InvalidArgument` for invalid link properties; `NotImplemented` if this process is not permitted to
     /// create network devices. Cost: two system calls for each packet, to read and to write the packet; no system calls
     /// while there is no traffic.
     pub fn new(ends: [(&NetworkNamespace, &str); 2], config: &LinkConfig) -> Result<Self> {

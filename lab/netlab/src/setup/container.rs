@@ -249,7 +249,7 @@ fn machine_config(asked: &ContainerCommand<'_>) -> Result<Value> {
     let mounts = vec![
         json!({ "destination": "/dev/pts", "type": "devpts", "source": "devpts",
             "options": ["newinstance", "ptmxmode=0666", "nosuid", "noexec"] }),
-        // Users also keep data in `/dev/shm`.
+        // Share `/dev/shm` with this machine, because users also keep data there.
         json!({ "destination": "/dev/shm", "type": "bind", "source": "/dev/shm", "options": ["bind", "rw"] }),
     ];
     Ok(config(asked.name, &process, mounts))

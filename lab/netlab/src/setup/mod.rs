@@ -50,8 +50,8 @@ const BUILT_IN: &[(&str, &str)] = &[
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SetupNetworkKind {
-    /// Network namespaces: the networks `ping` and `pong`, joined by a wire, and any further networks named by the
-    /// set-up.
+    /// Network namespaces: the networks `ping` and `pong`, joined by a wire, and any further networks that the set-up
+    /// specifies.
     #[default]
     Namespaces,
     /// This machine's network, or any network in which the set-up's commands start the programs.
@@ -295,7 +295,7 @@ impl WireSettings {
         *self != plain
     }
 
-    /// Creates both networks and joins them.
+    /// Creates the networks of client and server, and joins them by a wire with these settings.
     fn lay(&self) -> Result<NetworkLab> {
         let link = LinkConfig {
             rtt: self.rtt,
@@ -314,7 +314,7 @@ impl WireSettings {
         Ok(lab)
     }
 
-    /// Configures one end of the wire.
+    /// Sets the MTU at one end of the wire and, unless the link emulator is in use, the segmentation and the rate.
     fn shape(&self, end: &NetworkNamespace) -> Result<()> {
         if let Some(mtu) = self.mtu_bytes {
             end.ip(&format!("link set {DEVICE} mtu {mtu}"))?;
@@ -338,7 +338,7 @@ impl WireSettings {
         }
     }
 
-    /// Sets the same TCP parameters in every kind of network.
+    /// Sets the TCP parameters of a network. All networks of a set-up have the same parameters.
     fn tune(&self, network: &NetworkNamespace) -> Result<()> {
         // With the default range, a client that opens one connection per request runs out of ports within seconds.
         network.set("net/ipv4/ip_local_port_range", "1024 65535")?;

@@ -66,7 +66,7 @@ impl SetupStep {
 }
 
 impl SetupDaemon {
-    /// Waits until `file` exists. Errors: `Unavailable` if the program exits first, `Timeout` after `READY_WITHIN`.
+    /// Waits until `file` exists. Errors: `Unavailable` if the program exits first; `Timeout` after `READY_WITHIN`.
     fn wait_for(&mut self, network: &NetworkNamespace, mounts: &MountNamespace, file: &Path) -> Result<()> {
         let since = Instant::now();
         let device = file.strip_prefix("/sys/class/net").ok().map(Path::to_path_buf);
@@ -106,7 +106,7 @@ fn is_there(
 }
 
 /// Builds a command from `words`, the first of which is the program. Errors: `NotImplemented` if PATH has no such
-/// program, `InvalidArgument` if `words` is empty.
+/// program; `InvalidArgument` if `words` is empty.
 pub(super) fn command(words: &[String]) -> Result<Command> {
     let [program, arguments @ ..] = words else {
         return Err(Error::new(ErrorKind::InvalidArgument, "the command is empty"));
@@ -173,7 +173,7 @@ pub(super) fn start_in(
     mut command: Command,
 ) -> Result<SetupDaemon> {
     let log = ProgramLog::new()?;
-    // Standard input closes when this process ends. The end of standard input tells programs on other machines to end.
+    // Standard input closes when this process ends. Programs on other machines exit at the end of their standard input.
     command.stdin(Stdio::piped()).stdout(log.stream()).stderr(log.stream());
     Ok(SetupDaemon { process: network.start_within(mounts, command)?, log })
 }
@@ -194,7 +194,8 @@ pub(super) fn resolved_accelerator(said: &str) -> &str {
     }
 }
 
-/// Returns whether times measured in the virtual machine differ from times on a real processor of this kind.
+/// Returns whether the accelerator emulates the processor, so that measured times differ from times on a real
+/// processor.
 pub(super) fn emulates(accelerator: &str) -> bool {
     accelerator != KVM
 }

@@ -1,6 +1,7 @@
-/* Lets user-mode Linux run on processors with more registers than it knows of (AMX). It sets the registers of its
- * processes from buffers of the largest size that was known when it was built, but a kernel takes only its own size
- * (EFAULT). Here, such a buffer is extended by what the process has in its further registers. */
+/* Lets user-mode Linux run on processors with more registers than it supports (AMX). User-mode Linux sets the
+ * registers of its processes from buffers of a fixed size: the largest size at the time when it was built. A kernel
+ * accepts only buffers of its own size, and returns EFAULT for other sizes. This library therefore extends each buffer
+ * with the current content of the process's further registers. */
 #define _GNU_SOURCE
 #include <elf.h>
 #include <stdarg.h>

@@ -70,7 +70,8 @@ impl Io500Plan {
         }
     }
 
-    /// Checks the options. Errors: `InvalidArgument`.
+    /// Checks the options. Errors: `InvalidArgument` if a duration or a count is 0, or if `easy_bytes` is less than one
+    /// transfer.
     pub(crate) fn check(&self) -> Result<()> {
         if self.easy_bytes < EASY_TRANSFER_BYTES {
             return Err(Error::new(

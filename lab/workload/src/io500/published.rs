@@ -5,13 +5,13 @@
 /// A published table. If the table includes Lustre, Lustre is the first system.
 #[derive(Clone, Copy, Debug)]
 pub struct PublishedTable {
-    /// The table's number.
+    /// The table's number, 1 to 6.
     pub table: u8,
     /// The set-up in which the table was measured.
     pub setup: &'static str,
     /// The systems, in the order of the figures.
     pub systems: &'static [&'static str],
-    /// The rows.
+    /// The rows, with one row for each phase.
     pub rows: &'static [PublishedTableRow],
 }
 

@@ -393,7 +393,7 @@ fn left_out(points: &SizeTimes, count: usize) -> Vec<f64> {
     (0..points.len()).filter_map(error).collect()
 }
 
-/// Fits a line by least squares of the relative errors, with neither cost negative.
+/// Fits a line by least squares of the relative errors. Neither cost is negative.
 fn line(points: &SizeTimes) -> FitSegment {
     let sum = |value: fn(f64, f64) -> f64| points.iter().map(|(size, ns)| value(*size, *ns)).sum::<f64>();
     // The weights are 1/ns². In `wt` and `st`, the weights are already multiplied by the time.

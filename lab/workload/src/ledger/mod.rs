@@ -154,7 +154,7 @@ const OPERATIONS_MIN: usize = 3;
 /// The number of unrecorded operations before a block, which are needed because the previous block left other data in
 /// the caches.
 const WARM_UP: usize = 2;
-/// The minimum number of rounds; fewer values are too few for an interval.
+/// The minimum number of rounds, because an interval needs at least five values.
 const ROUNDS_MIN: u16 = 5;
 
 /// The plan of a measurement.

@@ -453,7 +453,7 @@ impl LoadPeriod<'_> {
         self.end.is_none_or(|end| next < end).then_some(next)
     }
 
-    /// Returns the time until the next arrival.
+    /// Returns the time until the next arrival, but at most [`LOOK_EVERY`].
     fn until(&self, schedule: &ArrivalSchedule) -> Duration {
         let next = self.next(schedule).map(|next| next.saturating_duration_since(Instant::now()));
         next.unwrap_or(LOOK_EVERY).min(LOOK_EVERY)

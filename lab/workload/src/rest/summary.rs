@@ -92,11 +92,12 @@ struct SummaryRowTotals {
     connections: Option<fordway_measure::TcpConnectionStats>,
     client: Option<ProcessCounters>,
     server: Option<ProcessCounters>,
-    /// Whether the server process used no CPU time, which shows that this process is not the server.
+    /// Whether the process that the user specified as the server used no CPU time, which shows that it is not the
+    /// server.
     is_server_idle: bool,
 }
 
-/// The number of responses for which every server uses measurable CPU time.
+/// After this many responses, every server has used a measurable amount of CPU time.
 const RESPONSES_MIN: u64 = 100;
 
 impl SummaryRowTotals {

@@ -89,7 +89,7 @@ impl FinishedJob {
     }
 }
 
-/// A launcher of jobs.
+/// Launches the jobs of a measurement.
 pub trait JobLauncher {
     /// Runs one job until it ends. Errors: `Interrupted`, which ends the whole measurement; any other error, if the job
     /// failed.

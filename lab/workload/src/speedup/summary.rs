@@ -67,7 +67,7 @@ fn phase(ranks: u32) -> String {
     if ranks == 1 { "1 rank".to_owned() } else { format!("{ranks} ranks") }
 }
 
-/// Returns one summary for each lane that took part.
+/// Returns one summary for each lane that ran jobs with this number of ranks.
 fn of_phase(
     plan: &SpeedupPlan,
     lanes: &[RowDescription],

@@ -248,7 +248,7 @@ pub fn describe(
     }
 }
 
-/// Returns one summary for each lane that took part.
+/// Returns one summary for each lane that ran the phase.
 fn of_phase(
     lanes: &[RowDescription],
     (phase, task): (u8, &MessageBlockTask),
@@ -275,7 +275,7 @@ fn of_phase(
     summaries
 }
 
-/// Returns the transfer figures of one lane in one phase; `None` if the lane did not take part.
+/// Returns the transfer figures of one lane in one phase; `None` if the lane did not run the phase.
 fn transfer(
     task: &MessageBlockTask,
     blocks: &[&BlockRecord],

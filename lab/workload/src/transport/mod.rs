@@ -245,7 +245,7 @@ pub struct TransportBenchmarkArgs {
     /// Factor between successive sizes of FIRST..LAST
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(2..))]
     pub factor: u64,
-    /// Number of times to measure each size, with the transports in turn; five or more give intervals
+    /// Number of repetitions of each size, with the transports in turn; intervals need at least five repetitions
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub rounds: u16,
     /// Maximum number of messages of one turn

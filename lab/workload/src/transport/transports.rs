@@ -145,8 +145,8 @@ impl<L: MessageLink> MessageTransport for LinkTransport<L> {
     }
 }
 
-/// The responding side of a link: carries out the tasks that the peer's [`LinkTransport`] sends, until there
-/// are no more tasks.
+/// Runs the responding side of a link: executes the tasks that the peer's [`LinkTransport`] sends, until there are no
+/// more tasks.
 pub fn follow(link: &mut dyn MessageLink) -> Result<()> {
     let (mut content, mut buffer) = (Vec::new(), Vec::new());
     loop {
@@ -496,8 +496,8 @@ impl MessageTransport for RemoteTransport {
     }
 }
 
-/// The side of a remote transport that carries out tasks: connects to `control`, sends `hello`, and carries out
-/// tasks with `transport` until the connection ends. Errors: `Unavailable`.
+/// Runs the side of a remote transport that executes tasks: connects to `control`, sends `hello`, and executes tasks
+/// with `transport` until the connection ends. Errors: `Unavailable`.
 pub fn answer(
     control: SocketAddr,
     hello: &MpiJobDescription,

@@ -71,8 +71,8 @@ pub(super) struct NodeConnection {
 }
 
 impl NodeConnection {
-    /// Connects, and authenticates if the gateway requires it. Errors: `Unavailable` if no gateway can be reached,
-    /// `AccessDenied`, `BadResponse`, errors from the gateway.
+    /// Connects, and authenticates if the gateway requires it. Errors: `Unavailable` if no gateway can be reached;
+    /// `AccessDenied`, `BadResponse`; errors from the gateway.
     pub(super) fn open(address: &NodeAddress) -> Result<Self> {
         let socket = address.connect().map_err(|error| cannot_connect(address, error))?;
         let limit_wait = |socket: &OwnedFd, limit: Option<Duration>| {
@@ -248,8 +248,8 @@ impl NodeConnection {
         Err(NodeFailure::Unusable(error))
     }
 
-    /// Reads content that follows the last response. Returns bytes that have already arrived. If there are none, reads
-    /// from the socket once.
+    /// Reads content that follows the last response. Returns bytes that have already arrived. If no bytes have arrived,
+    /// reads from the socket once.
     pub(super) fn read_stream(&mut self, buffer: &mut [u8]) -> Result<usize, Errno> {
         let waiting = self.inbox.waiting();
         if waiting.is_empty() {
@@ -323,8 +323,8 @@ impl NodeConnection {
     }
 }
 
-/// Like [`receive_with_descriptor`], but waits until `until` (without a time limit if `until` is `None`), and
-/// periodically checks whether the program wants to stop. Errors: `TIMEDOUT`, `CANCELED`.
+/// Receives bytes like [`receive_with_descriptor`], but waits until `until` (without a time limit if `until` is
+/// `None`), and periodically checks whether the program must stop. Errors: `TIMEDOUT`, `CANCELED`.
 fn receive_some(
     socket: &OwnedFd,
     buffer: &mut [u8],

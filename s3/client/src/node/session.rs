@@ -183,8 +183,8 @@ impl ConnectionLease {
         done
     }
 
-    /// Like [`ConnectionLease::act`], for calls that depend on this connection and therefore cannot be retried on
-    /// another connection. Errors: as for [`NodeSession::run`].
+    /// Runs `act` like [`ConnectionLease::act`], for calls that depend on this connection and therefore cannot be
+    /// retried on another connection. Errors: as for [`NodeSession::run`].
     pub(super) fn act_here<T>(
         &mut self,
         call: &NodeCallTarget<'_>,

@@ -74,7 +74,7 @@ pub struct S3Config {
     /// The algorithm of the checksum that is sent with every upload, unless the upload's options name another
     /// algorithm. The server verifies the checksum.
     pub checksum: Option<ChecksumAlgorithm>,
-    /// Whether reads are checked against the checksum that the server states.
+    /// Whether reads are checked against the checksum that the server sends.
     pub verify_reads: bool,
     /// Whether signatures cover bodies. Such a signature requires the SHA-256 of the body, which takes 0.6 ms per MiB.
     pub sign_payload: bool,
@@ -112,16 +112,16 @@ impl S3Config {
         }
     }
 
-    /// Reads the configuration from the environment and the shared configuration files. The endpoint is `endpoint` if
-    /// given, else `AWS_ENDPOINT_URL_S3`, else `AWS_ENDPOINT_URL`, else the profile's endpoint, else AWS. Errors:
-    /// `InvalidArgument`, `Io`.
+    /// Reads the configuration from the environment and the shared configuration files. The endpoint is the first of
+    /// these that is set: `endpoint`, `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`, the profile's endpoint. If none of
+    /// them is set, the endpoint is AWS. Errors: `InvalidArgument`, `Io`.
     pub fn from_environment(endpoint: Option<&str>) -> Result<Self> {
         Self::resolve(endpoint, &|name| std::env::var(name).ok())
     }
 
-    /// Returns the configured endpoint: `endpoint` if given, else `AWS_ENDPOINT_URL_S3`, else `AWS_ENDPOINT_URL`, else
-    /// the profile's endpoint; `None` means AWS itself. The files are read only if the argument and the environment
-    /// name no endpoint. Errors: `InvalidArgument`, `Io`.
+    /// Returns the first of these endpoints that is set: `endpoint`, `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`, the
+    /// profile's endpoint. Returns `None`, which means AWS itself, if none of them is set. The files are read only if
+    /// the argument and the environment name no endpoint. Errors: `InvalidArgument`, `Io`.
     pub fn find_endpoint(
         endpoint: Option<&str>,
         variable: &dyn Fn(&str) -> Option<String>,
@@ -140,12 +140,13 @@ impl S3Config {
         Ok(setting("s3.endpoint_url").or_else(|| setting("endpoint_url")))
     }
 
-    /// Like [`S3Config::from_environment`], with `variable` instead of the environment.
+    /// Reads the configuration like [`S3Config::from_environment`], but gets environment variables from `variable`.
     pub fn resolve(endpoint: Option<&str>, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
         Self::resolve_with(endpoint, variable, None)
     }
 
-    /// Like [`S3Config::resolve`], but uses `credentials`, if given, and does not search for other credentials.
+    /// Reads the configuration like [`S3Config::resolve`]. If `credentials` are given, uses them and searches for no
+    /// others.
     pub fn resolve_with(
         endpoint: Option<&str>,
         variable: &dyn Fn(&str) -> Option<String>,

@@ -14,7 +14,7 @@ use fordway_http::{HttpResponse, ReplayPolicy};
 /// The maximum number of bytes read from an error document.
 const MAX_DOCUMENT_BYTES: usize = 256 * 1024;
 
-/// Headers in which gateways state the error code if the response has no body (HEAD).
+/// Headers in which gateways send the error code if the response has no body (HEAD).
 const CODE_HEADERS: [&str; 2] = ["x-fordway-error-code", "x-minio-error-code"];
 
 /// A failed attempt at a call.
@@ -100,8 +100,8 @@ fn with_code(error: Error, status: u16, said: &ErrorDocument) -> Error {
     if is_of_code || is_elsewhere(status, said) { error.with_s3_code(code) } else { error }
 }
 
-/// Returns the error code for a response without a code (such as a response to HEAD, or from a proxy), if the status has
-/// a single meaning. Without a code, an error of the kind `Unavailable` could also mean that there was no response.
+/// Returns the error code for a response without a code (such as a response to HEAD, or from a proxy), if the status
+/// has a single meaning. Without a code, an error of the kind `Unavailable` could also mean that there was no response.
 fn code_of(status: u16) -> &'static str {
     match status {
         301 | 308 => "PermanentRedirect",
@@ -214,8 +214,8 @@ fn direction(response: &HttpResponse, said: &ErrorDocument, config: &S3Config) -
     }
 }
 
-/// Like [`sentence`]; for refusals, also adds advice, unless the server's message already contains advice. Facts about
-/// the request follow these sentences, so the error itself would no longer add advice.
+/// Returns the text of [`sentence`]. For a refusal, adds advice to this text, unless the text already contains advice.
+/// Facts about the request follow the text, so the error itself would no longer add advice.
 fn advised_sentence(status: u16, said: &ErrorDocument, kind: ErrorKind) -> String {
     let sentence = sentence(status, said, kind);
     let general = match kind {

@@ -36,7 +36,7 @@ fn check(profile: &CredentialProfile) {
     profile.get("credential_process").map(check_words);
 }
 
-/// Words must remain the same if they are quoted and split again.
+/// Checks that words remain the same if they are quoted and split again.
 fn check_words(text: &str) {
     let Some(words) = shell_words(text) else { return };
     let quoted: Vec<String> = words.iter().map(|word| format!("'{}'", word.replace('\'', r"'\''"))).collect();

@@ -188,7 +188,7 @@ fn checksum(response: &HttpResponse) -> Option<Checksum> {
 fn metadata(response: &HttpResponse) -> Metadata {
     let own = |name| response.header(name).map(str::to_owned);
     Metadata {
-        // S3 returns this content type if the writer stated none, so the client treats it as no content type.
+        // S3 returns this content type if the writer specified no type, so the client treats it as no content type.
         content_type: own("content-type").filter(|value| value != "binary/octet-stream"),
         content_encoding: own("content-encoding"),
         content_language: own("content-language"),

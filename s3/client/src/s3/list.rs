@@ -247,7 +247,7 @@ impl ListingLoopDetector {
 }
 
 /// Returns the start of the next page, or `None` if the listing is complete. Errors: `BadResponse` if the listing is
-/// truncated and the service does not state the start of the next page.
+/// truncated and the service does not send the start of the next page.
 pub(super) fn next_of<T>(is_truncated: bool, next: Option<T>) -> Result<Option<T>> {
     match (is_truncated, next) {
         (true, None) => Err(bad("the service says that the listing continues, but not where")),

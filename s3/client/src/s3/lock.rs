@@ -11,7 +11,7 @@ use crate::s3::headers::{OF_OBJECT, OF_RENAME_SOURCE, add_bypass, add_conditions
 use crate::s3::request::S3Call;
 use crate::s3::session::S3Session;
 
-/// The bucket document that holds the object lock configuration.
+/// The kind of bucket document that contains the object lock configuration.
 static KIND: BucketDocumentKind = BucketDocumentKind::known("object-lock");
 
 pub(super) fn configuration(session: &S3Session, bucket: &Bucket) -> Result<Option<LockConfiguration>> {

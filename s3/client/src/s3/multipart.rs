@@ -41,7 +41,7 @@ pub(super) fn create(
     session.run(&call, |mut response| s3_xml::initiate_multipart_upload(&response.read_document()?))
 }
 
-/// The address of one part of an upload.
+/// Identifies one part of a multipart upload.
 pub(super) struct UploadPartId<'a> {
     pub(super) bucket: &'a Bucket,
     pub(super) key: &'a Key,
@@ -105,7 +105,7 @@ impl<'a> UploadPartId<'a> {
 }
 
 /// Returns the requested range, or the range of the requested part, with an explicit first and last byte, as copies
-/// require. Cost: none if the range states both ends; otherwise a HEAD, and for a part also the requests of
+/// require. Cost: none if the range specifies both ends; otherwise a HEAD, and for a part also the requests of
 /// [`object_parts`].
 fn closed(session: &S3Session, from: (&Bucket, &Key), options: &GetOptions) -> Result<Option<ByteRange>> {
     let parts = match (options.range, options.part) {
@@ -158,15 +158,15 @@ pub(super) fn complete(
     }
 }
 
-/// Returns whether a completion was refused because it does not state the checksum of a part. AWS has no separate error
-/// code for this reason, so the message must be examined.
+/// Returns whether a completion was refused because it does not contain the checksum of a part. AWS has no separate
+/// error code for this reason, so the message must be examined.
 fn misses_checksum(error: &Error) -> bool {
     error.s3_code() == Some("InvalidRequest") && error.detail().contains("must include the checksum")
 }
 
-/// Returns the parts with the checksums that the service lists for them; `None` if this adds no checksum. The ETags
-/// still determine which parts the object consists of. Cost: none if all parts have checksums. Errors: as for
-/// [`list_parts`].
+/// Returns `parts` with the checksums that the service lists for them; `None` if the service lists no checksum that
+/// `parts` lack. The ETags still determine which parts the object consists of. Cost: none if all parts have checksums.
+/// Errors: as for [`list_parts`].
 fn with_checksums(
     session: &S3Session,
     target: (&Bucket, &Key, &UploadId),
@@ -326,7 +326,7 @@ pub(super) fn object_parts(
         if usize::from(total).max(parts.len() + page.len()) > usize::from(MAX_PARTS) {
             return Err(bad(&format!("the object has more than {MAX_PARTS} parts")));
         }
-        // The service states only the number of parts, so each part is requested separately.
+        // The service returns only the number of parts, so each part is requested separately.
         if page.is_empty() && parts.len() < usize::from(total) {
             return (1..=total).map(|number| one(session, target, options, number)).collect();
         }
@@ -360,7 +360,7 @@ fn page(
     s3_xml::object_attributes(&document).map_err(|error| call.named(error))
 }
 
-/// Describes a part that the service does not list. Cost: one HEAD.
+/// Returns the properties of a part that the service does not list. Cost: one HEAD.
 fn one(
     session: &S3Session,
     target: (&Bucket, &Key),

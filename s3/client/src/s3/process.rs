@@ -1,4 +1,5 @@
-//! Gets keys from the program that a profile names as its `credential_process`, and gets new keys before these expire.
+//! Gets keys from the program that a profile names as its `credential_process`, and gets new keys before the current
+//! keys expire.
 
 use std::fs::File;
 use std::io::Read;
@@ -24,9 +25,9 @@ const OUTPUT_BYTES_MAX: usize = 64 * 1024;
 /// The maximum time until the exit of the program is noticed if its output stays open.
 const EXIT_NOTICE: Duration = Duration::from_millis(20);
 
-/// Runs the program, without a shell, and returns the keys that it prints. If the program states when the keys expire,
-/// it runs again before that time. Errors: `InvalidArgument` if the program cannot be run, fails, or does not print
-/// valid keys; `Timeout` if it does not exit within a minute; `Interrupted`.
+/// Runs the program, without a shell, and returns the keys that it prints. If the program prints the expiry time of the
+/// keys, it runs again before that time. Errors: `InvalidArgument` if the program cannot be run, fails, or does not
+/// print valid keys; `Timeout` if it does not exit within a minute; `Interrupted`.
 pub(super) fn credentials(command: &str, profile: &str) -> Result<S3Credentials> {
     let process = CredentialProcess { source: format!("the credential_process of profile `{profile}`") };
     let words = shell_words(command).ok_or_else(|| process.failed("has a quote that is not closed"))?;
@@ -106,9 +107,9 @@ struct RunningProcess {
 }
 
 impl RunningProcess {
-    /// Starts the program in a process group of its own, so that the programs that it starts can be killed with it. A
-    /// program that may ask a question on a terminal stays in the group of this process, because the kernel stops
-    /// programs of other groups that read from the terminal.
+    /// Starts the program in a process group of its own, so that the programs that it starts can be killed with it. If
+    /// there is a terminal, the program stays in the group of this process, because it may ask a question on the
+    /// terminal. The kernel stops programs of other groups that read from the terminal.
     fn start(command: &mut Command) -> std::io::Result<Self> {
         let has_own_group = File::open("/dev/tty").is_err();
         if has_own_group {

@@ -25,7 +25,7 @@ pub(super) struct CredentialProfile {
 
 impl CredentialProfile {
     /// Reads the profile that `AWS_PROFILE` names, or `default`. A missing file counts as empty. Errors:
-    /// `InvalidArgument` if `AWS_PROFILE` names a profile that does not exist, `Io`.
+    /// `InvalidArgument` if `AWS_PROFILE` names a profile that does not exist; `Io`.
     pub(super) fn load(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
         let get = |name: &str| variable(name).filter(|value| !value.is_empty());
         let home = PathBuf::from(get("HOME").unwrap_or_default());
@@ -37,7 +37,8 @@ impl CredentialProfile {
         Self::of_files(get("AWS_PROFILE"), (credentials_file, secrets), (config_file, config))
     }
 
-    /// Returns the profile `wanted`, or `default`, of two files. Errors: `InvalidArgument` if `wanted` does not exist.
+    /// Returns the profile `wanted`, or the profile `default`, from the two files. Errors: `InvalidArgument` if
+    /// `wanted` does not exist.
     fn of_files(
         wanted: Option<String>,
         (credentials_file, secrets): (PathBuf, Vec<ProfileSection>),
@@ -58,7 +59,7 @@ impl CredentialProfile {
         Ok(profile)
     }
 
-    /// Reads the profile `wanted` from texts.
+    /// Reads the profile `wanted` from the texts of the two files.
     #[cfg(feature = "fuzzing")]
     pub(super) fn of_texts(wanted: Option<String>, secrets: &str, config: &str) -> Result<Self> {
         let file = |name: &str, text| (PathBuf::from(name), parse(text));
@@ -162,7 +163,7 @@ fn title(line: &str) -> Option<String> {
 }
 
 /// Returns the name and the value of a setting. A comment after the value begins with white space and `#` or `;`. In
-/// the command of `credential_process`, such text is not a comment, because a command may contain it.
+/// the command of `credential_process`, such text is part of the command.
 fn setting(line: &str) -> Option<(String, String)> {
     let (name, value) = line.split_at(line.find(['=', ':'])?);
     let name = name.trim().to_ascii_lowercase();

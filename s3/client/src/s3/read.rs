@@ -64,9 +64,10 @@ struct ObjectReadResponse {
 }
 
 enum ObjectBody {
-    /// The requested bytes are next on the connection; `ends` indicates whether the body ends after them.
+    /// The requested bytes are the next bytes to receive from the connection; `ends` indicates whether the body ends
+    /// after them.
     Streaming { ends: bool },
-    /// The requested bytes, which have already been received, because the server did not state a length.
+    /// The requested bytes, which have already been received, because the server did not send a length.
     Buffered(Vec<u8>),
 }
 
@@ -151,7 +152,7 @@ fn partial(
 }
 
 /// Returns the range of a part, which only the server knows, and the object's size. An empty part has no range; the
-/// server then states only the size.
+/// server then returns only the size.
 fn part(response: &HttpResponse, length: Option<u64>) -> Result<(Range<u64>, u64)> {
     let stated = response.header("content-range").unwrap_or_default();
     if let Some(size) = stated.strip_prefix("bytes */").and_then(digits) {
@@ -245,7 +246,7 @@ fn verify(checksum: Option<&Checksum>, bytes: &[u8]) -> Result<()> {
     }
 }
 
-/// A checksum that is being computed, and the checksum that the server stated.
+/// A checksum that is being computed, and the checksum that the server sent.
 struct ChecksumCheck {
     hasher: ContentHasher,
     stated: Checksum,
@@ -302,12 +303,12 @@ impl Read for ObjectStream {
     }
 }
 
-/// The maximum number of bytes that are requested at once for a long range. Because of this limit, memory is not
-/// allocated merely because a server states a length.
+/// The maximum number of bytes that are requested at once for a long range. Because of this limit, a length that a
+/// server reports cannot by itself cause a larger allocation.
 const PIECE_BYTES: usize = 64 << 20;
 
 /// Reads `ranges` of the current version, or of the version that `options` name. Cost: as few GETs as the service
-/// allows; the GETs after the first GET are sent together. If there are conditions, or if a range does not state its
+/// allows; the GETs after the first GET are sent together. If there are conditions, or if a range does not specify its
 /// end, a HEAD precedes the GETs.
 pub(super) fn read_ranges(
     session: &Arc<S3Session>,
@@ -334,7 +335,7 @@ pub(super) fn read_ranges(
     read_fragments(&file, ranges, None)
 }
 
-/// Returns whether a second attempt would fail in the same way, or the program wants to stop.
+/// Returns whether a second attempt would fail in the same way, or the program must stop.
 fn is_final(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::InvalidRange | ErrorKind::Interrupted) || is_passing(kind)
 }

@@ -110,7 +110,8 @@ impl RenewedKeys {
         self.0.lock().keys.clone()
     }
 
-    /// Returns a phrase that describes the keys in messages, and states why they could not be renewed.
+    /// Returns a phrase that describes the keys in messages. If the keys could not be renewed, the phrase contains the
+    /// reason.
     pub(super) fn described(&self) -> String {
         let state = self.0.lock();
         let keys = state.keys.described();

@@ -65,7 +65,7 @@ impl<'a> S3Call<'a> {
         self
     }
 
-    /// Addresses a document of the bucket.
+    /// Makes this call a request for the bucket document of the kind `kind`.
     pub(super) fn for_document(self, kind: &'a BucketDocumentKind) -> Self {
         // The names of these two sub-resources contain capitals, whereas the names of document kinds do not.
         let name = match kind.as_str() {
@@ -188,7 +188,7 @@ impl RequestSigner {
         self.sign_with(&self.credentials.last(), request, now, add);
     }
 
-    /// Like [`sign`](Self::sign), with `credentials` from [`S3Credentials::current`].
+    /// Signs like [`sign`](Self::sign), but with `credentials` from [`S3Credentials::current`].
     pub(super) fn sign_with(
         &self,
         credentials: &S3Credentials,

@@ -22,7 +22,7 @@ use fordway_http::{
 pub(super) struct S3Session {
     pub(super) config: S3Config,
     http: Arc<HttpClient>,
-    /// Reads many ranges of an object.
+    /// The session for vectored reads, which uses the connections of `http`.
     pub(super) vector: Arc<vector::HttpSession>,
     origin: Origin,
     base_path: String,
@@ -52,7 +52,7 @@ impl S3Session {
     }
 
     /// Sends a call and passes its response (2xx) to `receive`, which must read the body. Sends the call again if the
-    /// failure may be temporary and the call may be repeated. Errors: errors from the service, which state the number
+    /// failure may be temporary and the call may be repeated. Errors: errors from the service, which contain the number
     /// of attempts; errors from `receive`.
     pub(super) fn run<T>(
         &self,

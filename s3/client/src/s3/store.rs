@@ -74,7 +74,7 @@ pub(super) fn copy_source((bucket, key): (&Bucket, &Key), version: Option<&Versi
     source
 }
 
-/// Describes an object.
+/// Returns the properties of an object. Cost: one HEAD.
 pub(super) fn head(session: &S3Session, target: (&Bucket, &Key), options: &GetOptions) -> Result<ObjectInfo> {
     let call = read::call(session, "HEAD", "head", target, options);
     session.run(&call, |response| {
@@ -84,7 +84,7 @@ pub(super) fn head(session: &S3Session, target: (&Bucket, &Key), options: &GetOp
 }
 
 /// Returns the description of an object, from the response to a HEAD request. Errors: `BadResponse` if the response
-/// does not state the size, because an object of unknown size must not be mistaken for an empty object.
+/// does not specify the size, because an object of unknown size must not be mistaken for an empty object.
 pub(super) fn described(response: &HttpResponse) -> Result<ObjectInfo> {
     let size = response.header("content-length").and_then(range::digits);
     let detail = "the server's response to HEAD states no size (Content-Length)";
@@ -114,7 +114,7 @@ impl Objects for S3Store {
         }
     }
 
-    /// S3 does not state when the bucket was created, so `created` is the Unix epoch.
+    /// S3 does not return the creation time of the bucket, so `created` is the Unix epoch.
     fn head_bucket(&self, bucket: &Bucket) -> Result<BucketInfo> {
         self.session.run_for_status(&S3Call::on_bucket("HEAD", "head bucket", bucket))?;
         Ok(BucketInfo { name: bucket.clone(), created: UNIX_EPOCH })
@@ -295,8 +295,8 @@ impl BucketDocumentOperations for S3Store {
 }
 
 impl MultipartUploadOperations for S3Store {
-    /// Cost: one request per 1,000 parts; if the service does not list the parts (S3 itself does not list parts that
-    /// were sent without checksums), one request per part.
+    /// Cost: one request per 1,000 parts, or one request per part if the service does not list the parts. S3 itself
+    /// does not list parts that were sent without checksums.
     fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>> {
         multipart::object_parts(&self.session, (bucket, key), options)
     }

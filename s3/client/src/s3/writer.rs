@@ -21,7 +21,7 @@ use crate::s3::store::LANE;
 const PART_BYTES_MAX: u64 = 5 << 30;
 /// The maximum size of content that is buffered completely and sent in one request, if its size is known.
 const SINGLE_PUT_BYTES: u64 = 64 * 1024 * 1024;
-/// The maximum time to wait for the server to abort an upload if the program wants to stop.
+/// The maximum time to wait for the server to abort an upload if the program must stop.
 const ABORT_GRACE: Duration = Duration::from_secs(1);
 
 /// Stores `body` in one request. The server verifies the body against `checksum` and `md5`, unless these are `None`.
@@ -82,7 +82,7 @@ struct StartedUpload {
 }
 
 impl S3ObjectWriter {
-    /// Creates the writer. Errors: `EntityTooLarge` if there is no memory for a part. Parts are large if the stated
+    /// Creates the writer. Errors: `EntityTooLarge` if there is no memory for a part. Parts are large if the declared
     /// size is large.
     pub(super) fn new(
         session: &Arc<S3Session>,
@@ -102,8 +102,8 @@ impl S3ObjectWriter {
             let detail = format!("{why} parts of {expected_bytes} bytes; check the stated size");
             Error::new(ErrorKind::EntityTooLarge, detail).during("put", LANE, bucket.as_str(), key.as_str())
         };
-        // The size that the caller states may be wrong (such as -1 for an unknown size). A wrong size must not end the
-        // process.
+        // The size that the caller specifies may be wrong (such as -1 for an unknown size). A wrong size must not end
+        // the process.
         if expected_bytes as u64 > PART_BYTES_MAX {
             return Err(too_large("S3 has no"));
         }
@@ -179,7 +179,7 @@ impl Writer for S3ObjectWriter {
 }
 
 /// Checks the written content against the caller's expectations. This function checks an expected MD5 only if the
-/// caller asked for an MD5 (`check_md5`) when it opened the writer. A single PUT also sends the expected MD5, and the
+/// caller requested an MD5 (`check_md5`) when it opened the writer. A single PUT also sends the expected MD5, and the
 /// server checks the content against it.
 fn check(hasher: ContentHasher, options: &PutOptions, expected: &ExpectedContent) -> Result<HashResult> {
     let md5 = expected.md5.filter(|_| options.check_md5);
@@ -227,7 +227,7 @@ impl StartedUpload {
         Ok(made)
     }
 
-    /// If the program wants to stop, prevents the drop from aborting the upload, because the program must not wait for
+    /// If the program must stop, prevents the drop from aborting the upload, because the program must not wait for
     /// another response from the server. In this case, the parts remain until the service removes abandoned uploads.
     fn left_if_stopped<T>(&mut self, done: Result<T>) -> Result<T> {
         self.is_over = matches!(&done, Err(error) if error.kind() == ErrorKind::Interrupted);

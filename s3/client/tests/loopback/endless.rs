@@ -12,7 +12,7 @@ fn attributes(parts: &str) -> Vec<u8> {
     answer(200, "", &document)
 }
 
-/// More parts than a 16-bit part number can count must not cause a panic.
+/// A response that lists more parts than a 16-bit part number can count must not cause a panic.
 #[test]
 fn an_object_has_no_more_parts_than_s3_allows() {
     let many: String = (0..65_537).map(|_| "<Part><Size>1</Size></Part>").collect();
@@ -39,7 +39,8 @@ fn parts_are_listed_in_ascending_order() {
     assert!(error.to_string().contains("not in order"), "{error}");
 }
 
-/// A caller that lists page by page would otherwise request the same page forever.
+/// If the client accepted a page that does not begin after the requested position, a caller that lists page by page
+/// could request the same page forever.
 #[test]
 fn a_page_of_uploads_begins_after_the_page_before() {
     let page = "<ListMultipartUploadsResult><IsTruncated>true</IsTruncated><NextKeyMarker>k2</NextKeyMarker>\

@@ -137,7 +137,7 @@ fn a_body_that_does_not_end_with_its_range_is_an_error() {
     }
 }
 
-/// Memory grows only with the bytes that arrive, regardless of the length that a server states.
+/// Memory grows only with the bytes that arrive, regardless of the length that a server reports.
 #[test]
 fn a_length_out_of_all_proportion_costs_no_memory() {
     for length in [1_u64 << 40, 1 << 50, i64::MAX as u64, u64::MAX] {
@@ -153,7 +153,7 @@ fn a_length_out_of_all_proportion_costs_no_memory() {
     }
 }
 
-/// Memory grows only with the bytes that arrive, even if the server states the end of a range.
+/// Memory grows only with the bytes that arrive, even if the response to a range request contains a huge length.
 #[test]
 fn ranges_of_a_file_out_of_all_proportion_cost_no_memory() {
     for size in [1_u64 << 40, i64::MAX as u64] {

@@ -1,4 +1,4 @@
-//! Tests listings of services that repeat a page, or do not state where a truncated listing continues.
+//! Tests listings of services that repeat a page, or do not specify where a truncated listing continues.
 
 use fordway_store::{
     Bucket, ErrorKind, GetOptions, ListQuery, ObjectVersionOperations, PartsQuery, Result, Store, UploadId,
@@ -71,7 +71,8 @@ fn a_listing_that_goes_on_nowhere_is_an_error() {
     }
 }
 
-/// A caller that requests one page at a time would request the same page forever.
+/// If the client accepted a page whose marker is the requested marker, a caller that requests one page at a time would
+/// request the same page forever.
 #[test]
 fn a_full_page_that_repeats_its_marker_is_an_error() {
     let version = "<Version><Key>k</Key><VersionId>1</VersionId><Size>1</Size><ETag>e</ETag></Version>";

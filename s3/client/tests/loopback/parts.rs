@@ -64,7 +64,7 @@ fn a_checksum_of_parts_is_not_held_against_the_bytes() {
     assert_eq!(object.content.into_vec().unwrap(), b"bytes");
 }
 
-/// For parts that were uploaded without checksums, S3 itself states only the number of parts.
+/// For parts that were uploaded without checksums, S3 itself returns only the number of parts.
 #[test]
 fn parts_that_are_not_listed_are_asked_for_one_by_one() {
     let counted = "<GetObjectAttributesResponse><ObjectParts><PartsCount>2</PartsCount></ObjectParts>\

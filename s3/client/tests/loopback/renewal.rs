@@ -36,7 +36,7 @@ fn requests_are_signed_with_the_keys_of_the_moment() {
     let files = TempDir::new().unwrap();
     let server = Server::answering(vec![answer(200, "", EMPTY), answer(200, "", EMPTY)]);
     let store = store(files.path(), &server.url);
-    // The keys are renewed after half of their life.
+    // The keys are renewed after half of their lifetime.
     std::thread::sleep(Duration::from_secs(3));
     list(&store).unwrap();
     list(&store).unwrap();

@@ -55,7 +55,7 @@ fn metadata_goes_and_comes_back() {
     assert_eq!((info.metadata, info.size), (metadata, 9));
 }
 
-/// A program may state a wrong size, such as -1. Running out of memory would terminate the program.
+/// A program may specify a wrong size, such as -1. Running out of memory would terminate the program.
 #[test]
 fn content_too_large_for_memory_is_refused() {
     let store = Server::start(vec![]).store(|_| {});
@@ -287,7 +287,7 @@ fn pages_are_joined_in_order_without_doubles() {
     );
 }
 
-/// `b/` was the last entry of a page. Some services list this prefix again on the next page.
+/// If a page ends with a common prefix, here `b/`, some services list this prefix again on the next page.
 #[test]
 fn a_prefix_is_not_listed_again_on_the_next_page() {
     let query = |start: &str| ListQuery {
@@ -389,7 +389,7 @@ fn a_delete_of_what_is_not_there_succeeds() {
     assert_eq!(error.kind(), ErrorKind::NoSuchBucket);
 }
 
-/// The response to the first GET states the object's size, so no HEAD is needed before that GET.
+/// The response to the first GET contains the object's size, so no HEAD is needed before that GET.
 #[test]
 fn ranges_with_an_end_cost_no_head() {
     let part = |range: &str, body: &str| {

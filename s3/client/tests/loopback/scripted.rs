@@ -25,7 +25,7 @@ pub(crate) enum Step {
 /// A received request.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
-    /// The number of the connection on which the request arrived, from 0.
+    /// The number of the connection on which the request arrived, counted from 0.
     pub(crate) connection: usize,
     pub(crate) head: String,
     pub(crate) body: Vec<u8>,

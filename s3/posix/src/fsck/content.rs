@@ -1,4 +1,4 @@
-//! Checks content against its digests.
+//! Compares the content of files with the digests in their records.
 
 use std::fs::File;
 
@@ -80,7 +80,7 @@ impl FsckRun<'_> {
         }
     }
 
-    /// Reads `len` bytes from `start`, or up to the end of the file.
+    /// Hashes `len` bytes of `file` from `start` on, or fewer bytes if the file ends earlier.
     fn read_stretch(
         &mut self,
         file: &File,

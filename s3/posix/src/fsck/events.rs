@@ -38,7 +38,7 @@ impl FsckRun<'_> {
         }
     }
 
-    /// Checks that the journal holds only records that can be delivered.
+    /// Checks that the journal contains only records that can be delivered.
     pub(super) fn events(&mut self, bucket: &Bucket) -> Result<()> {
         let path = events_dir(bucket);
         let dir = match self.inner.volume.open_to_scan(&path) {

@@ -33,7 +33,7 @@ use crate::{PosixStore, PosixStoreState};
 /// The options of [`PosixStore::check`].
 #[derive(Clone, Debug, Default)]
 pub struct FsckOptions {
-    /// The buckets to check; all if empty.
+    /// The buckets to check. If the list is empty, all buckets are checked.
     pub buckets: Vec<Bucket>,
     /// Whether to also read each file that has an MD5 or a checksum, and to compare its content with this digest.
     pub read: bool,
@@ -41,19 +41,19 @@ pub struct FsckOptions {
     /// [`crate::PosixConfig::immutable_locks`]).
     pub immutable_locks: bool,
     /// A function that checks the bucket's documents, for example the policy, and describes the problem with a
-    /// document. This crate knows only the notification configuration.
+    /// document. This crate itself can check only the notification configuration.
     pub document_problem: Option<DocumentProblem>,
 }
 
 /// Describes the problem with a document of a bucket; returns `None` for a document without problems.
 pub type DocumentProblem = fn(&Bucket, &BucketDocumentKind, &[u8]) -> Option<String>;
 
-/// An event during a check. The receiver may end the check with an error.
+/// An event during a check. The receiver can stop the check by returning an error.
 #[derive(Debug)]
 pub enum FsckEvent<'e> {
-    /// The counts so far. This event is sent at least once per 1,024 entries, and about every 4 MiB of content.
+    /// The totals so far. This event is sent at least once per 1,024 entries, and about every 4 MiB of content.
     Progress(&'e FsckSummary),
-    /// A finding.
+    /// A finding, which may be only a note (see [`FindingSeverity`]).
     Found(FsckFinding),
 }
 
@@ -247,7 +247,7 @@ impl FsckRun<'_> {
     fn file(&mut self, bucket: &Bucket, dir: &File, path: &str, name: &str) -> Result<()> {
         let stat = match stat_in(dir, name) {
             Ok(stat) if stat.is_file => stat,
-            // The file was removed, or something else has taken its place.
+            // The file was removed, or was replaced by an entry that is not a file.
             Ok(_) | Err(Errno::NOENT) => return Ok(()),
             Err(errno) => return self.unreadable(&join(path, name), errno, "examining"),
         };
@@ -374,8 +374,8 @@ fn is_hidden(file: &File, before: &FileStat) -> bool {
     is_bare(before) && stat(file).is_ok_and(|now| is_bare(&now))
 }
 
-/// Returns whether the record's statements about the content apply to the file in its current state. Returns `true` if
-/// the record contains no statement about the content.
+/// Returns whether the ETag and the checksum in the record apply to the file in its current state. Returns `true` if
+/// the record contains neither an ETag nor a checksum.
 fn is_sealed(record: &ObjectRecord, stat: &FileStat) -> bool {
     (record.etag.is_none() && record.checksum.is_none()) || record.seal == Some(ContentChangeStamp::of(stat))
 }
@@ -383,9 +383,9 @@ fn is_sealed(record: &ObjectRecord, stat: &FileStat) -> bool {
 /// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FindingSeverity {
-    /// Information. No data is wrong.
+    /// Information that does not indicate damage.
     Note,
-    /// Something could not be checked.
+    /// A file or directory could not be examined.
     Unreadable,
     /// Data or metadata differs from what was stored.
     Corrupt,
@@ -431,7 +431,8 @@ macro_rules! findings {
 }
 
 findings! {
-    /// The content does not match the stored MD5 or checksum, although the file's size and modification time do.
+    /// The content does not match the stored MD5 or checksum, although the file's size and modification time match the
+    /// record.
     Corrupt = "corrupt", Corrupt,
         "restore it from a copy; do not overwrite it before you have one";
     /// The attribute `user.fordway`, or the sidecar file below `.fordway/meta`, cannot be decoded.
@@ -508,7 +509,7 @@ findings! {
     /// The directory of an upload whose record is missing.
     UploadRest = "upload-rest", Note,
         "run `fordway gc`";
-    /// A file in an upload's directory that is neither its record nor a part.
+    /// A file in an upload's directory that is neither the upload's record nor a part.
     StrayPart = "stray-part", Note,
         "remove it by hand once the upload is gone; Fordway neither reads nor removes it";
     /// A name in `.fordway` that Fordway does not use.
@@ -522,7 +523,7 @@ findings! {
         "find out who created it, and remove it; or run `fordway fsck --migrate` as root, which makes the bucket's owner the owner of directories";
 }
 
-/// One finding.
+/// A finding about one file or directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FsckFinding {
     /// The kind of finding.

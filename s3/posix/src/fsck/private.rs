@@ -60,7 +60,7 @@ impl FsckRun<'_> {
     /// Checks that the bucket's documents can be read and parsed. The notification configuration is checked separately.
     pub(super) fn documents(&mut self, bucket: &Bucket) -> Result<()> {
         let Some(problem_of) = self.options.document_problem else { return Ok(()) };
-        // If the directory cannot be read, the check of the private area reports it.
+        // If the directory cannot be read, the check of the private area reports the error.
         let names = self.inner.volume.names_in(&private_dir(bucket)).unwrap_or_default();
         // A document's normal name and its spare name, a second hard link, have the same kind.
         let mut kinds: Vec<_> = names.iter().filter_map(|name| document_kind(name)).collect();
@@ -84,7 +84,7 @@ impl FsckRun<'_> {
         Ok(())
     }
 
-    /// Checks that the private directory holds only files that Fordway creates in it.
+    /// Checks that the private directory contains only files that Fordway creates in it.
     pub(super) fn private_area(&mut self, bucket: &Bucket) -> Result<()> {
         let path = private_dir(bucket);
         let dir = match self.inner.volume.open_to_scan(&path) {

@@ -8,8 +8,8 @@ use crate::gc::{GarbageFile, GarbageKind, GcRun, removed, size_freed};
 use crate::layout::{events_dir, join, webhook_of_event};
 
 impl GcRun<'_> {
-    /// Removes old records. A gateway with webhooks removes old records earlier, but a root may have no gateway with
-    /// webhooks.
+    /// Removes records that are older than [`GcOptions::event_age`](crate::GcOptions::event_age). A gateway with
+    /// webhooks removes old records earlier, but a root may have no such gateway.
     pub(super) fn events(&mut self, bucket: &Bucket) -> Result<()> {
         let path = events_dir(bucket);
         let limit = self.options.event_age;

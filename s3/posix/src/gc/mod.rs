@@ -26,7 +26,7 @@ use crate::{PosixStore, PosixStoreState};
 /// The options of [`PosixStore::collect_garbage`].
 #[derive(Clone, Debug)]
 pub struct GcOptions {
-    /// The buckets to clean; all if empty.
+    /// The buckets to clean. If the list is empty, all buckets are cleaned.
     pub buckets: Vec<Bucket>,
     /// The time for which a file must have been unchanged before it is removed. The time applies to staged files,
     /// remains of an upload whose record is gone, sidecar files whose objects are gone, and second names of the latest
@@ -60,12 +60,13 @@ impl Default for GcOptions {
 }
 
 impl PosixStore {
-    /// Removes files left behind by interrupted work, and reports each to `tell`. A process that may act as other users
-    /// works in each bucket as the bucket's owner, and on other users' files as the users who own them. Memory: one
-    /// open directory for each level of the tree, and about 20 bytes for each old sidecar file in one bucket. Cost: one
-    /// `getdents64` for about every thousand entries, and two or three calls for each directory and for each file or
-    /// directory removed; if there are old sidecar files, one `newfstatat` for each file, and one `openat`, `pread` and
-    /// `close` for each sidecar file. Errors: `NoSuchBucket` before anything is removed; errors that `tell` returns.
+    /// Removes files left behind by interrupted work, and reports each removed file to `tell`. A process that may act
+    /// as other users works in each bucket as the bucket's owner, and on other users' files as the users who own them.
+    /// Memory: one open directory for each level of the tree, and about 20 bytes for each old sidecar file in one
+    /// bucket. Cost: one `getdents64` for about every thousand entries, and two or three calls for each directory and
+    /// for each file or directory removed. If there are old sidecar files, also one `newfstatat` for each file, and one
+    /// `openat`, `pread` and `close` for each sidecar file. Errors: `NoSuchBucket` before anything is removed; errors
+    /// that `tell` returns.
     pub fn collect_garbage(
         &self,
         options: &GcOptions,
@@ -100,7 +101,7 @@ pub enum GarbageKind {
     HiddenFile,
     /// An empty directory that was created by a put.
     EmptyDir,
-    /// A sidecar file whose object is gone or has since changed.
+    /// A sidecar file whose object is gone or has since been replaced.
     Sidecar,
     /// The record of an event that was not delivered.
     Event,
@@ -135,12 +136,12 @@ pub struct GarbageFile {
     pub size_bytes: u64,
 }
 
-/// An event during a collection. The receiver may end the collection with an error.
+/// An event during a collection. The receiver can stop the collection by returning an error.
 #[derive(Debug)]
 pub enum GcEvent {
     /// The number of directory entries examined so far.
     Progress {
-        /// The number of entries since the start.
+        /// The number of entries examined since the start.
         entries: u64,
     },
     /// A file or directory was removed or, in a dry run, would have been removed.
@@ -216,8 +217,8 @@ impl<'s> GcRun<'s> {
         Ok(())
     }
 
-    /// Removes `garbage`, which belongs to `owner`, unless this is a dry run, and reports it. Returns whether the
-    /// garbage was removed or, in a dry run, would have been removed.
+    /// Removes `garbage`, which belongs to the user `owner`, and reports the removal. In a dry run, only reports the
+    /// garbage. Returns whether the garbage was removed or, in a dry run, would have been removed.
     pub(super) fn remove(
         &mut self,
         bucket: &Bucket,
@@ -288,7 +289,7 @@ impl<'s> GcRun<'s> {
         (self.tell)(GcEvent::Failed(error.during(OPERATION, LANE, bucket.as_str(), below)))
     }
 
-    /// Returns whether the time `changed_ns` is less than `limit` ago.
+    /// Returns whether the time `changed_ns` is at most `limit` ago.
     pub(super) fn is_younger(&self, changed_ns: i64, limit: Duration) -> bool {
         let limit_ns = i64::try_from(limit.as_nanos()).unwrap_or(i64::MAX);
         self.now_ns.saturating_sub(changed_ns) <= limit_ns

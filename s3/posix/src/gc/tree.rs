@@ -17,7 +17,7 @@ use crate::versions::names::NoncurrentVersion;
 use crate::volume::StoreRootDirectory;
 
 impl GcRun<'_> {
-    /// Sweeps all of `area`.
+    /// Removes the garbage in all of `area`.
     pub(super) fn tree(&mut self, area: &BucketArea) -> Result<()> {
         match self.inner.volume.open_to_scan(&area.top) {
             Ok(dir) => self.directory(area, &dir, &area.top).map(drop),
@@ -26,7 +26,7 @@ impl GcRun<'_> {
         }
     }
 
-    /// Sweeps the content of `dir`, whose path is `path`. Returns whether the directory is then empty.
+    /// Removes the garbage in `dir`, whose path is `path`. Returns whether the directory is then empty.
     fn directory(&mut self, area: &BucketArea, dir: &File, path: &str) -> Result<bool> {
         let mut is_empty = true;
         let read = each_entry(dir, |name, kind| {
@@ -41,7 +41,8 @@ impl GcRun<'_> {
         Ok(is_empty)
     }
 
-    /// Sweeps an entry. Returns whether the entry is now gone.
+    /// Removes an entry if it is garbage. Removes the garbage in a directory first. Returns whether the entry is now
+    /// gone.
     fn entry(
         &mut self,
         area: &BucketArea,

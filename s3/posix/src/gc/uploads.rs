@@ -49,8 +49,8 @@ struct UploadDirectoryInfo {
 }
 
 impl UploadDirectoryInfo {
-    /// Reads the state. Errors: `NOENT` or `STALE` if the upload has ended, `NOTDIR` if the name does not belong to an
-    /// upload.
+    /// Reads the state of the upload directory `name` in `uploads`. Errors: `NOENT` or `STALE` if the upload has ended;
+    /// `NOTDIR` if the name does not belong to an upload.
     fn of(uploads: &File, name: &str) -> Result<Self, Errno> {
         let dir = open_child(uploads, name)?;
         let state = stat(&dir)?;

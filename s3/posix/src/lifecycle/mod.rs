@@ -40,16 +40,16 @@ use crate::scan::{PROGRESS_ENTRIES, chosen_buckets};
 use crate::store::LANE;
 use crate::{PosixStore, PosixStoreState};
 
-/// The kind of bucket document that holds the rules.
+/// The kind of bucket document that contains the lifecycle rules.
 const RULES: BucketDocumentKind = BucketDocumentKind::known("lifecycle");
 const OPERATION: &str = "apply the lifecycle of";
-/// The longest sleep between two progress reports. The receiver can end the run only at a report.
+/// The longest sleep between two progress reports. The receiver can stop the run only at a report.
 const NAP: Duration = Duration::from_millis(100);
 
 /// The options of [`PosixStore::run_lifecycle`].
 #[derive(Clone, Debug)]
 pub struct LifecycleOptions {
-    /// The buckets; all if empty.
+    /// The buckets whose rules are applied. If the list is empty, the rules of all buckets are applied.
     pub buckets: Vec<Bucket>,
     /// Whether to only report what would expire.
     pub dry_run: bool,
@@ -73,7 +73,7 @@ pub enum LifecycleAction {
     Expire,
     /// Hides the latest version behind a delete marker.
     Hide,
-    /// Removes a version, or a delete marker, that is not the latest.
+    /// Removes a version or a delete marker that is not the latest version.
     ExpireVersion,
     /// Removes a delete marker that hides nothing.
     ExpireMarker,
@@ -99,24 +99,24 @@ impl LifecycleAction {
 pub struct LifecycleChange {
     /// The action that was performed.
     pub action: LifecycleAction,
-    /// The bucket.
+    /// The bucket that contains the object or upload.
     pub bucket: Bucket,
-    /// The key.
+    /// The key of the object or upload.
     pub key: String,
     /// The ID of the removed version or upload; `None` for an object without versions.
     pub version: Option<String>,
-    /// The name of the rule.
+    /// The name of the rule that applies.
     pub rule: String,
     /// The size of the removed content in bytes.
     pub size_bytes: u64,
 }
 
-/// An event during a run. The receiver may end the run with an error.
+/// An event during a run. The receiver can stop the run by returning an error.
 #[derive(Debug)]
 pub enum LifecycleEvent {
     /// The number of objects, versions and uploads examined so far.
     Progress {
-        /// The number of objects, versions and uploads since the start.
+        /// The number of entries examined since the start.
         entries: u64,
     },
     /// A change was made or, in a dry run, would have been made.
@@ -148,13 +148,13 @@ pub struct LifecycleSummary {
 }
 
 impl PosixStore {
-    /// Applies the lifecycle rules of all buckets once, and reports each change to `tell`. A process that may act as
-    /// other users works in each bucket as the bucket's owner, and on other users' files as the users who own them. If
-    /// neither the bucket's owner nor root has set the rules, the process works only as the user who set them. Memory:
-    /// one page of a listing, and the names of all versions of one key. Cost: one listing of each bucket that has
-    /// rules; for each change, one examination of the file and one delete; for each key with expired versions, one more
-    /// read of the names of its versions. Errors: `NoSuchBucket` before anything is changed; errors that `tell`
-    /// returns.
+    /// Applies the lifecycle rules of the buckets in `options` once, and reports each change to `tell`. A process that
+    /// may act as other users works in each bucket as the bucket's owner, and on other users' files as the users who
+    /// own them. If neither the bucket's owner nor root has set the rules, the process works only as the user who set
+    /// them. Memory: one page of a listing, and the names of all versions of one key. Cost: one listing of each bucket
+    /// that has rules; for each change, one examination of the file and one delete; for each key with expired versions,
+    /// one more read of the names of its versions. Errors: `NoSuchBucket` before anything is changed; errors that
+    /// `tell` returns.
     pub fn run_lifecycle(
         &self,
         options: &LifecycleOptions,
@@ -189,7 +189,7 @@ pub(super) struct LifecycleRun<'s> {
     now: SystemTime,
     /// The earliest time of the next change.
     next: Instant,
-    /// Whether `tell` has ended the run.
+    /// Whether `tell` has stopped the run.
     is_ended: bool,
     /// Whether waiting for a lock in the current bucket has timed out. After a timeout, the run does not wait for other
     /// locks in this bucket, so that a user who holds all locks cannot stop the run.
@@ -198,7 +198,7 @@ pub(super) struct LifecycleRun<'s> {
     acts_for_owners: bool,
 }
 
-/// The result of the second check whether an object is due, which is made under the key's lock.
+/// The result of checking again, under the key's lock, whether an object is due.
 pub(super) enum ExpiryRecheckResult {
     Changed,
     /// The object is no longer due, or no longer exists.
@@ -228,7 +228,7 @@ impl<'s> LifecycleRun<'s> {
         }
     }
 
-    /// Reports an event. Errors: any error that the receiver returns, which ends the run.
+    /// Reports an event. Errors: any error that the receiver returns, which stops the run.
     fn say(&mut self, event: LifecycleEvent) -> Result<()> {
         let said = (self.tell)(event);
         self.is_ended |= said.is_err();
@@ -240,7 +240,7 @@ impl<'s> LifecycleRun<'s> {
         self.say(LifecycleEvent::Failed(error.during(OPERATION, LANE, bucket.as_str(), key)))
     }
 
-    /// Reports an error and continues, unless the receiver has ended the run.
+    /// Reports an error and continues, unless the receiver has stopped the run.
     pub(super) fn survive(&mut self, bucket: &Bucket, key: &str, done: Result<()>) -> Result<()> {
         match done {
             Err(error) if !self.is_ended => self.failed(bucket, key, error),
@@ -334,8 +334,8 @@ impl<'s> LifecycleRun<'s> {
         Ok(())
     }
 
-    /// Makes a change, unless this is a dry run, and reports it. `act` checks again whether the change is due; if
-    /// access is denied, `act` is called once more as the user `owner`.
+    /// Makes a change, and reports it. In a dry run, only reports the change. `act` checks again whether the change is
+    /// due; if access is denied, `act` is called once more as the user `owner`.
     pub(super) fn change(
         &mut self,
         change: LifecycleChange,
@@ -447,7 +447,7 @@ impl<'s> LifecycleRun<'s> {
         })
     }
 
-    /// Like [`LifecycleRun::current_rule`], for an open object.
+    /// Returns the first rule according to which the open object is due. Also checks the object's tags.
     pub(super) fn rule_of<'r>(
         &self,
         rules: &'r [LifecycleRule],
@@ -517,7 +517,7 @@ pub(super) fn is_same(seen: &ObjectFile, now: &ObjectFile) -> bool {
     state(seen) == state(now)
 }
 
-/// Returns the name of a version as it appears in reported changes.
+/// Returns the version ID as it appears in reported changes.
 pub(super) fn named(version: &VersionId) -> Option<String> {
     Some(version.as_str().to_owned())
 }

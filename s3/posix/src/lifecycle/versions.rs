@@ -43,7 +43,7 @@ struct VersionScanState {
 
 /// The names of a key's versions, which are read once for each key. A scan goes through the versions from the newest to
 /// the oldest. Names that are created after the read belong to newer versions, so they can only make more versions due.
-/// Whether a name still exists is checked again before any removal that depends on the name.
+/// Before any removal that depends on a name, the run checks again that the name still exists.
 struct VersionNames {
     names: Arc<SortedNames>,
     /// The position of the version that the scan has reached, plus one; the position itself if the scan has removed
@@ -423,8 +423,8 @@ impl VersionWitnesses {
 }
 
 impl ExpiryRecheck<'_> {
-    /// Returns whether `version` is a noncurrent version of its key and is due for removal. `newer` are the names of
-    /// newer versions, the oldest first. Cost: one call to [`VersionWitnesses::has`] for each name that is examined.
+    /// Returns whether `version` is a noncurrent version of its key and is due for removal. `newer` contains the names
+    /// of newer versions, the oldest first. Cost: one call to [`VersionWitnesses::has`] for each name that is examined.
     /// Without concurrent deletes, at most two names more than the rule keeps are examined.
     fn is_noncurrent_due(
         &self,

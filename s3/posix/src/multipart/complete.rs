@@ -34,10 +34,11 @@ use crate::stage::{FILE_MODE, StagedFile};
 use crate::write::append_range;
 
 /// The longest time for which a part of a closed upload waits for the upload's lock. Most completions finish within
-/// this time, and the part then gets a definite response.
+/// this time. The upload has then become an object, or accepts parts again, so the part is not refused with
+/// `LockTimeout`.
 const REOPENING: Duration = Duration::from_secs(1);
 
-/// The number of old versions that are examined for the object of a repeated completion.
+/// The maximum number of old versions among which a repeated completion looks for its object.
 const NEWER_VERSIONS_MAX: usize = 16;
 
 /// An upload locked by this process, so that no other process completes or aborts it.
@@ -199,7 +200,7 @@ impl MultipartUploadManager<'_> {
         self.remove_upload(&upload.dir)
     }
 
-    /// Locks and closes an upload. After this, no new part can be started.
+    /// Locks and closes an upload. A closed upload accepts no new part.
     fn take_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<LockedUpload> {
         let mut race = 0;
         loop {
@@ -448,7 +449,7 @@ fn infos_of(parts: &[ArrivedPart]) -> Vec<PartInfo> {
     parts.iter().map(|part| part.info.clone()).collect()
 }
 
-/// Returns whether `names` contains the separate file of every part that is in a separate file.
+/// Returns whether `names` contains the separate file of every part whose bytes are in a separate file.
 fn have_files(parts: &[ArrivedPart], names: &[String]) -> bool {
     let names: HashSet<&str> = names.iter().map(String::as_str).collect();
     parts.iter().all(|part| part.file.as_deref().is_none_or(|file| names.contains(file)))

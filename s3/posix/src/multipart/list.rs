@@ -2,7 +2,7 @@
 //!
 //! The name of an upload's directory does not contain the key, so the first listing of a bucket reads the record of
 //! every upload. An upload never changes its key, so the keys are cached, within limits. Later listings read only the
-//! records of new uploads, and of the uploads on their own page.
+//! records of new uploads, and of the uploads on the listed page.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -40,7 +40,7 @@ impl UploadKeyCache {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Divides `uploads` into those that `query` selects and those whose keys are not known.
+    /// Returns the uploads whose cached keys `query` selects, and the uploads whose keys are not cached.
     fn sort_out(
         &self,
         bucket: &Bucket,

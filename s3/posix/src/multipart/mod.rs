@@ -150,7 +150,7 @@ impl MultipartUploadManager<'_> {
 
     /// Fills a part from an object or a range of it. If no digest of the bytes is needed, the kernel copies them, and
     /// shares extents if the file system supports sharing. Errors: `InvalidRange` if the range extends beyond the
-    /// object. A read may be shorter than its range, but a part that is too short would remain undetected.
+    /// object. A read whose range extends beyond the object is shortened, but a shortened part would remain undetected.
     pub(crate) fn copy_part(
         &self,
         from: (&Bucket, &Key),
@@ -197,8 +197,9 @@ impl MultipartUploadManager<'_> {
         }
     }
 
-    /// Like [`Self::upload`], but returns only an upload that accepts parts. If a completion was interrupted, the
-    /// upload is reopened first. Errors: as [`Self::upload`], and `LockTimeout` if a completion may still be running.
+    /// Returns the upload as [`Self::upload`] does, but only if the upload accepts parts. If a completion was
+    /// interrupted, the upload is reopened first. Errors: as [`Self::upload`], and `LockTimeout` if a completion may
+    /// still be running.
     fn upload_for_parts(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<OpenUpload> {
         let found = self.upload(bucket, key, upload)?;
         if found.accepts_parts {
@@ -285,7 +286,7 @@ impl MultipartUploadManager<'_> {
     }
 
     /// Lists the directory and appends its parts to `parts` in order, from part number `first` on. Stops when `parts`
-    /// holds `most + 1` parts, so that the caller can determine whether there are more.
+    /// contains `most + 1` parts, so that the caller can determine whether there are more.
     fn add_named_parts(&self, dir: &str, first: u16, most: usize, parts: &mut Vec<PartInfo>) -> Result<()> {
         let names = self.inner.volume.names_in(dir)?;
         let mut numbers: Vec<u16> = names.iter().filter_map(|name| part_number(name)).collect();

@@ -74,9 +74,9 @@ const MAX_RECORD_BYTES: usize = 64 * 1024;
 
 /// The destination of the bytes of an arriving part.
 pub(crate) enum PartSink {
-    /// Into `data` from `offset` on, up to `limit` bytes.
+    /// The part is written into `data` from `offset` on, and has at most `limit` bytes.
     InPlace { data: File, offset: u64, limit: u64, written: u64 },
-    /// Into a separate file.
+    /// The part is written into a separate file.
     Apart(StagedFile),
 }
 
@@ -84,7 +84,7 @@ pub(crate) enum PartSink {
 #[derive(Clone, Debug)]
 pub(crate) struct ArrivedPart {
     pub(crate) info: PartInfo,
-    /// The name of the file that holds the part's bytes; `None` if the bytes are in `data`, at the part's offset.
+    /// The name of the file that contains the part's bytes; `None` if the bytes are in `data`, at the part's offset.
     pub(crate) file: Option<String>,
 }
 
@@ -276,13 +276,13 @@ pub(crate) fn being_completed() -> Error {
 
 /// Returns whether the upload in `dir` is open, according to the file server. With a stale result, a part could be
 /// written into an object that another node has just published, or could be lost after its acknowledgement. Cost: on a
-/// shared file system, some round trips.
+/// shared file system, several round trips.
 fn is_open(dir: &DirectoryHandle, sharing: FileSystemSharing) -> bool {
     has_at_server(dir, UPLOAD, sharing)
 }
 
 /// Returns whether the upload in `dir` has the file `name`, according to the file server. Cost: on a shared file
-/// system, some round trips.
+/// system, several round trips.
 pub(crate) fn has_at_server(dir: &DirectoryHandle, name: &str, sharing: FileSystemSharing) -> bool {
     match sharing {
         FileSystemSharing::Local => {}
@@ -473,8 +473,8 @@ impl<'u> UploadDirectory<'u> {
         Ok((parts, names))
     }
 
-    /// Returns the name of the separate file that holds the bytes of part `number`, if the part has arrived and has
-    /// such a file.
+    /// Returns the name of the separate file that contains the bytes of part `number`. Returns `None` if the part has
+    /// not arrived, or if its bytes are in `data`.
     fn file_of_part(&self, number: u16) -> Option<String> {
         let (record, _) = self.record(&part_name(number)).ok()??;
         record.key.filter(|file| is_file_of_part(file, number))
@@ -533,8 +533,8 @@ impl<'u> UploadDirectory<'u> {
     }
 }
 
-/// Seals a part whose bytes are in an upload's `data`. Gives the part's record an ETag if the record has none. Writes
-/// the bytes to stable storage if the durability requires it or if other nodes may change the file system.
+/// Seals a part whose bytes are in an upload's `data`. Adds an ETag to the part's record if the record has no ETag.
+/// Writes the bytes to stable storage if the durability requires it or if other nodes may change the file system.
 pub(crate) fn seal_part(
     volume: &StoreRootDirectory,
     data: &File,

@@ -1,4 +1,4 @@
-//! The permanent deletion of one version.
+//! Deletes one version permanently.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ struct LatestVersion {
     copy: Option<ObjectFile>,
 }
 
-/// The key's versions before the deletion, as far as the deletion concerns them.
+/// The versions of the key that the deletion affects, as they were before the deletion.
 struct ConcernedVersions {
     latest: Option<LatestVersion>,
     /// Whether the deleted version is the latest.
@@ -47,8 +47,8 @@ struct ConcernedVersions {
 }
 
 impl VersionDeletion<'_> {
-    /// Deletes the version. Errors: `AccessDenied` if the version is locked, `NoSuchBucket`, errors of
-    /// [`VersionDeletion::locate_latest`], and errors of the file system.
+    /// Deletes the version. Errors: `AccessDenied` if the version is locked; `NoSuchBucket`; errors of
+    /// [`VersionDeletion::locate_latest`]; errors of the file system.
     pub(crate) fn run(&self) -> Result<DeleteResult> {
         let VersionDeletion { store, bucket, key, version, contents, .. } = *self;
         store.require_locks("a delete in a bucket that keeps versions")?;
@@ -79,7 +79,8 @@ impl VersionDeletion<'_> {
         VersionProtection { volume: &self.store.volume, bucket: self.bucket, contents: self.contents }
     }
 
-    /// Finds the latest version. If it is to be deleted, checks its lock, and adds its file to `unshielded`.
+    /// Finds the latest version. If the deletion removes this version, checks its lock, and adds its file to
+    /// `unshielded`.
     fn check_latest(&self, unshielded: &mut Vec<UnshieldedFile>) -> Result<Option<LatestVersion>> {
         let VersionDeletion { store, bucket, key, version, contents, bypass } = *self;
         let Some((place, mut opened, is_copy)) = self.locate_latest()? else {
@@ -99,8 +100,8 @@ impl VersionDeletion<'_> {
         Ok(Some(LatestVersion { place, version: latest, copy }))
     }
 
-    /// Opens the latest version; also returns whether the latest version is a copy of the deleted one. A copy of an old
-    /// version has no version ID, even if the copy is recent (see
+    /// Opens the latest version; also returns whether the latest version is a copy of the deleted version. A copy of an
+    /// old version has no version ID, even if the copy is recent (see
     /// [`crate::volume::StoreRootDirectory::disown_copy`]). Errors: `Corrupt` if the latest version would be removed in
     /// a bucket with object lock, and its record cannot be decoded: the record may contain a lock.
     fn locate_latest(&self) -> Result<Option<(ObjectPath<'static>, ObjectFile, bool)>> {
@@ -187,8 +188,8 @@ impl VersionDeletion<'_> {
         self.store.volume.sync_record(&copy.file)
     }
 
-    /// Removes the version, and makes the next one the latest if none is left. Returns whether the version was a delete
-    /// marker.
+    /// Removes the version. If the version is the latest, or is the delete marker that hides the key, makes the next
+    /// version the latest, unless the next version is a delete marker. Returns whether the version was a delete marker.
     fn remove(&self, concerned: &ConcernedVersions) -> Result<bool> {
         let VersionDeletion { store, bucket, key, version, contents, .. } = *self;
         let ConcernedVersions { latest, is_latest, names, next, is_newest_marker } = concerned;

@@ -199,7 +199,8 @@ impl<'l> VersionLister<'l> {
         Ok(Some(opened.into_info().1))
     }
 
-    /// Like [`VersionLister::describe_archived`], for a version that may have become the latest since it was listed.
+    /// Describes a version as [`VersionLister::describe_archived`] does, even if the version has become the latest
+    /// since it was listed.
     fn describe_old(
         &self,
         key: &str,

@@ -1,9 +1,9 @@
 //! Finds names in a key's versions directory without reading all of them.
 //!
 //! A version whose ID contains its order has a known name. All names are needed to find the newest version, or to find
-//! a version whose name differs from the name that its ID states. If a directory with many names is read again within
-//! seconds, its names are kept in an index (see [`crate::index`]). Each further request then costs only a few lookups
-//! in memory. On file systems that other nodes may change, there is no index, so the names are read each time.
+//! a version whose name differs from the name that follows from its ID. If a directory with many names is read again
+//! within seconds, its names are kept in an index (see [`crate::index`]). Each further request then costs only a few
+//! lookups in memory. On file systems that other nodes may change, there is no index, so the names are read each time.
 //!
 //! A POSIX program may copy an old version, with its ID, to the object's path. This module also distinguishes such a
 //! copy from the version itself.
@@ -25,7 +25,7 @@ use crate::record::{ContentChangeStamp, ObjectRecord};
 use crate::stage::is_bare;
 use crate::volume::StoreRootDirectory;
 
-/// The names that concern one version of a key.
+/// The result of a search for one version among the names in a key's versions directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct VersionLookup {
     /// The names of the version, from the newest to the oldest.
@@ -35,7 +35,7 @@ pub(crate) struct VersionLookup {
 }
 
 impl VersionLookup {
-    /// Returns the newest name of all.
+    /// Returns the newest of `names` and `newest_other`.
     pub(crate) fn newest(&self) -> Option<&NoncurrentVersion> {
         self.names.first().into_iter().chain(&self.newest_other).max_by_key(|found| found.order)
     }
@@ -57,8 +57,8 @@ impl VersionLookup {
         }
     }
 
-    /// Looks up a version in `names`, which are all names of a directory. `strays` are the names that cannot be
-    /// computed from an ID.
+    /// Looks up a version in `names`, which contains all names of a directory. `strays` contains the names that cannot
+    /// be computed from an ID.
     fn in_index(names: &BTreeSet<Box<str>>, strays: &BTreeSet<Box<str>>, version: &VersionId) -> Self {
         let mut found = VersionLookup::default();
         let is_other = |name: &NoncurrentVersion| name.version != *version;
@@ -211,7 +211,7 @@ impl StoreRootDirectory {
             return Ok(());
         }
         let read = self.open_to_scan(&versions_of(bucket, key)).and_then(|dir| match would_wait() {
-            // The directory may hold any number of names, so threads that serve many clients must not read it.
+            // The directory may contain any number of names, so threads that serve many clients must not read it.
             true => Err(Errno::AGAIN),
             false => self.each_name_of(&dir, contents, visit),
         });
@@ -284,9 +284,9 @@ impl StoreRootDirectory {
         Ok(latest)
     }
 
-    /// Like [`StoreRootDirectory::disown_copy`], but detects even the most recent copies. Examines the file only if
-    /// `is_concerned` accepts its ID. Returns whether the file is a copy. Intended for callers that change or remove a
-    /// version, or that look for a version by its ID.
+    /// Removes the version ID as [`StoreRootDirectory::disown_copy`] does, but detects even the most recent copies.
+    /// Examines the file only if `is_concerned` accepts its ID. Returns whether the file is a copy. Intended for
+    /// callers that change or remove a version, or that look for a version by its ID.
     pub(crate) fn disown_any_copy(
         &self,
         (bucket, key): (&Bucket, &Key),
@@ -353,9 +353,9 @@ impl StoreRootDirectory {
         Ok(named.is_ok_and(is_other) && self.is_version_at((bucket, key), &kept, stat.user)?)
     }
 
-    /// Returns whether the file with the name `kept` is the version that its name states. Anyone who may write to the
-    /// bucket may create other files with such names. In a bucket with the sticky bit, the file must therefore belong
-    /// to `owner`, the bucket's owner or root.
+    /// Returns whether the file with the name `kept` is the version that its name specifies. Anyone who may write to
+    /// the bucket may create other files with such names. In a bucket with the sticky bit, the file must therefore
+    /// belong to `owner`, the bucket's owner or root.
     pub(super) fn is_version_at(
         &self,
         (bucket, key): (&Bucket, &Key),
@@ -391,8 +391,8 @@ impl StoreRootDirectory {
 /// reader examines whether a POSIX program created the file by copying an old version.
 const SETTLING_NS: u64 = 1_000_000_000;
 
-/// Returns whether a file with the state `stat` was changed so long after the ID `version` was created that the file
-/// may be a copy of this version. Only an old version can be copied, and programs cannot set a file's change time.
+/// Returns whether a file with the state `stat` may be a copy of `version`, because the file was changed long after the
+/// version's ID was created. Only an old version can be copied, and programs cannot set a file's change time.
 fn was_changed_later(stat: &FileStat, version: &VersionId) -> bool {
     let changed = u64::try_from(stat.changed_ns).unwrap_or_default();
     order_in(version).is_some_and(|order| changed > order.saturating_add(SETTLING_NS))

@@ -49,7 +49,7 @@ impl StoreRootDirectory {
     }
 
     /// Opens the latest version of an object, or the version with the ID `version`. Errors: `NoSuchKey`,
-    /// `NoSuchVersion`, `NoSuchBucket`, `MethodNotAllowed` for a delete marker.
+    /// `NoSuchVersion`, `NoSuchBucket`; `MethodNotAllowed` for a delete marker.
     pub(crate) fn open_version(
         &self,
         bucket: &Bucket,
@@ -82,7 +82,7 @@ impl StoreRootDirectory {
             if let Some(found) = archived.names.first()
                 && let Some(mut opened) = self.open_archived(bucket, key, found)?
             {
-                // The record lacks the ID, or has another one, if the file was archived under a new ID.
+                // If the file was archived under a new ID, its record contains another ID or no ID.
                 if opened.version() != *version {
                     opened.recorded.get_or_insert_default().version =
                         Some(version.clone()).filter(|version| !version.is_null());
@@ -90,7 +90,8 @@ impl StoreRootDirectory {
                 return Ok(opened);
             }
             // While an old version is becoming the latest, a reader that looks first in one directory and then in the
-            // other may miss the version in both. The lookup is therefore repeated until nothing has changed.
+            // other may miss the version in both directories. The lookup is therefore repeated until nothing has
+            // changed.
             let now = Some((latest_version, archived));
             if now == seen {
                 break;
@@ -236,12 +237,12 @@ impl StoreRootDirectory {
     }
 
     /// Opens the versions directory again, because another process may have removed and recreated the directory while
-    /// it was held open.
+    /// this process had it open.
     fn versions_opened(&self, bucket: &Bucket, key: &Key) -> Result<File> {
         self.open_dir(&versions_of(bucket, key)).map_err(|errno| from_errno(errno, "opening the versions"))
     }
 
-    /// Removes the directory at `path` if it is empty.
+    /// Removes the directory at `path` if it is empty, and then each parent below `versions/` that becomes empty.
     fn remove_empty(&self, bucket: &Bucket, path: &str) {
         let mut path = path;
         let top = versions_dir(bucket);
@@ -273,8 +274,8 @@ impl PosixStoreState {
         })
     }
 
-    /// Archives `current`, which a new version is about to replace; `by_null` states whether the ID of the new version
-    /// will be `null`. The caller must have removed the immutable flag of `current`: otherwise the file could not get
+    /// Archives `current`, which a new version is about to replace; `by_null` is true if the ID of the new version will
+    /// be `null`. The caller must have removed the immutable flag of `current`: otherwise the file could not get
     /// another name. No old version is removed. If a POSIX program has replaced the latest version, another file among
     /// the old versions may have the ID of `current`; `current` then gets a new ID. A file whose record cannot be
     /// decoded also gets a new ID, because its ID is unknown, and a file archived as the version `null` would later be
@@ -385,7 +386,7 @@ impl PosixStoreState {
     }
 
     /// Stores the ID under which `current` was archived in its record, so that the version keeps this ID if it becomes
-    /// the latest again. An error is ignored, because the name of an old version states its ID. The record is not
+    /// the latest again. An error is ignored, because the name of an old version contains its ID. The record is not
     /// replaced if it cannot be decoded, or if a part of it is missing. The record is also not replaced if the file has
     /// other names, because the ID would be wrong at these names.
     fn store_new_id(self: &Arc<Self>, bucket: &Bucket, current: &ObjectFile, version: &VersionId) {
@@ -510,10 +511,10 @@ impl PosixStoreState {
         let Some((place, opened)) = self.volume.locate(bucket, key, contents)? else { return Ok(false) };
         self.volume.require_own_file(bucket, key, &opened)?;
         let (version, lock) = (opened.version(), opened.record().lock);
-        // While the latest version is being deleted, it also has a name among the old versions. A version whose delete
-        // marker has since been removed also has such a name, but no delete marker is newer than that version. If
-        // another user has given the name to another file, removing the latest version would destroy that version
-        // instead of hiding it.
+        // While the latest version is being deleted, its file also has a name among the old versions. Another user may
+        // have given that name to another file. The removal of the latest version would then destroy the version
+        // instead of hiding it. A version whose delete marker has since been removed also has both names, but no delete
+        // marker is newer than this version.
         let is_kept = |found: &NoncurrentVersion| self.volume.is_name_of((bucket, key), found, &opened.stat);
         let archived = self.volume.look_up_version(bucket, key, &version)?;
         if !archived.names.iter().any(|found| !found.is_marker && is_kept(found)) {
@@ -528,7 +529,7 @@ impl PosixStoreState {
         Ok(true)
     }
 
-    /// Deletes according to `options`. The caller holds the key's lock.
+    /// Deletes the object or one version, according to `options`. The caller holds the key's lock.
     pub(crate) fn delete_versioned(
         self: &Arc<Self>,
         (bucket, key): (&Bucket, &Key),
@@ -639,7 +640,7 @@ mod tests {
         assert_eq!(root.listed(), [second, first]);
     }
 
-    /// Versioning is enabled while a put waits for the key's lock. The put does not replace the version `null`.
+    /// If versioning is enabled while a put waits for the key's lock, the put does not replace the version `null`.
     #[test]
     fn a_put_that_waits_while_versioning_is_enabled_keeps_the_old_version() {
         let root = Root::new();
@@ -659,8 +660,8 @@ mod tests {
         assert_eq!(root.content(&VersionId::null()), b"old");
     }
 
-    /// A POSIX program creates an object's file just before an old version becomes the latest. The old version does not
-    /// get the odd path, where the file would hide it and the next write would remove it.
+    /// If a POSIX program creates an object's file just before an old version becomes the latest, the old version does
+    /// not get the odd path. At the odd path, the file would hide the version, and the next write would remove it.
     #[test]
     fn a_version_does_not_become_the_latest_behind_the_file_of_a_program() {
         let root = Root::new();

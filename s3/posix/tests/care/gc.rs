@@ -219,7 +219,7 @@ fn sidecar_files_go_with_their_objects() {
     rig.write(".fordway/meta/not-ours", "");
     let gone = rig.sidecar_of("gone");
     let bytes = gone.metadata().unwrap().len();
-    // The file is held open, so that no later file gets its inode number, and therefore its sidecar file.
+    // The file is kept open, so that no later file gets its inode number, and therefore its sidecar file.
     let _open = fs::File::open(rig.path("gone")).unwrap();
     fs::remove_file(rig.path("gone")).unwrap();
     rig.write("changed", "another content");

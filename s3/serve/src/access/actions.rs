@@ -21,8 +21,8 @@ pub(super) struct RequiredPermission<'r> {
     pub(super) tags_are_in_body: bool,
 }
 
-/// The table of operations. Each entry contains an operation, its actions, and its actions for a request that names a
-/// version.
+/// The table of operations. Each entry contains an operation, its actions, and the actions that replace them if the
+/// request names a version. If the last list is empty, the version makes no difference.
 const ACTIONS: &[(&str, &[&str], &[&str])] = &[
     ("AbortMultipartUpload", &["AbortMultipartUpload"], &[]),
     ("CompleteMultipartUpload", &["PutObject"], &[]),
@@ -98,7 +98,7 @@ const ACTIONS: &[(&str, &[&str], &[&str])] = &[
     ("UploadPartCopy", &["PutObject"], &[]),
 ];
 
-/// Headers of a new object that require an additional action.
+/// Request headers that require an additional action when an object is created.
 const BY_HEADER: &[(&str, &str)] = &[
     ("x-amz-acl", "PutObjectAcl"),
     ("x-amz-grant-full-control", "PutObjectAcl"),
@@ -113,8 +113,9 @@ const BY_HEADER: &[(&str, &str)] = &[
 /// The operations that create an object, and whose headers can therefore require an action of [`BY_HEADER`].
 const MAKING: [&str; 4] = ["CopyObject", "CreateMultipartUpload", "PostObject", "PutObject"];
 
-/// The operations that can require or exclude an ETag. The response reveals whether the object has this ETag, so the
-/// caller must be allowed to read the object (see "Conditional writes" and "Conditional deletes" in the S3 user guide).
+/// The operations that can have a condition on the ETag of the object. The response reveals whether the object has this
+/// ETag, so the caller must be allowed to read the object (see "Conditional writes" and "Conditional deletes" in the S3
+/// user guide).
 const CONDITIONAL: [&str; 5] =
     ["CompleteMultipartUpload", "CopyObject", "DeleteObject", "PutObject", "RenameObject"];
 
@@ -122,7 +123,7 @@ const CONDITIONAL: [&str; 5] =
 const BYPASSING: [&str; 2] = ["DeleteObject", "PutObjectRetention"];
 const BYPASS: &str = "x-amz-bypass-governance-retention";
 
-/// Returns whether the actions of an operation are known.
+/// Returns whether [`ACTIONS`] contains an operation.
 #[cfg(test)]
 pub(super) fn knows(operation: &str) -> bool {
     ACTIONS.iter().any(|(name, ..)| *name == operation)
@@ -173,7 +174,7 @@ pub(super) fn needed<'r>(
     needs
 }
 
-/// Returns the actions that are needed on the object to rename. The operation itself reports an invalid source name.
+/// Returns the actions that a rename needs on its source object. The operation itself reports an invalid source name.
 fn renamed<'r>(bucket: &'r str, facts: &PolicyRequestContext<'r>) -> Vec<RequiredPermission<'r>> {
     let key = facts.headers().and_then(|headers| rename_source(bucket, headers).ok());
     let need = |name: &&str| {
@@ -241,7 +242,7 @@ pub(super) fn of_headers<'r>(
     present.filter_map(need).collect()
 }
 
-/// Returns the action that is needed on the source of a copy. The operation itself reports an invalid source name.
+/// Returns the action that a copy needs on its source object. The operation itself reports an invalid source name.
 fn source<'r>(facts: &PolicyRequestContext<'r>) -> Option<RequiredPermission<'r>> {
     let (bucket, key, version) = copy_source(facts.headers()?).ok()?;
     let name = if version.is_some() { "GetObjectVersion" } else { "GetObject" };

@@ -40,7 +40,7 @@ pub(crate) struct PolicyRequestContext<'r> {
     stated: Option<&'r [(&'static str, String)]>,
 }
 
-/// Headers that are condition keys `s3:NAME`.
+/// Headers that have a condition key `s3:NAME`.
 const HEADERS: [&str; 20] = [
     "if-match",
     "if-none-match",
@@ -68,7 +68,7 @@ const COPY_SOURCE: &str = "x-amz-copy-source";
 pub(crate) const RETAIN_UNTIL: &str = "s3:object-lock-retain-until-date";
 /// The condition key for the ETag that the object must have.
 pub(crate) const IF_MATCH: &str = "s3:if-match";
-/// Parameters of listings that are condition keys `s3:NAME`.
+/// Parameters of listings that have a condition key `s3:NAME`.
 const PARAMETERS: [&str; 3] = ["prefix", "delimiter", "max-keys"];
 
 /// The operations that need `s3:PutObject` although they create no object (see "Enforce conditional writes" in the S3
@@ -89,8 +89,8 @@ impl<'r> PolicyRequestContext<'r> {
         }
     }
 
-    /// Adds values of condition keys that the request's body states. The keys are in lower case, such as
-    /// `s3:x-amz-acl`. The added values replace the values of headers.
+    /// Adds values of condition keys from the request's body. The keys are in lower case, such as `s3:x-amz-acl`. The
+    /// added values replace the values of headers.
     pub(crate) fn with(self, stated: &'r [(&'static str, String)]) -> Self {
         PolicyRequestContext { stated: Some(stated), ..self }
     }
@@ -100,13 +100,12 @@ impl<'r> PolicyRequestContext<'r> {
         PolicyRequestContext { is_of_parts: OF_PARTS.contains(&operation), ..self }
     }
 
-    /// Returns whether an operation can be checked only with values from the request's body, which has not been read
-    /// yet.
+    /// Returns whether the check of an operation needs values from the request's body that have not been added yet.
     pub(super) fn awaits_body(&self, operation: &str) -> bool {
         self.stated.is_none() && ["PutObjectRetention", "PutObjectLegalHold"].contains(&operation)
     }
 
-    /// Returns whether the request states an ETag that the object must have, or must not have.
+    /// Returns whether the request contains an ETag that the object must have, or must not have.
     pub(super) fn names_etag(&self) -> bool {
         let stated = self.stated.unwrap_or_default().iter().find(|(key, _)| *key == IF_MATCH);
         let tag = stated.map(|(_, tag)| tag.as_str()).or_else(|| self.header("if-match"));
@@ -218,7 +217,7 @@ impl<'r> PolicyRequestContext<'r> {
         self.condition_keys(user, &need)
     }
 
-    /// Returns the number of days, rounded up, until the retention date that the request states.
+    /// Returns the number of days, rounded up, until the retention date in the request.
     fn retention_days(&self) -> Option<String> {
         const DAY_MS: u128 = 24 * 60 * 60 * 1000;
         let stated = self.stated.unwrap_or_default().iter().find(|(key, _)| *key == RETAIN_UNTIL);

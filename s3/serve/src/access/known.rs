@@ -1,6 +1,6 @@
 //! Each serving thread's cache of bucket rules. A thread reads rules again after a second, or immediately if this
-//! gateway has changed them. As long as the rules are cached, a request to a bucket without rules is checked without a
-//! system call and without a lock.
+//! gateway has changed them. If the cache shows that a bucket has no rules, checking a request needs no system call and
+//! no lock.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -162,7 +162,7 @@ pub(crate) fn block(store: &dyn Store, bucket: &Bucket) -> Result<PublicAccessBl
     Ok(block.transpose()?.unwrap_or_default())
 }
 
-/// Reads the ACL of a bucket, which is private if the ownership controls disable ACLs. Errors: `Corrupt`, and errors
+/// Reads the ACL of a bucket. The ACL is private if the ownership controls disable ACLs. Errors: `Corrupt`, and errors
 /// from reading. Cost: one document; two documents if the bucket has an ACL.
 pub(crate) fn acl(store: &dyn Store, bucket: &Bucket) -> Result<CannedAcl> {
     let Some(document) = store.document(bucket, &ACL)? else { return Ok(CannedAcl::Private) };

@@ -85,8 +85,8 @@ pub(crate) async fn authorise(
     }
 }
 
-/// If the source of a copy has tags, checks that the caller may read them and write them to the new object. Cost: reads
-/// the tags if either bucket has rules.
+/// If the source of a copy has tags, checks that the caller may read these tags and write them to the new object. Cost:
+/// reads the tags if either bucket has rules.
 async fn authorise_copied_tags(
     user: &Arc<User>,
     names: (&str, &str),
@@ -113,8 +113,8 @@ async fn authorise_copied_tags(
     }
 }
 
-/// Removes the headers that the caller is not permitted to see from the response to a read. The header with the number
-/// of tags and the headers with the object lock require separate actions. Errors: errors of reading the rules.
+/// Removes the headers that the caller is not permitted to see from the response to a read. The header for the number
+/// of tags and the headers for the object lock require separate actions. Errors: errors of reading the rules.
 pub(crate) async fn hide_headers(
     user: &Arc<User>,
     names: (&str, &str),
@@ -146,8 +146,8 @@ async fn check_without_actions(user: &Arc<User>, operation: &str, bucket: &str) 
     }
 }
 
-/// Like [`authorise`], for an operation whose body contains the tags of an object. If a policy has conditions on these
-/// tags, an earlier call to [`authorise`] without the tags postpones the check to this call.
+/// Checks a PutObjectTagging request, as [`authorise`] does, with the tags from the body of the request. If a policy
+/// has conditions on these tags, an earlier call to [`authorise`] without the tags postpones the check to this call.
 pub(crate) async fn authorise_tags(
     user: &Arc<User>,
     names: (&str, &str),

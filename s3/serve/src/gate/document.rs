@@ -85,7 +85,7 @@ pub(crate) fn take_document(
     Ok((Request::from_parts(parts, s3s::Body::http_body_unsync(document)), Some(complaint)))
 }
 
-/// The digests that a request's head states for its document.
+/// The digests that a request's head contains for the document in the body.
 struct DocumentDigests {
     operation: &'static OperationRule,
     sha256: Option<String>,
@@ -106,7 +106,7 @@ impl DocumentDigests {
             operation,
             sha256: sha256.filter(|hash| hash.len() == 64).map(str::to_ascii_lowercase),
             md5: md5.transpose()?,
-            // In CompleteMultipartUpload, the head states the checksum of the future object, not of the document.
+            // In CompleteMultipartUpload, the head specifies the checksum of the future object, not of the document.
             checksum: if operation.is_completion() { None } else { stated(headers)? },
         })
     }
@@ -143,7 +143,7 @@ impl DocumentDigests {
     }
 }
 
-/// Checks that the document of an operation has no unknown elements.
+/// Checks that the document of an operation has no unknown elements. Errors: `NotImplemented`.
 fn check_elements(operation: &OperationRule, document: &[u8]) -> Result<(), GateRefusal> {
     match unknown_element(document, |path| operation.has_element(path)) {
         None => Ok(()),
@@ -154,7 +154,7 @@ fn check_elements(operation: &OperationRule, document: &[u8]) -> Result<(), Gate
     }
 }
 
-/// Like [`check_elements`], for a document that is not the body of a request.
+/// Checks the elements of a document that is not the body of a request. Errors: as [`check_elements`].
 pub(crate) fn check_elements_of(operation: &str, document: &[u8]) -> Result<(), GateRefusal> {
     TABLE.named(operation).map_or(Ok(()), |operation| check_elements(operation, document))
 }
@@ -168,7 +168,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Returns the checksum that a head states. A head may state only one checksum.
+/// Returns the checksum in a head. A head may contain only one checksum.
 fn stated(headers: &HeaderMap) -> Result<Option<Checksum>, GateRefusal> {
     crate::s3::stated_checksum(headers).map_err(|text| GateRefusal::bad("InvalidRequest", text))
 }

@@ -1,5 +1,6 @@
 //! Checks the headers for server-side encryption. Fordway does not encrypt, so the gate always refuses these headers.
-//! If AWS would also refuse the request, because its headers contradict each other, the response is AWS's error.
+//! If AWS would refuse the headers as well, for example because they contradict each other, the response is AWS's
+//! error.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

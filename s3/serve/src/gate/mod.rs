@@ -74,7 +74,7 @@ pub(crate) fn admit<B>(
     let operation = select(request.method(), resource, &parameters, headers)?;
     check_not_a_form(operation, headers)?;
     if !operation.is_offered {
-        // After the signature has been checked, the route returns NotImplemented with the operation's name.
+        // After the signature has been checked, the module `s3` returns NotImplemented with the operation's name.
         return Ok(operation);
     }
     check_parameters(operation, &parameters)?;
@@ -112,9 +112,9 @@ pub(crate) fn take_host<B>(request: &mut Request<B>) -> Result<(), GateRefusal> 
     Ok(())
 }
 
-/// Refuses an upload whose head does not state the length of the body. Over HTTP/1, a request with neither
+/// Refuses an upload whose head does not specify the length of the body. Over HTTP/1, a request with neither
 /// `Content-Length` nor `Transfer-Encoding` has no body, so the gateway would store an empty object instead of the
-/// client's content. The length of an `aws-chunked` body is checked elsewhere. Errors: `MissingContentLength`.
+/// client's content. The module `signature` checks the length of an `aws-chunked` body. Errors: `MissingContentLength`.
 fn check_has_length<B>(operation: &OperationRule, request: &Request<B>) -> Result<(), GateRefusal> {
     let headers = request.headers();
     let is_upload = ["PutObject", "UploadPart"].contains(&operation.name);
@@ -140,7 +140,7 @@ fn check_is_signed(operation: &OperationRule, parameters: &[QueryParameter<'_>])
     if !has("AWSAccessKeyId") {
         return Ok(());
     }
-    // `list-type` need not be signed, because it only selects the version of a listing.
+    // `list-type` need not be signed, because it only selects between ListObjects and ListObjectsV2.
     let is_free = |name: &str| name == "list-type" || sigv2::covers(name);
     match operation.selecting_parameters.iter().find(|(name, _)| !is_free(name)) {
         None => Ok(()),
@@ -306,8 +306,8 @@ fn check_combination(
 
 const COPY_SOURCE: HeaderName = HeaderName::from_static("x-amz-copy-source");
 
-/// Returns the requested operation. Of the operations whose selectors are all present, this is the operation with the
-/// most selectors. Errors: `NotImplemented` if the resource has no such operation with this method.
+/// Returns the requested operation: among the operations whose selectors are all present, the operation with the most
+/// selectors. Errors: `NotImplemented` if the resource has no such operation with this method.
 fn select(
     method: &Method,
     resource: PathResource,
@@ -425,9 +425,10 @@ fn check_header(
     }))
 }
 
-/// Refuses unsupported values, and returns the same errors as AWS. AWS either does not support these values, or refuses
-/// them for a bucket with ACLs disabled. Objects never have ACLs. Errors: `InvalidArgument`,
-/// `AccessControlListNotSupported`, `InvalidBucketAclWithObjectOwnership`, `InvalidRedirectLocation`, `InvalidRequest`.
+/// Refuses the unsupported values that AWS also refuses, with AWS's errors. AWS refuses these values either always, or
+/// for a bucket with ACLs disabled. Objects never have ACLs. The caller refuses all other unsupported values. Errors:
+/// `InvalidArgument`, `AccessControlListNotSupported`, `InvalidBucketAclWithObjectOwnership`,
+/// `InvalidRedirectLocation`, `InvalidRequest`.
 fn check_value(operation: &OperationRule, name: &str, value: &str) -> Result<(), GateRefusal> {
     let detail = format!("{} does not support {name}: {}; remove it", operation.name, shown(value));
     let refused = |code, words| Err(GateRefusal::bad(code, composed(words, &detail, &[])));

@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(named("GetObject").parameter("response-expires"), Some(&PermittedValues::Anything));
     }
 
-    /// If two operations had the same selectors, the second could never be selected.
+    /// If two operations had the same selectors, the second operation could never be selected.
     #[test]
     fn no_two_operations_are_selected_alike() {
         for (at, one) in TABLE.operations.iter().enumerate() {

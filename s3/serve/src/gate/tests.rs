@@ -31,7 +31,7 @@ fn a_version_2_url_selects_no_operation_that_it_does_not_sign() {
     }
 }
 
-/// By default, boto3 signs URLs with Signature Version 2.
+/// By default, boto3 signs URLs with Signature Version 2, so the error must name the setting for Version 4.
 #[test]
 fn a_version_2_url_with_a_session_token_learns_what_to_change() {
     let url = "/b/k?AWSAccessKeyId=a&Signature=s&x-amz-security-token=t&Expires=1";
@@ -40,7 +40,8 @@ fn a_version_2_url_with_a_session_token_learns_what_to_change() {
     assert!(refusal.message.contains("s3v4"), "{}", refusal.message);
 }
 
-/// Comparing thousands of names with each other would take a long time, and the sender is not authenticated yet.
+/// Comparing thousands of names with each other would take a long time, and the sender is not authenticated yet. The
+/// number of parameters is therefore limited.
 #[test]
 fn a_query_has_a_hundred_parameters_at_most() {
     let query = |count: usize| (0..count).map(|at| format!("x-{at}=&")).collect::<String>();

@@ -93,7 +93,7 @@ impl ChunkDecoder {
         }
     }
 
-    /// Returns whether all content was received, but not yet the end of the trailers.
+    /// Returns whether all content has been received, but the end of the trailers has not.
     pub(crate) fn is_behind_data(&self) -> bool {
         matches!(self.state, ChunkState::Trailers)
     }

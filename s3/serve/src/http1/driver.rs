@@ -182,7 +182,8 @@ impl ConnectionDriver<'_> {
         }
     }
 
-    /// Reads more of a head. Returns 0 at the end of the stream, or if the gateway stops before the head's first byte.
+    /// Reads further bytes of a head. Returns 0 at the end of the stream, or if the gateway stops before the first byte
+    /// of the head has arrived.
     async fn read_more(
         &self,
         wire: &mut BufferedSocket,
@@ -269,7 +270,7 @@ impl ConnectionDriver<'_> {
         Ok(request)
     }
 
-    /// Sends a response, and records how it ended.
+    /// Sends a response, and records whether the client received the whole response.
     async fn send(
         &self,
         mut outgoing: OutgoingResponse,
@@ -358,7 +359,7 @@ impl ConnectionDriver<'_> {
 const TOO_LARGE: MessageRefusal =
     MessageRefusal { status: StatusCode::PAYLOAD_TOO_LARGE, why: answer::TOO_LARGE };
 
-/// Adds the header with the timing information.
+/// Adds the header `Server-Timing`.
 fn add_timing(outgoing: &mut OutgoingResponse, trace: &RequestTrace) {
     outgoing.add_header(monitor::SERVER_TIMING.as_str(), &trace.server_timing(Instant::now()));
 }

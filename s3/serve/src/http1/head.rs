@@ -29,7 +29,7 @@ impl MessageRefusal {
 /// The way in which the end of a request's body is recognized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestFraming {
-    /// By the length of the body in bytes; 0 if the request states no length.
+    /// By the length of the body in bytes; 0 if the request specifies no length.
     Length(u64),
     /// By the last chunk of the body.
     Chunked,
@@ -192,8 +192,8 @@ fn has_option(value: &[u8], option: &[u8]) -> bool {
 }
 
 impl<'b> RequestHead<'b> {
-    /// Returns the value of a header of this head; `None` if it is not UTF-8. Cost: a few instructions if all of the
-    /// head is UTF-8, because the whole head has been checked already.
+    /// Returns the value of a header of this head; `None` if the value is not UTF-8. Cost: a few instructions if all of
+    /// the head is UTF-8, because the whole head has been checked already.
     pub(crate) fn value(&self, header: &httparse::Header<'b>) -> Option<&'b str> {
         let of_head = || {
             let text = self.text?;

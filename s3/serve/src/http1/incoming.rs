@@ -225,7 +225,7 @@ impl RequestBody {
     }
 }
 
-/// Takes the socket back. If the body is still in use, its further reads fail.
+/// Takes the socket back. Further reads of the body fail if the body is still in use.
 pub(crate) fn take_back(lent: &SharedIncomingBody) -> Option<IncomingBody> {
     lent.lock().unwrap_or_else(PoisonError::into_inner).take()
 }

@@ -235,7 +235,7 @@ async fn send_stream(
     wire.send(if is_chunked { b"0\r\n\r\n" } else { b"" }).await
 }
 
-/// Returns whether the header may be written only by the connection itself.
+/// Returns whether only the connection may write the header. Such a header in a response of the S3 layer is not sent.
 fn is_of_the_connection(name: &HeaderName) -> bool {
     [header::CONNECTION, header::TRANSFER_ENCODING, header::DATE].contains(name)
 }

@@ -84,7 +84,7 @@ impl BufferedSocket {
         }
     }
 
-    /// Releases the buffer, so that an idle connection holds no memory.
+    /// Releases the buffer, so that an idle connection does not occupy memory for it.
     fn release(&mut self) {
         self.used = 0;
         give_buffer(std::mem::take(&mut self.ahead));
@@ -117,7 +117,8 @@ impl BufferedSocket {
         }
     }
 
-    /// Reads more bytes of a body, like [`BufferedSocket::poll_ahead`]. Errors: `TimedOut` if the client is too slow.
+    /// Reads more bytes of a body and appends them to the bytes read ahead. Returns 0 at the end of the stream. Errors:
+    /// `TimedOut` if the client is too slow.
     pub(crate) fn poll_ahead_in_body(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let Poll::Ready(read) = self.poll_ahead(context, self.limits.stall_timeout) else {
             self.progress.wait();
@@ -145,7 +146,7 @@ impl BufferedSocket {
         Err(io::ErrorKind::TimedOut.into())
     }
 
-    /// Ends the wait for a head, so that the next read starts a new wait.
+    /// Ends the current wait, so that the next read starts a new wait.
     pub(crate) fn end_wait(&mut self) {
         self.patience.end();
     }
@@ -265,7 +266,7 @@ impl BufferedSocket {
     }
 
     /// Sends `range` of a file from the page cache. Parts that are not in memory are read on a thread that may block.
-    /// Errors: `UnexpectedEof` if the file is too short, `TimedOut`, and errors from the socket.
+    /// Errors: `UnexpectedEof` if the file is too short; `TimedOut`; errors from the socket.
     pub(crate) async fn send_file(&mut self, file: &File, mut range: Range<u64>) -> io::Result<()> {
         let (mut turn_bytes, mut cached_until) = (0, range.start);
         while !range.is_empty() {

@@ -128,7 +128,8 @@ impl ConnectionLimitState {
         self.is_welcome()
     }
 
-    /// Returns whether the connection may remain open.
+    /// Returns whether the connection may remain open. The connection may not remain open if, since its last request
+    /// with a valid signature, [`UNSIGNED_MAX`] requests without a valid signature were refused.
     pub(crate) fn is_welcome(&self) -> bool {
         self.unsigned.load(Ordering::Relaxed) < UNSIGNED_MAX
     }

@@ -43,7 +43,7 @@ impl Default for UserLimits {
     }
 }
 
-/// The limits that a user's entry in the credentials file states. `None` selects the gateway's default limit.
+/// The limits from a user's entry in the credentials file. `None` selects the gateway's default limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct UserLimitOverrides {
     pub(crate) requests_max: Option<u32>,
@@ -136,7 +136,7 @@ impl UserResourceUsage {
         Arc::new(account)
     }
 
-    /// Sets each limit to the value in the user's entry. A limit that the entry does not state gets the value in
+    /// Sets each limit to the value in the user's entry. A limit that the entry does not specify gets the value in
     /// `others`.
     pub(crate) fn limit(&self, others: UserLimits) {
         let limits = self.stated.or(others);
@@ -145,7 +145,7 @@ impl UserResourceUsage {
         self.weight.store(limits.weight, Ordering::Relaxed);
     }
 
-    /// Returns the limits that the user's entry states.
+    /// Returns the limits from the user's entry.
     pub(crate) fn stated(&self) -> UserLimitOverrides {
         self.stated
     }
@@ -170,8 +170,8 @@ impl UserResourceUsage {
         Ok(slot)
     }
 
-    /// Like [`UserResourceUsage::begin`], but ignores the rate limit. Intended for requests whose bytes are not
-    /// counted.
+    /// Counts a request as in flight until the returned slot is dropped, and ignores the rate limit. This method is for
+    /// requests whose bytes are not counted. Errors: the user has too many requests in flight.
     pub(crate) fn begin_unpaced(self: &Arc<Self>) -> Result<RequestSlot, LimitRefusal> {
         let max = self.requests_max.load(Ordering::Relaxed);
         // A refused request is never counted, because a counted request could cause the refusal of another request.

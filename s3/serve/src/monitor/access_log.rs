@@ -42,8 +42,8 @@ struct LogQueue {
 #[derive(Default)]
 struct PendingLogLines {
     text: Vec<u8>,
-    /// The number of bytes of `text` that belong in the old file, because their requests ended before the reopening was
-    /// requested; `None` if no reopening was requested.
+    /// The number of bytes at the start of `text` that belong in the old file; `None` if no reopening was requested.
+    /// The requests of these lines ended before the reopening was requested.
     old_bytes: Option<usize>,
 }
 
@@ -219,7 +219,7 @@ pub(crate) struct RequestIdGenerator {
 
 impl RequestIdGenerator {
     /// Creates a generator that starts at a random number, or at the current time if the operating system provides no
-    /// random bytes. IDs may be predictable.
+    /// random bytes. The generated IDs may be predictable.
     pub(super) fn new() -> Self {
         let mut random = [0; 32];
         if getrandom::fill(&mut random).is_err() {

@@ -30,7 +30,7 @@ pub(crate) const TIMING_WANTED: HeaderName = HeaderName::from_static("x-fordway-
 /// The response header with the timing information.
 pub(crate) const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
-/// Records requests, for all threads of a gateway.
+/// The metrics, the access log and the request IDs, shared by all threads of a gateway.
 pub(crate) struct RequestMonitor {
     pub(crate) metrics: GatewayMetrics,
     pub(crate) log: Option<AccessLog>,
@@ -71,7 +71,7 @@ impl RequestMonitor {
         )
     }
 
-    /// Records that the response was sent, or that it will never be sent.
+    /// Records that the response was sent, or that no response will be sent.
     pub(crate) fn finish(&self, trace: &RequestTrace, ending: &ResponseOutcome) {
         let end = Instant::now();
         let took = end.duration_since(trace.start);
@@ -89,7 +89,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The source of the data for responses at `/metrics`, `/health` and `/ready`.
 pub(crate) trait HealthMetricsSource: Send + Sync + 'static {
-    /// Returns whether requests are served normally.
+    /// Returns whether the gateway can serve requests: it is not stopping, and the served directory exists.
     fn is_ready(&self) -> bool;
     /// Returns the counters as text.
     fn metrics(&self) -> String;

@@ -64,7 +64,8 @@ impl RequestTrace {
         RequestTrace { id, start, asked, parsed_ns, signed: OnceLock::new(), bytes_in, limited }
     }
 
-    /// Records that the head was parsed, and that the body has `bytes_in` bytes, if its length is known.
+    /// Records that the head was parsed, and that the body has `bytes_in` bytes. If the length of the body is not
+    /// known, `bytes_in` is 0.
     pub(crate) fn parsed(&self, bytes_in: u64) {
         self.bytes_in.store(bytes_in, Ordering::Relaxed);
         if self.parsed_ns.load(Ordering::Relaxed) == 0 {

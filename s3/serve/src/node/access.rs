@@ -209,9 +209,9 @@ pub(super) struct InFlightRequestSlot {
 }
 
 impl ConnectionResourceLimits {
-    /// Reserves `bytes` bytes of memory for a connection that already holds `held` bytes. Reserves nothing if `bytes`
-    /// is at most [`OWN_BYTES`]. Errors: `EntityTooLarge` if a connection can never get this much memory, `Unavailable`
-    /// if other connections occupy the memory.
+    /// Reserves `bytes` bytes of memory for a connection that has already reserved `held` bytes. Reserves nothing if
+    /// `bytes` is at most [`OWN_BYTES`]. Errors: `EntityTooLarge` if a connection can never get this much memory;
+    /// `Unavailable` if other connections occupy the memory.
     pub(super) fn memory_for(&self, bytes: usize, held: usize) -> Result<Option<MemoryShare>> {
         if bytes <= OWN_BYTES {
             return Ok(None);
@@ -232,7 +232,7 @@ impl ConnectionResourceLimits {
 }
 
 impl NodeLimits {
-    /// Checks that a connection may hold `total` bytes. Errors: `EntityTooLarge`.
+    /// Checks that a connection may use `total` bytes. Errors: `EntityTooLarge`.
     fn check_bytes(&self, total: usize, of_user: usize) -> Result<()> {
         let most = self.connection_bytes_max.min(self.memory.most).min(of_user);
         if total > most {
@@ -263,7 +263,8 @@ impl NodeLimits {
 }
 
 /// Returns the memory, in bytes, that the response to a request needs in addition to the message itself. Errors:
-/// `InvalidArgument` for more objects, or more bytes in all ranges together, than one request may have.
+/// `InvalidArgument` if the request names more objects, or more bytes in all its ranges together, than one request may
+/// name.
 pub(super) fn answer_bytes(request: &Request<'_>) -> Result<usize> {
     let objects = request.batch_objects();
     if objects > BATCH_OBJECTS_MAX {
@@ -272,7 +273,7 @@ pub(super) fn answer_bytes(request: &Request<'_>) -> Result<usize> {
     }
     Ok(match request {
         Request::ReadRanges { ranges, .. } => match longest_bytes(ranges) {
-            // Each range is read into its own buffer; another buffer then joins the ranges.
+            // Each range is read into its own buffer, and then copied to one buffer for all ranges.
             bytes if bytes <= RANGES_BYTES_MAX => 2 * bytes as usize,
             _ => {
                 let why = format!(

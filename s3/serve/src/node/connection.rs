@@ -45,7 +45,7 @@ pub(super) enum CallerTransport {
     Tcp,
 }
 
-/// A connection, as seen by other threads.
+/// The data of a connection that other threads can access.
 pub(super) struct GatewayConnection {
     pub(super) socket: Arc<OwnedFd>,
     pub(super) by: CallerTransport,
@@ -82,7 +82,7 @@ impl ConnectionDrainState {
         self.turn(Self::IDLE, Self::ENDED) != Self::BUSY
     }
 
-    /// Changes the state from `from` to `to`; any other state remains. Returns the previous state.
+    /// Changes the state to `to` if the state is `from`. Any other state remains unchanged. Returns the previous state.
     fn turn(&self, from: u8, to: u8) -> u8 {
         self.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).unwrap_or_else(|stood| stood)
     }
@@ -244,7 +244,7 @@ impl GatewayConnection {
     }
 }
 
-/// Tells a client why its connection is refused. Returns the error that ends the connection.
+/// Sends a client the reason why its connection is refused. Returns the error that ends the connection.
 pub(super) fn refuse(socket: impl AsFd, error: &Error) -> Errno {
     let welcome =
         NodeGatewayHello { version: VERSION, wants_proof: false, is_refusal: true, nonce: [0; NONCE_BYTES] };

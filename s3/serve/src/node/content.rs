@@ -218,7 +218,7 @@ impl ResponseOutbox {
         self.answer_with_body(id, answer, &[])
     }
 
-    /// Like [`ResponseOutbox::answer`], with content.
+    /// Sends a response and its content. Errors: as [`ResponseOutbox::answer`].
     pub(super) fn answer_with_body<T: WriteField>(
         &mut self,
         id: u32,
@@ -331,8 +331,8 @@ impl PrecreatedObject {
         is_fit.then_some(PrecreatedObject { bucket, options, writer })
     }
 
-    /// Returns the writer, changed to write the given key; `None` if the bucket or the options differ, or if the writer
-    /// cannot change its key.
+    /// Changes the key of the writer to the given key, and returns the writer; `None` if the bucket or the options
+    /// differ, or if the writer cannot change its key.
     fn turned_to(mut self, (bucket, key, options): &PutParameters) -> Option<Box<dyn Writer>> {
         let is_fit = self.bucket == *bucket && self.options == *options && self.writer.retarget(key);
         is_fit.then_some(self.writer)

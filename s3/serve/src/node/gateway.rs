@@ -1,4 +1,4 @@
-//! Configuring a node gateway, creating its socket, accepting connections, and graceful shutdown.
+//! The node gateway: its configuration, binding its sockets, accepting connections, and graceful shutdown.
 
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener};
@@ -141,9 +141,9 @@ pub struct NodeGateway {
     stop: NodeStopHandle,
 }
 
-/// A spare file descriptor, for refusing clients if the process has no other descriptor left.
+/// A spare file descriptor, with which the gateway can refuse a client if the process has no other descriptor left.
 struct DescriptorReserve {
-    /// A descriptor that is closed to accept, and refuse, one client.
+    /// This descriptor is closed so that one client can be accepted, and then refused with a reason.
     descriptor: Option<File>,
     /// The time of the last warning.
     warned: Option<Instant>,
@@ -324,7 +324,7 @@ impl NodeGateway {
         let serve = move || {
             connection.serve(&shared);
             shared.stats.connections_ended.add(1);
-            // Close the socket before freeing the slot, so that there are never more open sockets than slots.
+            // The socket is closed before the slot is freed, so that there are never more open sockets than slots.
             drop(connection);
             drop(slot);
         };

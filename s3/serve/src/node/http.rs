@@ -88,8 +88,8 @@ impl HttpService {
         let runtime = new_runtime().map_err(io::Error::other)?;
         let ended = runtime.block_on(async {
             let stream = tokio::net::UnixStream::from_std(stream)?;
-            // This wait is needed because the runtime detects that a new socket is writable only when a task waits for
-            // it.
+            // The wait is needed, because the runtime checks whether a new socket is writable only when a task waits
+            // for the socket to become writable.
             stream.writable().await?;
             let socket = ClientSocket::Unix(stream);
             match admitted {

@@ -195,7 +195,8 @@ mod tests {
         assert_eq!(kind(&dir.path().join("none/s")), Some(ErrorKind::InvalidArgument));
     }
 
-    /// Anyone who may read the socket's directory may lock the directory.
+    /// Anyone who may read the socket's directory may lock the directory. The start of a gateway must therefore not
+    /// wait for a lock on the directory.
     #[test]
     fn nobody_else_can_delay_the_start() {
         let dir = tempfile::tempdir().unwrap();

@@ -102,7 +102,7 @@ impl NodeStats {
     }
 }
 
-/// Converts `GetMany` to `get_many`.
+/// Converts a name such as `GetMany` to a name such as `get_many`.
 fn snake_case(name: &str) -> String {
     let mut all = String::with_capacity(name.len() + 4);
     for letter in name.chars() {
@@ -114,7 +114,7 @@ fn snake_case(name: &str) -> String {
     all
 }
 
-/// The length of a period. Connections with a request in this period or the previous one count as busy.
+/// The length of a period. Connections with a request in the current or the previous period count as busy.
 const PERIOD: Duration = Duration::from_millis(10);
 /// The number of low bits that contain the count of a period. The other bits contain the number of the period.
 const COUNT_BITS: u32 = 20;
@@ -137,7 +137,8 @@ const HITS_MIN: u32 = 64;
 /// The maximum number of times that the pause between two moves doubles.
 const DOUBLINGS_MAX: u32 = 12;
 
-/// The state of one connection.
+/// The polling state of one connection, which determines whether the connection's thread polls and whether the thread
+/// moves to another processor.
 #[derive(Debug, Default)]
 pub(super) struct AdaptivePollState {
     period: u64,
@@ -202,9 +203,8 @@ impl AdaptivePollState {
 
     /// Returns whether the thread should move to another processor. If the client and the thread share a processor,
     /// they take turns, so polling never helps. The kernel may keep the client and the thread on this processor for as
-    /// long as they run. Each request then takes several times as long. Polling does not help either if the client
-    /// pauses between its requests, and a move would not change this. Each move therefore doubles the pause before the
-    /// next move.
+    /// long as they run. Each request then takes several times as long. If the client pauses between its requests,
+    /// polling does not help either, even after a move. Each move therefore doubles the pause before the next move.
     pub(super) fn should_move(&mut self) -> bool {
         let pause = if self.moves == 0 { MISSES_MAX } else { RARELY << self.moves.min(DOUBLINGS_MAX) };
         let is_time = self.misses >= pause;

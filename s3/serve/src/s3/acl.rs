@@ -119,7 +119,7 @@ fn not_implemented(detail: String) -> Error {
     Error::new(ErrorKind::NotImplemented, detail)
 }
 
-/// Returns the ACL that a request states in a header or in its document.
+/// Returns the ACL from a header or from the document of a request.
 fn stated_acl(headers: &HeaderMap, document: &[u8], owner: &Owner) -> OperationResult<CannedAcl> {
     if let Some(name) = headers.keys().find(|name| name.as_str().starts_with(GRANT)) {
         return Err(not_implemented(format!("PutBucketAcl does not support {name}; send x-amz-acl")).into());

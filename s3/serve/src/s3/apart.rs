@@ -3,8 +3,8 @@
 //!
 //! No request makes a serving thread wait for a lock, because any user who may write to a bucket can hold the bucket's
 //! locks for any length of time. Work that finds a lock taken is repeated after a pause, or waits for the lock on a
-//! separate thread. If the lock remains taken for the whole lock timeout, the response is 503, and states the time
-//! after which the client may retry.
+//! separate thread. If the lock remains taken for the whole lock timeout, the response is 503, with the time after
+//! which the client may retry.
 //!
 //! Work that needs a file server always runs on the threads of that server ([`NetworkFileServer`]).
 
@@ -38,8 +38,8 @@ pub(super) async fn apart<T: Send + 'static>(
     on_its_own(move || work(&*user.store)).await
 }
 
-/// Like [`apart`], for work that takes locks. The work waits for locks for at most [`PATIENCE`] in total, the lock
-/// timeout of a request. Errors: errors of `work`.
+/// Runs `work`, which takes locks, as [`apart`] does. The work waits for locks for at most the lock timeout of a
+/// request ([`PATIENCE`]) in total. Errors: errors of `work`.
 pub(super) async fn change_apart<T: Send + 'static>(
     user: Arc<User>,
     work: impl FnOnce(&dyn Store) -> OperationResult<T> + Send + 'static,
@@ -47,8 +47,8 @@ pub(super) async fn change_apart<T: Send + 'static>(
     apart(user, |store| with_lock_patience(PATIENCE, || work(store))).await
 }
 
-/// Runs short `work`: on the calling thread, or on a thread of the file server if the user's store is on a file server.
-/// Errors: errors of `work`.
+/// Runs `work`, which must be short, on the calling thread. If the request has to wait for a file server, runs `work`
+/// on a thread of this file server instead. Errors: errors of `work`.
 pub(super) async fn here_unless_remote<T: Send + 'static>(
     user: &Arc<User>,
     work: impl FnOnce(&dyn Store) -> OperationResult<T> + Send + 'static,
@@ -74,7 +74,7 @@ pub(crate) struct PublishLatency {
 }
 
 impl PublishLatency {
-    /// Publishes the content written to `writer`. If there is a `server`, the writer depends on this file server. If
+    /// Publishes the content written to `writer`. `server` is the file server on which the writer depends, if any. If
     /// another writer holds the lock, retries for up to [`PATIENCE`]. Errors: errors of publishing.
     pub(super) async fn publish(
         &self,

@@ -53,7 +53,7 @@ pub(super) fn get(
     Ok(written(output, document))
 }
 
-/// Checks the attributes that a request names. Errors: `InvalidRequest` if the request names no attribute,
+/// Checks the attributes that a request names. Errors: `InvalidRequest` if the request names no attribute;
 /// `InvalidArgument` for an attribute that S3 does not have.
 fn check_names(named: &[&str]) -> OperationResult<()> {
     const KNOWN: [&str; 5] = [

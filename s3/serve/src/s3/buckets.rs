@@ -72,7 +72,7 @@ fn page_size(asked: Option<i32>) -> OperationResult<usize> {
     }
 }
 
-/// Creates a bucket with the tags, the ownership setting and the ACL that the request states. `region` is the gateway's
+/// Creates a bucket with the tags, the ownership setting and the ACL from the request. `region` is the gateway's
 /// region; `None` if the gateway has no region.
 pub(super) async fn create(
     user: &Arc<User>,
@@ -121,7 +121,7 @@ pub(super) async fn create(
     Ok(S3Response::with_headers(Body::empty(), headers))
 }
 
-/// Returns the ACL that is stated for a new bucket with this ownership setting. Errors:
+/// Returns the ACL from a request that creates a bucket with the ownership setting `ownership`. Errors:
 /// `InvalidBucketAclWithObjectOwnership` if the setting, or the default, disables ACLs.
 fn stated_acl(headers: &HeaderMap, ownership: Option<&str>) -> OperationResult<CannedAcl> {
     let acl = text_of(headers, "x-amz-acl").map_or(Ok(CannedAcl::Private), acl::named_acl)?;

@@ -52,7 +52,7 @@ pub(super) fn version_name(version: Option<VersionId>) -> Option<String> {
     version.map(|version| version.as_str().to_owned())
 }
 
-/// Parses the tags in `x-amz-tagging`. Errors: `BadRequest` for too many tags, `InvalidArgument`, `InvalidTag`.
+/// Parses the tags in `x-amz-tagging`. Errors: `BadRequest` for too many tags; `InvalidArgument`, `InvalidTag`.
 pub(crate) fn tags(header: Option<&str>) -> OperationResult<Tags> {
     let Some(text) = header else { return Ok(Tags::new()) };
     let tags = tagging::decode(text).ok().filter(|tags| is_encoded(text) && !tags.contains_key(""));
@@ -72,7 +72,7 @@ pub(super) fn is_encoded(text: &str) -> bool {
     text.split('%').skip(1).all(is_code)
 }
 
-/// Converts a count, which a request states as a signed number, and limits it to `max`. Errors: `InvalidArgument`.
+/// Converts a count, which is a signed number in a request, and limits it to `max`. Errors: `InvalidArgument`.
 pub(super) fn page_size(name: &str, wanted: Option<i32>, max: usize) -> OperationResult<usize> {
     let wanted = wanted.unwrap_or(i32::MAX);
     let count = usize::try_from(wanted).map_err(|_| {
@@ -152,7 +152,7 @@ fn tags_in(headers: &HeaderMap, name: &HeaderName) -> OperationResult<Option<ETa
     }
 }
 
-/// Reads the metadata that the client states for the object. `Expires` is stored unchanged, even if it is not a date.
+/// Reads the object's metadata from the request headers. `Expires` is stored unchanged, even if it is not a date.
 /// Errors: `MetadataTooLarge`.
 pub(crate) fn metadata(headers: &HeaderMap) -> OperationResult<BoxedMetadata> {
     let text = |name: HeaderName| headers.get(name).map(text_of);
@@ -209,8 +209,8 @@ fn without_transfer_coding(codings: &str) -> Option<String> {
     (!kept.is_empty()).then_some(kept)
 }
 
-/// Returns the checksum that the head of a request states. A head may state only one checksum. The function reads the
-/// headers itself, because the S3 layer supports only some of the checksum headers. Errors: the text for the error
+/// Returns the checksum in the head of a request. A head may contain only one checksum. The function reads the headers
+/// itself, because the S3 layer supports only some of the checksum headers. Errors: the text for the error
 /// `InvalidRequest`.
 pub(crate) fn stated_checksum(headers: &HeaderMap) -> Result<Option<Checksum>, String> {
     // Looking up the header of each algorithm is the most expensive step, so this step is skipped for a request without
@@ -234,11 +234,11 @@ pub(crate) fn stated_checksum(headers: &HeaderMap) -> Result<Option<Checksum>, S
     }
 }
 
-/// AWS's message for a request that states several checksums.
+/// AWS's message for a request with several checksums.
 const SEVERAL_CHECKSUMS: &str =
     "Expecting a single x-amz-checksum- header. Multiple checksum Types are not allowed.\nstate one checksum";
 
-/// Returns the error for a request that states several checksums.
+/// Returns the error for a request with several checksums.
 pub(super) fn several_checksums() -> S3Failure {
     invalid_request(SEVERAL_CHECKSUMS)
 }

@@ -112,8 +112,8 @@ pub(super) fn copied(root: &'static str, made: &PutResult) -> ResponseDocumentBu
     document
 }
 
-/// Returns the bucket, key and version that a copy reads from. Errors: `InvalidArgument`, errors for invalid names,
-/// `NotImplemented` for an access point.
+/// Returns the bucket, key and version that a copy reads from. Errors: `InvalidArgument` for a malformed source; errors
+/// for invalid names; `NotImplemented` for an access point.
 pub(crate) fn copy_source(headers: &HeaderMap) -> OperationResult<(Bucket, Key, Option<VersionId>)> {
     let text = headers.get(COPY_SOURCE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let invalid = |what: &str, value: &str| {

@@ -86,7 +86,8 @@ impl From<Error> for S3Failure {
             ErrorKind::AccessDenied if is_by_object_lock(&error) => {
                 S3Failure::aws(code, status, OBJECT_LOCK, &detail(&error))
             }
-            // AWS has no error for this case. Most programs show only the message, so the message states the reason.
+            // AWS has no error for a key that leads out of its bucket. Most programs show only the message, so the
+            // message states the reason.
             ErrorKind::AccessDenied if error.leaves_bucket() => {
                 S3Failure::aws(code, status, LEAVES_BUCKET, &detail(&error))
             }
@@ -105,12 +106,12 @@ impl From<Error> for S3Failure {
 
 /// AWS's message for a change that a lock forbids.
 const OBJECT_LOCK: &str = "Access Denied because object protected by object lock.";
-/// The prefixes of error texts that state that a lock is the cause. Only the text identifies these errors, because they
+/// The prefixes of error texts for failures that a lock causes. Only the text identifies these errors, because they
 /// also arrive over the node protocol.
 const LOCK_REASONS: [&str; 3] =
     ["the version has a legal hold", "the version is retained", "the present retention"];
 
-/// Returns whether the error was caused by the object lock of a version.
+/// Returns whether the cause of the error is the retention or the legal hold of a version.
 fn is_by_object_lock(error: &Error) -> bool {
     LOCK_REASONS.iter().any(|reason| error.detail().starts_with(reason))
 }

@@ -158,8 +158,8 @@ pub(super) fn write_owner(document: &mut ResponseDocumentBuilder, element: &'sta
     document.maybe("DisplayName", owner.display_name.as_deref()).close();
 }
 
-/// Encodes the key after which the next page starts. The result is a continuation token that no client mistakes for a
-/// key.
+/// Encodes the key after which the next page starts. The encoded key is the continuation token. Because of the
+/// encoding, clients do not mistake the token for a key.
 fn write_token(next: &str) -> String {
     URL_SAFE_NO_PAD.encode(next)
 }

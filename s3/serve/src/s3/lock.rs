@@ -29,8 +29,8 @@ const UNTIL: &str = "x-amz-object-lock-retain-until-date";
 const LEGAL_HOLD: &str = "x-amz-object-lock-legal-hold";
 const BYPASS: &str = "x-amz-bypass-governance-retention";
 
-/// Returns the lock that the head of a request states for a new version. Errors: `InvalidArgument`; `InvalidRequest` in
-/// a bucket without object lock. Cost: nothing for a request without object lock headers.
+/// Returns the lock for a new version, from the head of a request. Errors: `InvalidArgument`; `InvalidRequest` in a
+/// bucket without object lock. Cost: nothing for a request without object lock headers.
 pub(super) fn stated(store: &dyn Store, bucket: &Bucket, headers: &HeaderMap) -> OperationResult<ObjectLock> {
     let text = |name| headers.get(name).map(|value: &HeaderValue| value.to_str().unwrap_or_default());
     let (mode, until, hold) = (text(MODE), text(UNTIL), text(LEGAL_HOLD));
@@ -246,7 +246,8 @@ pub(super) async fn put_legal_hold(
     .await
 }
 
-/// Returns the error for a malformed document, or the error for a missing bucket, which takes precedence, as on AWS.
+/// Returns the error for a malformed document. If the bucket is missing, returns the error for a missing bucket
+/// instead, as on AWS.
 async fn malformed_for(user: Arc<User>, bucket: &str, error: fordway_store::Error) -> S3Failure {
     let failure = malformed(error.detail().to_owned());
     let Ok(bucket) = Bucket::new(bucket) else { return failure };

@@ -121,7 +121,7 @@ impl NameValidation for BucketNameValidator {
 struct S3Frontend {
     /// The region for which requests must be signed; `None` if requests need not be signed for a region.
     region: Option<String>,
-    /// The source of the names of the users who own buckets.
+    /// Provides the names of the users who own buckets.
     admission: RequestAuthenticator,
 }
 

@@ -281,7 +281,7 @@ fn no_document(message: String) -> S3Failure {
     S3Failure::new("MalformedXML", StatusCode::BAD_REQUEST, message)
 }
 
-/// The values that the head of a CompleteMultipartUpload request states.
+/// The values in the head of a CompleteMultipartUpload request.
 struct CompletionRequest {
     bucket: fordway_store::Bucket,
     key: fordway_store::Key,
@@ -343,7 +343,7 @@ impl CompletionRequest {
         parts.iter().try_for_each(|part| check_part(plan, part))
     }
 
-    /// Returns the error for an object that does not have the stated size.
+    /// Returns the error for an object that does not have the declared size.
     fn wrong_size(&self, store: &dyn Store, parts: &[CompletedPart], stated: u64) -> S3Failure {
         let query = PartsQuery { max_parts: usize::from(MAX_PARTS), ..Default::default() };
         let listed = store.list_parts(&self.bucket, &self.key, &self.upload, &query);
@@ -357,9 +357,9 @@ impl CompletionRequest {
     }
 }
 
-/// Checks the checksum that a CompleteMultipartUpload request states for a part, if the upload has checksums. Errors:
-/// `BadDigest` if the checksum's algorithm differs from the upload's; `InvalidRequest` if the checksum is missing and
-/// the upload's checksum type is `COMPOSITE`.
+/// Checks the checksum of a part in a CompleteMultipartUpload request, if the upload has checksums. Errors: `BadDigest`
+/// if the checksum's algorithm differs from the upload's; `InvalidRequest` if the checksum is missing and the upload's
+/// checksum type is `COMPOSITE`.
 fn check_part(plan: ChecksumAlgorithmAndType, part: &CompletedPart) -> OperationResult<()> {
     let number = part.number;
     match &part.checksum {

@@ -130,7 +130,7 @@ impl ReadRequest {
     }
 
     /// Returns whether the object still meets the condition in `If-Range`. If the object does not meet the condition,
-    /// the client wants the whole object.
+    /// the response is the whole object.
     fn is_still(&self, store: &dyn Store, whole: &GetOptions) -> OperationResult<bool> {
         let info = store.head(&self.bucket, &self.key, whole);
         Ok(self.means(&info.map_err(|error| self.explained(store, error))?))
@@ -277,7 +277,7 @@ fn answer(
     range: &std::ops::Range<u64>,
     mut headers: HeaderMap,
 ) -> S3Response<Body> {
-    // A 206 response must state its first and last byte (RFC 9110 section 15.3.7), which an empty part does not have.
+    // A 206 response must specify its first and last byte (RFC 9110 section 15.3.7), which an empty part does not have.
     let is_partial = (options.range.is_some() || options.part.is_some()) && !range.is_empty();
     if is_partial && let Ok(text) = HeaderValue::try_from(content_range(range, info.size)) {
         headers.insert(header::CONTENT_RANGE, text);

@@ -173,8 +173,8 @@ pub(super) async fn put_part(
     Ok(S3Response::with_headers(Body::empty(), headers))
 }
 
-/// Passes a body piece by piece, as it arrives, to `look` and to `writer`. If there is a `server`, the writer depends
-/// on this file server. Returns the writer and the number of received bytes.
+/// Passes a body piece by piece, as it arrives, to `look` and to `writer`. `server` is the file server on which the
+/// writer depends, if any. Returns the writer and the number of received bytes.
 async fn receive(
     mut body: Body,
     mut writer: Box<dyn Writer>,
@@ -206,7 +206,7 @@ async fn receive(
     Ok((writer, received))
 }
 
-/// The values that the client states about its content.
+/// The values with which the content of an upload is checked.
 struct ContentChecks {
     size: Option<u64>,
     md5: Option<[u8; 16]>,
@@ -242,12 +242,12 @@ fn stated_size(headers: &HeaderMap) -> Option<u64> {
     headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// The checksum of an upload. A header or a trailer states the value of the checksum. If neither a header nor a trailer
-/// states the value, the checksum is only computed.
+/// The checksum of an upload. A header or a trailer contains the value of the checksum. If neither contains the value,
+/// the checksum is only computed.
 struct StatedChecksum {
     algorithm: Option<ChecksumAlgorithm>,
     value: Option<Checksum>,
-    /// The algorithm of the checksum that a trailer will state.
+    /// The algorithm of the checksum that a trailer will contain.
     announced: Option<ChecksumAlgorithm>,
     trailers: Option<BodyTrailers>,
 }
@@ -312,8 +312,8 @@ impl StatedChecksum {
         Ok(StatedChecksum { algorithm, value, announced, trailers: trailing })
     }
 
-    /// Returns the stated checksum. Errors: `MalformedTrailerError` if the announced trailer is missing, or if a
-    /// trailer was not announced; `InvalidRequest` if the value of the trailer is not a valid checksum.
+    /// Returns the checksum from the client. Errors: `MalformedTrailerError` if the announced trailer is missing, or if
+    /// a trailer was not announced; `InvalidRequest` if the value of the trailer is not a valid checksum.
     fn value(self) -> OperationResult<Option<Checksum>> {
         let Some(trailers) = self.trailers else { return Ok(self.value) };
         let name = self.announced.map_or("", ChecksumAlgorithm::header);

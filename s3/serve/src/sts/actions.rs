@@ -90,7 +90,7 @@ impl TokenService {
             StsFailure::forbidden("AccessDenied", why)
         };
         let name = role_name(&arn)?;
-        // Roles trust only users, so a role cannot assume another role.
+        // Only users can assume a role with this action. A session of a role therefore cannot assume another role.
         let is_user = caller.user.role_session().is_none();
         let role = users.role(name).filter(|role| is_user && role.may_be_assumed_by(&caller.user.name));
         let role = role.ok_or_else(denied)?;

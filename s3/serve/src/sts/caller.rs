@@ -19,7 +19,7 @@ use crate::users::User;
 /// The sender of a signed request.
 pub(super) struct Caller {
     pub(super) user: Arc<User>,
-    /// The owner of the long-term keys: the caller, or the user who started the caller's session.
+    /// The caller, or the user or the issuer for whom the caller's session was started.
     pub(super) parent: TokenParent,
     /// The long-term secret key; empty for a web identity.
     pub(super) parent_secret: String,

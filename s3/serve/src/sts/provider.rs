@@ -50,7 +50,7 @@ pub(crate) struct IdentityProviderEntry {
     #[serde(default)]
     allow_private: bool,
     /// The URL of the proxy through which the provider is reached. An empty string means no proxy, and `None` means the
-    /// proxy that the environment names.
+    /// proxy from the environment.
     proxy: Option<String>,
 }
 
@@ -87,7 +87,8 @@ impl IdentityProviderEntry {
         self.proxies_with(&|name| std::env::var(name).ok())
     }
 
-    /// Like [`IdentityProviderEntry::proxies`], with `variable` in place of the environment.
+    /// Returns the proxies that apply if the environment variables have the values that `variable` returns. Errors: as
+    /// [`IdentityProviderEntry::proxies`].
     fn proxies_with(
         &self,
         variable: &dyn Fn(&str) -> Option<String>,
@@ -209,8 +210,8 @@ impl KnownKeys {
         self.since.map(|since| since.elapsed())
     }
 
-    /// Returns whether the caller must fetch the keys now, and if so, records the attempt. `is_known` indicates whether
-    /// the wanted key is among the known keys.
+    /// Returns whether the caller must fetch the keys now. Records the attempt if the caller must fetch the keys.
+    /// `is_known` indicates whether the wanted key is among the known keys.
     fn begin(&mut self, is_known: bool) -> bool {
         let is_fresh = self.age().is_some_and(|age| age < FRESH);
         let (asked, interval) = match is_fresh {
@@ -408,7 +409,7 @@ mod tests {
         }
     }
 
-    /// `has_key` verifies a signature, which is expensive.
+    /// `has_key` verifies a signature, which is expensive. The known keys must therefore be searched only once.
     #[test]
     fn known_keys_are_searched_once() {
         // Nothing listens at this address, so the keys cannot be fetched.

@@ -56,7 +56,7 @@ impl Parameters {
         })
     }
 
-    /// Removes and returns the lifetime of the credentials, in seconds. `default` applies if the request states no
+    /// Removes and returns the lifetime of the credentials, in seconds. `default` applies if the request specifies no
     /// lifetime. Errors: `ValidationError` for a lifetime outside AWS's limits.
     pub(super) fn duration_s(&mut self, default: u64, (least, most): (u64, u64)) -> Result<u64, StsFailure> {
         let Some(text) = self.take("DurationSeconds") else { return Ok(default.min(most)) };

@@ -73,7 +73,7 @@ pub(super) struct RoleInToken {
     pub(super) name: String,
     /// The name that the caller has given to the session.
     pub(super) session: String,
-    /// The uid and the gid that the claims of a web identity stated, if the role takes them from the claims.
+    /// The uid and the gid from the claims of a web identity, if the role takes them from the claims.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) ids: Option<(u32, u32)>,
 }

@@ -63,10 +63,10 @@ pub(super) struct RoleEntry {
     /// The names of the users who may assume the role; `*` means all users.
     #[serde(default)]
     pub(super) assumed_by: Vec<String>,
-    /// The claims of a web identity that state the uid and the gid, instead of `uid` and `gid`.
+    /// The claims of a web identity that contain the uid and the gid, instead of `uid` and `gid`.
     uid_claim: Option<String>,
     gid_claim: Option<String>,
-    /// The minimum uid and gid that a claim may state.
+    /// The minimum uid and gid that a claim may contain.
     id_min: Option<u32>,
     /// The web identities that may assume the role.
     #[serde(default)]
@@ -110,13 +110,13 @@ impl RoleEntry {
         }
     }
 
-    /// Returns the names of the claims that state the uid and gid of the role; `None` if claims do not state them.
+    /// Returns the names of the claims that contain the uid and gid of the role; `None` if claims do not contain them.
     pub(super) fn id_claims(&self) -> Option<UidGidClaimNames> {
         let (uid, gid) = self.uid_claim.clone().zip(self.gid_claim.clone())?;
         Some(UidGidClaimNames { uid, gid, min: self.id_min.unwrap_or(ID_MIN_DEFAULT) })
     }
 
-    /// Checks the fields about claims that state a uid and a gid. Errors: the reason why a field is invalid.
+    /// Checks the fields about claims that contain a uid and a gid. Errors: the reason why a field is invalid.
     fn check_id_claims(&self, own_uid: u32) -> std::result::Result<(), &'static str> {
         let has_fixed = self.uid.or(self.gid).is_some() || !self.groups.is_empty();
         match (&self.uid_claim, &self.gid_claim) {
@@ -183,7 +183,7 @@ impl FileFingerprint {
     }
 }
 
-/// The names of the claims that state the uid and gid of a role.
+/// The names of the claims that contain the uid and gid of a role.
 #[derive(Clone, Debug)]
 pub(crate) struct UidGidClaimNames {
     pub(crate) uid: String,
@@ -209,7 +209,7 @@ impl UserEntry {
         AccessKeyPair { access_key: self.access_key.clone(), secret_key: self.secret_key.clone() }
     }
 
-    /// Returns the limits that the entry states.
+    /// Returns the limits from the entry.
     pub(super) fn limits(&self) -> UserLimitOverrides {
         let rate = self.rate.as_deref().and_then(|text| parse_bytes(text).ok());
         UserLimitOverrides {
@@ -423,8 +423,8 @@ fn check_private(owner: u32, mode: u32, own_uid: u32) -> std::result::Result<(),
     }
 }
 
-/// For a file that its group may read: checks that the gateway is in this group, and that no ACL lets other users read
-/// the file. Errors: the reason.
+/// Checks a file that its group may read. The gateway must be in this group, and the file must have no ACL, because an
+/// ACL can permit other users to read the file. Errors: the reason why the file is refused.
 fn check_group(is_of_gateway: bool, has_acl: bool) -> std::result::Result<(), String> {
     if !is_of_gateway {
         return Err("holds secrets and may be read by a group that the gateway does not belong to; run `chmod 600` on \
@@ -462,7 +462,7 @@ mod tests {
     const TRUST: &str = "[[role.oidc]]\nissuer='https://i.example'\n[role.oidc.claims]\nsub=['s']\n";
     const ALICE: &str = "[[user]]\nname='alice'\naccess_key='A'\nsecret_key='s'\n";
 
-    /// Checks that each file is refused for the stated reason, if the gateway's user has the stated uid.
+    /// Checks that each file is refused for the given reason, if the gateway's user has the given uid.
     fn refused(files: &[(&str, u32, &str)]) {
         for (text, own_uid, why) in files {
             let said = parsed(text, *own_uid).err().unwrap_or_default();

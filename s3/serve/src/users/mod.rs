@@ -137,7 +137,7 @@ impl User {
         Arc::new(User { id, name, kind, uid, store, keys, share, changes, account, server, session })
     }
 
-    /// Returns a copy of this user without keys, but with this server and session.
+    /// Returns a copy of this user with the given server and session, and without keys.
     fn with_server_and_session(
         &self,
         server: Option<NetworkFileServer>,
@@ -211,8 +211,8 @@ pub(crate) struct Role {
     trusts: Vec<RoleTrust>,
     /// The maximum lifetime of a session, in seconds.
     pub(crate) max_duration_s: u64,
-    /// The names of the claims that state the uid and gid of the role, if claims state them. If claims state the IDs,
-    /// the store of `user` is empty.
+    /// The names of the claims that contain the uid and gid of the role, if claims contain them. If claims contain the
+    /// IDs, the store of `user` is empty.
     pub(crate) id_claims: Option<UidGidClaimNames>,
     claimed: ClaimMappedUsers,
 }
@@ -288,7 +288,8 @@ pub struct Users {
     is_available: AtomicBool,
 }
 
-/// The directory and the credentials from which the users and their stores are created, also at each reload.
+/// The directory and the credentials from which the users and their stores are created, both at the start and at each
+/// reload.
 struct GatewayUserSource {
     root: PathBuf,
     open: StoreOpenFunction,
@@ -311,7 +312,7 @@ struct UsersReloadState {
 }
 
 impl Users {
-    /// Creates a set without users, for a gateway that identifies callers without keys.
+    /// Creates an empty set, for a gateway that does not identify callers by keys.
     pub(crate) fn without_keys() -> Self {
         Users {
             by_key: RwLock::default(),
@@ -324,7 +325,7 @@ impl Users {
         }
     }
 
-    /// Creates a single user, who has all rights of the gateway's own user.
+    /// Creates a set with one user, who has all rights of the gateway's own user.
     pub fn one(identity: AccessKeyPair, store: Arc<dyn Store>) -> Self {
         Users {
             by_key: RwLock::new(Arc::new(only(identity, store, UserLimits::default()))),
@@ -337,14 +338,15 @@ impl Users {
         }
     }
 
-    /// Creates a single user of the directory `root`, which `open` opens. Requests fail while the directory is missing.
-    /// When the directory exists again, the gateway reopens the directory. Errors: errors of opening the directory.
+    /// Creates a set with one user, for whom `open` opens the directory `root`. Requests fail while the directory is
+    /// missing. When the directory exists again, the gateway reopens the directory. Errors: errors of opening the
+    /// directory.
     pub fn one_of(identity: AccessKeyPair, root: &Path, open: StoreOpenFunction) -> Result<Self> {
         Users::load(root, open, CredentialSource::One(identity))
     }
 
     /// Creates the users of a credentials file, which is read again when it changes. For each user, `open` opens the
-    /// directory `root` with the uid and gid that the file states.
+    /// directory `root` with the uid and gid from the file.
     ///
     /// Errors: `InvalidArgument` for a file that does not parse, names a key or a user twice, or names another uid
     /// although the gateway is not root; `AccessDenied` for a file that other users may read; errors from opening the

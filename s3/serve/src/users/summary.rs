@@ -15,13 +15,13 @@ use crate::sts::IdentityProviderEntry;
 pub struct UsersFileEntry {
     /// `user`, `role` or `oidc`.
     pub kind: &'static str,
-    /// The name; the issuer of an OIDC provider.
+    /// The name of a user or a role, or the issuer of an OIDC provider.
     pub name: String,
     /// The access key of a user.
     pub access_key: Option<String>,
-    /// The uid that accesses files; `None` for the gateway's own uid, or if claims state the uid.
+    /// The uid that accesses files; `None` for the gateway's own uid, or if claims contain the uid.
     pub uid: Option<u32>,
-    /// The gid that accesses files; `None` as for `uid`.
+    /// The gid that accesses files; `None` for the gateway's own gid, or if claims contain the gid.
     pub gid: Option<u32>,
     /// The additional groups.
     pub groups: Vec<u32>,

@@ -57,7 +57,7 @@ struct WorkerPoolState {
     arrival: Notify,
 }
 
-/// One thread, and the numbers of its connections and of its surplus connections.
+/// One thread, and the counts of its connections and of its surplus connections.
 struct WorkerThread {
     runtime: Handle,
     connections: AtomicUsize,

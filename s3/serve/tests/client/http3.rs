@@ -21,7 +21,7 @@ pub struct Http3 {
 }
 
 impl Http3 {
-    /// Connects. Fails if the server presents another certificate.
+    /// Opens a connection. Fails if the server presents another certificate.
     pub async fn try_connect(
         client: &Client,
         certificate: &Certificate,

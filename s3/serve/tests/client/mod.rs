@@ -59,7 +59,7 @@ pub struct Client {
     pub address: SocketAddr,
     pub identity: AccessKeyPair,
     pub clock_offset_s: i64,
-    /// Whether requests state the time in `Date` instead of in Amazon's header.
+    /// Whether requests contain the time in `Date` instead of in Amazon's header.
     pub dates_by_date: bool,
 }
 

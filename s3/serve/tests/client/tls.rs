@@ -64,7 +64,8 @@ impl Certificate {
         self.connect_with(client, rustls::DEFAULT_VERSIONS)
     }
 
-    /// Like [`Certificate::connect`], with one of these versions of TLS.
+    /// Connects for HTTP/1.1 with one of the TLS versions in `versions`. Fails if the server presents another
+    /// certificate.
     pub fn connect_with(
         &self,
         client: &Client,

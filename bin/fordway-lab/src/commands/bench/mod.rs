@@ -1,5 +1,5 @@
 //! `bench`, with one file per family of benchmarks. This file contains the benchmarks that run on ranks. Each rank is a
-//! thread. The endpoints and directories on the command line are the sites, which take turns.
+//! thread. The endpoints and directories on the command line are called sites. The sites take turns.
 
 mod pingpong;
 mod rest;
@@ -155,8 +155,8 @@ fn write_score(score: &LaneIo500Score, text: &str, path: &Path, context: &Comman
     context.output.row(score)
 }
 
-/// Checks that the user names a target. Without a named target, a benchmark would create thousands of objects at the
-/// default endpoint, which is AWS. Errors: `InvalidArgument` if neither a target nor an endpoint is named.
+/// Checks that the user specified a target or an endpoint. Otherwise, a benchmark would create thousands of objects at
+/// the default endpoint, which is AWS. Errors: `InvalidArgument` if the user specified neither.
 fn check_named(args: &BenchEndpointArgs, global: &GlobalArgs) -> Result<()> {
     let variable = |name: &str| super::variable(global, name);
     if !args.setting.places.is_empty()
@@ -178,7 +178,7 @@ struct BenchLocations {
 }
 
 impl BenchLocations {
-    /// Opens the sites that `args` names. Errors: `InvalidArgument`, and errors of the lanes.
+    /// Opens the sites that `args` specifies. Errors: `InvalidArgument`, and errors of the lanes.
     fn open(args: &BenchEndpointArgs, context: &CommandContext) -> Result<Self> {
         let mut places = BenchLocations::default();
         let MeasurementArgs { places: named, name, .. } = &args.setting;

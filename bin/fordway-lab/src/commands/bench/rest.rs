@@ -379,7 +379,8 @@ impl RestParameterSet {
     }
 }
 
-/// Returns all combinations, sorted by size first. Errors: `InvalidArgument` if a combination is impossible.
+/// Returns all combinations, grouped by size. Errors: `InvalidArgument` for invalid options, an impossible combination,
+/// or more than 255 combinations.
 fn points(args: &RestBenchArgs) -> Result<Vec<RestParameterSet>> {
     let refused = |detail: &str| Err(Error::new(ErrorKind::InvalidArgument, detail));
     if args.url.contains("{size}") && args.size.is_empty() {
@@ -430,7 +431,7 @@ const fn lane_name(http: HttpVersionArg) -> &'static str {
     }
 }
 
-/// The number of a thread's connections, and their options.
+/// The number of connections of one thread, and the options of these connections.
 #[derive(Clone)]
 struct ThreadConnectionOptions {
     http: HttpVersionArg,

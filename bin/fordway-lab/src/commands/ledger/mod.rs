@@ -250,7 +250,7 @@ fn report(
 }
 
 /// Pins this thread and the processes behind the components to processors as `wanted` specifies; returns the placement
-/// used. Errors: `InvalidArgument` if there are too few processors, `Io` if pinning fails.
+/// used. Errors: `InvalidArgument` if there are too few processors; `Io` if pinning fails.
 fn choose_placement(setup: &PreparedLedgerRun, wanted: Option<CpuPlacementArg>) -> Result<CpuPlacementArg> {
     let cpus = allowed();
     let (placement, own, others) = match (wanted, cpus.as_slice()) {

@@ -32,7 +32,7 @@ struct MachineBenchmark<'a> {
     run: Box<dyn FnMut() -> Result<Vec<f64>> + 'a>,
 }
 
-/// The measurements of a machine.
+/// The output of `machines measure`, printed as text or as JSON.
 #[derive(Serialize)]
 struct MachineMeasurements {
     schema: &'static str,
@@ -227,8 +227,8 @@ impl MachineBenchmark<'_> {
 }
 
 impl MachineMeasurements {
-    /// Returns the entry for a catalogue. Errors: `InvalidArgument` for an invalid feature value, which no measurement
-    /// returns.
+    /// Returns the entry for a catalogue. Errors: `InvalidArgument` for an invalid feature value. No measurement
+    /// returns such a value.
     fn entry(&self) -> Result<MachineEntry> {
         let mut entry = MachineEntry::new(&self.name);
         for FeatureMeasurement { feature, quantity, .. } in &self.features {
@@ -282,7 +282,7 @@ fn add(file: &Path, entry: &MachineEntry) -> Result<()> {
 }
 
 const OBJECT_BYTES: usize = 4 << 10;
-/// The duration of a round.
+/// The duration of one measurement of GETs.
 const DURATION: Duration = Duration::from_secs(1);
 /// The number of GETs between two readings of the clock.
 const BATCH: usize = 64;

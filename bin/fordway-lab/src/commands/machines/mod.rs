@@ -77,8 +77,8 @@ fn warn_of_left_out(left_out: &[OmittedFeature], context: &CommandContext) {
     }
 }
 
-/// Formats a value with its unit. Whole values and values of at least 1000 have no decimals, other values have two.
-/// Further digits would differ between repeated measurements.
+/// Formats a value with its unit. Whole values and values of at least 1000 have no decimals. Other values have two
+/// decimals, because further digits would differ between repeated measurements.
 fn figure(value: f64, unit: &str) -> String {
     let digits = if value.fract() == 0.0 || value >= 1000.0 { 0 } else { 2 };
     format!("{value:.digits$} {unit}").trim_end().to_owned()

@@ -33,7 +33,7 @@ pub(super) fn tachyon(interrupt: &InterruptFlag) -> Result<f64> {
     let mut command = Command::new("tachyon");
     command.arg(scene.path()).args(["-numthreads", "1", "-nosave"]);
     let done = ToolProcess::start(command, "tachyon")?.finish(interrupt)?;
-    // tachyon exits with success even if it does not understand the scene.
+    // tachyon exits with success even if it cannot parse the scene.
     match done.stdout.contains("Ray Tracing Time") {
         true => Ok(done.cpu.as_secs_f64()),
         false => {
@@ -208,7 +208,7 @@ impl ToolProcess {
         }
     }
 
-    /// Waits until the program has exited. Errors: `Unavailable` if the program failed, `Timeout` if the program took
+    /// Waits until the program has exited. Errors: `Unavailable` if the program failed; `Timeout` if the program took
     /// too long.
     pub(super) fn finish(mut self, interrupt: &InterruptFlag) -> Result<ToolResult> {
         while !self.has_ended()? {
@@ -241,7 +241,7 @@ impl ToolProcess {
         Ok(())
     }
 
-    /// Returns the error of a failed program, with the last line of its output, which usually states the reason.
+    /// Returns the error of a failed program, with the last line of its output, which usually contains the reason.
     fn failed(&self, what: &str) -> Error {
         let said = content(&self.stderr).unwrap_or_default() + &content(&self.stdout).unwrap_or_default();
         let said = said

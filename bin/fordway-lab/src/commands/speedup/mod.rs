@@ -171,7 +171,7 @@ fn sentence(fitted: &SetupSpeedupFit) -> String {
 /// The suffix of a set-up's name that makes waiting ranks yield the processor.
 const YIELD: &str = "+yield";
 
-/// The medium that carries messages.
+/// The medium over which the ranks of a job exchange messages.
 #[derive(Debug)]
 enum JobMessageMedium {
     /// The medium that MPI chooses.
@@ -279,7 +279,8 @@ fn load(name: &str) -> Result<NetworkSetup> {
 /// Brings up the set-ups. A set-up that cannot be brought up is omitted with a warning. The first set-up is the
 /// reference, and is never omitted.
 ///
-/// Errors: `InvalidArgument` for a set-up that cannot hold the ranks of a job; any error in bringing up the reference.
+/// Errors: `Interrupted`; `InvalidArgument` for a set-up that cannot contain the ranks of a job; any error in bringing
+/// up the reference.
 fn bring_up(
     asked: &[PlannedJobSetup],
     context: &CommandContext,

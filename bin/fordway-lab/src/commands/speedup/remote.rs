@@ -73,7 +73,7 @@ fn send(address: SocketAddr, command: &OsStr) -> Result<CommandExit> {
     }
 }
 
-/// The byte after the output of a command.
+/// The last byte of the response, after the output of the command, shows whether the command succeeded.
 const SUCCEEDED: u8 = 1;
 const FAILED: u8 = 0;
 
@@ -125,7 +125,7 @@ fn run_shell(command: &OsStr, stream: &TcpStream) -> std::io::Result<ExitStatus>
     shell(command).stdin(Stdio::null()).stdout(output()?).stderr(output()?).status()
 }
 
-/// Waits until `process` accepts commands at `address`. Errors: `Unavailable` if the process exited, `Timeout`.
+/// Waits until `process` accepts commands at `address`. Errors: `Unavailable` if the process exited; `Timeout`.
 pub(super) fn wait_for(address: IpAddr, process: &mut NamespaceProcess) -> Result<()> {
     let address = SocketAddr::new(address, PORT);
     let since = Instant::now();

@@ -56,7 +56,8 @@ fn of_service(store: &dyn Store, bucket: &Bucket) -> Result<AclDocument> {
 }
 
 fn explained(error: Error) -> Error {
-    // The endpoint's own text is empty or repeats the code. Only the text about grants is useful, so this text is kept.
+    // If the endpoint does not support the request, keep its text only if the text is about grants. Any other text is
+    // empty or repeats the error code.
     match is_unsupported(&error) && !error.detail().contains("grant") {
         true => {
             Error::new(ErrorKind::NotImplemented, "this endpoint has no ACLs; use a policy").caused_by(error)
@@ -65,7 +66,7 @@ fn explained(error: Error) -> Error {
     }
 }
 
-/// The ACL of a bucket.
+/// The output of `admin acl`.
 #[derive(Serialize)]
 struct BucketAclOutput<'b> {
     bucket: &'b str,

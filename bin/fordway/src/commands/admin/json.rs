@@ -101,7 +101,7 @@ fn value(element: &XmlElement) -> Value {
 }
 
 /// Returns the element `name` with the content `value`. Errors: `InvalidArgument` for a key that cannot be the name of
-/// an element, and for `null`.
+/// an element, and for the value `null`.
 pub(super) fn element(name: &str, value: &Value) -> Result<XmlElement> {
     let is_of_names = |byte: u8| byte.is_ascii_alphanumeric();
     if !name.starts_with(|c: char| c.is_ascii_alphabetic()) || !name.bytes().all(is_of_names) {
@@ -123,7 +123,7 @@ pub(super) fn element(name: &str, value: &Value) -> Result<XmlElement> {
     Ok(element)
 }
 
-/// Returns the elements for a member of an object.
+/// Returns the XML elements for a member of a JSON object.
 fn children(parent: &str, key: &str, value: &Value) -> Result<Vec<XmlElement>> {
     let list = LISTS.iter().find(|(of, _, list)| (*of, *list) == (parent, key));
     match (list, value) {

@@ -207,7 +207,7 @@ fn set(args: &AdminSetArgs, context: &CommandContext) -> Result<CommandExit> {
     changed("set", &setting, &bucket, context)
 }
 
-/// Reads the file or standard input. Errors: `InvalidArgument` if it is too large.
+/// Reads the file or standard input. Errors: `InvalidArgument` if the content exceeds [`FILE_BYTES_MAX`].
 fn content(args: &AdminSetArgs, context: &CommandContext) -> Result<Vec<u8>> {
     let failed = |error| file_error("reading", args.file.display(), error);
     let input: Box<dyn Read> = match args.file.as_os_str() == "-" {

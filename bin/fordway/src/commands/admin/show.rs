@@ -136,7 +136,7 @@ fn of_document(setting: &AdminSetting, bucket: &Bucket, document: &[u8]) -> Resu
     Ok((words, value))
 }
 
-/// Describes a policy. A policy may contain elements that this version does not know.
+/// Describes a policy. A policy may contain elements that this version does not support.
 fn of_policy(bucket: &Bucket, document: &[u8]) -> String {
     let Ok(policy) = Policy::parse(document, bucket.as_str()) else {
         return "set; this version does not understand it".to_owned();

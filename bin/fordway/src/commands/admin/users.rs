@@ -20,7 +20,7 @@ pub(super) fn run(args: &AdminUsersArgs, context: &CommandContext) -> Result<Com
     Ok(CommandExit::Ok)
 }
 
-/// Returns a warning about an entry that is valid and has no effect.
+/// Returns a warning about an entry that is valid but has no effect.
 fn warning(entry: &UsersFileEntry, all: &[UsersFileEntry]) -> Option<String> {
     let name = shown_name(&entry.name);
     match entry.kind {
@@ -34,7 +34,7 @@ fn warning(entry: &UsersFileEntry, all: &[UsersFileEntry]) -> Option<String> {
     }
 }
 
-/// An entry of the file.
+/// One record of the output: an entry of the users file.
 #[derive(Serialize)]
 #[serde(transparent)]
 struct UsersFileOutput<'e>(&'e UsersFileEntry);

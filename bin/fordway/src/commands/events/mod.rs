@@ -37,7 +37,7 @@ const NAMES_SHARED: usize = 262_144;
 const SEARCH_INTERVAL: Duration = Duration::from_secs(2);
 /// Searches may take at most 1/N of the thread's time, where N is this value.
 const SEARCH_SHARE: u32 = 20;
-/// The time that each search may spend on a bucket without events to deliver. If the bucket takes longer, it pauses.
+/// The time that the thread may spend on a bucket without events to deliver. A bucket that takes longer pauses.
 const SEARCH_COST: Duration = Duration::from_millis(20);
 /// The pause of a bucket whose events another program is delivering.
 const BUSY: Duration = Duration::from_secs(1);
@@ -142,9 +142,9 @@ impl EventDelivery {
         SEARCH_INTERVAL.max(start.elapsed() * SEARCH_SHARE)
     }
 
-    /// Counts the waiting events of each bucket whose names the next turn does not read. Such a bucket pauses, or still
-    /// has names in memory, or the whole webhook pauses. A bucket whose journal takes long to read is counted less
-    /// often, and delays the next search only a little.
+    /// Counts the waiting events of each bucket for which the next turn reads no names. These are the buckets that
+    /// pause or still have names in memory, or all buckets if the whole webhook pauses. A bucket whose journal takes
+    /// long to read is counted less often, and delays the next search only a little.
     fn recount(&mut self) {
         let start = Instant::now();
         let is_pausing = !self.pause.is_over(start);
@@ -292,8 +292,7 @@ impl EventDelivery {
         }
     }
 
-    /// Logs `problem` once for each bucket. `count` is the number of entries with this problem; if it is 0, logs
-    /// nothing.
+    /// Logs `problem` once for each bucket. Logs nothing if `count`, the number of entries with this problem, is 0.
     fn warn_once(&self, bucket: &Bucket, count: u64, problem: &'static str) {
         let webhook = self.webhook.name();
         if count > 0 && self.warned.borrow_mut().insert((bucket.clone(), problem)) {

@@ -30,7 +30,7 @@ pub(super) struct BucketQueue {
     /// Whether names of refused records were discarded, because there were too many. The next pass reads these names
     /// again.
     has_forgotten: bool,
-    /// The maximum number of names in `names`, and in `tried`.
+    /// The maximum number of names in each of `names` and `tried`.
     names_max: usize,
     /// The number of failures since the last delivery.
     failures: u32,
@@ -98,7 +98,7 @@ impl BucketQueue {
 
     /// Adds the names that were read from the journal, at most `names_max`.
     pub(super) fn found(&mut self, found: WaitingEvents, names_max: usize) {
-        // Within a pass, a record may have been added whose name sorts before the names in `found`.
+        // Within a pass, a record whose name sorts before the names in `found` may have been added.
         self.is_incomplete &= self.has_more;
         self.has_forgotten &= self.after.is_some();
         self.has_more = found.later > found.names.len() as u64;
@@ -148,10 +148,11 @@ impl BucketQueue {
         self.pause.end();
     }
 
-    /// Puts back or sets aside a batch that the receiver refused, or did not respond to, after `spent`. A batch of
-    /// several events is put back, and tried again in smaller batches. A single event is set aside. The next batch
-    /// waits for 1 s, or for `spent` if that is longer, except after a response to a batch of several events. Returns
-    /// whether to log the failure as a warning.
+    /// Updates the queue after the receiver refused a batch, or did not respond. `spent` is the time since the start of
+    /// the turn. A batch of several events is put back, and tried again in smaller batches. A single event is set
+    /// aside. The next batch then waits for 1 s, or for `spent` if `spent` is longer. It does not wait if the receiver
+    /// responded, and the batch had several events or nothing is left to try in this pass. Returns whether to log the
+    /// failure as a warning.
     pub(super) fn refused(
         &mut self,
         batch: Batch,
@@ -187,7 +188,7 @@ impl BucketQueue {
         self.names.is_empty() && !self.has_more && self.retries == 0
     }
 
-    /// Returns whether the next turn does not read names.
+    /// Returns whether the next turn reads no names, because names are still in memory or the queue pauses.
     pub(super) fn is_delayed(&self, now: Instant) -> bool {
         !self.names.is_empty() || !self.pause.is_over(now)
     }

@@ -27,7 +27,7 @@ pub(crate) enum Fault {
     Meanwhile(&'static str, Box<dyn Fn() + Send + Sync>),
     /// Storing a part with this number fails.
     FailsPart(u16),
-    /// Responses for ranges that start at or after this offset state an object size that is one byte too large.
+    /// Responses for ranges that start at or after this offset contain an object size that is one byte too large.
     Grows(u64),
 }
 

@@ -22,7 +22,7 @@ use tempfile::TempDir;
 
 pub(crate) use faulty::{Fault, FaultyStore};
 
-/// How a command ended and what it wrote.
+/// The exit code and the output of a command.
 pub(crate) struct Ran {
     pub(crate) exit: CommandExit,
     pub(crate) stdout: String,
@@ -157,7 +157,7 @@ impl Rig {
         std::fs::write(path, body).unwrap();
     }
 
-    /// Returns all files below the temporary directory, including hidden ones.
+    /// Returns all files below the temporary directory, including hidden files.
     pub(crate) fn files(&self) -> Vec<String> {
         let mut found = Vec::new();
         walk(self.dir.path(), self.dir.path(), &mut found);

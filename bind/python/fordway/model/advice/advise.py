@@ -18,8 +18,8 @@ OUTSIDE_MAX = 0.2
 recommended.
 """
 ROUNDS_DIFFER = 2.0
-"""If the times of two rounds with the same work differ by more than this factor, the machine was probably in
-several states.
+"""If the times of two rounds with the same work differ by more than this factor, the state of the machine
+probably changed.
 """
 ROUNDS_MIN = 5
 
@@ -123,7 +123,7 @@ def choose(found: dict[str, Times]) -> dict[str, Any]:
 
 
 def _faster(one: Times, other: Times) -> bool:
-    """Returns whether `one` is faster in at least 97.5 % of the draws."""
+    """Returns whether `one` is faster than `other` in at least 97.5 % of the draws."""
     return bool(np.mean(one.draws < other.draws) >= (1 + times.LEVEL) / 2)
 
 

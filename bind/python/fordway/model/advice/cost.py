@@ -18,7 +18,8 @@ OPERATIONS_MIN = 20
 STEPS = (0, 16, 4, 2)
 """Ratios between the starts of successive segments. 0 means a single segment."""
 CLEARLY_BETTER = 0.9
-"""Maximum ratio of the errors for which a form with more segments is chosen over a form with fewer."""
+"""Maximum ratio of the errors for which a form with more segments is chosen over a form with fewer segments.
+"""
 RIDGE = 1e-9
 """Ridge parameter, relative to a column's squared length. The ridge divides a cost among columns that the
 operations cannot distinguish, and avoids a division by 0.
@@ -88,7 +89,7 @@ class Cost:
     """Coefficients of the terms, in µs."""
     blocks: Sums
     block_of: np.ndarray
-    """For each entry of `blocks`, its index in the blocks of the phase."""
+    """For each entry of `blocks`, the index of this block among the blocks of the phase."""
     left_out: float
     """Root mean square of the relative errors at the sizes that were left out in cross-validation."""
     scatter: float
@@ -176,8 +177,8 @@ def _nodes(size: np.ndarray, step: int) -> tuple[float, ...]:
 
 
 def _left_out(form: Form, rows: pd.DataFrame, of_size: np.ndarray, weights: np.ndarray) -> float:
-    """Returns the root mean square relative error of the sizes when the operations of one power of two at a
-    time are left out. Returns 0 if there is only one power of two.
+    """Returns the root mean square of the relative errors in cross-validation, which leaves out the
+    operations of one power of two at a time. Returns 0 if there is only one power of two.
     """
     names, group = np.unique(of_size, return_inverse=True)
     columns, time_us = form.columns(rows), rows["time_us"].to_numpy()

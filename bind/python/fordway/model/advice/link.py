@@ -78,8 +78,8 @@ def is_over_network(lane: str, targets: Mapping[str, str]) -> bool:
 
 
 def crosses(lane: str, targets: Mapping[str, str]) -> bool:
-    """Returns whether a lane would use the network, but was measured without a network. Only HTTP lanes
-    do.
+    """Returns whether a lane would use the network, but was measured without a network. Returns false for
+    lanes that do not use HTTP.
     """
     return uses_http(lane, targets) and not is_over_network(lane, targets)
 

@@ -1,4 +1,6 @@
-"""Measurements of a machine: the operations of its runs, with their times and their objects."""
+"""The measurements of a machine, read from its run files: the time of each successful operation, and the
+bytes or entries that it accessed.
+"""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,7 +55,7 @@ class Machine:
 
     @property
     def targets(self) -> dict[str, str]:
-        """URLs of the lanes whose services were not started by the runs."""
+        """URLs of the lanes whose services the runs did not start."""
         return {lane: url for info in self.runs for lane, url in _targets(info).items()}
 
 

@@ -36,7 +36,7 @@ class Times:
     outside: float = 0.0
     """Share of the time for sizes outside the measured range."""
     rounds: float = 1.0
-    """Ratio of the longest round to the shortest, for the same work."""
+    """Ratio of the time of the longest round to the time of the shortest round, for the same work."""
     cost: Cost | None = None
 
     def interval(self) -> tuple[float, float]:
@@ -184,7 +184,7 @@ def _noise(fitted: Cost, work_us: np.ndarray, moved: pd.DataFrame, random: np.ra
     unseen_us = fitted.left_out * np.sqrt((by_class**2).sum())
     share = np.hypot(scatter_us, unseen_us) / max(work_us.sum(), 1e-12)
     # The relative standard deviation of a log-normal distribution is sqrt(exp(sigma²) - 1). With `share` as
-    # sigma, a share of 30 would become a factor of 1e25.
+    # sigma, a share of 30 would raise the upper bound of the interval by a factor of 1e25.
     sigma = np.sqrt(np.log1p(share**2))
     return np.exp(sigma * random.standard_normal(DRAWS))
 
@@ -198,7 +198,7 @@ def _outside(fitted: Cost, moved: pd.DataFrame, work_us: np.ndarray, phase: str)
 
 
 def is_outside(size: pd.Series, low: float, high: float) -> pd.Series:
-    """Returns the sizes outside the measured range as a mask.
+    """Returns a mask that selects the sizes outside the measured range.
 
     Smaller sizes count only if the range starts above `SMALL_BYTES`, because a few bytes cost almost nothing.
     """

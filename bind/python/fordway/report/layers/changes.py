@@ -1,10 +1,10 @@
 """Detects sizes at which the time of a message jumps, without knowledge of the TCP receive window.
 
-The logarithm of the time is fitted by a smooth function of the size. A jump adds a column that is 1 from the
-size of the jump on. Cumulative sums give the reduction of the sum of squares for all sizes at once. The size
-with the largest reduction is the candidate. The candidate is accepted if residuals in random order rarely
-achieve the same reduction, and if the jump is at least `JUMP_MIN`. An accepted jump becomes part of the
-function, and the search continues.
+The logarithm of the time is fitted by a smooth function of the size. A jump adds a column that is 1 for sizes
+from the jump upwards, and 0 for smaller sizes. Cumulative sums yield the reduction of the sum of squares for
+all sizes at once. The size with the largest reduction is the candidate. The candidate is accepted if
+residuals in random order rarely achieve the same reduction, and if the jump is at least `JUMP_MIN`. An
+accepted jump becomes part of the function, and the search continues.
 """
 
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ dominate the fit.
 
 @dataclass(frozen=True)
 class Change:
-    """A jump in the time of messages."""
+    """A message size at which the message time jumps."""
 
     size_bytes: float
     """Size at which times jump."""
@@ -55,7 +55,9 @@ class Change:
     jump: float
     """Ratio of the time after the jump to the time before it."""
     chance: float
-    """Maximum probability that residuals in random order show as large a jump."""
+    """Maximum probability that residuals in random order reduce the sum of squares at least as much as the
+    jump.
+    """
 
 
 def find(sizes: np.ndarray, times: np.ndarray, seed: int = 1) -> list[Change]:
@@ -155,7 +157,7 @@ def _chance(
 
 
 def _jump(size: np.ndarray, time: np.ndarray, steps: list[int]) -> np.ndarray:
-    """Returns the height of each jump, as a logarithm, if the rest of the curve is as smooth as possible."""
+    """Returns the height of each jump, as a logarithm. The fitted slope may change at each jump."""
     if not steps:
         return np.empty(0)
     curve = _curve(size, [], kinks=steps)

@@ -16,7 +16,7 @@ STEP = 0.05
 """Step of the reported levels: 5 %."""
 
 CORES = re.compile(r" cores=(\d+)")
-"""The part of a phase's name that gives the number of processors on each side."""
+"""The part of a phase's name that contains the number of processors on each side."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Level:
 
     @property
     def load(self) -> str:
-        """Name of the phase, without the processors."""
+        """Name of the phase, without the number of processors."""
         return CORES.sub("", self.phase)
 
 

@@ -18,7 +18,7 @@ fn board(test: &str, sites: usize, jobs: u64) -> (RangeJobScheduler, Vec<RangeJo
     (board, jobs)
 }
 
-/// Simulates a stream that receives bytes at a given rate for some time, in steps.
+/// Simulates a stream that receives `rate` bytes per second for `time`, in steps of 50 ms. Returns the time at the end.
 fn bring(
     board: &mut RangeJobScheduler,
     id: ReplicaStreamId,

@@ -8,7 +8,7 @@ use super::processors::allowed;
 use crate::doctor::FindingDraft;
 use crate::doctor::tree::{SystemTree, UnreadableFile, listed, value_of};
 
-/// The smallest value that counts as no limit. Version 1 of cgroups expresses "no limit" as a very large number.
+/// A limit of at least this value counts as no limit. Version 1 of cgroups expresses "no limit" as a very large number.
 const NO_LIMIT_BYTES: u64 = 1 << 60;
 
 pub(super) fn cpu_quota(tree: &SystemTree) -> DoctorCheckResult {
@@ -118,7 +118,8 @@ fn throttled(text: &str) -> Option<(f64, f64)> {
     Some((100.0 * stopped / periods.max(1.0), seconds))
 }
 
-/// Checks whether this process has exclusive use of its processors.
+/// Checks whether this process has exclusive use of its processors: all of them are isolated from the scheduler, or a
+/// control group reserves them.
 pub(super) fn exclusive(tree: &SystemTree) -> DoctorCheckResult {
     let isolated = listed(&tree.read("sys/devices/system/cpu/isolated").unwrap_or_default());
     let isolated: HashSet<usize> = isolated.into_iter().collect();
@@ -167,8 +168,8 @@ pub(super) fn memory(tree: &SystemTree) -> DoctorCheckResult {
     Ok(said.measured("limit", gib, "GiB"))
 }
 
-/// Creates the finding for groups that have exceeded their `memory.high`; `None` if no group has. The kernel throttles
-/// the tasks of such a group, which must then reclaim pages themselves.
+/// Creates the finding for groups that have exceeded their `memory.high`; `None` if there is no such group. The kernel
+/// throttles the tasks of such a group, which must then reclaim pages themselves.
 fn slowed_down(tree: &SystemTree, group: &ControlGroupDirectories) -> Option<FindingDraft> {
     let high = group.texts(tree, "memory.high");
     let least: u64 = high.iter().filter_map(|(_, text)| text.parse().ok()).min()?;

@@ -1,8 +1,8 @@
 //! Plain requests that bypass the S3 layer: GET, HEAD, PUT and DELETE of an object, or GET of a range, signed in a
 //! header or in a presigned URL. Nearly all clients send plain requests.
 //!
-//! The fast path never refuses a request because of its head. The fast path serves a request if the request is plain
-//! and its signature is valid. All other requests go to the S3 layer, including requests that have a bad signature,
+//! The fast path never refuses a request because of its head. The fast path serves a request only if the request is
+//! plain and its signature is valid. All other requests go to the S3 layer. The S3 layer also gets plain requests that
 //! name a missing object, exceed a limit on the user or would have to wait. The S3 layer answers these requests as if
 //! there were no fast path. The content of a PUT is an exception: after some of the content has been read, the S3 layer
 //! can no longer take over. The fast path therefore reports errors in the content itself, and uses the messages of the
@@ -107,7 +107,8 @@ impl FastPath {
         Ok(stored(&made))
     }
 
-    /// Returns the user who signed a request; `None` if the signature is invalid in any way.
+    /// Returns the user who signed a request; `None` if the signature is invalid, or if the served directory was
+    /// missing at the last check.
     fn signer(&self, head: &RequestHead<'_>, plain: &PlainObjectRequest<'_>) -> Option<Arc<User>> {
         let find = |access_key: &str| self.users.find(access_key).filter(|_| self.users.is_available());
         match plain.signature.as_ref()? {
@@ -259,7 +260,8 @@ mod tests {
             self.head_over(UNSIGNED_PAYLOAD, start, headers, further)
         }
 
-        /// Like [`Lane::head`], but the signature also covers the hash of the content.
+        /// Returns the head of a request whose header `x-amz-content-sha256` has the value `payload_hash`. The other
+        /// arguments are those of [`Lane::head`].
         fn head_over(
             &self,
             payload_hash: &str,

@@ -103,7 +103,7 @@ pub(super) struct SignatureHeaders<'h> {
     pub(super) payload_hash: &'h str,
 }
 
-/// The relevant headers, each at most once.
+/// The headers that the fast path evaluates. Each of them occurs at most once in a plain request.
 #[derive(Default)]
 struct PlainHeaders<'h> {
     host: Option<&'h str>,
@@ -157,8 +157,8 @@ impl<'h> PlainHeaders<'h> {
         self.of_upload.insert(name, value).is_none().then_some(())
     }
 
-    /// Returns the signature of the request; `None` if it is signed twice, or if its query does not belong to a
-    /// plain presigned URL.
+    /// Returns the signature of the request; `None` if the request is signed twice, or if its query does not belong to
+    /// a plain presigned URL.
     fn signature(
         &self,
         method: &str,
@@ -178,7 +178,7 @@ impl<'h> PlainHeaders<'h> {
     }
 
     /// Returns the requested operation on the object; `None` for any other request, and for content in chunks or
-    /// without a stated length.
+    /// without a declared length.
     fn method(&mut self, head: &RequestHead<'h>) -> Option<ObjectMethod> {
         let RequestFraming::Length(bytes) = head.framing else { return None };
         let is_without_content =

@@ -67,7 +67,7 @@ impl SignatureVerifier {
         )
     }
 
-    /// Like [`SignatureVerifier::has_signed`], for a presigned URL.
+    /// Returns whether the signature in a presigned URL is valid and the S3 layer would also accept it.
     pub(super) fn has_presigned(&self, head: &RequestHead<'_>, stated: &PresignedQuery<'_>) -> bool {
         let Some(authorization) = stated.authorization() else { return false };
         if !self.is_for_us(&authorization) || !stated.is_valid_now(authorization.day) {
@@ -250,7 +250,8 @@ fn is_now(amz_date: &str, day: &str) -> bool {
     amz_date.starts_with(day) && day.len() == 8 && apart < CLOCK_SKEW_MAX
 }
 
-/// Like `split`, but needs fewer instructions for short fields. `separator` is ASCII.
+/// Splits `text` at each `separator`, which must be ASCII. For short fields, this function needs fewer instructions
+/// than [`str::split`].
 fn fields(text: &str, separator: u8) -> impl Iterator<Item = &str> {
     let mut rest = Some(text);
     std::iter::from_fn(move || {

@@ -1,4 +1,4 @@
-//! CORS: rules that state which web pages may read and write a bucket through a browser (the Fetch standard, section
+//! CORS: rules that define which web pages may read and write a bucket through a browser (the Fetch standard, section
 //! 3.2).
 //!
 //! The CORS rules of a bucket are stored as one document. The response to a request with an `Origin` contains the
@@ -32,7 +32,8 @@ pub(super) const SERVICE: BucketDocumentRules = BucketDocumentRules {
     permits: always,
 };
 
-/// Checks the rules of a bucket. Errors: `MalformedXML`, `InvalidRequest` for invalid rules.
+/// Checks the rules of a bucket. Errors: `MalformedXML` for a document that does not match the schema; `InvalidRequest`
+/// for invalid rules.
 fn check(document: &[u8]) -> OperationResult<Vec<u8>> {
     let configuration: CORSConfiguration = read(document)?;
     if !(1..=MAX_RULES).contains(&configuration.cors_rules.len()) {
@@ -62,7 +63,7 @@ fn check_rule(rule: &CORSRule) -> OperationResult<()> {
     if let Some(pattern) = allowed.clone().find(has_wildcards) {
         return refused(format!("AllowedHeader \"{pattern}\" can not have more than one wildcard."));
     }
-    // AWS uses the same message for the response headers that a page may read.
+    // AWS's message names `AllowedHeader` also for the response headers that a page may read (`ExposeHeader`).
     match allowed.chain(rule.expose_headers.iter().flatten()).find(|name| !is_header(name)) {
         Some(name) => refused(format!("AllowedHeader \"{name}\" contains invalid character.")),
         None => Ok(()),
@@ -98,7 +99,7 @@ impl<'r> PreflightRequest<'r> {
         Some(PreflightRequest { origin, method, headers: names.filter(|name| !name.is_empty()).collect() })
     }
 
-    /// Returns the origin pattern by which the rule allows the request; `None` if the rule does not allow it.
+    /// Returns the origin pattern by which the rule allows the request; `None` if the rule does not allow the request.
     fn allowed_by<'c>(&self, rule: &'c CORSRule) -> Option<&'c str> {
         let allows_method = rule.allowed_methods.iter().any(|method| method == self.method);
         let pattern = rule.allowed_origins.iter().find(|pattern| fits(pattern, self.origin));
@@ -179,7 +180,8 @@ pub(crate) fn headers_for(
     asked.answer(&configuration)
 }
 
-/// Returns the headers of the response to a preflight request. Errors: a status, a code and the reason.
+/// Returns the headers of the response to a preflight request. Errors: the status, the code and the message of the
+/// response.
 pub(crate) fn preflight(
     store: Result<Arc<dyn Store>>,
     bucket: &str,

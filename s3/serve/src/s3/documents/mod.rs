@@ -1,8 +1,9 @@
-//! Documents of buckets that S3 operations read and write. Each kind of document has a file in this folder and an entry
-//! in [`KINDS`].
+//! Documents of buckets that S3 operations read and write. Each file in this folder describes one kind of document.
+//! [`KINDS`] contains the kinds whose operations this module serves; `policy` and `notification` serve their operations
+//! themselves.
 //!
-//! A put parses and checks a document, and serializes it again before storing it. Stored documents are therefore always
-//! well formed.
+//! A put parses and checks an XML document, and serializes the document again before storing it. The stored document is
+//! therefore well formed.
 
 pub(crate) mod cors;
 mod lifecycle;
@@ -48,7 +49,7 @@ pub(super) struct BucketDocumentRules {
 /// Checks whether a bucket permits storing the given document, or (for `None`) deleting the existing document.
 type BucketCheck = fn(&dyn Store, &Bucket, Option<&[u8]>) -> OperationResult<()>;
 
-/// The check of a document that every bucket permits.
+/// Permits every document in every bucket. Most kinds of documents have this [`BucketCheck`].
 fn always(_: &dyn Store, _: &Bucket, _: Option<&[u8]>) -> OperationResult<()> {
     Ok(())
 }
@@ -98,7 +99,8 @@ pub fn checked_document(kind: &BucketDocumentKind, document: &[u8]) -> Result<Ve
 /// Checks a document and returns the document to store.
 type DocumentCheck = fn(&[u8]) -> OperationResult<Vec<u8>>;
 
-/// Returns the operation that puts XML documents of a kind, and their check; `None` for all other kinds.
+/// Returns the operation that puts XML documents of the given kind, and the check for these documents; `None` for all
+/// other kinds.
 fn check_of(kind: &BucketDocumentKind) -> Option<(&'static str, DocumentCheck)> {
     const LOCK: [&str; 2] = ["object-lock", "PutObjectLockConfiguration"];
     const NOTIFICATION: &str = "PutBucketNotificationConfiguration";

@@ -1,6 +1,6 @@
 //! The ownership setting of a bucket's objects. The setting only determines whether the bucket can have an ACL. With
-//! `BucketOwnerEnforced`, which is the default, the bucket cannot have an ACL. With each setting, the files of new
-//! objects belong to the user who writes them.
+//! `BucketOwnerEnforced`, which is the default, the bucket cannot have an ACL. With every setting, the file of a new
+//! object belongs to the user who creates the object.
 
 use fordway_store::{Bucket, BucketDocumentKind, Result, Store};
 use http::StatusCode;

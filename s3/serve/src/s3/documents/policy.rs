@@ -55,7 +55,7 @@ fn get(store: &dyn Store, bucket: &Bucket) -> OperationResult<S3Response<Body>> 
     Ok(response)
 }
 
-/// Returns the document that states whether the policy is public.
+/// Returns a document whose element `IsPublic` is true if the policy is public.
 fn status(store: &dyn Store, bucket: &Bucket) -> OperationResult<S3Response<Body>> {
     let policy = Policy::parse(&stored(store, bucket)?, bucket.as_str()).map_err(malformed)?;
     let mut answer = ResponseDocumentBuilder::new("PolicyStatus");
@@ -97,8 +97,8 @@ async fn put(
     Ok(S3Response::with_status(Body::empty(), StatusCode::NO_CONTENT))
 }
 
-/// Checks the MD5 and the checksum that a request states for its body. The gate checks digests only for XML documents.
-/// Errors: `InvalidDigest`, `InvalidRequest`, `BadDigest`.
+/// Checks the body of a request against the MD5 and the checksum in its head. The gate checks digests only for XML
+/// documents. Errors: `InvalidDigest`, `InvalidRequest`, `BadDigest`.
 fn check_digests(headers: &HeaderMap, sent: &[u8]) -> OperationResult<()> {
     let refused = |code, why: &str| Err(S3Failure::new(code, StatusCode::BAD_REQUEST, why));
     if let Some(stated) = headers.get("content-md5") {

@@ -1,4 +1,4 @@
-//! The public access block of a bucket. The access rules of the bucket apply its settings.
+//! The public access block of a bucket. Its settings restrict public policies and public ACLs.
 
 use http::StatusCode;
 use s3s::dto::PublicAccessBlockConfiguration;

@@ -22,9 +22,9 @@ const FILE_NAME: &str = "${filename}";
 pub(super) struct FormFields(Vec<FormField>);
 
 impl FormFields {
-    /// Collects the fields of a form. Errors: `InvalidArgument` for a field that occurs twice, because two programs
-    /// could interpret such a form differently; `MaxPostPreDataLengthExceeded` for values that are too large with the
-    /// file's name.
+    /// Collects the fields of a form. Errors: `InvalidArgument` for a field other than metadata that occurs twice,
+    /// because two programs could interpret such a form differently; `MaxPostPreDataLengthExceeded` if the values are
+    /// too large after the file's name has replaced its placeholder.
     pub(super) fn new(start: UploadFormFields) -> OperationResult<Self> {
         // Old browsers send the file's full path, so only its last component is used.
         let file_name = start.file_name.rsplit(['/', '\\']).next().unwrap_or_default();
@@ -74,8 +74,7 @@ impl FormFields {
         self.required("key").map(str::to_owned)
     }
 
-    /// Returns the URL of the page to show after the upload. The field has two names, of which the second name is the
-    /// older name.
+    /// Returns the URL of the page to show after the upload. The field has two names; `redirect` is the older name.
     pub(super) fn redirect(&self) -> Option<&str> {
         self.get("success_action_redirect").or_else(|| self.get("redirect"))
     }
@@ -115,8 +114,8 @@ fn bytes_with_name(value: &str, file_name: &str) -> usize {
     value.len() - count * FILE_NAME.len() + count * file_name.len()
 }
 
-/// Headers that describe an object or state a digest of its content. Other fields become headers only if they have the
-/// prefix `x-amz-` or `if-`.
+/// Headers that describe an object or contain a digest of its content. Other fields become headers only if they have
+/// the prefix `x-amz-` or `if-`.
 const HEADERS: [HeaderName; 7] = [
     header::CACHE_CONTROL,
     header::CONTENT_DISPOSITION,

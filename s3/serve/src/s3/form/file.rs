@@ -70,10 +70,10 @@ impl FileBody {
         self.next = match (held.is_empty(), content.is_empty()) {
             (true, true) => None,
             (true, false) => Some(content),
-            // The scanner holds bytes back only if the end of the previous piece resembles the boundary.
+            // The scanner keeps bytes for the next piece only if the end of a piece could be the start of the boundary.
             (false, _) => Some([held, &content[..]].concat().into()),
         };
-        // A file that is too large is not stored, but its bytes are counted to the end, because the error states the
+        // A file that is too large is not stored, but its bytes are counted to the end, because the error contains the
         // size.
         if self.received > *self.sizes.end() {
             self.next = None;
@@ -81,7 +81,8 @@ impl FileBody {
         Ok(())
     }
 
-    /// Checks the form after its end. Errors: `MalformedPOSTRequest`, `EntityTooLarge`, `EntityTooSmall`.
+    /// Checks, at the end of the body, that the form is complete and that the policy allows the size of the file.
+    /// Errors: `MalformedPOSTRequest`, `EntityTooLarge`, `EntityTooSmall`.
     fn check_end(&self) -> Result<(), FormBodyError> {
         let size = |code, words, limit, bytes: u64| {
             let (received, bytes) = (self.received.to_string(), bytes.to_string());

@@ -1,5 +1,5 @@
-//! Form uploads (PostObject): a browser sends an object in an HTML form. A signed policy in the form states which forms
-//! are allowed. The head of the request is not signed, and an `Authorization` header is ignored.
+//! Form uploads (PostObject): a browser sends an object in an HTML form. A signed policy in the form defines which
+//! forms are allowed. The head of the request is not signed, and an `Authorization` header is ignored.
 //!
 //! * `fields`: the fields of a form, and their conversion to headers
 //! * `signature`: the signature of the policy, and the user who signed it

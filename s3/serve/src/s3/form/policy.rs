@@ -272,7 +272,7 @@ mod tests {
         (failure.0.code().as_str().to_owned(), words.to_owned())
     }
 
-    /// Checks a form for `b/k` with these fields.
+    /// Checks a form with the given fields for the bucket `b` and the key `k`.
     fn checked(conditions: &str, fields: &[(&str, &str)]) -> Result<RangeInclusive<u64>, (String, String)> {
         let target = ("b".to_owned(), "k".to_owned());
         let read = PostPolicy::read(&STANDARD.encode(policy(conditions)));

@@ -39,7 +39,7 @@ pub(super) struct FormSignature<'f> {
 
 impl<'f> FormSignature<'f> {
     /// Reads the signature of a form; returns `None` if the form has no signature fields. Errors: `InvalidArgument` for
-    /// a field that is missing or invalid, `InvalidRequest` for a version 2 signature if the gateway does not accept
+    /// a field that is missing or invalid; `InvalidRequest` for a version 2 signature if the gateway does not accept
     /// such signatures.
     pub(super) fn read(form: &'f FormFields, allows_version_2: bool) -> OperationResult<Option<Self>> {
         if VERSION_4[1..].iter().any(|name| form.get(name).is_some()) {
@@ -84,7 +84,7 @@ impl<'f> FormSignature<'f> {
         keys.into_iter().chain(age).collect()
     }
 
-    /// Returns the user who signed the form. Errors: `InvalidArgument` for a malformed credential,
+    /// Returns the user who signed the form. Errors: `InvalidArgument` for a malformed credential;
     /// `InvalidAccessKeyId`, `SignatureDoesNotMatch`.
     pub(super) fn signer(
         &self,

@@ -127,12 +127,12 @@ impl MessageSizeRange {
         all
     }
 
-    /// Returns the size at the fraction `share` of the way from the smallest size to the largest.
+    /// Returns the size at position `share` in the range: 0 is the smallest size, and 1 is the largest size.
     fn at(&self, share: f64) -> u64 {
         let (min, max) = (self.min_bytes as f64, self.max_bytes as f64);
         let size = match self.scale {
             SizeDistributionArg::Linear => min + share * (max + 1.0 - min),
-            // The logarithm of 0 is undefined, so one is added to every size.
+            // The logarithm of 0 is undefined, so 1 is added to every size.
             SizeDistributionArg::Log => {
                 ((min + 1.0).ln() + share * ((max + 2.0).ln() - (min + 1.0).ln())).exp() - 1.0
             }

@@ -376,7 +376,7 @@ impl PingpongRunMetadata<'_> {
     }
 }
 
-/// Returns the caveats that apply to a set-up's figures.
+/// Returns a note if the set-up was not measured, or if its processor is emulated.
 fn remark(lane: &MeasuredNetworkSetup) -> Option<String> {
     let label = lane.label();
     match lane.problem() {
@@ -388,7 +388,7 @@ fn remark(lane: &MeasuredNetworkSetup) -> Option<String> {
     }
 }
 
-/// Describes a set-up, or states why it is not running.
+/// Returns the set-up's entry in the run file. If the set-up is not running, the entry contains the reason.
 fn described(lane: &MeasuredNetworkSetup) -> Value {
     let settings = lane.running.as_ref().map(|all| all.iter().map(|one| one.settings()).collect::<Vec<_>>());
     json!({
@@ -400,8 +400,8 @@ fn described(lane: &MeasuredNetworkSetup) -> Value {
     })
 }
 
-/// Returns the exit code. The command fails if a set-up that the user named could not be started. A default set-up that
-/// could not be started is not a failure.
+/// Returns the exit code. `Unavailable` means that no message succeeded. The command also fails if a message failed, or
+/// if a set-up that the user named could not be started. A default set-up that could not be started is not a failure.
 fn exit(args: &PingpongBenchArgs, lanes: &[MeasuredNetworkSetup], run: &RunDocument) -> CommandExit {
     let nothing_succeeded = !run.summaries.iter().any(|summary| summary.operations > 0);
     let failed = run.summaries.iter().any(|summary| summary.errors > 0);

@@ -85,8 +85,8 @@ fn setups_word(word: &str) -> bool {
     ["port", "ping-port"].contains(&word)
 }
 
-/// Brings up all set-ups, one after the other. The failure of a set-up is recorded in its entry. Errors: only
-/// `Interrupted`.
+/// Brings up all set-ups, one after the other. If a set-up cannot be brought up, the result contains its error. Errors:
+/// only `Interrupted`.
 pub(super) fn bring_up(
     args: &PingpongBenchArgs,
     setups: Vec<NetworkSetup>,

@@ -142,8 +142,9 @@ struct TransportSet {
 }
 
 impl TransportSet {
-    /// Starts the transports that `args` names, and writes the messages of `plan` to a new directory in `root`. Errors:
-    /// `Unavailable` for a named transport that is not installed.
+    /// Starts the transports that `args` lists, or all installed transports if the list is empty, and writes the
+    /// messages of `plan` to a new directory in `root`. Errors: `Unavailable` for a listed transport that is not
+    /// installed.
     fn open(args: &TransportBenchArgs, plan: &TransportPlan, root: &Path) -> Result<Self> {
         let dir = ScratchDirectory::new("transport", root);
         let dir = dir.map_err(|error| file_error("creating a directory in", root.display(), error))?;

@@ -69,7 +69,7 @@ pub(super) fn two_ranks() -> std::result::Result<(Command, String), String> {
     Ok((command, mpi.implementation))
 }
 
-/// Returns all programs that can be started, and a message for each program that cannot.
+/// Returns all programs that can be started, and a message for each program that cannot be started.
 pub(super) fn find(args: &TransportBenchArgs) -> (Vec<MpiProgram>, Vec<String>) {
     let binaries = match args.mpi.is_empty() {
         false => args.mpi.clone(),
@@ -116,8 +116,8 @@ impl MpiProgram {
         }
     }
 
-    /// Returns the media to which the program can be restricted. `None` means that the MPI implementation is unknown,
-    /// and chooses the medium itself.
+    /// Returns the media to which the program can be restricted. `None` means that the MPI implementation is unknown.
+    /// Such an implementation chooses the medium itself.
     pub(super) fn carriers(&self) -> &'static [Option<MpiMessageMedium>] {
         match MpiImplementation::of(&self.implementation) {
             MpiImplementation::Other => &[None],
@@ -183,7 +183,7 @@ impl MpiProgram {
                 });
                 all
             }
-            // MPICH is built on UCX (as in Debian 12) or on libfabric, so the variables of both are set.
+            // MPICH is built on UCX (as in Debian 12) or on libfabric, so the variables of both libraries are set.
             (MpiImplementation::Mpich, Some(MpiMessageMedium::Tcp)) => vec![
                 ("MPIR_CVAR_NOLOCAL", "1"),
                 ("UCX_TLS", "tcp"),

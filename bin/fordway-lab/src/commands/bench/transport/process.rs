@@ -151,7 +151,7 @@ impl NginxServer {
     }
 }
 
-/// Finds a port that is free now, because nginx cannot choose one itself.
+/// Finds a port that is free now, because nginx cannot choose a port itself.
 fn free_address() -> Result<SocketAddr> {
     let found = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
     found.map_err(|error| file_error("finding", "a free port", error))

@@ -63,7 +63,7 @@ pub(in crate::commands::ledger) struct Http2FramingComponent {
     answered_bytes: Arc<AtomicU64>,
 }
 
-/// The server's response.
+/// The headers and the content of the server's next response.
 #[derive(Clone, Default)]
 struct ServerResponse {
     headers: HeaderMap,
@@ -97,7 +97,7 @@ impl Http2FramingComponent {
         })
     }
 
-    /// Returns the lengths of the request and of the response with its content, in bytes, with compressed heads.
+    /// Returns the lengths, in bytes, of the request and of the response with its content. The heads are compressed.
     pub(in crate::commands::ledger) fn lengths(&mut self, size_bytes: u64) -> Result<(usize, usize)> {
         self.prepare(size_bytes)?;
         // In the first request, both sides store the heads, which shortens later heads. Therefore, measure the lengths
@@ -327,7 +327,7 @@ impl AsyncWrite for ByteCountingPipe {
     }
 }
 
-/// The number of bytes that are passed to TLS at a time; the gateway uses the same number.
+/// The number of bytes that this component passes to TLS at a time, as the gateway does.
 const TLS_PIECE_BYTES: usize = 256 << 10;
 
 /// Both ends of a TLS session after the handshake.

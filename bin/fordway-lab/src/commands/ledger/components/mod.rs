@@ -44,7 +44,7 @@ impl NonrepeatingContent {
         &self.0[..size_bytes as usize]
     }
 
-    /// Returns the same content with shared ownership, without copying it.
+    /// Like [`of`](Self::of), but returns the content with shared ownership. The content is not copied.
     pub(super) fn share(&self, size_bytes: u64) -> Bytes {
         self.0.slice(..size_bytes as usize)
     }
@@ -75,7 +75,7 @@ impl ObjectOperation {
     }
 }
 
-/// Wraps the error of a component that works only in memory, as `Internal`.
+/// Wraps the error of a component that works only in memory in an `Internal` error.
 fn failed(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
     Error::new(ErrorKind::Internal, "running the codecs in memory").caused_by(error)
 }
@@ -138,7 +138,7 @@ impl LedgerComponent for MemoryCopyComponent {
     }
 }
 
-/// A digest of the content.
+/// Computes a digest of the content.
 pub(super) struct DigestComponent {
     of: fn(&[u8]),
     contents: NonrepeatingContent,

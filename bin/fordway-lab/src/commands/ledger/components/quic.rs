@@ -101,7 +101,7 @@ impl Http3MessageSizes {
         })
     }
 
-    /// Returns the sizes of the same messages in QUIC datagrams, which add the overhead of packets.
+    /// Returns the sizes of the messages from [`on_streams`](Self::on_streams), plus the overhead of QUIC packets.
     pub(in crate::commands::ledger) fn in_datagrams(&self, size_bytes: u64) -> Result<MessageSizes> {
         let sizes = self.on_streams(size_bytes)?;
         let response_bytes = on_the_wire(sizes.head_bytes + sizes.body_bytes);
@@ -110,8 +110,8 @@ impl Http3MessageSizes {
     }
 }
 
-/// Returns the total size of the headers of all DATA frames (RFC 9114 section 7.1). A header consists of a type of one
-/// byte and the length.
+/// Returns the total size of the headers of all DATA frames (RFC 9114 section 7.1). A header consists of a one-byte
+/// type and a length of 1, 2 or 4 bytes.
 fn data_frame_heads(size_bytes: u64) -> usize {
     let head_bytes = |piece_bytes: usize| match piece_bytes {
         0 => 0,
@@ -135,7 +135,7 @@ fn request_of(request: &S3RequestTemplate, size_bytes: u64, heads: &HttpMessageH
     request.body(()).map_err(broken)
 }
 
-/// Round trips of UDP datagrams.
+/// Round trips of UDP datagrams without QUIC.
 pub(in crate::commands::ledger) struct UdpRoundTripComponent {
     runtime: Runtime,
     line: DatagramEndpoint,

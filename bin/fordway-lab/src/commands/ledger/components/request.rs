@@ -349,7 +349,8 @@ impl LedgerComponent for Http1HeadComponent {
     }
 }
 
-/// A request without content, which the S3 layer handles in memory, on a store that does almost nothing.
+/// A request without content, which the S3 layer handles in memory. The store is also in memory, and contains one empty
+/// object.
 pub(in crate::commands::ledger) struct S3LayerComponent {
     layer: S3Responder,
     runtime: Runtime,
@@ -379,7 +380,7 @@ impl S3LayerComponent {
 }
 
 impl LedgerComponent for S3LayerComponent {
-    /// Ignores the content size, because this component has no content.
+    /// Ignores the content size, because the request has no content.
     fn prepare(&mut self, _: u64) -> Result<()> {
         let mut request = Request::builder().method(self.request.method()).uri(self.request.asked(0).path);
         for (name, value) in fields(&self.request.head(0)) {

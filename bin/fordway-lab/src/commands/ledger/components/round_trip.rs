@@ -89,7 +89,7 @@ pub(super) struct PeerServer {
 }
 
 impl PeerServer {
-    /// Starts a process of this kind on the loopback interface; `file` is its argument.
+    /// Starts a process of this kind on the loopback interface, with `file` as an argument.
     pub(super) fn start(kind: &str, file: &Path) -> Result<Self> {
         let failed = |error| file_error("listening at", "127.0.0.1", error);
         let listener = TcpListener::bind("127.0.0.1:0").map_err(failed)?;
@@ -201,9 +201,10 @@ impl RoundTripBuffers {
         Ok(())
     }
 
-    /// Keeps the client busy between two requests, as on a real lane. A real client that has received a file descriptor
-    /// uses the content before it sends the next request; a client that writes objects removes the previous object.
-    /// Meanwhile, the responding process sleeps. The longer this process sleeps, the longer it takes to wake up.
+    /// Keeps the client busy between two requests, as on a real lane. A real client uses the content of a received file
+    /// descriptor before it sends the next request. A client that writes objects removes the previous object.
+    /// Meanwhile, the responding process sleeps. The longer the responding process sleeps, the longer its wake-up
+    /// takes.
     pub(super) fn rest(&mut self) {
         self.rest.1.copy_from_slice(black_box(&self.rest.0));
     }
@@ -214,9 +215,9 @@ impl RoundTripBuffers {
         head_bytes + if form == ReplySendMethod::Descriptor { 0 } else { body_bytes }
     }
 
-    /// Receives the head, together with any content that arrives in the same calls, and then the rest of the body
-    /// directly into its buffer. Sets `received` to the number of received bytes, which is too small if the connection
-    /// is closed early.
+    /// Receives the head, together with any content that arrives in the same calls. Then receives the rest of the body
+    /// directly into the buffer of the body. Sets `received` to the number of received bytes, which is less than
+    /// [`expected`](Self::expected) if the connection is closed early.
     pub(super) fn receive(&mut self, socket: impl AsFd, buffer: &mut [u8]) -> Result<(), fordway_sys::Errno> {
         let head_bytes = self.order.head_bytes;
         self.received = 0;
@@ -259,7 +260,7 @@ pub(in super::super) struct UnixRoundTripComponent {
 }
 
 impl UnixRoundTripComponent {
-    /// Starts a process that passes `file`. Its socket is created in `dir`.
+    /// Starts a process that passes the descriptor of `file`. The socket is created in `dir`.
     pub(in super::super) fn new(dir: &Path, file: &Path, sizes: MessageSizeFunction) -> Result<Self> {
         let path = dir.join("round-trip.sock");
         let failed = |error| file_error("listening on", path.display(), error);

@@ -1,5 +1,5 @@
-//! Round trips between two threads over a pair of sockets. Our HTTP/3 client exchanges messages of these sizes with its
-//! thread that translates HTTP/1.1 to HTTP/3. That thread runs an event loop.
+//! Round trips between two threads over a pair of sockets. The messages are as large as the messages that our HTTP/3
+//! client exchanges with its thread that translates HTTP/1.1 to HTTP/3. That thread runs an event loop.
 
 use std::io;
 use std::os::unix::net::UnixStream;

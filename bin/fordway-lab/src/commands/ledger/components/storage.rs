@@ -1,5 +1,5 @@
-//! File operations with plain system calls, for reading a file and for creating the file of a new object. Also contains
-//! store operations on any lane.
+//! File operations with plain system calls, for reading a file and for creating the file of a new object. This file
+//! also contains store operations on any lane.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -337,12 +337,12 @@ impl ObjectGetComponent {
         ObjectGetComponent { objects, buffer: Vec::new(), server_pid, network: None, new_client: None }
     }
 
-    /// Returns the same get, with a new client for each operation. A new client has no open connections.
+    /// Makes each operation use a new client, which has no open connections.
     pub(in crate::commands::ledger) fn each_by(self, new_client: ClientFactory) -> Self {
         ObjectGetComponent { new_client: Some(new_client), ..self }
     }
 
-    /// Returns the same get, over connections from another network.
+    /// Makes the client open its connections in `network`.
     pub(in crate::commands::ledger) fn from(self, network: &NetworkNamespace) -> Self {
         ObjectGetComponent { network: Some(network.clone()), ..self }
     }
@@ -351,8 +351,8 @@ impl ObjectGetComponent {
 impl LedgerComponent for ObjectGetComponent {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.objects.take(ObjectOperation::Get, size_bytes)?;
-        // Open the connection in that network. The connection remains in the network, regardless of the thread that
-        // uses it.
+        // Open the client's connection in the configured network. The connection remains in this network, regardless of
+        // the thread that uses it.
         let Some(network) = self.network.clone() else { return Ok(()) };
         let MeasuredObject { store, bucket, key, .. } = &self.objects;
         let buffer = &mut self.buffer;
@@ -404,10 +404,10 @@ impl LedgerComponent for ObjectOpenComponent {
 /// Writes an object that does not exist yet, in one call.
 pub(in crate::commands::ledger) struct ObjectPutComponent {
     objects: MeasuredObject,
-    /// For content that this process itself writes to the gateway's files: the minimum size of such content in bytes,
-    /// and a store in this process for the same objects. `None` if the gateway writes all content. The process that
-    /// writes an object also removes it, because memory freed on one processor is slow to write when another processor
-    /// reuses it.
+    /// If this process itself writes large content to the gateway's files: the minimum size of large content, in bytes,
+    /// and a store in this process for the gateway's objects. `None` if the gateway writes all content. The process
+    /// that writes an object also removes it, because memory freed on one processor is slow to write when another
+    /// processor reuses it.
     written_here: Option<(u64, Arc<dyn Store>)>,
     options: PutOptions,
     server_pid: Option<u32>,
@@ -423,7 +423,8 @@ impl ObjectPutComponent {
         ObjectPutComponent { objects, written_here: None, options, server_pid }
     }
 
-    /// Returns the same put, through a gateway that lets this process write content of more than `bytes` to its files.
+    /// Makes this process write content of more than `bytes` bytes to files that the gateway provides. `embedded`
+    /// contains a store in this process for the gateway's objects.
     pub(in crate::commands::ledger) fn written_here_over(
         self,
         bytes: u64,

@@ -130,7 +130,7 @@ async fn serve_streams(incoming: Incoming) -> io::Result<()> {
     }
 }
 
-/// The response to the next requests.
+/// The response to all requests until a request to [`NEXT_RESPONSE_PATH`] replaces it.
 #[derive(Default)]
 struct NextResponse {
     head: Response<()>,

@@ -82,8 +82,8 @@ impl PreparedLedgerRun {
                 };
                 name(other) == name(setup)
             };
-            // Set-ups with the same network share one instance of this network, so that a set-up with a container
-            // differs from the set-up without a container only in the container.
+            // Set-ups with the same network share one instance of this network. A set-up with a container then differs
+            // from the set-up without a container only in the container.
             if asked[..at].iter().any(|other| is_same(&other)) {
                 continue;
             }

@@ -1,5 +1,5 @@
-//! Paths that read and paths that write. Each put creates an object that does not exist, because the object is deleted
-//! before the put, outside the measured time.
+//! Paths that read and paths that write. Before each put, its object is deleted outside the measured time, so each put
+//! creates a new object.
 
 use fordway_http::HttpVersion;
 use fordway_posix::Durability;
