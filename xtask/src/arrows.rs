@@ -36,7 +36,7 @@ enum CrateLayer {
     Xtask,
 }
 
-const ROOMS: &[(CrateLayer, &[&str])] = &[
+const LAYERS: &[(CrateLayer, &[&str])] = &[
     (CrateLayer::Needs, &["needs"]),
     (CrateLayer::Base, &["store", "wire", "sys", "policy"]),
     (CrateLayer::Http, &["http"]),
@@ -52,12 +52,12 @@ const ROOMS: &[(CrateLayer, &[&str])] = &[
 ];
 
 /// The only allowed dependencies within a layer. In addition, every crate of the lab may use `measure`.
-const WITHIN_ROOMS: &[(&str, &str)] = &[("wire", "store"), ("policy", "wire")];
+const WITHIN_LAYERS: &[(&str, &str)] = &[("wire", "store"), ("policy", "wire")];
 
-/// Returns the layers whose crates the crates of the layer `room` may use.
-fn uses(room: CrateLayer) -> &'static [CrateLayer] {
+/// Returns the layers whose crates the crates of the layer `layer` may use.
+fn uses(layer: CrateLayer) -> &'static [CrateLayer] {
     use CrateLayer::{Base, Command, Http, Lab, Lanes, S3};
-    match room {
+    match layer {
         CrateLayer::Needs | Base | CrateLayer::Xtask => &[],
         Http => &[Base],
         S3 => &[Base, Http],
@@ -98,27 +98,28 @@ fn short(package: &str) -> String {
     package.strip_prefix("fordway-").unwrap_or(package).to_owned()
 }
 
-fn room_of(name: &str) -> Option<CrateLayer> {
-    ROOMS.iter().find(|(_, names)| names.contains(&name)).map(|(room, _)| *room)
+fn layer_of(name: &str) -> Option<CrateLayer> {
+    LAYERS.iter().find(|(_, names)| names.contains(&name)).map(|(layer, _)| *layer)
 }
 
 /// Returns the error if `from` must not use `to`; `None` if it may.
 fn fault(from: &str, to: &str, kind: DependencyKind) -> Option<String> {
-    let (Some(from_room), Some(to_room)) = (room_of(from), room_of(to)) else {
+    let (Some(from_layer), Some(to_layer)) = (layer_of(from), layer_of(to)) else {
         return Some(format!("{from} -> {to}: one of them is not assigned to a layer yet; assign it"));
     };
-    let allowed = match to_room {
+    let allowed = match to_layer {
         CrateLayer::Needs => {
             kind == DependencyKind::Development
-                || matches!(from_room, CrateLayer::Testkit | CrateLayer::Xtask)
+                || matches!(from_layer, CrateLayer::Testkit | CrateLayer::Xtask)
         }
-        CrateLayer::Testkit => kind == DependencyKind::Development && from_room != CrateLayer::Xtask,
-        CrateLayer::Lab if from_room == CrateLayer::Lab => to == "measure",
-        _ if from_room == to_room => WITHIN_ROOMS.contains(&(from, to)),
-        _ => uses(from_room).contains(&to_room),
+        CrateLayer::Testkit => kind == DependencyKind::Development && from_layer != CrateLayer::Xtask,
+        CrateLayer::Lab if from_layer == CrateLayer::Lab => to == "measure",
+        _ if from_layer == to_layer => WITHIN_LAYERS.contains(&(from, to)),
+        _ => uses(from_layer).contains(&to_layer),
     };
     let how = if kind == DependencyKind::Development { " in its tests" } else { "" };
-    (!allowed).then(|| format!("{from} -> {to}: {from} ({from_room:?}) may not use {to} ({to_room:?}){how}"))
+    (!allowed)
+        .then(|| format!("{from} -> {to}: {from} ({from_layer:?}) may not use {to} ({to_layer:?}){how}"))
 }
 
 #[cfg(test)]
@@ -182,17 +183,17 @@ mod tests {
     }
 
     #[test]
-    fn a_crate_without_a_room_is_a_fault() {
+    fn a_crate_without_a_layer_is_a_fault() {
         assert!(fault("posix", "utils", Normal).is_some_and(|fault| fault.contains("utils")));
         assert!(fault("utils", "store", Normal).is_some());
     }
 
     #[test]
-    fn the_workspace_has_crates_and_each_has_a_room() {
+    fn the_workspace_has_crates_and_each_has_a_layer() {
         let names: Vec<_> = packages().unwrap().iter().map(|package| short(&package.name)).collect();
         assert!(names.len() > 5 && names.contains(&"mpi".to_owned()));
         for name in names {
-            assert!(room_of(&name).is_some(), "{name} has no layer");
+            assert!(layer_of(&name).is_some(), "{name} has no layer");
         }
     }
 }

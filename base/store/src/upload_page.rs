@@ -37,9 +37,9 @@ impl UploadPage {
             let end = listing.uploads.last().map(|upload| (upload.key.clone(), upload.upload.clone()));
             for upload in listing.uploads {
                 match page.add(upload, query, delimiter) {
-                    PageEntry::Added(added) => last = Some(added),
-                    PageEntry::AlreadyListed => {}
-                    PageEntry::NoRoom => {
+                    PageAddOutcome::Added(added) => last = Some(added),
+                    PageAddOutcome::AlreadyListed => {}
+                    PageAddOutcome::NoRoom => {
                         page.next = last;
                         return Ok(page);
                     }
@@ -55,36 +55,41 @@ impl UploadPage {
         }
     }
 
-    fn add(&mut self, upload: UploadSummary, query: &UploadsQuery, delimiter: Option<&str>) -> PageEntry {
+    fn add(
+        &mut self,
+        upload: UploadSummary,
+        query: &UploadsQuery,
+        delimiter: Option<&str>,
+    ) -> PageAddOutcome {
         let prefix = delimiter.and_then(|delimiter| common_prefix(&upload.key, &query.prefix, delimiter));
         let is_shown = |prefix: &str| {
             self.prefixes.last().is_some_and(|last| last == prefix)
                 || query.key_after.as_deref() == Some(prefix)
         };
         if prefix.is_some_and(is_shown) {
-            return PageEntry::AlreadyListed;
+            return PageAddOutcome::AlreadyListed;
         }
         if self.uploads.len() + self.prefixes.len() >= query.max_uploads {
-            return PageEntry::NoRoom;
+            return PageAddOutcome::NoRoom;
         }
         // If the entry is a common prefix, AWS returns the ID of the first upload with this prefix.
         let id = upload.upload.clone();
         match prefix.map(str::to_owned) {
             Some(prefix) => {
                 self.prefixes.push(prefix.clone());
-                PageEntry::Added((prefix, id))
+                PageAddOutcome::Added((prefix, id))
             }
             None => {
                 let key = upload.key.clone();
                 self.uploads.push(upload);
-                PageEntry::Added((key, id))
+                PageAddOutcome::Added((key, id))
             }
         }
     }
 }
 
 /// The result of adding an upload to a page.
-enum PageEntry {
+enum PageAddOutcome {
     /// The upload, or the common prefix of its key, is the last entry of the page.
     Added((String, UploadId)),
     /// The common prefix of the upload's key is already on this page or on an earlier page.

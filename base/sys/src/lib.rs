@@ -73,8 +73,8 @@ pub use nowait::{
 };
 pub use passed::{ActivationSocket, ActivationSocketKind, take_passed_sockets};
 pub use process::{
-    PerProcess, ProcessIdentity, ResourceUsage, ThreadAffinity, current_core, process_cpu_ns, process_usage,
-    raise_open_files, terminate, thread_cpu_ns, usable_cores, with_signals_blocked,
+    CurrentProcessUsage, PerProcess, ProcessIdentity, ThreadAffinity, current_core, process_cpu_ns,
+    process_usage, raise_open_files, terminate, thread_cpu_ns, usable_cores, with_signals_blocked,
 };
 pub use root::{PathResolutionMethod, RootDirectory, SymlinkPolicy};
 pub use rustix::fs::{Mode, OFlags};

@@ -32,13 +32,13 @@ thread_local! {
 /// timeout that each wait specifies.
 pub fn with_lock_patience<T>(patience: Duration, work: impl FnOnce() -> T) -> T {
     /// Restores the thread's previous lock timeout when dropped, even if `work` panics.
-    struct Before(Duration);
-    impl Drop for Before {
+    struct LockTimeoutGuard(Duration);
+    impl Drop for LockTimeoutGuard {
         fn drop(&mut self) {
             PATIENCE.set(self.0);
         }
     }
-    let _before = Before(PATIENCE.replace(patience));
+    let _before = LockTimeoutGuard(PATIENCE.replace(patience));
     work()
 }
 

@@ -25,9 +25,9 @@ enum PathLookupMode {
 }
 
 /// Lets the thread wait again when dropped, even if its work panics.
-struct Waits;
+struct LookupModeGuard;
 
-impl Drop for Waits {
+impl Drop for LookupModeGuard {
     fn drop(&mut self) {
         MODE.set(PathLookupMode::Waits);
     }
@@ -44,7 +44,7 @@ thread_local! {
 ///
 /// Cost: no system call.
 pub fn without_waiting<T>(work: impl FnOnce() -> T) -> Option<T> {
-    let _waits = Waits;
+    let _waits = LookupModeGuard;
     MODE.set(PathLookupMode::AsksMemory);
     let done = work();
     (MODE.get() != PathLookupMode::WouldHaveWaited).then_some(done)
@@ -57,7 +57,7 @@ pub fn without_waiting<T>(work: impl FnOnce() -> T) -> Option<T> {
 ///
 /// Cost: no system call.
 pub fn without_scanning<T>(work: impl FnOnce() -> T) -> Option<T> {
-    let _waits = Waits;
+    let _waits = LookupModeGuard;
     MODE.set(PathLookupMode::ScansLittle);
     let done = work();
     (MODE.get() != PathLookupMode::WouldHaveScanned).then_some(done)

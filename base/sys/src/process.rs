@@ -14,7 +14,7 @@ use super::file::last_errno;
 
 /// The resources that the calling process has used so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ResourceUsage {
+pub struct CurrentProcessUsage {
     /// CPU time in user mode, in nanoseconds (the kernel's resolution is microseconds).
     pub user_ns: u64,
     /// CPU time in the kernel, in nanoseconds (the kernel's resolution is microseconds).
@@ -68,13 +68,13 @@ pub fn terminate(pid: u32) -> Result<()> {
 }
 
 /// Returns the resources that the calling process has used. Cost: one `getrusage`.
-pub fn process_usage() -> ResourceUsage {
+pub fn process_usage() -> CurrentProcessUsage {
     // SAFETY: `rusage` is plain data, for which all zeros is a valid value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: `usage` is a valid `rusage` for the kernel to fill; with RUSAGE_SELF the call cannot fail.
     unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
     let ns = |time: libc::timeval| time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1_000;
-    ResourceUsage {
+    CurrentProcessUsage {
         user_ns: ns(usage.ru_utime),
         system_ns: ns(usage.ru_stime),
         max_rss_bytes: usage.ru_maxrss as u64 * 1024,
@@ -173,14 +173,14 @@ pub fn with_signals_blocked<T>(work: impl FnOnce() -> T) -> T {
         libc::sigfillset(&raw mut all);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
     }
-    let _restore = SignalMask(before);
+    let _restore = SignalMaskGuard(before);
     work()
 }
 
 /// A set of blocked signals. When this value is dropped, even after a panic, the calling thread gets this set.
-struct SignalMask(libc::sigset_t);
+struct SignalMaskGuard(libc::sigset_t);
 
-impl Drop for SignalMask {
+impl Drop for SignalMaskGuard {
     fn drop(&mut self) {
         // SAFETY: the field is a valid set of signals, so this call cannot fail.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut()) };

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use fordway_client::node::{NodeAddress, NodeStore};
 use fordway_store::{Bucket, ErrorKind, ExpectedContent, GetOptions, Key, ListQuery, Objects, PutOptions};
-use fordway_wire::node::{NodeClientHello, Request, VERSION, WELCOME_BYTES};
+use fordway_wire::node::{GATEWAY_HELLO_BYTES, NodeClientHello, Request, VERSION};
 
 /// A gateway process, which is killed when this value is dropped.
 struct Gateway {
@@ -134,7 +134,7 @@ fn refusal(socket: &Path, most: usize) -> String {
         // A gateway that refuses the connection may already have closed it.
         let hello = NodeClientHello { version: VERSION, takes_descriptors: true };
         let _ = client.write_all(&hello.to_bytes());
-        client.read_exact(&mut [0; WELCOME_BYTES]).unwrap();
+        client.read_exact(&mut [0; GATEWAY_HELLO_BYTES]).unwrap();
         let mut rest = Vec::new();
         client.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
         // A connection that is served sends nothing before the first request.
@@ -195,7 +195,7 @@ fn clients_that_mean_no_good_take_no_more_memory_than_there_is() {
             socket
                 .write_all(&NodeClientHello { version: VERSION, takes_descriptors: true }.to_bytes())
                 .unwrap();
-            socket.read_exact(&mut [0; WELCOME_BYTES]).unwrap();
+            socket.read_exact(&mut [0; GATEWAY_HELLO_BYTES]).unwrap();
             socket.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
             socket.write_all(if at % 2 == 0 { &long } else { &many }).unwrap_or_default();
             socket

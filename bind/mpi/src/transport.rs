@@ -9,7 +9,7 @@ use fordway_measure::{Machine, RowDescription, transfer_table};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::summary::RunHeader;
 use fordway_workload::transport::{
-    LinkTransport, MessageLink, MessageTransport, MpiJobDescription, MpiJobProcess, TransportBenchmarkArgs,
+    LinkTransport, MessageLink, MessageTransport, MpiJobDescription, MpiJobProcess, TransportMessageArgs,
     answer, describe, follow, run,
 };
 use mpi::Rank;
@@ -30,7 +30,7 @@ Rank 0 sends requests and rank 1 responds, on the nodes that the launcher select
 `fordway bench transport` runs this command together with TCP, HTTP and the lanes.")]
 pub(crate) struct MpiTransportBenchArgs {
     #[command(flatten)]
-    setting: TransportBenchmarkArgs,
+    setting: TransportMessageArgs,
     /// Print the MPI library that this program is linked to, and exit
     #[arg(long)]
     pub(crate) which: bool,
@@ -79,7 +79,7 @@ pub(crate) fn run_ranks(
 }
 
 fn by_itself(
-    setting: &TransportBenchmarkArgs,
+    setting: &TransportMessageArgs,
     linked: LinkTransport<MpiLink>,
     stop: &AtomicBool,
 ) -> Result<bool> {

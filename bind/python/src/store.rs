@@ -22,7 +22,7 @@ use crate::content::{CopiedOrOpenContent, bytes_of_buffer, held_bytes, pieces, u
 use crate::interpreter::{drop_without_interpreter, raised, to_python, without_interpreter};
 use crate::listing::{EntryIterator, PyBucketInfo, PyDeleteInfo, PyListPage, PyPutInfo, VersionIterator};
 use crate::opening::OpenArguments;
-use crate::stream::{PyObjectStream, UnreadContent};
+use crate::stream::{InitialStreamContent, PyObjectStream};
 use crate::upload::{self, PyUpload, PyUploadPage, PyUploadSummary};
 use crate::writer::PyObjectWriter;
 
@@ -337,7 +337,7 @@ impl PyStore {
         let (content, info) = without_interpreter(py, || {
             let asked = ReadArguments { start, length, version, if_match, if_none_match };
             let found = asked.open(&*store, bucket, key)?;
-            Ok((UnreadContent::new(found.content)?, found.info))
+            Ok((InitialStreamContent::new(found.content)?, found.info))
         })?;
         Ok((PyObjectStream::new(py, content)?, PyObjectInfo::from(info)))
     }

@@ -20,17 +20,17 @@ use crate::interpreter::{drop_without_interpreter, to_python, without_interprete
 const READ_AT_ONCE_BYTES: u64 = 1 << 20;
 
 /// The content of an object, before the GIL is acquired again.
-pub(crate) enum UnreadContent {
+pub(crate) enum InitialStreamContent {
     Short(CopiedOrOpenContent),
     Long(ObjectContent),
 }
 
-impl UnreadContent {
+impl InitialStreamContent {
     /// Reads small content into the buffer of the current thread. The same thread must use the content.
     pub(crate) fn new(content: ObjectContent) -> Result<Self> {
         match content.len() {
-            ..=READ_AT_ONCE_BYTES => CopiedOrOpenContent::new(content).map(UnreadContent::Short),
-            _ => Ok(UnreadContent::Long(content)),
+            ..=READ_AT_ONCE_BYTES => CopiedOrOpenContent::new(content).map(InitialStreamContent::Short),
+            _ => Ok(InitialStreamContent::Long(content)),
         }
     }
 }
@@ -67,10 +67,10 @@ enum StreamContent {
 }
 
 impl PyObjectStream {
-    pub(crate) fn new(py: Python<'_>, content: UnreadContent) -> PyResult<Self> {
+    pub(crate) fn new(py: Python<'_>, content: InitialStreamContent) -> PyResult<Self> {
         let content = match content {
-            UnreadContent::Short(fetched) => StreamContent::Held(fetched.into_bytes(py)?.unbind()),
-            UnreadContent::Long(content) => StreamContent::Open(content),
+            InitialStreamContent::Short(fetched) => StreamContent::Held(fetched.into_bytes(py)?.unbind()),
+            InitialStreamContent::Long(content) => StreamContent::Open(content),
         };
         let inner = Mutex::new(StreamState { content, position: 0 });
         Ok(PyObjectStream { inner, begun_by: ProcessIdentity::current() })

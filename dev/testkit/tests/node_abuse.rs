@@ -19,8 +19,9 @@ use fordway_store::{
 use fordway_sys::{SocketBlockingMode, receive_with_descriptor};
 use fordway_testkit::model;
 use fordway_wire::node::{
-    CommitResponse, FrameBuffer, HEADER_BYTES, HELLO_BYTES, NONCE_BYTES, NodeClientHello, NodeGatewayHello,
-    NodeResponse, ReadField, Request, ResponseFlags, StartWriteResponse, VERSION, WELCOME_BYTES, take_reply,
+    CLIENT_HELLO_BYTES, CommitResponse, FrameBuffer, GATEWAY_HELLO_BYTES, HEADER_BYTES, NONCE_BYTES,
+    NodeClientHello, NodeGatewayHello, NodeResponse, ReadField, Request, ResponseFlags, StartWriteResponse,
+    VERSION, take_reply,
 };
 use proptest::prelude::*;
 
@@ -84,7 +85,7 @@ impl Raw {
         raw.socket
             .write_all(&NodeClientHello { version: VERSION, takes_descriptors: true }.to_bytes())
             .unwrap();
-        raw.socket.read_exact(&mut [0; WELCOME_BYTES]).unwrap();
+        raw.socket.read_exact(&mut [0; GATEWAY_HELLO_BYTES]).unwrap();
         raw
     }
 
@@ -492,7 +493,7 @@ fn a_batch_that_is_not_answered_whole_is_an_error() {
         let listener = std::os::unix::net::UnixListener::bind(dir.path().join("socket")).unwrap();
         let gateway = std::thread::spawn(move || {
             let (mut socket, _) = listener.accept().unwrap();
-            socket.read_exact(&mut [0; HELLO_BYTES]).unwrap();
+            socket.read_exact(&mut [0; CLIENT_HELLO_BYTES]).unwrap();
             let welcome = NodeGatewayHello {
                 version: VERSION,
                 wants_proof: false,

@@ -25,7 +25,7 @@ pub struct HttpClient {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplayPolicy {
     /// Sending the request twice has the same effect as sending it once.
-    Safe,
+    Idempotent,
     /// The request is sent again only if the server cannot have acted on it.
     IfUnsent,
 }
@@ -99,7 +99,7 @@ impl HttpClient {
             connection.until = until;
             match self.send_on(connection, exchange) {
                 Ok(Some(response)) => return Ok(response),
-                Ok(None) if exchange.replay == ReplayPolicy::Safe => {
+                Ok(None) if exchange.replay == ReplayPolicy::Idempotent => {
                     tracing::debug!(origin = %exchange.origin, "a pooled connection was closed; sending again");
                 }
                 Ok(None) => return Err(ExchangeFailure { error: closed(), may_have_acted: true }),
@@ -135,7 +135,7 @@ impl HttpClient {
 
     fn pooled(&self, exchange: &HttpExchangeRequest) -> Option<BufferedConnection> {
         let mut connection = self.pool.take(exchange.origin)?;
-        (exchange.replay == ReplayPolicy::Safe || connection.is_quiet()).then_some(connection)
+        (exchange.replay == ReplayPolicy::Idempotent || connection.is_quiet()).then_some(connection)
     }
 
     /// Sends the request on `connection`, and returns the response; `None` if the connection was closed before any
@@ -223,7 +223,7 @@ pub(super) fn closed() -> Error {
 }
 
 /// The maximum time to wait for a server's `100 Continue`. Some servers never send this response.
-const LEAVE_WAIT: Duration = Duration::from_secs(1);
+const CONTINUE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A function that consumes a body, piece by piece.
 pub(super) type BodySink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
@@ -263,7 +263,7 @@ impl HttpClient {
             .send_head(streamed.size_bytes)
             .map_err(|error| unsent(io_error(error, "sending the request", "the server stopped reading")))?;
         if streamed.asks_first
-            && let EarlyResponse::Answer(head) = connection.first_word(LEAVE_WAIT).map_err(unsent)?
+            && let EarlyResponse::Answer(head) = connection.first_word(CONTINUE_TIMEOUT).map_err(unsent)?
         {
             check_refusal(&head).map_err(acted)?;
             // The server may still expect the body, so no further request can be sent on this connection.

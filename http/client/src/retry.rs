@@ -13,9 +13,9 @@ const LONGEST: Duration = Duration::from_secs(5);
 /// response after a few bytes would occupy the client for hours.
 pub(crate) const PROGRESS_BYTES: u64 = 4 * 1024;
 /// The longest wait that a server's `Retry-After` can impose on a caller without a deadline.
-const WISH_MAX: Duration = Duration::from_secs(120);
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(120);
 /// The text of an error that ends an operation because a server's `Retry-After` is too long.
-const WISH: &str = "the server requests a retry after";
+const RETRY_AFTER_TEXT: &str = "the server requests a retry after";
 
 /// The retry budget of an operation: the number of failures so far, the first failure, and the deadline.
 #[derive(Debug)]
@@ -65,7 +65,8 @@ impl RetryBudget {
     pub fn after(&mut self, error: Error, may_pass: bool, retry_after: Option<Duration>) -> Result<Duration> {
         self.failures += 1;
         let wait = backoff(self.failures).max(retry_after.unwrap_or_default());
-        let left = self.until.map_or(WISH_MAX, |until| until.saturating_duration_since(Instant::now()));
+        let left =
+            self.until.map_or(RETRY_AFTER_MAX, |until| until.saturating_duration_since(Instant::now()));
         if !may_pass || self.failures > self.max_retries {
             return Err(self.last(error));
         }
@@ -73,7 +74,7 @@ impl RetryBudget {
             let detail = match (retry_after, self.until) {
                 (Some(wish), _) if wish >= left => {
                     let seconds = wish.as_secs().saturating_add(u64::from(wish.subsec_nanos() > 0));
-                    format!("{}; {WISH} {seconds}s", error.detail())
+                    format!("{}; {RETRY_AFTER_TEXT} {seconds}s", error.detail())
                 }
                 _ => format!("{}, and no time is left for another attempt", error.detail()),
             };
@@ -131,7 +132,7 @@ pub fn retry_after(text: &str, now: SystemTime) -> Option<Duration> {
 /// then not send any other request to this server either.
 pub fn wants_pause(error: &Error) -> bool {
     let is_told = |text| error.detail().contains(text);
-    error.kind() == ErrorKind::Unavailable && (is_told("HTTP status 429") || is_told(WISH))
+    error.kind() == ErrorKind::Unavailable && (is_told("HTTP status 429") || is_told(RETRY_AFTER_TEXT))
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ const WINDOW_BYTES: u32 = 16 << 20;
 const PIECE_BYTES: usize = 256 << 10;
 
 /// A load generator for HTTP/2: over TCP with prior knowledge, or over TLS if the URL scheme is `https`.
-pub type Http2 = MultiplexedLoadGenerator<Http2Sender>;
+pub type Http2LoadGenerator = MultiplexedLoadGenerator<Http2Sender>;
 
 /// An HTTP/2 connection, on which each request is a stream.
 #[derive(Clone)]

@@ -14,7 +14,7 @@ use fordway_http::parts::{TlsConnector, open_quic};
 use fordway_http::{Timeouts, TlsRoots};
 
 /// A load generator for HTTP/3 over QUIC. QUIC includes TLS, so the URL scheme must be `https`.
-pub type Http3 = MultiplexedLoadGenerator<Http3Sender>;
+pub type Http3LoadGenerator = MultiplexedLoadGenerator<Http3Sender>;
 
 /// An HTTP/3 connection, on which each request is a QUIC stream.
 #[derive(Clone)]

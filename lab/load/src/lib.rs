@@ -22,12 +22,12 @@ use fordway_sys::TcpInfo;
 
 pub use fordway_measure::NetworkTraffic;
 pub use http1::Http1LoadGenerator;
-pub use http2::Http2;
+pub use http2::Http2LoadGenerator;
 #[cfg(feature = "http3")]
-pub use http3::Http3;
+pub use http3::Http3LoadGenerator;
 pub use requests::{LoadMethod, RequestSequence, RequestTemplate};
 
-/// The requests of one thread, each in its own slot.
+/// A generator of load on one thread, with a number of slots, each for one request in flight.
 pub trait LoadGenerator {
     /// Returns the number of requests that can be in flight at once.
     fn slots(&self) -> usize;

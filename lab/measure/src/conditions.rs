@@ -121,7 +121,7 @@ pub struct ResultReliability<'c> {
 }
 
 impl RunReliabilityReport {
-    /// Returns the conditions of the result of `lane` in `phase`.
+    /// Returns the reliability of the result of `lane` in `phase`.
     pub fn of_cell(&self, lane: &str, phase: &str) -> ResultReliability<'_> {
         let concerns = |doubt: &&MeasurementWarning| {
             let mut cells = doubt.cells.iter();

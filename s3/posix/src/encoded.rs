@@ -32,12 +32,12 @@ struct EncodedDirectory {
     /// The keys, sorted.
     keys: Vec<Key>,
     /// The subdirectories, sorted by the start of their keys.
-    parts: Vec<EncodedKeyPart>,
+    parts: Vec<EncodedSubdirectory>,
 }
 
 /// A subdirectory, which contains the rest of long keys.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct EncodedKeyPart {
+struct EncodedSubdirectory {
     /// The bytes that all keys in the subdirectory begin with.
     start: Box<[u8]>,
     /// The path of the subdirectory, relative to the top directory.
@@ -115,7 +115,7 @@ impl EncodedKeyCache {
         }
         let of_keys = keys.iter().map(|key| key.as_str().len() + size_of::<Key>());
         let of_parts =
-            parts.iter().map(|part| part.start.len() + part.path.len() + size_of::<EncodedKeyPart>());
+            parts.iter().map(|part| part.start.len() + part.path.len() + size_of::<EncodedSubdirectory>());
         let bytes = of_keys.sum::<usize>() + of_parts.sum::<usize>();
         let mut all = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         all.retain(|cached| (cached.state.0, cached.state.1) != (stat.device, stat.inode));
@@ -142,7 +142,7 @@ impl ReachedDirectory {
         self.content.keys.get(self.key)
     }
 
-    fn part(&self) -> Option<&EncodedKeyPart> {
+    fn part(&self) -> Option<&EncodedSubdirectory> {
         self.content.parts.get(self.part)
     }
 }
@@ -271,7 +271,7 @@ impl EncodedDirectory {
             if kind != EntryKind::File
                 && let Some(start) = decode_start(&path)
             {
-                self.parts.push(EncodedKeyPart { start: start.into(), path: path.into() });
+                self.parts.push(EncodedSubdirectory { start: start.into(), path: path.into() });
             }
             return;
         }

@@ -23,7 +23,7 @@ pub(crate) const VERSION: u32 = 2;
 
 const FORMAT: &str = "format";
 /// The prefix of the file's content.
-const NAME: &str = "fordway ";
+const FORMAT_PREFIX: &str = "fordway ";
 /// The maximum size of a format file, in bytes. Every valid file is much smaller.
 const FORMAT_BYTES: usize = 64;
 
@@ -33,8 +33,9 @@ pub(crate) fn check(root: &RootDirectory, path: &Path) -> Result<u32> {
     let read = read_trusted(root, FORMAT, FORMAT_BYTES);
     let read = read.map_err(|errno| from_errno(errno, "reading .fordway/format of the root"))?;
     let Some((text, _)) = read else { return Ok(1) };
-    let version =
-        std::str::from_utf8(&text).ok().and_then(|text| text.trim_end().strip_prefix(NAME)?.parse().ok());
+    let version = std::str::from_utf8(&text)
+        .ok()
+        .and_then(|text| text.trim_end().strip_prefix(FORMAT_PREFIX)?.parse().ok());
     let path = path.display();
     match version {
         Some(version @ 1..=VERSION) => Ok(version),
@@ -92,7 +93,7 @@ pub(crate) fn write(root: &RootDirectory) -> Result<()> {
     let name = hidden_name()?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
     let file = open_in(&dir, &name, flags, Mode::from_raw_mode(0o644)).map_err(failed)?;
-    write_all_at(&file, format!("{NAME}{VERSION}\n").as_bytes(), 0).map_err(failed)?;
+    write_all_at(&file, format!("{FORMAT_PREFIX}{VERSION}\n").as_bytes(), 0).map_err(failed)?;
     // Without this call, a power cut could leave an empty file, which would make the root unusable.
     sync_all(&file).map_err(failed)?;
     rename(&dir, &name, &dir, FORMAT).map_err(failed)

@@ -7,7 +7,7 @@ use crate::layout::{self, ObjectPath};
 use crate::multipart::parts::{ArrivedPart, part_name, part_number, role_of, uniform};
 use crate::multipart::parts::{UNIFORM_BYTES_MAX, UploadFileRole};
 use crate::record::ObjectRecord;
-use crate::versions::names::NoncurrentVersion;
+use crate::versions::names::NoncurrentVersionName;
 
 /// The maximum length of a file name in bytes.
 const NAME_BYTES_MAX: usize = 255;
@@ -48,7 +48,7 @@ pub fn odd_name(bytes: &[u8]) {
     if let Some(key) = layout::decode(&text) {
         assert_eq!(encoded(&key), text, "a second spelling");
     }
-    if let Some(version) = NoncurrentVersion::parse(&text) {
+    if let Some(version) = NoncurrentVersionName::parse(&text) {
         assert_eq!(version.name(), text, "a second spelling");
     }
     if let Ok(key) = Key::new(&*text) {

@@ -74,7 +74,7 @@ use fordway_sys::{PathResolutionMethod, PerProcess};
 
 pub use events::EventSignal;
 pub use fsck::{
-    DocumentProblem, FindingKind, FindingSeverity, FsckEvent, FsckFinding, FsckOptions, FsckSummary,
+    DocumentCheckFunction, FindingKind, FindingSeverity, FsckEvent, FsckFinding, FsckOptions, FsckSummary,
 };
 pub use gc::{GarbageFile, GarbageKind, GcEvent, GcOptions, GcSummary};
 pub use layout::PRIVATE_DIR;

@@ -42,8 +42,8 @@ const MISSES_MIN: usize = 2;
 /// The condition under which an operation runs without the lock of its key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LockBypassCondition {
-    Nothing,
-    Room,
+    Never,
+    NoSpace,
 }
 
 /// The open lock tables of the buckets in which this process has overwritten or deleted objects.
@@ -99,7 +99,7 @@ impl PosixStoreState {
         key: &Key,
         act: impl FnOnce(PrivateDirectoryContents) -> Result<T>,
     ) -> Result<T> {
-        self.locked_unless(LockBypassCondition::Nothing, (bucket, key, None), act)
+        self.locked_unless(LockBypassCondition::Never, (bucket, key, None), act)
     }
 
     /// Runs `act` as [`PosixStoreState::locked`] does, but holds the locks of two keys.
@@ -112,7 +112,7 @@ impl PosixStoreState {
         let order = |key| LockOrderKey::of(lock_byte(key));
         let (first, second) = if order(one) < order(other) { (one, other) } else { (other, one) };
         let second = Some(second).filter(|second| lock_byte(second) != lock_byte(first));
-        self.locked_unless(LockBypassCondition::Nothing, (bucket, first, second), act)
+        self.locked_unless(LockBypassCondition::Never, (bucket, first, second), act)
     }
 
     /// Runs `act` as [`PosixStoreState::locked`] does. If the bucket has no lock table and the file system is full,
@@ -123,7 +123,7 @@ impl PosixStoreState {
         key: &Key,
         act: impl FnOnce(PrivateDirectoryContents) -> Result<T>,
     ) -> Result<T> {
-        self.locked_unless(LockBypassCondition::Room, (bucket, key, None), act)
+        self.locked_unless(LockBypassCondition::NoSpace, (bucket, key, None), act)
     }
 
     fn locked_unless<T>(
@@ -148,7 +148,7 @@ impl PosixStoreState {
         for race in 0..MAX_RACES {
             let locks = match self.locks.of(&self.volume, bucket) {
                 Ok(locks) => Some(locks),
-                Err(error) if without == LockBypassCondition::Room && is_no_room(&error) => None,
+                Err(error) if without == LockBypassCondition::NoSpace && is_no_room(&error) => None,
                 Err(error) => return Err(error),
             };
             let Some(locks) = locks else { return act(self.volume.contents(bucket)?) };

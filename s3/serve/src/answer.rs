@@ -165,7 +165,7 @@ async fn answered(
         return refused(&refusal);
     }
     match caller {
-        ConnectionPeer::Peer(user) => {
+        ConnectionPeer::Unix(user) => {
             request = unsigned(request);
             request.extensions_mut().insert(user.clone());
         }
@@ -256,7 +256,7 @@ impl CorsRequest {
             return None;
         }
         let store = match caller {
-            ConnectionPeer::Peer(user) => Some(user.store.clone()),
+            ConnectionPeer::Unix(user) => Some(user.store.clone()),
             ConnectionPeer::Remote { .. } => None,
         };
         let (bucket, _) = shared.domains.names(request.headers(), request.uri());

@@ -19,7 +19,7 @@ use s3s::{S3Error, S3ErrorCode, S3Request, S3Result, s3_error};
 use crate::Users;
 use crate::access::{PolicyRequestContext, authorise, unsigned};
 use crate::message::composed;
-use crate::monitor::{OperationCode, RequestTrace, SignedOperation};
+use crate::monitor::{IdentifiedOperation, OperationCode, RequestTrace};
 use crate::s3::{S3Failure, beyond_limit, copy_source, look_up};
 use crate::sts::{StsSession, current_session};
 use crate::users::User;
@@ -261,7 +261,7 @@ impl RequestAuthenticator {
     ) -> S3Result<()> {
         let Some(trace) = extensions.remove::<Arc<RequestTrace>>() else { return Ok(()) };
         let names = trace.asked.is_some().then(names).flatten();
-        let signed = SignedOperation { user: user.clone(), operation, names, at: Instant::now() };
+        let signed = IdentifiedOperation { user: user.clone(), operation, names, at: Instant::now() };
         trace.admit(signed).map_err(beyond_limit)
     }
 }

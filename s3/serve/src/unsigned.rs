@@ -213,14 +213,14 @@ pub(crate) enum ConnectionPeer {
         tls: Option<TlsVersion>,
     },
     /// A program on this machine, whose user the kernel has identified. The signatures of its requests have no meaning.
-    Peer(Arc<User>),
+    Unix(Arc<User>),
 }
 
 impl fmt::Display for ConnectionPeer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ConnectionPeer::Remote { address, .. } => address.fmt(f),
-            ConnectionPeer::Peer(user) => f.write_str(&user.name),
+            ConnectionPeer::Unix(user) => f.write_str(&user.name),
         }
     }
 }

@@ -11,9 +11,9 @@ pub const MAGIC: [u8; 4] = [0xf0, b'w', b'a', b'y'];
 /// The version of the protocol.
 pub const VERSION: u16 = 5;
 /// The length of a [`NodeClientHello`].
-pub const HELLO_BYTES: usize = 8;
+pub const CLIENT_HELLO_BYTES: usize = 8;
 /// The length of a [`NodeGatewayHello`].
-pub const WELCOME_BYTES: usize = 40;
+pub const GATEWAY_HELLO_BYTES: usize = 40;
 /// The length of a nonce.
 pub const NONCE_BYTES: usize = 32;
 
@@ -41,14 +41,14 @@ pub struct NodeGatewayHello {
 
 impl NodeClientHello {
     /// Returns the bytes to send.
-    pub fn to_bytes(self) -> [u8; HELLO_BYTES] {
+    pub fn to_bytes(self) -> [u8; CLIENT_HELLO_BYTES] {
         let [low, high] = self.version.to_le_bytes();
         let [a, b, c, d] = MAGIC;
         [a, b, c, d, low, high, u8::from(self.takes_descriptors), 0]
     }
 
     /// Parses a received hello. Errors: `InvalidArgument` if it is not valid.
-    pub fn from_bytes(bytes: &[u8; HELLO_BYTES]) -> Result<Self> {
+    pub fn from_bytes(bytes: &[u8; CLIENT_HELLO_BYTES]) -> Result<Self> {
         let (version, flags) = after_magic(bytes)?;
         Ok(NodeClientHello { version, takes_descriptors: flags & 1 != 0 })
     }
@@ -56,8 +56,8 @@ impl NodeClientHello {
 
 impl NodeGatewayHello {
     /// Returns the bytes to send.
-    pub fn to_bytes(self) -> [u8; WELCOME_BYTES] {
-        let mut bytes = [0; WELCOME_BYTES];
+    pub fn to_bytes(self) -> [u8; GATEWAY_HELLO_BYTES] {
+        let mut bytes = [0; GATEWAY_HELLO_BYTES];
         bytes[..4].copy_from_slice(&MAGIC);
         bytes[4..6].copy_from_slice(&self.version.to_le_bytes());
         bytes[6] = u8::from(self.wants_proof) | u8::from(self.is_refusal) << 1;
@@ -65,8 +65,8 @@ impl NodeGatewayHello {
         bytes
     }
 
-    /// Parses a received welcome. Errors: `InvalidArgument` if it is not valid.
-    pub fn from_bytes(bytes: &[u8; WELCOME_BYTES]) -> Result<Self> {
+    /// Parses the received bytes. Errors: `InvalidArgument` if it is not valid.
+    pub fn from_bytes(bytes: &[u8; GATEWAY_HELLO_BYTES]) -> Result<Self> {
         let (version, flags) = after_magic(bytes)?;
         let nonce = ReadField::take(&mut MessageCursor::new(&bytes[8..]))?;
         Ok(NodeGatewayHello { version, wants_proof: flags & 1 != 0, is_refusal: flags & 2 != 0, nonce })

@@ -25,8 +25,8 @@ mod request;
 
 pub use fields::{MessageCursor, ReadField, WriteField};
 pub use handshake::{
-    HELLO_BYTES, HandshakeProof, HandshakeSide, MAGIC, NONCE_BYTES, NodeClientHello, NodeGatewayHello,
-    VERSION, WELCOME_BYTES,
+    CLIENT_HELLO_BYTES, GATEWAY_HELLO_BYTES, HandshakeProof, HandshakeSide, MAGIC, NONCE_BYTES,
+    NodeClientHello, NodeGatewayHello, VERSION,
 };
 pub use request::{
     CommitResponse, ContentTransferMethod, GetResponse, NodeResponse, ReadResponse, Request,

@@ -236,7 +236,7 @@ are not installed, and names them. The first transport is the reference: MPI ove
 pub(crate) struct TransportBenchArgs {
     /// The sizes of messages and the number of rounds.
     #[command(flatten)]
-    pub(crate) setting: fordway_workload::transport::TransportBenchmarkArgs,
+    pub(crate) setting: fordway_workload::transport::TransportMessageArgs,
     /// Transports to measure [default: all transports that are installed]
     #[arg(long = "transport", value_enum, value_delimiter = ',')]
     pub(crate) transports: Vec<TransportKindArg>,

@@ -166,7 +166,7 @@ enum TransferTask {
 }
 
 /// The outcome of a copy that did not fail.
-enum FileCopyOutcome {
+enum TransferCopyOutcome {
     /// The copy is complete. Contains the number of bytes, if it is known.
     Done(Option<u64>),
     /// The destination exists and is kept.
@@ -240,11 +240,11 @@ impl TransferRunner<'_> {
     fn perform(&self, task: TransferTask) {
         match task {
             TransferTask::Copy { from, to, size } => match self.copy(&from, &to, size) {
-                Ok(FileCopyOutcome::Done(size)) => {
+                Ok(TransferCopyOutcome::Done(size)) => {
                     let name = if self.settings.removes_sources { "move" } else { copy_name(&from, &to) };
                     self.done(name, &from, Some(&to), size);
                 }
-                Ok(FileCopyOutcome::Skipped) => self.tally.skipped(),
+                Ok(TransferCopyOutcome::Skipped) => self.tally.skipped(),
                 Err(error) => self.failed(&error),
             },
             TransferTask::RemoveObjects(bucket, keys) => self.remove_objects(&bucket, &keys),
@@ -253,15 +253,20 @@ impl TransferRunner<'_> {
         }
     }
 
-    fn copy(&self, from: &StorageAddress, to: &StorageAddress, size: Option<u64>) -> Result<FileCopyOutcome> {
+    fn copy(
+        &self,
+        from: &StorageAddress,
+        to: &StorageAddress,
+        size: Option<u64>,
+    ) -> Result<TransferCopyOutcome> {
         self.context.interrupt.check()?;
         tracing::debug!(%from, %to, "copy");
         if self.settings.existing == OverwritePolicy::Skip && self.exists(to)? {
-            return Ok(FileCopyOutcome::Skipped);
+            return Ok(TransferCopyOutcome::Skipped);
         }
         if self.settings.dry_run {
             self.rehearse(from, to, size)?;
-            return Ok(FileCopyOutcome::Done(size));
+            return Ok(TransferCopyOutcome::Done(size));
         }
         self.context.output.expect_bytes(size.unwrap_or(0));
         let moved = match self.rename(from, to) {
@@ -273,13 +278,13 @@ impl TransferRunner<'_> {
             Err(error) => Err(error),
         };
         match moved {
-            Ok(bytes) => Ok(FileCopyOutcome::Done(bytes.or(size))),
+            Ok(bytes) => Ok(TransferCopyOutcome::Done(bytes.or(size))),
             // Another program created the destination after the check. --no-clobber keeps the destination.
             Err(error)
                 if error.kind() == ErrorKind::PreconditionFailed
                     && self.settings.existing == OverwritePolicy::Skip =>
             {
-                Ok(FileCopyOutcome::Skipped)
+                Ok(TransferCopyOutcome::Skipped)
             }
             Err(error) => Err(error),
         }

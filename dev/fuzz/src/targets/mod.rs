@@ -250,7 +250,7 @@ pub const TARGETS: &[FuzzTarget] = &[
         run: fordway_posix::fuzzing::odd_name,
         sources: &[
             "s3/posix/src/layout.rs: plain is_path_segment is_left_behind marked_dir odd path_of encode decode",
-            "s3/posix/src/versions/names.rs: NoncurrentVersion",
+            "s3/posix/src/versions/names.rs: NoncurrentVersionName",
         ],
         words: &["/", "//", ".", "..", "%", "%2F", ".fordway", ".nfs", "-marker", "\u{feff}", "ä"],
         cost: 1,

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use fordway_store::{BucketInfo, ObjectInfo, ObjectListing, PartListing, PutResult, VersionListing};
 use fordway_wire::node::{
-    CommitResponse, FrameBuffer, FrameHeader, GetResponse, HELLO_BYTES, NodeClientHello, NodeGatewayHello,
-    NodeResponse, ReadField, ReadResponse, ReceivedFrame, Request, ResponseFlags, StartWriteResponse,
-    WELCOME_BYTES, WriteField, take_reply,
+    CLIENT_HELLO_BYTES, CommitResponse, FrameBuffer, FrameHeader, GATEWAY_HELLO_BYTES, GetResponse,
+    NodeClientHello, NodeGatewayHello, NodeResponse, ReadField, ReadResponse, ReceivedFrame, Request,
+    ResponseFlags, StartWriteResponse, WriteField, take_reply,
 };
 
 /// Reads frames from a buffer that is filled in pieces. Each frame is parsed as a request and as every kind of
@@ -84,11 +84,11 @@ fn response<T: ReadField + WriteField + std::fmt::Debug>(frame: &ReceivedFrame<'
 
 fn handshake(bytes: &[u8]) {
     if let Some(hello) =
-        bytes.first_chunk::<HELLO_BYTES>().and_then(|bytes| NodeClientHello::from_bytes(bytes).ok())
+        bytes.first_chunk::<CLIENT_HELLO_BYTES>().and_then(|bytes| NodeClientHello::from_bytes(bytes).ok())
     {
         assert_eq!(NodeClientHello::from_bytes(&hello.to_bytes()).ok(), Some(hello));
     }
-    let welcome = bytes.first_chunk::<WELCOME_BYTES>().map(NodeGatewayHello::from_bytes);
+    let welcome = bytes.first_chunk::<GATEWAY_HELLO_BYTES>().map(NodeGatewayHello::from_bytes);
     if let Some(Ok(welcome)) = welcome {
         assert_eq!(NodeGatewayHello::from_bytes(&welcome.to_bytes()).ok(), Some(welcome));
     }

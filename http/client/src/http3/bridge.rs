@@ -326,9 +326,9 @@ async fn receive(
         && ![StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED].contains(&response.status());
     let length = content_length(response.headers())?;
     let mut framing = match (has_body, length) {
-        (false, _) => ResponseBodyFraming::Length(0),
-        (true, Some(length)) => ResponseBodyFraming::Length(length),
-        (true, None) => ResponseBodyFraming::Chunked,
+        (false, _) => BridgedBodyFraming::Length(0),
+        (true, Some(length)) => BridgedBodyFraming::Length(length),
+        (true, None) => BridgedBodyFraming::Chunked,
     };
     pass(pieces, response_head(response, &framing)).await?;
     while let Some(mut data) = receiving.recv_data().await.map_err(io::Error::other)? {
@@ -349,12 +349,12 @@ async fn pass(pieces: &mpsc::Sender<ResponsePiece>, piece: Bytes) -> io::Result<
 }
 
 /// Returns the head without connection-specific headers (RFC 9114 section 4.2).
-fn response_head(mut response: Response<()>, framing: &ResponseBodyFraming) -> Bytes {
+fn response_head(mut response: Response<()>, framing: &BridgedBodyFraming) -> Bytes {
     for name in OF_CONNECTION {
         response.headers_mut().remove(name);
     }
     let mut head = head_of_response(&response);
-    if matches!(framing, ResponseBodyFraming::Chunked) {
+    if matches!(framing, BridgedBodyFraming::Chunked) {
         head.extend_from_slice(b"transfer-encoding: chunked\r\n");
     }
     head.extend_from_slice(b"\r\n");
@@ -362,24 +362,24 @@ fn response_head(mut response: Response<()>, framing: &ResponseBodyFraming) -> B
 }
 
 /// How the body of a response is framed in HTTP/1.1.
-enum ResponseBodyFraming {
+enum BridgedBodyFraming {
     /// The number of remaining bytes of the body.
     Length(u64),
     Chunked,
 }
 
-impl ResponseBodyFraming {
+impl BridgedBodyFraming {
     /// Returns the pieces that carry `data`. Errors: more bytes than the head specifies, which the caller would parse
     /// as the next response.
     fn framed(&mut self, data: Bytes) -> io::Result<Vec<Bytes>> {
         match self {
             _ if data.is_empty() => Ok(Vec::new()),
-            ResponseBodyFraming::Length(left) => {
+            BridgedBodyFraming::Length(left) => {
                 let rest = left.checked_sub(data.len() as u64);
                 *left = rest.ok_or_else(|| invalid("a body is longer than its stated length"))?;
                 Ok(vec![data])
             }
-            ResponseBodyFraming::Chunked => {
+            BridgedBodyFraming::Chunked => {
                 let size = format!("{:x}\r\n", data.len());
                 Ok(vec![size.into(), data, Bytes::from_static(b"\r\n")])
             }
@@ -389,9 +389,9 @@ impl ResponseBodyFraming {
     /// Returns the bytes that end the body. Errors: fewer bytes than the head specifies.
     fn end(&self) -> io::Result<Option<Bytes>> {
         match self {
-            ResponseBodyFraming::Length(0) => Ok(None),
-            ResponseBodyFraming::Length(_) => Err(invalid("a body is shorter than its stated length")),
-            ResponseBodyFraming::Chunked => Ok(Some(Bytes::from_static(b"0\r\n\r\n"))),
+            BridgedBodyFraming::Length(0) => Ok(None),
+            BridgedBodyFraming::Length(_) => Err(invalid("a body is shorter than its stated length")),
+            BridgedBodyFraming::Chunked => Ok(Some(Bytes::from_static(b"0\r\n\r\n"))),
         }
     }
 }

@@ -100,7 +100,7 @@ const LOGIN_VERSION: u8 = 1;
 const NO_LOGIN: u8 = 0;
 const BY_PASSWORD: u8 = 2;
 /// The proxy's response if it accepts none of the offered authentication methods.
-const NO_WAY: u8 = 0xff;
+const NO_ACCEPTABLE_METHODS: u8 = 0xff;
 const CONNECT: u8 = 1;
 const IPV4: u8 = 1;
 const NAME: u8 = 3;
@@ -188,7 +188,7 @@ impl SocksHandshake {
                 self.state = SocksHandshakeState::LoggedIn;
                 Ok(SocksHandshakeStep::Say(said))
             }
-            (VERSION, NO_WAY, login) => Err(wants_login(login.is_some())),
+            (VERSION, NO_ACCEPTABLE_METHODS, login) => Err(wants_login(login.is_some())),
             (VERSION, _, _) => Err(bad_socks("it chose an authentication method that was not offered")),
             _ => Err(bad_socks("its response is not SOCKS 5; is that the address of a SOCKS proxy?")),
         }

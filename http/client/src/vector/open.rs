@@ -260,7 +260,7 @@ pub(super) fn ask_until(
         method,
         write_head: &|head| target.write_head(method, headers, head),
         body: &[],
-        replay: ReplayPolicy::Safe,
+        replay: ReplayPolicy::Idempotent,
     };
     let response = session.http.send_until(&exchange, until);
     let response = response.map_err(|failure| failure.error)?;

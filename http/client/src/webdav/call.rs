@@ -84,7 +84,7 @@ impl<'a> DavRequest<'a> {
             operation,
             headers: Vec::new(),
             body: DavBody::Bytes(""),
-            replay: ReplayPolicy::Safe,
+            replay: ReplayPolicy::Idempotent,
             must_not_ask: false,
         }
     }
@@ -138,7 +138,7 @@ fn ask_here(route: &RedirectRoute, call: &mut DavRequest<'_>) -> Result<Response
         may_have_acted |= failed.may_have_acted;
         let kind = failed.error.kind();
         let may_pass = matches!(kind, ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Io);
-        let may_repeat = call.replay == ReplayPolicy::Safe || !failed.may_have_acted;
+        let may_repeat = call.replay == ReplayPolicy::Idempotent || !failed.may_have_acted;
         let wait = retries.after(failed.error, may_pass && may_repeat, failed.retry_after)?;
         pause(wait)?;
     }

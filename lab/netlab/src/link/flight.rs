@@ -116,7 +116,7 @@ impl InFlightPacketQueue {
     }
 }
 
-/// One direction of a link: packets queue for a line with a limited rate, and are then delayed.
+/// The bottleneck of one direction of a link: packets queue for a line with a limited rate, and are then delayed.
 #[derive(Debug)]
 pub(super) struct LinkBottleneck {
     delay_ns: u64,

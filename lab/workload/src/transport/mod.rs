@@ -238,7 +238,7 @@ pub fn message_of(size_bytes: u64) -> Result<Key> {
 
 /// The sizes of messages and the number of rounds.
 #[derive(Clone, Debug, Args)]
-pub struct TransportBenchmarkArgs {
+pub struct TransportMessageArgs {
     /// Sizes of the messages: FIRST..LAST, or a list, from 1 B to 1 GiB
     #[arg(long = "size", value_name = "SIZES", default_value = "1..128MiB")]
     pub sizes: MessageSizeSelection,
@@ -265,7 +265,7 @@ pub struct TransportBenchmarkArgs {
     pub output: OutputFileArgs,
 }
 
-impl TransportBenchmarkArgs {
+impl TransportMessageArgs {
     /// Returns the plan for these options. Errors: `InvalidArgument` for too many sizes.
     pub fn plan(&self) -> Result<TransportPlan> {
         Ok(TransportPlan {

@@ -15,8 +15,8 @@ use fordway_sys::{
     set_receive_timeout, wait_at_most,
 };
 use fordway_wire::node::{
-    FrameBuffer, FrameHeader, HandshakeProof, HandshakeSide, NONCE_BYTES, NodeClientHello, NodeGatewayHello,
-    ReadField, Request, ResponseFlags, VERSION, WELCOME_BYTES, take_reply,
+    FrameBuffer, FrameHeader, GATEWAY_HELLO_BYTES, HandshakeProof, HandshakeSide, NONCE_BYTES,
+    NodeClientHello, NodeGatewayHello, ReadField, Request, ResponseFlags, VERSION, take_reply,
 };
 
 use crate::node::spare::PrecreatedFile;
@@ -110,7 +110,7 @@ impl NodeConnection {
         // A gateway that refuses the connection may already have closed it. The gateway's response can still be read,
         // so a send error is not reported yet.
         let sent = send_all(&self.socket, &hello.to_bytes(), &[], None);
-        while self.inbox.waiting().len() < WELCOME_BYTES {
+        while self.inbox.waiting().len() < GATEWAY_HELLO_BYTES {
             self.receive(SocketBlockingMode::Yes)
                 .map_err(|errno| NodeFailure::NotSent(sent.err().unwrap_or(errno)))?;
         }
@@ -123,7 +123,7 @@ impl NodeConnection {
                 format!("{address}: {}", error.detail()),
             ))
         })?;
-        self.inbox.consume(WELCOME_BYTES);
+        self.inbox.consume(GATEWAY_HELLO_BYTES);
         if welcome.is_refusal {
             return self.reply::<()>(0).map(drop);
         }

@@ -29,7 +29,7 @@ pub(super) struct FailedAttempt {
 impl FailedAttempt {
     /// Creates the failure for an error that occurs after the response's head has been received.
     pub(super) fn while_receiving(error: Error, call: &S3Call) -> Self {
-        let may_pass = call.replay == ReplayPolicy::Safe
+        let may_pass = call.replay == ReplayPolicy::Idempotent
             && (is_passing(error.kind()) || error.kind() == ErrorKind::BadDigest);
         FailedAttempt { error, may_pass, retry_after: None }
     }
@@ -70,7 +70,9 @@ pub(super) fn of_answer(
             _ => error,
         },
         may_pass: match call.replay {
-            ReplayPolicy::Safe => matches!(status, 408 | 429 | 500 | 502..=504) || kind == ErrorKind::Timeout,
+            ReplayPolicy::Idempotent => {
+                matches!(status, 408 | 429 | 500 | 502..=504) || kind == ErrorKind::Timeout
+            }
             // With status 429 or 503, the server did not act on the request.
             ReplayPolicy::IfUnsent => matches!(status, 429 | 503),
         },

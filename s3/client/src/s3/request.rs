@@ -43,7 +43,7 @@ impl<'a> S3Call<'a> {
             is_for_document: false,
             headers: Vec::new(),
             body: &[],
-            replay: ReplayPolicy::Safe,
+            replay: ReplayPolicy::Idempotent,
         }
     }
 

@@ -128,7 +128,7 @@ impl S3Session {
         };
         let response = self.http.send(&exchange).map_err(|failure| FailedAttempt {
             may_pass: failure::is_passing(failure.error.kind())
-                && (call.replay == ReplayPolicy::Safe || !failure.may_have_acted),
+                && (call.replay == ReplayPolicy::Idempotent || !failure.may_have_acted),
             retry_after: None,
             error: failure.error,
         })?;

@@ -27,7 +27,7 @@ use crate::scan::{
 };
 use crate::sidecar::{RECORD_BYTES, SidecarIdentities, place_of};
 use crate::stage::is_bare;
-use crate::versions::names::NoncurrentVersion;
+use crate::versions::names::NoncurrentVersionName;
 use crate::{PosixStore, PosixStoreState};
 
 /// The options of [`PosixStore::check`].
@@ -42,11 +42,11 @@ pub struct FsckOptions {
     pub immutable_locks: bool,
     /// A function that checks the bucket's documents, for example the policy, and describes the problem with a
     /// document. This crate itself can check only the notification configuration.
-    pub document_problem: Option<DocumentProblem>,
+    pub document_problem: Option<DocumentCheckFunction>,
 }
 
 /// Describes the problem with a document of a bucket; returns `None` for a document without problems.
-pub type DocumentProblem = fn(&Bucket, &BucketDocumentKind, &[u8]) -> Option<String>;
+pub type DocumentCheckFunction = fn(&Bucket, &BucketDocumentKind, &[u8]) -> Option<String>;
 
 /// An event during a check. The receiver can stop the check by returning an error.
 #[derive(Debug)]
@@ -213,7 +213,7 @@ impl FsckRun<'_> {
             BucketAreaKind::Plain => return self.plain_name(area, place),
             BucketAreaKind::Odd => area.decode(&place).is_some(),
             BucketAreaKind::Versions => {
-                area.decode(path).is_some() && NoncurrentVersion::parse(name).is_some()
+                area.decode(path).is_some() && NoncurrentVersionName::parse(name).is_some()
             }
         };
         match (is_ours, area.held) {

@@ -13,7 +13,7 @@ use crate::layout::{ObjectPath, join, odd, plain};
 use crate::object_lock::VersionProtection;
 use crate::private::PrivateDirectoryContents;
 use crate::scan::{BucketArea, BucketAreaKind, each_entry, known_kind, open_child, path_of_child};
-use crate::versions::names::NoncurrentVersion;
+use crate::versions::names::NoncurrentVersionName;
 use crate::volume::StoreRootDirectory;
 
 impl GcRun<'_> {
@@ -178,7 +178,7 @@ impl GcRun<'_> {
     /// Removes a name among the old versions if its file is still the latest version. Such a name remains if a writer
     /// died before it replaced the latest version. Returns whether the name is gone.
     pub(super) fn version(&mut self, area: &BucketArea, dir: &File, path: &str, name: &str) -> Result<bool> {
-        let (Some(key), Some(found)) = (area.decode(path), NoncurrentVersion::parse(name)) else {
+        let (Some(key), Some(found)) = (area.decode(path), NoncurrentVersionName::parse(name)) else {
             return Ok(false);
         };
         let Ok(stat) = stat_in(dir, name) else { return Ok(false) };

@@ -25,7 +25,7 @@ use crate::private::PrivateDirectoryContents;
 use crate::read::{ObjectFile, system_time};
 use crate::versions::delete::VersionDeletion;
 use crate::versions::list::{archived_names, list_versions};
-use crate::versions::names::{NoncurrentVersion, archived_place, order_in};
+use crate::versions::names::{NoncurrentVersionName, archived_place, order_in};
 
 /// The scan state of the key that the listing has reached.
 #[derive(Default)]
@@ -59,13 +59,13 @@ impl VersionNames {
         Ok(VersionNames { end: names.len(), names, newer: Vec::new() })
     }
 
-    fn at(&self, position: usize) -> Option<NoncurrentVersion> {
-        NoncurrentVersion::parse(self.names.get(position).text)
+    fn at(&self, position: usize) -> Option<NoncurrentVersionName> {
+        NoncurrentVersionName::parse(self.names.get(position).text)
     }
 
     /// Moves to `version`, which is older than all versions already reached, and returns its name. Returns `None` if
     /// the version has no name. Cost: a step for each version in between.
-    fn reach(&mut self, version: &VersionId) -> Option<NoncurrentVersion> {
+    fn reach(&mut self, version: &VersionId) -> Option<NoncurrentVersionName> {
         let is_it = |at: &usize| self.at(*at).is_some_and(|found| found.version == *version);
         let at = (0..self.end).rev().find(is_it)?;
         self.newer.extend((at + 1..self.end).rev());
@@ -79,7 +79,7 @@ impl VersionNames {
     }
 
     /// Returns the names newer than the version that the scan has reached, the oldest first.
-    fn newer(&self) -> impl Iterator<Item = NoncurrentVersion> {
+    fn newer(&self) -> impl Iterator<Item = NoncurrentVersionName> {
         self.newer.iter().rev().filter_map(|at| self.at(*at))
     }
 }
@@ -295,7 +295,7 @@ impl LifecycleRun<'_> {
 struct NoncurrentVersionReference<'v> {
     bucket: &'v Bucket,
     key: &'v Key,
-    name: &'v NoncurrentVersion,
+    name: &'v NoncurrentVersionName,
     names: &'v VersionNames,
 }
 
@@ -375,7 +375,7 @@ impl VersionWitnesses {
     /// Opens the versions directory of the key. Returns `None` if the version `this` has been removed.
     fn of(
         inner: &PosixStoreState,
-        (bucket, key, this): (&Bucket, &Key, &NoncurrentVersion),
+        (bucket, key, this): (&Bucket, &Key, &NoncurrentVersionName),
         contents: PrivateDirectoryContents,
     ) -> Result<Option<Self>> {
         let (path, is_shared) = (versions_of(bucket, key), contents.sharing.is_shared());
@@ -394,7 +394,7 @@ impl VersionWitnesses {
 
     /// Returns the owner of the file with this name, or `None` if there is no file. Cost: one `newfstatat`; three calls
     /// if other nodes may change the directory.
-    fn owner_of(&self, name: &NoncurrentVersion) -> Option<u32> {
+    fn owner_of(&self, name: &NoncurrentVersionName) -> Option<u32> {
         if self.is_shared {
             look_again(&self.dir, &name.name());
         }
@@ -407,7 +407,7 @@ impl VersionWitnesses {
 
     /// Returns whether this name still exists and a trusted user created it. Cost: as for
     /// [`VersionWitnesses::owner_of`].
-    fn has(&self, name: &NoncurrentVersion) -> bool {
+    fn has(&self, name: &NoncurrentVersionName) -> bool {
         self.owner_of(name).is_some_and(|owner| self.trusts(owner))
     }
 
@@ -430,7 +430,7 @@ impl ExpiryRecheck<'_> {
         &self,
         version: &VersionId,
         current: Option<&ObjectFile>,
-        newer: impl Iterator<Item = NoncurrentVersion>,
+        newer: impl Iterator<Item = NoncurrentVersionName>,
         witnesses: &VersionWitnesses,
     ) -> bool {
         let latest = current.map(ObjectFile::version);
@@ -456,7 +456,7 @@ impl ExpiryRecheck<'_> {
 }
 
 /// Returns the time at which a version was written.
-fn written(found: &NoncurrentVersion) -> SystemTime {
+fn written(found: &NoncurrentVersionName) -> SystemTime {
     system_time(i64::try_from(found.order).unwrap_or(i64::MAX))
 }
 

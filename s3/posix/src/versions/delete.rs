@@ -6,7 +6,7 @@ use fordway_store::{Bucket, DeleteResult, ETagPolicy, ErrorKind, Key, Result, Ve
 use fordway_sys::stat_in;
 
 use super::lookup::VersionLookup;
-use super::names::{NoncurrentVersion, archived_place};
+use super::names::{NoncurrentVersionName, archived_place};
 use crate::PosixStoreState;
 use crate::layout::{ObjectPath, plain, versions_of};
 use crate::object_lock::{UnshieldedFile, VersionProtection, shield, unshield};
@@ -39,9 +39,9 @@ struct ConcernedVersions {
     /// Whether the deleted version is the latest.
     is_latest: bool,
     /// The names of the deleted version among the old versions.
-    names: Vec<NoncurrentVersion>,
+    names: Vec<NoncurrentVersionName>,
     /// The newest of the other old versions, unless it is a delete marker.
-    next: Option<NoncurrentVersion>,
+    next: Option<NoncurrentVersionName>,
     /// Whether the deleted version is a delete marker, and newer than all other old versions.
     is_newest_marker: bool,
 }
@@ -147,7 +147,7 @@ impl VersionDeletion<'_> {
     /// Checks the locks of the files with these names, and adds the files to `unshielded`.
     fn check_names(
         &self,
-        names: &mut Vec<NoncurrentVersion>,
+        names: &mut Vec<NoncurrentVersionName>,
         unshielded: &mut Vec<UnshieldedFile>,
     ) -> Result<()> {
         let protection = self.protection();

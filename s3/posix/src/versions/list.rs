@@ -11,7 +11,7 @@ use fordway_store::{
 };
 use fordway_sys::Errno;
 
-use super::names::{KeyVersions, ListedVersion, NoncurrentVersion, archived_place, read_names};
+use super::names::{KeyVersions, ListedVersion, NoncurrentVersionName, archived_place, read_names};
 use crate::PosixStoreState;
 use crate::encoded::{EncodedKeyTree, EncodedKeyWalk};
 use crate::errors::from_errno;
@@ -204,7 +204,7 @@ impl<'l> VersionLister<'l> {
     fn describe_old(
         &self,
         key: &str,
-        (dir, found): (Option<&File>, &NoncurrentVersion),
+        (dir, found): (Option<&File>, &NoncurrentVersionName),
     ) -> Result<Option<VersionSummary>> {
         let mut seen = None;
         for race in 0..MAX_RACES {
@@ -232,7 +232,7 @@ impl<'l> VersionLister<'l> {
     fn describe_archived(
         &self,
         key: &str,
-        (dir, found): (Option<&File>, &NoncurrentVersion),
+        (dir, found): (Option<&File>, &NoncurrentVersionName),
     ) -> Result<Option<VersionSummary>> {
         let (volume, bucket) = (&self.store.volume, self.bucket);
         if found.is_marker {
@@ -298,7 +298,7 @@ pub(crate) fn has_versions(store: &PosixStoreState, bucket: &Bucket) -> Result<b
 
 /// Returns whether `version` has its own name among the sorted `names`.
 fn has_name(names: &SortedNames, version: &VersionId) -> bool {
-    let Some(name) = NoncurrentVersion::of(version, false).map(|kept| kept.name()) else { return false };
+    let Some(name) = NoncurrentVersionName::of(version, false).map(|kept| kept.name()) else { return false };
     let at = names.first_from(&name);
     at < names.len() && names.get(at).text == name
 }

@@ -14,7 +14,7 @@ use std::fs::File;
 use fordway_store::{Bucket, ErrorKind, Key, Result, VersionId, VersioningState};
 use fordway_sys::{Errno, FileStat, Mode, OFlags, read_dir_briefly, stat, stat_in, would_wait};
 
-use super::names::{MARKER, NoncurrentVersion, archived_place, order_in};
+use super::names::{MARKER, NoncurrentVersionName, archived_place, order_in};
 use crate::errors::from_errno;
 use crate::index::{DirectoryRole, FEWEST};
 use crate::layout::versions_of;
@@ -29,14 +29,14 @@ use crate::volume::StoreRootDirectory;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct VersionLookup {
     /// The names of the version, from the newest to the oldest.
-    pub(crate) names: Vec<NoncurrentVersion>,
+    pub(crate) names: Vec<NoncurrentVersionName>,
     /// The newest name of any other version.
-    pub(crate) newest_other: Option<NoncurrentVersion>,
+    pub(crate) newest_other: Option<NoncurrentVersionName>,
 }
 
 impl VersionLookup {
     /// Returns the newest of `names` and `newest_other`.
-    pub(crate) fn newest(&self) -> Option<&NoncurrentVersion> {
+    pub(crate) fn newest(&self) -> Option<&NoncurrentVersionName> {
         self.names.first().into_iter().chain(&self.newest_other).max_by_key(|found| found.order)
     }
 
@@ -50,7 +50,7 @@ impl VersionLookup {
         if !is_it && u64::from_str_radix(order, 16).is_ok_and(|order| order < least) {
             return;
         }
-        match NoncurrentVersion::parse(name) {
+        match NoncurrentVersionName::parse(name) {
             Some(found) if is_it => self.names.push(found),
             Some(found) => self.newest_other = Some(found),
             None => {}
@@ -61,11 +61,11 @@ impl VersionLookup {
     /// be computed from an ID.
     fn in_index(names: &BTreeSet<Box<str>>, strays: &BTreeSet<Box<str>>, version: &VersionId) -> Self {
         let mut found = VersionLookup::default();
-        let is_other = |name: &NoncurrentVersion| name.version != *version;
+        let is_other = |name: &NoncurrentVersionName| name.version != *version;
         found.newest_other =
-            names.iter().rev().filter_map(|name| NoncurrentVersion::parse(name)).find(is_other);
+            names.iter().rev().filter_map(|name| NoncurrentVersionName::parse(name)).find(is_other);
         let computed =
-            [false, true].into_iter().filter_map(|is_marker| NoncurrentVersion::of(version, is_marker));
+            [false, true].into_iter().filter_map(|is_marker| NoncurrentVersionName::of(version, is_marker));
         found.names.extend(computed.filter(|name| names.contains(&*name.name())));
         strays.iter().for_each(|name| found.see(version, name));
         found.sorted()
@@ -108,46 +108,50 @@ impl StoreRootDirectory {
         key: &Key,
         version: &VersionId,
         contents: PrivateDirectoryContents,
-    ) -> Option<NoncurrentVersion> {
-        let own = NoncurrentVersion::of(version, false)?;
+    ) -> Option<NoncurrentVersionName> {
+        let own = NoncurrentVersionName::of(version, false)?;
         if let Some(opened) = self.open_file(bucket, &archived_place(bucket, key, &own)).ok()? {
             // Anyone who may write to the bucket may have created another file with this name. A file with several hard
             // links may have further names in this directory.
             return Some(own).filter(|_| opened.version() == *version && opened.stat.links == 1);
         }
         // In a bucket with the sticky bit, users who are not trusted may create delete markers with any ID.
-        let marker = NoncurrentVersion { is_marker: true, ..own };
+        let marker = NoncurrentVersionName { is_marker: true, ..own };
         let is_there = contents.guard.is_none() && self.is_file(&archived_place(bucket, key, &marker).path());
         is_there.then_some(marker)
     }
 
     /// Returns the key's old versions and delete markers, from the newest to the oldest. Cost: one read of the key's
     /// versions directory.
-    pub(crate) fn archived(&self, bucket: &Bucket, key: &Key) -> Result<Vec<NoncurrentVersion>> {
+    pub(crate) fn archived(&self, bucket: &Bucket, key: &Key) -> Result<Vec<NoncurrentVersionName>> {
         let mut found = Vec::new();
         let contents = self.contents(bucket)?;
-        self.each_archived(bucket, key, contents, |name| found.extend(NoncurrentVersion::parse(name)))?;
+        self.each_archived(bucket, key, contents, |name| found.extend(NoncurrentVersionName::parse(name)))?;
         found.sort_unstable_by_key(|archived| std::cmp::Reverse(archived.order));
         Ok(found)
     }
 
     /// Returns the newest of the key's old versions and delete markers. Keeps only one name in memory at a time. Cost:
     /// as for [`StoreRootDirectory::look_up_version`].
-    pub(crate) fn newest_archived(&self, bucket: &Bucket, key: &Key) -> Result<Option<NoncurrentVersion>> {
+    pub(crate) fn newest_archived(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+    ) -> Result<Option<NoncurrentVersionName>> {
         let contents = self.contents(bucket)?;
         let by_index = self.in_versions_index(bucket, key, contents, |names, _| {
-            names.iter().rev().find_map(|name| NoncurrentVersion::parse(name))
+            names.iter().rev().find_map(|name| NoncurrentVersionName::parse(name))
         });
         if let Some(newest) = by_index {
             return Ok(newest);
         }
-        let mut newest = None::<NoncurrentVersion>;
+        let mut newest = None::<NoncurrentVersionName>;
         self.each_archived(bucket, key, contents, |name| {
             // Names sort by the order that they begin with.
             let least = newest.as_ref().map_or(0, |newest| newest.order);
             let order = name.get(..16).and_then(|order| u64::from_str_radix(order, 16).ok());
             if order.is_some_and(|order| order >= least) {
-                newest = NoncurrentVersion::parse(name).or(newest.take());
+                newest = NoncurrentVersionName::parse(name).or(newest.take());
             }
         })?;
         Ok(newest)
@@ -160,15 +164,15 @@ impl StoreRootDirectory {
         bucket: &Bucket,
         key: &Key,
         most: usize,
-    ) -> Result<Vec<NoncurrentVersion>> {
-        let mut found: Vec<NoncurrentVersion> = Vec::new();
+    ) -> Result<Vec<NoncurrentVersionName>> {
+        let mut found: Vec<NoncurrentVersionName> = Vec::new();
         let contents = self.contents(bucket)?;
-        let keep_newest = |found: &mut Vec<NoncurrentVersion>| {
+        let keep_newest = |found: &mut Vec<NoncurrentVersionName>| {
             found.sort_unstable_by_key(|version| std::cmp::Reverse(version.order));
             found.truncate(most);
         };
         self.each_archived(bucket, key, contents, |name| {
-            found.extend(NoncurrentVersion::parse(name).filter(|version| !version.is_marker));
+            found.extend(NoncurrentVersionName::parse(name).filter(|version| !version.is_marker));
             if found.len() > 2 * most {
                 keep_newest(&mut found);
             }
@@ -331,7 +335,7 @@ impl StoreRootDirectory {
     /// were changed usually has no old version with its ID, so its reads cost little more. Cost: one `openat2`; if
     /// there is such a version, also a `close`.
     fn has_old_version(&self, bucket: &Bucket, key: &Key, version: &VersionId) -> bool {
-        let Some(kept) = NoncurrentVersion::of(version, false) else { return false };
+        let Some(kept) = NoncurrentVersionName::of(version, false) else { return false };
         let path = archived_place(bucket, key, &kept).path();
         let opened = self.root.open_beneath(&path, OFlags::PATH, Mode::empty());
         !matches!(opened, Err(Errno::NOENT | Errno::NOTDIR))
@@ -346,7 +350,7 @@ impl StoreRootDirectory {
         stat: &FileStat,
         version: &VersionId,
     ) -> Result<bool> {
-        let Some(kept) = NoncurrentVersion::of(version, false) else { return Ok(false) };
+        let Some(kept) = NoncurrentVersionName::of(version, false) else { return Ok(false) };
         let place = archived_place(bucket, key, &kept);
         let named = self.dirs.open(&self.root, &place.dir).and_then(|dir| stat_in(&dir, &place.name));
         let is_other = |named: FileStat| (named.device, named.inode) != (stat.device, stat.inode);
@@ -359,7 +363,7 @@ impl StoreRootDirectory {
     pub(super) fn is_version_at(
         &self,
         (bucket, key): (&Bucket, &Key),
-        kept: &NoncurrentVersion,
+        kept: &NoncurrentVersionName,
         owner: u32,
     ) -> Result<bool> {
         let opened = self.open_file(bucket, &archived_place(bucket, key, kept)).and_then(|mut opened| {
@@ -378,7 +382,7 @@ impl StoreRootDirectory {
     pub(super) fn is_name_of(
         &self,
         (bucket, key): (&Bucket, &Key),
-        found: &NoncurrentVersion,
+        found: &NoncurrentVersionName,
         current: &FileStat,
     ) -> bool {
         let place = archived_place(bucket, key, found);
@@ -421,7 +425,7 @@ mod tests {
                 let version = if is_null { VersionId::null() } else { id(of * 100) };
                 // No two names have the same order.
                 let order = if order == of { order * 100 } else { order * 100 + at as u64 + 1 };
-                NoncurrentVersion { order, version, is_marker }.name()
+                NoncurrentVersionName { order, version, is_marker }.name()
             };
             let names: BTreeSet<Box<str>> =
                 found.into_iter().enumerate().map(name).chain(["other".into(), "zé".into()]).map(Box::from).collect();
@@ -431,10 +435,10 @@ mod tests {
             names.iter().rev().for_each(|name| scanned.see(&version, name));
             let (scanned, indexed) = (scanned.sorted(), VersionLookup::in_index(&names, &strays, &version));
             let order = |found: &VersionLookup| found.newest_other.as_ref().map(|found| found.order);
-            let set = |found: &VersionLookup| found.names.iter().map(NoncurrentVersion::name).collect::<BTreeSet<_>>();
+            let set = |found: &VersionLookup| found.names.iter().map(NoncurrentVersionName::name).collect::<BTreeSet<_>>();
             prop_assert_eq!((order(&scanned), set(&scanned)), (order(&indexed), set(&indexed)));
             prop_assert!(indexed.names.is_sorted_by_key(|found| std::cmp::Reverse(found.order)));
-            let newest = names.iter().rev().find_map(|name| NoncurrentVersion::parse(name)).map(|found| found.order);
+            let newest = names.iter().rev().find_map(|name| NoncurrentVersionName::parse(name)).map(|found| found.order);
             prop_assert_eq!(scanned.newest().map(|found| found.order), newest);
         }
     }

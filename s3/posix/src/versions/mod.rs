@@ -29,7 +29,7 @@ use fordway_sys::{Errno, OFlags, link, link_unnamed, open_in, remove_dir, rename
 
 use self::delete::VersionDeletion;
 use self::lookup::VersionLookup;
-use self::names::{NoncurrentVersion, archived_place, new_version, now_ns, order_in};
+use self::names::{NoncurrentVersionName, archived_place, new_version, now_ns, order_in};
 use crate::PosixStoreState;
 use crate::dirs::DirectoryHandle;
 use crate::errors::{from_errno, on_another_mount};
@@ -105,12 +105,12 @@ impl StoreRootDirectory {
     /// Opens the old version by the order contained in its ID; returns `None` if there is no name with that order.
     /// Errors: `MethodNotAllowed` for a delete marker.
     fn open_by_name(&self, bucket: &Bucket, key: &Key, version: &VersionId) -> Result<Option<ObjectFile>> {
-        let Some(kept) = NoncurrentVersion::of(version, false) else { return Ok(None) };
+        let Some(kept) = NoncurrentVersionName::of(version, false) else { return Ok(None) };
         if let Some(opened) = self.open_archived(bucket, key, &kept)? {
             // Anyone who may write to the bucket may have created another file with this name.
             return Ok(Some(opened).filter(|opened| opened.version() == *version));
         }
-        let marker = NoncurrentVersion { is_marker: true, ..kept };
+        let marker = NoncurrentVersionName { is_marker: true, ..kept };
         match self.open_file(bucket, &archived_place(bucket, key, &marker))? {
             Some(_) => Err(is_delete_marker(&marker)),
             None => Ok(None),
@@ -123,7 +123,7 @@ impl StoreRootDirectory {
         &self,
         bucket: &Bucket,
         key: &Key,
-        found: &NoncurrentVersion,
+        found: &NoncurrentVersionName,
     ) -> Result<Option<ObjectFile>> {
         if found.is_marker {
             return Err(is_delete_marker(found));
@@ -175,7 +175,7 @@ impl StoreRootDirectory {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    fn make_marker(&self, bucket: &Bucket, key: &Key, marker: &NoncurrentVersion) -> Result<()> {
+    fn make_marker(&self, bucket: &Bucket, key: &Key, marker: &NoncurrentVersionName) -> Result<()> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
         self.among_versions(bucket, key, |dir| open_in(dir, &marker.name(), flags, FILE_MODE).map(drop))
     }
@@ -185,7 +185,7 @@ impl StoreRootDirectory {
         &self,
         bucket: &Bucket,
         key: &Key,
-        newest: &NoncurrentVersion,
+        newest: &NoncurrentVersionName,
         place: &ObjectPath,
     ) -> Result<()> {
         let from = self.versions_opened(bucket, key)?;
@@ -217,7 +217,7 @@ impl StoreRootDirectory {
 
     /// Makes `newest` the latest version of a key that has no latest version. The file keeps its name among the old
     /// versions. Returns `false` if the key now has a latest version.
-    fn promote(&self, bucket: &Bucket, key: &Key, newest: &NoncurrentVersion) -> Result<bool> {
+    fn promote(&self, bucket: &Bucket, key: &Key, newest: &NoncurrentVersionName) -> Result<bool> {
         let from = self.versions_opened(bucket, key)?;
         let name = newest.name();
         for place in plain(bucket, key).into_iter().chain([odd(bucket, key)]) {
@@ -295,7 +295,7 @@ impl PosixStoreState {
         if by_null && version.is_null() {
             return Ok(KeptVersion { version, floor: 0 });
         }
-        match NoncurrentVersion::of(&version, false) {
+        match NoncurrentVersionName::of(&version, false) {
             Some(kept) => self.keep_as(bucket, key, current, kept),
             None => self.keep_without_order(bucket, key, current, version),
         }
@@ -311,7 +311,7 @@ impl PosixStoreState {
     ) -> Result<KeptVersion> {
         let archived = self.volume.archived(bucket, key)?;
         let floor = archived.first().map_or(0, |newest| newest.order);
-        let is_kept = |found: &&NoncurrentVersion| {
+        let is_kept = |found: &&NoncurrentVersionName| {
             !found.is_marker && self.volume.is_name_of((bucket, key), found, &current.stat)
         };
         match archived.iter().filter(|_| current.stat.links > 1).find(is_kept) {
@@ -345,7 +345,7 @@ impl PosixStoreState {
         }
         let made = u64::try_from(current.stat.modified_ns).unwrap_or_default().min(now_ns());
         let order = archived.newest().map_or(0, |newest| newest.order.saturating_add(1)).max(made);
-        self.keep_as(bucket, key, current, NoncurrentVersion { order, version, is_marker: false })
+        self.keep_as(bucket, key, current, NoncurrentVersionName { order, version, is_marker: false })
     }
 
     /// Gives the file of `current` the name `kept` among the key's versions, or another name if that name is taken.
@@ -354,7 +354,7 @@ impl PosixStoreState {
         bucket: &Bucket,
         key: &Key,
         current: &ObjectFile,
-        kept: NoncurrentVersion,
+        kept: NoncurrentVersionName,
     ) -> Result<KeptVersion> {
         if let Some(kept) = self.keep_named(bucket, key, current, kept.clone())? {
             return Ok(kept);
@@ -366,7 +366,7 @@ impl PosixStoreState {
         // The file with this name is not a version that Fordway stored. The file is kept, because its record may be
         // missing only temporarily. `current` gets a name with a higher order, which takes precedence.
         let order = highest.saturating_add(1).max(now_ns());
-        let named = self.keep_named(bucket, key, current, NoncurrentVersion { order, ..kept })?;
+        let named = self.keep_named(bucket, key, current, NoncurrentVersionName { order, ..kept })?;
         named.ok_or_else(|| ErrorKind::ConditionalConflict.into())
     }
 
@@ -378,7 +378,7 @@ impl PosixStoreState {
         current: &ObjectFile,
         floor: u64,
     ) -> Result<KeptVersion> {
-        let kept = NoncurrentVersion::of(&new_version(floor)?, false).ok_or(ErrorKind::Internal)?;
+        let kept = NoncurrentVersionName::of(&new_version(floor)?, false).ok_or(ErrorKind::Internal)?;
         let named = self.keep_named(bucket, key, current, kept)?;
         let kept = named.ok_or_else(|| Error::from(ErrorKind::ConditionalConflict))?;
         self.store_new_id(bucket, current, &kept.version);
@@ -405,7 +405,7 @@ impl PosixStoreState {
         bucket: &Bucket,
         key: &Key,
         current: &ObjectFile,
-        kept: NoncurrentVersion,
+        kept: NoncurrentVersionName,
     ) -> Result<Option<KeptVersion>> {
         let name = kept.name();
         let is_kept = self.volume.among_versions(bucket, key, |dir| keep_in(dir, current, &name))?;
@@ -424,7 +424,7 @@ impl PosixStoreState {
     }
 
     /// Removes the names of a version; returns whether the version was a delete marker.
-    fn remove_archived(&self, bucket: &Bucket, key: &Key, names: &[NoncurrentVersion]) -> Result<bool> {
+    fn remove_archived(&self, bucket: &Bucket, key: &Key, names: &[NoncurrentVersionName]) -> Result<bool> {
         let contents = self.volume.contents(bucket)?;
         let mut was_marker = false;
         for found in names {
@@ -469,7 +469,7 @@ impl PosixStoreState {
         };
         let version = if by_null { VersionId::null() } else { new_version(floor)? };
         let order = order_in(&version).unwrap_or_else(|| now_ns().max(floor.saturating_add(1)));
-        let marker = NoncurrentVersion { order, version: version.clone(), is_marker: true };
+        let marker = NoncurrentVersionName { order, version: version.clone(), is_marker: true };
         self.volume.make_marker(bucket, key, &marker)?;
         self.remove_archived(bucket, key, &old_null.names)?;
         self.remove_latest(bucket, key, current_place.as_ref(), contents)?;
@@ -515,7 +515,8 @@ impl PosixStoreState {
         // have given that name to another file. The removal of the latest version would then destroy the version
         // instead of hiding it. A version whose delete marker has since been removed also has both names, but no delete
         // marker is newer than this version.
-        let is_kept = |found: &NoncurrentVersion| self.volume.is_name_of((bucket, key), found, &opened.stat);
+        let is_kept =
+            |found: &NoncurrentVersionName| self.volume.is_name_of((bucket, key), found, &opened.stat);
         let archived = self.volume.look_up_version(bucket, key, &version)?;
         if !archived.names.iter().any(|found| !found.is_marker && is_kept(found)) {
             return Ok(false);
@@ -568,7 +569,7 @@ fn keep_in(dir: &DirectoryHandle, current: &ObjectFile, name: &str) -> Result<bo
     Ok((there.device, there.inode) == (current.stat.device, current.stat.inode))
 }
 
-fn is_delete_marker(found: &NoncurrentVersion) -> Error {
+fn is_delete_marker(found: &NoncurrentVersionName) -> Error {
     Error::new(ErrorKind::MethodNotAllowed, "the version is a delete marker").at_marker(found.as_marker())
 }
 
@@ -632,7 +633,7 @@ mod tests {
         let root = Root::new();
         let first = root.put("0");
         let versions = root.dir.path().join("bucket/.fordway/versions/k");
-        let name = NoncurrentVersion::of(&first, false).unwrap().name();
+        let name = NoncurrentVersionName::of(&first, false).unwrap().name();
         std::fs::create_dir_all(&versions).unwrap();
         std::fs::write(versions.join(&name), "another").unwrap();
         let second = root.put("1");
@@ -668,7 +669,7 @@ mod tests {
         let first = root.put("0");
         root.store.delete(&root.bucket, &root.key, &DeleteOptions::default()).unwrap();
         std::fs::write(root.dir.path().join("bucket/k"), "program").unwrap();
-        let kept = NoncurrentVersion::of(&first, false).unwrap();
+        let kept = NoncurrentVersionName::of(&first, false).unwrap();
         let volume = &root.store.inner.volume;
         assert!(!volume.promote(&root.bucket, &root.key, &kept).unwrap());
         assert!(volume.open_file(&root.bucket, &odd(&root.bucket, &root.key)).unwrap().is_none());

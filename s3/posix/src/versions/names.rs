@@ -22,7 +22,7 @@ pub(crate) const MARKER: &str = "-marker";
 
 /// A name in a key's versions directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct NoncurrentVersion {
+pub(crate) struct NoncurrentVersionName {
     /// The version's creation time in nanoseconds since 1970, increased if necessary so that it is unique within the
     /// key.
     pub(crate) order: u64,
@@ -30,7 +30,7 @@ pub(crate) struct NoncurrentVersion {
     pub(crate) is_marker: bool,
 }
 
-impl NoncurrentVersion {
+impl NoncurrentVersionName {
     pub(crate) fn name(&self) -> String {
         let marker = if self.is_marker { MARKER } else { "" };
         format!("{:016x}-{}{marker}", self.order, self.version)
@@ -38,7 +38,7 @@ impl NoncurrentVersion {
 
     /// Returns the name that `version` has in the versions directory; `None` if its ID does not contain its order.
     pub(crate) fn of(version: &VersionId, is_marker: bool) -> Option<Self> {
-        Some(NoncurrentVersion { order: order_in(version)?, version: version.clone(), is_marker })
+        Some(NoncurrentVersionName { order: order_in(version)?, version: version.clone(), is_marker })
     }
 
     /// Returns the ID and the time of the delete marker with this name.
@@ -51,7 +51,7 @@ impl NoncurrentVersion {
     pub(crate) fn parse(name: &str) -> Option<Self> {
         let (order, rest) = name.split_once('-')?;
         let (version, is_marker) = rest.strip_suffix(MARKER).map_or((rest, false), |version| (version, true));
-        let found = NoncurrentVersion {
+        let found = NoncurrentVersionName {
             order: u64::from_str_radix(order, 16).ok()?,
             version: VersionId::new(version).ok()?,
             is_marker,
@@ -73,10 +73,10 @@ pub(crate) fn order_in(version: &VersionId) -> Option<u64> {
     (is_hex(time) && is_hex(random)).then(|| u64::from_str_radix(time, 16).ok()).flatten()
 }
 
-/// Returns whether `name` is the name of a version, but not the name that [`NoncurrentVersion::of`] returns for the
+/// Returns whether `name` is the name of a version, but not the name that [`NoncurrentVersionName::of`] returns for the
 /// version's ID.
 pub(crate) fn is_stray(name: &str) -> bool {
-    NoncurrentVersion::parse(name).is_some_and(|found| order_in(&found.version) != Some(found.order))
+    NoncurrentVersionName::parse(name).is_some_and(|found| order_in(&found.version) != Some(found.order))
 }
 
 /// Returns the current time in nanoseconds since 1970.
@@ -89,7 +89,7 @@ pub(crate) fn now_ns() -> u64 {
 pub(crate) fn archived_place(
     bucket: &Bucket,
     key: &Key,
-    archived: &NoncurrentVersion,
+    archived: &NoncurrentVersionName,
 ) -> ObjectPath<'static> {
     ObjectPath { dir: versions_of(bucket, key).into(), name: archived.name().into() }
 }
@@ -98,7 +98,7 @@ pub(crate) fn archived_place(
 pub(crate) fn read_names(dir: &File) -> Result<SortedNames, Errno> {
     let mut is_unique = true;
     let is_version = |name: &[u8]| {
-        let found = str::from_utf8(name).ok().and_then(NoncurrentVersion::parse);
+        let found = str::from_utf8(name).ok().and_then(NoncurrentVersionName::parse);
         // A version whose ID contains its order has one name; any other version may have two names.
         is_unique &= found.as_ref().is_none_or(|found| order_in(&found.version) == Some(found.order));
         found.is_some()
@@ -107,7 +107,7 @@ pub(crate) fn read_names(dir: &File) -> Result<SortedNames, Errno> {
     if !is_unique {
         let mut seen = foldhash::HashSet::default();
         names.retain_from_last(|name| {
-            NoncurrentVersion::parse(name).is_some_and(|found| seen.insert(found.version))
+            NoncurrentVersionName::parse(name).is_some_and(|found| seen.insert(found.version))
         });
     }
     Ok(names)
@@ -154,8 +154,8 @@ impl KeyVersions {
         by_order.or_else(|| (0..self.names.len()).rev().find(is_there))
     }
 
-    fn archived(&self, at: usize) -> Option<NoncurrentVersion> {
-        NoncurrentVersion::parse(self.names.get(at).text)
+    fn archived(&self, at: usize) -> Option<NoncurrentVersionName> {
+        NoncurrentVersionName::parse(self.names.get(at).text)
     }
 }
 
@@ -182,7 +182,7 @@ impl Iterator for KeyVersions {
 /// A version in a listing.
 pub(crate) enum ListedVersion {
     Latest(ObjectInfo),
-    Archived(NoncurrentVersion),
+    Archived(NoncurrentVersionName),
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ pub(crate) use access_log::AccessLog;
 pub(crate) use access_log::{HOST_ID, REQUEST_ID, RequestId, RequestIdGenerator};
 pub(crate) use limits::put_limits;
 pub(crate) use metrics::{GatewayMetrics, OperationCode, put_help};
-pub(crate) use trace::{RequestTrace, SignedOperation};
+pub(crate) use trace::{IdentifiedOperation, RequestTrace};
 
 use std::io;
 use std::time::{Duration, Instant};

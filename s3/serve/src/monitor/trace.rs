@@ -21,7 +21,7 @@ pub(crate) struct RequestTrace {
     pub(crate) asked: Option<LoggedRequest>,
     /// The time from `start` until the head was parsed, in nanoseconds; 0 if the head has not been parsed yet.
     parsed_ns: AtomicU64,
-    signed: OnceLock<AdmittedOperation>,
+    admitted: OnceLock<AdmittedOperation>,
     bytes_in: AtomicU64,
     /// The [`LimitReason`] for which the request was refused or ended, or 0.
     limited: AtomicU8,
@@ -42,8 +42,9 @@ impl LoggedRequest {
     }
 }
 
-/// Data that is known after the request's signature has been verified.
-pub(crate) struct SignedOperation {
+/// Data that is known after the request's user has been identified: by a verified signature, by the kernel, or as
+/// anonymous.
+pub(crate) struct IdentifiedOperation {
     pub(crate) user: Arc<User>,
     pub(crate) operation: OperationCode,
     /// The bucket and the key, if they differ from the names in the path.
@@ -54,14 +55,14 @@ pub(crate) struct SignedOperation {
 /// An operation that was checked against the limits on its user. The request of an admitted operation counts as in
 /// flight until this value is dropped.
 struct AdmittedOperation {
-    signed: SignedOperation,
+    operation: IdentifiedOperation,
     slot: Result<RequestSlot, LimitRefusal>,
 }
 
 impl RequestTrace {
     pub(super) fn new(id: RequestId, start: Instant, asked: Option<LoggedRequest>) -> Self {
         let (parsed_ns, bytes_in, limited) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU8::new(0));
-        RequestTrace { id, start, asked, parsed_ns, signed: OnceLock::new(), bytes_in, limited }
+        RequestTrace { id, start, asked, parsed_ns, admitted: OnceLock::new(), bytes_in, limited }
     }
 
     /// Records that the head was parsed, and that the body has `bytes_in` bytes. If the length of the body is not
@@ -74,15 +75,15 @@ impl RequestTrace {
         }
     }
 
-    /// Records that the signature was verified, and counts the request for its user until this trace is dropped. Later
+    /// Records that the user was identified, and counts the request for its user until this trace is dropped. Later
     /// calls return the result of the first call. Errors: the user has reached a limit.
-    pub(crate) fn admit(&self, signed: SignedOperation) -> Result<(), LimitRefusal> {
-        let admitted = self.signed.get_or_init(|| {
-            let slot = signed.user.account.begin();
+    pub(crate) fn admit(&self, identified: IdentifiedOperation) -> Result<(), LimitRefusal> {
+        let admitted = self.admitted.get_or_init(|| {
+            let slot = identified.user.account.begin();
             if let Err(refusal) = &slot {
                 self.limited(refusal.reason);
             }
-            AdmittedOperation { signed, slot }
+            AdmittedOperation { operation: identified, slot }
         });
         admitted.slot.as_ref().map(drop).map_err(|refusal| *refusal)
     }
@@ -94,7 +95,7 @@ impl RequestTrace {
 
     /// Returns the [`UserResourceUsage`] of the user whose signature was verified.
     pub(crate) fn account(&self) -> Option<&Arc<UserResourceUsage>> {
-        self.signed().map(|signed| &signed.user.account)
+        self.identified().map(|identified| &identified.user.account)
     }
 
     /// Returns whether the rate of the request's user is limited.
@@ -102,12 +103,12 @@ impl RequestTrace {
         self.account().is_some_and(|account| account.is_paced())
     }
 
-    fn signed(&self) -> Option<&SignedOperation> {
-        self.signed.get().map(|admitted| &admitted.signed)
+    fn identified(&self) -> Option<&IdentifiedOperation> {
+        self.admitted.get().map(|admitted| &admitted.operation)
     }
 
     pub(super) fn operation(&self) -> OperationCode {
-        self.signed().map_or(OperationCode::UNKNOWN, |signed| signed.operation)
+        self.identified().map_or(OperationCode::UNKNOWN, |identified| identified.operation)
     }
 
     pub(super) fn bytes_in(&self) -> u64 {
@@ -123,13 +124,13 @@ impl RequestTrace {
             0 => ready,
             ns => self.start + Duration::from_nanos(ns),
         };
-        let signed = self.signed().map_or(ready, |signed| signed.at);
+        let identified = self.identified().map_or(ready, |identified| identified.at);
         let ms = |from: Instant, to: Instant| to.saturating_duration_since(from).as_secs_f64() * 1e3;
         format!(
             "parse;dur={:.3}, auth;dur={:.3}, store;dur={:.3}",
             ms(self.start, parsed),
-            ms(parsed, signed),
-            ms(signed, ready)
+            ms(parsed, identified),
+            ms(identified, ready)
         )
     }
 }
@@ -164,8 +165,8 @@ pub(super) fn line<'t>(
     ending: &ResponseOutcome,
     end: Instant,
 ) -> AccessLogLine<'t> {
-    let signed = trace.signed();
-    let (bucket, key) = match signed.and_then(|signed| signed.names.as_ref()) {
+    let identified = trace.identified();
+    let (bucket, key) = match identified.and_then(|identified| identified.names.as_ref()) {
         Some((bucket, key)) => (bucket.as_str(), key.clone()),
         None => {
             let path = asked.path.strip_prefix('/').unwrap_or(&asked.path);
@@ -177,7 +178,7 @@ pub(super) fn line<'t>(
         time: format_iso8601(SystemTime::now()),
         request_id: trace.id.as_str(),
         remote: &asked.remote,
-        user: signed.map(|signed| signed.user.label()),
+        user: identified.map(|identified| identified.user.label()),
         operation: trace.operation().name(),
         method: &asked.method,
         bucket,

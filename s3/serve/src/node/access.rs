@@ -203,7 +203,7 @@ impl MemoryShare {
 }
 
 /// A slot for a request in progress, taken from the gateway's slots and from its user's slots.
-pub(super) struct InFlightRequestSlot {
+pub(super) struct NodeRequestSlot {
     _of_user: RequestSlot,
     _of_gateway: Option<ResourcePermit>,
 }
@@ -226,8 +226,8 @@ impl ConnectionResourceLimits {
     }
 
     /// Reserves a slot for a request in progress. Errors: `Unavailable` if no slot becomes free.
-    pub(super) fn place(&self) -> Result<InFlightRequestSlot> {
-        Ok(InFlightRequestSlot { _of_user: self.user.begin()?, _of_gateway: self.gateway.place()? })
+    pub(super) fn place(&self) -> Result<NodeRequestSlot> {
+        Ok(NodeRequestSlot { _of_user: self.user.begin()?, _of_gateway: self.gateway.place()? })
     }
 }
 

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{Errno, SocketBlockingMode, receive, send_all};
 use fordway_wire::node::{
-    FIELDS_BYTES_MAX, FrameBuffer, FrameHeader, HELLO_BYTES, HandshakeProof, HandshakeSide, NONCE_BYTES,
-    NodeClientHello, NodeGatewayHello, NodeResponse, Request, ResponseFlags, VERSION, WriteField,
+    CLIENT_HELLO_BYTES, FIELDS_BYTES_MAX, FrameBuffer, FrameHeader, HandshakeProof, HandshakeSide,
+    NONCE_BYTES, NodeClientHello, NodeGatewayHello, NodeResponse, Request, ResponseFlags, VERSION,
+    WriteField,
 };
 
 use crate::AccessKeyPair;
@@ -98,7 +99,7 @@ impl GatewayConnection {
 
     fn greet_and_serve(&self, shared: &NodeGatewayState) -> Result<(), Errno> {
         let mut inbox = FrameBuffer::default();
-        while inbox.waiting().len() < HELLO_BYTES {
+        while inbox.waiting().len() < CLIENT_HELLO_BYTES {
             self.receive(&mut inbox, SocketBlockingMode::Yes)?;
             if self.by == CallerTransport::Unix && is_http(inbox.waiting()) {
                 return self.serve_http(inbox.waiting(), shared);
@@ -109,7 +110,7 @@ impl GatewayConnection {
             shared.stats.malformed.add(1);
             return Err(Errno::PROTO);
         };
-        inbox.consume(HELLO_BYTES);
+        inbox.consume(CLIENT_HELLO_BYTES);
         let takes_descriptors = hello.takes_descriptors && self.by == CallerTransport::Unix;
         let admitted = self.admit(hello, shared, &mut inbox)?;
         let outbox = ResponseOutbox::new(self.socket.clone(), shared.stats.clone());

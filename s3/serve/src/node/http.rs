@@ -94,7 +94,7 @@ impl HttpService {
             let socket = ClientSocket::Unix(stream);
             match admitted {
                 Ok(admitted) => {
-                    let caller = ConnectionPeer::Peer(User::of_peer(admitted.uid, admitted.store, requests));
+                    let caller = ConnectionPeer::Unix(User::of_peer(admitted.uid, admitted.store, requests));
                     let account = ConnectionLimitState::new(None, self.shared.limits.body.counters.clone());
                     let stopped = StopReceiver::from(&self.stop);
                     exchange(socket, ahead.to_vec(), (caller, account), &self.shared, stopped).await

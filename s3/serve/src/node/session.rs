@@ -10,7 +10,7 @@ use fordway_sys::{Errno, ThreadAffinity};
 use fordway_wire::node::{CommitResponse, PAGE_ENTRIES_MAX, Request, StartWriteResponse};
 
 use crate::node::access::AdmittedCaller;
-use crate::node::access::{ConnectionResourceLimits, InFlightRequestSlot, MemoryShare, answer_bytes};
+use crate::node::access::{ConnectionResourceLimits, MemoryShare, NodeRequestSlot, answer_bytes};
 use crate::node::connection::ConnectionDrainState;
 use crate::node::content::ResponseOutbox;
 use crate::node::content::{PrecreatedObject, PutParameters};
@@ -130,7 +130,7 @@ impl ClientSession {
     /// Reserves the memory and the slot that the request needs. If necessary, waits until both are free. `Append` needs
     /// neither memory nor a slot, because it has no response that could report a failure. `Stats` needs neither memory
     /// nor a slot, because its response must be able to show which users have reached a limit.
-    fn admit(&self, request: &Request<'_>) -> Result<(Option<MemoryShare>, Option<InFlightRequestSlot>)> {
+    fn admit(&self, request: &Request<'_>) -> Result<(Option<MemoryShare>, Option<NodeRequestSlot>)> {
         if matches!(request, Request::Append {} | Request::Stats {}) {
             return Ok((None, None));
         }

@@ -9,7 +9,7 @@ use http::HeaderMap;
 use serde_json::Value;
 
 use crate::Users;
-use crate::monitor::{OperationCode, RequestTrace, SignedOperation};
+use crate::monitor::{IdentifiedOperation, OperationCode, RequestTrace};
 use crate::sts::TokenService;
 use crate::sts::caller::Caller;
 use crate::sts::jwt::{ClaimFault, UnverifiedWebIdentityToken};
@@ -304,6 +304,6 @@ fn get_caller_identity(caller: &Caller, parameters: &Parameters) -> Result<Strin
 fn admit(trace: &RequestTrace, user: &Arc<User>, action: &str) -> Result<(), StsFailure> {
     let (operation, at) = (OperationCode::named(action), Instant::now());
     trace
-        .admit(SignedOperation { user: user.clone(), operation, names: None, at })
+        .admit(IdentifiedOperation { user: user.clone(), operation, names: None, at })
         .map_err(|_| StsFailure::bad("Throttling", "Rate exceeded: too many requests are in flight"))
 }

@@ -68,7 +68,7 @@ pub(crate) struct User {
     /// The store, which enforces this user's permissions.
     pub(crate) store: Arc<dyn Store>,
     /// The keys that sign requests; `None` for a user identified without keys.
-    pub(crate) keys: Option<UserSigningKey>,
+    pub(crate) keys: Option<UserKeyPair>,
     /// Limits this user's work on the shared threads, so that some threads remain free for other users.
     pub(crate) share: Arc<Semaphore>,
     /// The typical duration of this user's changes, except uploads.
@@ -85,7 +85,7 @@ pub(crate) struct User {
 const SHARE: usize = READERS_MAX / 2;
 
 /// The keys with which a user signs requests.
-pub(crate) struct UserSigningKey {
+pub(crate) struct UserKeyPair {
     pub(crate) secret_key: String,
     /// Checks the signatures of requests on the fast path.
     pub(crate) verifier: SignatureVerifier,
@@ -100,7 +100,7 @@ impl User {
         account: Arc<UserResourceUsage>,
     ) -> Arc<Self> {
         let keys =
-            UserSigningKey { secret_key: keys.secret_key.clone(), verifier: SignatureVerifier::new(keys) };
+            UserKeyPair { secret_key: keys.secret_key.clone(), verifier: SignatureVerifier::new(keys) };
         User::with((name, AuthenticationMethod::Keys, uid), Some(keys), store, account)
     }
 
@@ -125,7 +125,7 @@ impl User {
 
     fn with(
         (name, kind, uid): (String, AuthenticationMethod, u32),
-        keys: Option<UserSigningKey>,
+        keys: Option<UserKeyPair>,
         store: Arc<dyn Store>,
         account: Arc<UserResourceUsage>,
     ) -> Arc<Self> {

@@ -8,9 +8,10 @@ use fordway_client::s3::{RequestSigner, S3Config, S3Credentials};
 use fordway_command::{CommandContext, CommandExit};
 use fordway_http::{Timeouts, TlsRoots};
 #[cfg(feature = "http3")]
-use fordway_load::Http3;
+use fordway_load::Http3LoadGenerator;
 use fordway_load::{
-    FinishedRequest, Http1LoadGenerator, Http2, LoadGenerator, LoadMethod, RequestSequence, RequestTemplate,
+    FinishedRequest, Http1LoadGenerator, Http2LoadGenerator, LoadGenerator, LoadMethod, RequestSequence,
+    RequestTemplate,
 };
 use fordway_machine::MachineWatch;
 use fordway_measure::{
@@ -453,11 +454,11 @@ fn connect(
             Box::new(Http1LoadGenerator::connect(requests, own.connections, timeouts, roots)?)
         }
         HttpVersionArg::Http2 => {
-            Box::new(Http2::connect(requests, (own.connections, own.streams), timeouts, roots)?)
+            Box::new(Http2LoadGenerator::connect(requests, (own.connections, own.streams), timeouts, roots)?)
         }
         #[cfg(feature = "http3")]
         HttpVersionArg::Http3 => {
-            Box::new(Http3::connect(requests, (own.connections, own.streams), timeouts, roots)?)
+            Box::new(Http3LoadGenerator::connect(requests, (own.connections, own.streams), timeouts, roots)?)
         }
     };
     Ok(Box::new(HttpChannel { load, finished: Vec::with_capacity(own.connections * own.streams) }))

@@ -292,7 +292,7 @@ fn download(origin: &Origin, path: &str) -> Result<ProbedQuantity> {
         method: "GET",
         write_head: &write_head,
         body: &[],
-        replay: ReplayPolicy::Safe,
+        replay: ReplayPolicy::Idempotent,
     };
     let mut response = client.send(&exchange).map_err(|failure| failure.error)?;
     let unknown = |why: String| Ok(ProbedQuantity::unknown("eBW", "MB/s", why));

@@ -12,7 +12,7 @@ use crate::args::AdminUsersArgs;
 pub(super) fn run(args: &AdminUsersArgs, context: &CommandContext) -> Result<CommandExit> {
     let entries = read_users_file(&args.file)?;
     for entry in &entries {
-        context.output.record(&UsersFileOutput(entry))?;
+        context.output.record(&UsersFileEntryOutput(entry))?;
     }
     for useless in entries.iter().filter_map(|entry| warning(entry, &entries)) {
         context.output.note(&useless);
@@ -37,9 +37,9 @@ fn warning(entry: &UsersFileEntry, all: &[UsersFileEntry]) -> Option<String> {
 /// One record of the output: an entry of the users file.
 #[derive(Serialize)]
 #[serde(transparent)]
-struct UsersFileOutput<'e>(&'e UsersFileEntry);
+struct UsersFileEntryOutput<'e>(&'e UsersFileEntry);
 
-impl fmt::Display for UsersFileOutput<'_> {
+impl fmt::Display for UsersFileEntryOutput<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let entry = self.0;
         write!(f, "{} {}", entry.kind, shown_name(&entry.name))?;

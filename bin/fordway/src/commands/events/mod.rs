@@ -65,7 +65,7 @@ pub(super) fn in_background(
         let journal = store.event_journal();
         let (queues, pause, idle) = (BTreeMap::new(), Pause::default(), Duration::ZERO);
         let warned = RefCell::default();
-        EventDelivery { journal, webhook, age_max, region, queues, pause, idle, warned }.run(&signal)
+        WebhookDispatcher { journal, webhook, age_max, region, queues, pause, idle, warned }.run(&signal)
     };
     let started = thread::Builder::new().name(name).spawn(work);
     started
@@ -74,7 +74,7 @@ pub(super) fn in_background(
 }
 
 /// The deliveries to one webhook.
-struct EventDelivery {
+struct WebhookDispatcher {
     journal: EventJournal,
     webhook: Arc<Webhook>,
     age_max: Duration,
@@ -90,13 +90,13 @@ struct EventDelivery {
 }
 
 /// The numbers of events that an attempt delivered and dropped.
-struct Attempted {
+struct DeliveryCounts {
     delivered: u64,
     dropped: u64,
 }
 
 /// The outcome of one turn of a bucket.
-enum Turn {
+enum TurnOutcome {
     /// Events were delivered or dropped, or the bucket has more events to try immediately.
     Progress,
     /// The bucket has no event to try now.
@@ -105,7 +105,7 @@ enum Turn {
     Paused,
 }
 
-impl EventDelivery {
+impl WebhookDispatcher {
     fn run(mut self, signal: &EventSignal) {
         let (mut seen, mut next_search) = (0, Instant::now());
         loop {
@@ -175,14 +175,14 @@ impl EventDelivery {
             let Some(mut queue) = self.queues.remove(&bucket) else { continue };
             let turn = match queue.pause.is_over(now) {
                 true => self.turn(&bucket, &mut queue),
-                false => Ok(Turn::Paused),
+                false => Ok(TurnOutcome::Paused),
             };
             match turn {
-                Ok(Turn::Progress) => has_progress = true,
-                Ok(Turn::Paused) => {}
+                Ok(TurnOutcome::Progress) => has_progress = true,
+                Ok(TurnOutcome::Paused) => {}
                 // Keep the queue of a bucket in which all attempts fail, so that its pauses continue to grow.
-                Ok(Turn::Idle) if queue.is_spare() => continue,
-                Ok(Turn::Idle) => {}
+                Ok(TurnOutcome::Idle) if queue.is_spare() => continue,
+                Ok(TurnOutcome::Idle) => {}
                 Err(error) if error.kind() == ErrorKind::NoSuchBucket => continue,
                 Err(error) => {
                     tracing::warn!(%bucket, webhook = self.webhook.name(), %error, "events cannot be read");
@@ -195,7 +195,7 @@ impl EventDelivery {
         has_progress
     }
 
-    fn turn(&mut self, bucket: &Bucket, queue: &mut BucketQueue) -> Result<Turn> {
+    fn turn(&mut self, bucket: &Bucket, queue: &mut BucketQueue) -> Result<TurnOutcome> {
         let start = Instant::now();
         let turn = self.attempt_turn(bucket, queue, start);
         queue.end_turn(Instant::now());
@@ -203,7 +203,12 @@ impl EventDelivery {
     }
 
     /// Performs a turn that began at `start`: reads names if necessary, and tries one batch.
-    fn attempt_turn(&mut self, bucket: &Bucket, queue: &mut BucketQueue, start: Instant) -> Result<Turn> {
+    fn attempt_turn(
+        &mut self,
+        bucket: &Bucket,
+        queue: &mut BucketQueue,
+        start: Instant,
+    ) -> Result<TurnOutcome> {
         let webhook = self.webhook.clone();
         if queue.wants_names(start) {
             let names_max = (NAMES_SHARED / (self.queues.len() + 1)).clamp(BATCH_MAX, NAMES_MAX);
@@ -217,7 +222,7 @@ impl EventDelivery {
             Ok(None) => {
                 queue.give_back(batch);
                 queue.pause.until = Some(Instant::now() + BUSY);
-                Ok(Turn::Paused)
+                Ok(TurnOutcome::Paused)
             }
             Ok(Some(Err(error))) | Err(error) => {
                 queue.set_aside(batch);
@@ -227,7 +232,7 @@ impl EventDelivery {
     }
 
     /// Ends a turn, begun at `start`, in which no request failed.
-    fn finished(&mut self, queue: &mut BucketQueue, done: Attempted, start: Instant) -> Turn {
+    fn finished(&mut self, queue: &mut BucketQueue, done: DeliveryCounts, start: Instant) -> TurnOutcome {
         if done.delivered > 0 {
             self.pause.end();
         }
@@ -237,14 +242,14 @@ impl EventDelivery {
             0 => {
                 queue.spent += start.elapsed();
                 if queue.spent <= SEARCH_COST {
-                    return Turn::Progress;
+                    return TurnOutcome::Progress;
                 }
                 queue.pause.for_cost(std::mem::take(&mut queue.spent) * SEARCH_SHARE);
-                Turn::Paused
+                TurnOutcome::Paused
             }
             events => {
                 queue.succeeded(events);
-                Turn::Progress
+                TurnOutcome::Progress
             }
         }
     }
@@ -252,14 +257,14 @@ impl EventDelivery {
     /// Ends a turn, begun at `start`, of a bucket without events. Pauses the bucket if reading its journal took long.
     /// The journal may contain many entries that are not records, and reading these entries must not take this thread's
     /// time from other buckets.
-    fn idle_turn(&mut self, queue: &mut BucketQueue, start: Instant) -> Turn {
+    fn idle_turn(&mut self, queue: &mut BucketQueue, start: Instant) -> TurnOutcome {
         let spent = std::mem::take(&mut queue.spent) + start.elapsed();
         if spent <= SEARCH_COST {
             self.idle += spent;
-            return Turn::Idle;
+            return TurnOutcome::Idle;
         }
         queue.pause.for_cost(spent * SEARCH_SHARE);
-        Turn::Paused
+        TurnOutcome::Paused
     }
 
     /// Reads the records with these names, sends their events, and removes the records. The outer error is an error of
@@ -268,7 +273,7 @@ impl EventDelivery {
         &self,
         bucket: &Bucket,
         names: &[String],
-    ) -> Result<std::result::Result<Attempted, WebhookFailure>> {
+    ) -> Result<std::result::Result<DeliveryCounts, WebhookFailure>> {
         let webhook = self.webhook.name();
         let ReadEvents { events, expired, unwanted, ignored, stuck, unreadable } =
             self.journal.read(bucket, webhook, names, self.age_max)?;
@@ -281,7 +286,7 @@ impl EventDelivery {
         }
         self.warn_once(bucket, stuck, STUCK);
         self.warn_once(bucket, unreadable, UNREADABLE);
-        let done = Attempted { delivered: events.len() as u64, dropped: expired + unwanted };
+        let done = DeliveryCounts { delivered: events.len() as u64, dropped: expired + unwanted };
         if events.is_empty() {
             return Ok(Ok(done));
         }
@@ -307,7 +312,7 @@ impl EventDelivery {
         queue: &mut BucketQueue,
         (batch, failure): (Batch, &WebhookFailure),
         start: Instant,
-    ) -> Turn {
+    ) -> TurnOutcome {
         let now = Instant::now();
         let is_news = match failure {
             WebhookFailure::Unreachable(_) => {
@@ -328,8 +333,8 @@ impl EventDelivery {
         }
         // A batch that is tried again in smaller batches does not pause.
         match self.pause.is_over(now) && queue.pause.is_over(now) {
-            true => Turn::Progress,
-            false => Turn::Paused,
+            true => TurnOutcome::Progress,
+            false => TurnOutcome::Paused,
         }
     }
 

@@ -26,7 +26,7 @@ enum NetworkInterfaceKind {
     /// A paravirtual queue served by software on the host.
     Paravirtual,
     /// A virtual function: a partition of a card, assigned exclusively to this guest.
-    Function,
+    VirtualFunction,
     /// A physical card, or a virtual function that uses the same driver as the card.
     Card,
 }
@@ -81,7 +81,7 @@ pub(super) fn driver(tree: &SystemTree, name: &str) -> DoctorCheckResult {
         || tree
             .read(&format!("sys/class/net/{name}/device/device"))
             .is_ok_and(|id| driver == "mlx5_core" && is_mlx5_function(&id));
-    let kind = if is_function { Some(NetworkInterfaceKind::Function) } else { kind_of(&driver) };
+    let kind = if is_function { Some(NetworkInterfaceKind::VirtualFunction) } else { kind_of(&driver) };
     Ok(match kind {
         Some(NetworkInterfaceKind::Emulated) => FindingDraft::costs(
             format!(
@@ -96,7 +96,7 @@ pub(super) fn driver(tree: &SystemTree, name: &str) -> DoctorCheckResult {
             ),
             "request an SR-IOV interface (OpenStack: vnic_type=direct; clouds: accelerated networking)",
         ),
-        Some(NetworkInterfaceKind::Function) => FindingDraft::ok(format!(
+        Some(NetworkInterfaceKind::VirtualFunction) => FindingDraft::ok(format!(
             "{driver}: a part of a card that only this guest uses (SR-IOV or similar)"
         )),
         Some(NetworkInterfaceKind::Card) => FindingDraft::ok(format!("{driver}: a card's own driver")),
@@ -114,7 +114,7 @@ fn kind_of(driver: &str) -> Option<NetworkInterfaceKind> {
             NetworkInterfaceKind::Paravirtual
         }
         "iavf" | "i40evf" | "ixgbevf" | "igbvf" | "fm10kvf" | "ena" | "efa" | "gve" | "mana" => {
-            NetworkInterfaceKind::Function
+            NetworkInterfaceKind::VirtualFunction
         }
         "mlx4_core" | "mlx4_en" | "mlx5_core" | "ice" | "i40e" | "ixgbe" | "igb" | "igc" | "e1000e"
         | "bnxt_en" | "bnx2x" | "tg3" | "qede" | "cxgb4" | "sfc" | "be2net" | "ib_ipoib" | "hfi1"

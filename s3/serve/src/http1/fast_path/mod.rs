@@ -33,7 +33,7 @@ use crate::domains::BucketDomains;
 use crate::http1::fast_path::plain::{ObjectMethod, PlainObjectRequest, RequestSignature};
 use crate::http1::head::{RequestFraming, RequestHead};
 use crate::http1::outgoing::{OutgoingResponse, put, put_number, start};
-use crate::monitor::{RequestTrace, SignedOperation};
+use crate::monitor::{IdentifiedOperation, RequestTrace};
 use crate::s3::{DEFAULT_TYPE, ObjectUpload, OperationResult, PublishLatency, describe, is_plain, quoted};
 use crate::unsigned::ConnectionPeer;
 use crate::users::User;
@@ -72,7 +72,7 @@ impl FastPath {
         trace.parsed(if let RequestFraming::Length(bytes) = head.framing { bytes } else { 0 });
         let user = match caller {
             ConnectionPeer::Remote { .. } => self.signer(head, &plain)?,
-            ConnectionPeer::Peer(user) => user.clone(),
+            ConnectionPeer::Unix(user) => user.clone(),
         };
         let (bucket, key) = plain.names(&self.domains)?;
         if user.waits_for_server(&bucket) {
@@ -82,7 +82,7 @@ impl FastPath {
         if !is_open(&user, &bucket, at)? {
             return None;
         }
-        trace.admit(SignedOperation { user: user.clone(), operation, names: None, at }).ok()?;
+        trace.admit(IdentifiedOperation { user: user.clone(), operation, names: None, at }).ok()?;
         let (store, names) = (&*user.store, (&bucket, &key));
         let outgoing = match &plain.method {
             ObjectMethod::Head => head_of(store, names, &plain),

@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use s3s::dto::{CORSConfiguration, CORSRule};
 
 use crate::message::composed;
-use crate::s3::documents::{BucketDocumentRules, always, malformed, read, write};
+use crate::s3::documents::{DocumentKindHandler, always, malformed, read, write};
 use crate::s3::error::{OperationResult, S3Failure};
 
 /// The maximum number of rules of a bucket (S3's limit).
@@ -23,7 +23,7 @@ const METHODS: [&str; 5] = ["GET", "PUT", "HEAD", "POST", "DELETE"];
 const VARY: &str = "Origin, Access-Control-Request-Headers, Access-Control-Request-Method";
 const KIND: BucketDocumentKind = BucketDocumentKind::known("cors");
 
-pub(super) const SERVICE: BucketDocumentRules = BucketDocumentRules {
+pub(super) const SERVICE: DocumentKindHandler = DocumentKindHandler {
     kind: KIND,
     operations: ["GetBucketCors", "PutBucketCors", "DeleteBucketCors"],
     missing: ("NoSuchCORSConfiguration", "the bucket has no CORS rules"),

@@ -4,12 +4,12 @@ use fordway_store::{BucketDocumentKind, Error, ErrorKind};
 use fordway_wire::lifecycle::{LifecycleError, read, write};
 use http::StatusCode;
 
-use crate::s3::documents::{BucketDocumentRules, always};
+use crate::s3::documents::{DocumentKindHandler, always};
 use crate::s3::error::{OperationResult, S3Failure};
 
 const KIND: BucketDocumentKind = BucketDocumentKind::known("lifecycle");
 
-pub(super) const SERVICE: BucketDocumentRules = BucketDocumentRules {
+pub(super) const SERVICE: DocumentKindHandler = DocumentKindHandler {
     kind: KIND,
     operations: [
         "GetBucketLifecycleConfiguration",

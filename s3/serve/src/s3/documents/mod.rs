@@ -32,7 +32,7 @@ use crate::s3::look_up::look_up;
 use crate::users::User;
 
 /// A kind of document that clients may get, put and delete.
-pub(super) struct BucketDocumentRules {
+pub(super) struct DocumentKindHandler {
     kind: BucketDocumentKind,
     /// The operations that get, put and delete this kind of document.
     operations: [&'static str; 3],
@@ -54,7 +54,7 @@ fn always(_: &dyn Store, _: &Bucket, _: Option<&[u8]>) -> OperationResult<()> {
     Ok(())
 }
 
-const KINDS: [&BucketDocumentRules; 5] =
+const KINDS: [&DocumentKindHandler; 5] =
     [&cors::SERVICE, &lifecycle::SERVICE, &ownership::SERVICE, &public_access::SERVICE, &tagging::SERVICE];
 
 /// The action of an operation on a document.
@@ -65,7 +65,7 @@ pub(super) enum DocumentAction {
 }
 
 /// Returns the kind of document on which an operation acts, and the action; `None` for all other operations.
-pub(super) fn of_operation(name: &str) -> Option<(&'static BucketDocumentRules, DocumentAction)> {
+pub(super) fn of_operation(name: &str) -> Option<(&'static DocumentKindHandler, DocumentAction)> {
     KINDS.into_iter().find_map(|service| {
         let action = match service.operations.iter().position(|operation| *operation == name)? {
             0 => DocumentAction::Get,
@@ -153,7 +153,7 @@ pub fn document_problem(bucket: &Bucket, kind: &BucketDocumentKind, document: &[
     }
 }
 
-impl BucketDocumentRules {
+impl DocumentKindHandler {
     pub(super) async fn serve(
         &'static self,
         action: DocumentAction,

@@ -8,7 +8,7 @@ use s3s::dto::{ObjectOwnership, OwnershipControls};
 
 use crate::access::read_acl;
 use crate::gate::NO_BUCKET_ACLS;
-use crate::s3::documents::{BucketDocumentRules, malformed, read};
+use crate::s3::documents::{DocumentKindHandler, malformed, read};
 use crate::s3::error::{OperationResult, S3Failure};
 
 pub(in crate::s3) const KIND: BucketDocumentKind = BucketDocumentKind::known("ownership");
@@ -37,7 +37,7 @@ fn has_acls(document: &[u8]) -> bool {
     setting_of(document).is_ok_and(|setting| setting != ObjectOwnership::BUCKET_OWNER_ENFORCED)
 }
 
-pub(super) const SERVICE: BucketDocumentRules = BucketDocumentRules {
+pub(super) const SERVICE: DocumentKindHandler = DocumentKindHandler {
     kind: KIND,
     operations: ["GetBucketOwnershipControls", "PutBucketOwnershipControls", "DeleteBucketOwnershipControls"],
     missing: ("OwnershipControlsNotFoundError", "the bucket has no ownership controls"),

@@ -4,10 +4,10 @@ use http::StatusCode;
 use s3s::dto::PublicAccessBlockConfiguration;
 
 use crate::access::PUBLIC_ACCESS_BLOCK;
-use crate::s3::documents::{BucketDocumentRules, always, read, write};
+use crate::s3::documents::{DocumentKindHandler, always, read, write};
 use crate::s3::error::OperationResult;
 
-pub(super) const SERVICE: BucketDocumentRules = BucketDocumentRules {
+pub(super) const SERVICE: DocumentKindHandler = DocumentKindHandler {
     kind: PUBLIC_ACCESS_BLOCK,
     operations: ["GetPublicAccessBlock", "PutPublicAccessBlock", "DeletePublicAccessBlock"],
     missing: ("NoSuchPublicAccessBlockConfiguration", "the bucket has no public access block"),

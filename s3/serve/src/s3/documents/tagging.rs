@@ -4,7 +4,7 @@ use fordway_store::BucketDocumentKind;
 use http::StatusCode;
 use s3s::dto::{Tag, Tagging};
 
-use crate::s3::documents::{BucketDocumentRules, always, read, write};
+use crate::s3::documents::{DocumentKindHandler, always, read, write};
 use crate::s3::error::{OperationResult, S3Failure};
 use crate::s3::tagging::check_each;
 
@@ -13,7 +13,7 @@ const MAX_BUCKET_TAGS: usize = 50;
 
 pub(in crate::s3) const KIND: BucketDocumentKind = BucketDocumentKind::known("tagging");
 
-pub(super) const SERVICE: BucketDocumentRules = BucketDocumentRules {
+pub(super) const SERVICE: DocumentKindHandler = DocumentKindHandler {
     kind: KIND,
     operations: ["GetBucketTagging", "PutBucketTagging", "DeleteBucketTagging"],
     missing: ("NoSuchTagSet", "the bucket has no tags"),

@@ -111,7 +111,7 @@ impl PostFormContext<'_> {
         signature: Option<&FormSignature<'_>>,
     ) -> OperationResult<Arc<User>> {
         match (self.caller, signature) {
-            (ConnectionPeer::Peer(user), _) => Ok(user.clone()),
+            (ConnectionPeer::Unix(user), _) => Ok(user.clone()),
             (ConnectionPeer::Remote { .. }, Some(signature)) => {
                 let session = match form.get("x-amz-security-token") {
                     Some(token) => {
