@@ -79,7 +79,7 @@ __all__ = [
 io.RawIOBase.register(ObjectStream)
 io.RawIOBase.register(ObjectWriter)
 
-LAZY = ("aio", "boto", "fsspec")
+LAZY = ("aio", "boto", "fsspec", "torch", "zarr")
 """Modules that are imported on first use, because they are slow to import or need other packages."""
 
 

@@ -1,5 +1,4 @@
-"""The tags in the calls that `fordway.boto` executes. Tags that a gateway refuses cause the gateway's errors.
-"""
+"""The tags in the calls that `fordway.boto` executes. Tags that a gateway refuses cause its errors."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import itertools
+import zlib
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
@@ -72,8 +73,9 @@ class ObjectIterableDataset(IterableDataset, Generic[T]):
     """The objects of a bucket whose keys begin with `prefix`, in byte order of their keys.
 
     Each of the workers of a `DataLoader` reads its share of the objects. `part` divides the objects among
-    several loaders, for instance those of all ranks: `part=(rank, ranks)`. `batch` is the number of objects
-    that are read in one call, and kept in memory together.
+    several loaders, for instance those of all ranks: `part=(rank, ranks)`. A hash of the key determines the
+    share, so each object is read once, even if objects are added or removed meanwhile. Shares differ in size
+    by chance. `batch` is the number of objects that are read in one call, and kept in memory together.
     """
 
     def __init__(
@@ -100,7 +102,8 @@ class ObjectIterableDataset(IterableDataset, Generic[T]):
         number, count = self.part
         if worker is not None:
             number, count = number + worker.id * count, count * worker.num_workers
-        keys = itertools.islice(_listed(self.store, self.bucket, self.prefix), number, None, count)
+        listed = _listed(self.store, self.bucket, self.prefix)
+        keys = (key for key in listed if zlib.crc32(key.encode()) % count == number)
         while batch := list(itertools.islice(keys, self.batch)):
             yield from _items(self.store, self.bucket, batch, self.transform)
 

@@ -10,6 +10,7 @@ one call of the store, on a thread. Needs zarr 3 (`pip install zarr`).
 from __future__ import annotations
 
 import asyncio
+import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -18,7 +19,7 @@ from zarr.core.buffer import Buffer, default_buffer_prototype
 
 import fordway
 from fordway import aio
-from fordway.errors import InvalidArgumentError, NotFoundError, PreconditionFailedError
+from fordway.errors import FordwayError, InvalidArgumentError, NotFoundError, PreconditionFailedError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -30,6 +31,10 @@ __all__ = ["ZarrStore"]
 
 DELETE_KEYS = 1000
 """Maximum number of objects in one delete request of S3."""
+CONFLICTS_MAX = 8
+"""The maximum number of attempts of `set_if_not_exists`, if the service asks for a retry."""
+CONFLICT_WAIT_S = 0.05
+"""The wait before the second attempt, in seconds. It grows with each attempt."""
 
 
 class ZarrStore(Store):
@@ -95,14 +100,20 @@ class ZarrStore(Store):
     def _get(
         self, store: fordway.Store, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None
     ) -> Buffer | None:
+        asked = _range_of(byte_range)
         try:
-            content = store.get(self.bucket, self._key(key), **_range_of(byte_range))
-        except (NotFoundError, IsADirectoryError):
+            if asked.get("length") == 0:
+                # The store refuses ranges without bytes; Zarr's own stores return an empty buffer.
+                store.head(self.bucket, self._key(key))
+                content = b""
+            else:
+                content = store.get(self.bucket, self._key(key), **asked)
+        except (NotFoundError, IsADirectoryError) as error:
+            _check_bucket(error)
             return None
-        except InvalidArgumentError:
-            if byte_range is None:
+        except InvalidArgumentError as error:
+            if error.kind != "InvalidRange":
                 raise
-            # The store refuses ranges without bytes; Zarr's own stores return an empty buffer.
             content = b""
         return prototype.buffer.from_bytes(content)
 
@@ -117,7 +128,8 @@ class ZarrStore(Store):
         """Returns whether `key` has a value."""
         try:
             await self.store.head(self.bucket, self._key(key))
-        except (NotFoundError, IsADirectoryError):
+        except (NotFoundError, IsADirectoryError) as error:
+            _check_bucket(error)
             return False
         return True
 
@@ -130,11 +142,22 @@ class ZarrStore(Store):
         self._put(self.store.store, key, value)
 
     async def set_if_not_exists(self, key: str, value: Buffer) -> None:
-        """Stores a value unless the key has one. If several processes do this, exactly one of them stores."""
-        try:
-            await self.store.run(self._put, key, value, if_none_match="*")
-        except PreconditionFailedError:
-            return
+        """Stores a value unless the key has one. If several processes do this, exactly one of them stores.
+
+        Raises `PreconditionFailedError` if the service cannot decide, because of other requests for the key.
+        """
+        for attempt in itertools.count(1):
+            try:
+                await self.store.run(self._put, key, value, if_none_match="*")
+            except PreconditionFailedError as error:
+                if error.kind == "PreconditionFailed":
+                    return
+                # The service asks for a retry (HTTP 409), and may have stored no value.
+                if attempt == CONFLICTS_MAX:
+                    raise
+                await asyncio.sleep(CONFLICT_WAIT_S * attempt)
+            else:
+                return
 
     def _put(
         self, store: fordway.Store, /, key: str, value: Buffer, *, if_none_match: str | None = None
@@ -160,7 +183,7 @@ class ZarrStore(Store):
         """Removes all values below `prefix`, a thousand in a request."""
         self._check_writable()
         keys: list[str] = []
-        async for key in self.list_prefix(_directory(prefix)):
+        async for key in self._keys(_directory(prefix)):
             keys.append(self._key(key))
             if len(keys) == DELETE_KEYS:
                 await self._delete_many(keys)
@@ -178,7 +201,12 @@ class ZarrStore(Store):
             yield key
 
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
-        """Iterates over the keys that begin with `prefix`, in byte order."""
+        """Iterates over the keys that begin with `prefix`, in byte order, without markers of directories."""
+        async for key in self._keys(prefix):
+            if key and not key.endswith("/"):
+                yield key
+
+    async def _keys(self, prefix: str) -> AsyncIterator[str]:
         start = len(self._key(""))
         async for entry in self.store.list(self.bucket, self._key(prefix)):
             if isinstance(entry, fordway.ObjectSummary):
@@ -188,8 +216,10 @@ class ZarrStore(Store):
         """Iterates over the names directly below `prefix`: values and directories, without their path."""
         below = self._key(_directory(prefix))
         async for entry in self.store.list(self.bucket, below, "/"):
-            name = entry.prefix if isinstance(entry, fordway.CommonPrefix) else entry.key
-            yield name[len(below) :].rstrip("/")
+            path = entry.prefix if isinstance(entry, fordway.CommonPrefix) else entry.key
+            # The name of the marker of the directory itself is empty.
+            if name := path[len(below) :].rstrip("/"):
+                yield name
 
     async def getsize(self, key: str) -> int:
         """Returns the size of a value in bytes. Raises `FileNotFoundError`."""
@@ -198,6 +228,12 @@ class ZarrStore(Store):
 
 def _reopened(bucket: str, prefix: str, endpoint: str | None, read_only: bool) -> ZarrStore:
     return ZarrStore(bucket, prefix, endpoint=endpoint, read_only=read_only)
+
+
+def _check_bucket(error: BaseException) -> None:
+    """Raises the error if the bucket does not exist: then all chunks would be taken for missing ones."""
+    if isinstance(error, FordwayError) and error.kind == "NoSuchBucket":
+        raise error
 
 
 def _directory(prefix: str) -> str:
@@ -214,5 +250,5 @@ def _range_of(asked: ByteRequest | None) -> dict[str, Any]:
         case OffsetByteRequest(offset):
             return {"start": offset}
         case SuffixByteRequest(suffix):
-            return {"start": -suffix} if suffix else {"length": 0}
+            return {"start": -suffix, "length": suffix}
     raise TypeError(f"Unexpected byte_range, got {asked}.")

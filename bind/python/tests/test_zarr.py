@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import subprocess
 import sys
@@ -12,10 +13,14 @@ import numpy
 import pytest
 import zarr
 from gateways import KEYS, endpoint
-from zarr.core.buffer import Buffer, cpu
+from zarr.abc.store import RangeByteRequest, SuffixByteRequest
+from zarr.core.buffer import Buffer, cpu, default_buffer_prototype
+from zarr.errors import ZarrUserWarning
 from zarr.testing.store import StoreTests
 
 import fordway
+from fordway import aio
+from fordway.errors import InvalidArgumentError, PreconditionFailedError
 from fordway.zarr import ZarrStore
 
 if TYPE_CHECKING:
@@ -100,8 +105,6 @@ def test_several_processes_write_chunks(where: str, bucket: str) -> None:
 
 
 def test_exactly_one_creates_a_key(where: str, bucket: str) -> None:
-    import asyncio
-
     store = ZarrStore(bucket, endpoint=where)
 
     async def race() -> bytes:
@@ -114,9 +117,77 @@ def test_exactly_one_creates_a_key(where: str, bucket: str) -> None:
     assert asyncio.run(race()) == fordway.open(where).get(bucket, "key")
 
 
-def test_a_missing_bucket_is_an_error(where: str) -> None:
+def test_a_missing_bucket_is_an_error(where: str, bucket: str) -> None:
     with pytest.raises(fordway.errors.NotFoundError):
         zarr.create_group(ZarrStore("nonesuch", endpoint=where))
+    array = zarr.create_array(ZarrStore(bucket, endpoint=where), shape=(4,), chunks=(2,), dtype="int64")
+    array[:] = 7
+    store = fordway.open(where)
+    store.delete_many(bucket, [entry.key for entry in store.list(bucket)])
+    store.delete_bucket(bucket)
+    # Otherwise, the chunks would have the fill value.
+    with pytest.raises(fordway.errors.NotFoundError):
+        array[:]
+
+
+def test_markers_of_directories_are_no_members(where: str, bucket: str) -> None:
+    group = zarr.create_group(ZarrStore(bucket, "a/group", endpoint=where))
+    group.create_group("inner").create_array("values", shape=(2,), dtype="int8")
+    store = fordway.open(where)
+    for marker in ("a/group/", "a/group/inner/"):
+        store.put(bucket, marker, b"")
+    opened = zarr.open_group(ZarrStore(bucket, "a/group", endpoint=where), mode="r+")
+    assert list(opened) == ["inner"]
+    assert sorted(name for name, _ in opened.members(max_depth=None)) == ["inner", "inner/values"]
+    with pytest.warns(ZarrUserWarning, match="not part in the Zarr format 3"):
+        zarr.consolidate_metadata(opened.store)
+    asyncio.run(opened.store.delete_dir(""))
+    assert list(store.list(bucket)) == []
+
+
+class RefusingStore:
+    """Refuses calls as a server does."""
+
+    def __init__(self, *kinds: str) -> None:
+        self.kinds = list(kinds)
+
+    def get(self, *_: object, **__: object) -> bytes:
+        raise InvalidArgumentError("refused", self.kinds.pop(0))
+
+    def put(self, *_: object, **__: object) -> str:
+        if self.kinds:
+            raise PreconditionFailedError("refused", self.kinds.pop(0))
+        return "etag"
+
+
+def test_a_refused_range_is_no_missing_chunk(tmp_path: Path) -> None:
+    (tmp_path / "bucket").mkdir()
+    store = ZarrStore("bucket", endpoint=tmp_path)
+    prototype = default_buffer_prototype()
+    asked = RangeByteRequest(5, 9)
+    with pytest.raises(InvalidArgumentError):
+        store._get(RefusingStore("InvalidArgument"), "key", prototype, asked)
+    assert store._get(RefusingStore("InvalidRange"), "key", prototype, asked).to_bytes() == b""
+    for empty in (RangeByteRequest(0, 0), SuffixByteRequest(0)):
+        assert store.get_sync("key", byte_range=empty) is None
+        store.set_sync("there", cpu.Buffer.from_bytes(b"x"))
+        assert store.get_sync("there", byte_range=empty).to_bytes() == b""
+
+
+def test_a_conflict_is_tried_again(tmp_path: Path) -> None:
+    store = ZarrStore("bucket", endpoint=tmp_path)
+    value = cpu.Buffer.from_bytes(b"x")
+
+    def attempt(*kinds: str) -> list[str]:
+        refusing = RefusingStore(*kinds)
+        store.store = aio.AsyncStore(refusing)
+        asyncio.run(store.set_if_not_exists("key", value))
+        return refusing.kinds
+
+    assert attempt("ConditionalConflict", "ConditionalConflict") == []
+    assert attempt("ConditionalConflict", "PreconditionFailed", "never reached") == ["never reached"]
+    with pytest.raises(PreconditionFailedError):
+        attempt(*["ConditionalConflict"] * 20)
 
 
 def test_a_relative_path_is_the_same_directory_elsewhere(

@@ -197,8 +197,7 @@ class Drawn:
 
 
 def draw_all(run: Run, colours: dict[str, str]) -> Drawn:
-    """Draws all figures for which `run` has data. An error in one figure does not affect the other figures.
-    """
+    """Draws all figures for which `run` has data. An error in one figure does not affect the others."""
     drawn, failed = {}, []
     for name in FIGURES.get(run.info["kind"], FIGURES["compare"]):
         drawing = DRAWINGS[name]
