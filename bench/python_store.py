@@ -4,6 +4,7 @@ The measurement of bench/python-store.
 """
 
 import gc
+import math
 import os
 import random
 import shutil
@@ -142,7 +143,11 @@ def thread_round(get: Callable[[str], object], pool: ThreadPoolExecutor) -> floa
 def interval(values: list[float]) -> tuple[float, float, float]:
     """Returns the median, and the bounds of its 95 % interval (by order statistics)."""
     ordered, count = sorted(values), len(values)
-    skipped = max(0, int((count - 1.96 * count**0.5) / 2))
+    below, rank = 0.0, 0
+    while below + math.comb(count, rank) / 2**count <= 0.025:
+        below += math.comb(count, rank) / 2**count
+        rank += 1
+    skipped = max(rank - 1, 0)
     return statistics.median(ordered), ordered[skipped], ordered[count - 1 - skipped]
 
 
@@ -158,7 +163,8 @@ def shown(name: str, values: list[float], bound: float, is_least: bool) -> bool:
 def main() -> None:
     """Measures in turn, and prints the tables."""
     rounds = int(sys.argv[1])
-    root = Path(tempfile.mkdtemp(dir="/dev/shm"))
+    shared_memory = "/dev/shm"
+    root = Path(tempfile.mkdtemp(dir=shared_memory if os.path.isdir(shared_memory) else None))
     try:
         libraries = {}
         for name, library in LIBRARIES.items():

@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+WARM_UP_BYTES = 64 * 1024
+
 
 @dataclass(frozen=True)
 class Place:
@@ -59,9 +61,15 @@ def random_bytes(count: int) -> bytes:
 def run(write: Callable[[Place, bytes], object], read: Callable[[Place], bytes], part: float = 1) -> None:
     """Writes and reads data, and prints the result. Arguments of the script: a place, and a size in MiB.
 
-    Slow formats use only `part` of the size.
+    Slow formats use only `part` of the size. First writes and reads a little elsewhere, so that the times do not
+    contain the imports of modules and the start of connections.
     """
     place, data = Place(sys.argv[1]), random_bytes(int(float(sys.argv[2]) * part * 2**20) // 8 * 8)
+    little = Place(place.of("little"))
+    if not little.is_s3:
+        os.mkdir(little.url)
+    write(little, data[:WARM_UP_BYTES])
+    read(little)
     begun = time.perf_counter()
     write(place, data)
     written = time.perf_counter()

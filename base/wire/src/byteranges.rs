@@ -97,6 +97,8 @@ pub struct ByterangesParser {
     state: ByterangesParserState,
     /// The beginning of an incomplete line.
     line: Vec<u8>,
+    /// Whether the body is malformed, so that the parser has returned an error.
+    is_malformed: bool,
     /// The number of bytes since the last content.
     between_bytes: usize,
     /// The number of bytes between the contents of the last two parts, without the digits of the range.
@@ -168,7 +170,16 @@ impl ByterangesParser {
     pub fn new(boundary: &str) -> Self {
         let delimiter = [b"--", boundary.as_bytes()].concat();
         let (state, line) = (ByterangesParserState::Preamble, Vec::new());
-        ByterangesParser { delimiter, state, line, between_bytes: 0, form_bytes: None, line_break: b"\r\n" }
+        let is_malformed = false;
+        ByterangesParser {
+            delimiter,
+            state,
+            line,
+            is_malformed,
+            between_bytes: 0,
+            form_bytes: None,
+            line_break: b"\r\n",
+        }
     }
 
     /// Returns the number of content bytes that follow without interruption.
@@ -197,7 +208,8 @@ impl ByterangesParser {
             _ => return None,
         };
         let delimiter = [self.line_break, &self.delimiter].concat();
-        Some(PartContentCheck { delimiter, behind, tail: Vec::new(), passed: 0, found: None })
+        let is_refuted = self.is_malformed;
+        Some(PartContentCheck { delimiter, behind, is_refuted, tail: Vec::new(), passed: 0, found: None })
     }
 
     /// Returns the expected number of bytes between the current content and the content of `next`, which must not be
@@ -234,6 +246,10 @@ impl ByterangesParser {
 
     /// Consumes one line, or the beginning of a line.
     fn between(&mut self, bytes: &[u8]) -> Result<ByterangesParserStep, MalformedByteranges> {
+        self.line(bytes).inspect_err(|_| self.is_malformed = true)
+    }
+
+    fn line(&mut self, bytes: &[u8]) -> Result<ByterangesParserStep, MalformedByteranges> {
         let end = memchr::memchr(b'\n', bytes).map(|at| at + 1);
         let taken = &bytes[..end.unwrap_or(bytes.len())];
         self.between_bytes += taken.len();
@@ -326,6 +342,8 @@ pub struct PartContentCheck {
     delimiter: Vec<u8>,
     /// The bytes that arrived after the content.
     behind: Vec<u8>,
+    /// Whether the bytes after the content are known to be no delimiter.
+    is_refuted: bool,
     /// The last bytes of the content, which are fewer than the bytes of the delimiter.
     tail: Vec<u8>,
     /// The number of content bytes that were checked.
@@ -356,11 +374,20 @@ impl PartContentCheck {
     /// only the beginning may have arrived. Returns 0 if no delimiter can begin within the content or directly after
     /// it.
     pub fn usable_bytes(mut self) -> u64 {
+        if self.is_refuted {
+            return 0;
+        }
         let (content, before) = (self.tail.len(), self.passed - self.tail.len() as u64);
         self.tail.append(&mut self.behind);
         let begins = |at: &usize| self.may_be_delimiter(&self.tail[*at..]);
         let in_tail = (0..=content).find(begins).map(|at| before + at as u64);
         self.found.or(in_tail).unwrap_or(0)
+    }
+
+    /// Returns the number of usable bytes at the beginning of the content, if more content follows that cannot be
+    /// checked. A delimiter may begin in the content and end in the unknown bytes.
+    pub fn usable_bytes_before_unknown(self) -> u64 {
+        if self.is_refuted { 0 } else { self.found.unwrap_or(self.passed - self.tail.len() as u64) }
     }
 
     fn may_be_delimiter(&self, bytes: &[u8]) -> bool {

@@ -31,7 +31,7 @@ from botocore.validate import ParamValidator
 import fordway
 import fordway.boto_uploads  # adds its operations to `OPERATIONS`
 from fordway.boto_operations import OPERATIONS, unsent
-from fordway.boto_responses import add_headers, client_error
+from fordway.boto_responses import add_headers, client_error, parse_times, time_parser_of
 from fordway.errors import FordwayError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
     from fordway import Store
 
+EVENTS_OF_AWS_CLI = ("top-level-args-parsed",)
+"""Events of aws-cli's command line, for which aws-cli registers a method of a dictionary."""
 OWN_MODULES = ("botocore", "boto3", "s3transfer", "awscli")
 """Modules whose event handlers do not affect calls in the process. The handlers do not examine requests, or
 only change parts of requests that a call in the process does not have.
@@ -179,8 +181,9 @@ def _calling_store(made: type) -> type:
         return made._make_api_call(self, operation_name, api_params)
 
     def __init__(self: Any, *arguments: object, **options: object) -> None:  # noqa: ANN401, N807
-        self._fordway_is_watched = True
+        self._fordway_is_watched, self._fordway_time_parser = True, None
         made.__init__(self, *arguments, **options)
+        self._fordway_time_parser = time_parser_of(self)
         self._fordway_is_watched = _has_other_endpoint(self) or _has_foreign_handlers(self.meta.events)
         _watch_registrations(self)
         if _leads_to_aws(self):
@@ -205,6 +208,8 @@ def _answer(client: Any, store: Store, operation: str, parameters: dict[str, Any
         raise client_error(client, operation, error, described) from error
     if answer is not None:
         add_headers(client, operation, answer)
+        if client._fordway_time_parser is not None:
+            parse_times(client, operation, answer, client._fordway_time_parser)
     return answer
 
 
@@ -304,7 +309,8 @@ def _has_foreign_handlers(events: Any) -> bool:  # noqa: ANN401
     true.
     """
     try:
-        nodes = [events._emitter._handlers._root]
+        children = events._emitter._handlers._root["children"]
+        nodes = [node for name, node in children.items() if name not in EVENTS_OF_AWS_CLI]
         while nodes:
             node = nodes.pop()
             nodes.extend(node["children"].values())

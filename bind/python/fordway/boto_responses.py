@@ -13,7 +13,7 @@ from fordway._fordway import S3_ERRORS
 from fordway.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from botocore.model import Shape
 
@@ -109,6 +109,37 @@ def _text(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return str(value)
+
+
+def time_parser_of(client: Any) -> Callable[[str], Any] | None:  # noqa: ANN401
+    """Returns the function that parses the times in a client's responses, if it is not botocore's own.
+    aws-cli keeps times as text.
+    """
+    factory = getattr(getattr(client, "_endpoint", None), "_response_parser_factory", None)
+    return getattr(factory, "_defaults", {}).get("timestamp_parser")
+
+
+def parse_times(client: Any, operation: str, answer: Response, parser: Callable[[str], Any]) -> None:  # noqa: ANN401
+    """Replaces each time in a response with the result of `parser` for the text of a gateway's response."""
+    shape = client.meta.service_model.operation_model(operation).output_shape
+    members = {} if shape is None else shape.members
+    for name, value in answer.items():
+        is_header = name in members and members[name].serialization.get("location") == "header"
+        answer[name] = _parsed(value, parser, _date if is_header else _iso_time)
+
+
+def _parsed(value: object, parser: Callable[[str], Any], text_of: Callable[[datetime], str]) -> object:
+    if isinstance(value, datetime):
+        return parser(text_of(value))
+    if isinstance(value, list):
+        return [_parsed(each, parser, text_of) for each in value]
+    if isinstance(value, dict):
+        return {name: _parsed(each, parser, text_of) for name, each in value.items()}
+    return value
+
+
+def _iso_time(time: datetime) -> str:
+    return f"{time.astimezone(UTC):%Y-%m-%dT%H:%M:%S}.{time.microsecond // 1000:03}Z"
 
 
 def _date(time: datetime) -> str:

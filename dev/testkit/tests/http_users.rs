@@ -36,6 +36,8 @@ struct Ground {
 
 impl Ground {
     fn new() -> Self {
+        // Files that users create are readable by others, unless the test changes their mode.
+        rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("root");
         fs::create_dir(&root).unwrap();

@@ -228,6 +228,8 @@ impl StreamWorker<'_> {
         let ended = front.ticket.take().map_or(Ok(()), |ticket| self.file.wait(ticket).map(drop));
         let partial = front.home.take();
         if let Err(error) = ended {
+            // After an invalid response, bytes that have arrived may be from a different position.
+            let partial = partial.filter(|_| error.kind() != ErrorKind::BadResponse);
             self.return_job(front.job, &front.ranges, partial);
             return Err(error);
         }

@@ -187,20 +187,24 @@ impl<S: FragmentSink> FragmentBatch<S> {
         places
     }
 
-    /// Marks the bytes in `range` as missing, although they have arrived.
-    pub(super) fn lose(&mut self, range: &Range<u64>) {
+    /// Marks the bytes in `range` as missing, although they have arrived. Of each fragment, only the beginning can be
+    /// there, so later bytes of the same fragment are also missing. Returns `range`, extended by these bytes.
+    pub(super) fn lose(&mut self, range: Range<u64>) -> Range<u64> {
         let first = self.plan.receives.partition_point(|receive| receive.end() <= range.start);
+        let mut end = range.end;
         for (receive, filled) in self.plan.receives[first..].iter().zip(&mut self.filled[first..]) {
-            if receive.at >= range.end {
+            if receive.at >= range.end || range.is_empty() {
                 break;
             }
             let kept = range.start.saturating_sub(receive.at) as usize;
             if kept < *filled {
+                end = end.max(receive.at + *filled as u64);
                 self.missing_bytes += (*filled - kept) as u64;
                 *filled = kept;
                 self.sink.arrived(FragmentPosition { within: receive.to.within + kept, ..receive.to }, 0);
             }
         }
+        range.start..end
     }
 
     /// Records that a response was wrong. If bytes are missing, they are requested again. If the batch is complete, its
@@ -354,6 +358,28 @@ mod tests {
         }
         assert!(batch.has_ended());
         assert_eq!(batch.into_result().unwrap().bytes, b"uvwxabcdefvw");
+    }
+
+    #[test]
+    fn bytes_that_are_lost_are_missing_with_all_behind_them() {
+        let mut batch = batch(&[(0, 10), (10, 10), (30, 10), (0, 5)]);
+        for at in [0, 10, 30] {
+            assert_eq!(batch.look(at), ByteRunKind::Wanted(10));
+            batch.room(10).fill(1);
+            batch.filled(10);
+        }
+        assert!(batch.has_ended());
+        assert_eq!((batch.lose(5..5), batch.missing_bytes()), (5..5, 0));
+        assert_eq!(batch.lose(8..12), 8..20);
+        assert_eq!(batch.missing(&(0..100)), vec![8..20]);
+        assert_eq!(batch.arrived(&(0..40)).iter().map(|(_, len)| *len).collect::<Vec<_>>(), [8]);
+        for at in [8, 10] {
+            let ByteRunKind::Wanted(len) = batch.look(at) else { panic!("{at} is not wanted") };
+            batch.room(len).fill(2);
+            batch.filled(len);
+        }
+        let bytes = batch.into_result().unwrap().bytes;
+        assert_eq!((bytes[7..11].to_vec(), bytes[30..].to_vec()), (vec![1, 2, 2, 2], vec![1; 5]));
     }
 
     #[test]

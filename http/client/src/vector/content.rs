@@ -25,6 +25,8 @@ pub(super) struct RangeResponseBody {
     pub(super) at: u64,
     /// The file offset of the first byte of the current part.
     part_start: u64,
+    /// The unwanted bytes of the current part that passed through a buffer.
+    gaps: PartGaps,
     /// The number of received bytes that had been missing.
     pub(super) new_bytes: u64,
 }
@@ -114,7 +116,7 @@ impl RangeResponseBody {
                 document: Vec::new(),
             }),
         };
-        Ok(RangeResponseBody { kind, at, part_start: at, new_bytes: 0 })
+        Ok(RangeResponseBody { kind, at, part_start: at, gaps: PartGaps::default(), new_bytes: 0 })
     }
 
     /// Returns whether the body is the whole file.
@@ -198,7 +200,7 @@ impl RangeResponseBody {
                             .to_owned(),
                     )));
                 }
-                self.new_bytes += deliver(&mut self.at, &bytes[..count], batch);
+                self.new_bytes += deliver(&mut self.at, &bytes[..count], batch, None);
                 Ok(count)
             }
             BodyKind::Parts(parts, count) => {
@@ -218,9 +220,11 @@ impl RangeResponseBody {
                             return Err(not_asked(range));
                         }
                         (self.at, self.part_start) = (range.start, range.start);
+                        self.gaps.clear();
                     }
                     ByterangesParserStep::Data(count) => {
-                        self.new_bytes += deliver(&mut self.at, &bytes[..*count], batch)
+                        let gaps = Some(&mut self.gaps);
+                        self.new_bytes += deliver(&mut self.at, &bytes[..*count], batch, gaps);
                     }
                     ByterangesParserStep::Skip(_) | ByterangesParserStep::End(_) => {}
                 }
@@ -242,18 +246,31 @@ impl RangeResponseBody {
 
     /// Marks received content as missing if it may be part of a delimiter. Called if the body ends before the delimiter
     /// that follows the current part. If the part is shorter than its `Content-Range` specifies, bytes of this
-    /// delimiter may have been received as content.
-    pub(super) fn lose_unconfirmed<S: FragmentSink>(&self, batch: &mut FragmentBatch<S>) {
-        let BodyKind::Parts(parts, _) = &self.kind else { return };
-        let Some(mut check) = parts.content_check() else { return };
-        let (content, mut end) = (self.part_start..self.at, self.part_start);
-        for (place, len) in batch.arrived(&content) {
-            check.content(batch.slice(place, len));
-            end += len as u64;
+    /// delimiter may have been received as content. Returns the range that is missing again, if any.
+    pub(super) fn lose_unconfirmed<S: FragmentSink>(
+        &self,
+        batch: &mut FragmentBatch<S>,
+    ) -> Option<Range<u64>> {
+        let BodyKind::Parts(parts, _) = &self.kind else { return None };
+        let mut check = parts.content_check()?;
+        let mut at = self.part_start;
+        while at < self.at {
+            let before = at;
+            for (place, len) in batch.arrived(&(at..self.at)) {
+                check.content(batch.slice(place, len));
+                at += len as u64;
+            }
+            if let Some(bytes) = self.gaps.at(at).filter(|_| at < self.at) {
+                check.content(bytes);
+                at += bytes.len() as u64;
+            }
+            if at == before {
+                break;
+            }
         }
-        // Unwanted bytes of a part are not in memory, so such a part cannot be checked.
-        let usable = if end == self.at { check.usable_bytes() } else { 0 };
-        batch.lose(&(self.part_start + usable..self.at));
+        let usable = if at == self.at { check.usable_bytes() } else { check.usable_bytes_before_unknown() };
+        let lost = self.part_start + usable..self.at;
+        (!lost.is_empty()).then(|| batch.lose(lost))
     }
 
     /// Checks that the body is complete. Errors: `Unavailable`, `BadResponse`.
@@ -269,9 +286,47 @@ impl RangeResponseBody {
     }
 }
 
+/// The maximum number of unwanted bytes that are kept of a part. Requests join ranges only across small gaps.
+const GAP_BYTES_MAX: usize = 64 * 1024;
+
+/// The unwanted bytes between the wanted bytes of a part, which are needed to check the part's content.
+#[derive(Default)]
+struct PartGaps {
+    /// The file offset of each run of bytes, and the start of the run in `bytes`.
+    runs: Vec<(u64, usize)>,
+    bytes: Vec<u8>,
+}
+
+impl PartGaps {
+    fn clear(&mut self) {
+        self.runs.clear();
+        self.bytes.clear();
+    }
+
+    /// Adds bytes at file offset `at`, which is beyond all earlier bytes, unless there are too many bytes already.
+    fn push(&mut self, at: u64, bytes: &[u8]) {
+        if self.bytes.len() + bytes.len() <= GAP_BYTES_MAX {
+            self.runs.push((at, self.bytes.len()));
+            self.bytes.extend_from_slice(bytes);
+        }
+    }
+
+    /// Returns the run of bytes that begins at file offset `at`.
+    fn at(&self, at: u64) -> Option<&[u8]> {
+        let index = self.runs.binary_search_by_key(&at, |(at, _)| *at).ok()?;
+        let end = self.runs.get(index + 1).map_or(self.bytes.len(), |(_, start)| *start);
+        Some(&self.bytes[self.runs[index].1..end])
+    }
+}
+
 /// Copies bytes at offset `at` to their destinations, and advances `at`. Returns how many of the bytes had been
 /// missing.
-fn deliver<S: FragmentSink>(at: &mut u64, mut bytes: &[u8], batch: &mut FragmentBatch<S>) -> u64 {
+fn deliver<S: FragmentSink>(
+    at: &mut u64,
+    mut bytes: &[u8],
+    batch: &mut FragmentBatch<S>,
+    mut gaps: Option<&mut PartGaps>,
+) -> u64 {
     let missing = batch.missing_bytes();
     while !bytes.is_empty() {
         let count = match batch.look(*at) {
@@ -281,7 +336,13 @@ fn deliver<S: FragmentSink>(at: &mut u64, mut bytes: &[u8], batch: &mut Fragment
                 batch.filled(count);
                 count
             }
-            ByteRunKind::Unwanted(len) => len.min(bytes.len() as u64) as usize,
+            ByteRunKind::Unwanted(len) => {
+                let count = len.min(bytes.len() as u64) as usize;
+                if let Some(gaps) = &mut gaps {
+                    gaps.push(*at, &bytes[..count]);
+                }
+                count
+            }
         };
         *at += count as u64;
         bytes = &bytes[count..];

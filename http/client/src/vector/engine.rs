@@ -119,8 +119,11 @@ impl<S: FragmentSink> BatchEngine<S> {
     /// immediately.
     pub(super) fn cancel(&mut self, id: BatchId) {
         self.queue.forget(id);
-        if let Some(batch) = self.batches.remove(&id) {
-            self.delivered_before += batch.delivered_bytes();
+        if let Some((id, batch)) = self.batches.remove_entry(&id) {
+            // The memory of the batch is returned now, before its connections are closed.
+            let mut cancelled = BTreeMap::from([(id, batch)]);
+            self.lines.iter_mut().for_each(|line| line.lose_unconfirmed(&mut cancelled));
+            self.delivered_before += cancelled.values().map(FragmentBatch::delivered_bytes).sum::<u64>();
         }
         if self.batches.values().all(FragmentBatch::is_settled) {
             self.release();
@@ -287,7 +290,7 @@ impl<S: FragmentSink> BatchEngine<S> {
     /// Stops using a connection, and queues the spans of its unanswered requests again. Returns the batches concerned.
     fn close(&mut self, index: usize) -> Vec<BatchId> {
         let place = self.place.clone();
-        let line = self.lines.swap_remove(index);
+        let mut line = self.lines.swap_remove(index);
         line.lose_unconfirmed(&mut self.batches);
         let keep = |connection| place.session.http.keep(place.target.origin(), connection);
         let requests = line.close(keep);
@@ -375,7 +378,7 @@ impl<S: FragmentSink> BatchEngine<S> {
 impl<S: FragmentSink> Drop for BatchEngine<S> {
     /// Returns idle connections to the pool.
     fn drop(&mut self) {
-        for line in self.lines.drain(..) {
+        for mut line in self.lines.drain(..) {
             // A cancelled job keeps the bytes that have arrived, so mark bytes as missing that may not be content.
             line.lose_unconfirmed(&mut self.batches);
             line.close(|connection| {

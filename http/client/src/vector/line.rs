@@ -248,7 +248,7 @@ impl ActiveConnection {
     /// Marks content as missing if it must not be used when the connection is closed before the next delimiter has
     /// arrived.
     pub(super) fn lose_unconfirmed<S: FragmentSink>(
-        &self,
+        &mut self,
         batches: &mut BTreeMap<BatchId, FragmentBatch<S>>,
     ) {
         either!(self, line => line.lose_unconfirmed(batches));

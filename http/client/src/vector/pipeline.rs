@@ -238,12 +238,14 @@ impl PipelinedConnection {
 
     /// See [`RangeResponseBody::lose_unconfirmed`](super::content::RangeResponseBody::lose_unconfirmed).
     pub(super) fn lose_unconfirmed<S: FragmentSink>(
-        &self,
+        &mut self,
         batches: &mut BTreeMap<BatchId, FragmentBatch<S>>,
     ) {
-        let (Some(answer), Some(request)) = (&self.answer, self.requests.front()) else { return };
-        if let Some(batch) = batches.get_mut(&request.batch) {
-            answer.content.lose_unconfirmed(batch);
+        let (Some(answer), Some(request)) = (&self.answer, self.requests.front_mut()) else { return };
+        if let Some(lost) =
+            batches.get_mut(&request.batch).and_then(|batch| answer.content.lose_unconfirmed(batch))
+        {
+            request.include(lost);
         }
     }
 

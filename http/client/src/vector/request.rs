@@ -82,7 +82,9 @@ impl SpanQueue {
         let gap_bytes = server.gap_bytes();
         while let Some((_, next)) = self.spans.front().filter(|(of, _)| *of == batch) {
             let Some(last) = request.spans.last_mut() else { break };
-            let gap = next.start.checked_sub(last.end).filter(|gap| *gap <= gap_bytes);
+            // The spans of several failed requests may be in the queue in any order, but those of a request ascend.
+            let Some(gap) = next.start.checked_sub(last.end) else { break };
+            let gap = Some(gap).filter(|gap| *gap <= gap_bytes);
             // A server that does not support ranges sends the whole file for every request, so put everything into a
             // single request.
             if request.bytes + (next.end - next.start) > room_bytes && !server.ignores_ranges {
@@ -121,6 +123,17 @@ impl RangeRequest {
         self.spans.retain(|span| span.start < size_bytes);
         self.spans.iter_mut().for_each(|span| span.end = span.end.min(size_bytes));
         self.bytes = self.spans.iter().map(|span| span.end - span.start).sum();
+    }
+
+    /// Adds `range` to the spans.
+    pub(super) fn include(&mut self, range: Range<u64>) {
+        self.spans.push(range);
+        self.spans.sort_unstable_by_key(|span| span.start);
+        self.spans.dedup_by(|next, last| {
+            let is_joined = next.start <= last.end;
+            last.end = if is_joined { last.end.max(next.end) } else { last.end };
+            is_joined
+        });
     }
 
     /// Returns whether the request includes any byte of `range`.
@@ -182,6 +195,34 @@ mod tests {
         let (mut request, _) = queue.next(&server(9), u64::MAX).unwrap();
         request.cut_at(5600);
         assert_eq!((request.spans, request.bytes), (vec![0..10, 5000..5600], 610));
+    }
+
+    #[test]
+    fn the_spans_of_a_request_ascend() {
+        let mut queue = SpanQueue::default();
+        queue.put_back(0, vec![0..1, 3000..3001]);
+        queue.put_back(0, vec![7000..7001, 9000..9001]);
+        queue.put_back(0, vec![5000..5001]);
+        assert_eq!(
+            lists(&mut queue, &server(9), 99),
+            ["bytes=5000-5000,7000-7000,9000-9000", "bytes=0-0,3000-3000"]
+        );
+    }
+
+    #[test]
+    fn spans_are_joined_with_what_was_lost() {
+        let mut queue = SpanQueue::default();
+        queue.push(0, [1000..1010, 5000..5010, 9000..9010]);
+        let (mut request, _) = queue.next(&server(9), 1 << 20).unwrap();
+        for (lost, spans) in [
+            (5002..5004, vec![1000..1010, 5000..5010, 9000..9010]),
+            (5005..6000, vec![1000..1010, 5000..6000, 9000..9010]),
+            (100..200, vec![100..200, 1000..1010, 5000..6000, 9000..9010]),
+            (150..9100, vec![100..9100]),
+        ] {
+            request.include(lost);
+            assert_eq!(request.spans, spans);
+        }
     }
 
     #[test]

@@ -201,7 +201,7 @@ impl MultiplexedConnection {
                     }
                 },
             };
-            let Some(stream) = self.streams.remove(index) else { return };
+            let Some(mut stream) = self.streams.remove(index) else { return };
             if end.is_some() {
                 stream.lose_unconfirmed(batches);
             }
@@ -255,10 +255,10 @@ impl MultiplexedConnection {
 
     /// See [`RangeResponseBody::lose_unconfirmed`].
     pub(super) fn lose_unconfirmed<S: FragmentSink>(
-        &self,
+        &mut self,
         batches: &mut BTreeMap<BatchId, FragmentBatch<S>>,
     ) {
-        self.streams.iter().for_each(|stream| stream.lose_unconfirmed(batches));
+        self.streams.iter_mut().for_each(|stream| stream.lose_unconfirmed(batches));
     }
 
     pub(super) fn close(mut self, keep: impl FnOnce(BufferedConnection)) -> VecDeque<RangeRequest> {
@@ -354,11 +354,12 @@ impl RequestStream {
     }
 
     /// See [`RangeResponseBody::lose_unconfirmed`].
-    fn lose_unconfirmed<S: FragmentSink>(&self, batches: &mut BTreeMap<BatchId, FragmentBatch<S>>) {
-        if let (StreamState::Receiving(_, content, _), Some(batch)) =
-            (&self.state, batches.get_mut(&self.request.batch))
+    fn lose_unconfirmed<S: FragmentSink>(&mut self, batches: &mut BTreeMap<BatchId, FragmentBatch<S>>) {
+        let StreamState::Receiving(_, content, _) = &self.state else { return };
+        if let Some(lost) =
+            batches.get_mut(&self.request.batch).and_then(|batch| content.lose_unconfirmed(batch))
         {
-            content.lose_unconfirmed(batch);
+            self.request.include(lost);
         }
     }
 
