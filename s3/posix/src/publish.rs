@@ -11,10 +11,9 @@
 //! 1. No file is put at an odd path without the key's lock.
 //! 2. An object at one of the two paths remains there until it is deleted.
 //! 3. If there are files at both paths, the plain file is the object. Two files may exist if a writer created the plain
-//!    file before it detected the bucket's first odd key. The next write or delete of the key removes the odd file
-//!    first, before it replaces or removes the plain file.
-
-use std::time::SystemTime;
+//!    file before it detected the bucket's first odd key, or if a POSIX program created the plain file. The next write
+//!    or delete of the key removes the odd file. In a bucket that keeps versions, the odd file is a version, and becomes
+//!    an old version before the plain file is replaced or removed.
 
 use fordway_store::{Conditions, Error, ErrorKind, Key, PutResult, Result, VersionId, VersioningState};
 use fordway_sys::{Errno, FileSystemSharing, link_unnamed, remove_file, rename, stat, stat_in};
@@ -22,11 +21,13 @@ use fordway_sys::{Errno, FileSystemSharing, link_unnamed, remove_file, rename, s
 use crate::area::not_ours;
 use crate::errors::{from_errno, on_another_mount};
 use crate::layout::{ObjectPath, odd, plain, tmp_dir};
-use crate::object_lock::{UnshieldedFile, shield, shield_old, unshield};
+use crate::object_lock::{shield, shield_old};
 use crate::private::PrivateDirectoryContents;
+use crate::read::ObjectFile;
 use crate::record::ObjectRecord;
 use crate::shared::give_way_on;
 use crate::stage::{HiddenName, MAX_RACES, StagedFile, give_way, hidden_name, hidden_name_of};
+use crate::versions::KeptLatestVersion;
 use crate::versions::names::{new_version, order_in};
 
 impl StagedFile {
@@ -182,33 +183,33 @@ impl StagedFile {
         if contents.is_simple() && conditions.is_empty() && self.is_plain {
             return self.replace(key, contents);
         }
-        let mut locked = None;
         for race in 0..MAX_RACES {
             give_way(race);
             let current = inner.volume.locate(&bucket, key, contents)?;
-            let current_etag = match &current {
-                Some((_, opened)) => Some(opened.etag()),
-                None => inner.volume.open_marker(&bucket, key, contents)?.map(|marker| marker.etag()),
+            let folder = match &current {
+                Some(_) => None,
+                None => inner.volume.open_marker(&bucket, key, contents)?,
             };
-            conditions.check_write(current_etag.as_ref())?;
-            let mut _unshielded = UnshieldedFile::NONE;
+            let seen = current.as_ref().map(|(_, opened)| opened).or(folder.as_ref());
+            conditions.check_write(seen.map(ObjectFile::etag).as_ref())?;
+            let mut kept = KeptLatestVersion::without_file(0);
             if is_versioned {
-                let floor = match &current {
-                    Some((_, opened)) => {
-                        inner.volume.require_own_file(&bucket, key, opened)?;
-                        let lock = opened.record().lock;
-                        _unshielded = unshield(&opened.file, lock)?;
-                        let kept = inner.keep_version(&bucket, key, opened, record.version.is_none())?;
-                        locked = Some(kept.version).filter(|_| lock.is_active(SystemTime::now()));
-                        kept.floor
+                let by_null = record.version.is_none();
+                kept = match &current {
+                    Some(current) => match inner.keep_latest((&bucket, key), current, by_null, contents)? {
+                        Some(kept) => kept,
+                        None => continue,
+                    },
+                    None => {
+                        let floor = inner.keep_folder(&bucket, key, folder.as_ref(), by_null)?;
+                        KeptLatestVersion::without_file(floor)
                     }
-                    None if record.version.is_some() => inner.highest_order(&bucket, key)?,
-                    None => 0,
                 };
-                self.come_after(floor, record)?;
+                self.come_after(kept.floor, record)?;
             }
             // The old file has already been closed, because NFS and FUSE rename a file that is replaced while it is
             // open.
+            drop(folder);
             let place = current.map(|(place, _)| place);
             let is_done = match &place {
                 Some(place) => {
@@ -223,9 +224,11 @@ impl StagedFile {
                     inner.forget_null(&bucket, key)?;
                 }
                 inner.remove_marker(&bucket, key, contents)?;
-                inner.remove_hidden_odd(&bucket, key, &self.place, contents)?;
-                if let Some(locked) = locked {
-                    shield_old(&inner.volume, (&bucket, key), &locked)?;
+                if !is_versioned {
+                    inner.remove_hidden_odd(&bucket, key, &self.place, contents)?;
+                }
+                if let Some(locked) = &kept.locked {
+                    shield_old(&inner.volume, (&bucket, key), locked)?;
                 }
                 return shield(&inner.volume.config, &self.file, record.lock);
             }

@@ -383,7 +383,7 @@ impl StoreRootDirectory {
     /// the record even if the sticky bit hides it, because the record may contain a version ID and a lock. A file whose
     /// record cannot be decoded is returned without a record (`None`), because an S3 client could otherwise never
     /// replace it.
-    fn open_to_keep(&self, bucket: &Bucket, place: &ObjectPath) -> Result<Option<ObjectFile>> {
+    pub(crate) fn open_to_keep(&self, bucket: &Bucket, place: &ObjectPath) -> Result<Option<ObjectFile>> {
         let open = || {
             let Some(found) = self.open_regular(place)? else { return Ok(None) };
             match self.stored_record(bucket, &found.file, &found.stat) {
