@@ -739,3 +739,47 @@ fn a_hidden_version_null_is_kept_with_the_file_that_hides_it() {
         bucket.listed().iter().map(|version| bucket.read("a", Some(version)).unwrap().0).collect();
     assert_eq!(contents, ["new", "program", "hidden"]);
 }
+
+/// A folder, which is stored as a directory, was put before versioning was enabled. It is a version like any other.
+#[test]
+fn a_folder_from_before_versioning_is_a_version() {
+    let null = VersionId::null();
+    for change in ["delete null", "put", "delete"] {
+        let (dir, bucket) = (tempfile::tempdir().unwrap(), Bucket::new("bucket").unwrap());
+        let store = store(&dir);
+        store.create_bucket(&bucket).unwrap();
+        let metadata = Metadata { content_type: Some("text/x".to_owned()), ..Default::default() };
+        let tags: Tags = [("name".to_owned(), "value".to_owned())].into();
+        let options = PutOptions { metadata: metadata.into(), tags, ..Default::default() };
+        let made = store.put(&bucket, &key("dir/"), b"", &options).unwrap();
+        assert!(dir.path().join("bucket/dir").is_dir());
+        store.set_versioning(&bucket, VersioningState::Enabled).unwrap();
+        let bucket = VersionedBucket { dir, bucket, store };
+        let head = || {
+            let options = GetOptions::version(null.clone());
+            bucket.store.head(&bucket.bucket, &key("dir/"), &options).map_err(|error| error.kind())
+        };
+        let before = head().unwrap();
+        match change {
+            "put" => drop(bucket.put("dir/", "content")),
+            "delete" => bucket.delete("dir/", None).unwrap(),
+            _ => bucket.delete("dir/", Some(&null)).unwrap(),
+        }
+        if change == "delete null" {
+            assert_eq!(head(), Err(ErrorKind::NoSuchVersion));
+        } else {
+            let info = head().unwrap();
+            assert_eq!(info.metadata.content_type.as_deref(), Some("text/x"), "{change}");
+            assert_eq!((info.tag_count, &info.etag, info.size), (1, &made.etag, 0), "{change}");
+            assert_eq!(info.modified, before.modified, "{change}");
+            assert_eq!(bucket.read("dir/", Some(&null)).unwrap().0, "", "{change}");
+        }
+        let listing = bucket.store.list_versions(&bucket.bucket, &VersionsQuery::default()).unwrap();
+        let count = if change == "delete null" { 0 } else { 2 };
+        assert_eq!(listing.versions.len(), count, "{change}");
+        for each in listing.versions {
+            bucket.delete("dir/", Some(&each.version)).unwrap();
+        }
+        bucket.store.delete_bucket(&bucket.bucket).unwrap();
+    }
+}

@@ -204,6 +204,10 @@ impl VersionDeletion<'_> {
             _ => false,
         };
         let is_marker = store.remove_archived(bucket, key, names)? && !is_latest;
+        if version.is_null() {
+            // An object that is a directory was put before versioning was enabled.
+            store.remove_marker(bucket, key, contents)?;
+        }
         match (latest, next) {
             (Some(LatestVersion { place, .. }), next) if *is_latest => match next {
                 Some(next) => store.volume.promote_over(bucket, key, next, place)?,

@@ -25,7 +25,7 @@ use fordway_store::{
     Bucket, DeleteOptions, DeleteResult, ETagPolicy, Error, ErrorKind, Key, Result, VersionId,
     VersioningState,
 };
-use fordway_sys::{Errno, OFlags, link, link_unnamed, open_in, remove_dir, rename, stat_in};
+use fordway_sys::{Errno, OFlags, link, link_unnamed, open_in, remove_dir, rename, set_modified, stat_in};
 
 use self::delete::VersionDeletion;
 use self::lookup::VersionLookup;
@@ -39,7 +39,7 @@ use crate::private::PrivateDirectoryContents;
 use crate::read::ObjectFile;
 use crate::record::ObjectRecord;
 use crate::shared::MAX_STALE;
-use crate::stage::{FILE_MODE, MAX_RACES, give_way};
+use crate::stage::{FILE_MODE, MAX_RACES, StagedFile, give_way};
 use crate::volume::StoreRootDirectory;
 
 impl StoreRootDirectory {
@@ -348,7 +348,37 @@ impl PosixStoreState {
     ) -> Result<u64> {
         match folder {
             _ if by_null => Ok(0),
-            _ => self.highest_order(bucket, key),
+            Some(folder) => self.copy_folder(bucket, key, folder),
+            None => self.highest_order(bucket, key),
+        }
+    }
+
+    /// Stores an empty file with the record of `folder` among the old versions. A directory has no second name, so it
+    /// cannot be an old version itself. Returns the order of the old version.
+    #[cold]
+    fn copy_folder(self: &Arc<Self>, bucket: &Bucket, key: &Key, folder: &ObjectFile) -> Result<u64> {
+        let archived = self.volume.look_up_version(bucket, key, &VersionId::null())?;
+        let newest = archived.newest().map_or(0, |newest| newest.order);
+        let version = match archived.names.iter().any(|found| !found.is_marker) {
+            true => new_version(newest)?,
+            false => VersionId::null(),
+        };
+        if version.is_null() {
+            // Only delete markers with the ID `null` are left, which the version `null` replaces.
+            self.remove_archived(bucket, key, &archived.names)?;
+        }
+        let made = u64::try_from(folder.stat.modified_ns).unwrap_or_default().min(now_ns());
+        let order = order_in(&version).unwrap_or_else(|| made.max(newest.saturating_add(1)));
+        let mut record = folder.record().clone();
+        record.version = Some(version.clone()).filter(|version| !version.is_null());
+        let kept = NoncurrentVersionName { order, version, is_marker: false };
+        let mut file = StagedFile::at(self, bucket, archived_place(bucket, key, &kept))?;
+        // Without the permission, the old version gets a later time.
+        let _ = set_modified(&file.file, folder.stat.modified_ns);
+        file.seal(&mut record)?;
+        match file.link(None)? {
+            true => file.sync_name().map(|()| order),
+            false => Err(ErrorKind::ConditionalConflict.into()),
         }
     }
 
