@@ -70,6 +70,11 @@ impl ObjectFile {
         self.record().version.clone().unwrap_or_else(VersionId::null)
     }
 
+    /// Returns whether the file has lost its last name since it was opened. Cost: one `fstat`.
+    pub(crate) fn is_nameless(&self) -> bool {
+        stat(&self.file).is_ok_and(|now| now.links == 0)
+    }
+
     /// Returns the file, and the object's properties as S3 reports them.
     pub(crate) fn into_info(self) -> (File, ObjectInfo) {
         let (file, object) = self.into_named();

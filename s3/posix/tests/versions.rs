@@ -783,3 +783,34 @@ fn a_folder_from_before_versioning_is_a_version() {
         bucket.store.delete_bucket(&bucket.bucket).unwrap();
     }
 }
+
+/// Another program renames a file over the key while an S3 client changes the key. The store then archives the file
+/// that it finds next.
+#[test]
+fn a_file_renamed_over_the_key_during_a_change_does_not_fail_the_change() {
+    let bucket = VersionedBucket::new(false);
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                fs::write(bucket.path("other"), "program").unwrap();
+                fs::rename(bucket.path("other"), bucket.path("k")).unwrap();
+            }
+        });
+        let change = thread::Builder::new().spawn_scoped(scope, || {
+            for round in 0..1000 {
+                let changed = match round % 4 {
+                    3 => bucket.delete("k", None),
+                    _ => {
+                        let put = bucket.store.put(&bucket.bucket, &key("k"), b"put", &PutOptions::default());
+                        put.map(drop)
+                    }
+                };
+                changed.unwrap_or_else(|error| panic!("round {round}: {error}"));
+            }
+        });
+        let change = change.unwrap().join();
+        is_over.store(true, Ordering::Relaxed);
+        change.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+}

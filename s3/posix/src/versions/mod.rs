@@ -306,7 +306,11 @@ impl PosixStoreState {
         let hidden_order = self.remove_hidden_odd(bucket, key, place, contents)?;
         let lock = latest.record().lock;
         let unshielded = unshield(&latest.file, lock)?;
-        let kept = self.keep_version(bucket, key, latest, by_null)?;
+        let kept = match self.keep_version(bucket, key, latest, by_null) {
+            // The kernel links no file that has lost its last name.
+            Err(error) if error.kind() == ErrorKind::NoSuchKey && latest.is_nameless() => return Ok(None),
+            kept => kept?,
+        };
         let locked = Some(kept.version).filter(|_| lock.is_active(SystemTime::now()));
         let floor = kept.floor.max(hidden_order);
         Ok(Some(KeptLatestVersion { floor, locked, _unshielded: unshielded }))
