@@ -139,6 +139,11 @@ impl StagedFile {
                 Some(_) => self.withdraw().and(Err(exists())),
             });
         if is_alone.as_ref().is_err_and(|error| error.kind() == ErrorKind::LockTimeout) {
+            // The kernel cannot link an unnamed file that had a name and lost it. The file therefore gets a hidden name
+            // first, so that the caller can publish it again.
+            if self.hidden.is_none() {
+                self.hidden = Some(self.hide()?);
+            }
             self.withdraw()?;
         }
         is_alone
@@ -422,6 +427,8 @@ fn exists() -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use fordway_store::{Bucket, GetOptions, Objects, PutOptions};
 
     use super::*;
@@ -447,5 +454,32 @@ mod tests {
         let object = store.get(&bucket, &key, &GetOptions::default()).unwrap();
         assert_eq!(object.content.into_vec().unwrap(), b"2");
         assert_eq!(std::fs::read(&taken).unwrap(), b"another");
+    }
+
+    /// The bucket's first odd key appears during a conditional creation, so the creation needs the key's lock, which
+    /// another writer holds for too long. The file has then lost its name, and can still be published.
+    #[test]
+    fn a_creation_can_be_repeated_after_a_lock_timeout() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = PosixConfig { lock_patience: Duration::from_millis(50), ..Default::default() };
+        let [store, other] = [(); 2].map(|()| PosixStore::open(dir.path(), config.clone()).unwrap());
+        let (bucket, key) = (Bucket::new("bucket").unwrap(), Key::new("k").unwrap());
+        store.create_bucket(&bucket).unwrap();
+        let place = plain(&bucket, &key).unwrap().into_owned();
+        let create = Conditions::create_only();
+        let (mut staged, mut record) = (None, ObjectRecord::default());
+        let timeout = other.inner.locked(&bucket, &key, |_| {
+            let started = staged.insert(StagedFile::at(&store.inner, &bucket, place).unwrap());
+            started.is_plain = true;
+            started.write(b"content").unwrap();
+            std::fs::create_dir(dir.path().join("bucket/.fordway/odd")).unwrap();
+            Ok(started.try_publish(&key, &mut record, &create).map(drop))
+        });
+        assert_eq!(timeout.unwrap().unwrap_err().kind(), ErrorKind::LockTimeout);
+        assert!(!dir.path().join("bucket/k").exists());
+        staged.unwrap().try_publish(&key, &mut record, &create).unwrap();
+        assert_eq!(std::fs::read(dir.path().join("bucket/k")).unwrap(), b"content");
+        let left = std::fs::read_dir(dir.path().join("bucket/.fordway/tmp"));
+        assert_eq!(left.map_or(0, Iterator::count), 0);
     }
 }
