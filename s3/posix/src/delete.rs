@@ -15,7 +15,6 @@ use crate::PosixStoreState;
 use crate::errors::from_errno;
 use crate::events::{ChangeRecorder, EventFacts, kind_of_delete, unrecorded};
 use crate::layout::{ATTRIBUTE, OUR_DIR, ObjectPath, marked_dir, odd, plain, private_dir, split};
-use crate::object_lock::VersionProtection;
 use crate::private::PrivateDirectoryContents;
 use crate::sidecar::UnlinkingFile;
 
@@ -109,19 +108,22 @@ impl PosixStoreState {
     }
 
     /// Removes the file at the key's odd path, which the file at `place` hides. Does nothing if `place` is the odd
-    /// path, or if a lock forbids the removal.
+    /// path. In a bucket that keeps versions, the hidden file is a version, and becomes an old version before the odd
+    /// path is removed. Returns the order that the ID of a new version must exceed; 0 if no file became an old version.
     pub(crate) fn remove_hidden_odd(
-        &self,
+        self: &Arc<Self>,
         bucket: &Bucket,
         key: &Key,
         place: &ObjectPath,
         contents: PrivateDirectoryContents,
-    ) -> Result<()> {
+    ) -> Result<u64> {
         let odd = odd(bucket, key);
-        let protection = VersionProtection { volume: &self.volume, bucket, contents };
-        match contents.has_odd && *place != odd && !protection.is_locked(&odd)? {
-            true => self.remove_at(bucket, &odd, contents).map(drop),
-            false => Ok(()),
+        if !contents.has_odd || *place == odd {
+            return Ok(0);
+        }
+        match contents.versioning {
+            VersioningState::Unversioned => self.remove_at(bucket, &odd, contents).map(|_removed| 0),
+            _ => self.archive_hidden(bucket, key, &odd, contents),
         }
     }
 

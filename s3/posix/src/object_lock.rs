@@ -321,16 +321,6 @@ impl VersionProtection<'_> {
         }
     }
 
-    /// Returns whether the file at `place` is a version whose lock forbids its deletion. Cost: none without object
-    /// lock.
-    pub(crate) fn is_locked(&self, place: &ObjectPath) -> Result<bool> {
-        if self.contents.object_lock.is_none() {
-            return Ok(false);
-        }
-        let opened = self.open_to_check(place)?;
-        Ok(opened.is_some_and(|opened| self.check_unlocked(&opened, false).is_err()))
-    }
-
     /// Opens the file at `place` to check its lock. On a shared file system, this node may have cached the version or
     /// its record as missing, and a locked version would then appear to be unlocked. The version and its record are
     /// therefore looked up again.

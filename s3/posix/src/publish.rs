@@ -11,10 +11,9 @@
 //! 1. No file is put at an odd path without the key's lock.
 //! 2. An object at one of the two paths remains there until it is deleted.
 //! 3. If there are files at both paths, the plain file is the object. Two files may exist if a writer created the plain
-//!    file before it detected the bucket's first odd key. The next write or delete of the key removes the odd file
-//!    first, before it replaces or removes the plain file.
-
-use std::time::SystemTime;
+//!    file before it detected the bucket's first odd key, or if a POSIX program created the plain file. The next write
+//!    or delete of the key removes the odd file. In a bucket that keeps versions, the odd file is a version, and becomes
+//!    an old version before the plain file is replaced or removed.
 
 use fordway_store::{Conditions, Error, ErrorKind, Key, PutResult, Result, VersionId, VersioningState};
 use fordway_sys::{Errno, FileSystemSharing, link_unnamed, remove_file, rename, stat, stat_in};
@@ -22,11 +21,13 @@ use fordway_sys::{Errno, FileSystemSharing, link_unnamed, remove_file, rename, s
 use crate::area::not_ours;
 use crate::errors::{from_errno, on_another_mount};
 use crate::layout::{ObjectPath, odd, plain, tmp_dir};
-use crate::object_lock::{UnshieldedFile, shield, shield_old, unshield};
+use crate::object_lock::{shield, shield_old};
 use crate::private::PrivateDirectoryContents;
+use crate::read::ObjectFile;
 use crate::record::ObjectRecord;
 use crate::shared::give_way_on;
 use crate::stage::{HiddenName, MAX_RACES, StagedFile, give_way, hidden_name, hidden_name_of};
+use crate::versions::KeptLatestVersion;
 use crate::versions::names::{new_version, order_in};
 
 impl StagedFile {
@@ -138,6 +139,11 @@ impl StagedFile {
                 Some(_) => self.withdraw().and(Err(exists())),
             });
         if is_alone.as_ref().is_err_and(|error| error.kind() == ErrorKind::LockTimeout) {
+            // The kernel cannot link an unnamed file that had a name and lost it. The file therefore gets a hidden name
+            // first, so that the caller can publish it again.
+            if self.hidden.is_none() {
+                self.hidden = Some(self.hide()?);
+            }
             self.withdraw()?;
         }
         is_alone
@@ -182,33 +188,33 @@ impl StagedFile {
         if contents.is_simple() && conditions.is_empty() && self.is_plain {
             return self.replace(key, contents);
         }
-        let mut locked = None;
         for race in 0..MAX_RACES {
             give_way(race);
             let current = inner.volume.locate(&bucket, key, contents)?;
-            let current_etag = match &current {
-                Some((_, opened)) => Some(opened.etag()),
-                None => inner.volume.open_marker(&bucket, key, contents)?.map(|marker| marker.etag()),
+            let folder = match &current {
+                Some(_) => None,
+                None => inner.volume.open_marker(&bucket, key, contents)?,
             };
-            conditions.check_write(current_etag.as_ref())?;
-            let mut _unshielded = UnshieldedFile::NONE;
+            let seen = current.as_ref().map(|(_, opened)| opened).or(folder.as_ref());
+            conditions.check_write(seen.map(ObjectFile::etag).as_ref())?;
+            let mut kept = KeptLatestVersion::without_file(0);
             if is_versioned {
-                let floor = match &current {
-                    Some((_, opened)) => {
-                        inner.volume.require_own_file(&bucket, key, opened)?;
-                        let lock = opened.record().lock;
-                        _unshielded = unshield(&opened.file, lock)?;
-                        let kept = inner.keep_version(&bucket, key, opened, record.version.is_none())?;
-                        locked = Some(kept.version).filter(|_| lock.is_active(SystemTime::now()));
-                        kept.floor
+                let by_null = record.version.is_none();
+                kept = match &current {
+                    Some(current) => match inner.keep_latest((&bucket, key), current, by_null, contents)? {
+                        Some(kept) => kept,
+                        None => continue,
+                    },
+                    None => {
+                        let floor = inner.keep_folder(&bucket, key, folder.as_ref(), by_null)?;
+                        KeptLatestVersion::without_file(floor)
                     }
-                    None if record.version.is_some() => inner.highest_order(&bucket, key)?,
-                    None => 0,
                 };
-                self.come_after(floor, record)?;
+                self.come_after(kept.floor, record)?;
             }
             // The old file has already been closed, because NFS and FUSE rename a file that is replaced while it is
             // open.
+            drop(folder);
             let place = current.map(|(place, _)| place);
             let is_done = match &place {
                 Some(place) => {
@@ -223,9 +229,11 @@ impl StagedFile {
                     inner.forget_null(&bucket, key)?;
                 }
                 inner.remove_marker(&bucket, key, contents)?;
-                inner.remove_hidden_odd(&bucket, key, &self.place, contents)?;
-                if let Some(locked) = locked {
-                    shield_old(&inner.volume, (&bucket, key), &locked)?;
+                if !is_versioned {
+                    inner.remove_hidden_odd(&bucket, key, &self.place, contents)?;
+                }
+                if let Some(locked) = &kept.locked {
+                    shield_old(&inner.volume, (&bucket, key), locked)?;
                 }
                 return shield(&inner.volume.config, &self.file, record.lock);
             }
@@ -419,6 +427,8 @@ fn exists() -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use fordway_store::{Bucket, GetOptions, Objects, PutOptions};
 
     use super::*;
@@ -444,5 +454,32 @@ mod tests {
         let object = store.get(&bucket, &key, &GetOptions::default()).unwrap();
         assert_eq!(object.content.into_vec().unwrap(), b"2");
         assert_eq!(std::fs::read(&taken).unwrap(), b"another");
+    }
+
+    /// The bucket's first odd key appears during a conditional creation, so the creation needs the key's lock, which
+    /// another writer holds for too long. The file has then lost its name, and can still be published.
+    #[test]
+    fn a_creation_can_be_repeated_after_a_lock_timeout() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = PosixConfig { lock_patience: Duration::from_millis(50), ..Default::default() };
+        let [store, other] = [(); 2].map(|()| PosixStore::open(dir.path(), config.clone()).unwrap());
+        let (bucket, key) = (Bucket::new("bucket").unwrap(), Key::new("k").unwrap());
+        store.create_bucket(&bucket).unwrap();
+        let place = plain(&bucket, &key).unwrap().into_owned();
+        let create = Conditions::create_only();
+        let (mut staged, mut record) = (None, ObjectRecord::default());
+        let timeout = other.inner.locked(&bucket, &key, |_| {
+            let started = staged.insert(StagedFile::at(&store.inner, &bucket, place).unwrap());
+            started.is_plain = true;
+            started.write(b"content").unwrap();
+            std::fs::create_dir(dir.path().join("bucket/.fordway/odd")).unwrap();
+            Ok(started.try_publish(&key, &mut record, &create).map(drop))
+        });
+        assert_eq!(timeout.unwrap().unwrap_err().kind(), ErrorKind::LockTimeout);
+        assert!(!dir.path().join("bucket/k").exists());
+        staged.unwrap().try_publish(&key, &mut record, &create).unwrap();
+        assert_eq!(std::fs::read(dir.path().join("bucket/k")).unwrap(), b"content");
+        let left = std::fs::read_dir(dir.path().join("bucket/.fordway/tmp"));
+        assert_eq!(left.map_or(0, Iterator::count), 0);
     }
 }

@@ -70,6 +70,11 @@ impl ObjectFile {
         self.record().version.clone().unwrap_or_else(VersionId::null)
     }
 
+    /// Returns whether the file has lost its last name since it was opened. Cost: one `fstat`.
+    pub(crate) fn is_nameless(&self) -> bool {
+        stat(&self.file).is_ok_and(|now| now.links == 0)
+    }
+
     /// Returns the file, and the object's properties as S3 reports them.
     pub(crate) fn into_info(self) -> (File, ObjectInfo) {
         let (file, object) = self.into_named();
@@ -383,7 +388,7 @@ impl StoreRootDirectory {
     /// the record even if the sticky bit hides it, because the record may contain a version ID and a lock. A file whose
     /// record cannot be decoded is returned without a record (`None`), because an S3 client could otherwise never
     /// replace it.
-    fn open_to_keep(&self, bucket: &Bucket, place: &ObjectPath) -> Result<Option<ObjectFile>> {
+    pub(crate) fn open_to_keep(&self, bucket: &Bucket, place: &ObjectPath) -> Result<Option<ObjectFile>> {
         let open = || {
             let Some(found) = self.open_regular(place)? else { return Ok(None) };
             match self.stored_record(bucket, &found.file, &found.stat) {

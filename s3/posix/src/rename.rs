@@ -65,7 +65,7 @@ impl ObjectRename<'_> {
                     store.remove_at(bucket, &source, contents)?
                 }
                 Some((place, _)) => self.move_over(&source, place, contents)?,
-                None => self.move_to_new(&source)?,
+                None => self.move_to_new(&source, contents)?,
             };
             if is_done {
                 store.recent_puts.remove(store.recent_puts.hash(bucket, from));
@@ -139,21 +139,27 @@ impl ObjectRename<'_> {
     /// Moves the object to the plain path of its new key. If that path is taken by a directory or by the object of
     /// another key, moves the object to the odd path of its new key. Returns `false` if another writer has just created
     /// the object.
-    fn move_to_new(&self, source: &ObjectPath) -> Result<bool> {
+    fn move_to_new(&self, source: &ObjectPath, contents: PrivateDirectoryContents) -> Result<bool> {
         if let Some(place) = plain(self.bucket, self.to) {
-            match self.move_to(source, &place) {
+            match self.move_to(source, &place, contents) {
                 Ok(is_done) => return Ok(is_done),
                 // The name belongs to a directory, or a file has replaced a parent directory.
                 Err(error) if matches!(error.kind(), ErrorKind::NoSuchKey | ErrorKind::InvalidKey) => {}
                 Err(error) => return Err(error),
             }
         }
-        self.move_to(source, &odd(self.bucket, self.to))
+        self.move_to(source, &odd(self.bucket, self.to), contents)
     }
 
-    /// Moves the object to `place` if that name is free. Errors: `NoSuchKey` if a parent of `place` is a file;
-    /// `InvalidKey` if `place` is a directory.
-    fn move_to(&self, source: &ObjectPath, place: &ObjectPath) -> Result<bool> {
+    /// Moves the object to `place` if that name is free, or if it is the name of a FIFO, a socket, a device or a
+    /// symbolic link that leads to nothing. Such a name is not an object, and a put replaces it too. Errors:
+    /// `NoSuchKey` if a parent of `place` is a file; `InvalidKey` if `place` is a directory or a link to one.
+    fn move_to(
+        &self,
+        source: &ObjectPath,
+        place: &ObjectPath,
+        contents: PrivateDirectoryContents,
+    ) -> Result<bool> {
         let dirs = self.both_dirs(source, place)?;
         let moved = match rename_new(&dirs.0, &source.name, &dirs.1, &place.name) {
             // The file system does not support a rename that fails if the new name is taken. The file is therefore
@@ -166,11 +172,31 @@ impl ObjectRename<'_> {
         };
         match moved {
             Ok(()) => self.sync_both(&dirs).map(|()| true),
-            Err(Errno::EXIST) if stat_in(&dirs.1, &place.name).is_ok_and(|state| state.is_dir) => {
-                Err(ErrorKind::InvalidKey.into())
-            }
-            Err(Errno::EXIST) => Ok(false),
+            Err(Errno::EXIST) => match stat_in(&dirs.1, &place.name) {
+                Ok(taken) if taken.is_dir => Err(ErrorKind::InvalidKey.into()),
+                Ok(taken) if !taken.is_file => self.move_over_other(source, place, contents),
+                _ => Ok(false),
+            },
             Err(errno) => self.lost_race(source, place, errno),
+        }
+    }
+
+    /// Replaces a name that is neither a regular file nor a directory. Returns `false` if the name is now an object.
+    /// Errors: `InvalidKey` if the name is a symbolic link to a directory, through which other objects may have keys.
+    #[cold]
+    fn move_over_other(
+        &self,
+        source: &ObjectPath,
+        place: &ObjectPath,
+        contents: PrivateDirectoryContents,
+    ) -> Result<bool> {
+        let volume = &self.store.volume;
+        if volume.open_file(self.bucket, place)?.is_some() {
+            return Ok(false);
+        }
+        match volume.open_dir(&place.path()) {
+            Ok(_) => Err(ErrorKind::InvalidKey.into()),
+            Err(_) => self.move_over(source, place, contents),
         }
     }
 

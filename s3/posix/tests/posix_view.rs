@@ -647,6 +647,28 @@ fn what_two_keys_lead_to_is_not_lost() {
     assert_eq!(keys(&store, &bucket), ["hard"]);
 }
 
+/// A name that is not an object does not prevent a rename to its key. A link to a directory stays, because objects may
+/// have keys below it.
+#[test]
+fn a_rename_replaces_a_name_that_is_no_object() {
+    let (dir, store, bucket) = open();
+    let at = |below: &str| dir.path().join("root/bucket").join(below);
+    fs::create_dir(at("real")).unwrap();
+    for kind in ["fifo", "dangling link", "link to a directory"] {
+        store.put(&bucket, &key("from"), kind.as_bytes(), &PutOptions::default()).unwrap();
+        match kind {
+            "fifo" => assert!(Command::new("mkfifo").arg(at(kind)).status().unwrap().success()),
+            "dangling link" => symlink("missing", at(kind)).unwrap(),
+            _ => symlink("real", at(kind)).unwrap(),
+        }
+        store.rename(&bucket, &key("from"), &key(kind), &RenameOptions::default()).unwrap();
+        assert_eq!(get(&store, &bucket, kind).unwrap(), kind.as_bytes());
+        assert_eq!(get(&store, &bucket, "from"), Err(ErrorKind::NoSuchKey));
+        assert_eq!(at(kind).is_symlink(), kind == "link to a directory");
+    }
+    assert_eq!(keys(&store, &bucket), ["dangling link", "fifo", "link to a directory"]);
+}
+
 /// Two keys may share the in-process lock that excludes other threads.
 #[test]
 fn renames_do_not_deadlock() {

@@ -667,3 +667,150 @@ fn a_file_with_a_bad_record_may_be_locked() {
     assert!(is_kept(bad));
     assert_eq!(fs::read(bucket.archived("bad", bad)).unwrap(), b"held");
 }
+
+/// Two keys conflict as paths, so the version of the second is at its odd path. A POSIX program then replaces the
+/// directory at the plain path with a file, which hides the version. The next write or delete of the key archives it.
+#[test]
+fn a_version_hidden_by_a_file_of_a_program_is_kept() {
+    let null = VersionId::null();
+    for versioning in [VersioningState::Enabled, VersioningState::Suspended] {
+        for change in ["put", "delete", "delete null", "delete another", "delete the version"] {
+            let bucket = VersionedBucket::new(false);
+            let other = bucket.put("a/b", "conflicts");
+            let first = bucket.put("a", "one");
+            fs::remove_dir_all(bucket.path("a")).unwrap();
+            fs::write(bucket.path("a"), "program").unwrap();
+            bucket.store.set_versioning(&bucket.bucket, versioning).unwrap();
+            let read_first = || bucket.read("a", Some(&first)).map_err(|error| error.kind());
+            assert_eq!(read_first().unwrap().0, "one");
+            match change {
+                "put" => drop(bucket.put("a", "two")),
+                "delete" => bucket.delete("a", None).unwrap(),
+                "delete null" => bucket.delete("a", Some(&null)).unwrap(),
+                "delete another" => bucket.delete("a", Some(&other)).unwrap(),
+                _ => bucket.delete("a", Some(&first)).unwrap(),
+            }
+            assert!(!bucket.path(".fordway/odd/a").exists(), "{change}");
+            let is_kept = change != "delete the version";
+            assert_eq!(bucket.listed().contains(&first), is_kept, "{change}");
+            let expected = is_kept.then(|| ("one".to_owned(), Some(first.clone())));
+            assert_eq!(read_first(), expected.ok_or(ErrorKind::NoSuchVersion), "{change}");
+            let latest = bucket.read("a", None).map(|(content, _)| content).map_err(|error| error.kind());
+            let expected = match change {
+                "put" => Ok("two"),
+                "delete" => Err(ErrorKind::NoSuchKey),
+                "delete null" => Ok("one"),
+                _ => Ok("program"),
+            };
+            assert_eq!(latest.as_deref(), expected.as_deref(), "{change}");
+        }
+    }
+}
+
+/// A hidden version keeps its lock when it becomes an old version.
+#[test]
+fn a_hidden_version_stays_locked() {
+    let bucket = VersionedBucket::new(true);
+    bucket.put("a/b", "conflicts");
+    let held = bucket.put_held("a", "held");
+    fs::remove_dir_all(bucket.path("a")).unwrap();
+    fs::write(bucket.path("a"), "program").unwrap();
+    assert_eq!(bucket.delete("a", Some(&held)).unwrap_err().kind(), ErrorKind::AccessDenied);
+    bucket.put("a", "two");
+    assert_eq!(bucket.delete("a", Some(&held)).unwrap_err().kind(), ErrorKind::AccessDenied);
+    assert_eq!(bucket.read("a", Some(&held)).unwrap().0, "held");
+}
+
+/// Both files of a key were created before versioning was enabled, so both are versions `null`.
+#[test]
+fn a_hidden_version_null_is_kept_with_the_file_that_hides_it() {
+    let (dir, bucket) = (tempfile::tempdir().unwrap(), Bucket::new("bucket").unwrap());
+    let store = store(&dir);
+    store.create_bucket(&bucket).unwrap();
+    for (name, content) in [("a/b", "conflicts"), ("a", "hidden")] {
+        store.put(&bucket, &key(name), content.as_bytes(), &PutOptions::default()).unwrap();
+    }
+    store.set_versioning(&bucket, VersioningState::Enabled).unwrap();
+    let bucket = VersionedBucket { dir, bucket, store };
+    fs::remove_dir_all(bucket.path("a")).unwrap();
+    fs::write(bucket.path("a"), "program").unwrap();
+    bucket.put("a", "new");
+    let contents: Vec<_> =
+        bucket.listed().iter().map(|version| bucket.read("a", Some(version)).unwrap().0).collect();
+    assert_eq!(contents, ["new", "program", "hidden"]);
+}
+
+/// A folder, which is stored as a directory, was put before versioning was enabled. It is a version like any other.
+#[test]
+fn a_folder_from_before_versioning_is_a_version() {
+    let null = VersionId::null();
+    for change in ["delete null", "put", "delete"] {
+        let (dir, bucket) = (tempfile::tempdir().unwrap(), Bucket::new("bucket").unwrap());
+        let store = store(&dir);
+        store.create_bucket(&bucket).unwrap();
+        let metadata = Metadata { content_type: Some("text/x".to_owned()), ..Default::default() };
+        let tags: Tags = [("name".to_owned(), "value".to_owned())].into();
+        let options = PutOptions { metadata: metadata.into(), tags, ..Default::default() };
+        let made = store.put(&bucket, &key("dir/"), b"", &options).unwrap();
+        assert!(dir.path().join("bucket/dir").is_dir());
+        store.set_versioning(&bucket, VersioningState::Enabled).unwrap();
+        let bucket = VersionedBucket { dir, bucket, store };
+        let head = || {
+            let options = GetOptions::version(null.clone());
+            bucket.store.head(&bucket.bucket, &key("dir/"), &options).map_err(|error| error.kind())
+        };
+        let before = head().unwrap();
+        match change {
+            "put" => drop(bucket.put("dir/", "content")),
+            "delete" => bucket.delete("dir/", None).unwrap(),
+            _ => bucket.delete("dir/", Some(&null)).unwrap(),
+        }
+        if change == "delete null" {
+            assert_eq!(head(), Err(ErrorKind::NoSuchVersion));
+        } else {
+            let info = head().unwrap();
+            assert_eq!(info.metadata.content_type.as_deref(), Some("text/x"), "{change}");
+            assert_eq!((info.tag_count, &info.etag, info.size), (1, &made.etag, 0), "{change}");
+            assert_eq!(info.modified, before.modified, "{change}");
+            assert_eq!(bucket.read("dir/", Some(&null)).unwrap().0, "", "{change}");
+        }
+        let listing = bucket.store.list_versions(&bucket.bucket, &VersionsQuery::default()).unwrap();
+        let count = if change == "delete null" { 0 } else { 2 };
+        assert_eq!(listing.versions.len(), count, "{change}");
+        for each in listing.versions {
+            bucket.delete("dir/", Some(&each.version)).unwrap();
+        }
+        bucket.store.delete_bucket(&bucket.bucket).unwrap();
+    }
+}
+
+/// Another program renames a file over the key while an S3 client changes the key. The store then archives the file
+/// that it finds next.
+#[test]
+fn a_file_renamed_over_the_key_during_a_change_does_not_fail_the_change() {
+    let bucket = VersionedBucket::new(false);
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                fs::write(bucket.path("other"), "program").unwrap();
+                fs::rename(bucket.path("other"), bucket.path("k")).unwrap();
+            }
+        });
+        let change = thread::Builder::new().spawn_scoped(scope, || {
+            for round in 0..1000 {
+                let changed = match round % 4 {
+                    3 => bucket.delete("k", None),
+                    _ => {
+                        let put = bucket.store.put(&bucket.bucket, &key("k"), b"put", &PutOptions::default());
+                        put.map(drop)
+                    }
+                };
+                changed.unwrap_or_else(|error| panic!("round {round}: {error}"));
+            }
+        });
+        let change = change.unwrap().join();
+        is_over.store(true, Ordering::Relaxed);
+        change.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+}

@@ -97,7 +97,7 @@ pub enum GarbageKind {
     Upload,
     /// The files of an upload whose record is gone. Such an upload can never be completed.
     UploadRest,
-    /// The second file of an object, hidden by the file at the key's plain path.
+    /// The second file of an object, hidden by the file at the key's plain path, in a bucket that keeps no versions.
     HiddenFile,
     /// An empty directory that was created by a put.
     EmptyDir,

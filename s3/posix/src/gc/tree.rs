@@ -1,16 +1,15 @@
 //! Removes three kinds of remains of objects and versions: empty directories, odd files hidden by a plain file with the
-//! same key, and names below `versions/` whose file is still the latest version.
+//! same key in a bucket without versions, and names below `versions/` whose file is still the latest version.
 
 use std::fs::File;
 
-use fordway_store::{Bucket, Key, Result};
+use fordway_store::{Bucket, Key, Result, VersioningState};
 use fordway_sys::{EntryKind, Errno, FileStat, name_to_text, remove_dir, stat, stat_in};
 
 use crate::PosixStoreState;
 use crate::delete::is_marked;
 use crate::gc::{GarbageFile, GarbageKind, GcRun, newest_ns, removed, size_freed};
 use crate::layout::{ObjectPath, join, odd, plain};
-use crate::object_lock::VersionProtection;
 use crate::private::PrivateDirectoryContents;
 use crate::scan::{BucketArea, BucketAreaKind, each_entry, known_kind, open_child, path_of_child};
 use crate::versions::names::NoncurrentVersionName;
@@ -111,8 +110,8 @@ impl GcRun<'_> {
         self.remove(area.bucket, (garbage, state.user), remove)
     }
 
-    /// Removes an odd file if a plain file has the same key. Works like a delete of the key, but keeps the plain file.
-    /// Returns whether the odd file is gone.
+    /// Removes an odd file if a plain file has the same key, and the bucket keeps no versions. Works like a delete of
+    /// the key, but keeps the plain file. Returns whether the odd file is gone.
     fn hidden_file(&mut self, area: &BucketArea, dir: &File, path: &str, name: &str) -> Result<bool> {
         let bucket = area.bucket;
         let Some(key) = area.decode(path) else { return Ok(false) };
@@ -120,6 +119,14 @@ impl GcRun<'_> {
         let (Ok(stat), true) = (stat_in(dir, name), self.inner.volume.is_file(&plain)) else {
             return Ok(false);
         };
+        // In a bucket that keeps versions, the odd file is a version. The next write or delete of the key archives it.
+        let is_garbage =
+            |contents: PrivateDirectoryContents| contents.versioning == VersioningState::Unversioned;
+        match self.inner.volume.contents(bucket).map(is_garbage) {
+            Ok(true) => {}
+            Ok(false) => return Ok(false),
+            Err(error) => return self.tell_failure(bucket, path, error).map(|()| false),
+        }
         let garbage = GarbageFile {
             kind: GarbageKind::HiddenFile,
             path: path.to_owned(),
@@ -132,8 +139,7 @@ impl GcRun<'_> {
             inner.locked(bucket, &key, |contents| {
                 // Another node may have removed the plain file, while this node still has it cached.
                 inner.volume.refresh(bucket, &key, contents)?;
-                let protection = VersionProtection { volume: &inner.volume, bucket, contents };
-                match inner.volume.is_file(&plain) && !protection.is_locked(&hidden)? {
+                match is_garbage(contents) && inner.volume.is_file(&plain) {
                     true => inner.remove_at(bucket, &hidden, contents),
                     false => Ok(false),
                 }

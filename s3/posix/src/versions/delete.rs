@@ -57,6 +57,10 @@ impl VersionDeletion<'_> {
         }
         let mut unshielded = Vec::new();
         let latest = self.check_latest(&mut unshielded)?;
+        if let Some(LatestVersion { place, .. }) = &latest {
+            // The hidden version may be the deleted version, or the version that becomes the latest.
+            store.remove_hidden_odd(bucket, key, place, contents)?;
+        }
         let mut concerned = self.find_concerned(latest, &mut unshielded)?;
         let promoted = self.open_promoted(&concerned)?;
         let _unshielded = match &promoted {
@@ -200,14 +204,15 @@ impl VersionDeletion<'_> {
             _ => false,
         };
         let is_marker = store.remove_archived(bucket, key, names)? && !is_latest;
+        if version.is_null() {
+            // An object that is a directory was put before versioning was enabled.
+            store.remove_marker(bucket, key, contents)?;
+        }
         match (latest, next) {
-            (Some(LatestVersion { place, .. }), next) if *is_latest => {
-                store.remove_hidden_odd(bucket, key, place, contents)?;
-                match next {
-                    Some(next) => store.volume.promote_over(bucket, key, next, place)?,
-                    None => drop(store.remove_at(bucket, place, contents)?),
-                }
-            }
+            (Some(LatestVersion { place, .. }), next) if *is_latest => match next {
+                Some(next) => store.volume.promote_over(bucket, key, next, place)?,
+                None => drop(store.remove_at(bucket, place, contents)?),
+            },
             (None, Some(next)) if is_promoted => {
                 store.remove_at(bucket, &archived_place(bucket, key, next), contents)?;
             }

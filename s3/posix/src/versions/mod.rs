@@ -25,7 +25,7 @@ use fordway_store::{
     Bucket, DeleteOptions, DeleteResult, ETagPolicy, Error, ErrorKind, Key, Result, VersionId,
     VersioningState,
 };
-use fordway_sys::{Errno, OFlags, link, link_unnamed, open_in, remove_dir, rename, stat_in};
+use fordway_sys::{Errno, OFlags, link, link_unnamed, open_in, remove_dir, rename, set_modified, stat_in};
 
 use self::delete::VersionDeletion;
 use self::lookup::VersionLookup;
@@ -39,7 +39,7 @@ use crate::private::PrivateDirectoryContents;
 use crate::read::ObjectFile;
 use crate::record::ObjectRecord;
 use crate::shared::MAX_STALE;
-use crate::stage::{FILE_MODE, MAX_RACES, give_way};
+use crate::stage::{FILE_MODE, MAX_RACES, StagedFile, give_way};
 use crate::volume::StoreRootDirectory;
 
 impl StoreRootDirectory {
@@ -89,6 +89,9 @@ impl StoreRootDirectory {
                 }
                 return Ok(opened);
             }
+            if let Some(hidden) = self.open_hidden(bucket, key, version)? {
+                return Ok(hidden);
+            }
             // While an old version is becoming the latest, a reader that looks first in one directory and then in the
             // other may miss the version in both directories. The lookup is therefore repeated until nothing has
             // changed.
@@ -129,6 +132,20 @@ impl StoreRootDirectory {
             return Err(is_delete_marker(found));
         }
         self.open_file(bucket, &archived_place(bucket, key, found))
+    }
+
+    /// Opens the file at the key's odd path if it is `version`. If a POSIX program has created a file at the plain path,
+    /// that file hides this one, which is an old version although it has no name among the old versions yet. Cost: none
+    /// if no object of the bucket is at an odd path.
+    fn open_hidden(&self, bucket: &Bucket, key: &Key, version: &VersionId) -> Result<Option<ObjectFile>> {
+        if !self.contents(bucket)?.has_odd {
+            return Ok(None);
+        }
+        match self.open_file(bucket, &odd(bucket, key)) {
+            // The ID of a file whose record is damaged is unknown.
+            Err(error) if error.kind() == ErrorKind::Corrupt => Ok(None),
+            opened => Ok(opened?.filter(|opened| opened.version() == *version)),
+        }
     }
 
     /// Returns the newest old version that `is_it` accepts, among the `most` newest old versions of the key. Cost: one
@@ -272,6 +289,101 @@ impl PosixStoreState {
             versioning.check_lock(object_lock.is_some())?;
             Ok(VersioningAndLockSetting { versioning, object_lock })
         })
+    }
+
+    /// Archives the latest version of a key, and the version that it hides (see [`PosixStoreState::archive_hidden`]),
+    /// before a new version replaces the latest. `by_null` is true if the ID of the new version will be `null`. Returns
+    /// `None` if another program has replaced or removed the file in the meantime, so that it has no name left. The
+    /// caller then has to look up the latest version again.
+    pub(crate) fn keep_latest(
+        self: &Arc<Self>,
+        (bucket, key): (&Bucket, &Key),
+        (place, latest): &(ObjectPath<'static>, ObjectFile),
+        by_null: bool,
+        contents: PrivateDirectoryContents,
+    ) -> Result<Option<KeptLatestVersion>> {
+        self.volume.require_own_file(bucket, key, latest)?;
+        let hidden_order = self.remove_hidden_odd(bucket, key, place, contents)?;
+        let lock = latest.record().lock;
+        let unshielded = unshield(&latest.file, lock)?;
+        let kept = match self.keep_version(bucket, key, latest, by_null) {
+            // The kernel links no file that has lost its last name.
+            Err(error) if error.kind() == ErrorKind::NoSuchKey && latest.is_nameless() => return Ok(None),
+            kept => kept?,
+        };
+        let locked = Some(kept.version).filter(|_| lock.is_active(SystemTime::now()));
+        let floor = kept.floor.max(hidden_order);
+        Ok(Some(KeptLatestVersion { floor, locked, _unshielded: unshielded }))
+    }
+
+    /// Makes the file at `hidden`, the key's odd path, an old version, and removes this path. The file is hidden if a
+    /// POSIX program has created a file at the key's plain path, for example after removing a directory there. Returns
+    /// the order that the ID of a new version must exceed; 0 if there is no file.
+    pub(crate) fn archive_hidden(
+        self: &Arc<Self>,
+        bucket: &Bucket,
+        key: &Key,
+        hidden: &ObjectPath,
+        contents: PrivateDirectoryContents,
+    ) -> Result<u64> {
+        let mut opened = self.volume.open_to_keep(bucket, hidden)?;
+        if opened.is_none() && contents.sharing.is_shared() {
+            self.volume.reveal(hidden, contents.sharing)?;
+            opened = self.volume.open_to_keep(bucket, hidden)?;
+        }
+        let Some(opened) = opened else { return Ok(0) };
+        let _unshielded = unshield(&opened.file, opened.record().lock)?;
+        let kept = self.keep_version(bucket, key, &opened, false)?;
+        // FUSE renames a file that is removed while it is open.
+        drop(opened);
+        self.remove_at(bucket, hidden, contents)?;
+        Ok(kept.floor)
+    }
+
+    /// Archives the object of a key without a file, before a new version replaces the object: `folder`, if the object
+    /// is a directory. `by_null` is as for [`PosixStoreState::keep_latest`]. Returns the order that the ID of the new
+    /// version must exceed.
+    pub(crate) fn keep_folder(
+        self: &Arc<Self>,
+        bucket: &Bucket,
+        key: &Key,
+        folder: Option<&ObjectFile>,
+        by_null: bool,
+    ) -> Result<u64> {
+        match folder {
+            _ if by_null => Ok(0),
+            Some(folder) => self.copy_folder(bucket, key, folder),
+            None => self.highest_order(bucket, key),
+        }
+    }
+
+    /// Stores an empty file with the record of `folder` among the old versions. A directory has no second name, so it
+    /// cannot be an old version itself. Returns the order of the old version.
+    #[cold]
+    fn copy_folder(self: &Arc<Self>, bucket: &Bucket, key: &Key, folder: &ObjectFile) -> Result<u64> {
+        let archived = self.volume.look_up_version(bucket, key, &VersionId::null())?;
+        let newest = archived.newest().map_or(0, |newest| newest.order);
+        let version = match archived.names.iter().any(|found| !found.is_marker) {
+            true => new_version(newest)?,
+            false => VersionId::null(),
+        };
+        if version.is_null() {
+            // Only delete markers with the ID `null` are left, which the version `null` replaces.
+            self.remove_archived(bucket, key, &archived.names)?;
+        }
+        let made = u64::try_from(folder.stat.modified_ns).unwrap_or_default().min(now_ns());
+        let order = order_in(&version).unwrap_or_else(|| made.max(newest.saturating_add(1)));
+        let mut record = folder.record().clone();
+        record.version = Some(version.clone()).filter(|version| !version.is_null());
+        let kept = NoncurrentVersionName { order, version, is_marker: false };
+        let mut file = StagedFile::at(self, bucket, archived_place(bucket, key, &kept))?;
+        // Without the permission, the old version gets a later time.
+        let _ = set_modified(&file.file, folder.stat.modified_ns);
+        file.seal(&mut record)?;
+        match file.link(None)? {
+            true => file.sync_name().map(|()| order),
+            false => Err(ErrorKind::ConditionalConflict.into()),
+        }
     }
 
     /// Archives `current`, which a new version is about to replace; `by_null` is true if the ID of the new version will
@@ -443,29 +555,15 @@ impl PosixStoreState {
     ) -> Result<DeleteResult> {
         self.require_locks("a delete in a bucket that keeps versions")?;
         let by_null = contents.versioning != VersioningState::Enabled;
-        let current = self.volume.locate(bucket, key, contents)?;
-        if current.is_none() {
-            self.volume.require_bucket(bucket)?;
-        }
-        let (mut current_place, mut floor, mut locked) = (None, None, None);
-        let mut _unshielded = UnshieldedFile::NONE;
-        if let Some((place, opened)) = current {
-            self.volume.require_own_file(bucket, key, &opened)?;
-            _unshielded = unshield(&opened.file, opened.record().lock)?;
-            let kept = self.keep_version(bucket, key, &opened, by_null)?;
-            floor = Some(kept.floor).filter(|_| !by_null);
-            locked = Some(kept.version).filter(|_| opened.record().lock.is_active(SystemTime::now()));
-            // The file has already been closed, because FUSE renames a file that is removed while it is open.
-            current_place = Some(place);
-        }
+        // The file has already been closed, because FUSE renames a file that is removed while it is open.
+        let (current_place, kept) = self.keep_to_delete(bucket, key, by_null, contents)?;
         let old_null = match by_null {
             true => self.volume.look_up_version(bucket, key, &VersionId::null())?,
             false => VersionLookup::default(),
         };
-        let floor = match floor {
-            Some(floor) => floor,
-            None if by_null => old_null.newest().map_or(0, |newest| newest.order),
-            None => self.highest_order(bucket, key)?,
+        let floor = match by_null {
+            true => old_null.newest().map_or(0, |newest| newest.order),
+            false => kept.floor,
         };
         let version = if by_null { VersionId::null() } else { new_version(floor)? };
         let order = order_in(&version).unwrap_or_else(|| now_ns().max(floor.saturating_add(1)));
@@ -473,23 +571,47 @@ impl PosixStoreState {
         self.volume.make_marker(bucket, key, &marker)?;
         self.remove_archived(bucket, key, &old_null.names)?;
         self.remove_latest(bucket, key, current_place.as_ref(), contents)?;
-        if let Some(locked) = locked {
-            shield_old(&self.volume, (bucket, key), &locked)?;
+        if let Some(locked) = &kept.locked {
+            shield_old(&self.volume, (bucket, key), locked)?;
         }
         Ok(DeleteResult { version: Some(version), is_marker: true })
     }
 
+    /// Archives the latest version before a delete marker hides it. Returns the path of the latest version's file;
+    /// `None` if there is no file.
+    fn keep_to_delete(
+        self: &Arc<Self>,
+        bucket: &Bucket,
+        key: &Key,
+        by_null: bool,
+        contents: PrivateDirectoryContents,
+    ) -> Result<(Option<ObjectPath<'static>>, KeptLatestVersion)> {
+        for race in 0..MAX_RACES {
+            give_way(race);
+            let Some(current) = self.volume.locate(bucket, key, contents)? else {
+                self.volume.require_bucket(bucket)?;
+                let folder = self.volume.open_marker(bucket, key, contents)?;
+                let floor = self.keep_folder(bucket, key, folder.as_ref(), by_null)?;
+                return Ok((None, KeptLatestVersion::without_file(floor)));
+            };
+            if let Some(kept) = self.keep_latest((bucket, key), &current, by_null, contents)? {
+                return Ok((Some(current.0), kept));
+            }
+        }
+        Err(ErrorKind::ConditionalConflict.into())
+    }
+
     /// Removes the names of the latest version, at `place` if it is a file.
     fn remove_latest(
-        &self,
+        self: &Arc<Self>,
         bucket: &Bucket,
         key: &Key,
         place: Option<&ObjectPath>,
         contents: PrivateDirectoryContents,
     ) -> Result<()> {
         if let Some(place) = place {
-            // The hidden object is removed first. In the opposite order, the hidden object would reappear when the
-            // object that hides it is removed.
+            // The hidden version is archived first. In the opposite order, it would reappear as the latest version when
+            // the file that hides it is removed.
             self.remove_hidden_odd(bucket, key, place, contents)?;
             self.remove_at(bucket, place, contents)?;
         }
@@ -500,7 +622,7 @@ impl PosixStoreState {
     /// still the latest. Returns whether there was a delete to finish. Cost: one
     /// [`StoreRootDirectory::newest_archived`].
     pub(crate) fn end_delete(
-        &self,
+        self: &Arc<Self>,
         bucket: &Bucket,
         key: &Key,
         contents: PrivateDirectoryContents,
@@ -555,6 +677,23 @@ pub(crate) struct KeptVersion {
     pub(crate) version: VersionId,
     /// The order that the ID of the next version must exceed.
     pub(crate) floor: u64,
+}
+
+/// What archiving the latest version has returned.
+pub(crate) struct KeptLatestVersion {
+    /// The order that the ID of the next version must exceed.
+    pub(crate) floor: u64,
+    /// The ID of the archived version, if its lock is active.
+    pub(crate) locked: Option<VersionId>,
+    /// Sets the version's immutable flag again when the change of the key ends.
+    _unshielded: UnshieldedFile,
+}
+
+impl KeptLatestVersion {
+    /// Describes a key that had no file to archive.
+    pub(crate) fn without_file(floor: u64) -> Self {
+        KeptLatestVersion { floor, locked: None, _unshielded: UnshieldedFile::NONE }
+    }
 }
 
 /// Links `current` to a name among the old versions. Returns `false` if another file has this name. For example, a

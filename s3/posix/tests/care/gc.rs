@@ -11,7 +11,8 @@ use std::time::{Duration, Instant, SystemTime};
 use fordway_posix::{GarbageFile, GcEvent, GcOptions, GcSummary};
 use fordway_store::{
     CompleteOptions, CompletedPart, Error, ErrorKind, GetOptions, MAX_TAGS, MultipartUploadOperations,
-    ObjectTagOperations, ObjectVersionOperations, Objects, PartsQuery, UploadId, VersionsQuery,
+    ObjectTagOperations, ObjectVersionOperations, Objects, PartsQuery, UploadId, VersioningState,
+    VersionsQuery,
 };
 
 use crate::support::{Rig, bucket, name};
@@ -169,6 +170,25 @@ fn files_that_another_of_their_key_hides_go() {
     assert_collects(&rig, Instant::now(), &[("hidden-file", "bkt/.fordway/odd/a", 5)]);
     let contents = ["a", "c", "c/d", "x//y"].map(|key| rig.get(key).unwrap());
     assert_eq!(contents, [&b"plain"[..], b"odd c", b"odd c/d", b"odd x//y"]);
+}
+
+/// In a bucket that keeps versions, a hidden file is an old version.
+#[test]
+fn hidden_versions_stay() {
+    let rig = Rig::new();
+    rig.keep_versions();
+    for key in ["a/b", "a"] {
+        rig.put(key, format!("odd {key}"));
+    }
+    let version = rig.store.head(&bucket(), &name("a"), &GetOptions::default()).unwrap().version.unwrap();
+    fs::remove_dir_all(rig.path("a")).unwrap();
+    rig.write("a", "plain");
+    for versioning in [VersioningState::Enabled, VersioningState::Suspended] {
+        rig.store.set_versioning(&bucket(), versioning).unwrap();
+        assert_collects(&rig, Instant::now(), &[]);
+        let object = rig.store.get(&bucket(), &name("a"), &GetOptions::version(version.clone())).unwrap();
+        assert_eq!(object.content.into_vec().unwrap(), b"odd a");
+    }
 }
 
 #[test]
