@@ -19,12 +19,12 @@ from botocore.utils import parse_to_aware_datetime
 
 from fordway import CommonPrefix, boto_tags
 from fordway.boto_responses import RefusedError, code_of, encoded, response
-from fordway.errors import DataError, FordwayError, InvalidArgumentError, InvalidNameError
+from fordway.errors import DataError, FordwayError, InvalidArgumentError, InvalidNameError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fordway import ObjectInfo, PutInfo, Store
+    from fordway import ObjectInfo, PutInfo, Store, Upload
 
     Parameters = dict[str, Any]
     Response = dict[str, Any]
@@ -51,7 +51,11 @@ DESCRIPTIVE = frozenset(DESCRIPTION.split())
 REGION = "us-east-1"
 """The region of all buckets, which is a gateway's default region."""
 
-RANGE = re.compile(r"bytes=(?:(\d+)-(\d*)|-(\d+))")
+RANGE = re.compile(r"bytes=(?:([0-9]{1,18})-([0-9]{0,18})|-([0-9]{1,18}))")
+"""Ranges whose bounds fit into 63 bits, as the store requires. A gateway accepts larger bounds."""
+CONDITIONS = ("IfMatch", "IfNoneMatch", "CopySourceIfMatch")
+CONDITION = re.compile(r'\*|(?!W/)(?:(?![",*])[!-~])+|"(?:(?![",*])[!-~])+"')
+"""Conditions with one ETag, or `*`. A gateway interprets or refuses other conditions, such as lists."""
 BUCKET = re.compile(r"[a-zA-Z0-9._-]{1,255}")
 """Bucket names that botocore sends unchanged. The store decides which of these names are valid. botocore
 interprets other names as ARNs, or refuses them.
@@ -62,6 +66,7 @@ NOT_NEW = (
     "use 3 to 63 lower-case letters, digits, dots and hyphens, starting with a letter or digit"
 )
 """A gateway's error message for a new bucket whose name S3 would refuse."""
+BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 PRINTABLE = re.compile(r"[ -~]*")
 TO_ITSELF = (
@@ -71,6 +76,8 @@ TO_ITSELF = (
 """AWS's message for a copy that changes nothing."""
 OTHER_CHECKSUM = "The provided 'x-amz-content-sha256' header does not match what was computed."
 """AWS's message for a body whose checksum differs from the checksum in the request."""
+OTHER_PART = "{}: part {} does not match the stated checksum; list the parts and send what is missing"
+"""The store's message for a part whose checksum differs from the checksum in the request."""
 SOURCE_FIELDS = {"Bucket", "Key", "VersionId"}
 ABSENT = "-"
 """A valid name, in place of a parameter that a call does not have."""
@@ -85,14 +92,19 @@ class Operation:
     answer: Answer
 
     def takes(self, parameters: Parameters) -> bool:
-        """Returns whether all parameters are supported, and the bucket and key are plain names. botocore
-        executes all other calls.
+        """Returns whether all parameters are supported, the bucket and key are plain names, and all
+        conditions are plain. botocore executes all other calls.
         """
         if not (self.known >= parameters.keys() >= self.needed):
             return False
         bucket, key = parameters.get("Bucket", ABSENT), parameters.get("Key", ABSENT)
         if type(bucket) is not str or type(key) is not str or not key:
             return False
+        for name in CONDITIONS:
+            text = parameters.get(name)
+            # botocore itself refuses a condition that is not text.
+            if type(text) is str and CONDITION.fullmatch(text) is None:
+                return False
         return BUCKET.fullmatch(bucket) is not None
 
 
@@ -405,7 +417,7 @@ def delete_objects(store: Store, parameters: Parameters) -> Response | None:
     names = [entry["Key"] for entry in objects]
     if not all(type(name) is str for name in names) or not _is_plain(store, parameters["Bucket"]):
         return None
-    results = store.delete_many(parameters["Bucket"], names)
+    results = _deleted(store, parameters["Bucket"], names)
     failed = [
         {"Key": name, "Code": code_of(error), "Message": error.detail}
         for name, error in zip(names, results, strict=True)
@@ -418,8 +430,40 @@ def delete_objects(store: Store, parameters: Parameters) -> Response | None:
     )
 
 
+def _deleted(store: Store, bucket: str, names: list[str]) -> list[FordwayError | None]:
+    """Removes objects, and returns the error of each, or `None`. Like a gateway, and unlike
+    `Store.delete_many`, removes the other objects if a key is invalid.
+    """
+    try:
+        return store.delete_many(bucket, names)
+    except InvalidNameError:
+        results = [_name_error(store, bucket, name) for name in names]
+    valid = [name for name, error in zip(names, results, strict=True) if error is None]
+    deleted = iter(store.delete_many(bucket, valid))
+    return [next(deleted) if error is None else error for error in results]
+
+
+def _name_error(store: Store, bucket: str, name: str) -> FordwayError | None:
+    """Returns the error for an invalid key."""
+    try:
+        # This call only checks the names.
+        store.resume_upload(bucket, name, ABSENT)
+    except InvalidNameError as error:
+        return error
+    return None
+
+
 def _token(after: str | None) -> str | None:
     return None if after is None else urlsafe_b64encode(after.encode()).decode().rstrip("=")
+
+
+def _name_of(token: str) -> str:
+    """Returns the name that `_token` encoded. Raises `ValueError` for any other text."""
+    name = urlsafe_b64decode(token + "==").decode()
+    # Python ignores characters that are not in the alphabet.
+    if _token(name) != token:
+        raise ValueError(token)
+    return name
 
 
 def _page(store: Store, parameters: Parameters, after: str | None, **entry_fields: object) -> Response | None:
@@ -468,7 +512,7 @@ def list_objects_v2(store: Store, parameters: Parameters) -> Response | None:
         return None
     token = parameters.get("ContinuationToken")
     try:
-        after = parameters.get("StartAfter") if token is None else urlsafe_b64decode(token + "==").decode()
+        after = parameters.get("StartAfter") if token is None else _name_of(token)
     except ValueError:
         return None
     page = _page(store, parameters, after)
@@ -638,6 +682,41 @@ def upload_part_copy(store: Store, parameters: Parameters) -> Response | None:
     return response(CopyPartResult=part)
 
 
+def _fit_checksums(upload: Upload, listed: list[dict[str, Any]]) -> bool:
+    """Returns whether the checksums in a list of parts are those of the upload's parts. Returns false for
+    checksums that a gateway must examine. Raises the store's error for a part with another checksum.
+    """
+    if not any(map(_checksums, listed)):
+        return True
+    try:
+        parts = {part.number: part for part in upload.parts()}
+    except NotFoundError:
+        # The upload may already be completed. The store then compares only the ETags, for a gateway too.
+        return True
+    for entry in listed:
+        part = parts.get(entry["PartNumber"])
+        # The store refuses the list if the part is missing or has another ETag.
+        if part is None or part.etag != _etag(entry["ETag"]):
+            continue
+        stated, own = _checksums(entry), checksum_fields(*(part.checksum or (None, None)))
+        if own.items() >= stated.items():
+            continue
+        if not all(map(_is_checksum, stated.values(), map(own.get, stated))):
+            return False
+        target = f"s3://{upload.bucket}/{upload.key}"
+        raise InvalidArgumentError(OTHER_PART.format(target, part.number), "InvalidPart", target)
+    return True
+
+
+def _is_checksum(text: str, own: str | None) -> bool:
+    """Returns whether `text` is valid and has the algorithm of `own`, a part's own checksum."""
+    return own is not None and len(text) == len(own) and BASE64.fullmatch(text) is not None
+
+
+def _checksums(part: dict[str, Any]) -> dict[str, str]:
+    return {name: value for name, value in part.items() if name.startswith("Checksum")}
+
+
 @operation("Bucket Key UploadId MultipartUpload", "IfMatch IfNoneMatch")
 def complete_multipart_upload(store: Store, parameters: Parameters) -> Response | None:
     """Publishes the object that consists of the parts."""
@@ -646,6 +725,8 @@ def complete_multipart_upload(store: Store, parameters: Parameters) -> Response 
         return None
     bucket, key = parameters["Bucket"], parameters["Key"]
     upload = store.resume_upload(bucket, key, parameters["UploadId"])
+    if not _fit_checksums(upload, listed):
+        return None
     made = upload.complete(
         [(part["PartNumber"], _etag(part["ETag"]) or "") for part in listed],
         if_none_match=_etag(parameters.get("IfNoneMatch")),

@@ -36,7 +36,11 @@ impl CopiedOrOpenContent {
         if content.len() > COPIED_BYTES_MAX {
             return Ok(CopiedOrOpenContent::Open(content));
         }
-        BUFFER.with_borrow_mut(|buffer| content.read_to(buffer))?;
+        // While the content arrives, a signal handler may run on this thread and read another object, so the buffer is
+        // not borrowed during the read.
+        let mut buffer = BUFFER.take();
+        content.read_to(&mut buffer)?;
+        BUFFER.set(buffer);
         Ok(CopiedOrOpenContent::Copied)
     }
 

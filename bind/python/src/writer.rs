@@ -3,7 +3,8 @@
 use std::ffi::CString;
 use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
 
 use fordway_store::{Error, ErrorKind, ExpectedContent, Result, Writer};
 use fordway_sys::ProcessIdentity;
@@ -22,7 +23,11 @@ use crate::interpreter::{drop_without_interpreter, without_interpreter};
 /// libraries accept.
 #[pyclass(frozen, name = "ObjectWriter", module = "fordway")]
 pub(crate) struct PyObjectWriter {
+    /// The state. No call waits for a server while it holds the lock: a signal handler, which runs on the waiting thread,
+    /// may call the same writer.
     inner: Mutex<WriterState>,
+    /// Notifies the threads that wait for the write of another thread.
+    write_ended: Condvar,
     /// A forked child neither commits nor discards an object that its parent is writing.
     begun_by: ProcessIdentity,
     /// The exception that was being handled when the writer was created. If another exception is being handled when the
@@ -35,6 +40,16 @@ pub(crate) struct PyObjectWriter {
 
 enum WriterState {
     Open(Box<dyn Writer>),
+    /// A write is in progress.
+    Busy {
+        /// The thread of the write. Other threads wait for the end of the write. A signal handler on this thread cannot
+        /// wait.
+        thread: ThreadId,
+        /// Whether a signal handler on this thread has discarded the object.
+        is_discarded: bool,
+        /// Whether other threads wait. Notifying no thread would still cost a system call.
+        is_awaited: bool,
+    },
     /// A write failed, and `close` has not yet reported that the object was not published.
     Failed,
     /// The object was committed or discarded, or the failure of a write was reported.
@@ -50,6 +65,7 @@ impl PyObjectWriter {
     pub(crate) fn new(py: Python<'_>, writer: Box<dyn Writer>, target: String) -> PyResult<Self> {
         Ok(PyObjectWriter {
             inner: Mutex::new(WriterState::Open(writer)),
+            write_ended: Condvar::new(),
             begun_by: ProcessIdentity::current(),
             begun_in: handled_exception(py)?.unbind(),
             target,
@@ -64,20 +80,68 @@ impl PyObjectWriter {
         is_ours.then(|| self.inner.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Closes the writer, and returns its previous state.
-    fn take(&self) -> WriterState {
-        self.locked().map_or(WriterState::Over, |mut inner| mem::replace(&mut *inner, WriterState::Over))
+    /// Locks the state, like [`PyObjectWriter::locked`], after the writes of other threads have ended. The state is `Busy`
+    /// only in a signal handler that runs during a write of this thread.
+    fn idle(&self) -> Option<MutexGuard<'_, WriterState>> {
+        let mut inner = self.locked()?;
+        while let WriterState::Busy { thread, is_awaited, .. } = &mut *inner
+            && *thread != thread::current().id()
+        {
+            *is_awaited = true;
+            inner = self.write_ended.wait(inner).unwrap_or_else(PoisonError::into_inner);
+        }
+        Some(inner)
+    }
+
+    /// Closes the writer for a commit. Returns `None` if the writer was already closed. Errors: `InvalidArgument` in the
+    /// first call after a failed write, and during a write of this thread.
+    fn take(&self) -> Result<Option<Box<dyn Writer>>> {
+        let Some(mut inner) = self.idle() else { return Ok(None) };
+        if let WriterState::Busy { is_discarded, .. } = *inner {
+            return if is_discarded { Ok(None) } else { Err(in_progress()) };
+        }
+        match mem::replace(&mut *inner, WriterState::Over) {
+            WriterState::Open(writer) => Ok(Some(writer)),
+            WriterState::Failed => Err(Error::new(ErrorKind::InvalidArgument, FAILED)),
+            WriterState::Busy { .. } | WriterState::Over => Ok(None),
+        }
+    }
+
+    /// Discards the object, and returns whether the writer was open. During a write of this thread, the object is
+    /// discarded at the end of the write.
+    fn abandon(&self) -> bool {
+        let Some(mut inner) = self.idle() else { return false };
+        if let WriterState::Busy { is_discarded, .. } = &mut *inner {
+            return !mem::replace(is_discarded, true);
+        }
+        let state = mem::replace(&mut *inner, WriterState::Over);
+        // Dropping the writer may wait for a server.
+        drop(inner);
+        matches!(state, WriterState::Open(_))
+    }
+
+    /// Removes the writer from the state for one write. Errors: `InvalidArgument` if the writer is closed, and during a
+    /// write of this thread.
+    fn begin(&self) -> Result<RunningWrite<'_>> {
+        let mut inner = self.idle().ok_or_else(closed)?;
+        let thread = thread::current().id();
+        let busy = WriterState::Busy { thread, is_discarded: false, is_awaited: false };
+        match mem::replace(&mut *inner, busy) {
+            WriterState::Open(writer) => {
+                Ok(RunningWrite { object: self, writer: Some(writer), is_complete: false })
+            }
+            other => {
+                let is_busy = matches!(other, WriterState::Busy { is_discarded: false, .. });
+                *inner = other;
+                Err(if is_busy { in_progress() } else { closed() })
+            }
+        }
     }
 
     /// Appends `data`. If the write fails, it is unknown how much of the data has been written, so the object is
     /// discarded.
     fn append(&self, data: &[u8]) -> Result<usize> {
-        let mut inner = self.locked().ok_or_else(closed)?;
-        let WriterState::Open(writer) = &mut *inner else { return Err(closed()) };
-        if let Err(error) = writer.write(data) {
-            *inner = WriterState::Failed;
-            return Err(error);
-        }
+        self.begin()?.append(data)?;
         self.written_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
         Ok(data.len())
     }
@@ -87,27 +151,29 @@ impl PyObjectWriter {
     fn unless_interrupted(&self, py: Python<'_>, done: PyResult<usize>) -> PyResult<usize> {
         done.inspect_err(|_| {
             py.detach(|| {
-                let Some(mut inner) = self.locked() else { return };
+                let Some(mut inner) = self.idle() else { return };
                 if matches!(*inner, WriterState::Open(_)) {
-                    *inner = WriterState::Failed;
+                    let open = mem::replace(&mut *inner, WriterState::Failed);
+                    // Dropping the writer may wait for a server.
+                    drop(inner);
+                    drop(open);
                 }
             });
         })
     }
 
-    /// Publishes the object unless the writer is already closed. Errors: as for [`Writer::commit`]; `InvalidArgument`
-    /// in the first call after a failed write.
+    /// Publishes the object unless the writer is already closed. Errors: as for [`Writer::commit`] and
+    /// [`PyObjectWriter::take`].
     fn publish(&self, py: Python<'_>) -> PyResult<()> {
-        without_interpreter(py, || match self.take() {
-            WriterState::Open(writer) => writer.commit(&ExpectedContent::default()).map(drop),
-            WriterState::Failed => Err(Error::new(ErrorKind::InvalidArgument, FAILED)),
-            WriterState::Over => Ok(()),
+        without_interpreter(py, || match self.take()? {
+            Some(writer) => writer.commit(&ExpectedContent::default()).map(drop),
+            None => Ok(()),
         })
     }
 
     /// Discards the object. Issues a warning, because the caller may not expect the object to be discarded.
     fn discard_while_handling(&self, py: Python<'_>, handled: &Bound<'_, PyAny>) -> PyResult<()> {
-        if !without_interpreter(py, || Ok(matches!(self.take(), WriterState::Open(_))))? {
+        if !without_interpreter(py, || Ok(self.abandon()))? {
             return Ok(());
         }
         let why = format!(
@@ -136,6 +202,48 @@ impl Drop for PyObjectWriter {
     }
 }
 
+/// A write in progress. At its end, the writer is put back or dropped.
+struct RunningWrite<'w> {
+    object: &'w PyObjectWriter,
+    writer: Option<Box<dyn Writer>>,
+    is_complete: bool,
+}
+
+impl RunningWrite<'_> {
+    fn append(mut self, data: &[u8]) -> Result<()> {
+        if let Some(writer) = &mut self.writer {
+            writer.write(data)?;
+        }
+        self.is_complete = true;
+        Ok(())
+    }
+}
+
+impl Drop for RunningWrite<'_> {
+    fn drop(&mut self) {
+        let Some(mut inner) = self.object.locked() else {
+            // A signal handler forked this process, which must not end the parent's write.
+            return mem::forget(self.writer.take());
+        };
+        if !self.is_complete || matches!(*inner, WriterState::Busy { is_discarded: true, .. }) {
+            // Dropping the writer may wait for a server. Other threads wait until the object is discarded.
+            drop(inner);
+            self.writer = None;
+            let Some(again) = self.object.locked() else { return };
+            inner = again;
+        }
+        let is_discarded = matches!(*inner, WriterState::Busy { is_discarded: true, .. });
+        let next = match self.writer.take() {
+            Some(writer) => WriterState::Open(writer),
+            None if is_discarded => WriterState::Over,
+            None => WriterState::Failed,
+        };
+        if let WriterState::Busy { is_awaited: true, .. } = mem::replace(&mut *inner, next) {
+            self.object.write_ended.notify_all();
+        }
+    }
+}
+
 const FAILED: &str = "a write failed or was interrupted, so the object is discarded; begin another";
 
 fn closed() -> Error {
@@ -144,12 +252,20 @@ fn closed() -> Error {
     Error::new(ErrorKind::InvalidArgument, why)
 }
 
+fn in_progress() -> Error {
+    let why = "a signal handler interrupted a write of this object, which continues after the handler; only discard it";
+    Error::new(ErrorKind::InvalidArgument, why)
+}
+
 #[pymethods]
 impl PyObjectWriter {
     /// True if the object was committed or discarded, a write failed, or the writer is a forked copy.
     #[getter]
     fn closed(&self, py: Python<'_>) -> bool {
-        py.detach(|| self.locked().is_none_or(|inner| !matches!(*inner, WriterState::Open(_))))
+        let is_open = |state: &WriterState| {
+            matches!(state, WriterState::Open(_) | WriterState::Busy { is_discarded: false, .. })
+        };
+        py.detach(|| self.locked().is_none_or(|inner| !is_open(&inner)))
     }
 
     /// Appends `data`, any contiguous buffer, and returns its length in bytes.
@@ -175,7 +291,7 @@ impl PyObjectWriter {
     /// Raises `PreconditionFailedError`, and `InvalidArgumentError` if the writer is closed.
     fn commit(&self, py: Python<'_>) -> PyResult<String> {
         without_interpreter(py, || {
-            let WriterState::Open(writer) = self.take() else { return Err(closed()) };
+            let writer = self.take()?.ok_or_else(closed)?;
             Ok(writer.commit(&ExpectedContent::default())?.etag.to_string())
         })
     }
@@ -183,7 +299,7 @@ impl PyObjectWriter {
     /// Discards the written data; does nothing if the writer is closed.
     fn discard(&self, py: Python<'_>) -> PyResult<()> {
         without_interpreter(py, || {
-            drop(self.take());
+            self.abandon();
             Ok(())
         })
     }

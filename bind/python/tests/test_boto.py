@@ -82,6 +82,9 @@ CALLS = [
     ("get_object", {"Key": "a b/ü", "Range": "bytes=-7"}),
     ("get_object", {"Key": "a b/ü", "Range": "bytes=298-"}),
     ("get_object", {"Key": "a b/ü", "Range": "bytes=400-"}),
+    ("get_object", {"Key": "a b/ü", "Range": f"bytes=298-{10**18 - 1}"}),
+    ("get_object", {"Key": "a b/ü", "Range": f"bytes=-{10**18 - 1}"}),
+    ("get_object", {"Key": "a b/ü", "Range": f"bytes={10**18 - 1}-"}),
     ("get_object", {"Key": "empty"}),
     ("get_object", {"Key": "tagged", "IfMatch": '"0123"'}),
     ("get_object", {"Key": "tagged", "IfNoneMatch": '"1cb251ec0d568de6a929b520c4aed8d1"'}),
@@ -156,6 +159,7 @@ CALLS = [
     ("delete_object", {"Key": "empty"}),
     ("delete_objects", {"Delete": {"Objects": [{"Key": "tagged"}, {"Key": "nothing"}]}}),
     ("delete_objects", {"Delete": {"Objects": [{"Key": "x"}, {"Key": "n/" * 300}], "Quiet": True}}),
+    ("delete_objects", {"Delete": {"Objects": [{"Key": "x"}, {"Key": "n" * 1025}, {"Key": "tagged"}]}}),
     ("delete_objects", {"Bucket": "nowhere", "Delete": {"Objects": [{"Key": "tagged"}]}}),
 ]
 
@@ -185,6 +189,95 @@ def test_answers_are_those_of_a_gateway(clients: tuple[Any, Any]) -> None:
             differing.append((name, parameters, {it: (ours.get(it), theirs.get(it)) for it in changed}))
     assert differing == [], "\n".join(map(str, differing))
     assert not [operation for operation, way in fordway.boto.answered if way == "botocore"]
+
+
+FOR_A_GATEWAY = [
+    ("get_object", {"Key": "key", "Range": "bytes=1-18446744073709551614"}),
+    ("get_object", {"Key": "key", "Range": "bytes=0-18446744073709551615"}),
+    ("get_object", {"Key": "key", "Range": "bytes=0-18446744073709551616"}),
+    ("get_object", {"Key": "key", "Range": "bytes=-9223372036854775809"}),
+    ("get_object", {"Key": "key", "Range": "bytes=-99999999999999999999"}),
+    ("get_object", {"Key": "key", "Range": "bytes=18446744073709551616-"}),
+    ("get_object", {"Key": "key", "Range": f"bytes=0-{'9' * 5000}"}),
+    ("list_objects_v2", {"ContinuationToken": "!!!"}),
+    ("list_objects_v2", {"ContinuationToken": "a2V5!"}),
+    ("list_objects_v2", {"ContinuationToken": "a2V5Cg=="}),
+    ("list_objects_v2", {"ContinuationToken": "a+/b"}),
+    ("list_objects_v2", {"ContinuationToken": "Zh"}),
+    *(
+        (name, {"Key": "key", field: text})
+        for name, field in (
+            ("put_object", "IfNoneMatch"),
+            ("put_object", "IfMatch"),
+            ("get_object", "IfMatch"),
+            ("get_object", "IfNoneMatch"),
+            ("delete_object", "IfMatch"),
+        )
+        for text in ("", " ", ",", '"*"', '"a", "b"', '"900150983cd24fb0d6963f7d28e17f72", "b"', 'W/"a"')
+    ),
+]
+"""Calls with values that the gateway interprets or refuses."""
+
+
+def test_a_gateway_interprets_unusual_values(clients: tuple[Any, Any]) -> None:
+    within, through = clients
+    differing = []
+    for name, parameters in FOR_A_GATEWAY:
+        outcomes = []
+        for client in clients:
+            through.put_object(Bucket=BUCKET, Key="key", Body=b"abc")
+            found = outcome(client, name, parameters)
+            found["headers"].pop("last-modified", None)
+            outcomes.append((found, within.list_objects_v2(Bucket=BUCKET)["KeyCount"]))
+        if outcomes[0] != outcomes[1]:
+            differing.append((name, parameters, outcomes))
+    assert differing == [], "\n".join(map(str, differing))
+    ways = {way for operation, way in fordway.boto.answered if operation != "ListObjectsV2"}
+    assert ways == {"botocore"}
+
+
+RIGHT, WRONG = "NSRBwg==", "AAAAAA=="
+
+
+CHECKSUMS = [
+    ({"ChecksumCRC32": RIGHT}, "in process"),
+    ({"ChecksumCRC32": WRONG}, "in process"),
+    ({"ChecksumCRC32": WRONG, "ETag": '"0123"'}, "in process"),
+    ({"ChecksumCRC32": RIGHT, "PartNumber": 2}, "in process"),
+    ({"ChecksumCRC32": "AAAA"}, "botocore"),
+    ({"ChecksumCRC32": "!"}, "botocore"),
+    ({"ChecksumCRC32C": RIGHT}, "botocore"),
+    ({"ChecksumCRC32": RIGHT, "ChecksumCRC32C": WRONG}, "botocore"),
+]
+
+
+def test_checksums_of_parts_are_compared(clients: tuple[Any, Any]) -> None:
+    within, _ = clients
+    for stated, way in CHECKSUMS:
+        outcomes = []
+        fordway.boto.answered.clear()
+        for client in clients:
+            names = {"Key": "key"}
+            names["UploadId"] = within.create_multipart_upload(Bucket=BUCKET, **names)["UploadId"]
+            sent = within.upload_part(Bucket=BUCKET, **names, PartNumber=1, Body=b"abc")
+            listed = {"Parts": [{"PartNumber": 1, "ETag": sent["ETag"], **stated}]}
+            found = outcome(client, "complete_multipart_upload", {**names, "MultipartUpload": listed})
+            outcomes.append({name: value for name, value in found.items() if name != "Location"})
+        assert outcomes[0] == outcomes[1]
+        assert ("error" in outcomes[0]) == (stated != {"ChecksumCRC32": RIGHT})
+        assert fordway.boto.answered["CompleteMultipartUpload", way] == 1
+
+
+def test_a_completed_upload_is_completed_again(clients: tuple[Any, Any]) -> None:
+    within, _ = clients
+    names = {"Bucket": BUCKET, "Key": "key"}
+    names["UploadId"] = within.create_multipart_upload(**names)["UploadId"]
+    sent = within.upload_part(**names, PartNumber=1, Body=b"abc")
+    parts = [{"PartNumber": 1, "ETag": sent["ETag"], "ChecksumCRC32": sent["ChecksumCRC32"]}]
+    first, second = (
+        within.complete_multipart_upload(**names, MultipartUpload={"Parts": parts})["ETag"] for _ in range(2)
+    )
+    assert first == second
 
 
 TAGGING = ["a=1&a=2", "a=%zz", "a=%2", "=1", "a=1&=2", "a=%FF", "&".join(f"t{at}=" for at in range(11))]

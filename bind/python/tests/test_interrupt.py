@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -222,3 +223,154 @@ def test_a_handler_that_raises_nothing_does_not_end_the_call(monkeypatch: pytest
     command = [sys.executable, "-c", HANDLER]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (ran.stdout, ran.stderr) == ("b'abc' ['heard']\n", "")
+
+
+PART_BYTES = 8 << 20
+"""The number of bytes that a writer keeps before it sends them."""
+
+REENTRANT = """
+import os, signal, sys, threading, time
+sys.path.insert(0, os.environ["TESTS"])
+import fordway
+from scripted_server import scripted
+
+STARTED = b"<InitiateMultipartUploadResult><UploadId>id</UploadId></InitiateMultipartUploadResult>"
+PART_BYTES = int(os.environ["PART_BYTES"])
+main, handled, requests = threading.main_thread().ident, threading.Event(), []
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def tried(call):
+    try:
+        return call()
+    except Exception as error:
+        return type(error).__name__
+
+
+def respond(method, path, body):
+    requests.append(f"{method} {path.partition('?')[2]}")
+    if method == "POST":
+        return 200, {}, STARTED
+    if method == "PUT":
+        signal.pthread_kill(main, signal.SIGUSR1)
+        handled.wait(10)
+        time.sleep(0.3)
+    return 200 if method == "PUT" else 204, {"ETag": '"a"'}, b""
+
+
+with scripted(respond) as address:
+    store = fordway.open(address)
+    writer = store.writer("bucket", "key")
+"""
+
+WRITES = """
+    heard = []
+
+    def handle(*_):
+        calls = [lambda: writer.write(b"x"), writer.commit, writer.close, writer.discard]
+        heard.extend([writer.closed, *map(tried, calls), writer.closed, tried(writer.close)])
+        heard.append(tried(writer.commit))
+        handled.set()
+
+    signal.signal(signal.SIGUSR1, handle)
+    print(writer.write(bytes(PART_BYTES + 1)), heard, requests)
+    print(writer.closed, tried(writer.commit), tried(writer.close))
+"""
+
+INTERRUPTED = """
+    def handle(*_):
+        writer.discard()
+        handled.set()
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGUSR1, handle)
+    try:
+        writer.write(bytes(PART_BYTES + 1))
+    except KeyboardInterrupt:
+        pass
+    print(writer.closed, tried(writer.close))
+"""
+
+THREADS = """
+    signal.signal(signal.SIGUSR1, lambda *_: handled.set())
+    writers = [threading.Thread(target=writer.write, args=(bytes(PART_BYTES),)) for _ in range(3)]
+    for thread in writers:
+        thread.start()
+    for thread in writers:
+        thread.join()
+    print(writer.tell() == 3 * PART_BYTES, writer.closed, requests[1:])
+    sending = threading.Thread(target=writer.write, args=(bytes(PART_BYTES),))
+    sending.start()
+    while len(requests) < 4:
+        time.sleep(0.01)
+    writer.discard()
+    print(writer.closed, requests[-1])
+"""
+
+
+def output_of(program: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Returns what a program prints. A program that hangs is killed, and the test fails."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "key")
+    monkeypatch.setenv("PART_BYTES", str(PART_BYTES))
+    monkeypatch.setenv("TESTS", str(Path(__file__).parent))
+    command = [sys.executable, "-c", program]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    return ran.stdout
+
+
+def test_a_handler_uses_the_writer_whose_write_it_interrupts(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrote, after = output_of(REENTRANT + WRITES, monkeypatch).splitlines()
+    refused = "InvalidArgumentError"
+    heard = [False, *[refused] * 3, None, True, None, refused]
+    requests = ["POST uploads=", "PUT partNumber=1&uploadId=id", "DELETE uploadId=id"]
+    assert wrote == f"{PART_BYTES + 1} {heard} {requests}"
+    assert after == f"True {refused} None"
+
+
+def test_a_handler_discards_an_object_and_ends_its_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert output_of(REENTRANT + INTERRUPTED, monkeypatch) == "True None\n"
+
+
+def test_threads_share_a_writer(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrote, after = output_of(REENTRANT + THREADS, monkeypatch).splitlines()
+    sent = [f"PUT partNumber={number}&uploadId=id" for number in (1, 2)]
+    assert (wrote, after) == (f"True False {sent}", "True DELETE uploadId=id")
+
+
+READING = """
+import signal, socket, threading
+import fordway
+
+listener = socket.create_server(("127.0.0.1", 0))
+store = fordway.open(f"http://127.0.0.1:{listener.getsockname()[1]}")
+heard, handled = [], threading.Event()
+
+
+def handle(*_):
+    heard.append(store.get("bucket", "other"))
+    handled.set()
+
+
+def answer():
+    first, _ = listener.accept()
+    first.recv(65536)
+    first.sendall(b"HTTP/1.1 200 OK\\r\\nContent-Length: 6\\r\\nETag: \\"a\\"\\r\\n\\r\\nabc")
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+    second, _ = listener.accept()
+    second.recv(65536)
+    second.sendall(b"HTTP/1.1 200 OK\\r\\nContent-Length: 5\\r\\nETag: \\"b\\"\\r\\n\\r\\nother")
+    handled.wait(10)
+    first.sendall(b"def")
+    first.recv(65536)
+
+
+signal.signal(signal.SIGUSR1, handle)
+threading.Thread(target=answer, daemon=True).start()
+print(store.get("bucket", "key"), heard)
+"""
+
+
+def test_a_handler_reads_another_object_during_a_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert output_of(READING, monkeypatch) == "b'abcdef' [b'other']\n"
