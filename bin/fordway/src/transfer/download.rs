@@ -35,7 +35,7 @@ impl TransferRunner<'_> {
             let why = format!("{} already exists", path.display());
             return Err(Error::new(ErrorKind::PreconditionFailed, why));
         }
-        if let Some(opened) = open_special(path) {
+        if let Some(opened) = open_special(path, &self.context.output) {
             return self.download_into_special(from, opened, path);
         }
         let path = ResolvedDestination::find(path)?.path(path);

@@ -567,9 +567,14 @@ fn a_failed_part_aborts_the_upload() {
 #[test]
 fn standard_input_and_output() {
     let mut rig = Rig::new();
-    for (size, threshold) in
-        [(0, None), (12_000_000, None), (100, Some(1 << 20)), (12_000_000, Some(1 << 20))]
-    {
+    for (size, threshold) in [
+        (0, None),
+        (12_000_000, None),
+        (100, Some(1 << 20)),
+        (12_000_000, Some(1 << 20)),
+        (0, Some(0)),
+        (1, Some(0)),
+    ] {
         rig.input = (0..size).map(|i: u32| (i >> 2) as u8).collect();
         rig.multipart_threshold_bytes = threshold;
         rig.run(&["cp", "-", "s3://bkt/piped", "--part-size", "5MiB"]).ok();
