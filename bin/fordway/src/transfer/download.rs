@@ -254,6 +254,12 @@ impl ResolvedDestination {
     }
 }
 
+/// Checks that a download can write to `path`. Errors: the errors of a download, such as `InvalidArgument` for a
+/// directory.
+pub(super) fn check_destination(path: &Path) -> Result<()> {
+    ResolvedDestination::find(path).map(drop)
+}
+
 /// Returns the directory of a file.
 pub(crate) fn parent(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))

@@ -319,20 +319,41 @@ impl TransferRunner<'_> {
         }
     }
 
-    /// Checks that the source exists, unless a listing contained its size, and that the destination's bucket exists.
-    /// Errors: the errors of a copy whose source or bucket does not exist. Cost: at most one request for a source whose
-    /// size is unknown, and one request for each bucket.
+    /// Checks in a dry run what a copy would check first: that the source exists (unless a listing contained the size of
+    /// the object), that the destination's bucket exists, that the copy may replace the destination, and that the
+    /// destination is not a directory. Errors: the errors of the copy. Cost: at most one request for a source whose size
+    /// is unknown, one request for each bucket, and with [`OverwritePolicy::Fail`] one request for each destination.
     fn rehearse(&self, from: &StorageAddress, to: &StorageAddress, size: Option<u64>) -> Result<()> {
         match from {
             StorageAddress::S3(bucket, key) if size.is_none() => {
                 self.lane.store.head(bucket, &Key::new(key)?, &self.source())?;
             }
-            StorageAddress::Local(path) if size.is_none() => {
-                path.metadata().map_err(|error| file_error("reading", path.display(), error))?;
+            // The size of a single source is known even if the source is a pipe, which cannot be copied.
+            StorageAddress::Local(path) => {
+                let about = path.metadata().map_err(|error| source_error("reading", path, error))?;
+                if !about.is_file() {
+                    let why = format!("{} is not a regular file", path.display());
+                    return Err(Error::new(ErrorKind::InvalidArgument, why));
+                }
             }
             _ => {}
         }
-        let StorageAddress::S3(bucket, _) = to else { return Ok(()) };
+        if let StorageAddress::S3(bucket, _) = to {
+            self.find_bucket(bucket)?;
+        }
+        if self.settings.existing == OverwritePolicy::Fail && self.exists(to)? {
+            return Err(Error::new(ErrorKind::PreconditionFailed, format!("{to} already exists")));
+        }
+        match to {
+            // The removals of this command may make room for the copy.
+            StorageAddress::Local(_) if self.settings.removes_extras => Ok(()),
+            StorageAddress::Local(path) => download::check_destination(path),
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks in a dry run that a bucket exists. Cost: one request for each bucket.
+    fn find_bucket(&self, bucket: &Bucket) -> Result<()> {
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         if !found.contains(bucket) {
             self.lane.store.head_bucket(bucket)?;

@@ -389,7 +389,7 @@ impl<I: Iterator<Item = Result<TransferAction>>> Iterator for TransferTaskBatche
 impl TransferRunner<'_> {
     pub(super) fn remove_objects(&self, bucket: &Bucket, keys: &[Key]) {
         let results = match self.settings.dry_run {
-            true => keys.iter().map(|_| Ok(DeleteResult::default())).collect(),
+            true => keys.iter().map(|_| self.find_bucket(bucket).map(|()| DeleteResult::default())).collect(),
             false => self.store().delete_many(bucket, keys),
         };
         for (key, result) in keys.iter().zip(results) {
