@@ -33,6 +33,8 @@ pub struct CommandOutputStreams {
     /// `/dev/null` in its place.
     is_closed: bool,
     reader_gone: AtomicBool,
+    /// Whether events are no longer printed.
+    withholds_events: AtomicBool,
 }
 
 impl CommandOutputStreams {
@@ -67,6 +69,7 @@ impl CommandOutputStreams {
             bar: ProgressBar::hidden(),
             is_closed: false,
             reader_gone: AtomicBool::new(false),
+            withholds_events: AtomicBool::new(false),
         }
     }
 
@@ -78,6 +81,12 @@ impl CommandOutputStreams {
     /// Prints data to `stream` from now on, instead of standard output.
     pub fn redirect(&self, stream: impl Write + Send + 'static) {
         *lock(&self.stdout) = Box::new(stream);
+    }
+
+    /// Prints no further events, because the command writes content to standard output under another name, such as
+    /// `/dev/stdout`. A program that reads the content must not receive the events as a part of it.
+    pub fn withhold_events(&self) {
+        self.withholds_events.store(true, Ordering::Relaxed);
     }
 
     /// Checks that data can be printed. Commands that print the content of files call this function first. Other
@@ -114,9 +123,11 @@ impl CommandOutputStreams {
         self.data(format!("{line}\n").as_bytes())
     }
 
-    /// Prints one line about an action on an object, without buffering. Prints nothing with `--quiet`.
+    /// Prints one line about an action on an object, without buffering. Prints nothing with `--quiet` or after
+    /// [`withhold_events`](Self::withhold_events).
     pub fn event<R: Serialize + Display>(&self, event: &R) -> Result<()> {
-        if self.quiet { Ok(()) } else { self.beside_progress(event) }
+        let is_silent = self.quiet || self.withholds_events.load(Ordering::Relaxed);
+        if is_silent { Ok(()) } else { self.beside_progress(event) }
     }
 
     /// Like [`event`](Self::event), but for a completed action. Succeeds even if the reader of the output has exited,

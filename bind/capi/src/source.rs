@@ -1,5 +1,6 @@
 //! The files that can be opened, and how they are read.
 
+use std::ffi::OsString;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -278,8 +279,11 @@ fn stale(path: &Path) -> CallFailure {
 /// keys change often would keep connections open for all of its former keys.
 const KEPT_MAX: usize = 32;
 
-/// This process's lanes and sessions. Files opened with the same options share their connections, except `s3://` files
-/// whose endpoint comes from the environment.
+/// The environment variable that names a CA bundle.
+const CA_BUNDLE_VARIABLE: &str = "AWS_CA_BUNDLE";
+
+/// This process's lanes and sessions. Files opened with the same options and the same `AWS_CA_BUNDLE` share their
+/// connections, except `s3://` files whose endpoint comes from the environment.
 #[derive(Default)]
 struct SharedConnections {
     lanes: Mutex<RecentlyUsed<Lane>>,
@@ -315,8 +319,16 @@ impl<T: Clone> RecentlyUsed<T> {
     }
 }
 
+/// Returns the CA bundle of the options, else the CA bundle that the environment names now. A lane or session is shared
+/// only by files with the same bundle, because a program may change its environment between two files.
+fn ca_bundle(settings: &ValidatedOpenOptions, environment: Option<OsString>) -> Option<PathBuf> {
+    let named = environment.filter(|path| !path.is_empty()).map(PathBuf::from);
+    settings.ca_bundle.clone().or(named)
+}
+
 fn lane(settings: &ValidatedOpenOptions) -> Result<Lane> {
-    let of_lane = ValidatedOpenOptions { read_ahead_bytes: 0, ..settings.clone() };
+    let ca_bundle = ca_bundle(settings, std::env::var_os(CA_BUNDLE_VARIABLE));
+    let of_lane = ValidatedOpenOptions { read_ahead_bytes: 0, ca_bundle, ..settings.clone() };
     if let Some(lane) = locked(&OPENED.lanes).get(&of_lane) {
         return Ok(lane);
     }
@@ -332,7 +344,7 @@ fn lane(settings: &ValidatedOpenOptions) -> Result<Lane> {
         timeout,
         credentials,
         connections: (settings.connections > 0).then_some(settings.connections as usize),
-        ca_bundle: settings.ca_bundle.clone(),
+        ca_bundle: of_lane.ca_bundle.clone(),
         ..Default::default()
     };
     let lane = fordway_lanes::open(&options)?;
@@ -344,13 +356,18 @@ fn lane(settings: &ValidatedOpenOptions) -> Result<Lane> {
 }
 
 fn session(settings: &ValidatedOpenOptions) -> Result<Arc<HttpSession>> {
-    let of_session =
-        ValidatedOpenOptions { read_ahead_bytes: 0, endpoint: None, keys: None, ..settings.clone() };
+    let of_session = ValidatedOpenOptions {
+        read_ahead_bytes: 0,
+        endpoint: None,
+        keys: None,
+        ca_bundle: ca_bundle(settings, std::env::var_os(CA_BUNDLE_VARIABLE)),
+        ..settings.clone()
+    };
     let mut sessions = locked(&OPENED.sessions);
     if let Some(session) = sessions.get(&of_session) {
         return Ok(session);
     }
-    let session = Arc::new(HttpSession::new(session_options(settings)?));
+    let session = Arc::new(HttpSession::new(session_options(&of_session)?));
     let _oldest = sessions.insert(of_session, session.clone());
     drop(sessions);
     Ok(session)
@@ -376,6 +393,21 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_ca_bundle_of_the_options_precedes_that_of_the_environment() {
+        let plain = ValidatedOpenOptions::default();
+        let given = ValidatedOpenOptions { ca_bundle: Some("given".into()), ..Default::default() };
+        for (settings, named, bundle) in [
+            (&plain, None, None),
+            (&plain, Some(""), None),
+            (&plain, Some("named"), Some("named")),
+            (&given, None, Some("given")),
+            (&given, Some("named"), Some("given")),
+        ] {
+            assert_eq!(ca_bundle(settings, named.map(OsString::from)), bundle.map(PathBuf::from));
+        }
+    }
 
     #[test]
     fn the_least_recently_used_value_is_dropped() {

@@ -5,6 +5,8 @@
  *        probe stalled URL                        checks reads from a server that stalls in the middle of a response
  *        probe local DIRECTORY                  checks local files of all kinds; creates files in DIRECTORY
  *        probe refused URL ENDPOINT               checks the errors for addresses that cannot be opened
+ *        probe trusted URL ENDPOINT OTHER OURS    opens URL, for which AWS_CA_BUNDLE first names the file OTHER and
+ *                                                 then OURS, and prints both errors
  */
 #include "fordway.h"
 
@@ -392,6 +394,15 @@ static void read_copy(const char *path)
     fclose(file);
 }
 
+static void trusted(const char *bundle)
+{
+    setenv("AWS_CA_BUNDLE", bundle, 1);
+    int file = opened();
+    printf("%s\n", file >= 0 ? "opened" : fordway_last_error());
+    if (file >= 0)
+        fordway_close(file);
+}
+
 int main(int count, char **words)
 {
     endpoint = "";
@@ -405,6 +416,11 @@ int main(int count, char **words)
         if (opened() >= 0)
             return 1;
         printf("refused: %s\n", fordway_last_error());
+        return 0;
+    } else if (count == 6 && !strcmp(words[1], "trusted")) {
+        url = words[2], endpoint = words[3];
+        trusted(words[4]);
+        trusted(words[5]);
         return 0;
     } else if (count == 6) {
         url = words[1], endpoint = words[2], missing = words[4];

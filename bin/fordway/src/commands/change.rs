@@ -6,8 +6,8 @@ use std::fmt;
 
 use fordway_command::{CommandContext, CommandExit, StorageAddress, shown_name};
 use fordway_store::{
-    Bucket, Conditions, DeleteOptions, Error, ErrorKind, GetOptions, Key, PutOptions, Result, Store, Tags,
-    UploadsQuery, VersionId, VersioningState, VersionsQuery,
+    Bucket, Conditions, DeleteOptions, Error, ErrorKind, GetOptions, Key, ListQuery, PutOptions, Result,
+    Store, Tags, UploadsQuery, VersionId, VersioningState, VersionsQuery,
 };
 use serde::Serialize;
 
@@ -53,13 +53,36 @@ pub(super) fn rb(args: &RbArgs, context: &CommandContext) -> Result<CommandExit>
         }
         let store = context.store()?;
         match args.dry_run {
-            true => store.head_bucket(&bucket).map(drop)?,
+            // The dry run has not removed the objects, so with --force, the bucket need not be empty.
+            true if args.force => store.head_bucket(&bucket).map(drop)?,
+            true => rehearse_removal(&*store, &bucket)?,
             false => store.delete_bucket(&bucket)?,
         }
         let event =
             BucketChangeOutput { operation: "remove_bucket", bucket: bucket.as_str(), dry_run: args.dry_run };
         context.output.completed(&event).map(|()| CommandExit::Ok)
     })
+}
+
+/// Checks that a bucket exists and contains neither objects nor versions. Errors: the errors of a bucket that does not
+/// exist; `BucketNotEmpty`. Cost: up to four requests.
+fn rehearse_removal(store: &dyn Store, bucket: &Bucket) -> Result<()> {
+    store.head_bucket(bucket)?;
+    let first = ListQuery { max_keys: 1, ..Default::default() };
+    if store.list(bucket, &first)?.entries.is_empty() && !has_versions(store, bucket)? {
+        return Ok(());
+    }
+    let error = Error::from(ErrorKind::BucketNotEmpty);
+    Err(error.during("delete bucket", store.lane(), bucket.as_str(), ""))
+}
+
+fn has_versions(store: &dyn Store, bucket: &Bucket) -> Result<bool> {
+    let first = VersionsQuery { max_keys: 1, ..Default::default() };
+    match store.versioning(bucket) {
+        // A user who may remove a bucket need not have permission to read its settings.
+        Ok(VersioningState::Unversioned) | Err(_) => Ok(false),
+        Ok(_) => Ok(!store.list_versions(bucket, &first)?.versions.is_empty()),
+    }
 }
 
 fn empty(args: &RbArgs, context: &CommandContext, bucket: &Bucket) -> Result<CommandExit> {
@@ -115,6 +138,9 @@ pub(super) fn rm(args: &RmArgs, context: &CommandContext) -> Result<CommandExit>
     }
     if let Some(version) = &args.version_id {
         let (bucket, key) = only_object(&sources)?;
+        if args.dry_run {
+            context.store()?.head_bucket(&bucket)?;
+        }
         return remove(context, (&bucket, &key), version, args.dry_run);
     }
     let settings = TransferSettings::removal(args.dry_run, args.jobs, emptied(&sources, &args.filters));

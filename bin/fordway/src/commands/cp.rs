@@ -359,6 +359,7 @@ pub(super) fn sync(args: &SyncArgs, context: &CommandContext) -> Result<CommandE
         keeps_existing: args.no_clobber,
     };
     let settings = TransferSettings::of(&args.transfer, existing(args.no_clobber, false))?;
+    let settings = settings.removing_extras(args.delete);
     settings.metadata.check(&from, &to)?;
     let separate = overlap::check_separate(&from, &to, context)?;
     let (filters, selection) = (&args.transfer.filters, &args.transfer.selection());

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -20,6 +20,7 @@ use serde::Serialize;
 
 use crate::args::{MetalinkArgs, MetalinkMakeArgs, MetalinkShowArgs, MetalinkSubcommand, ReplicaArgs};
 use crate::replicas::ReplicaOpener;
+use crate::transfer::open_special;
 use crate::web;
 
 /// The smallest default size of a piece, in bytes. Smaller pieces would add digests to the Metalink for little benefit.
@@ -96,7 +97,12 @@ fn document(files: Vec<MetalinkFile>) -> Result<String> {
 
 fn write(path: &Path, files: Vec<MetalinkFile>, context: &CommandContext) -> Result<()> {
     let count = files.len();
-    std::fs::write(path, document(files)?).map_err(|error| file_error("writing", path.display(), error))?;
+    let document = document(files)?;
+    let written = match open_special(path, &context.output) {
+        Some(opened) => opened.and_then(|mut file| file.write_all(document.as_bytes())),
+        None => std::fs::write(path, document),
+    };
+    written.map_err(|error| file_error("writing", path.display(), error))?;
     let to = path.display().to_string();
     context.output.event(&MetalinkMakeOutput { action: "make", to, files: count })
 }

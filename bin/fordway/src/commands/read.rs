@@ -96,7 +96,7 @@ pub(super) fn run(args: &ReadArgs, context: &CommandContext) -> Result<CommandEx
 /// new file remains. Special files, such as devices, are written in place.
 fn to_file(reading: &ReadSpecification, path: &Path, context: &CommandContext) -> Result<ReadTotals> {
     let failed = |error| file_error("writing to", path.display(), error);
-    if let Some(opened) = open_special(path) {
+    if let Some(opened) = open_special(path, &context.output) {
         let file = opened.map_err(failed)?;
         return write_all(reading, &file, (path, context));
     }

@@ -35,7 +35,7 @@ impl TransferRunner<'_> {
             let why = format!("{} already exists", path.display());
             return Err(Error::new(ErrorKind::PreconditionFailed, why));
         }
-        if let Some(opened) = open_special(path) {
+        if let Some(opened) = open_special(path, &self.context.output) {
             return self.download_into_special(from, opened, path);
         }
         let path = ResolvedDestination::find(path)?.path(path);
@@ -252,6 +252,12 @@ impl ResolvedDestination {
             ResolvedDestination::Missing => asked.to_owned(),
         }
     }
+}
+
+/// Checks that a download can write to `path`. Errors: the errors of a download, such as `InvalidArgument` for a
+/// directory.
+pub(super) fn check_destination(path: &Path) -> Result<()> {
+    ResolvedDestination::find(path).map(drop)
 }
 
 /// Returns the directory of a file.

@@ -3,6 +3,7 @@
 //!
 //! - `plan` lists the source or the destination, and determines the actions from the listings alone;
 //! - `upload` and `download` transfer one object; code that both modules use is in `download`;
+//! - `blocked` keeps downloads that have to wait for removals;
 //! - `access` gives a downloaded file the access rights of the file that it replaces;
 //! - `directories` records which directories were created for downloads;
 //! - `links` removes links that lead out of a bucket, instead of the objects behind these links;
@@ -14,6 +15,7 @@
 //! - `run` (below) connects these modules with a bounded queue, counts results, and chooses the exit code.
 
 mod access;
+mod blocked;
 mod directories;
 mod download;
 mod links;
@@ -49,6 +51,7 @@ use fordway_store::{
 };
 use serde::Serialize;
 
+use self::blocked::{BlockedDownload, BlockedDownloads, is_blocked};
 use self::moved::CopiedSource;
 use crate::args::TransferArgs;
 
@@ -90,6 +93,8 @@ pub(crate) struct TransferSettings {
     pub(crate) metadata: ObjectMetadataRules,
     verify: bool,
     removes_sources: bool,
+    /// Whether the command also removes files and objects that the source does not have, as `sync --delete` does.
+    removes_extras: bool,
     /// The prefixes below which a link out of the bucket is removed instead of the objects behind it.
     removes_links_below: Vec<(Bucket, String)>,
 }
@@ -109,6 +114,7 @@ impl TransferSettings {
             metadata: ObjectMetadataRules::of(&args.object)?,
             verify: !args.no_verify,
             removes_sources: false,
+            removes_extras: false,
             removes_links_below: Vec::new(),
         })
     }
@@ -121,6 +127,11 @@ impl TransferSettings {
     /// Returns whether each source is removed after it is copied.
     pub(crate) fn removes_sources(&self) -> bool {
         self.removes_sources
+    }
+
+    /// Sets whether the command also removes files and objects that the source does not have.
+    pub(crate) fn removing_extras(self, removes_extras: bool) -> Self {
+        TransferSettings { removes_extras, ..self }
     }
 
     /// Makes the command read this version of the source; `None` selects the latest version.
@@ -143,6 +154,7 @@ impl TransferSettings {
             metadata: ObjectMetadataRules::default(),
             verify: false,
             removes_sources: false,
+            removes_extras: false,
             removes_links_below,
         }
     }
@@ -214,10 +226,14 @@ pub(crate) fn run_move(
     let (tally, made, links) =
         (SharedTransferCounts::default(), MadeDirectories::default(), RemovedLinks::default());
     let (lane, found) = (context.lane()?, Mutex::default());
-    let runner = TransferRunner { context, settings, lane, tally, made, links, found, postponed };
+    let blocked = BlockedDownloads::default();
+    let runner = TransferRunner { context, settings, lane, tally, made, links, found, postponed, blocked };
     let actions = actions.take_while(|_| !context.interrupt.is_raised());
     context.output.start_progress();
     for_each(settings.jobs, upload::batched(actions), |task| runner.perform(task));
+    for_each(settings.jobs, runner.blocked.take(), |BlockedDownload { from, to, size }| {
+        runner.perform_copy(&from, &to, size);
+    });
     postponed.finish().iter().for_each(|error| runner.failed(error));
     context.output.end_progress();
     runner.tally.finish(context)
@@ -234,22 +250,35 @@ struct TransferRunner<'c> {
     /// The buckets that a dry run has found.
     found: Mutex<HashSet<Bucket>>,
     postponed: &'c PostponedRemovals,
+    blocked: BlockedDownloads,
 }
 
 impl TransferRunner<'_> {
     fn perform(&self, task: TransferTask) {
         match task {
-            TransferTask::Copy { from, to, size } => match self.copy(&from, &to, size) {
-                Ok(TransferCopyOutcome::Done(size)) => {
-                    let name = if self.settings.removes_sources { "move" } else { copy_name(&from, &to) };
-                    self.done(name, &from, Some(&to), size);
-                }
-                Ok(TransferCopyOutcome::Skipped) => self.tally.skipped(),
-                Err(error) => self.failed(&error),
-            },
+            TransferTask::Copy { from, to, size } if self.is_postponed(&to) => {
+                self.blocked.add(BlockedDownload { from, to, size });
+            }
+            TransferTask::Copy { from, to, size } => self.perform_copy(&from, &to, size),
             TransferTask::RemoveObjects(bucket, keys) => self.remove_objects(&bucket, &keys),
             TransferTask::RemoveFile(path) => self.remove_file(path),
             TransferTask::Failed(error) => self.failed(&error),
+        }
+    }
+
+    /// Returns whether a copy has to wait for the removals of this command.
+    fn is_postponed(&self, to: &StorageAddress) -> bool {
+        self.settings.removes_extras && !self.settings.dry_run && is_blocked(to)
+    }
+
+    fn perform_copy(&self, from: &StorageAddress, to: &StorageAddress, size: Option<u64>) {
+        match self.copy(from, to, size) {
+            Ok(TransferCopyOutcome::Done(size)) => {
+                let name = if self.settings.removes_sources { "move" } else { copy_name(from, to) };
+                self.done(name, from, Some(to), size);
+            }
+            Ok(TransferCopyOutcome::Skipped) => self.tally.skipped(),
+            Err(error) => self.failed(&error),
         }
     }
 
@@ -290,20 +319,41 @@ impl TransferRunner<'_> {
         }
     }
 
-    /// Checks that the source exists, unless a listing contained its size, and that the destination's bucket exists.
-    /// Errors: the errors of a copy whose source or bucket does not exist. Cost: at most one request for a source whose
-    /// size is unknown, and one request for each bucket.
+    /// Checks in a dry run what a copy would check first: that the source exists (unless a listing contained the size of
+    /// the object), that the destination's bucket exists, that the copy may replace the destination, and that the
+    /// destination is not a directory. Errors: the errors of the copy. Cost: at most one request for a source whose size
+    /// is unknown, one request for each bucket, and with [`OverwritePolicy::Fail`] one request for each destination.
     fn rehearse(&self, from: &StorageAddress, to: &StorageAddress, size: Option<u64>) -> Result<()> {
         match from {
             StorageAddress::S3(bucket, key) if size.is_none() => {
                 self.lane.store.head(bucket, &Key::new(key)?, &self.source())?;
             }
-            StorageAddress::Local(path) if size.is_none() => {
-                path.metadata().map_err(|error| file_error("reading", path.display(), error))?;
+            // The size of a single source is known even if the source is a pipe, which cannot be copied.
+            StorageAddress::Local(path) => {
+                let about = path.metadata().map_err(|error| source_error("reading", path, error))?;
+                if !about.is_file() {
+                    let why = format!("{} is not a regular file", path.display());
+                    return Err(Error::new(ErrorKind::InvalidArgument, why));
+                }
             }
             _ => {}
         }
-        let StorageAddress::S3(bucket, _) = to else { return Ok(()) };
+        if let StorageAddress::S3(bucket, _) = to {
+            self.find_bucket(bucket)?;
+        }
+        if self.settings.existing == OverwritePolicy::Fail && self.exists(to)? {
+            return Err(Error::new(ErrorKind::PreconditionFailed, format!("{to} already exists")));
+        }
+        match to {
+            // The removals of this command may make room for the copy.
+            StorageAddress::Local(_) if self.settings.removes_extras => Ok(()),
+            StorageAddress::Local(path) => download::check_destination(path),
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks in a dry run that a bucket exists. Cost: one request for each bucket.
+    fn find_bucket(&self, bucket: &Bucket) -> Result<()> {
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         if !found.contains(bucket) {
             self.lane.store.head_bucket(bucket)?;

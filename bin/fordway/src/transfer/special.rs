@@ -4,13 +4,27 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+use fordway_command::CommandOutputStreams;
 
 /// The maximum number of links in a path that the kernel follows.
 const MAX_LINKS: usize = 40;
 
-/// Opens `path` for writing; `None` if `path` is a regular file or a directory, or does not exist.
-pub(crate) fn open_special(path: &Path) -> Option<io::Result<File>> {
+/// Opens `path` for writing; `None` if `path` is a regular file or a directory, or does not exist. If `path` is standard
+/// output, the command prints no further events, which would otherwise become a part of the content.
+pub(crate) fn open_special(path: &Path, output: &CommandOutputStreams) -> Option<io::Result<File>> {
+    let opened = open(path);
+    if let Some(Ok(file)) = &opened
+        && is_standard_output(file)
+    {
+        output.withhold_events();
+    }
+    opened
+}
+
+fn open(path: &Path) -> Option<io::Result<File>> {
     if let Some(descriptor) = descriptor(path) {
         return Some(open_descriptor(&descriptor));
     }
@@ -21,6 +35,13 @@ pub(crate) fn open_special(path: &Path) -> Option<io::Result<File>> {
 /// Returns whether `path` points to an open file of a process, which a rename must not replace.
 pub(crate) fn is_open_file(path: &Path) -> bool {
     descriptor(path).is_some()
+}
+
+/// Returns whether `file` is this process's standard output, or the same pipe, device or file under another name.
+fn is_standard_output(file: &File) -> bool {
+    let id = |file: &File| file.metadata().map(|about| (about.dev(), about.ino()));
+    let output = io::stdout().as_fd().try_clone_to_owned().map(File::from);
+    output.and_then(|output| Ok(id(&output)? == id(file)?)).unwrap_or(false)
 }
 
 /// If the path points to an open file of a process, returns the path of that file below `/proc`, such as
@@ -67,12 +88,12 @@ mod tests {
         std::fs::write(&file, "before ").unwrap();
         let opened = OpenOptions::new().append(true).open(&file).unwrap();
         std::os::unix::fs::symlink(format!("/dev/fd/{}", opened.as_raw_fd()), &link).unwrap();
-        open_special(&link).unwrap().unwrap().write_all(b"after").unwrap();
+        open(&link).unwrap().unwrap().write_all(b"after").unwrap();
         let mut text = String::new();
         File::open(&file).unwrap().read_to_string(&mut text).unwrap();
         assert_eq!(text, "before after");
-        assert!(link.is_symlink() && open_special(&file).is_none());
-        assert!(open_special(&dir.path().join("none")).is_none() && open_special(dir.path()).is_none());
-        assert!(open_special(Path::new("/dev/null")).unwrap().is_ok());
+        assert!(link.is_symlink() && open(&file).is_none());
+        assert!(open(&dir.path().join("none")).is_none() && open(dir.path()).is_none());
+        assert!(open(Path::new("/dev/null")).unwrap().is_ok());
     }
 }

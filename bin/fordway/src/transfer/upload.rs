@@ -69,8 +69,9 @@ impl TransferRunner<'_> {
             let writer = self.store().writer(bucket, key, &options)?;
             return Ok(self.pump("standard input", &mut input, writer, None)?.1);
         };
-        // Content needs no multipart upload if it is smaller than both the threshold and the size of a part.
-        let first_bytes = threshold.min(self.settings.part_size_bytes);
+        // Content needs no multipart upload if it is smaller than both the threshold and the size of a part. An upload
+        // without any part cannot be completed, so empty content is never sent in parts.
+        let first_bytes = threshold.min(self.settings.part_size_bytes).max(1);
         let mut first = Vec::new();
         let read = input.by_ref().take(first_bytes).read_to_end(&mut first);
         read.map_err(|error| file_error("reading", "standard input", error))?;
@@ -388,7 +389,7 @@ impl<I: Iterator<Item = Result<TransferAction>>> Iterator for TransferTaskBatche
 impl TransferRunner<'_> {
     pub(super) fn remove_objects(&self, bucket: &Bucket, keys: &[Key]) {
         let results = match self.settings.dry_run {
-            true => keys.iter().map(|_| Ok(DeleteResult::default())).collect(),
+            true => keys.iter().map(|_| self.find_bucket(bucket).map(|()| DeleteResult::default())).collect(),
             false => self.store().delete_many(bucket, keys),
         };
         for (key, result) in keys.iter().zip(results) {

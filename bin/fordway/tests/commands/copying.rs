@@ -10,8 +10,8 @@ use crate::binary;
 use crate::support::{Captured, Fault, FaultyStore, InterruptedInput, Rig, ShortPipe, bucket, name};
 use fordway_command::{CommandExit, InterruptFlag};
 use fordway_store::{
-    ChecksumAlgorithm, ErrorKind, GetOptions, Metadata, MultipartUploadOperations, ObjectTagOperations,
-    Objects, PutOptions, Tags, UploadsQuery,
+    ChecksumAlgorithm, DeleteOptions, ErrorKind, GetOptions, Metadata, MultipartUploadOperations,
+    ObjectTagOperations, ObjectVersionOperations, Objects, PutOptions, Tags, UploadsQuery, VersioningState,
 };
 
 fn faulty(fault: Fault) -> Rig {
@@ -424,6 +424,47 @@ fn dry_run_touches_nothing() {
 }
 
 #[test]
+fn a_dry_run_ends_as_the_command_would() {
+    let versioned = |rig: &Rig| {
+        rig.memory.set_versioning(&bucket("bkt"), VersioningState::Enabled).unwrap();
+        rig.put("k", "k");
+        rig.memory.delete(&bucket("bkt"), &name("k"), &DeleteOptions::default()).unwrap();
+    };
+    let filled = |rig: &Rig| ["k", "l"].into_iter().for_each(|key| rig.put(key, key));
+    for (prepare, words, exit) in [
+        (&filled as &dyn Fn(&Rig), &["rm", "s3://nowhere/k"][..], CommandExit::NotFound),
+        (&filled, &["rm", "s3://nowhere/k", "s3://bkt/k"], CommandExit::NotFound),
+        (&filled, &["rm", "s3://nowhere/k", "--version-id", "null"], CommandExit::NotFound),
+        (&filled, &["rm", "s3://bkt/k", "s3://bkt/none"], CommandExit::Ok),
+        (&filled, &["rb", "s3://bkt"], CommandExit::Conflict),
+        (&versioned, &["rb", "s3://bkt"], CommandExit::Conflict),
+        (&versioned, &["rb", "s3://bkt", "--force"], CommandExit::Ok),
+        (&|_: &Rig| (), &["rb", "s3://bkt"], CommandExit::Ok),
+        (&|_: &Rig| (), &["rb", "s3://nowhere"], CommandExit::NotFound),
+        (&filled, &["cp", "--if-none-match", "DIR/f", "s3://bkt/k"], CommandExit::Conflict),
+        (&filled, &["cp", "--if-none-match", "DIR/f", "s3://bkt/new"], CommandExit::Ok),
+        (&filled, &["mv", "--if-none-match", "s3://bkt/k", "s3://bkt/l"], CommandExit::Conflict),
+        (&filled, &["cp", "--if-none-match", "s3://bkt/k", "DIR/f"], CommandExit::Conflict),
+        (&filled, &["cp", "--no-clobber", "s3://bkt/k", "DIR/f"], CommandExit::Ok),
+        (&filled, &["cp", "-r", "s3://bkt/", "DIR/d"], CommandExit::Usage),
+        (&filled, &["cp", "s3://bkt/k", "DIR/f/x"], CommandExit::Failure),
+        (&filled, &["cp", "DIR/pipe", "s3://bkt/"], CommandExit::Usage),
+        (&filled, &["sync", "s3://bkt", "DIR/d"], CommandExit::Usage),
+        (&filled, &["sync", "s3://bkt", "DIR/d", "--delete"], CommandExit::Ok),
+    ] {
+        for dry in [&["--dry-run"][..], &[]] {
+            let rig = Rig::new();
+            rig.write("f", "f");
+            rig.write("d/k/x", "x");
+            rustix::fs::mkfifoat(rustix::fs::CWD, rig.path("pipe"), rustix::fs::Mode::RWXU).unwrap();
+            prepare(&rig);
+            let ran = rig.run(&[words, dry].concat());
+            assert_eq!(ran.exit, exit, "{words:?} {dry:?}\n{}{}", ran.stdout, ran.stderr);
+        }
+    }
+}
+
+#[test]
 fn one_failure_does_not_stop_the_others() {
     let rig = faulty(Fault::Fails("bad", ErrorKind::AccessDenied));
     for key in ["p/a", "p/bad", "p/c"] {
@@ -567,9 +608,14 @@ fn a_failed_part_aborts_the_upload() {
 #[test]
 fn standard_input_and_output() {
     let mut rig = Rig::new();
-    for (size, threshold) in
-        [(0, None), (12_000_000, None), (100, Some(1 << 20)), (12_000_000, Some(1 << 20))]
-    {
+    for (size, threshold) in [
+        (0, None),
+        (12_000_000, None),
+        (100, Some(1 << 20)),
+        (12_000_000, Some(1 << 20)),
+        (0, Some(0)),
+        (1, Some(0)),
+    ] {
         rig.input = (0..size).map(|i: u32| (i >> 2) as u8).collect();
         rig.multipart_threshold_bytes = threshold;
         rig.run(&["cp", "-", "s3://bkt/piped", "--part-size", "5MiB"]).ok();

@@ -29,16 +29,34 @@ fn fordway(dir: &Path, words: &[&str]) -> Command {
 #[test]
 fn standard_output_is_written_in_place() {
     let dir = place();
-    let log = dir.path().join("log");
+    let (log, ranges) = (dir.path().join("log"), dir.path().join("ranges"));
+    std::fs::write(&ranges, "0 8\n").unwrap();
     for destination in ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"] {
-        std::fs::write(&log, "before\n").unwrap();
-        let opened = OpenOptions::new().append(true).open(&log).unwrap();
-        let words = ["cp", "--quiet", "s3://bucket/key", destination];
-        let status = fordway(dir.path(), &words).stdout(opened).status().unwrap();
-        assert!(status.success(), "{destination}");
-        assert_eq!(std::fs::read_to_string(&log).unwrap(), "before\ncontent\n", "{destination}");
+        for words in [
+            &["cp", "s3://bucket/key", destination][..],
+            &["cp", "--json", "s3://bucket/key", destination],
+            &["read", "s3://bucket/key", "--ranges", ranges.to_str().unwrap(), "--output", destination],
+        ] {
+            std::fs::write(&log, "before\n").unwrap();
+            let opened = OpenOptions::new().append(true).open(&log).unwrap();
+            let ran = fordway(dir.path(), words).stdout(opened).output().unwrap();
+            assert!(ran.status.success(), "{words:?}: {}", binary::text(&ran.stderr));
+            assert_eq!(std::fs::read_to_string(&log).unwrap(), "before\ncontent\n", "{words:?}");
+        }
     }
-    assert_eq!(dir.path().read_dir().unwrap().count(), 2, "no other file is left");
+    let file = dir.path().join("root/bucket/key");
+    let make = ["metalink", "make", file.to_str().unwrap(), "--replica", "http://host/key", "--out"];
+    let described = |out| fordway(dir.path(), &[&make[..], &[out]].concat()).output().unwrap().stdout;
+    assert_eq!(binary::text(&described("/dev/stdout")), binary::text(&described("-")));
+    assert_eq!(dir.path().read_dir().unwrap().count(), 3, "no other file is left");
+}
+
+/// Only the content of an object must not be mixed with messages. A download into another special file is reported.
+#[test]
+fn a_download_into_another_special_file_is_reported() {
+    let dir = place();
+    let ran = fordway(dir.path(), &["cp", "s3://bucket/key", "/dev/null"]).output().unwrap();
+    assert_eq!(binary::text(&ran.stdout), "download: s3://bucket/key to /dev/null\n");
 }
 
 /// Runs the command with the redirections of a shell, such as `<&-`, which closes standard input.

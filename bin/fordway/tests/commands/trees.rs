@@ -42,6 +42,46 @@ fn sync_up_and_down() {
     assert_eq!(rig.get("mirror/sub/b").unwrap(), b"bb");
 }
 
+/// The removal of files makes room for downloads: for a file in place of a directory, and for a directory in place of a
+/// file.
+#[test]
+fn sync_turns_directories_into_files_and_back() {
+    for jobs in ["1", "8"] {
+        let rig = Rig::new();
+        for key in ["one/a", "one/z/b/c", "one/z/d", "two/a/b/c", "two/a/d", "two/z"] {
+            rig.put(key, key);
+        }
+        for (source, files) in [
+            ("s3://bkt/one", ["d/a", "d/z/b/c", "d/z/d"]),
+            ("s3://bkt/two", ["d/a/b/c", "d/a/d", "d/z"]),
+            ("s3://bkt/one", ["d/a", "d/z/b/c", "d/z/d"]),
+        ] {
+            let words = ["sync", source, "DIR/d", "--delete", "-j", jobs];
+            rig.run(&words).ok();
+            assert_eq!(rig.files(), files);
+            assert_eq!(rig.run(&words).ok().stdout, "", "nothing is left to do");
+        }
+    }
+}
+
+/// A directory is kept if a file in it is kept.
+#[test]
+fn sync_keeps_a_directory_of_an_excluded_file() {
+    let rig = Rig::new();
+    rig.put("s/a", "a");
+    rig.write("d/a/gone", "x");
+    rig.write("d/a/sub/kept.log", "x");
+    std::fs::create_dir_all(rig.path("e/a/empty")).unwrap();
+    let words = ["sync", "s3://bkt/s", "DIR/d", "--delete", "--exclude", "*.log"];
+    let ran = rig.run(&words).ended(CommandExit::Usage);
+    assert!(ran.stderr.contains("d/a is a directory"), "{}", ran.stderr);
+    assert_eq!(rig.files(), ["d/a/sub/kept.log"]);
+    rig.run(&["sync", "s3://bkt/s", "DIR/e"]).ended(CommandExit::Usage);
+    assert!(rig.path("e/a/empty").is_dir(), "without --delete, nothing is removed");
+    rig.run(&["sync", "s3://bkt/s", "DIR/e", "--delete"]).ok();
+    assert!(rig.path("e/a").is_file());
+}
+
 #[test]
 fn sync_finds_what_exists_beside_a_linked_directory() {
     let rig = Rig::new();

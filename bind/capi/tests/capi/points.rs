@@ -88,6 +88,25 @@ fn of_an_object_behind_tls() {
     }
 }
 
+/// A program may change its environment. The connections to an earlier server, which trusted other certificates, are
+/// then not used.
+#[test]
+fn the_ca_bundle_of_the_environment_may_change() {
+    let (ours, another) = (Certificate::new(), Certificate::new());
+    let (probe, place) = (Probe::new(Build::Plain), gateway(Some(&ours)));
+    let web = format!("{}/bkt/file", place.endpoint);
+    // The gateway refuses the URL of an object, which has no signature, but only after the TLS handshake.
+    for (url, endpoint, second) in [(&place.url, &*place.endpoint, "opened"), (&web, "", "access denied")] {
+        let mut command = probe.command(&[]);
+        command.args(["trusted", url, endpoint, &another.bundle(), &ours.bundle()]);
+        command.envs(place.environment.iter().map(|(name, value)| (name, value)));
+        let said = run(command.env_remove("PROBE_CA_BUNDLE"));
+        let lines: Vec<&str> = said.lines().collect();
+        assert!(lines[0].contains("TLS"), "{said}");
+        assert!(lines[1].contains(second), "{said}");
+    }
+}
+
 #[test]
 fn under_the_address_sanitizer() {
     let probe = Probe::new(Build::AddressSanitizer);

@@ -240,6 +240,9 @@ impl RangeJobScheduler {
         let ahead = self.queue.iter().filter_map(|job| Some((start(job)?, *job)));
         let (_, job) = ahead.filter(|(start, _)| *start >= at).min()?;
         let stream = self.streams.get_mut(&id)?;
+        if stream.held.is_empty() {
+            stream.front_since = now;
+        }
         (stream.moved, stream.is_idle) = (now, false);
         stream.held.push(job);
         self.queue.remove(&job);
@@ -369,8 +372,11 @@ impl RangeJobScheduler {
 
     fn let_go(&mut self, id: ReplicaStreamId, job: RangeJobId, now: Instant) {
         if let Some(stream) = self.streams.get_mut(&id) {
+            // The removal of a later job does not change how long the first job has waited.
+            if stream.held.first() == Some(&job) {
+                stream.front_since = now;
+            }
             stream.held.retain(|held| *held != job);
-            stream.front_since = now;
         }
         if let Some(found) = self.jobs.get_mut(&job) {
             found.holders.retain(|holder| *holder != id);

@@ -55,6 +55,24 @@ fn jobs_are_handed_out_in_order_and_come_back() {
     assert!(board.claim(stream, now).is_none());
 }
 
+/// The removal of a later job does not shorten the time that the first job has waited.
+#[test]
+fn the_first_job_waits_from_the_time_when_it_became_first() {
+    let start = Instant::now();
+    let (mut board, jobs) = board("front", 1, 3);
+    let stream = board.start(None, start);
+    board.choose(stream, start);
+    while board.claim(stream, start).is_some() {}
+    let second = |count| start + Duration::from_secs(count);
+    board.complete(stream, jobs[1], vec![1], second(1));
+    assert_eq!(board.streams[&stream].front_since, start);
+    board.give_back(stream, jobs[0], None, second(2));
+    assert_eq!(board.streams[&stream].front_since, second(2), "the third job is now the first");
+    board.complete(stream, jobs[2], vec![1], second(3));
+    assert_eq!(board.claim_ahead(stream, 0, second(4)).unwrap().0, jobs[0]);
+    assert_eq!(board.streams[&stream].front_since, second(4));
+}
+
 #[test]
 fn streams_go_to_replicas_that_fewest_read_from() {
     let now = Instant::now();
