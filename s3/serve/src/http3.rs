@@ -37,7 +37,7 @@ use crate::connection::WaitDeadline;
 use crate::gateway::StopReceiver;
 use crate::http1::STALLED;
 use crate::limits::{BodyTransferLimits, ConnectionLimitState};
-use crate::multiplexed::{ReplyBody, SharedConnectionState};
+use crate::multiplexed::{ClientWait, ReplyBody, SharedConnectionState};
 use crate::tls::{GatewaySecret, TlsVersion};
 use crate::unsigned::ConnectionPeer;
 use crate::{TlsCertificate, multiplexed};
@@ -175,7 +175,8 @@ async fn exchange(
     let (body, length) = body_of(&request, stated, receive, limits);
     // This future is larger than the state for sending the response. The future is boxed, so that its memory is freed
     // when the response begins.
-    let answering = multiplexed::exchange((shared, state), caller, request.map(|()| body), length);
+    let with = (shared, state, ClientWait::default());
+    let answering = multiplexed::exchange(with, caller, request.map(|()| body), length);
     let response = Box::pin(answering).await;
     let sent = send_answer(&mut send, response, ways).await;
     if sent.is_err() {
@@ -481,7 +482,8 @@ fn config(tls: &ServerConfig, idle_timeout: Duration) -> Result<quinn::ServerCon
         .stream_receive_window(VarInt::from_u32(STREAM_WINDOW_BYTES))
         .receive_window(VarInt::from_u32(CONNECTION_WINDOW_BYTES))
         .send_window(SEND_WINDOW_BYTES)
-        .max_idle_timeout(Some(idle));
+        .max_idle_timeout(Some(idle))
+        .keep_alive_interval(Some(keep_alive_interval(idle_timeout)));
     let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
     config
         .max_incoming(WAITING_MAX)
@@ -522,6 +524,16 @@ async fn receive_end(stream: &mut RequestStream<RecvStream, Bytes>) -> io::Resul
             return Err(malformed("there is a body, but its stated length is 0"));
         }
     }
+/// The maximum interval of the packets that keep a connection open.
+const KEEP_ALIVE_INTERVAL_MAX: Duration = Duration::from_secs(10);
+
+/// Returns the interval of the packets that keep a quiet connection open, so that it does not end while the gateway
+/// works on a request for longer than the idle timeout, of the gateway or of the client. `take_requests` ends
+/// connections without requests.
+fn keep_alive_interval(idle_timeout: Duration) -> Duration {
+    KEEP_ALIVE_INTERVAL_MAX.min(idle_timeout / 3)
+}
+
     Ok(())
 }
 

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use client::http2::{Http2, run};
 use client::http3::{Http3, take};
+use client::slow::SlowStore;
 use client::tls::Certificate;
-use client::{BUCKET, Call, Fixture, bucket, key, serve_with};
+use client::{BUCKET, Call, Fixture, bucket, key, serve_through, serve_with};
 use fordway_serve::GatewayConfig;
-use fordway_store::{ErrorKind, GetOptions, Objects};
+use fordway_store::{ErrorKind, GetOptions, Objects, PutOptions};
 
 fn serve_http3(change: impl FnOnce(&mut GatewayConfig)) -> (Fixture, Certificate) {
     let certificate = Certificate::new();
@@ -22,6 +23,31 @@ fn serve_http3(change: impl FnOnce(&mut GatewayConfig)) -> (Fixture, Certificate
         change(config);
     });
     (fixture, certificate)
+}
+
+/// A connection without packets ends after the header timeout. While the gateway works on a request, it must not end,
+/// although this client sends no packets of its own.
+#[test]
+fn a_request_on_which_the_gateway_works_for_long_is_not_ended() {
+    const HEADER: Duration = Duration::from_secs(3);
+    let certificate = Certificate::new();
+    let fixture = serve_through(
+        |inner| std::sync::Arc::new(SlowStore { inner, delay: 3 * HEADER }),
+        |config| {
+            config.tls = Some(certificate.load());
+            config.http3 = true;
+            config.header_timeout = HEADER;
+        },
+    );
+    fixture.store.put(&bucket(), &key("k"), b"content", &PutOptions::default()).unwrap();
+    run(async {
+        let mut http3 = Http3::connect(&fixture.client, &certificate).await;
+        let copy = Call::on("PUT", "copy").header("x-amz-copy-source", format!("/{BUCKET}/k"));
+        http3.send(&copy).await.ok();
+        // Without a request, the connection ends.
+        let ended = tokio::time::timeout(20 * HEADER, http3.connection.closed()).await;
+        ended.expect("an idle connection remains open");
+    });
 }
 
 fn content() -> Vec<u8> {
