@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
@@ -9,9 +10,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fordway_client::node::{NodeAddress, NodeStore};
+use fordway_client::node::{NodeAddress, NodeKeyPair, NodeStore};
 use fordway_posix::{PRIVATE_DIR, PosixConfig, PosixStore};
-use fordway_serve::node::{NodeGateway, NodeGatewayConfig, RunningNodeGateway};
+use fordway_serve::AccessKeyPair;
+use fordway_serve::node::{NodeGateway, NodeGatewayConfig, NodeTcpConfig, RunningNodeGateway};
 use fordway_store::{
     Bucket, ByteRange, DeleteOptions, ErrorKind, ExpectedContent, GetOptions, Key, ListQuery,
     ObjectBatchOperations, ObjectContent, Objects, PutOptions, PutResult, Store,
@@ -27,7 +29,7 @@ use proptest::prelude::*;
 
 struct Ground {
     dir: tempfile::TempDir,
-    _gateway: RunningNodeGateway,
+    gateway: RunningNodeGateway,
 }
 
 impl Ground {
@@ -42,7 +44,7 @@ impl Ground {
         let open = move || Ok(Arc::new(PosixStore::open(&root, PosixConfig::default())?) as Arc<dyn Store>);
         let config = config(NodeGatewayConfig::new(dir.path().join("socket")));
         let gateway = NodeGateway::bind(Arc::new(open), config).unwrap().spawn().unwrap();
-        Ground { dir, _gateway: gateway }
+        Ground { dir, gateway }
     }
 
     fn socket(&self) -> PathBuf {
@@ -185,6 +187,57 @@ fn what_is_no_greeting_ends_the_connection() {
     raw.socket.read_to_end(&mut said).unwrap();
     assert!(String::from_utf8_lossy(&said).contains("version 5 of the protocol, the client 99"));
     ground.assert_works();
+}
+
+/// TCP clients that are not authenticated, and send a byte now and then, use no connection of the gateway's user. They
+/// are disconnected when the time for the handshake is over.
+#[test]
+fn tcp_clients_without_authentication_leave_connections_for_others() {
+    const STALL: Duration = Duration::from_secs(3);
+    let keys = AccessKeyPair::generate().unwrap();
+    let secret = NodeKeyPair { access_key: keys.access_key.clone(), secret_key: keys.secret_key.clone() };
+    let ground = Ground::with(|config| NodeGatewayConfig {
+        tcp: Some(NodeTcpConfig { listen: "127.0.0.1:0".parse().unwrap(), keys, may_be_root: true }),
+        connections_max: 16,
+        user_connections_max: 2,
+        stall_timeout: STALL,
+        ..config
+    });
+    let address = ground.gateway.tcp_addr().unwrap();
+    // The greeting, and the beginning of a long request, which continues for longer than the test.
+    let mut beginning = NodeClientHello { version: VERSION, takes_descriptors: false }.to_bytes().to_vec();
+    let (access_key, nonce, proof) = ("k".repeat(4000).into(), [0; NONCE_BYTES], [0; 32]);
+    Request::Authenticate { access_key, nonce, proof }.put(&mut beginning, 1, 0);
+    beginning.truncate(100);
+    let start = Instant::now();
+    let mut strangers: Vec<_> = (0..32).map(|_| TcpStream::connect(address).unwrap()).collect();
+    ground.assert_works();
+    for stranger in &mut strangers {
+        // The gateway may already have refused the client.
+        let _ = stranger.write_all(&beginning);
+        stranger.set_nonblocking(true).unwrap();
+    }
+    let is_open = |mut stranger: &TcpStream| {
+        let _ = stranger.write(b"k");
+        let mut said = [0; 1024];
+        loop {
+            match stranger.read(&mut said) {
+                Ok(0) => return false,
+                Ok(_) => {}
+                Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
+            }
+        }
+    };
+    while !strangers.is_empty() {
+        strangers.retain(|stranger| is_open(stranger));
+        ground.assert_works();
+        assert!(start.elapsed() < 20 * STALL, "{} clients remain", strangers.len());
+        std::thread::sleep(STALL / 30);
+    }
+    assert!(start.elapsed() >= STALL, "clients have some time for the handshake");
+    let store = NodeStore::new(NodeAddress::Tcp(address.to_string(), secret));
+    store.put(&bucket(), &key("by-tcp"), b"proved", &PutOptions::default()).unwrap();
+    assert_eq!(get(&store, "by-tcp"), b"proved");
 }
 
 #[test]
@@ -571,7 +624,7 @@ fn stopping_waits_for_what_was_started() {
     let mut raw = Raw::connect(&ground);
     let mut idle = Raw::connect(&ground);
     let file = raw.start("k");
-    ground._gateway.stop_handle().trigger();
+    ground.gateway.stop_handle().trigger();
     assert!(idle.is_closed(), "an idle client is released at once");
     assert!(UnixStream::connect(ground.socket()).is_err(), "nobody new is served");
     file.write_all_at(b"in time", 0).unwrap();

@@ -20,7 +20,7 @@ use crate::file_server::{FileServerRegion, NetworkFileServer};
 use crate::http1::FastPath;
 use crate::limits::{BodyTransferLimits, ConnectionLimitState, LimitCounters, UnauthenticatedConnections};
 use crate::monitor::{RequestId, RequestMonitor, RequestTrace};
-use crate::multiplexed::SharedConnectionState;
+use crate::multiplexed::{ClientWait, SharedConnectionState};
 use crate::s3::documents::cors;
 use crate::signature::ending_whole;
 use crate::signature_v2::spell_path_as_signed;
@@ -463,6 +463,7 @@ impl S3Responder {
     pub async fn answer(&self, request: Request<()>) -> Response<()> {
         let request = request.map(|()| None::<hyper::body::Incoming>);
         let length = SizeHint::with_exact(0);
-        multiplexed::exchange((&self.shared, &self.connection), &self.caller, request, length).await.map(drop)
+        let with = (&self.shared, &self.connection, ClientWait::default());
+        multiplexed::exchange(with, &self.caller, request, length).await.map(drop)
     }
 }

@@ -405,9 +405,14 @@ impl ClientAcceptor<'_> {
         let Some(listener) = listener else { return };
         let mut over = pin!(self.stopped.clone().over());
         loop {
+            // An attacker can send first packets from many forged addresses. Therefore, a client gets a slot only when
+            // its address is validated, either now or by the handshake.
             let accepted = async {
                 let accepted = listener.accept().await?;
-                let slot = self.slots.clone().acquire_owned().await.expect("nothing closes the semaphore");
+                let slot = match accepted.is_validated() {
+                    true => self.slots.clone().acquire_owned().await.ok(),
+                    false => None,
+                };
                 Some((accepted, slot))
             };
             let accepted = tokio::select! {
@@ -416,10 +421,10 @@ impl ClientAcceptor<'_> {
             };
             let Some((accepted, slot)) = accepted else { break };
             let (shared, stopped) = (self.shared.clone(), self.stopped.clone());
+            let slots = self.slots.clone();
             self.workers.serve(async move {
                 crate::workers::stay();
-                http3::serve(accepted, &shared, stopped).await;
-                drop(slot);
+                http3::serve(accepted, (slot, slots), &shared, stopped).await;
             });
         }
         listener.refuse_all();
@@ -434,7 +439,8 @@ fn quic_listener(socket: std::net::UdpSocket, config: &GatewayConfig) -> Result<
         Some(keys) => keys.secret(),
         None => tls.secret()?,
     };
-    http3::QuicListener::start(socket, tls, &secret, config.header_timeout).map(Some)
+    let limits = (config.header_timeout, config.connections_max);
+    http3::QuicListener::start(socket, tls, &secret, limits).map(Some)
 }
 
 /// Returns the `Alt-Svc` value that tells TCP clients that HTTP/3 is available on the same port.

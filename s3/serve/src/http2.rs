@@ -24,7 +24,7 @@ use crate::answer::GatewayState;
 use crate::connection::{ClientSocket, WaitDeadline};
 use crate::gateway::{IDLE_CLOSE_DELAY, StopReceiver};
 use crate::limits::{BodyTransferLimits, ConnectionLimitState};
-use crate::multiplexed::{ReplyBody, SharedConnectionState};
+use crate::multiplexed::{ClientWait, ReplyBody, SharedConnectionState};
 use crate::unread_body::ReadToEndBody;
 use crate::unsigned::ConnectionPeer;
 use crate::{multiplexed, workers};
@@ -153,9 +153,10 @@ async fn exchange(
     caller: ConnectionPeer,
     request: Request<Incoming>,
 ) -> Result<Response<ReplyBody>, Infallible> {
+    let waits = CLIENT_WAIT.try_with(ClientWait::clone).unwrap_or_default();
     let length = request.body().size_hint();
     let request = request.map(|incoming| Some(ReadToEndBody::new(incoming)));
-    let mut response = multiplexed::exchange((&shared, &state), &caller, request, length).await;
+    let mut response = multiplexed::exchange((&shared, &state, waits), &caller, request, length).await;
     if let Some(elsewhere) = &shared.http3 {
         response.headers_mut().insert(ALT_SVC, elsewhere.clone());
     }
@@ -202,7 +203,8 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for StreamExecutor {
         self.all.open.fetch_add(1, Ordering::Relaxed);
         let open = OpenRequestGuard(self.all.clone());
         let (request, limits) = (Box::pin(request), self.limits.clone());
-        tokio::spawn(RequestWithTimeout { request, timer: None, moved: self.all.started, limits, open });
+        let (timer, waits, moved) = (None, ClientWait::default(), self.all.started);
+        tokio::spawn(RequestWithTimeout { request, timer, waits, moved, limits, open });
     }
 }
 
@@ -215,11 +217,18 @@ impl Drop for OpenRequestGuard {
     }
 }
 
-/// A request with a timeout. If neither the body nor the response makes progress for too long, the request and its
-/// stream end.
+tokio::task_local! {
+    /// The state of the request that the current task serves. hyper creates the task's future from the future of
+    /// [`exchange`], so the state cannot be passed as an argument.
+    static CLIENT_WAIT: ClientWait;
+}
+
+/// A request with a timeout. If the request waits for its client, and neither the body nor the response makes progress
+/// for too long, the request and its stream end. The time for which the gateway works on the request is not limited.
 struct RequestWithTimeout<F> {
     request: Pin<Box<F>>,
     timer: Option<Pin<Box<Sleep>>>,
+    waits: ClientWait,
     moved: Instant,
     limits: BodyTransferLimits,
     open: OpenRequestGuard,
@@ -227,7 +236,8 @@ struct RequestWithTimeout<F> {
 
 enum RequestTimeoutOutcome {
     Over,
-    /// Other requests on the connection have made progress since this request last made progress.
+    /// The gateway is working on the request, or other requests on the connection have made progress since this request
+    /// last made progress.
     Extended,
 }
 
@@ -250,7 +260,11 @@ impl<F> RequestWithTimeout<F> {
         ready!(timer.as_mut().poll(context));
         loop {
             let all = &self.open.0;
-            let last = all.started + Duration::from_millis(all.moved_ms.load(Ordering::Relaxed));
+            let mut last = all.started + Duration::from_millis(all.moved_ms.load(Ordering::Relaxed));
+            if !self.waits.is_for_client() {
+                self.moved = Instant::now();
+                last = self.moved;
+            }
             let patience = self.moved + PATIENCE_AMONG_OTHERS * self.limits.stall_timeout;
             let deadline = patience.min(last + self.limits.stall_timeout);
             if deadline <= Instant::now() {
@@ -275,7 +289,8 @@ impl<F: Future<Output = ()>> Future for RequestWithTimeout<F> {
             self.limits.count_slow();
             return Poll::Ready(());
         }
-        if self.request.as_mut().poll(context).is_ready() {
+        let waits = self.waits.clone();
+        if CLIENT_WAIT.sync_scope(waits, || self.request.as_mut().poll(context)).is_ready() {
             return Poll::Ready(());
         }
         match timer {

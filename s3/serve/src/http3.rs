@@ -28,7 +28,7 @@ use http_body::{Body, Frame, SizeHint};
 use quinn::crypto::rustls::QuicServerConfig;
 use quinn::{ConnectionId, ConnectionIdGenerator, Endpoint, EndpointConfig, Incoming, TokioRuntime, VarInt};
 use rustls::ServerConfig;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
@@ -37,7 +37,7 @@ use crate::connection::WaitDeadline;
 use crate::gateway::StopReceiver;
 use crate::http1::STALLED;
 use crate::limits::{BodyTransferLimits, ConnectionLimitState};
-use crate::multiplexed::{ReplyBody, SharedConnectionState};
+use crate::multiplexed::{ClientWait, ReplyBody, SharedConnectionState};
 use crate::tls::{GatewaySecret, TlsVersion};
 use crate::unsigned::ConnectionPeer;
 use crate::{TlsCertificate, multiplexed};
@@ -54,26 +54,29 @@ type Http3RequestResolver = RequestResolver<h3_quinn::Connection, Bytes>;
 
 /// Serves one connection until it ends, or until the gateway is stopped and the connection's requests in progress have
 /// been answered.
-pub(crate) async fn serve(connection: PendingHandshake, shared: &Arc<GatewayState>, stopped: StopReceiver) {
-    if let Err(error) = speak(connection, shared, stopped).await {
+///
+/// `slot` is the connection's slot. A client whose address is not validated yet has no slot, and takes one of `slots`
+/// after the handshake.
+pub(crate) async fn serve(
+    connection: PendingHandshake,
+    (slot, slots): (Option<OwnedSemaphorePermit>, Arc<Semaphore>),
+    shared: &Arc<GatewayState>,
+    stopped: StopReceiver,
+) {
+    if let Err(error) = speak(connection, (slot, slots), shared, stopped).await {
         tracing::debug!(%error, "an HTTP/3 connection ended early");
     }
 }
 
 async fn speak(
     accepted: PendingHandshake,
+    slots: (Option<OwnedSemaphorePermit>, Arc<Semaphore>),
     shared: &Arc<GatewayState>,
     stopped: StopReceiver,
 ) -> io::Result<()> {
     // QUIC always uses TLS 1.3 (RFC 9001).
     let caller = ConnectionPeer::Remote { address: accepted.remote(), tls: Some(TlsVersion::V1_3) };
-    let header_timeout = shared.limits.header_timeout;
-    let quic = timeout(header_timeout, accepted.handshake()).await??;
-    // The address is checked after the handshake, because before the handshake it may be forged.
-    let Some(account) = shared.addresses.admit(quic.remote_address().ip()) else {
-        quic.close(EXCESSIVE_LOAD, b"too many connections without a signed request");
-        return Ok(());
-    };
+    let Some((quic, account, _slot)) = admit(accepted, slots, shared).await? else { return Ok(()) };
     let mut connection: Http3ServerConnection = h3::server::builder()
         .max_field_section_size(shared.limits.head_bytes_max as u64)
         .build(h3_quinn::Connection::new(quic.clone()))
@@ -96,6 +99,33 @@ async fn speak(
     let last = async { while let Ok(Some(_)) = connection.accept().await {} };
     let _ = timeout(LINGER, last).await;
     Ok(())
+}
+
+/// Performs the handshake and counts the connection. Returns `None` if the client's address has too many connections.
+/// Errors: errors of the connection; `TimedOut`.
+async fn admit(
+    accepted: PendingHandshake,
+    (slot, slots): (Option<OwnedSemaphorePermit>, Arc<Semaphore>),
+    shared: &GatewayState,
+) -> io::Result<Option<(quinn::Connection, ConnectionLimitState, OwnedSemaphorePermit)>> {
+    let header_timeout = shared.limits.header_timeout;
+    if let Some(slot) = slot {
+        let Some(account) = shared.addresses.admit(accepted.remote().ip()) else {
+            accepted.incoming.refuse();
+            return Ok(None);
+        };
+        let (quic, _) = timeout(header_timeout, accepted.handshake()).await??;
+        return Ok(Some((quic, account, slot)));
+    }
+    // The address is counted after the handshake, because before the handshake it may be forged. The permit is kept
+    // until there is a slot, so that few connections wait for slots.
+    let (quic, _permit) = timeout(header_timeout, accepted.handshake()).await??;
+    let Some(account) = shared.addresses.admit(quic.remote_address().ip()) else {
+        quic.close(EXCESSIVE_LOAD, b"too many connections without a signed request");
+        return Ok(None);
+    };
+    let slot = timeout(header_timeout, slots.acquire_owned()).await?;
+    Ok(Some((quic, account, slot.map_err(io::Error::other)?)))
 }
 
 /// Starts requests until the client closes the connection, `stop` is ready, or the connection has been idle for the
@@ -175,7 +205,8 @@ async fn exchange(
     let (body, length) = body_of(&request, stated, receive, limits);
     // This future is larger than the state for sending the response. The future is boxed, so that its memory is freed
     // when the response begins.
-    let answering = multiplexed::exchange((shared, state), caller, request.map(|()| body), length);
+    let with = (shared, state, ClientWait::default());
+    let answering = multiplexed::exchange(with, caller, request.map(|()| body), length);
     let response = Box::pin(answering).await;
     let sent = send_answer(&mut send, response, ways).await;
     if sent.is_err() {
@@ -283,6 +314,10 @@ fn send_window_bytes(round_trip: Duration, congestion_window_bytes: u64) -> u64 
 const WAITING_MAX: usize = 1024;
 /// The maximum number of received bytes that are kept for all waiting clients together.
 const WAITING_BYTES_MAX: u64 = 16 << 20;
+/// The maximum number of handshakes with clients whose addresses are not validated. If an eighth of all connections is
+/// less, that eighth is the maximum. Further clients must first prove that they receive packets at their address, which
+/// costs a round trip (RFC 9000 section 8.1.2).
+const UNVALIDATED_MAX: u32 = 128;
 /// The requested size of the socket's kernel buffers, in each direction.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;
 
@@ -292,6 +327,8 @@ pub(crate) struct QuicListener {
     tls: TlsCertificate,
     idle_timeout: Duration,
     made: Mutex<Option<CachedQuicConfig>>,
+    /// The handshakes that may begin without a validated address.
+    unvalidated: Arc<Semaphore>,
 }
 
 /// The QUIC configuration for new clients, and the TLS configuration from which it was built.
@@ -304,6 +341,8 @@ struct CachedQuicConfig {
 pub(crate) struct PendingHandshake {
     incoming: Incoming,
     config: Arc<quinn::ServerConfig>,
+    /// The permit for a client whose address is not validated.
+    unvalidated: Option<OwnedSemaphorePermit>,
 }
 
 impl PendingHandshake {
@@ -311,9 +350,15 @@ impl PendingHandshake {
         self.incoming.remote_address()
     }
 
-    /// Performs the handshake. After the handshake, the calling thread's runtime drives the connection.
-    pub(super) async fn handshake(self) -> io::Result<quinn::Connection> {
-        Ok(self.incoming.accept_with(self.config)?.await?)
+    /// Returns whether the client has proved that it receives packets at its address.
+    pub(crate) fn is_validated(&self) -> bool {
+        self.unvalidated.is_none()
+    }
+
+    /// Performs the handshake, which validates the client's address. After the handshake, the calling thread's runtime
+    /// drives the connection. Also returns the permit of a client whose address was not validated before.
+    async fn handshake(self) -> io::Result<(quinn::Connection, Option<OwnedSemaphorePermit>)> {
+        Ok((self.incoming.accept_with(self.config)?.await?, self.unvalidated))
     }
 }
 
@@ -329,27 +374,40 @@ impl QuicListener {
 
     /// Listens in the calling runtime, on a socket that was [prepared](QuicListener::prepare). A listener with the same
     /// `secret`, for example after a restart, can tell clients of an earlier listener that their connections are gone.
-    /// Errors: `InvalidArgument`, `Io`.
+    /// `connections_max` is the maximum number of connections. Errors: `InvalidArgument`, `Io`.
     pub(crate) fn start(
         socket: UdpSocket,
         tls: TlsCertificate,
         secret: &GatewaySecret,
-        idle_timeout: Duration,
+        (idle_timeout, connections_max): (Duration, u32),
     ) -> Result<Self> {
         let first = config(&tls.current(), idle_timeout)?;
         let address = socket.local_addr().map_err(cannot_listen)?;
         let settings = endpoint_config(secret, address);
         let endpoint =
             Endpoint::new(settings, Some(first), socket, Arc::new(TokioRuntime)).map_err(cannot_listen)?;
-        Ok(QuicListener { endpoint, tls, idle_timeout, made: Mutex::default() })
+        let unvalidated = Arc::new(Semaphore::new((connections_max / 8).clamp(1, UNVALIDATED_MAX) as usize));
+        Ok(QuicListener { endpoint, tls, idle_timeout, made: Mutex::default(), unvalidated })
     }
 
-    /// Accepts the next client; `None` when the socket is closed.
+    /// Accepts the next client; `None` when the socket is closed. If too many handshakes with clients whose addresses are
+    /// not validated are in progress, further clients must first validate their addresses.
     pub(crate) async fn accept(&self) -> Option<PendingHandshake> {
         loop {
             let incoming = self.endpoint.accept().await?;
+            let unvalidated = match incoming.remote_address_validated() {
+                true => None,
+                false => match self.unvalidated.clone().try_acquire_owned() {
+                    Ok(permit) => Some(permit),
+                    Err(_) => {
+                        // A client whose address is not validated can always be asked to retry.
+                        let _ = incoming.retry();
+                        continue;
+                    }
+                },
+            };
             match self.config() {
-                Ok(config) => return Some(PendingHandshake { incoming, config }),
+                Ok(config) => return Some(PendingHandshake { incoming, config, unvalidated }),
                 Err(error) => {
                     tracing::error!(%error, "a client of HTTP/3 is refused");
                     incoming.refuse();
@@ -465,6 +523,16 @@ pub fn prepare_quic_socket(socket: &UdpSocket) -> io::Result<()> {
     QuicListener::prepare(socket)
 }
 
+/// The maximum interval of the packets that keep a connection open.
+const KEEP_ALIVE_INTERVAL_MAX: Duration = Duration::from_secs(10);
+
+/// Returns the interval of the packets that keep a quiet connection open, so that it does not end while the gateway
+/// works on a request for longer than the idle timeout, of the gateway or of the client. `take_requests` ends
+/// connections without requests.
+fn keep_alive_interval(idle_timeout: Duration) -> Duration {
+    KEEP_ALIVE_INTERVAL_MAX.min(idle_timeout / 3)
+}
+
 fn config(tls: &ServerConfig, idle_timeout: Duration) -> Result<quinn::ServerConfig> {
     let failed =
         |why: &'static str| move |error| Error::new(ErrorKind::InvalidArgument, why).caused_by(error);
@@ -481,7 +549,8 @@ fn config(tls: &ServerConfig, idle_timeout: Duration) -> Result<quinn::ServerCon
         .stream_receive_window(VarInt::from_u32(STREAM_WINDOW_BYTES))
         .receive_window(VarInt::from_u32(CONNECTION_WINDOW_BYTES))
         .send_window(SEND_WINDOW_BYTES)
-        .max_idle_timeout(Some(idle));
+        .max_idle_timeout(Some(idle))
+        .keep_alive_interval(Some(keep_alive_interval(idle_timeout)));
     let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
     config
         .max_incoming(WAITING_MAX)

@@ -10,7 +10,7 @@
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Instant;
@@ -44,9 +44,43 @@ impl SharedConnectionState {
     }
 }
 
-/// Answers a request. `length` is the length of the request's body, if known.
+/// Whether a request waits for its client: for more of the request's body, or until the client has received data of the
+/// response. Otherwise, the gateway is working on the request, or waits for the store. Clones share the state.
+#[derive(Clone, Default)]
+pub(crate) struct ClientWait(Arc<AtomicU8>);
+
+impl ClientWait {
+    /// The gateway prepares the response.
+    const ANSWERING: u8 = 0;
+    /// The response is not ready, because the gateway needs more of the request's body.
+    const FOR_BODY: u8 = 1;
+    /// The response has begun, and the gateway reads its next piece.
+    const READING: u8 = 2;
+    /// The response has begun, and its next piece waits for the client.
+    const FOR_RECEIPT: u8 = 3;
+
+    /// Returns whether the request waits for its client.
+    pub(crate) fn is_for_client(&self) -> bool {
+        matches!(self.0.load(Ordering::Relaxed), Self::FOR_BODY | Self::FOR_RECEIPT)
+    }
+
+    /// Records whether the response needs more of the request's body. Has no effect after the response has begun.
+    fn set_for_body(&self, waits: bool) {
+        let (from, to) =
+            if waits { (Self::ANSWERING, Self::FOR_BODY) } else { (Self::FOR_BODY, Self::ANSWERING) };
+        let _ = self.0.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Records that the response has begun, and whether its next piece is being read.
+    fn set_sending(&self, is_reading: bool) {
+        self.0.store(if is_reading { Self::READING } else { Self::FOR_RECEIPT }, Ordering::Relaxed);
+    }
+}
+
+/// Answers a request. `length` is the length of the request's body, if known. `waits` shows whether the request waits
+/// for its client, until the response's body is dropped.
 pub(crate) async fn exchange<B: IncomingFrames>(
-    (shared, connection): (&GatewayState, &SharedConnectionState),
+    (shared, connection, waits): (&GatewayState, &SharedConnectionState, ClientWait),
     caller: &ConnectionPeer,
     request: Request<Option<B>>,
     length: SizeHint,
@@ -61,7 +95,7 @@ pub(crate) async fn exchange<B: IncomingFrames>(
     trace.parsed(length.exact().unwrap_or(0));
     let is_head = request.method() == Method::HEAD;
     let wants_timing = request.headers().contains_key(monitor::TIMING_WANTED);
-    let request = request.map(|body| gathered(body, &shared.limits, &trace));
+    let request = request.map(|body| gathered(body, &shared.limits, (&trace, &waits)));
     let mut response = match length.lower() > shared.limits.body_bytes_max {
         true => answer::too_large(),
         false => answer::answer(shared, caller, request, trace.clone()).await,
@@ -81,7 +115,8 @@ pub(crate) async fn exchange<B: IncomingFrames>(
     account.answered(trace.account(), status);
     shared.monitor.finish(&trace, &ResponseOutcome { status, body_bytes, ready, is_complete: true });
     let held = connection.held.answer(trace.account().cloned());
-    response_of(response, is_head, (held, Some(trace)))
+    waits.set_sending(false);
+    response_of(response, is_head, (held, waits, Some(trace)))
 }
 
 /// A request in progress. If the value is dropped before the response is ready, the client has cancelled the request or
@@ -124,7 +159,7 @@ impl<B> IncomingFrames for B where
 fn gathered<B: IncomingFrames>(
     incoming: Option<B>,
     limits: &ConnectionRequestLimits,
-    trace: &Arc<RequestTrace>,
+    (trace, waits): (&Arc<RequestTrace>, &ClientWait),
 ) -> s3s::Body {
     match incoming.filter(|incoming| !incoming.is_end_stream()) {
         None => s3s::Body::empty(),
@@ -137,6 +172,7 @@ fn gathered<B: IncomingFrames>(
             progress: TransferRateMeter::default(),
             pacer: RatePacer::default(),
             trace: trace.clone(),
+            waits: waits.clone(),
         }),
     }
 }
@@ -154,6 +190,7 @@ struct CoalescedFrames<B> {
     progress: TransferRateMeter,
     pacer: RatePacer,
     trace: Arc<RequestTrace>,
+    waits: ClientWait,
 }
 
 impl<B> CoalescedFrames<B> {
@@ -194,6 +231,7 @@ where
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, MultiplexedBodyError>>> {
         let body = &mut *self;
+        body.waits.set_for_body(false);
         if let Some(account) = body.trace.account() {
             ready!(body.pacer.poll_allowed(account, context));
         }
@@ -212,7 +250,10 @@ where
                 body.progress.wait();
                 return match body.chunk.is_to_be_passed_on() {
                     true => Poll::Ready(body.chunk.take().map(|piece| Ok(Frame::data(piece)))),
-                    false => Poll::Pending,
+                    false => {
+                        body.waits.set_for_body(true);
+                        Poll::Pending
+                    }
                 };
             };
             match frame {
@@ -234,11 +275,17 @@ where
     }
 }
 
+impl<B> Drop for CoalescedFrames<B> {
+    fn drop(&mut self) {
+        self.waits.set_for_body(false);
+    }
+}
+
 /// Converts the response to the form in which it is sent; the response to HEAD has no body.
 pub(super) fn response_of(
     response: Response<PreparedBody>,
     is_head: bool,
-    (held, trace): (BacklogShare, Option<Arc<RequestTrace>>),
+    (held, waits, trace): (BacklogShare, ClientWait, Option<Arc<RequestTrace>>),
 ) -> Response<ReplyBody> {
     let (mut parts, reply) = response.into_parts();
     let is_without_body = matches!(parts.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
@@ -250,7 +297,8 @@ pub(super) fn response_of(
     }
     let reply = if is_without_body || is_head { PreparedBody::Nothing } else { reply };
     let left = RemainingBody::of(reply);
-    Response::from_parts(parts, ReplyBody { left, held, pacer: RatePacer::default(), _trace: trace })
+    let pacer = RatePacer::default();
+    Response::from_parts(parts, ReplyBody { left, held, pacer, waits, _trace: trace })
 }
 
 /// A future that reads the next piece. Its output is the piece, and the content after the piece.
@@ -261,6 +309,7 @@ pub(crate) struct ReplyBody {
     left: RemainingBody,
     held: BacklogShare,
     pacer: RatePacer,
+    waits: ClientWait,
     /// The request is in flight until the body is dropped.
     _trace: Option<Arc<RequestTrace>>,
 }
@@ -291,6 +340,7 @@ impl ReplyBody {
                 RemainingBody::Content(pieces) if pieces.len() > 0 => {
                     let Poll::Ready(room) = self.held.poll_room(context) else {
                         self.left = RemainingBody::Content(pieces);
+                        self.waits.set_sending(false);
                         return Poll::Pending;
                     };
                     self.left = RemainingBody::Reading(Box::pin(pieces.next(room)));
@@ -318,14 +368,18 @@ impl Body for ReplyBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        self.waits.set_sending(true);
         if let RemainingBody::Document(document) = &mut self.left {
-            return Pin::new(document).poll_frame(context).map_err(Into::into);
+            let frame = ready!(Pin::new(document).poll_frame(context));
+            self.waits.set_sending(false);
+            return Poll::Ready(frame);
         }
         let body = &mut *self;
         if let Some(user) = &body.held.of_user {
             ready!(body.pacer.poll_allowed(user, context));
         }
         let piece = ready!(self.poll_piece(context));
+        self.waits.set_sending(false);
         let piece =
             piece.inspect_err(|error| tracing::warn!(%error, "an object could not be read to its end"));
         Poll::Ready(piece.map_err(Into::into).transpose().map(|piece| piece.map(Frame::data)))

@@ -6,8 +6,9 @@ use std::io::{Read as _, Write as _};
 use std::time::{Duration, Instant};
 
 use client::http2::{Http2, push, run, take};
+use client::slow::SlowStore;
 use client::tls::Certificate;
-use client::{BUCKET, Call, bucket, key, serve, serve_with};
+use client::{BUCKET, Call, bucket, key, serve, serve_through, serve_with};
 use fordway_store::{Checksum, ChecksumAlgorithm, GetOptions, Objects, PutOptions};
 
 const WAIT: Duration = Duration::from_millis(300);
@@ -150,6 +151,57 @@ fn a_client_that_neither_sends_nor_takes_is_cut_off() {
         assert!(took >= WAIT && took < 60 * WAIT, "{took:?}");
         assert!(fixture.store.head(&bucket(), &key("half"), &GetOptions::default()).is_err());
         assert_eq!(http2.send(&Call::on("HEAD", "large")).await.status, 200);
+    });
+}
+
+/// The stall timeout limits the time for which the gateway waits for the client, not the time for which the gateway
+/// works. A client that then does not receive the response is still cut off.
+#[test]
+fn a_request_on_which_the_gateway_works_for_long_is_not_ended() {
+    let fixture = serve_through(
+        |inner| std::sync::Arc::new(SlowStore { inner, delay: 4 * WAIT }),
+        |config| config.stall_timeout = WAIT,
+    );
+    fixture.store.put(&bucket(), &key("k"), b"content", &PutOptions::default()).unwrap();
+    let many = |number: usize| key(&format!("{number:0>1000}"));
+    (0..1000).for_each(|number| {
+        fixture.store.put(&bucket(), &many(number), b"", &PutOptions::default()).unwrap();
+    });
+    run(async {
+        let http2 = Http2::connect(&fixture.client).await;
+        let copy = Call::on("PUT", "copy").header("x-amz-copy-source", format!("/{BUCKET}/k"));
+        let start = Instant::now();
+        http2.send(&copy).await.ok();
+        assert!(start.elapsed() >= 4 * WAIT, "the copy was not slow");
+        http2.send(&Call::on("GET", "copy")).await.ok();
+
+        let begun = http2.send(&Call::on("POST", "up").query("uploads")).await.ok();
+        let query = format!("uploadId={}", begun.element("UploadId").unwrap());
+        let number = format!("partNumber=1&{query}");
+        let part = http2.send(&Call::on("PUT", "up").query(&number).body("part")).await.ok();
+        let etag = part.header("etag").unwrap();
+        let parts = format!(
+            "<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>{etag}</ETag></Part></CompleteMultipartUpload>"
+        );
+        // The body arrives in two pieces, so that the gateway first waits for the client and then works.
+        let complete = Call::on("POST", "up").query(&query).payload("UNSIGNED-PAYLOAD").body(parts);
+        let (answer, mut upload) = http2.start(&complete, false).await;
+        push(&mut upload, &complete.body[..20], false).await.unwrap();
+        tokio::time::sleep(WAIT / 10).await;
+        push(&mut upload, &complete.body[20..], true).await.unwrap();
+        assert_eq!(answer.await.unwrap().status(), 200);
+
+        let list = Call::new("GET", format!("/{BUCKET}")).query("list-type=2");
+        let mut body = http2.start(&list, true).await.0.await.unwrap().into_body();
+        let error = loop {
+            // The client never opens its window again.
+            match body.data().await.map(|piece| piece.map(|piece| piece.len())) {
+                Some(Ok(_)) => {}
+                Some(Err(error)) => break error,
+                None => panic!("the listing fits into the window"),
+            }
+        };
+        assert!(error.is_reset(), "{error}");
     });
 }
 

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use client::http2::{Http2, run};
 use client::http3::{Http3, take};
+use client::slow::SlowStore;
 use client::tls::Certificate;
-use client::{BUCKET, Call, Fixture, bucket, key, serve_with};
+use client::{BUCKET, Call, Fixture, bucket, key, serve_through, serve_with};
 use fordway_serve::GatewayConfig;
-use fordway_store::{ErrorKind, GetOptions, Objects};
+use fordway_store::{ErrorKind, GetOptions, Objects, PutOptions};
 
 fn serve_http3(change: impl FnOnce(&mut GatewayConfig)) -> (Fixture, Certificate) {
     let certificate = Certificate::new();
@@ -22,6 +23,77 @@ fn serve_http3(change: impl FnOnce(&mut GatewayConfig)) -> (Fixture, Certificate
         change(config);
     });
     (fixture, certificate)
+}
+
+/// Returns the first packets of `count` connections. The packets are valid, but their sender ignores responses.
+async fn first_packets(count: usize, certificate: &Certificate) -> Vec<Vec<u8>> {
+    let captured = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(certificate.client_config("h3")).unwrap();
+    let config = quinn::ClientConfig::new(std::sync::Arc::new(crypto));
+    let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = captured.local_addr().unwrap();
+    let connecting: Vec<_> =
+        (0..count).map(|_| endpoint.connect_with(config.clone(), address, "localhost").unwrap()).collect();
+    let mut by_connection = std::collections::HashMap::new();
+    while by_connection.len() < count {
+        let mut packet = vec![0; 2048];
+        let length = captured.recv(&mut packet).await.unwrap();
+        packet.truncate(length);
+        // The connection ID of the server follows the version (RFC 9000 section 17.2). Its first bytes are random.
+        by_connection.entry(packet[5..14].to_vec()).or_insert(packet);
+    }
+    drop(connecting);
+    by_connection.into_values().collect()
+}
+
+/// The addresses of first packets may be forged, so connections whose handshakes do not continue must not take the
+/// slots of other connections.
+#[test]
+fn unfinished_handshakes_leave_connections_for_others() {
+    let (fixture, certificate) = serve_http3(|config| {
+        config.connections_max = 20;
+        config.header_timeout = Duration::from_secs(120);
+    });
+    run(async {
+        let packets = first_packets(60, &certificate).await;
+        let sender = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        for packet in packets {
+            sender.send_to(&packet, fixture.client.address).await.unwrap();
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let served = async {
+            let http2 = Http2::connect_tls(&fixture.client, &certificate).await;
+            assert_eq!(http2.send(&Call::on("GET", "none")).await.status, 404);
+            let mut http3 = Http3::connect(&fixture.client, &certificate).await;
+            assert_eq!(http3.send(&Call::on("GET", "none")).await.status, 404);
+        };
+        tokio::time::timeout(Duration::from_secs(60), served).await.expect("others are not served");
+    });
+}
+
+/// A connection without packets ends after the header timeout. While the gateway works on a request, it must not end,
+/// although this client sends no packets of its own.
+#[test]
+fn a_request_on_which_the_gateway_works_for_long_is_not_ended() {
+    const HEADER: Duration = Duration::from_secs(3);
+    let certificate = Certificate::new();
+    let fixture = serve_through(
+        |inner| std::sync::Arc::new(SlowStore { inner, delay: 3 * HEADER }),
+        |config| {
+            config.tls = Some(certificate.load());
+            config.http3 = true;
+            config.header_timeout = HEADER;
+        },
+    );
+    fixture.store.put(&bucket(), &key("k"), b"content", &PutOptions::default()).unwrap();
+    run(async {
+        let mut http3 = Http3::connect(&fixture.client, &certificate).await;
+        let copy = Call::on("PUT", "copy").header("x-amz-copy-source", format!("/{BUCKET}/k"));
+        http3.send(&copy).await.ok();
+        // Without a request, the connection ends.
+        let ended = tokio::time::timeout(20 * HEADER, http3.connection.closed()).await;
+        ended.expect("an idle connection remains open");
+    });
 }
 
 fn content() -> Vec<u8> {

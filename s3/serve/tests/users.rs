@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use client::{Answer, Call, Client};
@@ -19,6 +20,8 @@ const DENIED: (u16, &str) = (403, "AccessDenied");
 struct Ground {
     dir: tempfile::TempDir,
     store: MemoryStore,
+    /// Whether the store cannot be opened.
+    is_broken: Arc<AtomicBool>,
     gateway: RunningGateway,
 }
 
@@ -35,8 +38,10 @@ impl Ground {
         std::fs::create_dir(dir.path().join("root")).unwrap();
         let config =
             GatewayConfig { threads: 2, ..GatewayConfig::new(SocketAddr::from(([127, 0, 0, 1], 0))) };
-        let gateway = Gateway::bind(users(dir.path(), &store).unwrap(), config).unwrap().spawn().unwrap();
-        Ground { dir, store, gateway }
+        let is_broken = Arc::<AtomicBool>::default();
+        let users = users(dir.path(), &store, is_broken.clone()).unwrap();
+        let gateway = Gateway::bind(users, config).unwrap().spawn().unwrap();
+        Ground { dir, store, is_broken, gateway }
     }
 
     fn client(&self, access_key: &str) -> Client {
@@ -47,11 +52,24 @@ impl Ground {
     fn write(&self, credentials: &str) {
         write(&file_in(self.dir.path()), credentials);
     }
+
+    /// Waits until the gateway responds to a GET of this user with `status`.
+    #[track_caller]
+    fn wait_for(&self, access_key: &str, status: u16) {
+        let start = Instant::now();
+        while self.client(access_key).send(&Call::new("GET", "/alpha/k")).status != status {
+            assert!(start.elapsed() < Duration::from_secs(20), "{access_key}: the status is never {status}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
 }
 
-fn users(dir: &Path, store: &MemoryStore) -> fordway_store::Result<Users> {
+fn users(dir: &Path, store: &MemoryStore, is_broken: Arc<AtomicBool>) -> fordway_store::Result<Users> {
     let store = store.clone();
-    let open: StoreOpenFunction = Arc::new(move || Ok(Arc::new(store.clone())));
+    let open: StoreOpenFunction = Arc::new(move || match is_broken.load(Ordering::Relaxed) {
+        false => Ok(Arc::new(store.clone())),
+        true => Err(fordway_store::Error::new(fordway_store::ErrorKind::Io, "too many open files")),
+    });
     Users::from_file(&file_in(dir), &dir.join("root"), open)
 }
 
@@ -296,6 +314,26 @@ fn the_file_is_read_again_and_a_broken_one_changes_nothing() {
         std::thread::sleep(Duration::from_millis(50));
     }
     assert_eq!(ground.client("first").send(&get).error().1, "InvalidAccessKeyId");
+}
+
+/// A failure to open the store of one user must not keep another user's removed key valid, and must not end the access
+/// of a user whose entry has not changed.
+#[test]
+fn a_removed_user_is_refused_although_a_store_cannot_be_opened() {
+    let ground = Ground::new(&(user("removed", "") + &user("restricted", "") + &user("same", "")));
+    ground.wait_for("removed", 200);
+    ground.is_broken.store(true, Ordering::Relaxed);
+    ground.write(&(user("same", "") + &user("restricted", "buckets=['gamma']") + &user("new", "")));
+    ground.wait_for("removed", 403);
+    assert_eq!(ground.client("same").send(&Call::new("GET", "/alpha/k")).ok().text(), "hello");
+    for pending in ["restricted", "new"] {
+        let refused = ground.client(pending).send(&Call::new("GET", "/alpha/k")).error();
+        assert_eq!(refused.1, "InvalidAccessKeyId", "{pending} has no store yet");
+    }
+    ground.is_broken.store(false, Ordering::Relaxed);
+    ground.wait_for("new", 200);
+    ground.client("restricted").send(&Call::new("GET", "/gamma/k")).ok();
+    assert_denied(&ground.client("restricted").send(&Call::new("GET", "/alpha/k")), "its old buckets");
 }
 
 #[test]

@@ -328,7 +328,8 @@ mod tests {
             patience: Duration::from_millis(20),
         };
         let requests = UserLimits::default();
-        let of_user = NodeUserLimits { connections_max: 9, requests, memory_bytes_max: 12 << 20 };
+        let of_user =
+            NodeUserLimits { connections_max: 9, strangers_max: 9, requests, memory_bytes_max: 12 << 20 };
         let accounts = NodeConnectedUsers::new(of_user);
         let (one, other) = (accounts.connect(1).unwrap(), accounts.connect(2).unwrap());
         let gateway = Arc::new(limits);

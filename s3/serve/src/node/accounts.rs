@@ -1,5 +1,5 @@
 //! The gateway's resources that each user of the socket uses: connections, requests in progress and
-//! memory.
+//! memory; and the connections of TCP clients that have not proved yet that they know the secret.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,6 +15,8 @@ use crate::node::access::ResourceSemaphore;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NodeUserLimits {
     pub(super) connections_max: usize,
+    /// The maximum number of connections of all clients together that are not authenticated yet.
+    pub(super) strangers_max: usize,
     pub(super) requests: UserLimits,
     /// The maximum number of bytes for long messages and their responses.
     pub(super) memory_bytes_max: usize,
@@ -24,6 +26,7 @@ pub(super) struct NodeUserLimits {
 pub(super) struct NodeConnectedUsers {
     limits: NodeUserLimits,
     by_uid: Mutex<HashMap<u32, Weak<NodeUserResources>>>,
+    strangers: Arc<AtomicUsize>,
 }
 
 /// The resources that one user uses. All connections of the user share this value.
@@ -36,9 +39,27 @@ pub(super) struct NodeUserResources {
 /// A connection of a user. Dropping this value decrements the user's number of connections.
 pub(super) struct UserConnectionSlot(Arc<NodeUserResources>);
 
+/// A connection whose client is not authenticated yet. Dropping this value decrements the number of these connections.
+pub(super) struct StrangerSlot(Arc<AtomicUsize>);
+
 impl NodeConnectedUsers {
     pub(super) fn new(limits: NodeUserLimits) -> Self {
-        NodeConnectedUsers { limits, by_uid: Mutex::default() }
+        NodeConnectedUsers { limits, by_uid: Mutex::default(), strangers: Arc::default() }
+    }
+
+    /// Counts a connection whose client is not authenticated yet. These connections have their own limit, so that they
+    /// cannot use up the connections of a user. Errors: `Unavailable` if the maximum number is reached.
+    pub(super) fn connect_stranger(&self) -> Result<StrangerSlot> {
+        let before = self.strangers.fetch_add(1, Ordering::Relaxed);
+        let connection = StrangerSlot(self.strangers.clone());
+        if before < self.limits.strangers_max {
+            return Ok(connection);
+        }
+        let most = self.limits.strangers_max;
+        let why = format!(
+            "the gateway has {most} TCP connections without authentication, its maximum; try again later"
+        );
+        Err(Error::new(ErrorKind::Unavailable, why))
     }
 
     /// Counts a connection of a user. Errors: `Unavailable` if the user already has the maximum number.
@@ -84,6 +105,12 @@ impl Drop for UserConnectionSlot {
     }
 }
 
+impl Drop for StrangerSlot {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl NodeUserResources {
     /// Counts a request in progress. Errors: `Unavailable` if the user already has the maximum number.
     pub(super) fn begin(&self) -> Result<RequestSlot> {
@@ -104,7 +131,8 @@ mod tests {
     #[test]
     fn each_user_has_connections_and_requests_of_their_own() {
         let requests = UserLimits { requests_max: 1, ..UserLimits::default() };
-        let limits = NodeUserLimits { connections_max: 2, requests, memory_bytes_max: 1 << 20 };
+        let limits =
+            NodeUserLimits { connections_max: 2, strangers_max: 1, requests, memory_bytes_max: 1 << 20 };
         let accounts = NodeConnectedUsers::new(limits);
         let first = accounts.connect(1).unwrap();
         let second = accounts.connect(1).unwrap();
@@ -114,13 +142,18 @@ mod tests {
         assert_eq!(second.account().begin().map(drop).unwrap_err().kind(), ErrorKind::Unavailable);
         other.account().begin().unwrap();
         drop(first);
-        accounts.connect(1).unwrap();
+        let _third = accounts.connect(1).unwrap();
+        let stranger = accounts.connect_stranger().expect("it is no connection of a user");
+        assert_eq!(accounts.connect_stranger().map(drop).unwrap_err().kind(), ErrorKind::Unavailable);
+        drop(stranger);
+        accounts.connect_stranger().unwrap();
     }
 
     #[test]
     fn a_users_http_traffic_does_not_refuse_requests_without_http() {
         let requests = UserLimits { bytes_per_s_max: NonZeroU64::new(1), ..UserLimits::default() };
-        let limits = NodeUserLimits { connections_max: 2, requests, memory_bytes_max: 1 << 20 };
+        let limits =
+            NodeUserLimits { connections_max: 2, strangers_max: 1, requests, memory_bytes_max: 1 << 20 };
         let user = NodeConnectedUsers::new(limits).connect(1).unwrap();
         user.account().requests.charge(1 << 20);
         user.account().requests.begin().map(drop).expect_err("HTTP requests wait for the rate");

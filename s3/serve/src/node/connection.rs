@@ -1,22 +1,24 @@
 //! One client: the handshake, reading requests, and waiting for the next request.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_sys::{Errno, SocketBlockingMode, receive, send_all};
+use fordway_sys::{Errno, SocketBlockingMode, receive, send_all, user_id};
 use fordway_wire::node::{
     CLIENT_HELLO_BYTES, FIELDS_BYTES_MAX, FrameBuffer, FrameHeader, HandshakeProof, HandshakeSide,
     NONCE_BYTES, NodeClientHello, NodeGatewayHello, NodeResponse, Request, ResponseFlags, VERSION,
     WriteField,
 };
 
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+
 use crate::AccessKeyPair;
 use crate::node::access::{AdmittedCaller, NodeAccessControl};
 use crate::node::access::{ConnectionResourceLimits, MemoryShare, NodeLimits, OWN_BYTES};
-use crate::node::accounts::UserConnectionSlot;
+use crate::node::accounts::{NodeConnectedUsers, NodeUserResources, StrangerSlot, UserConnectionSlot};
 use crate::node::content::ResponseOutbox;
 use crate::node::http::{HttpService, is_http};
 use crate::node::session::ClientSession;
@@ -26,6 +28,7 @@ use crate::node::stats::{AdaptivePollState, BusyConnectionCounter};
 /// The state that all connections share.
 pub(super) struct NodeGatewayState {
     pub(super) access: NodeAccessControl,
+    pub(super) accounts: NodeConnectedUsers,
     /// The keys of clients that connect over TCP.
     pub(super) keys: Option<AccessKeyPair>,
     pub(super) activity: BusyConnectionCounter,
@@ -51,8 +54,46 @@ pub(super) struct GatewayConnection {
     pub(super) socket: Arc<OwnedFd>,
     pub(super) by: CallerTransport,
     pub(super) standing: Arc<ConnectionDrainState>,
-    /// The gateway's resources that the connection's user uses.
-    pub(super) user: UserConnectionSlot,
+    pub(super) client: ConnectionClient,
+}
+
+/// The count of connections that includes a connection.
+pub(super) enum ClientSlot {
+    /// The client is not authenticated yet.
+    Stranger(StrangerSlot),
+    User(UserConnectionSlot),
+}
+
+/// The client of a connection: its user, as soon as the user is known.
+pub(super) struct ConnectionClient {
+    /// Empty as soon as the user is known.
+    stranger: Mutex<Option<StrangerSlot>>,
+    user: OnceLock<UserConnectionSlot>,
+}
+
+impl ConnectionClient {
+    pub(super) fn new(slot: ClientSlot) -> Self {
+        match slot {
+            ClientSlot::Stranger(slot) => {
+                ConnectionClient { stranger: Mutex::new(Some(slot)), user: OnceLock::new() }
+            }
+            ClientSlot::User(slot) => ConnectionClient { stranger: Mutex::default(), user: slot.into() },
+        }
+    }
+
+    /// Records that an authenticated client acts as the gateway's user. Errors: `Unavailable` if the user has too many
+    /// connections.
+    fn authenticate(&self, accounts: &NodeConnectedUsers) -> Result<()> {
+        let slot = accounts.connect(user_id())?;
+        self.user.get_or_init(|| slot);
+        self.stranger.lock().unwrap_or_else(PoisonError::into_inner).take();
+        Ok(())
+    }
+
+    /// Returns the resources of the connection's user. Errors: `ACCESS` if the client is not authenticated.
+    fn account(&self) -> Result<&Arc<NodeUserResources>, Errno> {
+        self.user.get().map(UserConnectionSlot::account).ok_or(Errno::ACCESS)
+    }
 }
 
 /// Whether a connection is doing work that a stopping gateway waits for.
@@ -99,8 +140,9 @@ impl GatewayConnection {
 
     fn greet_and_serve(&self, shared: &NodeGatewayState) -> Result<(), Errno> {
         let mut inbox = FrameBuffer::default();
+        let mut deadline = HandshakeDeadline::new(shared.limits.patience);
         while inbox.waiting().len() < CLIENT_HELLO_BYTES {
-            self.receive(&mut inbox, SocketBlockingMode::Yes)?;
+            self.receive_until(&mut deadline, &mut inbox)?;
             if self.by == CallerTransport::Unix && is_http(inbox.waiting()) {
                 return self.serve_http(inbox.waiting(), shared);
             }
@@ -112,10 +154,11 @@ impl GatewayConnection {
         };
         inbox.consume(CLIENT_HELLO_BYTES);
         let takes_descriptors = hello.takes_descriptors && self.by == CallerTransport::Unix;
-        let admitted = self.admit(hello, shared, &mut inbox)?;
+        let admitted = self.admit(hello, shared, (&mut inbox, &mut deadline))?;
+        deadline.finish(&self.socket)?;
         let outbox = ResponseOutbox::new(self.socket.clone(), shared.stats.clone());
-        let standing = self.standing.clone();
-        let session = ClientSession::new(admitted, takes_descriptors, outbox, self.limits(shared), standing);
+        let (limits, standing) = (self.limits(shared)?, self.standing.clone());
+        let session = ClientSession::new(admitted, takes_descriptors, outbox, limits, standing);
         RequestReader {
             connection: self,
             shared,
@@ -129,8 +172,9 @@ impl GatewayConnection {
     }
 
     /// Returns the limits of the gateway and of the connection's user.
-    fn limits(&self, shared: &NodeGatewayState) -> ConnectionResourceLimits {
-        ConnectionResourceLimits { gateway: shared.limits.clone(), user: self.user.account().clone() }
+    fn limits(&self, shared: &NodeGatewayState) -> Result<ConnectionResourceLimits, Errno> {
+        let user = self.client.account()?.clone();
+        Ok(ConnectionResourceLimits { gateway: shared.limits.clone(), user })
     }
 
     /// Serves a client that uses HTTP; `ahead` contains the bytes that were already read.
@@ -145,7 +189,7 @@ impl GatewayConnection {
         if admitted.is_err() {
             shared.stats.refused.add(1);
         }
-        let requests = self.user.account().requests.clone();
+        let requests = self.client.account()?.requests.clone();
         shared.http.serve(&self.socket, ahead, (admitted, requests)).unwrap_or_else(|error| {
             tracing::debug!(%error, "an HTTP connection ended early");
         });
@@ -157,7 +201,7 @@ impl GatewayConnection {
         &self,
         hello: NodeClientHello,
         shared: &NodeGatewayState,
-        inbox: &mut FrameBuffer,
+        incoming: (&mut FrameBuffer, &mut HandshakeDeadline),
     ) -> Result<AdmittedCaller, Errno> {
         let admitted = match (hello.version == VERSION, self.by, &shared.keys) {
             (false, ..) => Err(Error::new(
@@ -168,7 +212,7 @@ impl GatewayConnection {
                 ),
             )),
             (true, CallerTransport::Unix, _) => shared.access.admit(&self.socket),
-            (true, CallerTransport::Tcp, Some(keys)) => return self.challenge(keys, shared, inbox),
+            (true, CallerTransport::Tcp, Some(keys)) => return self.challenge(keys, shared, incoming),
             (true, CallerTransport::Tcp, None) => Err(ErrorKind::Internal.into()),
         };
         match admitted {
@@ -193,7 +237,7 @@ impl GatewayConnection {
         &self,
         keys: &AccessKeyPair,
         shared: &NodeGatewayState,
-        inbox: &mut FrameBuffer,
+        (inbox, deadline): (&mut FrameBuffer, &mut HandshakeDeadline),
     ) -> Result<AdmittedCaller, Errno> {
         let mut nonce = [0; NONCE_BYTES];
         getrandom::fill(&mut nonce).map_err(|_| Errno::IO)?;
@@ -203,7 +247,7 @@ impl GatewayConnection {
                 Some(header) => break header,
                 // A client that is not authenticated gets no memory for long messages.
                 None if inbox.waiting().len() > 4096 => return Err(Errno::PROTO),
-                None => self.receive(inbox, SocketBlockingMode::Yes)?,
+                None => self.receive_until(deadline, inbox)?,
             }
         };
         let request = inbox.frame(&header).map(|frame| Request::take(header.code, frame.fields));
@@ -212,14 +256,14 @@ impl GatewayConnection {
             return Err(Errno::PROTO);
         };
         let expected = |side| HandshakeProof::new(&keys.secret_key, side, &nonce, &theirs, &access_key);
-        let refused = match (access_key == keys.access_key, expected(HandshakeSide::Client).is(&proof)) {
-            (true, true) => None,
-            (true, false) => Some(ErrorKind::SignatureDoesNotMatch),
-            (false, _) => Some(ErrorKind::InvalidAccessKeyId),
+        let admitted = match (access_key == keys.access_key, expected(HandshakeSide::Client).is(&proof)) {
+            (true, true) => self.client.authenticate(&shared.accounts),
+            (true, false) => Err(ErrorKind::SignatureDoesNotMatch.into()),
+            (false, _) => Err(ErrorKind::InvalidAccessKeyId.into()),
         };
-        let answer = refused.map_or(Ok(expected(HandshakeSide::Gateway).to_bytes()), |kind| Err(kind.into()));
+        let answer = admitted.map(|()| expected(HandshakeSide::Gateway).to_bytes());
         self.reply(header.id, &answer)?;
-        if refused.is_some() {
+        if answer.is_err() {
             shared.stats.refused.add(1);
             return Err(Errno::ACCESS);
         }
@@ -233,6 +277,12 @@ impl GatewayConnection {
         send_all(&self.socket, &bytes, &[], None)
     }
 
+    /// Receives bytes of the handshake. Errors: as [`GatewayConnection::receive`]; `TIMEDOUT` after the deadline.
+    fn receive_until(&self, deadline: &mut HandshakeDeadline, inbox: &mut FrameBuffer) -> Result<(), Errno> {
+        deadline.limit_next_read(&self.socket)?;
+        self.receive(inbox, SocketBlockingMode::Yes)
+    }
+
     /// Receives the available bytes. Errors: errors of the socket; `CONNRESET` at the end of the stream.
     fn receive(&self, inbox: &mut FrameBuffer, wait: SocketBlockingMode) -> Result<(), Errno> {
         match receive(self.socket.as_fd(), inbox.room(), wait)? {
@@ -241,6 +291,43 @@ impl GatewayConnection {
                 inbox.filled(count);
                 Ok(())
             }
+        }
+    }
+}
+
+/// Limits the time of a handshake as a whole. Without this limit, a client that sends a byte now and then could keep a
+/// connection open for hours without authentication.
+struct HandshakeDeadline {
+    since: Instant,
+    limit: Duration,
+    reads: usize,
+}
+
+impl HandshakeDeadline {
+    /// Starts a handshake that may take up to `limit`, which is also the socket's time limit for one read.
+    fn new(limit: Duration) -> Self {
+        HandshakeDeadline { since: Instant::now(), limit, reads: 0 }
+    }
+
+    /// Sets the socket's time limit for the next read to the time that is left. Errors: `TIMEDOUT` if none is left.
+    /// Cost: no system call for the first read.
+    fn limit_next_read(&mut self, socket: &OwnedFd) -> Result<(), Errno> {
+        self.reads += 1;
+        if self.reads == 1 {
+            return Ok(());
+        }
+        let left = self.limit.saturating_sub(self.since.elapsed());
+        match left.is_zero() {
+            true => Err(Errno::TIMEDOUT),
+            false => set_socket_timeout(socket, Timeout::Recv, Some(left)),
+        }
+    }
+
+    /// Restores the socket's time limit after the handshake.
+    fn finish(&self, socket: &OwnedFd) -> Result<(), Errno> {
+        match self.reads {
+            0 | 1 => Ok(()),
+            _ => set_socket_timeout(socket, Timeout::Recv, Some(self.limit)),
         }
     }
 }

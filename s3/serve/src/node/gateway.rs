@@ -18,7 +18,9 @@ use rustix::net::{Shutdown, shutdown};
 
 use crate::node::access::{NodeAccessControl, NodeLimits, ResourceSemaphore};
 use crate::node::accounts::{NodeConnectedUsers, NodeUserLimits};
-use crate::node::connection::{CallerTransport, GatewayConnection, NodeGatewayState, refuse};
+use crate::node::connection::{
+    CallerTransport, ClientSlot, ConnectionClient, GatewayConnection, NodeGatewayState, refuse,
+};
 use crate::node::http::HttpService;
 use crate::node::socket_file::SocketFile;
 use crate::node::stats::{BusyConnectionCounter, NodeStats};
@@ -28,6 +30,9 @@ use crate::{AccessKeyPair, StoreOpenFunction, UserLimits};
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 /// The minimum time between two warnings that clients cannot be accepted.
 const WARNING_INTERVAL: Duration = Duration::from_secs(10);
+/// The maximum number of TCP connections that are not authenticated yet. If a quarter of all connections is less, that
+/// quarter is the maximum.
+const STRANGERS_MAX: usize = 256;
 /// The interval at which a stopping gateway checks whether all connections have ended.
 const DRAIN_POLL: Duration = Duration::from_millis(5);
 
@@ -53,7 +58,9 @@ pub struct NodeGatewayConfig {
     pub connection_bytes_max: usize,
     /// The maximum number of requests in progress; `None` for one per connection.
     pub requests_max: Option<usize>,
-    /// The maximum number of open connections of one user; further connections are refused.
+    /// The maximum number of open connections of one user; further connections are refused. TCP connections count as
+    /// connections of the gateway's user as soon as they are authenticated. Of the connections that are not
+    /// authenticated yet, at most 256 are open, and at most a quarter of `connections_max`.
     pub user_connections_max: usize,
     /// The maximum part of `memory_bytes_max`, in bytes, that all connections of one user together may use.
     pub user_memory_bytes_max: usize,
@@ -64,7 +71,8 @@ pub struct NodeGatewayConfig {
     /// Whether a thread moves to another processor if its polling never helps. Polling does not help if, for example,
     /// the client runs on the same processor.
     pub leaves_client: bool,
-    /// The maximum time for which a client may pause within a message, or may receive none of its responses.
+    /// The maximum time for which a client may pause within a message, or may receive none of its responses. Also the
+    /// maximum time for a whole handshake.
     pub stall_timeout: Duration,
     /// The maximum time that clients may take to finish writes in progress after the gateway begins to stop.
     pub drain_timeout: Duration,
@@ -135,7 +143,6 @@ pub struct NodeGateway {
     tcp: Option<(TcpListener, SocketAddr)>,
     shared: Arc<NodeGatewayState>,
     config: NodeGatewayConfig,
-    accounts: NodeConnectedUsers,
     connections: Arc<ConnectionTable>,
     reserve: Mutex<DescriptorReserve>,
     stop: NodeStopHandle,
@@ -165,8 +172,15 @@ impl NodeGateway {
             &config.socket,
             config.mode.unwrap_or(if user_id() == 0 { 0o666 } else { 0o600 }),
         )?;
+        let accounts = NodeConnectedUsers::new(NodeUserLimits {
+            connections_max: config.user_connections_max,
+            strangers_max: (config.connections_max / 4).clamp(1, STRANGERS_MAX),
+            requests: config.user_limits,
+            memory_bytes_max: config.user_memory_bytes_max.min(config.memory_bytes_max),
+        });
         let shared = Arc::new(NodeGatewayState {
             access,
+            accounts,
             keys: config.tcp.as_ref().map(|tcp| tcp.keys.clone()),
             activity: BusyConnectionCounter::new(thread::available_parallelism().map_or(1, usize::from)),
             stats: Arc::new(NodeStats::new()),
@@ -180,17 +194,11 @@ impl NodeGateway {
             leaves_client: config.leaves_client,
             http: HttpService::new(config.stall_timeout, Arc::default()),
         });
-        let accounts = NodeConnectedUsers::new(NodeUserLimits {
-            connections_max: config.user_connections_max,
-            requests: config.user_limits,
-            memory_bytes_max: config.user_memory_bytes_max.min(config.memory_bytes_max),
-        });
         Ok(NodeGateway {
             unix,
             tcp,
             shared,
             config,
-            accounts,
             connections: Arc::default(),
             reserve: Mutex::new(DescriptorReserve { descriptor: File::open("/dev/null").ok(), warned: None }),
             stop: NodeStopHandle::new()?,
@@ -300,16 +308,20 @@ impl NodeGateway {
         if let Err(errno) = timed {
             return tracing::warn!(%errno, "the time limits of a connection cannot be set");
         }
-        let user = match self.accounts.connect(uid_of(&socket, by)) {
-            Ok(user) => user,
+        let slot = match by {
+            CallerTransport::Unix => self.shared.accounts.connect(uid_of(&socket)).map(ClientSlot::User),
+            CallerTransport::Tcp => self.shared.accounts.connect_stranger().map(ClientSlot::Stranger),
+        };
+        let slot = match slot {
+            Ok(slot) => slot,
             Err(error) => {
                 self.shared.stats.refused.add(1);
                 refuse(&socket, &error);
                 return;
             }
         };
-        let connection =
-            Arc::new(GatewayConnection { socket: Arc::new(socket), by, standing: Arc::default(), user });
+        let (socket, client) = (Arc::new(socket), ConnectionClient::new(slot));
+        let connection = Arc::new(GatewayConnection { socket, by, standing: Arc::default(), client });
         let Some(slot) = self.connections.add(&connection, self.config.connections_max) else {
             self.shared.stats.refused.add(1);
             let most = self.config.connections_max;
@@ -335,13 +347,9 @@ impl NodeGateway {
     }
 }
 
-/// Returns the uid of the user whose limits apply: the peer's uid for the Unix socket, and the gateway's uid for TCP.
-fn uid_of(socket: &OwnedFd, by: CallerTransport) -> u32 {
-    let peer = match by {
-        CallerTransport::Unix => peer_of(socket).ok(),
-        CallerTransport::Tcp => None,
-    };
-    peer.map_or_else(user_id, |peer| peer.uid)
+/// Returns the uid of the user at the other end of a Unix socket, whose limits apply.
+fn uid_of(socket: &OwnedFd) -> u32 {
+    peer_of(socket).ok().map_or_else(user_id, |peer| peer.uid)
 }
 
 /// The open connections.

@@ -307,8 +307,22 @@ enum CredentialSource {
 struct UsersReloadState {
     /// The device and inode numbers of the served directory.
     root: (u64, u64),
+    /// The fingerprint of the file at the last check.
     stamp: Option<FileFingerprint>,
     document: UsersDocument,
+    /// The error of the last check, if it failed. The next check then tries again, even if the file is the same, because
+    /// a failure to open a store may be temporary. An error that repeats is logged only once.
+    failed: Option<String>,
+}
+
+/// The stores that are opened, and the effect of a store that cannot be opened.
+#[derive(Clone, Copy)]
+enum OpenMode<'d> {
+    /// All stores are opened. If a store cannot be opened, nothing changes.
+    All,
+    /// The stores of entries that are not in the previous document are opened. If such a store cannot be opened, the
+    /// entry has no effect: requests of its user are refused. All other changes apply.
+    ChangedSince(&'d UsersDocument),
 }
 
 impl Users {
@@ -363,7 +377,8 @@ impl Users {
             };
             Error::new(ErrorKind::InvalidArgument, format!("{} {why}", root.display())).caused_by(error)
         })?;
-        let state = UsersReloadState { root: place, stamp: None, document: UsersDocument::default() };
+        let document = UsersDocument::default();
+        let state = UsersReloadState { root: place, stamp: None, document, failed: None };
         let origin = GatewayUserSource {
             root: root.to_owned(),
             open,
@@ -380,7 +395,7 @@ impl Users {
             origin: Some(origin),
             is_available: true.into(),
         };
-        users.read_again(true)?;
+        users.read_first()?;
         Ok(users)
     }
 
@@ -407,25 +422,15 @@ impl Users {
         let origin = self.origin.as_ref();
         origin.map_or(Ok(()), |origin| {
             let state = origin.state.lock().unwrap_or_else(PoisonError::into_inner);
-            self.open_anonymous(origin, &state.document)
+            check_anonymous(origin, &state.document)?;
+            self.open_anonymous(origin)
         })?;
         Ok(self)
     }
 
-    /// Opens the store for anonymous requests. Errors: `InvalidArgument` if an entry of `document` has the same uid;
-    /// errors from opening the store.
-    fn open_anonymous(&self, origin: &GatewayUserSource, document: &UsersDocument) -> Result<()> {
+    /// Opens the store for anonymous requests. Errors: errors from opening the store.
+    fn open_anonymous(&self, origin: &GatewayUserSource) -> Result<()> {
         let Some(user) = &origin.anonymous else { return Ok(()) };
-        let uid = user.acts_as.as_ref().map(|peer| peer.uid);
-        let roles = document.role.iter().map(RoleEntry::as_user);
-        let entries: Vec<_> = document.user.iter().cloned().chain(roles).collect();
-        if let Some(entry) = entries.iter().find(|entry| entry.acts_as().map(|peer| peer.uid) == uid) {
-            let why = format!(
-                "anonymous requests need a separate user, and {:?} has the same uid as {:?}; name another user",
-                user.name, entry.name
-            );
-            return Err(Error::new(ErrorKind::InvalidArgument, why));
-        }
         let store = ConfinedStore::open_as(user, &origin.open)?;
         let user = User::anonymous(user, store, self.anonymous_account());
         *self.anonymous.write().unwrap_or_else(PoisonError::into_inner) = Some(user);
@@ -532,15 +537,18 @@ impl Users {
     }
 
     /// Checks the directory and the credentials file. If `at_once` is set, reads the file even if it seems unchanged.
-    /// On failure, logs the error and changes nothing.
+    /// After a failure, the next call tries again. Logs each error once, or always if `at_once` is set.
     pub(crate) fn look(&self, at_once: bool) {
         self.look_at_root();
-        if !self.is_available() {
-            return;
+        let Some(origin) = self.origin.as_ref().filter(|_| self.is_available()) else { return };
+        let mut state = origin.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let error = self.read_again(origin, &mut state, at_once).err();
+        if let Some(error) = &error
+            && (at_once || state.failed.as_ref() != Some(&error.to_string()))
+        {
+            tracing::error!(%error, "the users could not be updated; the gateway tries again every second");
         }
-        if let Err(error) = self.read_again(at_once) {
-            tracing::error!(%error, "the users are unchanged, because the credentials file cannot be used");
-        }
+        state.failed = error.map(|error| error.to_string());
     }
 
     /// Checks whether there is a directory to serve. If another directory has replaced the previous directory, opens
@@ -573,7 +581,7 @@ impl Users {
     fn move_to(&self, origin: &GatewayUserSource, state: &mut UsersReloadState, place: (u64, u64)) {
         let root = origin.root.display();
         let was_available = self.is_available.load(Ordering::Relaxed);
-        match self.open_all(origin, &state.document) {
+        match self.open_anew(origin, &state.document) {
             Ok(()) => {
                 tracing::warn!("{root} is now a different directory, which was opened");
                 state.root = place;
@@ -587,81 +595,86 @@ impl Users {
         }
     }
 
-    /// Reads the credentials file again if it has changed or `at_once` is set. Without a credentials file, reopens the
-    /// store if `at_once` is set. Errors: as [`Users::from_file`].
-    fn read_again(&self, at_once: bool) -> Result<()> {
+    /// Reads the credentials file and opens the stores for the first time. Errors: as [`Users::from_file`].
+    fn read_first(&self) -> Result<()> {
         let Some(origin) = &self.origin else { return Ok(()) };
         let mut state = origin.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let CredentialSource::File(path) = &origin.credentials else {
-            // The user of a gateway without a credentials file never changes.
-            return if at_once { self.open_all(origin, &UsersDocument::default()) } else { Ok(()) };
-        };
-        let stamp = FileFingerprint::of(path);
-        if !at_once && stamp == state.stamp {
-            return Ok(());
+        if let CredentialSource::File(path) = &origin.credentials {
+            state.stamp = FileFingerprint::of(path);
+            state.document = file::read(path)?;
         }
-        // The fingerprint of the file is stored before the file is read, so that an invalid file is logged once, not
-        // every second.
-        state.stamp = stamp;
-        let document = file::read(path)?;
-        if document != state.document {
-            self.open_all(origin, &document)?;
-            state.document = document;
-            let (users, roles) = (state.document.user.len(), state.document.role.len());
-            tracing::info!(users, roles, "the credentials file was read");
-        }
-        Ok(())
+        self.open_all(origin, &state.document, OpenMode::All)
     }
 
-    /// Opens the stores of all users and roles, and replaces the previous stores.
-    fn open_all(&self, origin: &GatewayUserSource, document: &UsersDocument) -> Result<()> {
+    /// Reads the credentials file again if it has changed or `at_once` is set, and applies its changes. Without a
+    /// credentials file, reopens the store if `at_once` is set. Errors: as [`Users::from_file`]. After an error from
+    /// opening a store, the other changes have been applied; after any other error, nothing has changed.
+    fn read_again(
+        &self,
+        origin: &GatewayUserSource,
+        state: &mut UsersReloadState,
+        at_once: bool,
+    ) -> Result<()> {
+        let CredentialSource::File(path) = &origin.credentials else {
+            // The user of a gateway without a credentials file never changes.
+            let is_due = at_once || state.failed.is_some();
+            return if is_due { self.open_anew(origin, &state.document) } else { Ok(()) };
+        };
+        let stamp = FileFingerprint::of(path);
+        if !at_once && stamp == state.stamp && state.failed.is_none() {
+            return Ok(());
+        }
+        // The fingerprint is taken before the file is read. If the file changes in between, it is read again.
+        state.stamp = stamp;
+        let document = file::read(path)?;
+        if document == state.document && state.failed.is_none() {
+            return Ok(());
+        }
+        check_anonymous(origin, &document)?;
+        let opened = self.open_all(origin, &document, OpenMode::ChangedSince(&state.document));
+        state.document = document;
+        let (users, roles) = (state.document.user.len(), state.document.role.len());
+        opened.inspect(|()| tracing::info!(users, roles, "the credentials file was read"))
+    }
+
+    /// Opens the stores of all users and roles, and of anonymous requests. Errors: errors from opening a store.
+    fn open_anew(&self, origin: &GatewayUserSource, document: &UsersDocument) -> Result<()> {
+        self.open_all(origin, document, OpenMode::All)?;
+        self.open_anonymous(origin)
+    }
+
+    /// Opens the stores of users and roles, and replaces the previous users and roles. Errors: an error from opening a
+    /// store, with the effect that `mode` describes.
+    fn open_all(
+        &self,
+        origin: &GatewayUserSource,
+        document: &UsersDocument,
+        mode: OpenMode<'_>,
+    ) -> Result<()> {
         let limits = *self.limits.lock().unwrap_or_else(PoisonError::into_inner);
-        // Known users keep their counters, so that requests in flight remain counted after a reload.
         let (users, roles) = (self.all(), self.roles());
-        let before = users.values().chain(roles.values().map(|role| &role.user));
-        let before: HashMap<&str, &Arc<User>> = before.map(|user| (user.name.as_str(), user)).collect();
-        let account = |entry: &UserEntry| {
-            let known = before.get(entry.name.as_str());
-            let known = known.filter(|user| user.account.stated() == entry.limits());
-            known.map_or_else(|| UserResourceUsage::new(entry.limits(), limits), |user| user.account.clone())
-        };
-        let open = |entry: &UserEntry| -> Result<_> {
-            let uid = entry.acts_as().map_or_else(user_id, |peer| peer.uid);
-            Ok((uid, ConfinedStore::open(entry, &origin.open)?, account(entry)))
-        };
+        let opening = StoreOpening::new(origin, (&users, &roles), mode, limits);
+        let mut failed = None;
         let by_key = match &origin.credentials {
             CredentialSource::One(identity) => only(identity.clone(), (origin.open)()?, limits),
-            CredentialSource::File(_) => {
-                let users = document.user.iter().map(|entry| {
-                    let (uid, store, account) = open(entry)?;
-                    let user = User::new(entry.name.clone(), entry.keys(), uid, store, account);
-                    Ok((entry.access_key.clone(), user))
-                });
-                users.collect::<Result<UsersByKey>>()?
-            }
+            CredentialSource::File(_) => document
+                .user
+                .iter()
+                .filter_map(|entry| Some((entry.access_key.clone(), kept(opening.user(entry), &mut failed)?)))
+                .collect(),
         };
-        let roles = document.role.iter().map(|entry| {
-            let id_claims = entry.id_claims();
-            let (uid, store, account) = match id_claims {
-                None => open(&entry.as_user())?,
-                Some(_) => {
-                    (user_id(), Arc::new(MemoryStore::default()) as Arc<dyn Store>, account(&entry.as_user()))
-                }
-            };
-            let user =
-                User::with((entry.name.clone(), AuthenticationMethod::Keys, uid), None, store, account);
-            let (assumed_by, trusts) = (entry.assumed_by.clone(), entry.oidc.clone());
-            let (entry, max_duration_s) = (entry.as_user(), entry.max_duration_s());
-            let claimed = ClaimMappedUsers { entry, open: origin.open.clone(), opened: Mutex::default() };
-            let role = Role { user, assumed_by, trusts, max_duration_s, id_claims, claimed };
-            Ok((role.user.name.clone(), Arc::new(role)))
-        });
-        let roles = roles.collect::<Result<RolesByName>>()?;
-        self.open_anonymous(origin, document)?;
+        let roles = document
+            .role
+            .iter()
+            .filter_map(|entry| Some((entry.name.clone(), kept(opening.role(entry), &mut failed)?)))
+            .collect();
+        if matches!(mode, OpenMode::All) {
+            failed.take().map_or(Ok(()), Err)?;
+        }
         *self.by_key.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(by_key);
         *self.roles.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(roles);
         self.replace_providers(&document.oidc);
-        Ok(())
+        failed.map_or(Ok(()), Err)
     }
 
     /// Replaces the OIDC providers. A provider whose entry has not changed keeps its keys.
@@ -680,6 +693,102 @@ impl Users {
             all.collect()
         };
         *providers = all;
+    }
+}
+
+/// Opens the stores of users and roles. A user or a role whose entry has not changed keeps its store.
+struct StoreOpening<'a> {
+    origin: &'a GatewayUserSource,
+    /// The previous entries of users by access key, and the previous users.
+    users: (HashMap<&'a str, &'a UserEntry>, &'a UsersByKey),
+    /// The previous entries of roles by name, and the previous roles.
+    roles: (HashMap<&'a str, &'a RoleEntry>, &'a RolesByName),
+    /// The previous users and roles by name.
+    by_name: HashMap<&'a str, &'a Arc<User>>,
+    limits: UserLimits,
+}
+
+impl<'a> StoreOpening<'a> {
+    fn new(
+        origin: &'a GatewayUserSource,
+        (users, roles): (&'a UsersByKey, &'a RolesByName),
+        mode: OpenMode<'a>,
+        limits: UserLimits,
+    ) -> Self {
+        let (user_entries, role_entries) = match mode {
+            OpenMode::All => (&[][..], &[][..]),
+            OpenMode::ChangedSince(document) => (&*document.user, &*document.role),
+        };
+        let user_entries = user_entries.iter().map(|entry| (entry.access_key.as_str(), entry)).collect();
+        let role_entries = role_entries.iter().map(|entry| (entry.name.as_str(), entry)).collect();
+        let by_name = users.values().chain(roles.values().map(|role| &role.user));
+        let by_name = by_name.map(|user| (user.name.as_str(), user)).collect();
+        StoreOpening { origin, users: (user_entries, users), roles: (role_entries, roles), by_name, limits }
+    }
+
+    /// Returns the counters of the user with this entry. A known user keeps the counters, so that requests in flight
+    /// remain counted after a reload.
+    fn account(&self, entry: &UserEntry) -> Arc<UserResourceUsage> {
+        let known = self.by_name.get(entry.name.as_str());
+        let known = known.filter(|user| user.account.stated() == entry.limits());
+        known.map_or_else(|| UserResourceUsage::new(entry.limits(), self.limits), |user| user.account.clone())
+    }
+
+    fn open(&self, entry: &UserEntry) -> Result<(u32, Arc<dyn Store>, Arc<UserResourceUsage>)> {
+        let uid = entry.acts_as().map_or_else(user_id, |peer| peer.uid);
+        Ok((uid, ConfinedStore::open(entry, &self.origin.open)?, self.account(entry)))
+    }
+
+    fn user(&self, entry: &UserEntry) -> Result<Arc<User>> {
+        let (entries, users) = &self.users;
+        let is_unchanged = entries.get(entry.access_key.as_str()).is_some_and(|before| *before == entry);
+        if let Some(known) = users.get(&entry.access_key).filter(|_| is_unchanged) {
+            return Ok(known.clone());
+        }
+        let (uid, store, account) = self.open(entry)?;
+        Ok(User::new(entry.name.clone(), entry.keys(), uid, store, account))
+    }
+
+    fn role(&self, entry: &RoleEntry) -> Result<Arc<Role>> {
+        let (entries, roles) = &self.roles;
+        let is_unchanged = entries.get(entry.name.as_str()).is_some_and(|before| *before == entry);
+        if let Some(known) = roles.get(&entry.name).filter(|_| is_unchanged) {
+            return Ok(known.clone());
+        }
+        let (id_claims, of_user) = (entry.id_claims(), entry.as_user());
+        let (uid, store, account) = match id_claims {
+            None => self.open(&of_user)?,
+            Some(_) => (user_id(), Arc::new(MemoryStore::default()) as _, self.account(&of_user)),
+        };
+        let user = User::with((entry.name.clone(), AuthenticationMethod::Keys, uid), None, store, account);
+        let (assumed_by, trusts) = (entry.assumed_by.clone(), entry.oidc.clone());
+        let (open, opened) = (self.origin.open.clone(), Mutex::default());
+        let claimed = ClaimMappedUsers { entry: of_user, open, opened };
+        let max_duration_s = entry.max_duration_s();
+        Ok(Arc::new(Role { user, assumed_by, trusts, max_duration_s, id_claims, claimed }))
+    }
+}
+
+/// Returns the opened user or role. After an error, stores the first error in `failed`, and returns `None`.
+fn kept<T>(opened: Result<T>, failed: &mut Option<Error>) -> Option<T> {
+    opened.map_err(|error| failed.get_or_insert(error)).ok()
+}
+
+/// Checks that the user of anonymous requests is none of the users and roles in `document`. Errors: `InvalidArgument`.
+fn check_anonymous(origin: &GatewayUserSource, document: &UsersDocument) -> Result<()> {
+    let Some(user) = &origin.anonymous else { return Ok(()) };
+    let uid = user.acts_as.as_ref().map(|peer| peer.uid);
+    let roles = document.role.iter().map(RoleEntry::as_user);
+    let mut entries = document.user.iter().cloned().chain(roles);
+    match entries.find(|entry| entry.acts_as().map(|peer| peer.uid) == uid) {
+        None => Ok(()),
+        Some(entry) => {
+            let why = format!(
+                "anonymous requests need a separate user, and {:?} has the same uid as {:?}; name another user",
+                user.name, entry.name
+            );
+            Err(Error::new(ErrorKind::InvalidArgument, why))
+        }
     }
 }
 

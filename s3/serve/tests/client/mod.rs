@@ -5,6 +5,7 @@
 pub mod http2;
 #[cfg(feature = "http3")]
 pub mod http3;
+pub mod slow;
 pub mod tls;
 
 use std::io::{Read, Write};
@@ -14,7 +15,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, RunningGateway, Users};
-use fordway_store::{Bucket, Key, MemoryStore, Objects};
+use fordway_store::{Bucket, Key, MemoryStore, Objects, Store};
 use hmac::{Hmac, KeyInit as _, Mac};
 use sha2::{Digest as _, Sha256};
 
@@ -32,16 +33,22 @@ pub fn serve() -> Fixture {
 }
 
 pub fn serve_with(change: impl FnOnce(&mut GatewayConfig)) -> Fixture {
+    serve_through(|store| Arc::new(store), change)
+}
+
+/// Starts a gateway over a store that wraps the in-memory store.
+pub fn serve_through(
+    wrap: impl FnOnce(MemoryStore) -> Arc<dyn Store>,
+    change: impl FnOnce(&mut GatewayConfig),
+) -> Fixture {
     let store = MemoryStore::default();
     store.create_bucket(&bucket()).unwrap();
     let identity = AccessKeyPair::generate().unwrap();
     let mut config = GatewayConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)));
     config.threads = 2;
     change(&mut config);
-    let gateway = Gateway::bind(Users::one(identity.clone(), Arc::new(store.clone())), config)
-        .unwrap()
-        .spawn()
-        .unwrap();
+    let gateway =
+        Gateway::bind(Users::one(identity.clone(), wrap(store.clone())), config).unwrap().spawn().unwrap();
     let client = Client { address: gateway.local_addr(), identity, clock_offset_s: 0, dates_by_date: false };
     Fixture { store, client, gateway }
 }
