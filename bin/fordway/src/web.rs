@@ -125,14 +125,24 @@ pub(crate) fn download(
 
 /// Downloads the file at `url` to `path`. Creates the parent directory if it is missing. The caller shows and removes
 /// the progress bar.
-pub(crate) fn download_to(
+fn download_to(
     url: &str,
     path: &Path,
     existing: OverwritePolicy,
     places: &ReplicaOpener<'_>,
     context: &CommandContext,
 ) -> Result<()> {
-    let path = &regular_target(path)?;
+    download_to_target(url, &regular_target(path)?, existing, places, context)
+}
+
+/// Like [`download_to`], for a path that [`regular_target`] has returned.
+pub(crate) fn download_to_target(
+    url: &str,
+    path: &Path,
+    existing: OverwritePolicy,
+    places: &ReplicaOpener<'_>,
+    context: &CommandContext,
+) -> Result<()> {
     if !is_wanted(path, existing)? {
         return Ok(());
     }
@@ -304,7 +314,7 @@ pub(crate) fn place(name: &str, url: &str, destination: &str) -> Result<PathBuf>
 /// Resolves symbolic links to a regular file, so that the copy replaces the file and not the link. Errors:
 /// `InvalidArgument` for a file of any other type, and for a file that a process has open (such as `/dev/stdout`),
 /// because a rename would replace the file.
-fn regular_target(path: &Path) -> Result<PathBuf> {
+pub(crate) fn regular_target(path: &Path) -> Result<PathBuf> {
     match path.metadata() {
         Ok(about) if !about.is_file() || is_open_file(path) => {
             let why = format!("{} is not a file; write to - instead", path.display());

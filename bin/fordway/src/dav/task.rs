@@ -18,7 +18,9 @@ use super::DavActionOutput;
 use super::copy::{DavCopyEndpoint, DavCopyOptions, content_type, is_one_server, parent};
 use crate::args::{ReplicaArgs, ThirdPartyCopyArg};
 use crate::replicas::ReplicaOpener;
-use crate::transfer::{LocalSourceStamps, OverwritePolicy, PostponedRemovals, SharedTransferCounts, changed};
+use crate::transfer::{
+    LocalSourceStamps, OverwritePolicy, PostponedRemovals, SharedTransferCounts, WrittenFiles, changed,
+};
 use crate::web;
 
 /// The number of bytes read from a file at a time.
@@ -64,6 +66,7 @@ pub(super) struct DavCopier<'c> {
     /// The collections that are known to exist.
     made: Mutex<HashSet<String>>,
     postponed: PostponedRemovals,
+    written: WrittenFiles,
 }
 
 impl<'c> DavCopier<'c> {
@@ -74,7 +77,8 @@ impl<'c> DavCopier<'c> {
         context: &'c CommandContext,
     ) -> Self {
         let tally = SharedTransferCounts::default();
-        DavCopier { dav, order, context, tally, made: Mutex::default(), postponed }
+        let (made, written) = (Mutex::default(), WrittenFiles::default());
+        DavCopier { dav, order, context, tally, made, postponed, written }
     }
 
     /// Performs and counts a copy, and reports the outcome. A failure does not end the other copies.
@@ -168,7 +172,11 @@ impl<'c> DavCopier<'c> {
                 // If another program creates the file now, the download must fail, so that a move does not remove its
                 // source. `copy` converts the failure to a skip.
                 let existing = if self.only_new() { OverwritePolicy::Fail } else { OverwritePolicy::Replace };
-                web::download_to(url, path, existing, &places, self.context)?;
+                let path = web::regular_target(path)?;
+                if self.order.moves {
+                    self.written.claim(&path)?;
+                }
+                web::download_to_target(url, &path, existing, &places, self.context)?;
                 DavCopyOutcome::Told
             }
             (DavCopyEndpoint::Web(from), DavCopyEndpoint::Web(to)) if is_one_server(from, to) => {

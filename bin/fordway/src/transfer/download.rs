@@ -24,7 +24,7 @@ impl TransferRunner<'_> {
     /// Writes a temporary file next to the target, verifies it, and then renames it, so that a failure or a signal does
     /// not change an existing file. The file gets the object's modification time, and the access rights of the file
     /// that it replaces. Other hard links to that file keep the old content. Returns the information on the written
-    /// content.
+    /// content. Errors: `InvalidArgument` if this command has already moved another object to the same file.
     pub(super) fn download(
         &self,
         from: (&Bucket, &Key),
@@ -39,6 +39,9 @@ impl TransferRunner<'_> {
             return self.download_into_special(from, opened, path);
         }
         let path = ResolvedDestination::find(path)?.path(path);
+        if self.settings.removes_sources {
+            self.written.claim(&path)?;
+        }
         let downloaded = self.download_to_file(from, size, &path);
         if downloaded.is_err() {
             self.made.remove_empty(parent(&path));

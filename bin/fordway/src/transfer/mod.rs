@@ -11,6 +11,7 @@
 //! - `special` opens destinations that are not regular files;
 //! - `moved` removes the source of a move;
 //! - `postponed` removes, at the end of a move, the sources that links point to;
+//! - `written` records which files a move has written, because links can lead to the same file;
 //! - `run` (below) connects these modules with a bounded queue, counts results, and chooses the exit code.
 
 mod access;
@@ -24,6 +25,7 @@ mod postponed;
 mod receive;
 mod special;
 mod upload;
+mod written;
 
 pub(crate) use access::{FileAccessRights, NEW_FILE_MODE, PRIVATE_MODE};
 pub(crate) use directories::MadeDirectories;
@@ -34,6 +36,7 @@ pub(crate) use moved::{LocalSourceStamps, changed};
 pub(crate) use postponed::PostponedRemovals;
 pub(crate) use receive::ObjectReadSource;
 pub(crate) use special::{is_open_file, open_special};
+pub(crate) use written::{WrittenFiles, resolved};
 
 use std::collections::HashSet;
 use std::fmt::{self, Display};
@@ -213,8 +216,8 @@ pub(crate) fn run_move(
 ) -> Result<CommandExit> {
     let (tally, made, links) =
         (SharedTransferCounts::default(), MadeDirectories::default(), RemovedLinks::default());
-    let (lane, found) = (context.lane()?, Mutex::default());
-    let runner = TransferRunner { context, settings, lane, tally, made, links, found, postponed };
+    let (lane, found, written) = (context.lane()?, Mutex::default(), WrittenFiles::default());
+    let runner = TransferRunner { context, settings, lane, tally, made, links, found, postponed, written };
     let actions = actions.take_while(|_| !context.interrupt.is_raised());
     context.output.start_progress();
     for_each(settings.jobs, upload::batched(actions), |task| runner.perform(task));
@@ -234,6 +237,7 @@ struct TransferRunner<'c> {
     /// The buckets that a dry run has found.
     found: Mutex<HashSet<Bucket>>,
     postponed: &'c PostponedRemovals,
+    written: WrittenFiles,
 }
 
 impl TransferRunner<'_> {

@@ -71,6 +71,21 @@ fn mv_to_a_server_copies_links_to_files_of_the_same_tree() {
 }
 
 #[test]
+fn mv_from_a_server_does_not_replace_a_file_that_it_has_written() {
+    let Some(server) = ExternalServerProcess::apache() else { return };
+    let rig = Rig::new();
+    ["t/x", "t/y", "o/y"].iter().for_each(|file| rig.write(file, file));
+    symlink("y", rig.path("o/x")).unwrap();
+    let there = dav(&server, "two-to-one");
+    rig.run(&["cp", "-r", "DIR/t", &there]).ok();
+    let ran = rig.run(&["mv", "-r", &there, "DIR/o"]).ended(CommandExit::Usage);
+    assert!(ran.stderr.contains("which is the destination of two sources"), "{}", ran.stderr);
+    let moved = std::fs::read_to_string(rig.path("o/y")).unwrap();
+    let kept = ["x", "y"].into_iter().find(|name| !moved.ends_with(name)).unwrap();
+    assert_eq!(rig.run(&["cat", &format!("{there}/{kept}")]).ok().stdout, format!("t/{kept}"));
+}
+
+#[test]
 fn copies_and_removals_go_on_although_nobody_reads_of_them() {
     let Some(server) = ExternalServerProcess::apache() else { return };
     let rig = Rig::new();
