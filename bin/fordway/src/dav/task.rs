@@ -20,6 +20,7 @@ use crate::args::{ReplicaArgs, ThirdPartyCopyArg};
 use crate::replicas::ReplicaOpener;
 use crate::transfer::{
     LocalSourceStamps, OverwritePolicy, PostponedRemovals, SharedTransferCounts, WrittenFiles, changed,
+    check_unchanged,
 };
 use crate::web;
 
@@ -277,6 +278,7 @@ impl<'c> DavCopier<'c> {
         let failed = |error| file_error("reading", path.display(), error);
         // The file is opened before the request, because some servers empty the destination when a PUT begins.
         let mut file = File::open(path).map_err(failed)?;
+        let name = path.display().to_string();
         let mut is_repeated = false;
         let kind = content_type(path, self.order);
         let upload =
@@ -287,10 +289,11 @@ impl<'c> DavCopier<'c> {
             if std::mem::replace(&mut is_repeated, true) {
                 file.rewind().map_err(failed)?;
             }
+            let before = file.metadata().map_err(failed)?;
             loop {
                 let got = file.read(&mut buffer).map_err(failed)?;
                 if got == 0 {
-                    return Ok(());
+                    return check_unchanged(&name, &before, &file);
                 }
                 sink(&buffer[..got])?;
                 self.advance(got as u64)?;

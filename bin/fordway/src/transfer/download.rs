@@ -370,8 +370,20 @@ impl TransferRunner<'_> {
         &self,
         name: &str,
         reader: &mut dyn Read,
+        writer: Box<dyn Writer>,
+        size: Option<u64>,
+    ) -> Result<(PutResult, u64)> {
+        self.pump_if(name, reader, writer, size, &|| Ok(()))
+    }
+
+    /// Like [`pump`](Self::pump), but calls `check` after the last read. If `check` fails, the object is not published.
+    pub(super) fn pump_if(
+        &self,
+        name: &str,
+        reader: &mut dyn Read,
         mut writer: Box<dyn Writer>,
         size: Option<u64>,
+        check: &dyn Fn() -> Result<()>,
     ) -> Result<(PutResult, u64)> {
         let mut hasher = self.checksum().map(|name| ContentHasher::new(ETagPolicy::Fast, false, Some(name)));
         let mut buffer = vec![0; size.map_or(CHUNK_BYTES, |size| CHUNK_BYTES.min(size as usize + 1))];
@@ -389,6 +401,7 @@ impl TransferRunner<'_> {
             self.advance(chunk.len() as u64)?;
         }
         check_size(name, size, total_bytes)?;
+        check()?;
         let checksum = match hasher {
             Some(hasher) => hasher.finish(&ExpectedContent::default())?.checksum,
             None => None,

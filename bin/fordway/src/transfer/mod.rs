@@ -36,6 +36,7 @@ pub(crate) use moved::{LocalSourceStamps, changed};
 pub(crate) use postponed::PostponedRemovals;
 pub(crate) use receive::ObjectReadSource;
 pub(crate) use special::{is_open_file, open_special};
+pub(crate) use upload::check_unchanged;
 pub(crate) use written::{WrittenFiles, resolved};
 
 use std::collections::HashSet;

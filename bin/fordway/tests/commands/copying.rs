@@ -203,6 +203,26 @@ fn a_file_that_changes_while_its_parts_are_sent_is_not_uploaded() {
     assert!(rig.memory.list_uploads(&bucket("bkt"), &UploadsQuery::default()).unwrap().uploads.is_empty());
 }
 
+/// Like the previous test, for an upload that is not sent in parts. The size of the file does not change.
+#[test]
+fn a_file_that_is_overwritten_during_its_upload_is_not_uploaded() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("f");
+    let rig = Rig::over(|inner| {
+        let path = path.clone();
+        let overwrite = move || std::fs::write(&path, "new").unwrap();
+        Arc::new(FaultyStore { inner, fault: Fault::Meanwhile("k", Box::new(overwrite)) })
+    });
+    for command in ["cp", "mv"] {
+        std::fs::write(&path, "old").unwrap();
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(60)).unwrap();
+        let ran = rig.run(&[command, path.to_str().unwrap(), "s3://bkt/k"]).ended(CommandExit::Corrupt);
+        assert!(ran.stderr.contains("changed during the read"), "{}", ran.stderr);
+        assert!(rig.keys().is_empty() && std::fs::read(&path).unwrap() == b"new");
+    }
+}
+
 #[test]
 fn a_tree_goes_up_filtered_and_comes_back() {
     let rig = Rig::new();
