@@ -545,7 +545,10 @@ impl SharedTransferCounts {
     pub(crate) fn finish(&self, context: &CommandContext) -> Result<CommandExit> {
         let TransferCounts { done, skipped, failed, first_failure } = self.change(|_| {});
         if context.interrupt.is_raised() {
-            let why = format!("stopped by a signal after {done} objects; incomplete objects were removed");
+            let why = format!(
+                "stopped by a signal after {done} objects; incomplete objects were removed, but the server may still \
+                 carry out requests that it has received"
+            );
             return Err(Error::new(ErrorKind::Interrupted, why));
         }
         if failed > 0 && failed + done + skipped > 1 {

@@ -387,7 +387,11 @@ impl<I: Iterator<Item = Result<TransferAction>>> Iterator for TransferTaskBatche
 }
 
 impl TransferRunner<'_> {
+    /// Removes a batch of objects. After a signal, does nothing.
     pub(super) fn remove_objects(&self, bucket: &Bucket, keys: &[Key]) {
+        if self.context.interrupt.is_raised() {
+            return;
+        }
         let results = match self.settings.dry_run {
             true => keys.iter().map(|_| Ok(DeleteResult::default())).collect(),
             false => self.store().delete_many(bucket, keys),
@@ -417,7 +421,11 @@ impl TransferRunner<'_> {
         }
     }
 
+    /// Removes a local file. After a signal, does nothing.
     pub(super) fn remove_file(&self, path: PathBuf) {
+        if self.context.interrupt.is_raised() {
+            return;
+        }
         let result = if self.settings.dry_run { Ok(()) } else { std::fs::remove_file(&path) };
         match result {
             Ok(()) => self.removed(&StorageAddress::Local(path)),

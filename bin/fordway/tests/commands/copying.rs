@@ -3,7 +3,7 @@
 use std::fs::Permissions;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use crate::binary;
@@ -700,4 +700,33 @@ fn parts_of_a_download_agree_on_the_size() {
     let ran = rig.run(&words).ended(CommandExit::Unavailable);
     assert!(ran.stderr.contains("copy it again"), "{}", ran.stderr);
     assert!(rig.files().is_empty(), "{:?}", rig.files());
+}
+
+/// After Ctrl-C, the batches that wait for a worker must not be removed.
+#[test]
+fn a_signal_ends_removals_before_the_next_batch() {
+    for words in [
+        &["rm", "-r", "s3://bkt/", "-j", "2"][..],
+        &["rb", "--force", "s3://bkt", "-j", "2"],
+        &["sync", "DIR/empty", "s3://bkt", "--delete", "-j", "2"],
+    ] {
+        let (interrupt, batches) = (InterruptFlag::default(), Arc::new(AtomicUsize::new(0)));
+        let mut rig = faulty(Fault::InterruptsRemovals(
+            interrupt.clone(),
+            Box::new({
+                let batches = Arc::clone(&batches);
+                move || {
+                    batches.fetch_add(1, Ordering::Relaxed);
+                }
+            }),
+        ));
+        rig.interrupt = interrupt;
+        std::fs::create_dir(rig.path("empty")).unwrap();
+        (0..9500).for_each(|number| rig.put(&format!("{number}"), ""));
+        let ran = rig.run(words).ended(CommandExit::Interrupted);
+        let batches = batches.load(Ordering::Relaxed);
+        assert!((1..=2).contains(&batches), "{batches}");
+        let said = format!("after {} objects; ", 1000 * batches);
+        assert!(ran.stderr.contains(&said) && ran.stderr.contains("may still carry out"), "{}", ran.stderr);
+    }
 }
