@@ -125,14 +125,24 @@ pub(crate) fn download(
 
 /// Downloads the file at `url` to `path`. Creates the parent directory if it is missing. The caller shows and removes
 /// the progress bar.
-pub(crate) fn download_to(
+fn download_to(
     url: &str,
     path: &Path,
     existing: OverwritePolicy,
     places: &ReplicaOpener<'_>,
     context: &CommandContext,
 ) -> Result<()> {
-    let path = &regular_target(path)?;
+    download_to_target(url, &regular_target(path)?, existing, places, context)
+}
+
+/// Like [`download_to`], for a path that [`regular_target`] has returned.
+pub(crate) fn download_to_target(
+    url: &str,
+    path: &Path,
+    existing: OverwritePolicy,
+    places: &ReplicaOpener<'_>,
+    context: &CommandContext,
+) -> Result<()> {
     if !is_wanted(path, existing)? {
         return Ok(());
     }
@@ -304,7 +314,7 @@ pub(crate) fn place(name: &str, url: &str, destination: &str) -> Result<PathBuf>
 /// Resolves symbolic links to a regular file, so that the copy replaces the file and not the link. Errors:
 /// `InvalidArgument` for a file of any other type, and for a file that a process has open (such as `/dev/stdout`),
 /// because a rename would replace the file.
-fn regular_target(path: &Path) -> Result<PathBuf> {
+pub(crate) fn regular_target(path: &Path) -> Result<PathBuf> {
     match path.metadata() {
         Ok(about) if !about.is_file() || is_open_file(path) => {
             let why = format!("{} is not a file; write to - instead", path.display());
@@ -334,8 +344,9 @@ pub(crate) struct PartialDownloadFile<'c> {
 
 impl<'c> PartialDownloadFile<'c> {
     /// Opens the part file for a copy to `path`, identified by `hasher`, and keeps its content. If `path` exists, the
-    /// part file gets the access rights of the file at `path`. Errors: `Unavailable` while another process writes the
-    /// part file; `AccessDenied` if the part file does not belong to this user.
+    /// part file gets the access rights of the file at `path`. Until the returned value is dropped, no other copy
+    /// writes, renames or removes the part file. Errors: `Unavailable` while another process writes the part file;
+    /// `AccessDenied` if the part file does not belong to this user.
     pub(crate) fn open(
         path: &Path,
         (hasher, leftover): (&DefaultHasher, IncompleteFileKind),
@@ -346,20 +357,7 @@ impl<'c> PartialDownloadFile<'c> {
         let failed = |error| file_error("writing", path.display(), error);
         let made = MadeDirectories::default();
         let mode = if rights.is_some() { PRIVATE_MODE } else { NEW_FILE_MODE };
-        // Any user who may write to the directory can predict the name, and could put a link or a FIFO there.
-        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
-        let open = || OpenOptions::new().append(true).create(true).mode(mode).custom_flags(flags).open(&path);
-        let opened = made.open_in(parent(&path), open);
-        let file = opened.map_err(|error| if path.is_symlink() { not_own(&path) } else { failed(error) })?;
-        check_own(&file, &path)?;
-        lock(&file).map_err(|error| match error {
-            TryLockError::WouldBlock => {
-                let detail = format!("another copy is writing {}", path.display());
-                let next = "wait until it has ended, and run the command again";
-                Error::new(ErrorKind::Unavailable, detail).with_advice(next)
-            }
-            TryLockError::Error(error) => file_error("locking", path.display(), error),
-        })?;
+        let file = open_locked(&path, mode, &made)?;
         // The next download must be able to open the part, regardless of the target's rights.
         rights.map_or(Ok(()), |rights| rights.give_to(&file, PRIVATE_MODE)).map_err(failed)?;
         let _temporary = context.interrupt.temporary(&path, leftover);
@@ -383,9 +381,7 @@ impl<'c> PartialDownloadFile<'c> {
         identity: (&DefaultHasher, IncompleteFileKind),
     ) -> Result<Self> {
         let other = beside(path, identity.0);
-        if !other.exists() {
-            std::fs::rename(&self.path, &other)
-                .map_err(|error| file_error("writing", other.display(), error))?;
+        if rename_to_new(&self.path, &other).map_err(|error| file_error("writing", other.display(), error))? {
             self._temporary = self.context.interrupt.temporary(&other, identity.1);
             (self.path, self.leftover) = (other, identity.1);
             return Ok(self);
@@ -411,9 +407,14 @@ impl<'c> PartialDownloadFile<'c> {
         self.context.output.note(&format!("{kept}; run the same command again to resume"));
     }
 
-    /// Renames the part to `path`. Errors: `PreconditionFailed` if an existing file must not be replaced.
+    /// Renames the part to `path`. Errors: `PreconditionFailed` if an existing file must not be replaced;
+    /// `ConditionalConflict` if the part file was removed or replaced, for example by the user.
     pub(crate) fn publish(mut self, path: &Path, existing: OverwritePolicy) -> Result<()> {
         let failed = |error| file_error("writing", path.display(), error);
+        if !is_at(&self.file, &self.path) {
+            let why = format!("{} was removed or replaced during the copy", self.path.display());
+            return Err(Error::new(ErrorKind::ConditionalConflict, why));
+        }
         if existing == OverwritePolicy::Replace {
             let rights = FileAccessRights::find(path);
             rights.map_or(Ok(()), |rights| rights.give_to(&self.file, 0)).map_err(failed)?;
@@ -426,6 +427,57 @@ impl<'c> PartialDownloadFile<'c> {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Err(there_already(path)),
             linked => linked.map_err(failed),
         }
+    }
+}
+
+/// The number of attempts to open and lock a part file. Another attempt is needed if another copy has published or
+/// removed the part file before this copy had the lock.
+const OPEN_ATTEMPTS: usize = 10;
+
+/// Opens the part file at `path` and locks it. Errors: `Unavailable` while another process writes the part file;
+/// `AccessDenied` if the part file does not belong to this user.
+fn open_locked(path: &Path, mode: u32, made: &MadeDirectories) -> Result<File> {
+    // Any user who may write to the directory can predict the name, and could put a link or a FIFO there.
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
+    let open = || OpenOptions::new().append(true).create(true).mode(mode).custom_flags(flags).open(path);
+    for _ in 0..OPEN_ATTEMPTS {
+        let file = made.open_in(parent(path), open).map_err(|error| match path.is_symlink() {
+            true => not_own(path),
+            false => file_error("writing", path.display(), error),
+        })?;
+        lock(&file).map_err(|error| match error {
+            TryLockError::WouldBlock => written_by_another(path),
+            TryLockError::Error(error) => file_error("locking", path.display(), error),
+        })?;
+        // The copy that had the lock may have published the file. The file is then complete, and no longer a part file.
+        if is_at(&file, path) {
+            check_own(&file, path)?;
+            return Ok(file);
+        }
+    }
+    Err(written_by_another(path))
+}
+
+fn written_by_another(path: &Path) -> Error {
+    let next = "wait until it has ended, and run the command again";
+    Error::new(ErrorKind::Unavailable, format!("another copy is writing {}", path.display()))
+        .with_advice(next)
+}
+
+/// Returns whether `path` is a name of this opened file.
+fn is_at(file: &File, path: &Path) -> bool {
+    let both = file.metadata().and_then(|about| Ok((about, path.symlink_metadata()?)));
+    both.is_ok_and(|(about, named)| (about.dev(), about.ino()) == (named.dev(), named.ino()))
+}
+
+/// Renames a file, unless the new name exists. Returns whether the file was renamed.
+fn rename_to_new(from: &Path, to: &Path) -> std::io::Result<bool> {
+    match std::fs::hard_link(from, to) {
+        Ok(()) => std::fs::remove_file(from).map(|()| true),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(false),
+        // Some file systems have no hard links.
+        Err(_) if to.symlink_metadata().is_ok() => Ok(false),
+        Err(_) => std::fs::rename(from, to).map(|()| true),
     }
 }
 
@@ -455,11 +507,14 @@ fn lock(file: &File) -> std::result::Result<(), TryLockError> {
 
 impl Drop for PartialDownloadFile<'_> {
     fn drop(&mut self) {
-        if !self.is_settled {
+        if self.is_settled {
+            return;
+        }
+        if is_at(&self.file, &self.path) {
             // If the part cannot be removed, the next copy truncates it.
             let _removed = std::fs::remove_file(&self.path);
-            self.made.remove_empty(parent(&self.path));
         }
+        self.made.remove_empty(parent(&self.path));
     }
 }
 
@@ -476,4 +531,82 @@ fn beside(path: &Path, hasher: &DefaultHasher) -> PathBuf {
 
 pub(crate) fn there_already(path: &Path) -> Error {
     Error::new(ErrorKind::PreconditionFailed, format!("{} already exists", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use fordway_command::{CommandOutputStreams, InterruptFlag, OutputFormat};
+
+    use super::*;
+
+    fn context() -> CommandContext {
+        let output = CommandOutputStreams::to(std::io::sink(), std::io::sink(), OutputFormat::Text, false);
+        let no_lane = |_: Option<&str>| Err(ErrorKind::NotImplemented.into());
+        CommandContext::new(no_lane, output, std::io::empty(), InterruptFlag::default())
+    }
+
+    /// Returns how often this process has the file at `path` open.
+    fn opened(path: &Path) -> usize {
+        let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
+        descriptors
+            .filter(|entry| std::fs::read_link(entry.as_ref().unwrap().path()).is_ok_and(|to| to == path))
+            .count()
+    }
+
+    fn write(part: &PartialDownloadFile<'_>, content: &str) {
+        part.file().set_len(0).unwrap();
+        part.file().write_all(content.as_bytes()).unwrap();
+    }
+
+    /// While a copy waits for the lock of a part file, the copy that has the lock publishes the file. The other copy
+    /// must then use a new part file, because the old one is now the complete copy.
+    #[test]
+    fn a_copy_does_not_write_to_a_file_that_another_copy_has_published() {
+        let (dir, context) = (tempfile::tempdir().unwrap(), context());
+        let path = dir.path().canonicalize().unwrap().join("file");
+        let hasher = DefaultHasher::new();
+        let open = || PartialDownloadFile::open(&path, (&hasher, IncompleteFileKind::Useless), &context);
+        let read = || std::fs::read_to_string(&path).unwrap();
+        for existing in [OverwritePolicy::Replace, OverwritePolicy::Fail] {
+            // The second copy only waits 300 ms, so a slow machine may need several attempts.
+            let second = std::iter::repeat_with(|| {
+                let _ = std::fs::remove_file(&path);
+                let first = open().unwrap();
+                write(&first, "complete");
+                let second = std::thread::scope(|scope| {
+                    let second = scope.spawn(open);
+                    while opened(&first.path) < 2 && !second.is_finished() {
+                        std::thread::yield_now();
+                    }
+                    first.publish(&path, existing).unwrap();
+                    second.join().unwrap()
+                });
+                second.ok()
+            });
+            let second = second.take(20).flatten().next().unwrap();
+            write(&second, "half of the cont");
+            assert_eq!(read(), "complete");
+            let third = open().map(|_| ()).unwrap_err();
+            assert_eq!(third.kind(), ErrorKind::Unavailable);
+            write(&second, "complete again");
+            second.publish(&path, OverwritePolicy::Replace).unwrap();
+            assert_eq!(read(), "complete again");
+            assert_eq!(dir.path().read_dir().unwrap().count(), 1);
+        }
+    }
+
+    /// Somebody else has removed the part file, and another copy has started.
+    #[test]
+    fn a_part_file_that_was_replaced_is_not_published() {
+        let (dir, context) = (tempfile::tempdir().unwrap(), context());
+        let path = dir.path().join("file");
+        let hasher = DefaultHasher::new();
+        let open = || PartialDownloadFile::open(&path, (&hasher, IncompleteFileKind::Useless), &context);
+        let first = open().unwrap();
+        std::fs::remove_file(first.path()).unwrap();
+        let second = open().unwrap();
+        let refused = first.publish(&path, OverwritePolicy::Replace).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ConditionalConflict);
+        assert!(second.path().exists() && !path.exists());
+    }
 }

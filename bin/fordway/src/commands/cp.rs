@@ -79,6 +79,7 @@ pub(super) fn copy_all(
         check_places(source, target.directory())?;
         settings.metadata.check(&source.root(), target.directory())?;
         check_overlap(source, &target, filters, context)?;
+        check_not_inside(source, target.directory(), filters, context)?;
     }
     let plan = |source| {
         actions(context, source, &target, filters)
@@ -164,6 +165,29 @@ fn check_overlap(
         }
     }
     Ok(())
+}
+
+/// Checks that the destination is not a directory inside the source. Otherwise, the listing of the source would contain
+/// the copies, each of which would be copied again, without end. Errors: `InvalidArgument`.
+fn check_not_inside(
+    source: &SourceSelection,
+    to: &StorageAddress,
+    filters: &FilterRules,
+    context: &CommandContext,
+) -> Result<()> {
+    let root = source.root();
+    if matches!(source, SourceSelection::One(_)) {
+        return Ok(());
+    }
+    let Some(inside) = overlap::path_inside(&root, to, context)? else { return Ok(()) };
+    if filters.exclude_all_below(&inside) || !source.may_select_below(&inside) {
+        return Ok(());
+    }
+    let why = format!(
+        "{to} is a directory inside the source {source}, so the copies would be copied again; choose a destination \
+         outside the source"
+    );
+    Err(Error::new(ErrorKind::InvalidArgument, why))
 }
 
 /// Returns the policy that the options set for objects and files that already exist at the destination.

@@ -256,6 +256,15 @@ impl SourceSelection {
         }
     }
 
+    /// Returns whether the source may select an object below the path `inside`, which is relative to the root and ends
+    /// in a slash.
+    fn may_select_below(&self, inside: &str) -> bool {
+        let SourceSelection::Matching(_, wildcard) = self else { return true };
+        let literal = literal_prefix(wildcard);
+        let path = format!("{}{inside}", directory(literal));
+        literal.starts_with(&path) || path.starts_with(literal)
+    }
+
     /// Lists the items of a source. Returns `None` for a single object or file. The filters only determine which errors
     /// are ignored, as in [`plan::items`]. Errors: `NoSuchKey` if no object matches the wildcard, or if no object is
     /// below the prefix. A whole bucket may be empty.

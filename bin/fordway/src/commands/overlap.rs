@@ -1,7 +1,7 @@
 //! Detects that a local directory and a prefix share files. This process may have access to the files of a bucket's
 //! objects: on the embedded lane, and if a gateway serves a directory of this machine or of a shared file system. A
 //! `sync` between the directory and the prefix would then copy files onto themselves. With `--delete`, it would remove
-//! objects that exist nowhere else.
+//! objects that exist nowhere else. A `cp -r` into its own source would find its own copies, and might never end.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
@@ -13,6 +13,8 @@ use fordway_posix::etag_of_bare_file;
 use fordway_store::{
     Bucket, Error, ErrorKind, GetOptions, Key, ListQuery, ObjectContent, ObjectSummary, Result,
 };
+
+use crate::transfer::resolved;
 
 /// The local side of a `sync`, and the directory of the bucket. The two directories share no files, unless links lead
 /// from one directory to the other.
@@ -30,6 +32,47 @@ impl SeparateDirectories {
     }
 }
 
+/// The directories of a local path and of a prefix, without links.
+struct ComparedDirectories {
+    local: PathBuf,
+    bucket: PathBuf,
+    /// The directory of the prefix.
+    objects: PathBuf,
+}
+
+impl ComparedDirectories {
+    /// Returns `None` if the addresses are not a local path and a prefix, or if the directory of the bucket is unknown.
+    /// Errors and cost: those of [`check_separate`].
+    fn find(from: &StorageAddress, to: &StorageAddress, context: &CommandContext) -> Result<Option<Self>> {
+        let (path, bucket, prefix) = match (from, to) {
+            (StorageAddress::Local(path), StorageAddress::S3(bucket, prefix))
+            | (StorageAddress::S3(bucket, prefix), StorageAddress::Local(path)) => (path, bucket, prefix),
+            _ => return Ok(None),
+        };
+        let local = resolved(path);
+        Ok(bucket_directory(&context.lane()?, bucket, &local).map(|bucket| {
+            let objects = resolved(&bucket.join(plain_path(prefix)));
+            ComparedDirectories { local, bucket, objects }
+        }))
+    }
+}
+
+/// Returns the path of the destination relative to the source, with a slash at its end, if the destination is a
+/// directory inside the source. Errors and cost: those of [`check_separate`].
+pub(super) fn path_inside(
+    from: &StorageAddress,
+    to: &StorageAddress,
+    context: &CommandContext,
+) -> Result<Option<String>> {
+    let Some(found) = ComparedDirectories::find(from, to, context)? else { return Ok(None) };
+    let (source, destination) = match from {
+        StorageAddress::Local(_) => (&found.local, &found.objects),
+        _ => (&found.objects, &found.local),
+    };
+    let inside = destination.strip_prefix(source).ok().filter(|inside| !inside.as_os_str().is_empty());
+    Ok(inside.map(|inside| format!("{}/", inside.display())))
+}
+
 /// Checks that neither the local directory nor the prefix contains the other. Returns the two directories, or `None` if
 /// nothing was checked because the directory of the objects is unknown. Errors: `InvalidArgument` if the directories
 /// share files; errors from opening the lane. Cost on the node lane: one listing and one get, and a search by name if
@@ -40,16 +83,10 @@ pub(super) fn check_separate(
     to: &StorageAddress,
     context: &CommandContext,
 ) -> Result<Option<SeparateDirectories>> {
-    let (path, bucket, prefix) = match (from, to) {
-        (StorageAddress::Local(path), StorageAddress::S3(bucket, prefix))
-        | (StorageAddress::S3(bucket, prefix), StorageAddress::Local(path)) => (path, bucket, prefix),
-        _ => return Ok(None),
-    };
-    let local = resolved(path);
-    let Some(directory) = bucket_directory(&context.lane()?, bucket, &local) else { return Ok(None) };
-    let objects = resolved(&directory.join(plain_path(prefix)));
+    let Some(found) = ComparedDirectories::find(from, to, context)? else { return Ok(None) };
+    let ComparedDirectories { local, bucket, objects } = found;
     if !local.starts_with(&objects) && !objects.starts_with(&local) {
-        return Ok(Some(SeparateDirectories { local, bucket: directory }));
+        return Ok(Some(SeparateDirectories { local, bucket }));
     }
     let why = format!(
         "one of {from} and {to} contains the other, because the objects are the files in {}; choose two separate \
@@ -117,32 +154,12 @@ fn plain_path(prefix: &str) -> PathBuf {
     prefix.split('/').take_while(|segment| !matches!(*segment, "" | "." | ".." | ".fordway")).collect()
 }
 
-/// Returns an absolute path without links. The last directories of the path need not exist.
-fn resolved(path: &Path) -> PathBuf {
-    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let existing = path.ancestors().find_map(|ancestor| Some((ancestor, ancestor.canonicalize().ok()?)));
-    match existing {
-        Some((ancestor, found)) => match path.strip_prefix(ancestor) {
-            Ok(rest) if rest.as_os_str().is_empty() => found,
-            Ok(rest) => found.join(rest),
-            Err(_) => found,
-        },
-        None => path,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn missing_directories_and_links_are_resolved() {
-        let dir = tempfile::tempdir().unwrap();
-        let root = dir.path().canonicalize().unwrap();
-        std::fs::create_dir(root.join("real")).unwrap();
-        std::os::unix::fs::symlink("real", root.join("link")).unwrap();
-        assert_eq!(resolved(&root.join("link/none/deep")), root.join("real/none/deep"));
-        assert_eq!(resolved(&root.join("real/../link/")), root.join("real"));
+    fn the_path_of_a_prefix_ends_before_odd_segments() {
         assert_eq!(plain_path("a/b//c/"), Path::new("a/b"));
         assert_eq!(plain_path(""), Path::new(""));
     }

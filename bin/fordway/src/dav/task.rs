@@ -18,7 +18,10 @@ use super::DavActionOutput;
 use super::copy::{DavCopyEndpoint, DavCopyOptions, content_type, is_one_server, parent};
 use crate::args::{ReplicaArgs, ThirdPartyCopyArg};
 use crate::replicas::ReplicaOpener;
-use crate::transfer::{LocalSourceStamps, OverwritePolicy, PostponedRemovals, SharedTransferCounts, changed};
+use crate::transfer::{
+    LocalSourceStamps, OverwritePolicy, PostponedRemovals, SharedTransferCounts, WrittenFiles, changed,
+    check_unchanged,
+};
 use crate::web;
 
 /// The number of bytes read from a file at a time.
@@ -64,6 +67,7 @@ pub(super) struct DavCopier<'c> {
     /// The collections that are known to exist.
     made: Mutex<HashSet<String>>,
     postponed: PostponedRemovals,
+    written: WrittenFiles,
 }
 
 impl<'c> DavCopier<'c> {
@@ -74,7 +78,8 @@ impl<'c> DavCopier<'c> {
         context: &'c CommandContext,
     ) -> Self {
         let tally = SharedTransferCounts::default();
-        DavCopier { dav, order, context, tally, made: Mutex::default(), postponed }
+        let (made, written) = (Mutex::default(), WrittenFiles::default());
+        DavCopier { dav, order, context, tally, made, postponed, written }
     }
 
     /// Performs and counts a copy, and reports the outcome. A failure does not end the other copies.
@@ -168,7 +173,11 @@ impl<'c> DavCopier<'c> {
                 // If another program creates the file now, the download must fail, so that a move does not remove its
                 // source. `copy` converts the failure to a skip.
                 let existing = if self.only_new() { OverwritePolicy::Fail } else { OverwritePolicy::Replace };
-                web::download_to(url, path, existing, &places, self.context)?;
+                let path = web::regular_target(path)?;
+                if self.order.moves {
+                    self.written.claim(&path)?;
+                }
+                web::download_to_target(url, &path, existing, &places, self.context)?;
                 DavCopyOutcome::Told
             }
             (DavCopyEndpoint::Web(from), DavCopyEndpoint::Web(to)) if is_one_server(from, to) => {
@@ -269,6 +278,7 @@ impl<'c> DavCopier<'c> {
         let failed = |error| file_error("reading", path.display(), error);
         // The file is opened before the request, because some servers empty the destination when a PUT begins.
         let mut file = File::open(path).map_err(failed)?;
+        let name = path.display().to_string();
         let mut is_repeated = false;
         let kind = content_type(path, self.order);
         let upload =
@@ -279,10 +289,11 @@ impl<'c> DavCopier<'c> {
             if std::mem::replace(&mut is_repeated, true) {
                 file.rewind().map_err(failed)?;
             }
+            let before = file.metadata().map_err(failed)?;
             loop {
                 let got = file.read(&mut buffer).map_err(failed)?;
                 if got == 0 {
-                    return Ok(());
+                    return check_unchanged(&name, &before, &file);
                 }
                 sink(&buffer[..got])?;
                 self.advance(got as u64)?;

@@ -24,7 +24,7 @@ impl TransferRunner<'_> {
     /// Writes a temporary file next to the target, verifies it, and then renames it, so that a failure or a signal does
     /// not change an existing file. The file gets the object's modification time, and the access rights of the file
     /// that it replaces. Other hard links to that file keep the old content. Returns the information on the written
-    /// content.
+    /// content. Errors: `InvalidArgument` if this command has already moved another object to the same file.
     pub(super) fn download(
         &self,
         from: (&Bucket, &Key),
@@ -39,6 +39,9 @@ impl TransferRunner<'_> {
             return self.download_into_special(from, opened, path);
         }
         let path = ResolvedDestination::find(path)?.path(path);
+        if self.settings.removes_sources {
+            self.written.claim(&path)?;
+        }
         let downloaded = self.download_to_file(from, size, &path);
         if downloaded.is_err() {
             self.made.remove_empty(parent(&path));
@@ -373,8 +376,20 @@ impl TransferRunner<'_> {
         &self,
         name: &str,
         reader: &mut dyn Read,
+        writer: Box<dyn Writer>,
+        size: Option<u64>,
+    ) -> Result<(PutResult, u64)> {
+        self.pump_if(name, reader, writer, size, &|| Ok(()))
+    }
+
+    /// Like [`pump`](Self::pump), but calls `check` after the last read. If `check` fails, the object is not published.
+    pub(super) fn pump_if(
+        &self,
+        name: &str,
+        reader: &mut dyn Read,
         mut writer: Box<dyn Writer>,
         size: Option<u64>,
+        check: &dyn Fn() -> Result<()>,
     ) -> Result<(PutResult, u64)> {
         let mut hasher = self.checksum().map(|name| ContentHasher::new(ETagPolicy::Fast, false, Some(name)));
         let mut buffer = vec![0; size.map_or(CHUNK_BYTES, |size| CHUNK_BYTES.min(size as usize + 1))];
@@ -392,6 +407,7 @@ impl TransferRunner<'_> {
             self.advance(chunk.len() as u64)?;
         }
         check_size(name, size, total_bytes)?;
+        check()?;
         let checksum = match hasher {
             Some(hasher) => hasher.finish(&ExpectedContent::default())?.checksum,
             None => None,

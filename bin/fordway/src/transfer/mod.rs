@@ -12,6 +12,7 @@
 //! - `special` opens destinations that are not regular files;
 //! - `moved` removes the source of a move;
 //! - `postponed` removes, at the end of a move, the sources that links point to;
+//! - `written` records which files a move has written, because links can lead to the same file;
 //! - `run` (below) connects these modules with a bounded queue, counts results, and chooses the exit code.
 
 mod access;
@@ -26,6 +27,7 @@ mod postponed;
 mod receive;
 mod special;
 mod upload;
+mod written;
 
 pub(crate) use access::{FileAccessRights, NEW_FILE_MODE, PRIVATE_MODE};
 pub(crate) use directories::MadeDirectories;
@@ -36,6 +38,8 @@ pub(crate) use moved::{LocalSourceStamps, changed};
 pub(crate) use postponed::PostponedRemovals;
 pub(crate) use receive::ObjectReadSource;
 pub(crate) use special::{is_open_file, open_special};
+pub(crate) use upload::check_unchanged;
+pub(crate) use written::{WrittenFiles, resolved};
 
 use std::collections::HashSet;
 use std::fmt::{self, Display};
@@ -225,9 +229,10 @@ pub(crate) fn run_move(
 ) -> Result<CommandExit> {
     let (tally, made, links) =
         (SharedTransferCounts::default(), MadeDirectories::default(), RemovedLinks::default());
-    let (lane, found) = (context.lane()?, Mutex::default());
+    let (lane, found, written) = (context.lane()?, Mutex::default(), WrittenFiles::default());
     let blocked = BlockedDownloads::default();
-    let runner = TransferRunner { context, settings, lane, tally, made, links, found, postponed, blocked };
+    let runner =
+        TransferRunner { context, settings, lane, tally, made, links, found, postponed, written, blocked };
     let actions = actions.take_while(|_| !context.interrupt.is_raised());
     context.output.start_progress();
     for_each(settings.jobs, upload::batched(actions), |task| runner.perform(task));
@@ -250,6 +255,7 @@ struct TransferRunner<'c> {
     /// The buckets that a dry run has found.
     found: Mutex<HashSet<Bucket>>,
     postponed: &'c PostponedRemovals,
+    written: WrittenFiles,
     blocked: BlockedDownloads,
 }
 
@@ -590,7 +596,10 @@ impl SharedTransferCounts {
     pub(crate) fn finish(&self, context: &CommandContext) -> Result<CommandExit> {
         let TransferCounts { done, skipped, failed, first_failure } = self.change(|_| {});
         if context.interrupt.is_raised() {
-            let why = format!("stopped by a signal after {done} objects; incomplete objects were removed");
+            let why = format!(
+                "stopped by a signal after {done} objects; incomplete objects were removed, but the server may still \
+                 carry out requests that it has received"
+            );
             return Err(Error::new(ErrorKind::Interrupted, why));
         }
         if failed > 0 && failed + done + skipped > 1 {

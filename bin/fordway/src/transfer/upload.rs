@@ -54,8 +54,9 @@ impl TransferRunner<'_> {
         } else {
             let writer = self.store().writer(bucket, key, &options)?;
             // Request one byte more than expected, to detect a growing file.
-            let mut reader = FileRegion { len: size.saturating_add(1), ..region };
-            self.pump(&name, &mut reader, writer, Some(size))?;
+            let mut reader = FileRegion { file: &region.file, offset: 0, len: size.saturating_add(1) };
+            let check = || check_unchanged(&name, &about, &region.file);
+            self.pump_if(&name, &mut reader, writer, Some(size), &check)?;
         }
         Ok((size, source))
     }
@@ -205,9 +206,9 @@ impl TransferRunner<'_> {
     }
 }
 
-/// Checks that a file has not changed since `before`. If the file has changed, the object would consist of parts of two
+/// Checks that a file has not changed since `before`. If the file has changed, the upload may consist of parts of two
 /// versions of the file. Errors: `IncompleteBody`.
-fn check_unchanged(name: &str, before: &Metadata, file: &File) -> Result<()> {
+pub(crate) fn check_unchanged(name: &str, before: &Metadata, file: &File) -> Result<()> {
     let now = file.metadata().map_err(|error| file_error("reading", name, error))?;
     let content = |about: &Metadata| (about.size(), about.mtime(), about.mtime_nsec());
     if content(&now) == content(before) {
@@ -387,7 +388,11 @@ impl<I: Iterator<Item = Result<TransferAction>>> Iterator for TransferTaskBatche
 }
 
 impl TransferRunner<'_> {
+    /// Removes a batch of objects. After a signal, does nothing.
     pub(super) fn remove_objects(&self, bucket: &Bucket, keys: &[Key]) {
+        if self.context.interrupt.is_raised() {
+            return;
+        }
         let results = match self.settings.dry_run {
             true => keys.iter().map(|_| self.find_bucket(bucket).map(|()| DeleteResult::default())).collect(),
             false => self.store().delete_many(bucket, keys),
@@ -417,7 +422,11 @@ impl TransferRunner<'_> {
         }
     }
 
+    /// Removes a local file. After a signal, does nothing.
     pub(super) fn remove_file(&self, path: PathBuf) {
+        if self.context.interrupt.is_raised() {
+            return;
+        }
         let result = if self.settings.dry_run { Ok(()) } else { std::fs::remove_file(&path) };
         match result {
             Ok(()) => self.removed(&StorageAddress::Local(path)),

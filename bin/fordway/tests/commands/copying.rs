@@ -3,7 +3,7 @@
 use std::fs::Permissions;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use crate::binary;
@@ -201,6 +201,26 @@ fn a_file_that_changes_while_its_parts_are_sent_is_not_uploaded() {
     assert!(ran.stderr.contains("changed during the read"), "{}", ran.stderr);
     assert!(rig.keys().is_empty());
     assert!(rig.memory.list_uploads(&bucket("bkt"), &UploadsQuery::default()).unwrap().uploads.is_empty());
+}
+
+/// Like the previous test, for an upload that is not sent in parts. The size of the file does not change.
+#[test]
+fn a_file_that_is_overwritten_during_its_upload_is_not_uploaded() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("f");
+    let rig = Rig::over(|inner| {
+        let path = path.clone();
+        let overwrite = move || std::fs::write(&path, "new").unwrap();
+        Arc::new(FaultyStore { inner, fault: Fault::Meanwhile("k", Box::new(overwrite)) })
+    });
+    for command in ["cp", "mv"] {
+        std::fs::write(&path, "old").unwrap();
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(60)).unwrap();
+        let ran = rig.run(&[command, path.to_str().unwrap(), "s3://bkt/k"]).ended(CommandExit::Corrupt);
+        assert!(ran.stderr.contains("changed during the read"), "{}", ran.stderr);
+        assert!(rig.keys().is_empty() && std::fs::read(&path).unwrap() == b"new");
+    }
 }
 
 #[test]
@@ -726,4 +746,33 @@ fn parts_of_a_download_agree_on_the_size() {
     let ran = rig.run(&words).ended(CommandExit::Unavailable);
     assert!(ran.stderr.contains("copy it again"), "{}", ran.stderr);
     assert!(rig.files().is_empty(), "{:?}", rig.files());
+}
+
+/// After Ctrl-C, the batches that wait for a worker must not be removed.
+#[test]
+fn a_signal_ends_removals_before_the_next_batch() {
+    for words in [
+        &["rm", "-r", "s3://bkt/", "-j", "2"][..],
+        &["rb", "--force", "s3://bkt", "-j", "2"],
+        &["sync", "DIR/empty", "s3://bkt", "--delete", "-j", "2"],
+    ] {
+        let (interrupt, batches) = (InterruptFlag::default(), Arc::new(AtomicUsize::new(0)));
+        let mut rig = faulty(Fault::InterruptsRemovals(
+            interrupt.clone(),
+            Box::new({
+                let batches = Arc::clone(&batches);
+                move || {
+                    batches.fetch_add(1, Ordering::Relaxed);
+                }
+            }),
+        ));
+        rig.interrupt = interrupt;
+        std::fs::create_dir(rig.path("empty")).unwrap();
+        (0..9500).for_each(|number| rig.put(&format!("{number}"), ""));
+        let ran = rig.run(words).ended(CommandExit::Interrupted);
+        let batches = batches.load(Ordering::Relaxed);
+        assert!((1..=2).contains(&batches), "{batches}");
+        let said = format!("after {} objects; ", 1000 * batches);
+        assert!(ran.stderr.contains(&said) && ran.stderr.contains("may still carry out"), "{}", ran.stderr);
+    }
 }

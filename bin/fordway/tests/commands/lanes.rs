@@ -188,6 +188,52 @@ fn sync_refuses_a_directory_that_holds_the_same_objects() {
     }
 }
 
+/// A listing of the bucket would contain the copies, and the command would copy them again, without end.
+#[test]
+fn a_bucket_is_not_copied_into_its_own_directory() {
+    let lanes = Lanes::start();
+    let bucket = lanes.root.join("bucket");
+    for number in 0..1100 {
+        std::fs::write(bucket.join(format!("k{number:04}")), "x").unwrap();
+    }
+    let (inside, bucket_path) = (bucket.join("zz/new"), bucket.display().to_string());
+    let inside_path = inside.display().to_string();
+    for endpoint in &lanes.endpoints {
+        for words in [
+            ["cp", "-r", "s3://bucket", &inside_path],
+            ["mv", "-r", "s3://bucket", &inside_path],
+            ["cp", "--quiet", "s3://bucket/*", &inside_path],
+            ["cp", "-r", &bucket_path, "s3://bucket/zz/new"],
+        ] {
+            let ran = fordway(endpoint, &words);
+            let said = String::from_utf8_lossy(&ran.stderr);
+            assert_eq!(ran.status.code(), Some(2), "{endpoint} {words:?}: {said}");
+            assert!(said.contains("is a directory inside the source"), "{said}");
+            assert_eq!(
+                bucket
+                    .read_dir()
+                    .unwrap()
+                    .filter(|entry| {
+                        !entry.as_ref().unwrap().file_name().to_string_lossy().starts_with('.')
+                    })
+                    .count(),
+                1100,
+                "{endpoint} {words:?}"
+            );
+        }
+        // The source does not select the copies.
+        for words in [
+            &["cp", "-r", "s3://bucket", &inside_path, "--exclude", "zz/*"][..],
+            &["cp", "s3://bucket/k*", &inside_path],
+        ] {
+            let ran = fordway(endpoint, words);
+            assert!(ran.status.success(), "{endpoint} {words:?}: {}", String::from_utf8_lossy(&ran.stderr));
+            assert_eq!(inside.read_dir().unwrap().count(), 1100, "{endpoint} {words:?}");
+            std::fs::remove_dir_all(bucket.join("zz")).unwrap();
+        }
+    }
+}
+
 /// The gateway passes no open files if the bucket has no large objects, and never passes open files over HTTP. In these
 /// cases, `sync` must find the shared directory by the name of the bucket.
 #[test]

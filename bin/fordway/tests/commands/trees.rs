@@ -367,3 +367,29 @@ fn sync_removes_nothing_when_the_source_is_missing() {
     rig.run(&["sync", "s3://nobucket/s", "DIR/down", "--delete"]).ended(CommandExit::NotFound);
     assert_eq!(rig.files(), ["down/a"]);
 }
+
+/// A link at the destination can lead to the destination of another object. The second download would replace the
+/// content of the first, whose object no longer exists.
+#[test]
+fn mv_does_not_replace_a_file_that_it_has_written() {
+    for (jobs, of_link, of_file) in [("1", "a", "b"), ("1", "b", "a"), ("8", "a", "b")] {
+        let rig = Rig::new();
+        let objects = [of_link, of_file].map(|name| [name.to_owned(), format!("d-{name}/k")]).concat();
+        objects.iter().for_each(|key| rig.put(key, key));
+        rig.write(&format!("o/{of_file}"), "old");
+        rig.write(&format!("o/d-{of_file}/other"), "old");
+        symlink(of_file, rig.path(&format!("o/{of_link}"))).unwrap();
+        symlink(format!("d-{of_file}"), rig.path(&format!("o/d-{of_link}"))).unwrap();
+        let ran = rig.run(&["mv", "-r", "-j", jobs, "s3://bkt", "DIR/o"]).ended(CommandExit::Usage);
+        assert!(ran.stderr.contains("which is the destination of two sources"), "{}", ran.stderr);
+        assert!(ran.stderr.contains("2 of 4 failed, 2 done"), "{}", ran.stderr);
+        let mut left = rig.keys();
+        assert_eq!(left.len(), 2, "{left:?}");
+        left.extend(
+            [of_file.to_owned(), format!("d-{of_file}/k")]
+                .map(|name| std::fs::read_to_string(rig.path(&format!("o/{name}"))).unwrap()),
+        );
+        left.sort();
+        assert_eq!(left, ["a", "b", "d-a/k", "d-b/k"]);
+    }
+}

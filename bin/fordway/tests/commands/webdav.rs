@@ -1,8 +1,10 @@
 //! Tests commands on WebDAV servers. Copies between servers use XRootD. All other tests that need a WebDAV server use
 //! Apache httpd.
 
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{FileExt, symlink};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use fordway_command::CommandExit;
 use fordway_testkit::foreign::{ExternalServerProcess, SelfSignedCertificate};
@@ -68,6 +70,45 @@ fn mv_to_a_server_copies_links_to_files_of_the_same_tree() {
     rig.run(&["mv", "-r", "-j", "1", "DIR/t", &there]).ok();
     assert_eq!(rig.run(&["cat", &format!("{there}/latest")]).ok().stdout, "data");
     assert!(rig.path("t/latest").symlink_metadata().is_err() && !rig.path("t/data").exists());
+}
+
+/// The size of the file does not change, but the upload may contain parts of two versions.
+#[test]
+fn a_file_that_is_overwritten_during_its_upload_is_not_reported_as_copied() {
+    let Some(server) = ExternalServerProcess::apache() else { return };
+    let rig = Rig::new();
+    rig.write("f", vec![1; 32 << 20]);
+    let is_done = AtomicBool::new(false);
+    let ran = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let file = std::fs::File::options().write(true).open(rig.path("f")).unwrap();
+            while !is_done.load(Ordering::Relaxed) {
+                file.write_all_at(&[2; 9], 0).unwrap();
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let ran = rig.run(&["mv", "DIR/f", &dav(&server, "changing")]);
+        is_done.store(true, Ordering::Relaxed);
+        ran
+    });
+    let ran = ran.ended(CommandExit::Corrupt);
+    assert!(ran.stderr.contains("changed during the read"), "{}", ran.stderr);
+    assert_eq!(rig.files(), ["f"]);
+}
+
+#[test]
+fn mv_from_a_server_does_not_replace_a_file_that_it_has_written() {
+    let Some(server) = ExternalServerProcess::apache() else { return };
+    let rig = Rig::new();
+    ["t/x", "t/y", "o/y"].iter().for_each(|file| rig.write(file, file));
+    symlink("y", rig.path("o/x")).unwrap();
+    let there = dav(&server, "two-to-one");
+    rig.run(&["cp", "-r", "DIR/t", &there]).ok();
+    let ran = rig.run(&["mv", "-r", &there, "DIR/o"]).ended(CommandExit::Usage);
+    assert!(ran.stderr.contains("which is the destination of two sources"), "{}", ran.stderr);
+    let moved = std::fs::read_to_string(rig.path("o/y")).unwrap();
+    let kept = ["x", "y"].into_iter().find(|name| !moved.ends_with(name)).unwrap();
+    assert_eq!(rig.run(&["cat", &format!("{there}/{kept}")]).ok().stdout, format!("t/{kept}"));
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! A store in which operations on chosen keys fail.
 
+use std::time::Duration;
+
 use fordway_command::InterruptFlag;
 use fordway_store::{
     Bucket, BucketDocumentKind, BucketDocumentOperations, BucketInfo, CompleteOptions, CompletedPart,
@@ -25,6 +27,9 @@ pub(crate) enum Fault {
     /// While a key that contains this text is written, read or copied, the store calls this function, which acts as
     /// another program.
     Meanwhile(&'static str, Box<dyn Fn() + Send + Sync>),
+    /// Removing a batch of objects takes a while, and then acts as if the user pressed Ctrl-C. The function is called for
+    /// each batch.
+    InterruptsRemovals(InterruptFlag, Box<dyn Fn() + Send + Sync>),
     /// Storing a part with this number fails.
     FailsPart(u16),
     /// Responses for ranges that start at or after this offset contain an object size that is one byte too large.
@@ -129,7 +134,17 @@ impl Objects for FaultyStore {
     }
 }
 
-impl ObjectBatchOperations for FaultyStore {}
+impl ObjectBatchOperations for FaultyStore {
+    fn delete_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<DeleteResult>> {
+        if let Fault::InterruptsRemovals(interrupt, count) = &self.fault {
+            count();
+            // Meanwhile, the command lists more objects.
+            std::thread::sleep(Duration::from_millis(300));
+            interrupt.raise();
+        }
+        self.inner.delete_many(bucket, keys)
+    }
+}
 
 impl ObjectRenameOperations for FaultyStore {
     fn rename(&self, bucket: &Bucket, from: &Key, to: &Key, options: &RenameOptions) -> Result<()> {
