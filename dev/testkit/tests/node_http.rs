@@ -15,6 +15,8 @@ use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::node::{NodeGateway, NodeGatewayConfig, RunningNodeGateway};
 use fordway_store::{ETagPolicy, ErrorKind, Objects, Store};
+use fordway_sys::FileSystemSharing;
+use fordway_sys::fault::FaultInjectionPlan;
 use fordway_testkit::conformance::StoreFixture;
 
 struct Ground {
@@ -34,6 +36,23 @@ impl Ground {
         let mut config = NodeGatewayConfig::new(dir.path().join("socket"));
         change(&mut config);
         let gateway = NodeGateway::bind(Arc::new(opens(root)), config).unwrap().spawn().unwrap();
+        Ground { dir, gateway }
+    }
+
+    /// Starts a gateway whose stores take the file system for one that other nodes may change.
+    fn on_shared_file_system() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("root");
+        std::fs::create_dir_all(root.join("bucket")).unwrap();
+        let open = opens(root);
+        let open = move || {
+            let sharing = Some(FileSystemSharing::Unknown);
+            let plan = FaultInjectionPlan { sharing, ..FaultInjectionPlan::default() };
+            fordway_sys::fault::run(plan, &open).0
+        };
+        assert!(open().unwrap().file_server("bucket").is_some());
+        let config = NodeGatewayConfig::new(dir.path().join("socket"));
+        let gateway = NodeGateway::bind(Arc::new(open), config).unwrap().spawn().unwrap();
         Ground { dir, gateway }
     }
 
@@ -364,6 +383,64 @@ mod users {
         });
         assert_eq!(std::fs::metadata(bucket.join("his")).unwrap().uid(), BOB);
         assert!(std::fs::read(bucket.join("hers")).unwrap() == large);
+    }
+
+    /// Returns the body of a form that uploads `content` as `key`.
+    fn form(key: &str, content: &str) -> String {
+        format!(
+            "--b\r\nContent-Disposition: form-data; name=\"key\"\r\n\r\n{key}\r\n\
+             --b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"f\"\r\n\r\n{content}\r\n--b--\r\n"
+        )
+    }
+
+    const FORM: &str = "content-type: multipart/form-data; boundary=b\r\n";
+
+    /// On a shared file system too, each request has the permissions of its sender, not those of an earlier sender.
+    #[test]
+    fn the_kernel_decides_on_a_shared_file_system_too() {
+        if !is_root() {
+            return;
+        }
+        let ground = Ground::on_shared_file_system();
+        let bucket = ground.dir.path().join("root/bucket");
+        allow(ground.dir.path(), 0o755);
+        allow(&bucket, 0o1777);
+        let owner = |key: &str| std::fs::metadata(bucket.join(key)).unwrap().uid();
+        let large = vec![b'A'; 3 << 20];
+        // Root sends the first requests, so that threads with root's permissions exist if any thread is kept.
+        assert_status(&ground.ask("PUT /bucket/roots", "", b"secret"), 200);
+        assert_status(&ground.ask("GET /bucket/roots", "", b""), 200);
+        allow(&bucket.join("roots"), 0o600);
+        for (uid, other, name) in [(ALICE, "roots", "hers"), (BOB, "hers", "his")] {
+            as_user(uid, || {
+                let put = |key: &str, body: &[u8]| ground.ask(&format!("PUT /bucket/{key}"), "", body);
+                for request in ["GET", "PUT", "DELETE"] {
+                    assert_status(&ground.ask(&format!("{request} /bucket/{other}"), "", b""), 403);
+                }
+                let ranges = "range: bytes=0-0,2-2\r\n";
+                assert_status(&ground.ask(&format!("GET /bucket/{other}"), ranges, b""), 403);
+                let source = format!("x-amz-copy-source: bucket/{other}\r\n");
+                assert_status(&ground.ask("PUT /bucket/copy", &source, b""), 403);
+                assert_status(&put(name, &large), 200);
+                assert_status(&put(&format!("{name}-dir/k"), b"k"), 200);
+                let form = form(&format!("{name}-form"), "sent");
+                assert_status(&ground.ask("POST /bucket", FORM, form.as_bytes()), 204);
+                assert!(ground.ask(&format!("GET /bucket/{name}"), "", b"").len() > large.len());
+            });
+            for key in
+                [name.to_owned(), format!("{name}-dir"), format!("{name}-dir/k"), format!("{name}-form")]
+            {
+                assert_eq!(owner(&key), uid, "{key}");
+            }
+            allow(&bucket.join(name), 0o600);
+            allow(&bucket.join(format!("{name}-dir")), 0o700);
+        }
+        as_user(BOB, || {
+            assert_status(&ground.ask("GET /bucket/hers-dir/k", "", b""), 403);
+            assert_status(&ground.ask("GET /bucket?list-type=2&prefix=hers-dir%2F", "", b""), 403);
+        });
+        assert!(std::fs::read(bucket.join("hers")).unwrap() == large);
+        assert!(!bucket.join("copy").exists());
     }
 
     /// Connections over both protocols count towards one limit.
