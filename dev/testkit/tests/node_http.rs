@@ -15,6 +15,8 @@ use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::node::{NodeGateway, NodeGatewayConfig, RunningNodeGateway};
 use fordway_store::{ETagPolicy, ErrorKind, Objects, Store};
+use fordway_sys::FileSystemSharing;
+use fordway_sys::fault::FaultInjectionPlan;
 use fordway_testkit::conformance::StoreFixture;
 
 struct Ground {
@@ -34,6 +36,23 @@ impl Ground {
         let mut config = NodeGatewayConfig::new(dir.path().join("socket"));
         change(&mut config);
         let gateway = NodeGateway::bind(Arc::new(opens(root)), config).unwrap().spawn().unwrap();
+        Ground { dir, gateway }
+    }
+
+    /// Starts a gateway whose stores take the file system for one that other nodes may change.
+    fn on_shared_file_system() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("root");
+        std::fs::create_dir_all(root.join("bucket")).unwrap();
+        let open = opens(root);
+        let open = move || {
+            let sharing = Some(FileSystemSharing::Unknown);
+            let plan = FaultInjectionPlan { sharing, ..FaultInjectionPlan::default() };
+            fordway_sys::fault::run(plan, &open).0
+        };
+        assert!(open().unwrap().file_server("bucket").is_some());
+        let config = NodeGatewayConfig::new(dir.path().join("socket"));
+        let gateway = NodeGateway::bind(Arc::new(open), config).unwrap().spawn().unwrap();
         Ground { dir, gateway }
     }
 
@@ -366,6 +385,64 @@ mod users {
         assert!(std::fs::read(bucket.join("hers")).unwrap() == large);
     }
 
+    /// Returns the body of a form that uploads `content` as `key`.
+    fn form(key: &str, content: &str) -> String {
+        format!(
+            "--b\r\nContent-Disposition: form-data; name=\"key\"\r\n\r\n{key}\r\n\
+             --b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"f\"\r\n\r\n{content}\r\n--b--\r\n"
+        )
+    }
+
+    const FORM: &str = "content-type: multipart/form-data; boundary=b\r\n";
+
+    /// On a shared file system too, each request has the permissions of its sender, not those of an earlier sender.
+    #[test]
+    fn the_kernel_decides_on_a_shared_file_system_too() {
+        if !is_root() {
+            return;
+        }
+        let ground = Ground::on_shared_file_system();
+        let bucket = ground.dir.path().join("root/bucket");
+        allow(ground.dir.path(), 0o755);
+        allow(&bucket, 0o1777);
+        let owner = |key: &str| std::fs::metadata(bucket.join(key)).unwrap().uid();
+        let large = vec![b'A'; 3 << 20];
+        // Root sends the first requests, so that threads with root's permissions exist if any thread is kept.
+        assert_status(&ground.ask("PUT /bucket/roots", "", b"secret"), 200);
+        assert_status(&ground.ask("GET /bucket/roots", "", b""), 200);
+        allow(&bucket.join("roots"), 0o600);
+        for (uid, other, name) in [(ALICE, "roots", "hers"), (BOB, "hers", "his")] {
+            as_user(uid, || {
+                let put = |key: &str, body: &[u8]| ground.ask(&format!("PUT /bucket/{key}"), "", body);
+                for request in ["GET", "PUT", "DELETE"] {
+                    assert_status(&ground.ask(&format!("{request} /bucket/{other}"), "", b""), 403);
+                }
+                let ranges = "range: bytes=0-0,2-2\r\n";
+                assert_status(&ground.ask(&format!("GET /bucket/{other}"), ranges, b""), 403);
+                let source = format!("x-amz-copy-source: bucket/{other}\r\n");
+                assert_status(&ground.ask("PUT /bucket/copy", &source, b""), 403);
+                assert_status(&put(name, &large), 200);
+                assert_status(&put(&format!("{name}-dir/k"), b"k"), 200);
+                let form = form(&format!("{name}-form"), "sent");
+                assert_status(&ground.ask("POST /bucket", FORM, form.as_bytes()), 204);
+                assert!(ground.ask(&format!("GET /bucket/{name}"), "", b"").len() > large.len());
+            });
+            for key in
+                [name.to_owned(), format!("{name}-dir"), format!("{name}-dir/k"), format!("{name}-form")]
+            {
+                assert_eq!(owner(&key), uid, "{key}");
+            }
+            allow(&bucket.join(name), 0o600);
+            allow(&bucket.join(format!("{name}-dir")), 0o700);
+        }
+        as_user(BOB, || {
+            assert_status(&ground.ask("GET /bucket/hers-dir/k", "", b""), 403);
+            assert_status(&ground.ask("GET /bucket?list-type=2&prefix=hers-dir%2F", "", b""), 403);
+        });
+        assert!(std::fs::read(bucket.join("hers")).unwrap() == large);
+        assert!(!bucket.join("copy").exists());
+    }
+
     /// Connections over both protocols count towards one limit.
     #[test]
     fn a_user_with_many_connections_leaves_room_for_others() {
@@ -473,6 +550,104 @@ fn a_user_with_too_many_requests_is_told_to_slow_down() {
     ask_until(&ground, 200);
     assert_eq!(store.list_buckets().unwrap().len(), 1);
     assert!(stats("requests_limited").unwrap() >= Some(1));
+}
+
+/// The limit also applies to operations that are not on single objects.
+#[test]
+fn lists_count_towards_the_limit_of_a_user() {
+    let ground = Ground::with(|config| config.user_limits.requests_max = 1);
+    let mut upload = start_upload(&ground);
+    for target in ["GET /bucket?list-type=2", "HEAD /bucket", "GET /bucket?versions", "DELETE /bucket/none"] {
+        assert_status(&ground.ask(target, "", b""), 503);
+    }
+    upload.write_all(b"half").unwrap();
+    assert!(head(&mut upload).starts_with("HTTP/1.1 200"));
+    ask_until(&ground, 404);
+    assert_status(&ground.ask("GET /bucket?list-type=2", "", b""), 200);
+}
+
+/// A request that expects another owner of the bucket has no effect, whatever its operation.
+#[test]
+fn no_operation_ignores_the_expected_owner() {
+    let ground = Ground::new();
+    let owner = fordway_sys::user_id();
+    assert_status(&ground.ask("PUT /bucket/k", "x-amz-tagging: a=b\r\n", b"hello"), 200);
+    assert_status(&ground.ask("PUT /empty", "", b""), 200);
+    let begun = ground.ask("POST /bucket/parts?uploads", "", b"");
+    let upload = begun.split("<UploadId>").nth(1).unwrap().split("</UploadId>").next().unwrap();
+    let tags = "<Tagging><TagSet><Tag><Key>c</Key><Value>d</Value></Tag></TagSet></Tagging>";
+    let versions = "<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>";
+    let delete = "<Delete><Object><Key>k</Key></Object></Delete>";
+    let calls = [
+        ("GET /bucket?list-type=2", ""),
+        ("GET /bucket", ""),
+        ("HEAD /bucket", ""),
+        ("GET /bucket?location", ""),
+        ("GET /bucket?versioning", ""),
+        ("GET /bucket?versions", ""),
+        ("GET /bucket?uploads", ""),
+        ("GET /bucket?acl", ""),
+        ("GET /bucket/k", ""),
+        ("HEAD /bucket/k", ""),
+        ("GET /bucket/k?tagging", ""),
+        ("GET /bucket/k?acl", ""),
+        ("GET /bucket/k?attributes", ""),
+        ("GET /bucket/parts?uploadId=UPLOAD", ""),
+        ("PUT /bucket/k", "other"),
+        ("PUT /bucket/k?tagging", tags),
+        ("PUT /bucket?versioning", versions),
+        ("POST /bucket?delete", delete),
+        ("DELETE /bucket/k?tagging", ""),
+        ("DELETE /bucket/k", ""),
+        ("DELETE /bucket/parts?uploadId=UPLOAD", ""),
+        ("DELETE /empty", ""),
+    ];
+    let ask = |(target, body): (&str, &str), owner: &str| {
+        let sum = fordway_store::Checksum::of(fordway_store::ChecksumAlgorithm::Crc32, body.as_bytes());
+        let mut headers = format!("x-amz-expected-bucket-owner: {owner}\r\n");
+        if target.contains("delete") {
+            headers += &format!("x-amz-checksum-crc32: {}\r\n", sum.to_base64());
+        }
+        if target.contains("attributes") {
+            headers += "x-amz-object-attributes: ETag\r\n";
+        }
+        ground.ask(&target.replace("UPLOAD", upload), &headers, body.as_bytes())
+    };
+    for call in calls {
+        let refused = ask(call, "somebody-else");
+        assert!(refused.starts_with("HTTP/1.1 403 "), "{call:?}: {refused}");
+    }
+    assert_eq!(ground.file("k"), b"hello");
+    assert!(ground.ask("GET /bucket/k?tagging", "", b"").contains("<Key>a</Key>"));
+    assert!(!ground.ask("GET /bucket?versioning", "", b"").contains("Enabled"));
+    assert!(ground.ask("GET /bucket?uploads", "", b"").contains(upload));
+    for call in calls {
+        let answer = ask(call, &owner.to_string());
+        assert!(!answer.starts_with("HTTP/1.1 403 "), "{call:?}: {answer}");
+    }
+    assert!(!ground.dir.path().join("root/empty").exists());
+}
+
+/// Headers in a presigned URL apply, as on AWS. Headers in any other URL are refused.
+#[test]
+fn headers_in_a_presigned_url_apply() {
+    let ground = Ground::new();
+    let presigned = "X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=x%2F20010101%2Fx%2Fs3%2Faws4_request\
+                     &X-Amz-Date=20010101T000000Z&X-Amz-Expires=1&X-Amz-SignedHeaders=host&X-Amz-Signature=0";
+    let put = format!("PUT /bucket/k?x-amz-meta-a=b%20c&{presigned}&X-Amz-Tagging=t%3Du");
+    assert_status(&ground.ask(&put, "", b"new"), 200);
+    let described = ground.ask("HEAD /bucket/k", "", b"").to_lowercase();
+    assert!(described.contains("x-amz-meta-a: b c\r\n"), "{described}");
+    assert!(described.contains("x-amz-tagging-count: 1\r\n"), "{described}");
+    let owner = format!("DELETE /bucket/k?{presigned}&x-amz-expected-bucket-owner=somebody-else");
+    assert_status(&ground.ask(&owner, "", b""), 403);
+    assert_status(&ground.ask("PUT /bucket/k?x-amz-meta-a=b", "", b"newer"), 501);
+    assert_status(&ground.ask(&put, "x-amz-meta-a: d\r\n", b"newer"), 501);
+    let in_chunks =
+        format!("PUT /bucket/k?{presigned}&x-amz-content-sha256=STREAMING-UNSIGNED-PAYLOAD-TRAILER");
+    let length = "x-amz-decoded-content-length: 5\r\n";
+    assert_status(&ground.ask(&in_chunks, length, b"5\r\nhello\r\n0\r\n\r\n"), 200);
+    assert_eq!(ground.file("k"), b"hello");
 }
 
 /// Starts an upload, waits until the gateway has admitted it, and sends half of its body. Without the wait, the gateway

@@ -166,6 +166,10 @@ async fn answered(
     }
     match caller {
         ConnectionPeer::Unix(user) => {
+            // The headers in a presigned URL apply, although the signature has no meaning.
+            if let Err(refusal) = gate::take_presigned_headers(&mut request) {
+                return refused(&refusal);
+            }
             request = unsigned(request);
             request.extensions_mut().insert(user.clone());
         }

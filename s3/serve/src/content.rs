@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use fordway_store::{FileRegion, ObjectContent};
 use fordway_sys::{Errno, read_cached};
+use fordway_wire::byteranges::ByterangesFraming;
 
 use crate::answer::PreparedBody;
 use crate::buffers::{BufferChunk, CHUNK_BYTES, lend_buffer, take_buffer};
@@ -41,19 +42,70 @@ pub(crate) enum RangeSource {
     Remote(FileServerRegion),
 }
 
-/// Ranges of one object, each with the text that precedes it, and the text after the last range.
+/// Ranges of one object. The text before each range is written only when the range is sent, because a request can have
+/// a thousand ranges, and the text contains the content type.
 pub(crate) struct MultipartContent {
     pub(crate) source: RangeSource,
-    pub(crate) parts: VecDeque<(String, Range<u64>)>,
-    pub(crate) end: String,
+    pub(crate) ranges: VecDeque<Range<u64>>,
+    pub(crate) texts: MultipartTexts,
+    /// Whether the text before the first range of `ranges` has already been returned.
+    is_within_part: bool,
     left: u64,
 }
 
+/// The texts around the ranges of a [`MultipartContent`].
+pub(crate) struct MultipartTexts {
+    pub(crate) boundary: String,
+    pub(crate) content_type: String,
+    /// The size of the whole object in bytes.
+    pub(crate) size: u64,
+}
+
+impl MultipartTexts {
+    fn framing(&self) -> ByterangesFraming<'_> {
+        ByterangesFraming { boundary: &self.boundary, content_type: &self.content_type, size: self.size }
+    }
+
+    /// Returns the `Content-Type` of the response.
+    pub(crate) fn media_type(&self) -> String {
+        self.framing().media_type()
+    }
+
+    /// Returns the text before the bytes of `range`, which must not be empty.
+    pub(crate) fn before(&self, range: &Range<u64>) -> String {
+        self.framing().before(range)
+    }
+
+    /// Returns the text after the last range.
+    pub(crate) fn end(&self) -> String {
+        self.framing().end()
+    }
+
+    /// Returns the total length of the texts in bytes.
+    fn len(&self, ranges: &VecDeque<Range<u64>>) -> u64 {
+        let digits = |number: u64| u64::from(number.checked_ilog10().unwrap_or(0)) + 1;
+        // Apart from the two numbers, the texts before all ranges are equal.
+        let common = self.before(&(0..1)).len() as u64 - 2;
+        let before = |range: &Range<u64>| common + digits(range.start) + digits(range.end - 1);
+        ranges.iter().map(before).sum::<u64>() + self.end().len() as u64
+    }
+}
+
 impl MultipartContent {
-    pub(crate) fn new(source: RangeSource, parts: VecDeque<(String, Range<u64>)>, end: String) -> Self {
-        let of_part = |(before, range): &(String, Range<u64>)| before.len() as u64 + range.end - range.start;
-        let left = parts.iter().map(of_part).sum::<u64>() + end.len() as u64;
-        MultipartContent { source, parts, end, left }
+    /// None of the ranges may be empty.
+    pub(crate) fn new(source: RangeSource, ranges: VecDeque<Range<u64>>, texts: MultipartTexts) -> Self {
+        let bytes: u64 = ranges.iter().map(|range| range.end - range.start).sum();
+        let left = bytes + texts.len(&ranges);
+        MultipartContent { source, ranges, texts, is_within_part: false, left }
+    }
+
+    /// Makes the threads of `server` read the object, if it is in a file.
+    fn read_by(self, server: &NetworkFileServer) -> Self {
+        let source = match self.source {
+            RangeSource::File(region) => RangeSource::Remote(FileServerRegion::new(region, server)),
+            other => other,
+        };
+        MultipartContent { source, ..self }
     }
 
     /// Returns the number of remaining bytes, including the texts between the ranges.
@@ -66,16 +118,19 @@ impl MultipartContent {
     async fn next(mut self, most: u64) -> io::Result<(Bytes, Self)> {
         let mut buffer = buffer_for(most);
         while (buffer.len() as u64) < most {
-            let Some((before, range)) = self.parts.pop_front() else {
-                buffer.extend_from_slice(std::mem::take(&mut self.end).as_bytes());
+            let Some(range) = self.ranges.pop_front() else {
+                buffer.extend_from_slice(self.texts.end().as_bytes());
                 break;
             };
-            buffer.extend_from_slice(before.as_bytes());
+            if !std::mem::take(&mut self.is_within_part) {
+                buffer.extend_from_slice(self.texts.before(&range).as_bytes());
+            }
             let room = most.saturating_sub(buffer.len() as u64);
             let middle = range.end.min(range.start + room);
             append_part(&self.source, range.start..middle, &mut buffer).await?;
             if middle < range.end {
-                self.parts.push_front((String::new(), middle..range.end));
+                self.ranges.push_front(middle..range.end);
+                self.is_within_part = true;
             }
         }
         self.left -= buffer.len() as u64;
@@ -255,10 +310,7 @@ impl BodyExtension {
             PreparedBody::Content(ObjectContent::File(region)) => {
                 PreparedBody::Remote(FileServerRegion::new(region, server))
             }
-            PreparedBody::Parts(MultipartContent { source: RangeSource::File(region), parts, end, left }) => {
-                let source = RangeSource::Remote(FileServerRegion::new(region, server));
-                PreparedBody::Parts(MultipartContent { source, parts, end, left })
-            }
+            PreparedBody::Parts(parts) => PreparedBody::Parts(parts.read_by(server)),
             other => other,
         });
     }
@@ -316,18 +368,24 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&content).unwrap();
         let region = FileRegion { file, offset: 5, len };
-        let parts = [("a".to_owned(), 10..200_000), ("b".to_owned(), 300_000..300_001)].into();
-        let (mut pieces, mut taken) = (
-            ContentPieces::Parts(MultipartContent::new(RangeSource::File(region), parts, "end".to_owned())),
-            Vec::new(),
-        );
-        assert_eq!(pieces.len(), 1 + 199_990 + 1 + 1 + 3);
+        let ranges = [0..1, 10..200_000, 300_000..300_001, 99..101];
+        let texts = |size| MultipartTexts { boundary: "b".to_owned(), content_type: "t/x".to_owned(), size };
+        let source = RangeSource::File(region);
+        let parts = MultipartContent::new(source, ranges.clone().into(), texts(len));
+        let (mut pieces, mut taken) = (ContentPieces::Parts(parts), Vec::new());
+        let mut expected = Vec::new();
+        for range in ranges {
+            expected.extend_from_slice(texts(len).before(&range).as_bytes());
+            expected.extend_from_slice(&content[range.start as usize + 5..range.end as usize + 5]);
+        }
+        expected.extend_from_slice(texts(len).end().as_bytes());
+        assert_eq!(pieces.len(), expected.len() as u64);
         while pieces.len() > 0 {
             let piece;
             (piece, pieces) = runtime.block_on(pieces.next(PIECE_BYTES)).unwrap();
             taken.extend_from_slice(&piece);
         }
-        assert!(taken == [b"a", &content[15..200_005], b"b", &content[300_005..300_006], b"end"].concat());
+        assert!(taken == expected);
         let short = ContentPieces::Reader(Box::new(io::empty()), 1);
         let error = runtime.block_on(short.next(PIECE_BYTES)).err().expect("it is shorter");
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);

@@ -29,13 +29,19 @@ const TRAILER: HeaderName = HeaderName::from_static("x-amz-trailer");
 
 /// Checks the form of a request's signature. An anonymous request passes this check; the rules of the bucket are
 /// checked later. If only `Date` contains the time of the request, adds the header `x-amz-date`, which the S3 layer
-/// reads. Errors: AWS's errors, one for each kind of malformed signature.
+/// reads. Errors: AWS's errors, one for each kind of malformed signature; `InvalidArgument` for several `Authorization`
+/// headers.
 pub(crate) fn check_form(
     headers: &mut HeaderMap,
     uri: &Uri,
     region: &str,
     allows_version_2: bool,
 ) -> Result<(), GateRefusal> {
+    // The S3 layer treats a request with several such headers as anonymous.
+    if headers.get_all(AUTHORIZATION).iter().nth(1).is_some() {
+        let message = "the header authorization appears twice; send it once".to_owned();
+        return Err(bad("InvalidArgument", message));
+    }
     let query = PresignedParameters::read(uri);
     let header = headers.get(AUTHORIZATION).map(|value| value.to_str().unwrap_or_default().to_owned());
     if header.is_some() && (query.is_signed() || query.has("Signature")) {

@@ -91,12 +91,17 @@ pub(crate) fn is_of_signature(name: &str) -> bool {
 }
 
 fn without_signature(uri: Uri) -> Uri {
-    let is_signature = |pair: &&str| is_of_signature(pair.split('=').next().unwrap_or_default());
+    with_parameters(uri, |pair| !is_of_signature(pair.split('=').next().unwrap_or_default()))
+}
+
+/// Returns the URI with only those parameters of its query for which `is_kept` returns true. `is_kept` gets a parameter
+/// with its value, both still encoded.
+pub(crate) fn with_parameters(uri: Uri, is_kept: impl Fn(&str) -> bool) -> Uri {
     let query = uri.query().unwrap_or_default();
-    if !query.split('&').any(|pair| is_signature(&pair)) {
+    if query.split('&').all(&is_kept) {
         return uri;
     }
-    let kept: Vec<&str> = query.split('&').filter(|pair| !is_signature(pair)).collect();
+    let kept: Vec<&str> = query.split('&').filter(|pair| is_kept(pair)).collect();
     let target = match kept.is_empty() {
         true => uri.path().to_owned(),
         false => format!("{}?{}", uri.path(), kept.join("&")),

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use client::http2::{Http2, run};
 use client::{Answer, BUCKET, Call, Client, Fixture};
 use fordway_serve::{AccessKeyPair, AnonymousUser, Gateway, GatewayConfig, Users};
 use fordway_store::{Checksum, ChecksumAlgorithm, MemoryStore, Objects};
@@ -631,4 +632,55 @@ fn refused_anonymous_requests_are_counted() {
         metrics.send_raw("GET", "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").text();
     let counter = "fordway_user_requests_refused_total{user=\"nobody\",limit=\"requests\"} 1";
     assert!(text.lines().any(|line| line == counter), "{text}");
+}
+
+/// Several signatures that nobody verifies do not meet the conditions of a policy on signatures.
+#[test]
+fn an_unverified_signature_meets_no_condition() {
+    const BOGUS_V4: (&str, &str) = (
+        "authorization",
+        "AWS4-HMAC-SHA256 Credential=AKIA/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, \
+         Signature=0123456789012345678901234567890123456789012345678901234567890123",
+    );
+    const BOGUS_V2: (&str, &str) = ("authorization", "AWS AKIA:AAAAAAAAAAAAAAAAAAAAAAAAAAA=");
+    const DATE: (&str, &str) = ("x-amz-date", "20260101T000000Z");
+    const HASH: (&str, &str) = ("x-amz-content-sha256", "UNSIGNED-PAYLOAD");
+    let http_date = fordway_wire::date::format_http(SystemTime::now());
+    let now = ("date", http_date.as_str());
+    for signature_v2 in [false, true] {
+        let fixture = open_to_all_with(|config| config.signature_v2 = signature_v2);
+        fixture.client.send(&Call::on("PUT", "public/k").body("hello")).ok();
+        let only_signed = r#"{"Effect": "Deny", "Principal": "*", "Action": "s3:GetObject", "Resource": "ARN/*",
+            "Condition": {"StringNotEquals": {"s3:signatureversion": ["AWS4-HMAC-SHA256", "AWS"]}}}"#;
+        put_policy(&fixture, &format!("{READ_ALL}, {only_signed}"));
+        fixture.client.send(&Call::on("GET", "public/k")).ok();
+        assert_denied(&anonymous(&fixture, "GET", &at("public/k"), "", ""));
+        for headers in [
+            &[BOGUS_V4, BOGUS_V4, DATE, HASH][..],
+            &[BOGUS_V4, BOGUS_V2, DATE, HASH],
+            &[BOGUS_V2, BOGUS_V2, now],
+            &[BOGUS_V2, BOGUS_V4, now],
+            &[("authorization", ""), BOGUS_V4, DATE, HASH],
+        ] {
+            let lines: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+            let refused = anonymous(&fixture, "GET", &at("public/k"), &lines, "");
+            assert_eq!(refused.error(), (400, "InvalidArgument".to_owned()), "{lines}");
+            run(async {
+                let mut send = Http2::connect(&fixture.client).await.send.ready().await.unwrap();
+                let target = format!("http://{}{}", fixture.client.address, at("public/k"));
+                let mut request = http::Request::builder().uri(target);
+                for (name, value) in headers {
+                    request = request.header(*name, *value);
+                }
+                let (response, _) = send.send_request(request.body(()).unwrap(), true).unwrap();
+                assert_eq!(response.await.unwrap().status(), 400, "{lines}");
+            });
+        }
+        for query in ["Signature=x", "AWSAccessKeyId=x", "X-Amz-Signature=x", "X-Amz-Date=20260101T000000Z"] {
+            for header in ["", "authorization: AWS a:b\r\n", "authorization: AWS4-HMAC-SHA256 x\r\n"] {
+                let refused = anonymous(&fixture, "GET", &at(&format!("public/k?{query}")), header, "");
+                assert!([400, 403].contains(&refused.status), "{query} {header}: {}", refused.text());
+            }
+        }
+    }
 }

@@ -104,6 +104,27 @@ fn conditions_hold_and_what_is_not_understood_is_refused() {
     assert_eq!(both_ways(&fixture, &part).status, 400);
 }
 
+/// A response header that a request sets has a limit, so that a short request cannot occupy much memory.
+#[test]
+fn a_chosen_header_has_a_limit() {
+    let fixture = serve();
+    put(&fixture);
+    let ranges = (0..1000).map(|n| format!("{}-{0}", n * 9)).collect::<Vec<_>>().join(",");
+    for name in ["content-type", "content-disposition", "cache-control"] {
+        for (length, status) in [(4096, 206), (4097, 400)] {
+            let query = format!("response-{name}={}", "x".repeat(length));
+            let call = Call::on("GET", "k").query(&query).header("range", format!("bytes={ranges}"));
+            let answer = both_ways(&fixture, &call);
+            assert_eq!(answer.status, status, "{name} {length}");
+            if status == 400 {
+                assert_eq!(answer.error().1, "InvalidArgument");
+            } else {
+                assert_eq!(parts_of(&answer).len(), 1000);
+            }
+        }
+    }
+}
+
 /// A user who is not permitted to read an object cannot read ranges of the object either.
 #[test]
 fn signatures_are_checked_as_for_all_else() {

@@ -167,7 +167,7 @@ impl<'r> PolicyRequestContext<'r> {
     ) -> ConditionKeyValues<'r> {
         let mut keys = ConditionKeyValues::default();
         self.add_caller(&mut keys, user);
-        self.add_signature(&mut keys);
+        self.add_signature(&mut keys, user);
         for name in PARAMETERS.iter().filter(|_| !need.action.is_of_objects()) {
             if let Some(value) = self.parameter(name) {
                 keys.add(format!("s3:{name}"), value);
@@ -271,7 +271,11 @@ impl<'r> PolicyRequestContext<'r> {
         }
     }
 
-    fn add_signature(&self, keys: &mut ConditionKeyValues<'r>) {
+    fn add_signature(&self, keys: &mut ConditionKeyValues<'r>, user: &User) {
+        // Nobody has verified a signature of an anonymous request.
+        if user.kind == AuthenticationMethod::Anonymous {
+            return;
+        }
         let header = self.header(header::AUTHORIZATION.as_str());
         let (date, is_v4, is_v2) = match header {
             Some(text) => (
@@ -327,4 +331,37 @@ fn decoded(text: &str) -> Cow<'_, str> {
     }
     let spaced = text.replace('+', " ");
     Cow::Owned(percent_decode_str(&spaced).decode_utf8_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use fordway_store::MemoryStore;
+    use http::HeaderValue;
+
+    use super::*;
+    use crate::{AccessKeyPair, AnonymousUser, Users};
+
+    /// A condition on the signature must not depend on a header that nobody verifies.
+    #[test]
+    fn an_anonymous_request_has_no_keys_of_a_signature() {
+        let identity = AccessKeyPair { access_key: "key".to_owned(), secret_key: "secret".to_owned() };
+        let users = Users::one(identity, Arc::new(MemoryStore::default()));
+        let users = users.with_anonymous(AnonymousUser { name: "nobody".to_owned(), acts_as: None }).unwrap();
+        let value = HeaderValue::from_static("AWS4-HMAC-SHA256 x");
+        let (signed, plain) =
+            (HeaderMap::from_iter([(header::AUTHORIZATION, value)]), Uri::from_static("/b/k"));
+        let (unsigned, presigned) = (HeaderMap::new(), Uri::from_static("/b/k?X-Amz-Signature=0"));
+        for (headers, uri) in [(&signed, &plain), (&unsigned, &presigned)] {
+            let has_signature = |user: &User| {
+                let facts = PolicyRequestContext::new(headers, uri, None);
+                let keys = facts.keys_on_bucket(user, Action::new("ListBucket").unwrap(), "b");
+                let text = format!("{keys:?}");
+                ["s3:authtype", "s3:signatureversion"].map(|key| text.contains(key))
+            };
+            assert_eq!(has_signature(&users.find("key").unwrap()), [true; 2]);
+            assert_eq!(has_signature(&users.anonymous().unwrap()), [false; 2]);
+        }
+    }
 }

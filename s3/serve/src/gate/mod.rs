@@ -491,6 +491,26 @@ fn is_hoisted(name: &str) -> bool {
     is_of_amazon && !crate::unsigned::is_of_signature(name)
 }
 
+/// Moves headers that the request's presigned URL contains as parameters into the request's headers. [`admit`] needs
+/// the signature to recognize a presigned URL, so this function must be called before the signature is removed. Errors:
+/// as for [`admit`].
+pub(crate) fn take_presigned_headers<B>(request: &mut Request<B>) -> Result<(), GateRefusal> {
+    let uri = request.uri().clone();
+    if !is_presigned(&uri) {
+        return Ok(());
+    }
+    let parameters = parameters(uri.query().unwrap_or_default())?;
+    take_hoisted(&uri, &parameters, request.headers_mut())?;
+    let is_kept =
+        |pair: &str| !decoded(pair.split('=').next().unwrap_or_default()).is_ok_and(|name| is_hoisted(&name));
+    *request.uri_mut() = crate::unsigned::with_parameters(uri, is_kept);
+    Ok(())
+}
+
+fn is_presigned(uri: &Uri) -> bool {
+    uri.query().is_some_and(|query| query.contains("X-Amz-Signature="))
+}
+
 /// Copies headers that some clients send as parameters of a presigned URL into the request's headers, because S3
 /// accepts these parameters. Errors: `NotImplemented` if a header has a different value, or if the URL is not
 /// presigned; `InvalidRequest` for a session token in a URL with a version 2 signature.
@@ -507,13 +527,12 @@ fn take_hoisted(
                 "temporary credentials need version 4; in boto3 that is Config(signature_version='s3v4')";
             return Err(GateRefusal::bad("InvalidRequest", composed(words, detail, &[])));
         }
-        let is_presigned = uri.query().is_some_and(|query| query.contains("X-Amz-Signature="));
         let header = HeaderName::from_bytes(name.as_bytes()).ok().zip(HeaderValue::from_str(value).ok());
         let refused = || {
             let message = format!("send {} as a header, not as a query parameter", shown(name));
             GateRefusal::not_implemented(message)
         };
-        let (header, value) = header.filter(|_| is_presigned).ok_or_else(refused)?;
+        let (header, value) = header.filter(|_| is_presigned(uri)).ok_or_else(refused)?;
         match headers.get(&header) {
             Some(said) if *said != value => return Err(refused()),
             Some(_) => {}

@@ -178,9 +178,9 @@ async fn send_parts(
     buffer: &mut Vec<u8>,
     parts: MultipartContent,
 ) -> io::Result<()> {
-    let MultipartContent { source, parts, end, .. } = parts;
-    for (before, range) in parts {
-        buffer.extend_from_slice(before.as_bytes());
+    let MultipartContent { source, ranges, texts, .. } = parts;
+    for range in ranges {
+        buffer.extend_from_slice(texts.before(&range).as_bytes());
         match &source {
             RangeSource::File(region) if range.end - range.start > INLINE_BYTES => {
                 wire.send_before_file(buffer).await?;
@@ -202,7 +202,7 @@ async fn send_parts(
             buffer.clear();
         }
     }
-    buffer.extend_from_slice(end.as_bytes());
+    buffer.extend_from_slice(texts.end().as_bytes());
     wire.send(buffer).await
 }
 

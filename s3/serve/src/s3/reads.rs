@@ -11,14 +11,14 @@ use fordway_store::{
     Bucket, ByteRange, Checksum, ChecksumType, Conditions, Error, ErrorKind, GetOptions, Key, ObjectContent,
     ObjectInfo, OpenObject, Store, VersioningState,
 };
-use fordway_wire::byteranges::{ByterangesFraming, parse_ranges};
+use fordway_wire::byteranges::parse_ranges;
 use fordway_wire::date::{format_http, parse_http};
 use fordway_wire::range::parse_range;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use s3s::{Body, S3Response};
 
 use crate::answer::PreparedBody;
-use crate::content::{BodyExtension, MultipartContent, RangeSource};
+use crate::content::{BodyExtension, MultipartContent, MultipartTexts, RangeSource};
 use crate::s3::convert::{
     CONDITIONS, VERSION_ID, add_text, checksum_headers, conditions_in, describe, names, parameter, version,
 };
@@ -255,14 +255,22 @@ fn is_range(range: &ByteRange) -> bool {
     !matches!(range, ByteRange::Inclusive(first, last) if first > last)
 }
 
+/// The maximum number of bytes of a response header that a client sets through a query parameter. A file name of 1,024
+/// bytes fits even if it is percent-encoded.
+const CHOSEN_BYTES_MAX: usize = 4 * 1024;
+
 /// Returns the response headers that a client sets through query parameters. Errors: `InvalidArgument` for a value that
-/// cannot be sent in a header.
+/// is too long or cannot be sent in a header.
 fn chosen(uri: &Uri) -> OperationResult<Vec<(HeaderName, HeaderValue)>> {
     if uri.query().is_none_or(|query| !query.contains("response-")) {
         return Ok(Vec::new());
     }
     let chosen = CHOSEN.iter().filter_map(|(name, header)| Some((name, header, parameter(uri, name)?)));
     let chosen = chosen.map(|(name, header, value)| {
+        if value.len() > CHOSEN_BYTES_MAX {
+            let why = format!("{name} has more than {CHOSEN_BYTES_MAX} bytes; shorten it");
+            return Err(Error::new(ErrorKind::InvalidArgument, why).into());
+        }
         let value = HeaderValue::try_from(value);
         let wrong = |_| Error::new(ErrorKind::InvalidArgument, format!("{name} cannot be sent in a header"));
         Ok((header.clone(), value.map_err(wrong)?))
@@ -312,10 +320,10 @@ pub(super) fn several(
         Ok(source) => {
             let (ranges, boundary) = (satisfiable(ranges, size)?, boundary()?);
             let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-            let content_type = content_type.unwrap_or(crate::s3::DEFAULT_TYPE);
-            let frame = ByterangesFraming { boundary: &boundary, content_type, size };
-            let parts = ranges.into_iter().map(|range| (frame.before(&range), range)).collect();
-            let (reply, media_type) = (MultipartContent::new(source, parts, frame.end()), frame.media_type());
+            let content_type = content_type.unwrap_or(DEFAULT_TYPE).to_owned();
+            let texts = MultipartTexts { boundary, content_type, size };
+            let media_type = texts.media_type();
+            let reply = MultipartContent::new(source, ranges.into(), texts);
             // The conversion always succeeds, because a boundary consists of letters and digits.
             if let Ok(media_type) = HeaderValue::try_from(media_type) {
                 headers.insert(header::CONTENT_TYPE, media_type);
@@ -366,7 +374,29 @@ pub(super) fn outside(error: Error, size_bytes: u64) -> S3Failure {
 
 #[cfg(test)]
 mod tests {
+    use fordway_store::{MemoryStore, Objects as _, PutOptions};
+
     use super::*;
+
+    /// Many ranges with a long content type need the memory of one content type.
+    #[test]
+    fn the_content_type_of_many_ranges_is_kept_once() {
+        let (store, long) = (MemoryStore::default(), "x".repeat(64 * 1024));
+        let (bucket, key) = (Bucket::new("bucket").unwrap(), Key::new("k").unwrap());
+        store.create_bucket(&bucket).unwrap();
+        store.put(&bucket, &key, &[7; 1 << 20], &PutOptions::default()).unwrap();
+        let object = store.get(&bucket, &key, &GetOptions::default()).unwrap();
+        let ranges: Vec<_> = (0..1024).map(|n| ByteRange::Inclusive(n * 1000, n * 1000 + 9)).collect();
+        let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::try_from(&long).unwrap())]);
+        let response = several(object, &ranges, headers).unwrap();
+        let body = response.extensions.get::<BodyExtension>().unwrap().clone().take();
+        let Some(PreparedBody::Parts(parts)) = body else { panic!("the response has several parts") };
+        assert!(parts.len() > 1024 * long.len() as u64);
+        let MultipartTexts { boundary, content_type, .. } = &parts.texts;
+        let kept_bytes =
+            boundary.capacity() + content_type.capacity() + size_of_val(parts.ranges.as_slices().0);
+        assert!(kept_bytes < long.len() + 32 * 1024, "{kept_bytes}");
+    }
 
     #[test]
     fn what_lies_outside_is_left_out_and_too_much_is_refused() {

@@ -188,6 +188,12 @@ impl User {
     /// Returns the user for a request to `bucket`. Its field `server` is the file server that the request has to wait
     /// for, if any. Errors: `Io`.
     pub(crate) fn at(self: Arc<Self>, bucket: &str) -> Result<Arc<Self>> {
+        // All gateways and users of the process share the threads of a file server. The work of a peer must not run on
+        // these threads, because the store of a peer relies on the permissions of the calling thread. Only the thread
+        // of the peer's connection, and the threads that it starts, are sure to have the peer's permissions.
+        if self.kind == AuthenticationMethod::Peer {
+            return Ok(self);
+        }
         let server = NetworkFileServer::of(&*self.store, bucket, self.uid)?;
         if server.is_none() {
             return Ok(self);
