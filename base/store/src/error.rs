@@ -148,6 +148,7 @@ struct ErrorFields {
     is_delete_marker: bool,
     marker: Option<DeleteMarker>,
     is_lost_connection: bool,
+    is_untrusted_server: bool,
     s3_code: Option<Box<str>>,
     /// Advice that replaces the general advice of [`ErrorKind::advice`].
     advice: Option<&'static str>,
@@ -173,6 +174,7 @@ impl Error {
             is_delete_marker: false,
             marker: None,
             is_lost_connection: false,
+            is_untrusted_server: false,
             s3_code: None,
             advice: None,
             source: None,
@@ -262,6 +264,17 @@ impl Error {
         self.0.is_lost_connection
     }
 
+    /// Records that a server could not prove its identity, for example because its certificate is not trusted.
+    pub fn at_untrusted_server(mut self) -> Self {
+        self.0.is_untrusted_server = true;
+        self
+    }
+
+    /// Returns whether a server is known not to have proved its identity.
+    pub fn is_at_untrusted_server(&self) -> bool {
+        self.0.is_untrusted_server
+    }
+
     /// Records the S3 error code with which a server described the failure. Several codes have the same [`ErrorKind`],
     /// and some callers need to distinguish these codes. A text that cannot be an error code is ignored.
     pub fn with_s3_code(mut self, code: &str) -> Self {
@@ -283,6 +296,7 @@ impl Error {
         error.0.s3_code.clone_from(&self.0.s3_code);
         error.0.advice = self.0.advice;
         error.0.is_lost_connection = self.0.is_lost_connection;
+        error.0.is_untrusted_server = self.0.is_untrusted_server;
         error
     }
 
@@ -450,12 +464,13 @@ mod tests {
         let first = Error::new(ErrorKind::NoSpace, "why")
             .with_s3_code("Code")
             .at_lost_connection()
+            .at_untrusted_server()
             .after_tries(2)
             .during("put", "l", "b", "k");
         let second = first.repeated().during("put", "l", "b", "other");
         assert_eq!((second.kind(), second.detail(), second.tries()), (ErrorKind::NoSpace, "why", 2));
         assert_eq!((second.s3_code(), second.target()), (Some("Code"), "s3://b/other"));
-        assert!(second.is_at_lost_connection());
+        assert!(second.is_at_lost_connection() && second.is_at_untrusted_server());
     }
 
     #[test]

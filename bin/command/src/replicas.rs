@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fordway_http::replicas::{
-    DiscoveredReplicas, ReplicaCredentialScope, ReplicaOptions, ReplicatedFile, ReplicatedReadTicket,
-    discover_until, fetch_metalink, is_metalink_name,
+    DiscoveredReplicas, MetalinkCache, ReplicaCredentialScope, ReplicaOptions, ReplicatedFile,
+    ReplicatedReadTicket, discover_until, fetch_metalink, is_metalink_name,
 };
 use fordway_http::retry::wants_pause;
 use fordway_http::vector::{
@@ -218,20 +218,30 @@ impl<'a> ReplicaOpener<'a> {
         self.replicated(&found.file, named(&[url]), context).ok()
     }
 
-    /// Reads a Metalink or a list of URLs from a local file or a URL, and caches it.
+    /// Reads a Metalink or a list of URLs from a local file or a URL, and caches it. A local file is the user's own
+    /// list, so it is cached for all its URLs. A document from a server is cached only for URLs of this server.
     pub fn read(&self, source: &str, context: &CommandContext) -> Result<Metalink> {
-        let metalink = if web::is_address(source) {
-            fetch_metalink(&self.session(context)?, source)?
-        } else {
-            let document = std::fs::read(source).map_err(|error| file_error("reading", source, error))?;
-            Metalink::parse(&document)?
+        let metalink = self.read_uncached(source, context)?;
+        let is_address = web::is_address(source);
+        let keep = |cache: &MetalinkCache, file| match is_address {
+            true => cache.keep_from_server(source, file),
+            false => cache.keep_from_user(file),
         };
         for file in metalink.files.iter().filter(|file| !file.replicas.is_empty()) {
-            if let Some(Err(error)) = context.metalinks.as_ref().map(|cache| cache.keep(file)) {
+            if let Some(Err(error)) = context.metalinks.as_ref().map(|cache| keep(cache, file)) {
                 tracing::debug!(%error, "the Metalink is not cached");
             }
         }
         Ok(metalink)
+    }
+
+    /// Reads a Metalink or a list of URLs from a local file or a URL, for a caller that only examines it.
+    pub fn read_uncached(&self, source: &str, context: &CommandContext) -> Result<Metalink> {
+        if web::is_address(source) {
+            return fetch_metalink(&self.session(context)?, source);
+        }
+        let document = std::fs::read(source).map_err(|error| file_error("reading", source, error))?;
+        Metalink::parse(&document)
     }
 
     /// Opens the file that a Metalink describes. Errors: the error of opening the file, if every location fails.

@@ -173,16 +173,16 @@ impl TlsConnector {
                 return refused.caused_by(error);
             }
             let detail = format!("no TLS session with {origin}{}", in_words(&error));
-            let is_for_good = matches!(
-                of_rustls(&error),
-                Some(rustls::Error::InvalidCertificate(_) | rustls::Error::InvalidMessage(_))
-            );
+            let is_untrusted = matches!(of_rustls(&error), Some(rustls::Error::InvalidCertificate(_)));
+            let is_for_good =
+                is_untrusted || matches!(of_rustls(&error), Some(rustls::Error::InvalidMessage(_)));
             let kind = match () {
                 () if is_for_good => ErrorKind::BadResponse,
                 () if is_timeout(&error) => ErrorKind::Timeout,
                 () => ErrorKind::Unavailable,
             };
-            Error::new(kind, detail).caused_by(error)
+            let failure = Error::new(kind, detail).caused_by(error);
+            if is_untrusted { failure.at_untrusted_server() } else { failure }
         };
         let session = ClientConnection::new(config, name).map_err(|e| failed(std::io::Error::other(e)))?;
         let mut stream = StreamOwned::new(session, carrier);

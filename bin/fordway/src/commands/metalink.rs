@@ -329,6 +329,6 @@ fn show(args: &MetalinkShowArgs, context: &CommandContext) -> Result<()> {
             })?;
         return context.output.record(&MetalinkFileOutput::of(found.file, Some(found.from)));
     }
-    let metalink = places.read(&args.source, context)?;
+    let metalink = places.read_uncached(&args.source, context)?;
     metalink.files.into_iter().try_for_each(|file| context.output.record(&MetalinkFileOutput::of(file, None)))
 }

@@ -1,6 +1,8 @@
 //! Tests `cp`, `cat` and `read` on files with several replicas, and `metalink`.
 
 use fordway_command::CommandExit;
+use fordway_http::replicas::MetalinkCache;
+use fordway_http::vector::SessionOptions;
 use fordway_testkit::hostile::{HostileServer, ResponseFault, ResponseFaultScript};
 
 use crate::support::{Ran, Rig};
@@ -187,6 +189,28 @@ fn metalinks_are_shown() {
     let asked = rig.run(&["metalink", "show", &good.url()]);
     assert_ne!(asked.exit, CommandExit::Ok);
     assert!(asked.stderr.contains("no replicas of"), "{}", asked.stderr);
+}
+
+/// A Metalink from a server is not used for the files of other servers. Only the user can list other servers' files.
+#[test]
+fn a_metalink_from_a_server_is_not_cached_for_another_server() {
+    let (one, other) = (server(ResponseFaultScript::honest()), server(ResponseFaultScript::honest()));
+    let mut rig = rig(&[&one, &other]);
+    rig.metalinks = Some(MetalinkCache::new(rig.path("cache")));
+    rig.web = Some(SessionOptions { max_retries: 0, ..SessionOptions::default() });
+    let holder =
+        HostileServer::start(std::fs::read(rig.path("m.meta4")).unwrap(), ResponseFaultScript::honest());
+    rig.run(&["cp", "--metalink", &holder.url(), "DIR/copy"]).ok();
+    rig.run(&["metalink", "show", "DIR/m.meta4"]).ok();
+    let url = one.url();
+    drop(one);
+    let ran = rig.run(&["cat", &url]).ended(CommandExit::Unavailable);
+    assert_eq!(ran.stdout, "");
+    assert!(!rig.path("cache").exists());
+    rig.run(&["cat", "--metalink", "DIR/m.meta4"]).ok();
+    let ran = rig.run(&["cat", &url]).ended(CommandExit::Ok);
+    assert!(ran.stdout.into_bytes() == content());
+    assert!(ran.stderr.contains("with a Metalink from the cache"), "{}", ran.stderr);
 }
 
 #[test]

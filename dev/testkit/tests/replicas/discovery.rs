@@ -93,6 +93,40 @@ fn a_dead_origin_is_remembered() {
     assert_eq!((found.from, found.file.replicas[0].url.clone()), ("the cache", other.url()));
 }
 
+/// A description that a server sends is not used for the files of other servers, even if it names them as replicas.
+#[test]
+fn a_server_cannot_describe_the_file_of_another_server() {
+    let directory = tempfile::tempdir().unwrap();
+    let cache = MetalinkCache::new(directory.path().to_owned());
+    let victim = server(ResponseFaultScript::honest());
+    let url = victim.url();
+    let duplicate = format!("<{url}>; rel=duplicate; pri=2");
+    let link = ResponseFault::Header("Link", duplicate);
+    let document = ResponseFault::Document("", "application/metalink4+xml", document(&[&victim]));
+    for (from, says) in [("Link headers", link), ("Accept", document)] {
+        let attacker = server(ResponseFaultScript::honest().always(says));
+        let own = attacker.url();
+        assert_eq!(discover(&session(), &own, Some(&cache)).unwrap().from, from);
+        drop(attacker);
+        assert_eq!(discover(&session(), &own, Some(&cache)).unwrap().from, "the cache");
+    }
+    drop(victim);
+    assert!(discover(&session(), &url, Some(&cache)).is_none());
+}
+
+#[test]
+fn the_cache_does_not_hide_an_untrusted_certificate() {
+    VERSION.set(HttpVersion::Http2);
+    let directory = tempfile::tempdir().unwrap();
+    let cache = MetalinkCache::new(directory.path().to_owned());
+    let origin = HostileServer::start_secure_http2(crate::content(), ResponseFaultScript::honest());
+    let url = origin.url();
+    cache.keep_from_user(&described(&[&origin, &server(ResponseFaultScript::honest())])).unwrap();
+    assert!(discover(&session(), &url, Some(&cache)).is_none(), "the certificate is not trusted");
+    drop(origin);
+    assert_eq!(discover(&session(), &url, Some(&cache)).unwrap().from, "the cache");
+}
+
 #[test]
 fn a_metalink_is_fetched_and_hostile_ones_refused() {
     let other = server(ResponseFaultScript::honest());

@@ -6,7 +6,7 @@ use fordway_http::SessionCredentials;
 use fordway_http::webdav::{CopyDirection, ThirdPartyCopy, WebDav};
 use fordway_store::{Error, ErrorKind, Result};
 
-use crate::dialogue::{Dialogue, answer, file, multistatus};
+use crate::dialogue::{Dialogue, Request, answer, file, multistatus};
 use crate::{client, over_each_version};
 
 const SILENCE: Duration = Duration::from_secs(60);
@@ -242,5 +242,33 @@ fn an_order_that_led_elsewhere_is_given_there() {
         let asked = worker.requests();
         assert_eq!((asked[0].method.as_str(), asked[0].target.as_str()), ("COPY", "/data/g"));
         assert!(asked[0].header("source").is_some());
+    });
+}
+
+/// The server to which a COPY is redirected is not the server that the caller named, so it gets no secrets.
+#[test]
+fn a_redirected_order_takes_no_secrets_to_another_server() {
+    over_each_version(|| {
+        let worker = server(202, "success: Created".to_owned(), 9);
+        let place = worker.url("g");
+        let manager = Dialogue::start(move |request, number| match request.method.as_str() {
+            "PROPFIND" => multistatus(&file(&request.target, 9)),
+            _ if number == 0 => answer(307, "Location: /moved/g\r\n", ""),
+            _ => answer(307, &format!("Location: {place}\r\n"), ""),
+        });
+        let dav = client(|options| {
+            options.credentials = SessionCredentials::none().with_bearer_token("secret");
+            options.headers = [("X-Secret".to_owned(), "secret".to_owned())].into();
+        });
+        copy(&dav, &manager).unwrap();
+        let is_told = |request: &Request| {
+            ["authorization", "transferheaderauthorization", "x-secret"]
+                .map(|name| request.header(name).is_some())
+        };
+        let orders = |server: &Dialogue| -> Vec<_> {
+            server.requests().iter().filter(|request| request.method == "COPY").map(is_told).collect()
+        };
+        assert_eq!(orders(&manager), [[true; 3]; 2], "on the same server, a redirection changes nothing");
+        assert_eq!(orders(&worker), [[false; 3]]);
     });
 }

@@ -262,7 +262,8 @@ fn handshake_failure(error: ConnectionError, origin: &Origin) -> Error {
         }
         // The certificate is not trusted. Another attempt would not help.
         ConnectionError::TransportError(told) if alert(told.code).is_some() => {
-            (ErrorKind::BadResponse, no_connection + certificate_in_words(&told.reason))
+            let detail = no_connection + certificate_in_words(&told.reason);
+            return Error::new(ErrorKind::BadResponse, detail).at_untrusted_server().caused_by(error);
         }
         ConnectionError::TimedOut => (ErrorKind::Timeout, format!("{no_connection}; {OTHERWISE}")),
         _ => match received_alert(&error) {

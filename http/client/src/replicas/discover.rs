@@ -1,7 +1,6 @@
 //! Finds the replicas of a file. Descriptions of files are cached, for use when the server is down.
 
 use std::fs;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,10 +8,11 @@ use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::metalink::{
-    DOCUMENT_BYTES_MAX, Metalink, MetalinkFile, MetalinkUrl, PRIORITY_LAST, is_metalink_type, read_links,
+    DOCUMENT_BYTES_MAX, FileHash, FileHashAlgorithm, Metalink, MetalinkFile, MetalinkUrl, PRIORITY_LAST,
+    is_metalink_type, read_links,
 };
 
-use super::ReplicaCredentialScope;
+use super::{ReplicaCredentialScope, is_one_origin};
 use crate::HttpResponse;
 use crate::retry::wants_pause;
 use crate::vector::HttpSession;
@@ -59,9 +59,11 @@ fn fetch_metalink_until(session: &Arc<HttpSession>, url: &str, until: Option<Ins
 
 /// Finds the replicas of the file at `url`. Tries the `Link` headers of the response to HEAD (RFC 6249), `Accept`,
 /// `?metalink`, the URL with `.meta4` appended, and the cache, in that order, until one of them names a replica. The
-/// result is cached. Returns `None` if no replica is found. Cost: up to four requests, plus one for each Metalink that
-/// the `Link` headers name (at most four), plus one per redirection; one request if the server is unreachable. Takes at
-/// most 10 s for each document and 30 s in total, and ends at the deadline. No request is retried.
+/// result is cached for `url` only, because a server must not describe the files of other servers. The cache is not
+/// used if the server cannot prove its identity. Returns `None` if no replica is found. Cost: up to four requests, plus
+/// one for each Metalink that the `Link` headers name (at most four), plus one per redirection; one request if the
+/// server is unreachable. Takes at most 10 s for each document and 30 s in total, and ends at the deadline. No request
+/// is retried.
 pub fn discover(
     session: &Arc<HttpSession>,
     url: &str,
@@ -79,22 +81,42 @@ pub fn discover_until(
 ) -> Option<DiscoveredReplicas> {
     let latest = Instant::now() + DISCOVERY_TIME_MAX;
     let until = until.map_or(latest, |until| until.min(latest));
-    let found = ask(session, url, until).unwrap_or_else(|error| {
-        tracing::debug!(url, %error, "the server does not report replicas");
-        None
-    });
+    let found = match ask(session, url, until) {
+        Ok(found) => found,
+        // The user must learn of the certificate. Bytes from the cached replicas would hide the problem.
+        Err(error) if error.is_at_untrusted_server() => {
+            tracing::debug!(url, %error, "the server is not trusted, so the cache is not used");
+            return None;
+        }
+        Err(error) => {
+            tracing::debug!(url, %error, "the server does not report replicas");
+            None
+        }
+    };
     if let Some(found) = &found
         && let Some(cache) = cache
-        && let Err(error) = cache.keep(&found.file)
+        && let Err(error) = cache.keep_for(url, &found.file)
     {
         tracing::debug!(%error, "the Metalink is not cached");
     }
     found.or_else(|| cache?.discovered(url))
 }
 
-/// Tries all discovery methods at the server. Errors: the error of the request, if the server is unreachable.
+/// Tries all discovery methods at the server. Errors: the error of the request, if the server is unreachable or cannot
+/// prove its identity.
 fn ask(session: &Arc<HttpSession>, url: &str, until: Instant) -> Result<Option<DiscoveredReplicas>> {
-    if let Some(file) = passing_over_refusals(by_links(session, url, until))? {
+    let mut untrusted = None;
+    // A server that refuses one method may support another method.
+    let mut pass_over_refusals = |found| match found {
+        Err(error) if is_silence(&error) => Err(untrusted.take().unwrap_or(error)),
+        Err(error) if error.is_at_untrusted_server() => {
+            untrusted.get_or_insert(error);
+            Ok(None)
+        }
+        Err(_) => Ok(None),
+        found => found,
+    };
+    if let Some(file) = pass_over_refusals(by_links(session, url, until))? {
         return Ok(Some(DiscoveredReplicas { file, from: "Link headers" }));
     }
     let (path, query) = url.split_at(url.find(['?', '#']).unwrap_or(url.len()));
@@ -104,7 +126,7 @@ fn ask(session: &Arc<HttpSession>, url: &str, until: Instant) -> Result<Option<D
         (".meta4", format!("{path}.meta4{query}")),
     ];
     for (from, address) in ways {
-        if let Some(mut file) = passing_over_refusals(by_document(session, &address, until))? {
+        if let Some(mut file) = pass_over_refusals(by_document(session, &address, until))? {
             if !file.replicas.iter().any(|replica| replica.url == url) {
                 let replica = MetalinkUrl { url: url.to_owned(), priority: PRIORITY_LAST, location: None };
                 file.replicas.push(replica);
@@ -112,16 +134,7 @@ fn ask(session: &Arc<HttpSession>, url: &str, until: Instant) -> Result<Option<D
             return Ok(Some(DiscoveredReplicas { file, from }));
         }
     }
-    Ok(None)
-}
-
-/// Returns `None` for a refusal, because a server that responds may support another discovery method.
-fn passing_over_refusals<T>(found: Result<Option<T>>) -> Result<Option<T>> {
-    match found {
-        Err(error) if is_silence(&error) => Err(error),
-        Err(_) => Ok(None),
-        found => found,
-    }
+    untrusted.map_or(Ok(None), Err)
 }
 
 /// Returns whether no further request should be sent to the server, because the server does not respond, or asks for a
@@ -212,7 +225,8 @@ const BYTES_MAX: usize = 4 << 20;
 /// The maximum number of URLs under which a description is cached.
 const ADDRESSES_MAX: usize = 8;
 
-/// A directory of descriptions, one for each URL.
+/// A directory of descriptions, one for each URL. Only the user or the server of a URL may describe the file at this
+/// URL, because any other server could replace the file's content with its own.
 #[derive(Clone, Debug)]
 pub struct MetalinkCache {
     directory: PathBuf,
@@ -233,27 +247,45 @@ impl MetalinkCache {
     }
 
     fn path(&self, url: &str) -> PathBuf {
-        let mut hasher = DefaultHasher::new();
-        url.hash(&mut hasher);
-        self.directory.join(format!("{:016x}.meta4", hasher.finish()))
+        // A server must not be able to choose a URL whose description has the file name of another URL.
+        let name = FileHash::of(FileHashAlgorithm::Sha256, url.as_bytes()).hex;
+        self.directory.join(format!("{name}.meta4"))
     }
 
-    /// Caches a description under its URLs. A description of URLs with queries, which may be secret, is not cached.
-    /// Errors: `Io`.
-    pub fn keep(&self, file: &MetalinkFile) -> Result<()> {
+    /// Caches a description that the server of `url` has sent, for this URL. Errors: as for
+    /// [`MetalinkCache::keep_from_user`].
+    pub fn keep_for(&self, url: &str, file: &MetalinkFile) -> Result<()> {
+        self.keep(file, &[url])
+    }
+
+    /// Caches a description from a document that was fetched from `source`, for those of its URLs that have the same
+    /// scheme, host and port as `source`. Errors: as for [`MetalinkCache::keep_from_user`].
+    pub fn keep_from_server(&self, source: &str, file: &MetalinkFile) -> Result<()> {
+        let urls = file.replicas.iter().map(|replica| replica.url.as_str());
+        self.keep(file, &urls.filter(|url| is_one_origin(source, url)).collect::<Vec<_>>())
+    }
+
+    /// Caches a description from the user, for all its URLs. A description of URLs with queries, which may be secret,
+    /// is not cached. Errors: `Io`.
+    pub fn keep_from_user(&self, file: &MetalinkFile) -> Result<()> {
+        self.keep(file, &file.replicas.iter().map(|replica| replica.url.as_str()).collect::<Vec<_>>())
+    }
+
+    /// Caches a description for `urls`.
+    fn keep(&self, file: &MetalinkFile, urls: &[&str]) -> Result<()> {
         let metalink = Metalink { files: vec![file.clone()] };
         let document = metalink.to_xml();
         let has_queries = file.replicas.iter().any(|replica| replica.url.contains('?'));
-        if document.len() > BYTES_MAX || has_queries {
+        if document.len() > BYTES_MAX || has_queries || urls.iter().any(|url| url.contains('?')) {
             return Ok(());
         }
         let failed = |error| Error::new(ErrorKind::Io, "keeping a Metalink").caused_by(error);
-        fs::create_dir_all(&self.directory).map_err(failed)?;
-        for replica in file.replicas.iter().take(ADDRESSES_MAX) {
-            let path = self.path(&replica.url);
+        for url in urls.iter().take(ADDRESSES_MAX) {
+            let path = self.path(url);
             if fs::read(&path).is_ok_and(|known| known == document.as_bytes()) {
                 continue;
             }
+            fs::create_dir_all(&self.directory).map_err(failed)?;
             let unfinished = path.with_extension(format!("{}.tmp", std::process::id()));
             let written =
                 fs::File::create(&unfinished).and_then(|mut file| file.write_all(document.as_bytes()));
@@ -270,9 +302,7 @@ impl MetalinkCache {
     /// Returns the cached description of the file at `url`, if any.
     pub fn find(&self, url: &str) -> Option<MetalinkFile> {
         let document = fs::read(self.path(url)).ok()?;
-        let file = Metalink::parse(&document).ok()?.file(None).ok()?;
-        // Two URLs may map to the same cache file name.
-        file.replicas.iter().any(|replica| replica.url == url).then_some(file)
+        Metalink::parse(&document).ok()?.file(None).ok()
     }
 }
 
@@ -282,20 +312,43 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn what_is_kept_is_found_by_each_address() {
+    fn cache() -> (tempfile::TempDir, MetalinkCache) {
         let directory = tempfile::tempdir().unwrap();
         let cache = MetalinkCache::new(directory.path().join("a/b"));
-        let at = |url: &str| MetalinkUrl { url: url.into(), priority: 1, location: None };
-        let replicas = vec![at("http://a/f"), at("http://b/f")];
-        let file = MetalinkFile { name: "f".into(), size_bytes: Some(3), replicas, ..Default::default() };
-        cache.keep(&file).unwrap();
-        cache.keep(&file).unwrap();
-        assert_eq!(cache.find("http://b/f"), Some(file.clone()));
+        (directory, cache)
+    }
+
+    fn described(urls: &[&str]) -> MetalinkFile {
+        let at = |url: &&str| MetalinkUrl { url: (*url).to_owned(), priority: 1, location: None };
+        let replicas = urls.iter().map(at).collect();
+        MetalinkFile { name: "f".into(), size_bytes: Some(3), replicas, ..Default::default() }
+    }
+
+    #[test]
+    fn a_users_list_is_found_by_each_address() {
+        let (directory, cache) = cache();
+        let file = described(&["http://a/f", "http://b/f"]);
+        cache.keep_from_user(&file).unwrap();
+        cache.keep_from_user(&file).unwrap();
+        assert_eq!(cache.find("http://a/f"), Some(file.clone()));
+        assert_eq!(cache.find("http://b/f"), Some(file));
         assert_eq!(cache.find("http://c/f"), None);
-        let secret = MetalinkFile { replicas: vec![at("http://s/f?token=1")], ..file };
-        cache.keep(&secret).unwrap();
+        let secret = described(&["http://s/f?token=1"]);
+        cache.keep_from_user(&secret).unwrap();
+        cache.keep_for("http://s/f?token=1", &secret).unwrap();
         assert_eq!(cache.find("http://s/f?token=1"), None);
         assert_eq!(directory.path().join("a/b").read_dir().unwrap().count(), 2);
+    }
+
+    #[test]
+    fn a_server_describes_only_its_own_files() {
+        let (_directory, cache) = cache();
+        let file = described(&["http://a/f", "http://a/g", "https://a/f", "http://a:81/f", "http://b/f"]);
+        cache.keep_for("http://a/f", &file).unwrap();
+        let found = |url: &str| cache.find(url).is_some();
+        let urls: Vec<_> = file.replicas.iter().map(|replica| replica.url.as_str()).collect();
+        assert_eq!(urls.iter().map(|url| found(url)).collect::<Vec<_>>(), [true, false, false, false, false]);
+        cache.keep_from_server("http://A:80/lists/f.meta4", &file).unwrap();
+        assert_eq!(urls.iter().map(|url| found(url)).collect::<Vec<_>>(), [true, true, false, false, false]);
     }
 }

@@ -13,7 +13,7 @@ use crate::connection::EarlyResponse;
 use crate::response::body_error;
 use crate::vector::redirect::{RedirectResponse, RedirectRoute};
 use crate::vector::{RangeTarget as _, WebFileAddress};
-use crate::{HttpClient, HttpExchangeRequest, HttpResponse, Origin, ReplayPolicy, Timeouts};
+use crate::{HttpClient, HttpExchangeRequest, HttpResponse, ReplayPolicy, Timeouts};
 
 /// The interval between calls to `progress`, which may stop the copy.
 const TICK: Duration = Duration::from_millis(200);
@@ -63,7 +63,8 @@ impl WebDav {
     ///
     /// The server that transfers the data receives the user's credentials as usual (`Authorization`, or a certificate).
     /// The same server also receives the user's bearer token for the other server (`TransferHeaderAuthorization`),
-    /// unless the connection is plain HTTP. No server ever receives a password for the other server.
+    /// unless the connection is plain HTTP. After a redirection to another scheme, host or port, the new server
+    /// receives neither the credentials nor the token. No server ever receives a password for the other server.
     ///
     /// The result is checked by comparing the sizes of both files. Errors: `NotImplemented` if the server does not
     /// support such copies, in which case nothing was done; `Unavailable` with the server's reason if the copy failed;
@@ -93,8 +94,9 @@ impl WebDav {
         if copy.direction == CopyDirection::Push {
             self.refuse_unsafe_push(active)?;
         }
-        let headers = self.headers(copy, &passive, route.file.origin())?;
         let mut response = loop {
+            // The server at the new address of a redirection must not get the token that the first server may get.
+            let headers = self.headers(copy, &passive, &route)?;
             let response = order(&route, &headers, copy.silence, progress);
             let response = response.map_err(|error| route.named("copy", error))?;
             match RedirectResponse::of(response.status(), response.header("location")) {
@@ -146,11 +148,12 @@ impl WebDav {
         Ok(())
     }
 
+    /// Returns the headers of the request to the current address of `route`. Errors: as for the credentials of a host.
     fn headers(
         &self,
         copy: &ThirdPartyCopy<'_>,
         passive: &WebFileAddress,
-        active: &Origin,
+        route: &RedirectRoute,
     ) -> Result<Vec<(&'static str, String)>> {
         let name = if copy.direction == CopyDirection::Pull { "source" } else { "destination" };
         let overwrite = if copy.replaces { "T" } else { "F" };
@@ -161,17 +164,28 @@ impl WebDav {
             ("credential", "none".to_owned()),
             ("content-length", "0".to_owned()),
         ];
-        let options = &self.session.options;
-        let said = options.credentials.found_authorization(passive.origin(), &options.proxies)?;
-        if let Some(token) = said.filter(|said| said.starts_with("Bearer ")) {
-            // The token is for the other server, but it would be sent on this unencrypted connection.
-            if options.credentials.is_withheld_from(active, &options.proxies) {
-                tracing::warn!(%active, "the token for the other server is not sent over plain HTTP; use https");
-                return Ok(headers);
-            }
-            headers.push(("transferheaderauthorization", token));
-        }
+        let token = self.token_for_other(passive, route)?;
+        headers.extend(token.map(|token| ("transferheaderauthorization", token)));
         Ok(headers)
+    }
+
+    /// Returns the value of `TransferHeaderAuthorization`: the token for the other server, `passive`. Returns `None` if
+    /// there is no token, or if the server at the current address of `route` must not get the token.
+    fn token_for_other(&self, passive: &WebFileAddress, route: &RedirectRoute) -> Result<Option<String>> {
+        let (options, active) = (&self.session.options, route.file.origin());
+        let said = options.credentials.found_authorization(passive.origin(), &options.proxies)?;
+        let Some(token) = said.filter(|said| said.starts_with("Bearer ")) else { return Ok(None) };
+        // After a redirection to another server, the session of the route has no credentials.
+        if route.session.options.credentials.is_none() {
+            tracing::warn!(%active, "the token for the other server is not sent to the target of a redirection");
+            return Ok(None);
+        }
+        // The token is for the other server, but it would be sent on this unencrypted connection.
+        if options.credentials.is_withheld_from(active, &options.proxies) {
+            tracing::warn!(%active, "the token for the other server is not sent over plain HTTP; use https");
+            return Ok(None);
+        }
+        Ok(Some(token))
     }
 }
 
@@ -293,15 +307,20 @@ mod tests {
     fn the_token_for_the_other_server_is_not_sent_in_the_clear() {
         let credentials = SessionCredentials::none().with_bearer_token("secret");
         let options = SessionOptions { credentials, ..SessionOptions::default() };
-        let dav = WebDav::new(Arc::new(HttpSession::new(options)));
-        let (from, to) = ("https://a.example.org/f", "https://b.example.org/g");
+        let session = Arc::new(HttpSession::new(options));
+        let dav = WebDav::new(session.clone());
+        let from = "https://a.example.org/f";
         let direction = CopyDirection::Pull;
-        let copy = ThirdPartyCopy { from, to, direction, replaces: true, silence: Duration::ZERO };
         let passive = WebFileAddress::parse(from).unwrap();
-        for (tls, is_sent) in [(true, true), (false, false)] {
-            let active = Origin { tls, host: "b.example.org".to_owned(), port: 443 };
-            let headers = dav.headers(&copy, &passive, &active).unwrap();
-            assert_eq!(headers.iter().any(|(name, _)| *name == "transferheaderauthorization"), is_sent);
+        for (to, is_sent) in [("https://b.example.org/g", true), ("http://b.example.org:443/g", false)] {
+            let copy = ThirdPartyCopy { from, to, direction, replaces: true, silence: Duration::ZERO };
+            let route = RedirectRoute::start(&session, WebFileAddress::parse(to).unwrap()).unwrap();
+            let headers = dav.headers(&copy, &passive, &route).unwrap();
+            assert_eq!(
+                headers.iter().any(|(name, _)| *name == "transferheaderauthorization"),
+                is_sent,
+                "{to}"
+            );
         }
     }
 }

@@ -38,7 +38,8 @@ impl<'b, T> NodeBatch<'b, T> {
 
     /// Sends a request for each of `chunks`. `ask` queues the message for a chunk. `answer` decodes one response, which
     /// contains the results for the next objects of the chunk, or for all of its objects. If a connection breaks,
-    /// unfinished chunks are requested again on another connection.
+    /// unfinished chunks are requested again on another connection. If the gateway refuses a message, the objects of
+    /// this chunk fail, and the other chunks are not affected.
     fn run<A: ReadField>(
         mut self,
         chunks: Vec<Range<usize>>,
@@ -61,23 +62,8 @@ impl<'b, T> NodeBatch<'b, T> {
                 if new > 0 {
                     connection.send_gathered(&[]).map_err(maybe_done)?;
                 }
-                let Some((id, mut chunk)) = asked.pop_front() else { break };
-                loop {
-                    let (found, header) = connection.reply::<A>(id)?;
-                    let found = answer(found, connection.body(&header)).map_err(NodeFailure::Unusable)?;
-                    connection.finish(&header);
-                    let (answered, has_more) = (found.len(), header.flags.has(ResponseFlags::MORE));
-                    if answered == 0 || answered > chunk.len() || has_more == (answered == chunk.len()) {
-                        let why = format!("the response has {answered} of {} requested objects", chunk.len());
-                        return Err(NodeFailure::Unusable(Error::new(ErrorKind::BadResponse, why)));
-                    }
-                    for (result, at) in found.into_iter().zip(&mut chunk) {
-                        results[at] = Some(result);
-                    }
-                    if !has_more {
-                        break;
-                    }
-                }
+                let Some(sent) = asked.pop_front() else { break };
+                take_results(connection, sent, &mut answer, results)?;
             }
             Ok(())
         });
@@ -86,6 +72,40 @@ impl<'b, T> NodeBatch<'b, T> {
             .into_iter()
             .map(|result| result.unwrap_or_else(|| Err(as_each(failed.as_ref()))))
             .collect()
+    }
+}
+
+/// Reads the responses to the message `id`, and stores the results of its chunk. An error of the whole message becomes
+/// the result of each object that has no result yet. Errors: failures after which the connection cannot be used.
+fn take_results<T, A: ReadField>(
+    connection: &mut NodeConnection,
+    (id, mut chunk): (u32, Range<usize>),
+    answer: &mut impl FnMut(A, &[u8]) -> Result<Vec<Result<T>>>,
+    results: &mut [Option<Result<T>>],
+) -> Result<(), NodeFailure> {
+    loop {
+        let (found, header) = match connection.reply::<A>(id) {
+            // The caller must not stop here: the response to another message may still be on its way, and the next user
+            // of the connection would read it.
+            Err(NodeFailure::Answered(error)) => {
+                chunk.for_each(|at| results[at] = Some(Err(error.repeated())));
+                return Ok(());
+            }
+            replied => replied?,
+        };
+        let found = answer(found, connection.body(&header)).map_err(NodeFailure::Unusable)?;
+        connection.finish(&header);
+        let (answered, has_more) = (found.len(), header.flags.has(ResponseFlags::MORE));
+        if answered == 0 || answered > chunk.len() || has_more == (answered == chunk.len()) {
+            let why = format!("the response has {answered} of {} requested objects", chunk.len());
+            return Err(NodeFailure::Unusable(Error::new(ErrorKind::BadResponse, why)));
+        }
+        for (result, at) in found.into_iter().zip(&mut chunk) {
+            results[at] = Some(result);
+        }
+        if !has_more {
+            return Ok(());
+        }
     }
 }
 
@@ -218,4 +238,100 @@ pub(super) fn put_many(
     let chunks = chunks(objects.len(), |at| objects[at].1.len());
     let found = NodeBatch::new(session, call, objects.len()).run(chunks, ask, |found, _| Ok(found));
     named(found, &call, |at| objects[at].0.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use fordway_wire::node::{
+        CLIENT_HELLO_BYTES, FrameBuffer, FrameHeader, NONCE_BYTES, NodeGatewayHello, NodeResponse, VERSION,
+    };
+
+    use super::*;
+    use crate::node::NodeAddress;
+
+    /// Serves one connection. Refuses the messages with odd numbers. Accepts the other messages, but finds no object.
+    /// Accepts deletions, because deleting a missing object succeeds.
+    fn serve(mut socket: UnixStream) {
+        socket.read_exact(&mut [0; CLIENT_HELLO_BYTES]).unwrap();
+        let hello = NodeGatewayHello {
+            version: VERSION,
+            wants_proof: false,
+            is_refusal: false,
+            nonce: [0; NONCE_BYTES],
+        };
+        socket.write_all(&hello.to_bytes()).unwrap();
+        let (mut inbox, mut messages) = (FrameBuffer::default(), 0);
+        loop {
+            let header = inbox.next_header().unwrap();
+            let Some(frame) = header.as_ref().and_then(|header| inbox.frame(header)) else {
+                match socket.read(inbox.room()).unwrap() {
+                    0 => return,
+                    count => inbox.filled(count),
+                }
+                continue;
+            };
+            messages += 1;
+            let request = Request::take(frame.header.code, frame.fields).unwrap();
+            let bytes = response(&frame.header, &request, messages % 2 == 1);
+            let count = frame.header.frame_bytes();
+            socket.write_all(&bytes).unwrap();
+            inbox.consume(count);
+        }
+    }
+
+    fn response(header: &FrameHeader, request: &Request<'_>, is_refused: bool) -> Vec<u8> {
+        let refusal = Error::new(ErrorKind::AccessDenied, "not this one");
+        let missing = || Err(ErrorKind::NoSuchKey.into());
+        let objects: Vec<Result<DeleteResult>> = match request {
+            Request::DeleteMany { keys, .. } => keys.iter().map(|_| Ok(DeleteResult::default())).collect(),
+            Request::PutMany { objects, .. } => objects.iter().map(|_| missing()).collect(),
+            Request::GetMany { keys, .. } | Request::HeadMany { keys, .. } => {
+                keys.iter().map(|_| missing()).collect()
+            }
+            other => panic!("{other:?}"),
+        };
+        let (mut out, id) = (Vec::new(), header.id);
+        let answer = if is_refused { Err(&refusal) } else { Ok(&objects) };
+        NodeResponse { id, flags: ResponseFlags::default(), answer, body_bytes: 0 }.put(&mut out);
+        out
+    }
+
+    fn kinds<T>(results: Vec<Result<T>>) -> Vec<Option<ErrorKind>> {
+        results.into_iter().map(|result| result.err().map(|error| error.kind())).collect()
+    }
+
+    #[test]
+    fn a_refused_message_fails_only_its_own_objects() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        // A second connection is refused, because the listener is closed after the first.
+        let gateway = std::thread::spawn(move || {
+            let (socket, _) = listener.accept().unwrap();
+            drop(listener);
+            serve(socket);
+        });
+        let session = Arc::new(NodeSession::new(NodeAddress::Unix(path)));
+        let bucket = Bucket::new("bucket").unwrap();
+        let keys: Vec<Key> = (0..OBJECTS_MAX + 3).map(|at| Key::new(format!("k{at}")).unwrap()).collect();
+        let objects: Vec<(Key, &[u8])> = keys.iter().map(|key| (key.clone(), &b"x"[..])).collect();
+        let expected = |rest| {
+            let mut all = vec![Some(ErrorKind::AccessDenied); OBJECTS_MAX];
+            all.extend([rest; 3]);
+            all
+        };
+        let missing = Some(ErrorKind::NoSuchKey);
+        for round in 0..2 {
+            assert_eq!(kinds(delete_many(&session, &bucket, &keys)), expected(None), "{round}");
+            assert_eq!(kinds(get_many(&session, &bucket, &keys)), expected(missing), "{round}");
+            assert_eq!(kinds(head_many(&session, &bucket, &keys)), expected(missing), "{round}");
+            let options = PutOptions::default();
+            assert_eq!(kinds(put_many(&session, &bucket, &objects, &options)), expected(missing), "{round}");
+        }
+        drop(session);
+        gateway.join().unwrap();
+    }
 }

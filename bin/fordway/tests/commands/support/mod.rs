@@ -11,6 +11,7 @@ use std::time::Duration;
 use clap::Parser;
 use fordway_cli::CommandLine;
 use fordway_command::{CommandContext, CommandExit, CommandOutputStreams, InterruptFlag, OutputFormat};
+use fordway_http::replicas::MetalinkCache;
 use fordway_http::vector::SessionOptions;
 use fordway_http::{HttpVersion, TlsRoots};
 use fordway_lanes::{Lane, Presigner};
@@ -62,6 +63,8 @@ pub(crate) struct Rig {
     pub(crate) presigner: Option<Arc<dyn Presigner>>,
     /// The options for connections to web servers; `None` for the options from the environment.
     pub(crate) web: Option<SessionOptions>,
+    /// The cache of Metalinks.
+    pub(crate) metalinks: Option<MetalinkCache>,
 }
 
 impl Rig {
@@ -83,6 +86,7 @@ impl Rig {
             multipart_threshold_bytes: None,
             presigner: None,
             web: None,
+            metalinks: None,
         }
     }
 
@@ -128,7 +132,9 @@ impl Rig {
             multipart_threshold_bytes: self.multipart_threshold_bytes,
             root: None,
         };
-        let context = CommandContext::new(move |_| Ok(lane.clone()), output, input, self.interrupt.clone());
+        let mut context =
+            CommandContext::new(move |_| Ok(lane.clone()), output, input, self.interrupt.clone());
+        context.metalinks.clone_from(&self.metalinks);
         self.web.iter().for_each(|options| context.use_web_options(options.clone()));
         fordway_cli::run(cli, &context)
     }
