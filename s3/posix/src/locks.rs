@@ -192,11 +192,11 @@ impl PosixStoreState {
 
     /// Runs `act` and returns its result, or returns `None` at once if another process is running this function for the
     /// same bucket. The function holds a byte lock, like the locks of keys, so the kernel releases the lock when the
-    /// process dies.
+    /// process dies. `act` may take the locks of keys.
     pub(crate) fn alone_in<T>(&self, bucket: &Bucket, act: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
         self.require_locks("one run at a time")?;
         let locks = self.locks.of(&self.volume, bucket)?;
-        let held = locks.try_lock(RUNNER_BYTE).map_err(not_locked)?;
+        let held = locks.try_lock_apart(RUNNER_BYTE).map_err(not_locked)?;
         match held.is_some() && self.is_current(&locks, bucket, self.volume.contents(bucket)?)? {
             true => act().map(Some),
             false => Ok(None),
@@ -347,7 +347,7 @@ pub(crate) fn alone_for<T>(
     act: impl FnOnce() -> T,
 ) -> Result<Option<T>> {
     let hash = webhook.bytes().fold(0_u32, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
-    let held = locks.try_lock(FIRST_DELIVERER_BYTE + (hash & 0xffff)).map_err(not_locked)?;
+    let held = locks.try_lock_apart(FIRST_DELIVERER_BYTE + (hash & 0xffff)).map_err(not_locked)?;
     Ok(held.is_some().then(act))
 }
 
