@@ -62,8 +62,8 @@ pub use identity::{
     may_set_immutable, peer_of_user, user_id, user_name, user_named,
 };
 pub use lock::{
-    ApartByteLockGuard, ByteLockGuard, ByteRangeLocks, LockOrderKey, await_unlocked, lock_file,
-    with_lock_patience,
+    ApartByteLockGuard, ByteLockGuard, ByteRangeGuard, ByteRangeLocks, LockOrderKey, await_unlocked,
+    lock_file, lock_range, with_lock_patience,
 };
 pub use memory::{FileMapping, give_back_heap, in_huge_pages, unused_heap_bytes};
 pub use mounts::{MountProblem, MountProperties};

@@ -91,6 +91,37 @@ pub fn lock_file(file: impl AsFd, patience: Duration) -> Result<()> {
     wait_for(file.as_fd(), (0, 0), &mut LockRetryTimer::new(patience))
 }
 
+/// The locked bytes of a [`lock_range`]. Dropping the guard unlocks the bytes and closes the file.
+#[derive(Debug)]
+pub struct ByteRangeGuard {
+    file: OwnedFd,
+    start: i64,
+    length: i64,
+}
+
+/// Waits for a lock on all of `bytes`, a range of at least one byte. `file` must be open for writing. The lock excludes
+/// all users of other open files, including the threads of this process. Errors: `NOLCK` if the file system has no
+/// locks; `TIMEDOUT` if other holders keep a byte for longer than `patience` or the timeout of [`with_lock_patience`].
+/// Cost: one `fcntl`, repeated while a byte is locked, and one to unlock.
+pub fn lock_range(file: OwnedFd, bytes: Range<u32>, patience: Duration) -> Result<ByteRangeGuard> {
+    let (start, length) = (i64::from(bytes.start), i64::try_from(bytes.len()).map_err(|_| Errno::INVAL)?);
+    wait_for(file.as_fd(), (start, length), &mut LockRetryTimer::new(patience))?;
+    Ok(ByteRangeGuard { file, start, length })
+}
+
+impl AsFd for ByteRangeGuard {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl Drop for ByteRangeGuard {
+    fn drop(&mut self) {
+        // Closing the file is not sufficient, because a forked child may have inherited it.
+        let _ = control(self.file.as_fd(), libc::F_OFD_SETLK, libc::F_UNLCK, self.start, self.length);
+    }
+}
+
 /// Waits until no other open file holds a lock on any of `bytes`, a range of at least one byte. The caller gets no
 /// lock, so nobody waits for the caller. Errors: `TIMEDOUT` if a byte is locked for longer than `patience` or the
 /// timeout of [`with_lock_patience`]. Cost: one `fcntl`, repeated while a byte is locked.
@@ -463,6 +494,26 @@ mod tests {
         assert!(held.is_some() && one.try_lock_apart(apart).unwrap().is_none());
         drop((held, beside));
         assert!(one.try_lock_apart(apart).unwrap().is_some());
+    }
+
+    /// A locked range excludes the threads of this process, and ends with its guard even if the file stays open.
+    #[test]
+    fn a_range_excludes_every_other_open_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("locks");
+        let locks = ByteRangeLocks::new(std::fs::File::create(&path).unwrap().into());
+        let file: OwnedFd = std::fs::OpenOptions::new().write(true).open(&path).unwrap().into();
+        let inherited = file.try_clone().unwrap();
+        let soon = Duration::from_millis(20);
+        let one = locks.lock(7, soon).unwrap();
+        assert_eq!(lock_range(inherited.try_clone().unwrap(), 0..9, soon).err(), Some(Errno::TIMEDOUT));
+        drop(one);
+        let range = lock_range(file, 0..9, soon).unwrap();
+        assert_eq!(locks.lock(7, soon).err(), Some(Errno::TIMEDOUT));
+        assert!(locks.lock(9, soon).is_ok());
+        drop(range);
+        assert!(locks.lock(7, soon).is_ok());
+        drop(inherited);
     }
 
     /// A wait ends at its time limit, regardless of whether a thread of this process or another process holds the lock.
