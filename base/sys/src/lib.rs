@@ -61,7 +61,10 @@ pub use identity::{
     ImpersonatedUser, PrivilegedThread, act_as, act_for, file_user, group_id, is_in_group, may_act_as_others,
     may_set_immutable, peer_of_user, user_id, user_name, user_named,
 };
-pub use lock::{ByteLockGuard, ByteRangeLocks, LockOrderKey, await_unlocked, lock_file, with_lock_patience};
+pub use lock::{
+    ApartByteLockGuard, ByteLockGuard, ByteRangeGuard, ByteRangeLocks, LockOrderKey, await_unlocked,
+    lock_file, lock_range, with_lock_patience,
+};
 pub use memory::{FileMapping, give_back_heap, in_huge_pages, unused_heap_bytes};
 pub use mounts::{MountProblem, MountProperties};
 pub use namespace::{

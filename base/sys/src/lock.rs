@@ -2,6 +2,7 @@
 //! because any user who can open a lock file can hold its lock forever.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -90,6 +91,37 @@ pub fn lock_file(file: impl AsFd, patience: Duration) -> Result<()> {
     wait_for(file.as_fd(), (0, 0), &mut LockRetryTimer::new(patience))
 }
 
+/// The locked bytes of a [`lock_range`]. Dropping the guard unlocks the bytes and closes the file.
+#[derive(Debug)]
+pub struct ByteRangeGuard {
+    file: OwnedFd,
+    start: i64,
+    length: i64,
+}
+
+/// Waits for a lock on all of `bytes`, a range of at least one byte. `file` must be open for writing. The lock excludes
+/// all users of other open files, including the threads of this process. Errors: `NOLCK` if the file system has no
+/// locks; `TIMEDOUT` if other holders keep a byte for longer than `patience` or the timeout of [`with_lock_patience`].
+/// Cost: one `fcntl`, repeated while a byte is locked, and one to unlock.
+pub fn lock_range(file: OwnedFd, bytes: Range<u32>, patience: Duration) -> Result<ByteRangeGuard> {
+    let (start, length) = (i64::from(bytes.start), i64::try_from(bytes.len()).map_err(|_| Errno::INVAL)?);
+    wait_for(file.as_fd(), (start, length), &mut LockRetryTimer::new(patience))?;
+    Ok(ByteRangeGuard { file, start, length })
+}
+
+impl AsFd for ByteRangeGuard {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl Drop for ByteRangeGuard {
+    fn drop(&mut self) {
+        // Closing the file is not sufficient, because a forked child may have inherited it.
+        let _ = control(self.file.as_fd(), libc::F_OFD_SETLK, libc::F_UNLCK, self.start, self.length);
+    }
+}
+
 /// Waits until no other open file holds a lock on any of `bytes`, a range of at least one byte. The caller gets no
 /// lock, so nobody waits for the caller. Errors: `TIMEDOUT` if a byte is locked for longer than `patience` or the
 /// timeout of [`with_lock_patience`]. Cost: one `fcntl`, repeated while a byte is locked.
@@ -122,6 +154,15 @@ fn wait_for(file: BorrowedFd<'_>, (start, length): (i64, i64), patience: &mut Lo
 pub struct ByteRangeLocks {
     file: OwnedFd,
     stripes: Vec<LockStripe>,
+    /// The bytes that this process has locked with [`ByteRangeLocks::try_lock_apart`].
+    apart: Mutex<BTreeSet<u32>>,
+}
+
+/// A byte that is locked apart from the stripes. Dropping the guard unlocks the byte.
+#[derive(Debug)]
+pub struct ApartByteLockGuard<'l> {
+    locks: &'l ByteRangeLocks,
+    offset: u32,
 }
 
 /// A locked byte. Dropping the guard unlocks the byte.
@@ -215,7 +256,8 @@ fn stripe_of(offset: u32) -> usize {
 impl ByteRangeLocks {
     /// Creates a table of locks on `file`, which must be open for writing but is never written to.
     pub fn new(file: OwnedFd) -> Self {
-        ByteRangeLocks { file, stripes: (0..STRIPES).map(|_| LockStripe::default()).collect() }
+        let stripes = (0..STRIPES).map(|_| LockStripe::default()).collect();
+        ByteRangeLocks { file, stripes, apart: Mutex::default() }
     }
 
     /// Waits for the byte at `offset` and locks it. Cost: one `fcntl` to lock the byte, and one to unlock it. Errors:
@@ -262,6 +304,30 @@ impl ByteRangeLocks {
         }
     }
 
+    /// Locks the byte at `offset` as [`ByteRangeLocks::try_lock`] does, but without an in-process lock that other bytes
+    /// share. The holder may therefore lock any other byte, and other threads can lock every other byte. No other
+    /// function may lock this byte. Cost and errors: as for [`ByteRangeLocks::try_lock`].
+    pub fn try_lock_apart(&self, offset: u32) -> Result<Option<ApartByteLockGuard<'_>>> {
+        let mut apart = self.apart();
+        // The kernel would grant the byte a second time, because both locks belong to the same open file.
+        if apart.contains(&offset) {
+            return Ok(None);
+        }
+        match self.control(libc::F_OFD_SETLK, libc::F_WRLCK, offset.into()) {
+            Ok(_) => {
+                apart.insert(offset);
+                Ok(Some(ApartByteLockGuard { locks: self, offset }))
+            }
+            Err(Errno::AGAIN | Errno::ACCESS) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    fn apart(&self) -> MutexGuard<'_, BTreeSet<u32>> {
+        // The set is consistent after each insert or remove, even if a panic follows.
+        self.apart.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
     /// Returns the state of the lock file. Cost: one `fstat`.
     pub fn state(&self) -> Result<FileStat> {
         crate::stat(&self.file)
@@ -304,6 +370,15 @@ impl Drop for ByteLockGuard<'_> {
     fn drop(&mut self) {
         // Unlocking a locked byte cannot fail; if it failed, closing the file would release the byte.
         let _ = self.locks.control(libc::F_OFD_SETLK, libc::F_UNLCK, self.byte);
+    }
+}
+
+impl Drop for ApartByteLockGuard<'_> {
+    fn drop(&mut self) {
+        // The byte is unlocked before other threads of this process can lock it again.
+        let mut apart = self.locks.apart();
+        let _ = self.locks.control(libc::F_OFD_SETLK, libc::F_UNLCK, self.offset.into());
+        apart.remove(&self.offset);
     }
 }
 
@@ -391,6 +466,54 @@ mod tests {
         drop(held);
         assert_eq!(await_unlocked(&reader, 0..9, soon), Ok(()));
         assert!(locks.try_lock(7).unwrap().is_some());
+    }
+
+    /// A byte locked apart excludes only itself: between threads, between open files, but not from other bytes of the
+    /// stripe.
+    #[test]
+    fn a_byte_locked_apart_excludes_only_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || {
+            let file = std::fs::OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(dir.path().join("l"));
+            ByteRangeLocks::new(file.unwrap().into())
+        };
+        let (one, other) = (open(), open());
+        let (apart, same_stripe) = (STRIPES as u32 * 4, STRIPES as u32);
+        let held = one.try_lock_apart(apart).unwrap().unwrap();
+        assert!(
+            one.try_lock_apart(apart).unwrap().is_none() && other.try_lock_apart(apart).unwrap().is_none()
+        );
+        assert!(one.lock(same_stripe, Duration::ZERO).is_ok());
+        let beside = one.try_lock_apart(apart + 1).unwrap().unwrap();
+        drop(held);
+        let held = other.try_lock_apart(apart).unwrap();
+        assert!(held.is_some() && one.try_lock_apart(apart).unwrap().is_none());
+        drop((held, beside));
+        assert!(one.try_lock_apart(apart).unwrap().is_some());
+    }
+
+    /// A locked range excludes the threads of this process, and ends with its guard even if the file stays open.
+    #[test]
+    fn a_range_excludes_every_other_open_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("locks");
+        let locks = ByteRangeLocks::new(std::fs::File::create(&path).unwrap().into());
+        let file: OwnedFd = std::fs::OpenOptions::new().write(true).open(&path).unwrap().into();
+        let inherited = file.try_clone().unwrap();
+        let soon = Duration::from_millis(20);
+        let one = locks.lock(7, soon).unwrap();
+        assert_eq!(lock_range(inherited.try_clone().unwrap(), 0..9, soon).err(), Some(Errno::TIMEDOUT));
+        drop(one);
+        let range = lock_range(file, 0..9, soon).unwrap();
+        assert_eq!(locks.lock(7, soon).err(), Some(Errno::TIMEDOUT));
+        assert!(locks.lock(9, soon).is_ok());
+        drop(range);
+        assert!(locks.lock(7, soon).is_ok());
+        drop(inherited);
     }
 
     /// A wait ends at its time limit, regardless of whether a thread of this process or another process holds the lock.

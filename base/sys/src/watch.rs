@@ -32,7 +32,15 @@ pub enum DirectoryChange<'n> {
         /// Whether the name belongs to a directory, rather than to any other type of file.
         is_dir: bool,
     },
-    /// The name was removed: unlinked, or renamed to another name.
+    /// The name was renamed to another name. The name may still exist: an exchange of two names reports for each name
+    /// first the new file, and then the old file's departure.
+    Moved {
+        /// The name.
+        name: &'n [u8],
+        /// Whether the name belonged to a directory.
+        is_dir: bool,
+    },
+    /// The name was removed by `unlink` or `rmdir`.
     Gone {
         /// The name.
         name: &'n [u8],
@@ -118,7 +126,9 @@ fn visit_each(mut bytes: &[u8], visit: &mut impl FnMut(WatchId, DirectoryChange<
             visit(watch, DirectoryChange::Itself);
         } else if mask.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO) {
             visit(watch, DirectoryChange::Made { name, is_dir });
-        } else if mask.intersects(ReadFlags::DELETE | ReadFlags::MOVED_FROM) {
+        } else if mask.contains(ReadFlags::MOVED_FROM) {
+            visit(watch, DirectoryChange::Moved { name, is_dir });
+        } else if mask.contains(ReadFlags::DELETE) {
             visit(watch, DirectoryChange::Gone { name, is_dir });
         }
         bytes = rest;
@@ -133,7 +143,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns the queued changes as text: `+` created, `-` removed, `/` for a directory.
+    /// Returns the queued changes as text: `+` created, `-` removed, `<` renamed, `/` for a directory.
     fn changes(watcher: &mut DirectoryWatcher) -> Vec<String> {
         let mut all = Vec::new();
         let text = |sign, name: &[u8], is_dir| {
@@ -143,6 +153,7 @@ mod tests {
             .changes(|_, change| {
                 all.push(match change {
                     DirectoryChange::Made { name, is_dir } => text('+', name, is_dir),
+                    DirectoryChange::Moved { name, is_dir } => text('<', name, is_dir),
                     DirectoryChange::Gone { name, is_dir } => text('-', name, is_dir),
                     DirectoryChange::Itself => "itself".to_owned(),
                 });
@@ -166,7 +177,7 @@ mod tests {
         fs::rename(at("d/inside"), at("b")).unwrap();
         fs::remove_dir(at("d")).unwrap();
         fs::remove_file(at("b")).unwrap();
-        let seen = ["+a", "+b", "-a", "+b2", "+d/", "+b", "-d/", "-b"];
+        let seen = ["+a", "+b", "<a", "+b2", "+d/", "+b", "-d/", "-b"];
         assert_eq!(changes(&mut watcher), seen);
         fs::set_permissions(dir.path(), Permissions::from_mode(0o750)).unwrap();
         assert_eq!(changes(&mut watcher), ["itself"]);

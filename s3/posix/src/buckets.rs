@@ -16,8 +16,8 @@ use fordway_store::{
     VersioningState, check_document,
 };
 use fordway_sys::{
-    EntryKind, Errno, Mode, OFlags, created_ns, file_user, make_dir, open_in, read_dir, remove_dir,
-    remove_file, stat_in,
+    ByteRangeGuard, EntryKind, Errno, Mode, OFlags, created_ns, file_user, lock_range, make_dir, open_in,
+    read_dir, remove_dir, remove_file, stat, stat_in,
 };
 
 use crate::area::{
@@ -27,10 +27,11 @@ use crate::delete::remove_empty_tree;
 use crate::errors::{from_errno, is_stale};
 use crate::events::{NOTIFICATION, announce_notifications, await_notifications};
 use crate::layout::{
-    EVENTS, LOCKS, MARKERS, META, ODD, ObjectPath, PRIVATE_DIR, TMP, UPLOADS, VERSIONS, document_kind,
-    document_name, is_hidden_name, is_private_name, is_setting_name, private_dir, spare_name, upload_of,
-    webhook_of_event,
+    EVENTS, LOCKS, MARKERS, META, ODD, ObjectPath, PRIVATE_DIR, TMP, UPLOADS, VERSIONING, VERSIONS,
+    document_kind, document_name, is_hidden_name, is_private_name, is_setting_name, private_dir, spare_name,
+    upload_of, webhook_of_event,
 };
+use crate::locks::ALL_KEYS;
 use crate::multipart::parts::remove_upload_dir;
 use crate::object_lock::VersioningAndLockSetting;
 use crate::patience::pause;
@@ -52,6 +53,17 @@ const CLOSING_PAUSE: Duration = Duration::from_millis(20);
 struct BucketSettings {
     versioning: VersioningAndLockSetting,
     documents: Vec<(BucketDocumentKind, Vec<u8>)>,
+}
+
+impl BucketSettings {
+    /// Returns these settings, which were removed, and the settings that were found in the bucket afterwards.
+    fn merged(self, found: BucketSettings) -> BucketSettings {
+        let mut documents = found.documents;
+        let is_new = |kind: &BucketDocumentKind| documents.iter().all(|(known, _)| known != kind);
+        let earlier: Vec<_> = self.documents.into_iter().filter(|(kind, _)| is_new(kind)).collect();
+        documents.extend(earlier);
+        BucketSettings { versioning: self.versioning.restored(found.versioning), documents }
+    }
 }
 
 impl PosixStoreState {
@@ -117,6 +129,12 @@ impl PosixStoreState {
     /// Removes an empty bucket. The bucket's private files are removed only after all checks have passed; if removing
     /// the bucket then fails, its settings are restored.
     pub(crate) fn delete_bucket(self: &Arc<Self>, bucket: &Bucket) -> Result<()> {
+        let dir = self.require_empty(bucket)?;
+        self.remove_empty(bucket, &dir)
+    }
+
+    /// Checks that the bucket may be removed, and returns its directory. Changes nothing.
+    fn require_empty(&self, bucket: &Bucket) -> Result<File> {
         self.head_bucket(bucket)?;
         let query = ListQuery { max_keys: 1, ..Default::default() };
         if !self.list(bucket, &query)?.entries.is_empty() || has_versions(self, bucket)? {
@@ -125,15 +143,21 @@ impl PosixStoreState {
         let dir =
             self.volume.open_dir(bucket.as_str()).map_err(|errno| from_errno(errno, "opening the bucket"))?;
         self.check_removable(bucket, &dir)?;
-        let settings = self.settings(bucket)?;
-        let removed = match self.is_removed_at_once(bucket)? {
+        self.settings(bucket)?;
+        Ok(dir)
+    }
+
+    fn remove_empty(self: &Arc<Self>, bucket: &Bucket, dir: &File) -> Result<()> {
+        let mut removed = None;
+        let done = match self.is_removed_at_once(bucket)? {
             true => Ok(()),
-            false => self.remove_bucket(bucket, &dir),
+            false => self.remove_bucket(bucket, dir, &mut removed),
         };
         self.volume.private.forget(bucket);
-        match removed {
-            Ok(()) => self.sync_root(),
-            Err(error) => self.restore(bucket, settings).and(Err(error)),
+        match (done, removed) {
+            (Ok(()), _) => self.sync_root(),
+            (Err(error), Some(settings)) => self.restore(bucket, settings).and(Err(error)),
+            (Err(error), None) => Err(error),
         }
     }
 
@@ -152,12 +176,17 @@ impl PosixStoreState {
         Ok(BucketSettings { versioning: VersioningAndLockSetting { versioning, object_lock }, documents })
     }
 
-    /// Restores the settings of a bucket that could not be removed, except documents that were set again in the
-    /// meantime.
+    /// Restores the settings of a bucket that could not be removed, except settings that were set again in the meantime.
     fn restore(self: &Arc<Self>, bucket: &Bucket, settings: BucketSettings) -> Result<()> {
         let BucketSettings { versioning, documents } = settings;
         if versioning.versioning != VersioningState::Unversioned {
-            self.write_versioning(bucket, versioning)?;
+            match self.with_setting(bucket, |now| Ok(versioning.restored(now))) {
+                // The file system grants no locks.
+                Err(error) if error.kind() == ErrorKind::NotImplemented => {
+                    self.write_versioning(bucket, versioning)?;
+                }
+                done => done?,
+            }
         }
         documents.iter().try_for_each(|(kind, document)| {
             if *kind == NOTIFICATION {
@@ -198,10 +227,10 @@ impl PosixStoreState {
 
     /// Removes the bucket as [`PosixStoreState::try_remove_bucket`] does. If the bucket is in use on a file system that
     /// other nodes may change, tries again for up to [`CLOSING_MAX`].
-    fn remove_bucket(&self, bucket: &Bucket, dir: &File) -> Result<()> {
+    fn remove_bucket(&self, bucket: &Bucket, dir: &File, removed: &mut Option<BucketSettings>) -> Result<()> {
         let begin = Instant::now();
         loop {
-            match self.try_remove_bucket(bucket, dir) {
+            match self.try_remove_bucket(bucket, dir, removed) {
                 Err(error)
                     if error.kind() == ErrorKind::ConditionalConflict
                         && self.volume.sharing_of(bucket).is_shared()
@@ -215,32 +244,78 @@ impl PosixStoreState {
     }
 
     /// Removes the bucket's private directory, then the bucket's directory itself. Objects written in the meantime are
-    /// never removed, because a directory that contains an object is kept. Errors: `ConditionalConflict` if another
-    /// process is using a private file.
-    fn try_remove_bucket(&self, bucket: &Bucket, dir: &File) -> Result<()> {
-        let failed = |errno| match errno {
-            Errno::NOTEMPTY | Errno::BUSY => in_use(),
-            errno => from_errno(errno, "removing the bucket's own files"),
-        };
+    /// never removed, because a directory that contains an object is kept. Sets `removed` to the settings that were
+    /// removed. Errors: `ConditionalConflict` if another process is using a private file.
+    fn try_remove_bucket(
+        &self,
+        bucket: &Bucket,
+        dir: &File,
+        removed: &mut Option<BucketSettings>,
+    ) -> Result<()> {
+        let failed = |errno| from_errno(errno, "removing the bucket's own files");
         self.locks.close(bucket);
-        match open_in(dir, PRIVATE_DIR, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
-            Ok(private) => {
-                remove_private(&private)?;
-                remove_dir(dir, PRIVATE_DIR).map_err(|errno| match errno {
-                    Errno::NOTEMPTY if holds_foreign(&private, is_private_name) => holds_no_objects(),
-                    errno => failed(errno),
-                })?;
-            }
-            Err(Errno::NOENT) => {}
+        let _excluded = match open_in(dir, PRIVATE_DIR, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
+            Ok(private) => self.remove_private_dir(bucket, (dir, &private), removed)?,
+            Err(Errno::NOENT) => None,
             // Fordway did not create the file or symbolic link with this name. The file or link is removed, because it
             // cannot be an object.
-            Err(Errno::NOTDIR | Errno::LOOP) => remove_file(dir, PRIVATE_DIR).map_err(failed)?,
+            Err(Errno::NOTDIR | Errno::LOOP) => {
+                remove_file(dir, PRIVATE_DIR).map_err(failed)?;
+                None
+            }
             Err(errno) => return Err(failed(errno)),
-        }
+        };
         remove_dir(self.volume.root.dir(), bucket.as_str()).map_err(|errno| match errno {
             Errno::NOTEMPTY => holds_no_objects(),
             errno => from_errno(errno, "removing the bucket"),
         })
+    }
+
+    /// Removes the private directory. The settings are removed last, while no writer holds the lock of a key, and only
+    /// if the bucket is still empty. Between their removal and the removal of the bucket, no version could be
+    /// protected, so no protected version can be lost. Returns the lock that excludes the writers.
+    fn remove_private_dir(
+        &self,
+        bucket: &Bucket,
+        (dir, private): (&File, &OwnedFd),
+        removed: &mut Option<BucketSettings>,
+    ) -> Result<Option<ByteRangeGuard>> {
+        remove_areas(private)?;
+        let mut excluded = self.exclude_writers(bucket)?;
+        // Writers may have created objects, or changed the settings, since they were checked.
+        self.volume.private.forget(bucket);
+        self.check_removable(bucket, dir)?;
+        require_no_areas(private)?;
+        let found = self.settings(bucket)?;
+        *removed = Some(match removed.take() {
+            Some(before) => before.merged(found),
+            None => found,
+        });
+        remove_settings(private)?;
+        if self.volume.sharing_of(bucket).is_shared() {
+            // NFS and FUSE would keep the open lock file under a hidden name.
+            excluded = None;
+        }
+        let is_kept = |errno| match errno {
+            Errno::NOTEMPTY if holds_foreign(private, is_private_name) => holds_no_objects(),
+            errno => not_removed(errno),
+        };
+        remove_if_file(private, LOCKS).and_then(|()| remove_dir(dir, PRIVATE_DIR)).map_err(is_kept)?;
+        Ok(excluded)
+    }
+
+    /// Waits until no writer holds the lock of a key of the bucket, and takes all these locks. Returns `None` if the
+    /// store or the file system has no locks, or if there is no room for a lock file. Errors: `ConditionalConflict`.
+    fn exclude_writers(&self, bucket: &Bucket) -> Result<Option<ByteRangeGuard>> {
+        if !self.volume.config.if_match {
+            return Ok(None);
+        }
+        let Ok(file) = self.volume.open_shared_file(bucket, LOCKS) else { return Ok(None) };
+        match lock_range(file.into(), ALL_KEYS, self.volume.config.lock_patience) {
+            Ok(excluded) if stat(&excluded).is_ok_and(|state| state.links > 0) => Ok(Some(excluded)),
+            Ok(_) | Err(Errno::TIMEDOUT) => Err(in_use()),
+            Err(_) => Ok(None),
+        }
     }
 
     /// Reads a document of the bucket. Cost: one `openat2`; if there is a document, also a read and a few `fstat`.
@@ -354,27 +429,48 @@ fn holds_only_ours(dir: &File) -> bool {
         && holds_only(EVENTS, |name| webhook_of_event(name).is_some())
 }
 
-/// Removes the content of a bucket's private directory, except objects and old versions.
-fn remove_private(private: &OwnedFd) -> Result<()> {
-    let failed = |errno| match errno {
-        // When an open file is removed, NFS and FUSE keep it under a hidden name.
-        Errno::NOTEMPTY | Errno::BUSY => in_use(),
-        errno => from_errno(errno, "removing the bucket's own files"),
-    };
+/// Removes the directories in a bucket's private directory, except objects and old versions.
+fn remove_areas(private: &OwnedFd) -> Result<()> {
     for name in [ODD, VERSIONS] {
         remove_empty_tree(private, name).map_err(|errno| match errno {
             Errno::NOTEMPTY => holds_no_objects(),
-            errno => failed(errno),
+            errno => not_removed(errno),
         })?;
     }
     let file = |dir: &OwnedFd, name: &str| remove_if_file(dir, name);
     remove_ours(private, META, |name| inode_of(name).is_some(), file)?;
     remove_ours(private, TMP, is_hidden_name, remove_staged)?;
     remove_ours(private, EVENTS, |name| webhook_of_event(name).is_some(), file)?;
-    remove_ours(private, UPLOADS, |name| upload_of(name).is_some(), remove_upload_dir)?;
-    // The settings still apply if the bucket cannot be removed, so they are removed last.
-    let is_file = |name: &str| [LOCKS, MARKERS].contains(&name) || is_setting_name(name);
-    remove_each(private, is_file, file).map_err(failed)
+    remove_ours(private, UPLOADS, |name| upload_of(name).is_some(), remove_upload_dir)
+}
+
+/// Checks that a writer has not created again any of the directories that [`remove_areas`] removes. Errors:
+/// `ConditionalConflict`.
+fn require_no_areas(private: &OwnedFd) -> Result<()> {
+    let is_area = |name: &str| [ODD, VERSIONS, META, TMP, EVENTS, UPLOADS].contains(&name);
+    let mut has_area = false;
+    each_name(private, |name| has_area |= is_area(name)).map_err(not_removed)?;
+    if has_area { Err(in_use()) } else { Ok(()) }
+}
+
+/// Removes the settings in a bucket's private directory. The file `versioning` is removed last. If this process is
+/// killed earlier, object lock remains on.
+fn remove_settings(private: &OwnedFd) -> Result<()> {
+    let versioning = [spare_name(VERSIONING), VERSIONING.to_owned()];
+    let is_other =
+        |name: &str| name == MARKERS || (is_setting_name(name) && versioning.iter().all(|own| own != name));
+    remove_each(private, is_other, remove_if_file)
+        .and_then(|()| versioning.iter().try_for_each(|name| remove_if_file(private, name)))
+        .map_err(not_removed)
+}
+
+/// Returns the error for a private file that could not be removed.
+fn not_removed(errno: Errno) -> Error {
+    match errno {
+        // When an open file is removed, NFS and FUSE keep it under a hidden name.
+        Errno::NOTEMPTY | Errno::BUSY => in_use(),
+        errno => from_errno(errno, "removing the bucket's own files"),
+    }
 }
 
 /// Removes Fordway's own files in the directory `name`, then the directory if it is empty. Errors: `BucketNotEmpty` if
@@ -424,4 +520,134 @@ fn holds_no_objects() -> Error {
 fn in_use() -> Error {
     let why = "another process is working in the bucket; delete the bucket again when that process has ended";
     Error::new(ErrorKind::ConditionalConflict, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    use fordway_store::{
+        DefaultRetention, DeleteOptions, GetOptions, Key, LockConfiguration, ObjectLockOperations,
+        ObjectVersionOperations, Objects, PutOptions, PutResult, RetentionMode, RetentionPeriod,
+    };
+
+    use super::*;
+    use crate::{PosixConfig, PosixStore};
+
+    const LOCKED: LockConfiguration = LockConfiguration {
+        default: Some(DefaultRetention { mode: RetentionMode::Compliance, period: RetentionPeriod::Days(1) }),
+    };
+
+    struct Rig {
+        _dir: tempfile::TempDir,
+        store: PosixStore,
+        bucket: Bucket,
+        key: Key,
+    }
+
+    impl Rig {
+        /// Creates an empty bucket that keeps versions.
+        fn new() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let store = PosixStore::open(dir.path(), PosixConfig::default()).unwrap();
+            let (bucket, key) = (Bucket::new("bucket").unwrap(), Key::new("k").unwrap());
+            store.create_bucket(&bucket).unwrap();
+            store.set_versioning(&bucket, VersioningState::Enabled).unwrap();
+            Rig { _dir: dir, store, bucket, key }
+        }
+
+        fn put(&self) -> Result<PutResult> {
+            self.store.put(&self.bucket, &self.key, b"content", &PutOptions::default())
+        }
+
+        /// Checks that the bucket has object lock, and that the version is protected.
+        fn check_protected(&self, put: PutResult) {
+            assert_eq!(self.store.lock_configuration(&self.bucket).unwrap(), Some(LOCKED));
+            self.put().unwrap();
+            let options = DeleteOptions { version: put.version, ..Default::default() };
+            let refused = self.store.delete(&self.bucket, &self.key, &options).map(drop);
+            assert_eq!(refused.expect_err("it is locked").kind(), ErrorKind::AccessDenied);
+        }
+    }
+
+    /// A removal that is refused does not restore settings that it read before they were changed.
+    #[test]
+    fn object_lock_that_is_set_during_a_removal_stays_on() {
+        let rig = Rig::new();
+        let (inner, bucket) = (&rig.store.inner, &rig.bucket);
+        let dir = inner.require_empty(bucket).unwrap();
+        rig.store.set_lock_configuration(bucket, &LOCKED).unwrap();
+        let put = rig.put().unwrap();
+        let refused = inner.remove_empty(bucket, &dir).expect_err("there is an object");
+        assert_eq!(refused.kind(), ErrorKind::BucketNotEmpty);
+        rig.check_protected(put);
+    }
+
+    /// A removal waits for a writer that holds a lock, and sees what this writer has done.
+    #[test]
+    fn a_removal_waits_for_writers() {
+        let rig = Rig::new();
+        let (inner, bucket) = (&rig.store.inner, &rig.bucket);
+        rig.store.set_lock_configuration(bucket, &LOCKED).unwrap();
+        let (begun, has_begun) = channel();
+        thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                inner.locked(bucket, &Key::new("other").unwrap(), |_| {
+                    begun.send(()).unwrap();
+                    thread::sleep(Duration::from_millis(100));
+                    rig.put()
+                })
+            });
+            has_begun.recv().unwrap();
+            let refused = inner.remove_empty(bucket, &inner.require_empty(bucket).unwrap());
+            assert_eq!(refused.expect_err("there is an object").kind(), ErrorKind::BucketNotEmpty);
+            rig.check_protected(writer.join().unwrap().unwrap());
+        });
+    }
+
+    /// If a program sets versioning or object lock between the removal of the settings and their restoration, object
+    /// lock remains on.
+    #[test]
+    fn restored_settings_never_turn_object_lock_off() {
+        let setting = |versioning, object_lock| VersioningAndLockSetting { versioning, object_lock };
+        let locked = setting(VersioningState::Enabled, Some(LOCKED));
+        let relocked = setting(VersioningState::Enabled, Some(LockConfiguration::default()));
+        let enabled = setting(VersioningState::Enabled, None);
+        let suspended = setting(VersioningState::Suspended, None);
+        let none = VersioningAndLockSetting::default();
+        for (before, now, after) in [
+            (enabled, none, enabled),
+            (enabled, suspended, suspended),
+            (enabled, locked, locked),
+            (locked, none, locked),
+            (locked, suspended, locked),
+            (locked, enabled, locked),
+            (locked, relocked, relocked),
+            (none, locked, locked),
+        ] {
+            assert_eq!(before.restored(now), after, "{before:?} {now:?}");
+        }
+    }
+
+    /// Whenever a put of a protected version is acknowledged during a removal, the version remains.
+    #[test]
+    fn no_protected_version_is_lost_in_a_race_with_removals() {
+        for _ in 0..30 {
+            let rig = Rig::new();
+            rig.store.set_lock_configuration(&rig.bucket, &LOCKED).unwrap();
+            thread::scope(|scope| {
+                let removal = scope.spawn(|| rig.store.delete_bucket(&rig.bucket));
+                let writer = scope.spawn(|| (0..3).map(|_| rig.put()).collect::<Vec<_>>());
+                let made = writer.join().unwrap();
+                let is_removed = removal.join().unwrap().is_ok();
+                let protected = made.into_iter().flatten().filter_map(|put| put.version);
+                for version in protected {
+                    assert!(!is_removed);
+                    let options = GetOptions { version: Some(version), ..Default::default() };
+                    rig.store.get(&rig.bucket, &rig.key, &options).unwrap();
+                }
+            });
+        }
+    }
 }

@@ -12,9 +12,12 @@ use fordway_sys::{
 };
 
 use crate::PosixStoreState;
+use crate::emptied::remove_later;
 use crate::errors::from_errno;
 use crate::events::{ChangeRecorder, EventFacts, kind_of_delete, unrecorded};
-use crate::layout::{ATTRIBUTE, OUR_DIR, ObjectPath, marked_dir, odd, plain, private_dir, split};
+use crate::layout::{
+    ATTRIBUTE, OUR_DIR, ObjectPath, PRIVATE_DIR, marked_dir, odd, plain, private_dir, split,
+};
 use crate::private::PrivateDirectoryContents;
 use crate::sidecar::UnlinkingFile;
 
@@ -189,16 +192,23 @@ impl PosixStoreState {
     }
 
     /// Removes `dir` and its parents as long as they are empty and were created by Fordway. A directory that cannot be
-    /// removed remains. An empty directory is not an object, so it is not visible through S3.
+    /// removed remains. An empty directory is not an object, so it is not visible through S3. If `dir` may be an object
+    /// and the thread holds a key's lock, the directories are removed after the lock is released.
     pub(crate) fn prune(&self, bucket: &Bucket, dir: &str, contents: PrivateDirectoryContents) {
         let mut dir = dir;
         while dir.len() > bucket.as_str().len() {
             let (parent, name) = split(dir);
-            let removed = self.volume.root.open_to_change(parent).is_ok_and(|parent| {
-                let remove = || remove_dir(&parent, name).is_ok();
-                may_be_ours(&parent, name) && self.unless_marker(bucket, dir, contents, remove)
-            });
-            if !removed {
+            let Ok(opened) = self.volume.root.open_to_change(parent) else { return };
+            if !may_be_ours(&opened, name) {
+                return;
+            }
+            let remove = || remove_dir(&opened, name).is_ok();
+            let is_removed = match self.key_of_dir(bucket, dir, contents) {
+                None => remove(),
+                Some(_) if remove_later(bucket, dir, contents) => return,
+                Some(key) => self.remove_unless_marker(bucket, &key, remove),
+            };
+            if !is_removed {
                 return;
             }
             dir = parent;
@@ -238,9 +248,9 @@ impl PosixStoreState {
     }
 
     /// Calls `remove` for the empty directory at `path`, unless the directory is an object. If the bucket has markers,
-    /// calls `remove` under the lock of the key that the directory would have as an object. If another process holds
-    /// this lock, does not call `remove`. The caller must not hold the lock. Returns the result of `remove`, or `false`
-    /// if `remove` was not called.
+    /// calls `remove` under the lock of the key that the directory would have as an object. If this lock is not free
+    /// soon, does not call `remove`. The thread must not hold the lock of any key. Returns the result of `remove`, or
+    /// `false` if `remove` was not called.
     pub(crate) fn unless_marker(
         &self,
         bucket: &Bucket,
@@ -248,17 +258,28 @@ impl PosixStoreState {
         contents: PrivateDirectoryContents,
         remove: impl FnOnce() -> bool,
     ) -> bool {
+        match self.key_of_dir(bucket, path, contents) {
+            Some(key) => self.remove_unless_marker(bucket, &key, remove),
+            None => remove(),
+        }
+    }
+
+    /// Returns the key that the directory at `path` would have as an object; `None` if it cannot be an object.
+    fn key_of_dir(&self, bucket: &Bucket, path: &str, contents: PrivateDirectoryContents) -> Option<Key> {
         // The bucket's first marker may have been created since `contents` was read.
         if !contents.has_markers && self.volume.contents(bucket).is_ok_and(|now| !now.has_markers) {
-            return remove();
+            return None;
         }
-        let key = path.get(bucket.as_str().len() + 1..).and_then(|path| Key::new(format!("{path}/")).ok());
-        let Some(key) = key else { return remove() };
-        let removed =
-            self.locked_if_free(bucket, &key, || match self.volume.open_marker(bucket, &key, contents) {
-                Ok(None) => remove(),
-                _ => false,
-            });
+        let path = path.get(bucket.as_str().len() + 1..)?;
+        // No directory in the private directory is an object.
+        let is_private = path.split('/').next() == Some(PRIVATE_DIR);
+        if is_private { None } else { Key::new(format!("{path}/")).ok() }
+    }
+
+    fn remove_unless_marker(&self, bucket: &Bucket, key: &Key, remove: impl FnOnce() -> bool) -> bool {
+        let removed = self.locked_if_soon_free(bucket, key, |contents| {
+            matches!(self.volume.open_marker(bucket, key, contents), Ok(None)) && remove()
+        });
         removed.unwrap_or_default()
     }
 }

@@ -102,6 +102,9 @@ enum NameChange {
     Directory,
     Gone,
     GoneDirectory,
+    /// A file was renamed to another name. If the rename was an exchange, the name still exists.
+    Moved,
+    MovedDirectory,
 }
 
 /// Selects the names of a directory to return.
@@ -122,7 +125,8 @@ impl NameIndexes {
     }
 
     /// Returns names from the index of the existing directory `dir`, or `None` if `dir` has no index. Cost: one `read`,
-    /// one `fstat` whenever `dir` has been reopened, and one `fstatat` for each file created since the last call.
+    /// one `fstat` whenever `dir` has been reopened, and one `fstatat` for each file created and each name renamed since
+    /// the last call.
     pub(crate) fn names(
         &self,
         dir: &DirectoryHandle,
@@ -301,6 +305,10 @@ impl WatchedDirectories {
             match change {
                 DirectoryChange::Made { name, is_dir: true } => indexed.note(name, NameChange::Directory),
                 DirectoryChange::Made { name, is_dir: false } => indexed.note(name, NameChange::File),
+                DirectoryChange::Moved { name, is_dir: true } => {
+                    indexed.note(name, NameChange::MovedDirectory)
+                }
+                DirectoryChange::Moved { name, is_dir: false } => indexed.note(name, NameChange::Moved),
                 DirectoryChange::Gone { name, is_dir: true } => indexed.note(name, NameChange::GoneDirectory),
                 DirectoryChange::Gone { name, is_dir: false } => indexed.note(name, NameChange::Gone),
                 DirectoryChange::Itself => lost.push(watch),
@@ -355,19 +363,23 @@ impl WatchedDirectory {
         }
         for (name, state) in self.changes.drain(..) {
             let mut text = name_to_text(&name).into_owned();
-            if matches!(state, NameChange::Directory | NameChange::GoneDirectory) {
-                text.push('/');
-            }
             let is_there = match state {
                 NameChange::Gone | NameChange::GoneDirectory => false,
                 NameChange::Directory => true,
-                NameChange::File => match stat_in(&self.dir, &text) {
+                NameChange::File | NameChange::Moved => match stat_in(&self.dir, &text) {
                     Ok(stat) if stat.is_link => return false,
                     // If the name has been removed again, or is now a directory, a later change in the queue reports
                     // the removal or the directory.
                     stat => stat.is_ok_and(|stat| stat.is_file),
                 },
+                // An exchange of two names may have put another directory in this place. In the queue, that directory
+                // comes before the departure of the old one.
+                NameChange::MovedDirectory => stat_in(&self.dir, &text).is_ok_and(|stat| stat.is_dir),
             };
+            let directories = [NameChange::Directory, NameChange::GoneDirectory, NameChange::MovedDirectory];
+            if directories.contains(&state) {
+                text.push('/');
+            }
             let bytes = text.len() + NAME_BYTES;
             if self.role == DirectoryRole::Versions && is_stray(&text) {
                 match is_there {
@@ -392,5 +404,54 @@ impl WatchedDirectory {
         let mut names = names.take_while(|name| name.starts_with(query.prefix));
         let block = SortedNames::of_sorted(names.by_ref().take(query.most).map(|name| &**name));
         Some(IndexedNames { names: block, is_last: names.next().is_none(), id: self.id })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use fordway_sys::EntryKind;
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+
+    use super::*;
+
+    /// For an exchange, the kernel queues the departure of the second name after its arrival.
+    #[test]
+    fn names_that_were_exchanged_stay() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |name: &str| root.path().join(name);
+        for file in ["a", "b", "gone"] {
+            fs::write(at(file), file).unwrap();
+        }
+        for dir in ["c", "d", "inside"] {
+            fs::create_dir(at(dir)).unwrap();
+        }
+        fs::create_dir(at("inside/away")).unwrap();
+        let (indexes, dir) = (NameIndexes::default(), File::open(root.path()).unwrap());
+        let read = || SortedNames::read(&dir, |_| true, |_| EntryKind::Unknown);
+        indexes.read(&dir, &stat(&dir).unwrap(), DirectoryRole::Objects, read).unwrap();
+        let handle = DirectoryHandle::new(dir.try_clone().unwrap());
+        let names = || {
+            let query = IndexQuery { from: "", prefix: "", most: 100 };
+            let found = indexes.names(&handle, DirectoryRole::Objects, query).unwrap().names;
+            (0..found.len()).map(|at| found.get(at).text.to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(names(), ["a", "b", "c/", "d/", "gone", "inside/"]);
+        let exchange = |one, other| {
+            renameat_with(CWD, at(one), CWD, at(other), RenameFlags::EXCHANGE).unwrap();
+        };
+        exchange("a", "b");
+        assert_eq!(names(), ["a", "b", "c/", "d/", "gone", "inside/"]);
+        exchange("c", "d");
+        exchange("inside/away", "d");
+        assert_eq!(names(), ["a", "b", "c/", "d/", "gone", "inside/"]);
+        exchange("a", "c");
+        assert_eq!(names(), ["a/", "b", "c", "d/", "gone", "inside/"]);
+        exchange("a", "c");
+        exchange("c", "a");
+        fs::rename(at("gone"), at("inside/gone")).unwrap();
+        fs::rename(at("d"), at("inside/d")).unwrap();
+        assert_eq!(names(), ["a/", "b", "c", "inside/"]);
     }
 }

@@ -26,6 +26,7 @@ mod area;
 mod buckets;
 mod delete;
 mod dirs;
+mod emptied;
 mod encoded;
 mod errors;
 mod events;

@@ -12,6 +12,7 @@ use fordway_sys::{
 };
 
 use crate::PosixStoreState;
+use crate::emptied;
 use crate::errors::{from_errno, is_stale};
 use crate::layout::{LOCKS, ObjectPath, lock_byte, plain, private_dir};
 use crate::patience::{left_of, spend};
@@ -38,6 +39,9 @@ const REPLACEMENT: Duration = Duration::from_millis(250);
 /// The number of successive reads that must find neither the object nor a writer. One read is not sufficient, because a
 /// writer may have acquired the lock just before the read.
 const MISSES_MIN: usize = 2;
+
+/// The longest wait for the lock of an emptied directory's key.
+const EMPTIED_PATIENCE: Duration = Duration::from_millis(250);
 
 /// The condition under which an operation runs without the lock of its key.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -141,7 +145,7 @@ impl PosixStoreState {
             let held = hold_known(locks, (key, second), self.volume.config.lock_patience)?;
             // The bucket may have been replaced during the wait, so the known contents must be recent.
             if held.is_some() && known.is_recent() && known.is_unchanged() {
-                return act(known.contents);
+                return self.act_and_release(held, || act(known.contents));
             }
         }
         let (begin, patience) = (Instant::now(), self.volume.config.lock_patience);
@@ -157,11 +161,22 @@ impl PosixStoreState {
             let glance = self.volume.private.glance(&self.volume.root, bucket).map_err(unreadable)?;
             if held.is_some() && self.is_current(&locks, bucket, glance.contents)? {
                 glance.vouch_for(locks.clone());
-                return act(glance.contents);
+                return self.act_and_release(held, || act(glance.contents));
             }
             self.reopen_later(bucket, race);
         }
         Err(ErrorKind::ConditionalConflict.into())
+    }
+
+    /// Runs `act`, drops `held`, the locks of keys, and then removes the directories that `act` has emptied.
+    #[inline]
+    fn act_and_release<T>(&self, held: impl Sized, act: impl FnOnce() -> T) -> T {
+        let (done, emptied) = emptied::collect(act);
+        drop(held);
+        for dir in &emptied {
+            self.prune(&dir.bucket, &dir.path, dir.contents);
+        }
+        done
     }
 
     /// Closes a lock table that no longer belongs to the bucket, so that the next call opens the bucket's current lock
@@ -178,25 +193,32 @@ impl PosixStoreState {
         }
     }
 
-    /// Runs `act` while holding the lock of `key`. Returns `None` if another thread or process holds the lock, or if
-    /// the lock cannot be taken.
-    pub(crate) fn locked_if_free<T>(&self, bucket: &Bucket, key: &Key, act: impl FnOnce() -> T) -> Option<T> {
+    /// Runs `act` while holding the lock of `key`. Returns `None` if the lock cannot be taken, or if another thread or
+    /// process holds it for longer than [`EMPTIED_PATIENCE`]. The thread must not hold the lock of any key. `act`
+    /// receives the contents of the bucket's private directory.
+    pub(crate) fn locked_if_soon_free<T>(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        act: impl FnOnce(PrivateDirectoryContents) -> T,
+    ) -> Option<T> {
         if !self.volume.config.if_match {
-            return Some(act());
+            return self.volume.contents(bucket).ok().map(act);
         }
         let locks = self.locks.of(&self.volume, bucket).ok()?;
-        let _held = locks.try_lock(lock_byte(key)).ok()??;
+        let patience = EMPTIED_PATIENCE.min(self.volume.config.lock_patience);
+        let _held = locks.lock(lock_byte(key), patience).ok()?;
         let contents = self.volume.contents(bucket).ok()?;
-        self.is_current(&locks, bucket, contents).is_ok_and(|current| current).then(act)
+        self.is_current(&locks, bucket, contents).is_ok_and(|current| current).then(|| act(contents))
     }
 
     /// Runs `act` and returns its result, or returns `None` at once if another process is running this function for the
     /// same bucket. The function holds a byte lock, like the locks of keys, so the kernel releases the lock when the
-    /// process dies.
+    /// process dies. `act` may take the locks of keys.
     pub(crate) fn alone_in<T>(&self, bucket: &Bucket, act: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
         self.require_locks("one run at a time")?;
         let locks = self.locks.of(&self.volume, bucket)?;
-        let held = locks.try_lock(RUNNER_BYTE).map_err(not_locked)?;
+        let held = locks.try_lock_apart(RUNNER_BYTE).map_err(not_locked)?;
         match held.is_some() && self.is_current(&locks, bucket, self.volume.contents(bucket)?)? {
             true => act().map(Some),
             false => Ok(None),
@@ -347,7 +369,7 @@ pub(crate) fn alone_for<T>(
     act: impl FnOnce() -> T,
 ) -> Result<Option<T>> {
     let hash = webhook.bytes().fold(0_u32, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
-    let held = locks.try_lock(FIRST_DELIVERER_BYTE + (hash & 0xffff)).map_err(not_locked)?;
+    let held = locks.try_lock_apart(FIRST_DELIVERER_BYTE + (hash & 0xffff)).map_err(not_locked)?;
     Ok(held.is_some().then(act))
 }
 

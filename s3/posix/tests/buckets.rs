@@ -239,3 +239,36 @@ fn a_copy_names_the_source_that_is_missing() {
         assert_eq!(error.target(), named);
     }
 }
+
+/// In a bucket with directories that are objects, each emptied directory is removed, whichever keys share an in-process
+/// lock with it.
+#[test]
+fn every_emptied_directory_is_removed() {
+    let (dir, store) = open();
+    let bucket = bucket("bucket");
+    store.create_bucket(&bucket).unwrap();
+    let (put, delete) = (PutOptions::default(), DeleteOptions::default());
+    store.put(&bucket, &key("folder/"), b"", &put).unwrap();
+    store.delete(&bucket, &key("folder/"), &delete).unwrap();
+    // The names with the numbers 363 and 477 share an in-process lock with `run/`.
+    for at in 300..500 {
+        let name = key(&format!("run/{at}"));
+        store.put(&bucket, &name, b"content", &put).unwrap();
+        store.delete(&bucket, &name, &delete).unwrap();
+        assert!(!dir.path().join("bucket/run").exists(), "{name}");
+    }
+    // When several threads empty a directory, the last of them removes it.
+    thread::scope(|scope| {
+        for thread in 0..4 {
+            let (store, bucket) = (&store, &bucket);
+            scope.spawn(move || {
+                for at in 0..50 {
+                    let name = key(&format!("run/{thread}/{at}"));
+                    store.put(bucket, &name, b"content", &PutOptions::default()).unwrap();
+                    store.delete(bucket, &name, &DeleteOptions::default()).unwrap();
+                }
+            });
+        }
+    });
+    store.delete_bucket(&bucket).unwrap();
+}

@@ -403,3 +403,15 @@ fn walk(dir: &std::path::Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     entries.flat_map(|path| if path.is_dir() { walk(&path) } else { vec![path] }).collect()
 }
+
+/// While a run holds its own lock, it can lock every key: none shares an in-process lock with the run.
+#[test]
+fn a_run_does_not_block_itself() {
+    let rig = Rig::new(&[&format!("<Filter/>{TWO_DAYS}")]);
+    for at in 0..300 {
+        rig.put_old(&format!("run/{at}"), 4);
+    }
+    let (summary, changes) = rig.run();
+    assert_eq!((summary.failed, changes.len()), (0, 300));
+    assert!(rig.keys().is_empty());
+}
