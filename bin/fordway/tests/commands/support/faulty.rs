@@ -142,7 +142,7 @@ impl ObjectBatchOperations for FaultyStore {
             std::thread::sleep(Duration::from_millis(300));
             interrupt.raise();
         }
-        self.inner.delete_many(bucket, keys)
+        keys.iter().map(|key| self.delete(bucket, key, &DeleteOptions::default())).collect()
     }
 }
 
