@@ -73,9 +73,9 @@ class ObjectIterableDataset(IterableDataset, Generic[T]):
     """The objects of a bucket whose keys begin with `prefix`, in byte order of their keys.
 
     Each of the workers of a `DataLoader` reads its share of the objects. `part` divides the objects among
-    several loaders, for instance those of all ranks: `part=(rank, ranks)`. A hash of the key determines the
-    share, so each object is read once, even if objects are added or removed meanwhile. Shares differ in size
-    by chance. `batch` is the number of objects that are read in one call, and kept in memory together.
+    several loaders, for instance the loaders of all ranks: `part=(rank, ranks)`. A hash of the key determines
+    the share, so each object is read once, even if objects are added or removed meanwhile. Shares differ in
+    size by chance. `batch` is the number of objects that are read in one call, and kept in memory together.
     """
 
     def __init__(

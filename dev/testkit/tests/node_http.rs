@@ -395,7 +395,7 @@ mod users {
 
     const FORM: &str = "content-type: multipart/form-data; boundary=b\r\n";
 
-    /// On a shared file system too, each request has the permissions of its sender, not those of an earlier sender.
+    /// On a shared file system too, each request has the permissions of its sender, and not of an earlier sender.
     #[test]
     fn the_kernel_decides_on_a_shared_file_system_too() {
         if !is_root() {

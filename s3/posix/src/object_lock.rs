@@ -349,7 +349,7 @@ impl VersionProtection<'_> {
     }
 
     /// Opens a version, as [`StoreRootDirectory::open_version`] does, to change its record under the key's lock.
-    /// Errors: those of [`StoreRootDirectory::open_version`]; `AccessDenied` if a symbolic link in the key's path
+    /// Errors: as for [`StoreRootDirectory::open_version`]; `AccessDenied` if a symbolic link in the key's path
     /// points to another bucket; `MethodNotAllowed` if a part of the record is missing. If `fsck --migrate` found the
     /// missing part later, it would undo the change.
     pub(crate) fn open_to_change(&self, key: &Key, version: Option<&VersionId>) -> Result<ObjectFile> {

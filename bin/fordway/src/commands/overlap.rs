@@ -42,7 +42,7 @@ struct ComparedDirectories {
 
 impl ComparedDirectories {
     /// Returns `None` if the addresses are not a local path and a prefix, or if the directory of the bucket is unknown.
-    /// Errors and cost: those of [`check_separate`].
+    /// Errors and cost: as for [`check_separate`].
     fn find(from: &StorageAddress, to: &StorageAddress, context: &CommandContext) -> Result<Option<Self>> {
         let (path, bucket, prefix) = match (from, to) {
             (StorageAddress::Local(path), StorageAddress::S3(bucket, prefix))
@@ -58,7 +58,7 @@ impl ComparedDirectories {
 }
 
 /// Returns the path of the destination relative to the source, with a slash at its end, if the destination is a
-/// directory inside the source. Errors and cost: those of [`check_separate`].
+/// directory inside the source. Errors and cost: as for [`check_separate`].
 pub(super) fn path_inside(
     from: &StorageAddress,
     to: &StorageAddress,

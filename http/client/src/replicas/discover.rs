@@ -258,8 +258,8 @@ impl MetalinkCache {
         self.keep(file, &[url])
     }
 
-    /// Caches a description from a document that was fetched from `source`, for those of its URLs that have the same
-    /// scheme, host and port as `source`. Errors: as for [`MetalinkCache::keep_from_user`].
+    /// Caches a description from a document that was fetched from `source`, but only for URLs with the scheme, host and
+    /// port of `source`. Errors: as for [`MetalinkCache::keep_from_user`].
     pub fn keep_from_server(&self, source: &str, file: &MetalinkFile) -> Result<()> {
         let urls = file.replicas.iter().map(|replica| replica.url.as_str());
         self.keep(file, &urls.filter(|url| is_one_origin(source, url)).collect::<Vec<_>>())

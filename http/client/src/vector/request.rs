@@ -82,7 +82,7 @@ impl SpanQueue {
         let gap_bytes = server.gap_bytes();
         while let Some((_, next)) = self.spans.front().filter(|(of, _)| *of == batch) {
             let Some(last) = request.spans.last_mut() else { break };
-            // The spans of several failed requests may be in the queue in any order, but those of a request ascend.
+            // The spans of several failed requests may be in the queue in any order. Within a request, spans ascend.
             let Some(gap) = next.start.checked_sub(last.end) else { break };
             let gap = Some(gap).filter(|gap| *gap <= gap_bytes);
             // A server that does not support ranges sends the whole file for every request, so put everything into a
