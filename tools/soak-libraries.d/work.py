@@ -65,7 +65,7 @@ def run(write: Callable[[Place, bytes], object], read: Callable[[Place], bytes],
     contain the imports of modules and the start of connections.
     """
     place, data = Place(sys.argv[1]), random_bytes(int(float(sys.argv[2]) * part * 2**20) // 8 * 8)
-    little = Place(place.of("little"))
+    little = Place(f"{place.url}-little")
     if not little.is_s3:
         os.mkdir(little.url)
     write(little, data[:WARM_UP_BYTES])

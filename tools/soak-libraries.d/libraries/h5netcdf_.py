@@ -13,7 +13,7 @@ def write(place: Place, data: bytes) -> None:
     with tempfile.NamedTemporaryFile(suffix=".nc") as made:
         with h5netcdf.File(made.name, "w") as file:
             file.dimensions = {"row": len(values)}
-            file.create_variable("value", ("row",), "i8", data=values, chunks=(1 << 17,))
+            file.create_variable("value", ("row",), "i8", data=values, chunks=(min(1 << 17, len(values)),))
         files, path = fsspec.url_to_fs(place.url)
         files.put_file(made.name, f"{path}/array.nc")
 

@@ -397,10 +397,10 @@ fn parse_bucket(name: &str) -> Result<Bucket, String> {
   fordway gc . --bucket results --bucket scratch --json
 
 The command removes the leftovers of interrupted operations: staged files, abandoned multipart uploads, events \
-that no gateway delivered, files that are hidden by another file of the same key, and empty directories that S3 \
-clients created. The command can run while programs read and write. The age of a file is the time since its last \
-change, by the clock of the file system. If the command cannot remove something, it reports the failure and \
-continues.")]
+that no gateway delivered, files that are hidden by another file of the same key (in buckets without versions), and \
+empty directories that S3 clients created. The command can run while programs read and write. The age of a file is \
+the time since its last change, by the clock of the file system. If the command cannot remove something, it reports \
+the failure and continues.")]
 pub struct GcArgs {
     /// The directory and the buckets to process
     #[command(flatten)]
