@@ -349,8 +349,8 @@ pub(crate) enum RequestFailure {
 pub(crate) type RequestResult<T = ()> = Result<T, RequestFailure>;
 
 impl RequestFailure {
-    /// Creates the failure for an error of a get. If the object became shorter, the status is that of a get whose
-    /// connection ended, because `IncompleteBody` would mean that the program sent too little.
+    /// Creates the failure for an error of a get. If the object became shorter, the status is the same as if the
+    /// connection had ended, because `IncompleteBody` would mean that the program sent too little.
     #[cold]
     pub(crate) fn of_get(error: Error, lane: &str) -> Self {
         // The node lane adds a code to every kind, so a code comes from an S3 service only on the http lane. The code

@@ -2,7 +2,7 @@
 //!
 //! Anyone who may write to a bucket may create any file in its journal. A record is therefore trusted only to report a
 //! change that its writer could have made. The event's bucket is the bucket whose journal contains the record. The
-//! rules that apply are those of the bucket's owner. The event's user is the owner of the file. Links, FIFOs, devices
+//! rules of the bucket's owner apply. The event's user is the owner of the file. Links, FIFOs, devices
 //! and large files are never read. A process that may act as other users works as the bucket's owner.
 
 use std::collections::BinaryHeap;

@@ -217,8 +217,8 @@ async fn exchange(
 }
 
 /// Returns the code that tells a client why its request was reset (RFC 9114 section 8.1). A malformed request gets
-/// `H3_MESSAGE_ERROR`. Any other request, such as the request of a client that is too slow, gets
-/// `H3_REQUEST_CANCELLED`.
+/// `H3_MESSAGE_ERROR`. Any other request gets `H3_REQUEST_CANCELLED`, for example if its client is
+/// too slow.
 fn reset_code(error: &io::Error) -> Code {
     match error.kind() {
         io::ErrorKind::InvalidData => Code::H3_MESSAGE_ERROR,

@@ -161,6 +161,21 @@ fn heads_are_not_content_of_a_part_that_is_cut_off() {
     }
 }
 
+/// The client joins ranges across small gaps, so a part contains unwanted bytes. What arrived before a cut is kept.
+#[test]
+fn a_part_with_gaps_that_is_cut_off_is_resumed() {
+    let content = file();
+    let near = (0..9).map(|number| (number * 40_100, 40_000));
+    let wanted: Vec<_> = near.chain([(SIZE as u64 - 100, 100)]).collect();
+    for version in VERSIONS {
+        let server = start(version, content.clone(), ResponseFaultScript::honest());
+        let opened = open_in(version, &server.url());
+        server.follow(ResponseFaultScript::honest().always(ResponseFault::CloseAt(100_000)));
+        assert!(read(&opened, &wanted).unwrap() == expected(&content, &wanted), "{version:?}");
+        assert!(server.requests().len() < 10, "{version:?}: {}", server.requests().len());
+    }
+}
+
 /// The position in a response at which the first part of 100 bytes ends.
 const FIRST_PART_BYTES: usize = 212;
 

@@ -261,7 +261,7 @@ mod tests {
         }
 
         /// Returns the head of a request whose header `x-amz-content-sha256` has the value `payload_hash`. The other
-        /// arguments are those of [`Lane::head`].
+        /// arguments are as for [`Lane::head`].
         fn head_over(
             &self,
             payload_hash: &str,
