@@ -132,6 +132,22 @@ fn what_has_no_pieces_still_fails_over() {
     });
 }
 
+/// A part that is not as long as stated contains bytes of a delimiter. Another replica must send all of this part.
+#[test]
+fn bytes_of_a_rejected_response_are_not_used() {
+    let ranges: Vec<_> = (0..60).map(|number| (number * (SIZE as u64 / 60), 1_000)).collect();
+    for off in [-40, -5] {
+        let bad = server(ResponseFaultScript::honest().always(ResponseFault::PartBytesOff(off)));
+        let good = server(ResponseFaultScript::honest());
+        let without = MetalinkFile { pieces: None, ..described(&[&bad, &good]) };
+        let found = read(&open(&without), &ranges).unwrap();
+        assert!(found == expected(&ranges), "{off}");
+        assert!(
+            bad.requests().iter().any(|request| request.header("range").is_some_and(|r| r.contains(',')))
+        );
+    }
+}
+
 #[test]
 fn a_list_without_sizes_or_digests_is_enough() {
     let (bad, good) = (
