@@ -300,9 +300,10 @@ impl PosixStoreState {
 
     /// Waits until no writer holds a lock on any of these bytes. Returns whether a writer held such a lock. Returns
     /// `None` if the caller is not permitted to open the lock file, or if the bucket has no lock file. Without a lock
-    /// file, nobody can have replaced an object in the bucket. Takes no lock, so no writer waits for readers. A
-    /// user with permission to lock a byte could hold the lock forever, so the wait is limited to `most`. The limit is shorter within
-    /// an operation that has waited before (see [`crate::patience`]). Reaching the limit is not an error.
+    /// file, nobody can have replaced an object in the bucket. Takes no lock, so no writer waits for readers. A user
+    /// with permission to lock a byte could hold the lock forever, so the wait is limited to `most`. The limit is
+    /// shorter within an operation that has waited before (see [`crate::patience`]). Reaching the limit is not an
+    /// error.
     pub(crate) fn await_replacements(
         &self,
         bucket: &Bucket,
