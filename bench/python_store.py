@@ -3,12 +3,14 @@
 The measurement of bench/python-store.
 """
 
+import fcntl
 import gc
 import math
 import os
 import random
 import shutil
 import statistics
+import struct
 import sys
 import tempfile
 import time
@@ -23,6 +25,8 @@ from obstore.store import LocalStore
 import fordway
 
 CALLS, THREADS = 500, 8
+# Python 3.11 does not name this command.
+F_OFD_SETLK = 37
 BODY, LARGE = os.urandom(3901), os.urandom(1 << 20)
 Calls = dict[str, Callable[[str], object]]
 
@@ -49,6 +53,21 @@ def plain_files(root: str) -> Calls:
         "head": lambda key: os.stat(f"{root}/{key}"),
         "delete": lambda key: os.unlink(f"{root}/{key}"),
     }
+
+
+def locked_files(root: str) -> Calls:
+    """Returns plain deletes under a lock of the name, which the store needs: without the lock, a conditional put that
+    runs at the same time could bring a deleted object back. Two `fcntl` calls are the price."""
+    table = os.open(f"{root}/locks", os.O_RDWR | os.O_CREAT, 0o666)
+    lock, unlock = (struct.pack("hhqqi", kind, os.SEEK_SET, 1, 1, 0) for kind in (fcntl.F_WRLCK, fcntl.F_UNLCK))
+    plain = plain_files(root)
+
+    def delete(key: str) -> None:
+        fcntl.fcntl(table, F_OFD_SETLK, lock)
+        os.unlink(f"{root}/{key}")
+        fcntl.fcntl(table, F_OFD_SETLK, unlock)
+
+    return {"put": plain["put"], "delete": delete}
 
 
 def fordway_store(root: str) -> Calls:
@@ -88,6 +107,7 @@ def fsspec_local(root: str) -> Calls:
 
 LIBRARIES = {
     "plain": plain_files,
+    "locked": locked_files,
     "fordway": fordway_store,
     "obstore": obstore_local,
     "fsspec": fsspec_local,
@@ -183,6 +203,8 @@ def main() -> None:
             for operation in ("put", "get", "head", "delete")
             for of, to, bound, least in (("fordway", "plain", 1.15, False), ("obstore", "fordway", 2.5, True))
         ]
+        locked = [run["fordway", "delete"] / run["locked", "delete"] for run in runs]
+        missed.append(shown("delete: fordway / plain under a lock", locked, 1.15, False))
         described = [run["fordway", "get with description"] / run["fordway", "get"] for run in runs]
         missed.append(shown("get with description / get", described, 1.1, False))
         missed += large_and_threads(str(root), rounds)

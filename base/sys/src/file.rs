@@ -1,6 +1,7 @@
 //! Files: staging, publishing, reading and copying, and their extended attributes.
 
 use std::ffi::CStr;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -272,10 +273,19 @@ pub fn write_all_at(file: impl AsFd, mut data: &[u8], mut offset: u64) -> Result
 /// returns all bytes.
 pub fn read_into_spare(file: impl AsFd, buffer: &mut Vec<u8>, offset: u64, len: usize) -> Result<usize> {
     buffer.try_reserve(len).map_err(|_| Errno::NOMEM)?;
+    let got = read_uninit(file, &mut buffer.spare_capacity_mut()[..len], offset)?;
+    // SAFETY: the kernel has just initialised `got` bytes right after the end of the vector.
+    unsafe { buffer.set_len(buffer.len() + got) };
+    Ok(got)
+}
+
+/// Reads from `offset` into memory that need not be initialised; returns the number of bytes, which are initialised
+/// then. The number is smaller than the length of `room` only at the end of the file. Cost: one `pread` if the first
+/// one returns all bytes.
+pub fn read_uninit(file: impl AsFd, room: &mut [MaybeUninit<u8>], offset: u64) -> Result<usize> {
     let mut got = 0;
-    while got < len {
-        let room = &mut buffer.spare_capacity_mut()[..len - got];
-        let count = match pread(&file, room, offset + got as u64) {
+    while got < room.len() {
+        let count = match pread(&file, &mut room[got..], offset + got as u64) {
             Ok((filled, _)) => filled.len(),
             Err(Errno::INTR) => continue,
             Err(error) => return Err(error),
@@ -283,8 +293,6 @@ pub fn read_into_spare(file: impl AsFd, buffer: &mut Vec<u8>, offset: u64, len: 
         if count == 0 {
             break;
         }
-        // SAFETY: the kernel has just initialised `count` bytes right after the end of the vector.
-        unsafe { buffer.set_len(buffer.len() + count) };
         got += count;
     }
     Ok(got)

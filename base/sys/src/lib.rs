@@ -54,8 +54,8 @@ pub use dir::{
 pub use file::{
     FileStat, copy_range, create_unnamed, created_ns, free_bytes, free_bytes_before, get_xattr, get_xattr_in,
     is_immutable, is_read_only, link, link_unnamed, links_in, make_dir, next_data, open_in, read_into_spare,
-    remove_dir, remove_file, remove_xattr, rename, rename_new, set_group, set_immutable, set_mode,
-    set_modified, set_owner, set_size, set_xattr, stat, stat_in, sync_all, sync_data, write_all_at,
+    read_uninit, remove_dir, remove_file, remove_xattr, rename, rename_new, set_group, set_immutable,
+    set_mode, set_modified, set_owner, set_size, set_xattr, stat, stat_in, sync_all, sync_data, write_all_at,
 };
 pub use identity::{
     ImpersonatedUser, PrivilegedThread, act_as, act_for, file_user, group_id, is_in_group, may_act_as_others,
@@ -72,7 +72,8 @@ pub use namespace::{
     enter_network_namespace, new_mount_namespace, new_network_namespace, own_process_namespace,
 };
 pub use nowait::{
-    drop_cached, is_cached, is_to_be_done_again, read_cached, without_scanning, without_waiting, would_wait,
+    drop_cached, is_cached, is_to_be_done_again, only_in_memory, read_cached, without_scanning,
+    without_waiting, would_wait,
 };
 pub use passed::{ActivationSocket, ActivationSocketKind, take_passed_sockets};
 pub use process::{

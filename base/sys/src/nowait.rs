@@ -30,11 +30,14 @@ struct LookupModeGuard;
 impl Drop for LookupModeGuard {
     fn drop(&mut self) {
         MODE.set(PathLookupMode::Waits);
+        IS_ONLY_IN_MEMORY.set(false);
     }
 }
 
 thread_local! {
     static MODE: Cell<PathLookupMode> = const { Cell::new(PathLookupMode::Waits) };
+    /// Whether the thread is within [`only_in_memory`].
+    static IS_ONLY_IN_MEMORY: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Runs `work`. Meanwhile, a [`RootDirectory`](crate::RootDirectory) that opens files on this thread looks up names
@@ -48,6 +51,22 @@ pub fn without_waiting<T>(work: impl FnOnce() -> T) -> Option<T> {
     MODE.set(PathLookupMode::AsksMemory);
     let done = work();
     (MODE.get() != PathLookupMode::WouldHaveWaited).then_some(done)
+}
+
+/// Runs `work` like [`without_waiting`], for a thread that holds a lock of the whole process. The difference is a file
+/// system that cannot look up names only in memory, such as NFS: there, [`without_waiting`] opens files and may wait,
+/// and this function returns `None`.
+///
+/// Cost: no system call.
+pub fn only_in_memory<T>(work: impl FnOnce() -> T) -> Option<T> {
+    IS_ONLY_IN_MEMORY.set(true);
+    without_waiting(work)
+}
+
+/// Called before a lookup that may wait. Returns whether the calling thread is within [`only_in_memory`]; the caller
+/// must then fail.
+pub(crate) fn must_not_wait() -> bool {
+    IS_ONLY_IN_MEMORY.get() && would_wait()
 }
 
 /// Runs `work`. Meanwhile, [`read_dir_briefly`](crate::read_dir_briefly) on this thread reads at most about a thousand
@@ -129,6 +148,11 @@ impl CachedLookupProbe {
         if self.0.load(Ordering::Relaxed) != ANSWERS {
             self.0.store(ANSWERS, Ordering::Relaxed);
         }
+    }
+
+    /// Returns whether lookups in memory are no longer tried.
+    pub(crate) fn never_answers(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == NEVER
     }
 
     /// Returns whether a lookup in memory has ever succeeded.
@@ -239,6 +263,9 @@ mod tests {
         std::panic::catch_unwind(|| without_waiting(|| panic!("in the middle"))).expect_err("it panics");
         assert!(!would_wait(), "also after a panic");
         assert_eq!(without_waiting(|| 2), Some(2));
+        assert_eq!(without_waiting(must_not_wait), Some(false));
+        assert_eq!(only_in_memory(must_not_wait), None);
+        assert!(!must_not_wait(), "outside, one may wait");
     }
 
     #[test]

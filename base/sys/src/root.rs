@@ -13,7 +13,7 @@ use rustix::io::{Errno, Result};
 use super::dir::{name_to_text, text_to_name, with_name};
 use crate::call::{fstat, openat, openat2, readlinkat, statat};
 use crate::identity::file_user;
-use crate::nowait::{CachedLookupProbe, would_wait};
+use crate::nowait::{CachedLookupProbe, must_not_wait, would_wait};
 
 /// The maximum number of symbolic links followed on one path, as in the kernel.
 const MAX_LINKS: usize = 40;
@@ -90,6 +90,9 @@ impl RootDirectory {
         mode: Mode,
     ) -> Result<File> {
         let (start, flags) = (start.as_fd(), flags | OFlags::CLOEXEC);
+        if (links == SymlinkPolicy::Own || !self.may_answer_from_memory()) && must_not_wait() {
+            return Err(Errno::AGAIN);
+        }
         if links == SymlinkPolicy::Own {
             return open_by_walk(start, path, (links, None), flags, mode).map(File::from);
         }
@@ -118,6 +121,9 @@ impl RootDirectory {
         mode: Mode,
     ) -> Result<File> {
         let (start, flags) = (start.as_fd(), flags | OFlags::CLOEXEC);
+        if !self.may_answer_from_memory() && must_not_wait() {
+            return Err(Errno::AGAIN);
+        }
         // The walk waits for devices. If the caller must not wait, `openat2` first determines whether the walk would
         // wait.
         if self.kernel_resolves.load(Ordering::Relaxed)
@@ -127,6 +133,11 @@ impl RootDirectory {
             return Err(Errno::AGAIN);
         }
         open_by_walk(start, path, (links, Some(closed)), flags, mode).map(File::from)
+    }
+
+    /// Returns whether this kernel and file system may look up names only in memory.
+    fn may_answer_from_memory(&self) -> bool {
+        self.kernel_resolves.load(Ordering::Relaxed) && !self.recall.never_answers()
     }
 
     fn open_by_kernel(
@@ -158,6 +169,9 @@ impl RootDirectory {
     /// one `openat`. Errors: errors of `openat`, and `AGAIN` within [`without_waiting`](crate::without_waiting).
     pub fn open_in(&self, dir: impl AsFd, name: &str, flags: OFlags) -> Result<File> {
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        if !self.may_answer_from_memory() && must_not_wait() {
+            return Err(Errno::AGAIN);
+        }
         let answer = match self.kernel_resolves.load(Ordering::Relaxed) {
             true => self.ask_memory(&dir, name, flags, ResolveFlags::empty()),
             false => None,
@@ -317,7 +331,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
-    use crate::without_waiting;
+    use crate::{only_in_memory, without_waiting};
 
     /// `openat2` and the walk name by name must agree on every path: on whether it can be opened, and on the error if
     /// it cannot.
@@ -412,5 +426,10 @@ mod tests {
         let walk = RootDirectory::open(dir.path(), PathResolutionMethod::Walk).unwrap();
         let opened = without_waiting(|| walk.open_beneath("a/f", OFlags::RDONLY, Mode::empty()).is_ok());
         assert_eq!(opened, Some(true), "who walks waits");
+        assert_eq!(only_in_memory(|| open("a/f")), Some(Ok(())));
+        assert_eq!(only_in_memory(|| open_in("f")), Some(Ok(())));
+        let open = || walk.open_beneath("a/f", OFlags::RDONLY, Mode::empty()).map(drop);
+        assert_eq!(only_in_memory(open), None, "who walks would wait");
+        assert_eq!(only_in_memory(|| walk.open_in(&held, "f", OFlags::RDONLY).map(drop)), None);
     }
 }

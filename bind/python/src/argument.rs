@@ -133,13 +133,19 @@ impl ReadArguments<'_> {
         bucket: String,
         key: String,
     ) -> Result<OpenObject> {
+        self.request(bucket, key)?.open(store)
+    }
+
+    /// Converts the arguments to a request. Errors: as for [`ReadArguments::options`]; `InvalidName`.
+    pub(crate) fn request(self, bucket: String, key: String) -> Result<ReadRequest> {
         let from_end = matches!(self.start, Some(StartOffset::FromEnd(_)));
         let length = self.length.filter(|_| from_end);
-        let mut found = store.get(&Bucket::new(bucket)?, &Key::new(key)?, &self.options()?)?;
-        if let Some(ByteCount(length)) = length {
-            found.content = shortened(found.content, length);
-        }
-        Ok(found)
+        Ok(ReadRequest {
+            bucket: Bucket::new(bucket)?,
+            key: Key::new(key)?,
+            options: self.options()?,
+            length,
+        })
     }
 
     /// Converts the arguments to options. Errors: `InvalidArgument` for an invalid range; `NoSuchVersion` for an
@@ -151,6 +157,26 @@ impl ReadArguments<'_> {
             conditions: conditions(self.if_match, self.if_none_match),
             ..GetOptions::default()
         })
+    }
+}
+
+/// A read that can be made again.
+pub(crate) struct ReadRequest {
+    bucket: Bucket,
+    key: Key,
+    options: GetOptions,
+    /// The length of a range that starts relative to the end of the object.
+    length: Option<ByteCount>,
+}
+
+impl ReadRequest {
+    /// Opens the object.
+    pub(crate) fn open(&self, store: &dyn fordway_store::Store) -> Result<OpenObject> {
+        let mut found = store.get(&self.bucket, &self.key, &self.options)?;
+        if let Some(ByteCount(length)) = self.length {
+            found.content = shortened(found.content, length);
+        }
+        Ok(found)
     }
 }
 

@@ -1,11 +1,17 @@
 //! Passes the content of objects to Python with as few copies as possible.
 
 use std::cell::RefCell;
-use std::io::Read;
+use std::io::{self, Read};
+use std::mem::MaybeUninit;
+use std::{ptr, slice};
 
-use fordway_store::{ObjectContent, Result, TRUSTED_BYTES, content_error};
+use fordway_store::{
+    FileRegion, ObjectContent, ObjectInfo, OpenObject, Result, TRUSTED_BYTES, content_error,
+};
+use fordway_sys::{only_in_memory, read_cached, read_uninit};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyBufferError, PyTypeError};
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyByteArray, PyBytes, PyIterator, PyMemoryView, PyString};
@@ -44,12 +50,30 @@ impl CopiedOrOpenContent {
         Ok(CopiedOrOpenContent::Copied)
     }
 
+    /// Opens an object and reads it into the buffer of the current thread, without releasing the GIL. Returns `None` if
+    /// the content is large, if the names or the content are not in memory, or after an error.
+    ///
+    /// If several threads read small objects, each acquisition of the GIL takes longer than a read from memory.
+    pub(crate) fn from_memory(open: impl FnOnce() -> Result<OpenObject>) -> Option<(Self, ObjectInfo)> {
+        let OpenObject { info, content, .. } = only_in_memory(open)?.ok()?;
+        let ObjectContent::File(FileRegion { file, offset, len }) = content else { return None };
+        let len = usize::try_from(len).ok().filter(|len| *len as u64 <= COPIED_BYTES_MAX)?;
+        let mut buffer = BUFFER.take();
+        buffer.clear();
+        let read = read_cached(&file, &mut buffer, offset, len);
+        BUFFER.set(buffer);
+        (read == Ok(len)).then_some((CopiedOrOpenContent::Copied, info))
+    }
+
     /// Returns the bytes object for the caller.
     pub(crate) fn into_bytes(self, py: Python<'_>) -> PyResult<Bound<'_, PyBytes>> {
         let content = match self {
             CopiedOrOpenContent::Copied => return BUFFER.with_borrow(|buffer| Ok(PyBytes::new(py, buffer))),
             CopiedOrOpenContent::Open(content) => content,
         };
+        if let ObjectContent::File(region) = content {
+            return bytes_of_file(py, &region);
+        }
         let len = usize::try_from(content.len())?;
         if len > TRUSTED_BYTES && matches!(content, ObjectContent::Stream(..)) {
             // The server may send a false length. Memory is therefore allocated as the bytes arrive, which costs a
@@ -59,6 +83,33 @@ impl CopiedOrOpenContent {
         }
         PyBytes::new_with(py, len, |bytes| without_interpreter(py, || read_all(content, bytes)))
     }
+}
+
+/// Returns bytes of a file. Unlike `PyBytes::new_with`, this function does not set the bytes to zero first, which would
+/// cost a pass over memory.
+#[allow(unsafe_code, reason = "no safe function of PyO3 makes bytes without a first pass over them")]
+fn bytes_of_file<'py>(py: Python<'py>, region: &FileRegion) -> PyResult<Bound<'py, PyBytes>> {
+    let len = usize::try_from(region.len)?;
+    let size = ffi::Py_ssize_t::try_from(len)?;
+    // SAFETY: without a source, the function returns a new bytes object of `size` bytes, or null and an exception.
+    let bytes = unsafe {
+        let made = ffi::PyBytes_FromStringAndSize(ptr::null(), size);
+        Bound::from_owned_ptr_or_err(py, made)?.cast_into_unchecked::<PyBytes>()
+    };
+    // SAFETY: the object has `len` bytes, and only this function has a reference to it. Its bytes may be uninitialised.
+    let room: &mut [MaybeUninit<u8>] =
+        unsafe { slice::from_raw_parts_mut(ffi::PyBytes_AsString(bytes.as_ptr()).cast(), len) };
+    without_interpreter(py, || {
+        let mut offset = region.offset;
+        in_steps(room, |step| {
+            let got = read_uninit(&region.file, step, offset).map_err(io::Error::from);
+            let end = io::Error::from(io::ErrorKind::UnexpectedEof);
+            let got = got.and_then(|got| if got == step.len() { Ok(got) } else { Err(end) });
+            offset += got.map_err(|error| content_error(error, region.len))? as u64;
+            Ok(())
+        })
+    })?;
+    Ok(bytes)
 }
 
 /// Fills `bytes` with the content, which has exactly this length.
@@ -73,7 +124,7 @@ const STEP_BYTES: usize = 8 << 20;
 
 /// Fills `bytes` in steps by calling `fill`. Errors: errors of `fill`; `Interrupted` before the next step if the call
 /// was cancelled.
-pub(crate) fn in_steps(bytes: &mut [u8], mut fill: impl FnMut(&mut [u8]) -> Result<()>) -> Result<()> {
+pub(crate) fn in_steps<B>(bytes: &mut [B], mut fill: impl FnMut(&mut [B]) -> Result<()>) -> Result<()> {
     bytes.chunks_mut(STEP_BYTES).try_for_each(|step| {
         cancellation::check()?;
         fill(step)

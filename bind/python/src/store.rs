@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fordway_store::{
     Bucket, ByteRange, ChecksumAlgorithm, Conditions, CopyOptions, DeleteOptions, Error, ErrorKind,
-    ExpectedContent, GetOptions, Key, ListQuery, MAX_KEYS, PutOptions, PutResult, Result, UploadPage,
-    UploadsQuery, VersionId, VersioningState, VersionsQuery, Writer,
+    ExpectedContent, GetOptions, Key, ListQuery, MAX_KEYS, ObjectInfo, OpenObject, PutOptions, PutResult,
+    Result, UploadPage, UploadsQuery, VersionId, VersioningState, VersionsQuery, Writer,
 };
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
@@ -18,6 +18,7 @@ use crate::argument::{
     ByteCount, ObjectPropertyArguments, ReadArguments, StartOffset, StoredHeaders, conditions, range,
 };
 use crate::buffer::{MappedContent, read_into};
+use crate::cancellation;
 use crate::content::{CopiedOrOpenContent, bytes_of_buffer, held_bytes, pieces, u8_buffer};
 use crate::interpreter::{drop_without_interpreter, raised, to_python, without_interpreter};
 use crate::listing::{EntryIterator, PyBucketInfo, PyDeleteInfo, PyListPage, PyPutInfo, VersionIterator};
@@ -280,12 +281,9 @@ impl PyStore {
         if_match: Option<&str>,
         if_none_match: Option<&str>,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        let store = self.store(py)?;
-        let opened = without_interpreter(py, || {
-            let asked = ReadArguments { start, length, version, if_match, if_none_match };
-            CopiedOrOpenContent::new(asked.open(&*store, bucket, key)?.content)
-        })?;
-        opened.into_bytes(py)
+        let asked = ReadArguments { start, length, version, if_match, if_none_match };
+        let (content, _) = self.read(py, asked, bucket, key)?;
+        content.into_bytes(py)
     }
 
     /// Returns the content (as `get` does) and the object's metadata. Opens the object only once.
@@ -304,13 +302,9 @@ impl PyStore {
         if_match: Option<&str>,
         if_none_match: Option<&str>,
     ) -> PyResult<(Bound<'py, PyBytes>, PyObjectInfo)> {
-        let store = self.store(py)?;
-        let (opened, info) = without_interpreter(py, || {
-            let asked = ReadArguments { start, length, version, if_match, if_none_match };
-            let found = asked.open(&*store, bucket, key)?;
-            Ok((CopiedOrOpenContent::new(found.content)?, found.info))
-        })?;
-        Ok((opened.into_bytes(py)?, PyObjectInfo::from(info)))
+        let asked = ReadArguments { start, length, version, if_match, if_none_match };
+        let (content, info) = self.read(py, asked, bucket, key)?;
+        Ok((content.into_bytes(py)?, PyObjectInfo::from(info)))
     }
 
     /// Opens the object once, for reading sequentially, and returns the stream and the description.
@@ -740,6 +734,28 @@ impl PyStore {
 
     fn locked(&self) -> MutexGuard<'_, Option<Arc<dyn fordway_store::Store>>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens an object, and reads its content if it is small.
+    fn read(
+        &self,
+        py: Python<'_>,
+        asked: ReadArguments<'_>,
+        bucket: String,
+        key: String,
+    ) -> PyResult<(CopiedOrOpenContent, ObjectInfo)> {
+        let store = self.store(py)?;
+        let request = asked.request(bucket, key).map_err(|error| to_python(py, &error))?;
+        if self.lane == "embedded"
+            && !cancellation::must_end()
+            && let Some(read) = CopiedOrOpenContent::from_memory(|| request.open(&*store))
+        {
+            return Ok(read);
+        }
+        without_interpreter(py, || {
+            let OpenObject { info, content, .. } = request.open(&*store)?;
+            Ok((CopiedOrOpenContent::new(content)?, info))
+        })
     }
 
     /// Returns the store. Errors: `InvalidArgument` if the store is closed.
