@@ -53,20 +53,20 @@ pub fn without_waiting<T>(work: impl FnOnce() -> T) -> Option<T> {
     (MODE.get() != PathLookupMode::WouldHaveWaited).then_some(done)
 }
 
-/// Runs `work` like [`without_waiting`], for a thread that holds a lock of the whole process. The difference is a file
-/// system that cannot look up names only in memory, such as NFS: there, [`without_waiting`] opens files and may wait,
-/// and this function returns `None`.
+/// Runs `work` like [`without_waiting`], for a thread that holds a lock of the whole process. On file systems that
+/// cannot look up names only in memory, [`without_waiting`] opens files, and may wait. This function returns `None` for
+/// these file systems, for all that may ask a server when a file is opened (NFS, FUSE and others), and for other file
+/// systems mounted beneath the root.
 ///
-/// Cost: no system call.
+/// Cost: one `statx` per opened file.
 pub fn only_in_memory<T>(work: impl FnOnce() -> T) -> Option<T> {
     IS_ONLY_IN_MEMORY.set(true);
     without_waiting(work)
 }
 
-/// Called before a lookup that may wait. Returns whether the calling thread is within [`only_in_memory`]; the caller
-/// must then fail.
-pub(crate) fn must_not_wait() -> bool {
-    IS_ONLY_IN_MEMORY.get() && would_wait()
+/// Returns whether the calling thread is within [`only_in_memory`].
+pub(crate) fn is_only_in_memory() -> bool {
+    IS_ONLY_IN_MEMORY.get()
 }
 
 /// Runs `work`. Meanwhile, [`read_dir_briefly`](crate::read_dir_briefly) on this thread reads at most about a thousand
@@ -263,9 +263,10 @@ mod tests {
         std::panic::catch_unwind(|| without_waiting(|| panic!("in the middle"))).expect_err("it panics");
         assert!(!would_wait(), "also after a panic");
         assert_eq!(without_waiting(|| 2), Some(2));
-        assert_eq!(without_waiting(must_not_wait), Some(false));
-        assert_eq!(only_in_memory(must_not_wait), None);
-        assert!(!must_not_wait(), "outside, one may wait");
+        assert_eq!(without_waiting(is_only_in_memory), Some(false));
+        assert_eq!(only_in_memory(is_only_in_memory), Some(true));
+        assert_eq!(only_in_memory(would_wait), None);
+        assert!(!is_only_in_memory(), "outside, one may wait");
     }
 
     #[test]

@@ -13,7 +13,8 @@ use rustix::io::{Errno, Result};
 use super::dir::{name_to_text, text_to_name, with_name};
 use crate::call::{fstat, openat, openat2, readlinkat, statat};
 use crate::identity::file_user;
-use crate::nowait::{CachedLookupProbe, must_not_wait, would_wait};
+use crate::nowait::{CachedLookupProbe, is_only_in_memory, would_wait};
+use crate::shared::{FileSystemSharing, device_in_memory};
 
 /// The maximum number of symbolic links followed on one path, as in the kernel.
 const MAX_LINKS: usize = 40;
@@ -56,6 +57,8 @@ pub struct RootDirectory {
     dir: OwnedFd,
     kernel_resolves: AtomicBool,
     recall: CachedLookupProbe,
+    /// The device of the root if only this kernel changes its file system.
+    local_device: Option<u64>,
 }
 
 impl RootDirectory {
@@ -64,7 +67,11 @@ impl RootDirectory {
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         let dir = openat(CWD, path, flags, Mode::empty())?;
         let kernel_resolves = AtomicBool::new(resolution == PathResolutionMethod::Kernel);
-        Ok(RootDirectory { dir, kernel_resolves, recall: CachedLookupProbe::default() })
+        let local_device = match FileSystemSharing::of(&dir) {
+            Ok(FileSystemSharing::Local) => device_in_memory(&dir).ok(),
+            _ => None,
+        };
+        Ok(RootDirectory { dir, kernel_resolves, recall: CachedLookupProbe::default(), local_device })
     }
 
     /// Returns the open directory.
@@ -90,7 +97,8 @@ impl RootDirectory {
         mode: Mode,
     ) -> Result<File> {
         let (start, flags) = (start.as_fd(), flags | OFlags::CLOEXEC);
-        if (links == SymlinkPolicy::Own || !self.may_answer_from_memory()) && must_not_wait() {
+        if is_only_in_memory() && (links == SymlinkPolicy::Own || !self.opens_from_memory(start)) {
+            would_wait();
             return Err(Errno::AGAIN);
         }
         if links == SymlinkPolicy::Own {
@@ -121,7 +129,8 @@ impl RootDirectory {
         mode: Mode,
     ) -> Result<File> {
         let (start, flags) = (start.as_fd(), flags | OFlags::CLOEXEC);
-        if !self.may_answer_from_memory() && must_not_wait() {
+        if is_only_in_memory() && !self.opens_from_memory(start) {
+            would_wait();
             return Err(Errno::AGAIN);
         }
         // The walk waits for devices. If the caller must not wait, `openat2` first determines whether the walk would
@@ -135,9 +144,12 @@ impl RootDirectory {
         open_by_walk(start, path, (links, Some(closed)), flags, mode).map(File::from)
     }
 
-    /// Returns whether this kernel and file system may look up names only in memory.
-    fn may_answer_from_memory(&self) -> bool {
-        self.kernel_resolves.load(Ordering::Relaxed) && !self.recall.never_answers()
+    /// Returns whether a file below `start` can be opened without waiting. A FUSE or NFS client may ask its server when
+    /// a file is opened, even if the name is in memory. Cost: one `statx`, which does not wait.
+    fn opens_from_memory(&self, start: BorrowedFd<'_>) -> bool {
+        self.kernel_resolves.load(Ordering::Relaxed)
+            && !self.recall.never_answers()
+            && self.local_device.is_some_and(|device| device_in_memory(start) == Ok(device))
     }
 
     fn open_by_kernel(
@@ -169,7 +181,8 @@ impl RootDirectory {
     /// one `openat`. Errors: errors of `openat`, and `AGAIN` within [`without_waiting`](crate::without_waiting).
     pub fn open_in(&self, dir: impl AsFd, name: &str, flags: OFlags) -> Result<File> {
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        if !self.may_answer_from_memory() && must_not_wait() {
+        if is_only_in_memory() && !self.opens_from_memory(dir.as_fd()) {
+            would_wait();
             return Err(Errno::AGAIN);
         }
         let answer = match self.kernel_resolves.load(Ordering::Relaxed) {
@@ -198,13 +211,19 @@ impl RootDirectory {
         if !self.recall.is_to_be_asked() {
             return None;
         }
-        let resolve = resolve | ResolveFlags::CACHED;
+        let stays = if is_only_in_memory() { ResolveFlags::NO_XDEV } else { ResolveFlags::empty() };
+        let resolve = resolve | ResolveFlags::CACHED | stays;
         let answer = with_name(path, |path| openat2(dir, path, flags, Mode::empty(), resolve));
         match answer {
             Ok(_) => self.recall.has_answered(),
             Err(Errno::AGAIN) => {
                 self.recall.has_not_answered();
                 would_wait();
+            }
+            // The path leads to another file system, whose server may have to be asked.
+            Err(Errno::XDEV) if is_only_in_memory() => {
+                would_wait();
+                return Some(Err(Errno::AGAIN));
             }
             // The name is invalid, or Linux is older than 5.12.
             Err(Errno::INVAL) => {
@@ -428,6 +447,11 @@ mod tests {
         assert_eq!(opened, Some(true), "who walks waits");
         assert_eq!(only_in_memory(|| open("a/f")), Some(Ok(())));
         assert_eq!(only_in_memory(|| open_in("f")), Some(Ok(())));
+        let whole = RootDirectory::open(Path::new("/"), PathResolutionMethod::Kernel).unwrap();
+        let open = || whole.open_beneath("proc/version", OFlags::RDONLY, Mode::empty()).map(drop);
+        assert_eq!((open(), only_in_memory(open)), (Ok(()), None), "another file system beneath the root");
+        let proc = whole.open_beneath("proc", OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
+        assert_eq!(only_in_memory(|| whole.open_in(&proc, "version", OFlags::RDONLY).map(drop)), None);
         let open = || walk.open_beneath("a/f", OFlags::RDONLY, Mode::empty()).map(drop);
         assert_eq!(only_in_memory(open), None, "who walks would wait");
         assert_eq!(only_in_memory(|| walk.open_in(&held, "f", OFlags::RDONLY).map(drop)), None);
