@@ -123,9 +123,9 @@ class RemoteFile:
 class Store:
     """The objects behind an endpoint.
 
-    Threads may share a store. Calls that access files release the GIL, so that other Python threads can
-    run. Unpickling a store opens it again at the same endpoint. As a context manager, a store is closed
-    at the end of its block.
+    Threads may share a store. Calls that may wait release the GIL, so that other Python threads can run.
+    Unpickling a store opens it again at the same endpoint. As a context manager, a store is closed at the
+    end of its block.
     """
 
     @property

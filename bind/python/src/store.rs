@@ -29,9 +29,9 @@ use crate::writer::PyObjectWriter;
 
 /// The objects behind an endpoint.
 ///
-/// Threads may share a store. Calls that access files release the GIL, so that other Python threads can
-/// run. Unpickling a store opens it again at the same endpoint. As a context manager, a store is closed
-/// at the end of its block.
+/// Threads may share a store. Calls that may wait release the GIL, so that other Python threads can run.
+/// Unpickling a store opens it again at the same endpoint. As a context manager, a store is closed at the
+/// end of its block.
 #[pyclass(frozen, name = "Store", module = "fordway")]
 pub(crate) struct PyStore {
     /// The store, or `None` after it is closed. The lock is held only while the GIL is held, so that a fork never
