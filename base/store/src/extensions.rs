@@ -257,7 +257,8 @@ const MAX_NAME_CHARS: usize = 128;
 const MAX_VALUE_CHARS: usize = 256;
 
 /// Checks tags against S3's limits: at most 10 tags, with names of 1 to 128 and values of up to 256 characters,
-/// consisting of letters, digits, blanks and `+-=._:/@`. Errors: `InvalidTag`.
+/// consisting of letters, digits, blanks and `+-=._:/@`. Names that begin with `aws:` are reserved. Errors:
+/// `InvalidTag`.
 pub fn check_tags(tags: &Tags) -> Result<()> {
     let refuse = |why: String| Err(Error::new(ErrorKind::InvalidTag, why));
     if tags.len() > MAX_TAGS {
@@ -272,6 +273,11 @@ fn check_tag(name: &str, value: &str) -> Result<()> {
     if !(1..=MAX_NAME_CHARS).contains(&name.chars().count()) {
         return refuse(format!("the tag name {name:?} must be 1 to {MAX_NAME_CHARS} characters long"));
     }
+    if is_reserved_tag(name) {
+        return refuse(format!(
+            "the tag name {name:?} begins with `aws:`, which S3 reserves; use another name"
+        ));
+    }
     if value.chars().count() > MAX_VALUE_CHARS {
         return refuse(format!("the value of the tag {name:?} has over {MAX_VALUE_CHARS} characters"));
     }
@@ -281,6 +287,11 @@ fn check_tag(name: &str, value: &str) -> Result<()> {
         )),
         None => Ok(()),
     }
+}
+
+/// Returns whether a tag's name has the prefix that S3 reserves for its own tags, in any case.
+pub fn is_reserved_tag(name: &str) -> bool {
+    name.get(..4).is_some_and(|prefix| prefix.eq_ignore_ascii_case("aws:"))
 }
 
 /// Returns whether S3 allows the character in the name or value of a tag: letters, digits, blanks, and `+-=._:/@`.

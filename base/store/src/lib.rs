@@ -29,7 +29,7 @@ pub use etag::{ETag, ETagPolicy};
 pub use extensions::{
     BucketDocumentKind, BucketDocumentOperations, MAX_DOCUMENT_BYTES, MAX_TAGS, MultipartUploadOperations,
     ObjectBatchOperations, ObjectRenameOperations, ObjectTagOperations, ObjectVersionOperations, Tags,
-    check_document, check_tags, is_of_tags,
+    check_document, check_tags, is_of_tags, is_reserved_tag,
 };
 pub use list::{
     ListEntry, ListPageBuilder, ListQuery, MAX_KEYS, ObjectListing, ObjectSummary, WalkInstruction,

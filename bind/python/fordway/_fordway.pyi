@@ -416,7 +416,8 @@ class Store:
         """Starts an object that is written in several calls and becomes visible as a whole at the commit.
 
         `size` is the object's length in bytes, if known. A lane uses the size to choose how to send the
-        object. The other arguments are as for `put`; conditions are checked at the commit.
+        object, and the commit checks it. The other arguments are as for `put`; conditions are checked at the
+        commit.
 
         Raises `NotFoundError` if the bucket does not exist; on some lanes, only `commit` raises this error.
         """
@@ -489,8 +490,10 @@ class Store:
         `version`, that version is removed permanently. Returns the new delete marker or the removed version;
         `None` if the bucket never kept versions.
 
-        Raises `NotFoundError` if the bucket does not exist, or if `if_match` is given and the object does not
-        exist; `PreconditionFailedError`.
+        `if_match` is the ETag that an existing object must have. A result without an error does not prove
+        that this call removed the object.
+
+        Raises `NotFoundError` if the bucket does not exist; `PreconditionFailedError`.
         """
 
     def list(
@@ -665,11 +668,12 @@ class Upload:
     def key(self) -> str:
         """The key."""
 
-    def put_part(self, number: int, data: ReadableBuffer) -> PutInfo:
+    def put_part(self, number: int, data: ReadableBuffer, *, checksum: str | None = None) -> PutInfo:
         """Sends a contiguous buffer as part `number` (1 to 10,000), replacing any part with that number.
 
-        Every part except the last must be at least 5 MiB. Raises `NotFoundError` if the upload is completed
-        or aborted.
+        Every part except the last must be at least 5 MiB. `checksum` is the algorithm of the returned
+        checksum, by default the upload's. Raises `NotFoundError` if the upload is completed or aborted, and
+        `InvalidArgumentError` if the upload has another algorithm.
         """
 
     def copy_part(
@@ -932,6 +936,16 @@ class ObjectInfo:
     @property
     def part_count(self) -> int | None:
         """The number of parts of its upload; `None` if the object was put as a whole."""
+
+    @property
+    def retention(self) -> tuple[str, datetime] | None:
+        """The retention of this version, as mode (`"GOVERNANCE"` or `"COMPLIANCE"`) and the time at which it
+        ends, which may be past; or `None`.
+        """
+
+    @property
+    def legal_hold(self) -> bool | None:
+        """Whether this version has a legal hold; `None` if the hold was never set."""
 
 @final
 class ObjectSummary:

@@ -74,12 +74,14 @@ class AsyncUpload:
         """
         return await self._threads.run(functools.partial(method, self.upload, *args, **kwargs))
 
-    def put_part(self, number: int, data: ReadableBuffer) -> Coroutine[Any, Any, PutInfo]:
+    def put_part(
+        self, number: int, data: ReadableBuffer, *, checksum: str | None = None
+    ) -> Coroutine[Any, Any, PutInfo]:
         """Sends a part, as `fordway.Upload.put_part` does.
 
         The part counts as unfinished from this call until it has been sent.
         """
-        return self._send(number, functools.partial(self.upload.put_part, number, data))
+        return self._send(number, functools.partial(self.upload.put_part, number, data, checksum=checksum))
 
     def copy_part(
         self,

@@ -18,7 +18,7 @@ from botocore.response import StreamingBody
 from botocore.utils import parse_to_aware_datetime
 
 from fordway import CommonPrefix, boto_tags
-from fordway.boto_responses import RefusedError, code_of, encoded, response
+from fordway.boto_responses import RefusedError, code_of, encoded, is_encoded, response
 from fordway.errors import DataError, FordwayError, InvalidArgumentError, InvalidNameError, NotFoundError
 
 if TYPE_CHECKING:
@@ -172,6 +172,11 @@ def _described(info: ObjectInfo, mode: str | None) -> Response:
         fields["PartsCount"] = info.part_count
     if mode == "ENABLED" and info.checksum is not None:
         fields |= checksum_fields(*info.checksum)
+    if info.retention is not None:
+        fields["ObjectLockMode"], until = info.retention
+        fields["ObjectLockRetainUntilDate"] = milliseconds(until)
+    if info.legal_hold is not None:
+        fields["ObjectLockLegalHoldStatus"] = "ON" if info.legal_hold else "OFF"
     return fields
 
 
@@ -199,6 +204,13 @@ class ClosedPosition:
     def tell(self) -> int:
         """Returns the number of bytes read so far, even after the file is closed."""
         return self._position if self.closed else super().tell()
+
+
+class Content(StreamingBody):
+    """The body of a response that does not come from a socket."""
+
+    def set_socket_timeout(self, timeout: float) -> None:
+        """Does nothing, because no socket is read."""
 
 
 class ShortBody(ClosedPosition, io.BytesIO):
@@ -267,6 +279,9 @@ def _description(parameters: Parameters) -> dict[str, Any] | None:
     metadata = {name: text.strip(" ") for name, text in parameters.get("Metadata", {}).items()}
     if not all(HEADER_NAME.fullmatch(name) and PRINTABLE.fullmatch(text) for name, text in metadata.items()):
         return None
+    # A gateway decodes encoded words (RFC 2047), and removes `aws-chunked`.
+    if any(map(is_encoded, metadata.values())) or not all(map(_is_plain_header, _described_by(parameters))):
+        return None
     headers = {name: parameters[field] for name, field in HEADER_NAMES.items() if field in parameters}
     expires = parameters.get("Expires")
     if expires is not None:
@@ -280,6 +295,21 @@ def _description(parameters: Parameters) -> dict[str, Any] | None:
         "metadata": metadata or None,
         "headers": headers or None,
     }
+
+
+def _described_by(parameters: Parameters) -> list[object]:
+    """Returns the values of the headers that describe an object, apart from `Expires`."""
+    return [
+        parameters[field]
+        for field in ("ContentType", *HEADER_NAMES.values())
+        if parameters.get(field) is not None
+    ]
+
+
+def _is_plain_header(text: object) -> bool:
+    """Returns whether a gateway stores this text unchanged."""
+    is_kept = type(text) is str and text.strip(" ") == text and bool(text)
+    return is_kept and PRINTABLE.fullmatch(text) is not None and "aws-chunked" not in text.lower()
 
 
 def _put_arguments(parameters: Parameters) -> dict[str, Any] | None:
@@ -313,7 +343,13 @@ def put_object(store: Store, parameters: Parameters) -> Response | None:
 
 def _put_response(made: PutInfo, parameters: Parameters) -> Response:
     algorithm = parameters.get("ChecksumAlgorithm", "CRC32")
-    return response(ETag=f'"{made.etag}"', VersionId=made.version) | checksum_fields(algorithm, made.checksum)
+    version = _stated_version(made)
+    return response(ETag=f'"{made.etag}"', VersionId=version) | checksum_fields(algorithm, made.checksum)
+
+
+def _stated_version(made: PutInfo) -> str | None:
+    """Returns the version in the response to a write. While versioning is suspended, S3 states none."""
+    return None if made.version == "null" else made.version
 
 
 def _wanted_range(text: str | None) -> tuple[int | None, int | None] | None:
@@ -365,7 +401,7 @@ def get_object(store: Store, parameters: Parameters) -> Response | None:
         status, part = 206, f"bytes {begin}-{end - 1}/{info.size}"
     return response(
         status,
-        Body=StreamingBody(body, end - begin),
+        Body=Content(body, end - begin),
         ContentLength=end - begin,
         ContentRange=part,
         TagCount=info.tag_count or None,
@@ -596,7 +632,7 @@ def _replacements(parameters: Parameters) -> dict[str, Any] | None:
         described = _description(parameters)
         if described is None:
             return None
-        arguments |= described | {"metadata": parameters.get("Metadata", {})}
+        arguments |= described | {"metadata": described.get("metadata") or {}}
     elif not parameters.keys().isdisjoint(DESCRIPTION.split()):
         return None
     if parameters.get("TaggingDirective") == "REPLACE":
@@ -634,26 +670,38 @@ def copy_object(store: Store, parameters: Parameters) -> Response | None:
 @operation("Bucket Key", f"Tagging ChecksumAlgorithm StorageClass {DESCRIPTION}")
 def create_multipart_upload(store: Store, parameters: Parameters) -> Response | None:
     """Starts an upload."""
-    algorithm, arguments = parameters.get("ChecksumAlgorithm", "CRC32"), _put_arguments(parameters)
+    algorithm, arguments = parameters.get("ChecksumAlgorithm"), _put_arguments(parameters)
     if arguments is None:
         return None
-    upload = store.upload(parameters["Bucket"], parameters["Key"], **arguments)
+    # botocore adds a default algorithm to parts, but not to this request.
+    upload = store.upload(parameters["Bucket"], parameters["Key"], **arguments | {"checksum": algorithm})
     names = {"Bucket": upload.bucket, "Key": upload.key, "UploadId": upload.id}
-    return response(ChecksumAlgorithm=algorithm, ChecksumType="COMPOSITE", **names)
+    kind = None if algorithm is None else "COMPOSITE"
+    return response(ChecksumAlgorithm=algorithm, ChecksumType=kind, **names)
 
 
 @operation("Bucket Key UploadId PartNumber", "Body ChecksumAlgorithm ContentLength")
 def upload_part(store: Store, parameters: Parameters) -> Response | None:
     """Sends a part."""
-    number, content = parameters["PartNumber"], _content(parameters)
-    if content is None or not _is_part_number(number):
-        return None
+    number, algorithm = parameters["PartNumber"], parameters.get("ChecksumAlgorithm", "CRC32")
     upload = store.resume_upload(parameters["Bucket"], parameters["Key"], parameters["UploadId"])
-    made = upload.put_part(number, content.read() if hasattr(content, "read") else content)
+    if not _is_part_number(number) or _algorithm_of(upload) not in (None, algorithm):
+        return None
+    content = _content(parameters)
+    if content is None:
+        return None
+    content = content.read() if hasattr(content, "read") else content
+    made = upload.put_part(number, content, checksum=algorithm)
     answer = _put_response(made, parameters)
     # In S3, only the checksums of whole objects have a type.
     answer.pop("ChecksumType", None)
     return answer
+
+
+def _algorithm_of(upload: Upload) -> str | None:
+    """Returns the checksum algorithm that was stated when the upload began."""
+    checksum = upload.parts_page(limit=1).checksum
+    return None if checksum is None else checksum[0]
 
 
 def _is_part_number(number: object) -> bool:
@@ -670,15 +718,23 @@ def upload_part_copy(store: Store, parameters: Parameters) -> Response | None:
     if (start is not None and (start < 0 or length is None)) or not _is_plain(store, source[0]):
         return None
     upload = store.resume_upload(parameters["Bucket"], parameters["Key"], parameters["UploadId"])
-    made = upload.copy_part(
-        parameters["PartNumber"],
-        *source[:2],
-        start=start,
-        length=length,
-        version=source[2],
-        if_match=_etag(parameters.get("CopySourceIfMatch")),
-    )
-    part = {"ETag": f'"{made.etag}"', "LastModified": milliseconds(made.modified)}
+    try:
+        made = upload.copy_part(
+            parameters["PartNumber"],
+            *source[:2],
+            start=start,
+            length=length,
+            version=source[2],
+            if_match=_etag(parameters.get("CopySourceIfMatch")),
+        )
+    except FordwayError as error:
+        # The gateway's error contains the size of the source.
+        if error.kind == "InvalidRange":
+            return None
+        raise
+    part: Response = {"ETag": f'"{made.etag}"', "LastModified": milliseconds(made.modified)}
+    part |= checksum_fields(_algorithm_of(upload), made.checksum)
+    part.pop("ChecksumType", None)
     return response(CopyPartResult=part)
 
 
@@ -708,6 +764,20 @@ def _fit_checksums(upload: Upload, listed: list[dict[str, Any]]) -> bool:
     return True
 
 
+def _has_needed_checksums(upload: Upload, listed: list[dict[str, Any]]) -> bool:
+    """Returns whether a list of parts has the checksums that S3 requires for a composite checksum. A gateway
+    refuses a list without them.
+    """
+    if all(map(_checksums, listed)):
+        return True
+    try:
+        checksum = upload.parts_page(limit=1).checksum
+    except NotFoundError:
+        # The upload may already be completed.
+        return True
+    return checksum is None or checksum[1] != "COMPOSITE"
+
+
 def _is_checksum(text: str, own: str | None) -> bool:
     """Returns whether `text` is valid and has the algorithm of `own`, a part's own checksum."""
     return own is not None and len(text) == len(own) and BASE64.fullmatch(text) is not None
@@ -725,7 +795,7 @@ def complete_multipart_upload(store: Store, parameters: Parameters) -> Response 
         return None
     bucket, key = parameters["Bucket"], parameters["Key"]
     upload = store.resume_upload(bucket, key, parameters["UploadId"])
-    if not _fit_checksums(upload, listed):
+    if not _has_needed_checksums(upload, listed) or not _fit_checksums(upload, listed):
         return None
     made = upload.complete(
         [(part["PartNumber"], _etag(part["ETag"]) or "") for part in listed],
@@ -733,7 +803,7 @@ def complete_multipart_upload(store: Store, parameters: Parameters) -> Response 
         if_match=_etag(parameters.get("IfMatch")),
     )
     names = {"Bucket": bucket, "Key": key, "Location": f"/{bucket}/{quote(key)}"}
-    fields = {"ETag": f'"{made.etag}"', "VersionId": made.version, **names}
+    fields = {"ETag": f'"{made.etag}"', "VersionId": _stated_version(made), **names}
     # The algorithm of the checksum is known only from the published object.
     info = _same_object(store, (bucket, key), made.etag, made.version)
     checksum = info.checksum if info is not None else None

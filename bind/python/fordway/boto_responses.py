@@ -79,7 +79,7 @@ def add_headers(client: Any, operation: str, answer: Response) -> None:  # noqa:
         if type(value) is dict:
             headers.update((f"{name}{key}", text) for key, text in value.items())
         else:
-            headers[name] = value if type(value) is str else _text(value)
+            headers[name] = value if type(value) is str else _text(field, value)
     if "ExpiresString" in answer:
         headers["expires"] = answer["ExpiresString"]
     if has_document:
@@ -103,9 +103,13 @@ def _has_document(shape: Shape | None) -> bool:
     return any("location" not in member.serialization for member in shape.members.values())
 
 
-def _text(value: object) -> str:
+ISO_TIME = "ObjectLockRetainUntilDate"
+"""The field whose header has a time in the form of S3's XML documents."""
+
+
+def _text(field: str, value: object) -> str:
     if isinstance(value, datetime):
-        return _date(value if value.tzinfo is UTC else value.astimezone(UTC))
+        return _iso_time(value) if field == ISO_TIME else _date(value.astimezone(UTC))
     if isinstance(value, bool):
         return str(value).lower()
     return str(value)
@@ -125,6 +129,7 @@ def parse_times(client: Any, operation: str, answer: Response, parser: Callable[
     members = {} if shape is None else shape.members
     for name, value in answer.items():
         is_header = name in members and members[name].serialization.get("location") == "header"
+        is_header &= name != ISO_TIME
         answer[name] = _parsed(value, parser, _date if is_header else _iso_time)
 
 
@@ -156,12 +161,13 @@ def encoded(text: str) -> str:
     encoded (RFC 2047).
     """
     is_plain = text.isascii() and text.isprintable() and text.strip(" ") == text
-    if is_plain and not _is_encoded(text):
+    if is_plain and not is_encoded(text):
         return text
     return f"{ENCODED}{b64encode(text.encode()).decode()}?="
 
 
-def _is_encoded(text: str) -> bool:
+def is_encoded(text: str) -> bool:
+    """Returns whether a gateway decodes this metadata value."""
     if not text.upper().startswith(ENCODED) or not text.endswith("?="):
         return False
     try:

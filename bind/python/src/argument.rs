@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use fordway_store::{
-    BoxedMetadata, Bucket, ByteRange, Conditions, ETag, ETagMatch, Error, ErrorKind, FileRegion, GetOptions,
-    Key, MAX_PARTS, Metadata, ObjectContent, OpenObject, PutOptions, Result, Tags, VersionId,
-    checked_part_number,
+    BoxedMetadata, Bucket, ByteRange, ChecksumAlgorithm, Conditions, ETag, ETagMatch, Error, ErrorKind,
+    FileRegion, GetOptions, Key, MAX_PARTS, Metadata, ObjectContent, OpenObject, PutOptions, Result, Tags,
+    VersionId, checked_part_number,
 };
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
@@ -262,6 +262,18 @@ impl ObjectPropertyArguments {
             ..PutOptions::default()
         })
     }
+}
+
+/// Returns the checksum algorithm with this name. Errors: `InvalidArgument` for an unknown algorithm.
+pub(crate) fn checksum_algorithm(name: &str) -> Result<ChecksumAlgorithm> {
+    let unknown = || {
+        let why = format!(
+            "the checksum {name:?} is unknown; use CRC32, CRC32C, CRC64NVME, SHA1, SHA256, SHA512, MD5, XXHASH64, \
+             XXHASH3 or XXHASH128"
+        );
+        Error::new(ErrorKind::InvalidArgument, why)
+    };
+    ChecksumAlgorithm::from_name(name).ok_or_else(unknown)
 }
 
 pub(crate) fn conditions(if_match: Option<&str>, if_none_match: Option<&str>) -> Conditions {

@@ -423,6 +423,11 @@ pub(crate) struct PyObjectInfo {
     checksum: Option<(&'static str, String)>,
     /// The number of parts of its upload; `None` if the object was put as a whole.
     part_count: Option<u16>,
+    /// The retention of this version, as mode (`"GOVERNANCE"` or `"COMPLIANCE"`) and the time at which it
+    /// ends, which may be past; or `None`.
+    retention: Option<(&'static str, SystemTime)>,
+    /// Whether this version has a legal hold; `None` if the hold was never set.
+    legal_hold: Option<bool>,
 }
 
 #[pymethods]
@@ -454,6 +459,8 @@ impl From<fordway_store::ObjectInfo> for PyObjectInfo {
             metadata: metadata.user,
             version: info.version.map(|version| version.to_string()),
             tag_count: info.tag_count,
+            retention: info.lock.retention.map(|retention| (retention.mode.name(), retention.until())),
+            legal_hold: info.lock.legal_hold,
         }
     }
 }

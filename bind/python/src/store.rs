@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fordway_store::{
-    Bucket, ByteRange, ChecksumAlgorithm, Conditions, CopyOptions, DeleteOptions, Error, ErrorKind,
-    ExpectedContent, GetOptions, Key, ListQuery, MAX_KEYS, ObjectInfo, OpenObject, PutOptions, PutResult,
-    Result, UploadPage, UploadsQuery, VersionId, VersioningState, VersionsQuery, Writer,
+    Bucket, ByteRange, Conditions, CopyOptions, DeleteOptions, Error, ErrorKind, ExpectedContent, GetOptions,
+    Key, ListQuery, MAX_KEYS, ObjectInfo, OpenObject, PutOptions, PutResult, Result, UploadPage,
+    UploadsQuery, VersionId, VersioningState, VersionsQuery, Writer,
 };
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
@@ -15,7 +15,8 @@ use pyo3::types::{PyBytes, PyDict, PyIterator, PyString};
 
 use super::listing::PyObjectInfo;
 use crate::argument::{
-    ByteCount, ObjectPropertyArguments, ReadArguments, StartOffset, StoredHeaders, conditions, range,
+    ByteCount, ObjectPropertyArguments, ReadArguments, StartOffset, StoredHeaders, checksum_algorithm,
+    conditions, range,
 };
 use crate::buffer::{MappedContent, read_into};
 use crate::cancellation;
@@ -178,7 +179,7 @@ impl PyStore {
     ) -> PyResult<PyPutInfo> {
         let store = self.store(py)?;
         let described = ObjectPropertyArguments { content_type, metadata, headers, tags };
-        let checksum = checksum.map(algorithm).transpose().map_err(|error| to_python(py, &error))?;
+        let checksum = checksum.map(checksum_algorithm).transpose().map_err(|error| to_python(py, &error))?;
         let options =
             PutOptions { checksum, ..described.put_options(py, conditions(if_match, if_none_match))? };
         put_data(py, &*store, (bucket, key), data, &options).map(PyPutInfo::from)
@@ -432,8 +433,10 @@ impl PyStore {
     /// `version`, that version is removed permanently. Returns the new delete marker or the removed version;
     /// `None` if the bucket never kept versions.
     ///
-    /// Raises `NotFoundError` if the bucket does not exist, or if `if_match` is given and the object does not
-    /// exist; `PreconditionFailedError`.
+    /// `if_match` is the ETag that an existing object must have. A result without an error does not prove
+    /// that this call removed the object.
+    ///
+    /// Raises `NotFoundError` if the bucket does not exist; `PreconditionFailedError`.
     #[pyo3(signature = (bucket, key, *, if_match=None, version=None))]
     fn delete(
         &self,
@@ -514,7 +517,8 @@ impl PyStore {
     /// Starts an object that is written in several calls and becomes visible as a whole at the commit.
     ///
     /// `size` is the object's length in bytes, if known. A lane uses the size to choose how to send the
-    /// object. The other arguments are as for `put`; conditions are checked at the commit.
+    /// object, and the commit checks it. The other arguments are as for `put`; conditions are checked at the
+    /// commit.
     ///
     /// Raises `NotFoundError` if the bucket does not exist; on some lanes, only `commit` raises this error.
     #[pyo3(signature = (bucket, key, *, size=None, content_type=None, metadata=None, headers=None, tags=None, if_none_match=None, if_match=None))]
@@ -541,7 +545,7 @@ impl PyStore {
         let target = format!("s3://{bucket}/{key}");
         let begin = || store.writer(&Bucket::new(bucket)?, &Key::new(key)?, &options);
         let writer = without_interpreter(py, begin)?;
-        PyObjectWriter::new(py, writer, target)
+        PyObjectWriter::new(py, writer, target, options.size_hint)
     }
 
     /// Begins a multipart upload: parts are sent in any order, by any thread, and published together.
@@ -564,7 +568,7 @@ impl PyStore {
         checksum: Option<&str>,
     ) -> PyResult<PyUpload> {
         let store = self.store(py)?;
-        let checksum = checksum.map(algorithm).transpose().map_err(|error| to_python(py, &error))?;
+        let checksum = checksum.map(checksum_algorithm).transpose().map_err(|error| to_python(py, &error))?;
         let described = ObjectPropertyArguments { content_type, metadata, headers, tags };
         let options = PutOptions { checksum, ..described.put_options(py, Conditions::default())? };
         without_interpreter(py, || PyUpload::begin(store, bucket, key, &options))
@@ -826,18 +830,6 @@ fn each<'py, T>(
         Err(error) => Ok(raised(py, &error)),
     };
     results.into_iter().map(result).collect()
-}
-
-/// Errors: `InvalidArgument` for an unknown algorithm.
-fn algorithm(name: &str) -> Result<ChecksumAlgorithm> {
-    let unknown = || {
-        let why = format!(
-            "the checksum {name:?} is unknown; use CRC32, CRC32C, CRC64NVME, SHA1, SHA256, SHA512, MD5, XXHASH64, \
-             XXHASH3 or XXHASH128"
-        );
-        Error::new(ErrorKind::InvalidArgument, why)
-    };
-    ChecksumAlgorithm::from_name(name).ok_or_else(unknown)
 }
 
 fn of_version(version: Option<String>) -> Result<GetOptions> {

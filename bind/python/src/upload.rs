@@ -13,7 +13,9 @@ use fordway_sys::ProcessIdentity;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use crate::argument::{ByteCount, PartNumber, ReadArguments, StartOffset, conditions, part_marker};
+use crate::argument::{
+    ByteCount, PartNumber, ReadArguments, StartOffset, checksum_algorithm, conditions, part_marker,
+};
 use crate::content::held_bytes;
 use crate::interpreter::{to_python, without_interpreter};
 use crate::listing::PyPutInfo;
@@ -186,13 +188,24 @@ impl PyUpload {
 
     /// Sends a contiguous buffer as part `number` (1 to 10,000), replacing any part with that number.
     ///
-    /// Every part except the last must be at least 5 MiB. Raises `NotFoundError` if the upload is completed
-    /// or aborted.
-    fn put_part(&self, py: Python<'_>, number: PartNumber, data: Bound<'_, PyAny>) -> PyResult<PyPutInfo> {
+    /// Every part except the last must be at least 5 MiB. `checksum` is the algorithm of the returned
+    /// checksum, by default the upload's. Raises `NotFoundError` if the upload is completed or aborted, and
+    /// `InvalidArgumentError` if the upload has another algorithm.
+    #[pyo3(signature = (number, data, *, checksum=None))]
+    fn put_part(
+        &self,
+        py: Python<'_>,
+        number: PartNumber,
+        data: Bound<'_, PyAny>,
+        checksum: Option<&str>,
+    ) -> PyResult<PyPutInfo> {
         self.noting_part(number, || {
+            let checksum =
+                checksum.map(checksum_algorithm).transpose().map_err(|error| to_python(py, &error))?;
             let bytes = held_bytes(py, data)?;
             without_interpreter(py, || {
-                let options = PartOptions { size_hint: Some(bytes.len() as u64), ..PartOptions::default() };
+                let options =
+                    PartOptions { checksum, size_hint: Some(bytes.len() as u64), ..PartOptions::default() };
                 let mut writer =
                     self.store.part_writer(&self.bucket, &self.key, &self.id, number.0, &options)?;
                 writer.write(&bytes)?;

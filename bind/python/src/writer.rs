@@ -36,6 +36,8 @@ pub(crate) struct PyObjectWriter {
     /// The URL of the object (`s3://BUCKET/KEY`).
     target: String,
     written_bytes: AtomicU64,
+    /// The length that the object must have, if the caller has specified it.
+    stated_bytes: Option<u64>,
 }
 
 enum WriterState {
@@ -62,7 +64,12 @@ fn handled_exception(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
 }
 
 impl PyObjectWriter {
-    pub(crate) fn new(py: Python<'_>, writer: Box<dyn Writer>, target: String) -> PyResult<Self> {
+    pub(crate) fn new(
+        py: Python<'_>,
+        writer: Box<dyn Writer>,
+        target: String,
+        stated_bytes: Option<u64>,
+    ) -> PyResult<Self> {
         Ok(PyObjectWriter {
             inner: Mutex::new(WriterState::Open(writer)),
             write_ended: Condvar::new(),
@@ -70,6 +77,7 @@ impl PyObjectWriter {
             begun_in: handled_exception(py)?.unbind(),
             target,
             written_bytes: AtomicU64::new(0),
+            stated_bytes,
         })
     }
 
@@ -162,11 +170,15 @@ impl PyObjectWriter {
         })
     }
 
+    fn expected(&self) -> ExpectedContent {
+        ExpectedContent { size: self.stated_bytes, ..ExpectedContent::default() }
+    }
+
     /// Publishes the object unless the writer is already closed. Errors: as for [`Writer::commit`] and
     /// [`PyObjectWriter::take`].
     fn publish(&self, py: Python<'_>) -> PyResult<()> {
         without_interpreter(py, || match self.take()? {
-            Some(writer) => writer.commit(&ExpectedContent::default()).map(drop),
+            Some(writer) => writer.commit(&self.expected()).map(drop),
             None => Ok(()),
         })
     }
@@ -292,7 +304,7 @@ impl PyObjectWriter {
     fn commit(&self, py: Python<'_>) -> PyResult<String> {
         without_interpreter(py, || {
             let writer = self.take()?.ok_or_else(closed)?;
-            Ok(writer.commit(&ExpectedContent::default())?.etag.to_string())
+            Ok(writer.commit(&self.expected())?.etag.to_string())
         })
     }
 

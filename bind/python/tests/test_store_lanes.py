@@ -101,6 +101,39 @@ def test_files_and_iterables_are_stored(store: fordway.Store, tmp_path: Path) ->
     assert store.head(BUCKET, "nothing").size == 0
 
 
+@pytest.mark.parametrize("size", [2, 5, 200 << 20])
+def test_a_writer_checks_the_stated_size(store: fordway.Store, size: int) -> None:
+    writer = store.writer(BUCKET, "key", size=size)
+    writer.write(b"abc")
+    with pytest.raises(errors.DataError) as caught:
+        writer.commit()
+    assert caught.value.kind == "IncompleteBody"
+    assert keys(store) == []
+    with store.writer(BUCKET, "key", size=3) as writer:
+        writer.write(b"abc")
+    assert store.get(BUCKET, "key") == b"abc"
+
+
+def test_reserved_tags_are_refused(store: fordway.Store) -> None:
+    store.put(BUCKET, "key", b"abc")
+    calls = [
+        lambda tags: store.put(BUCKET, "other", b"", tags=tags),
+        lambda tags: store.set_tags(BUCKET, "key", tags),
+        lambda tags: store.copy(BUCKET, "key", BUCKET, "other", tags=tags),
+        lambda tags: store.upload(BUCKET, "other", tags=tags),
+    ]
+    for call in calls:
+        for name in ("aws:x", "AWS:x"):
+            with pytest.raises(errors.FordwayError) as caught:
+                call({name: "1"})
+            assert caught.value.kind == "InvalidTag"
+    assert keys(store) == ["key"]
+
+
+def test_a_delete_with_a_condition_accepts_a_missing_object(store: fordway.Store) -> None:
+    assert store.delete(BUCKET, "nothing", if_match="deadbeef") is None
+
+
 def test_what_fails_in_the_middle_is_not_stored(store: fordway.Store) -> None:
     def failing() -> Iterator[bytes]:
         yield b"a" * 100

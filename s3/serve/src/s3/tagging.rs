@@ -1,6 +1,6 @@
 //! Tags of objects.
 
-use fordway_store::{MAX_TAGS, Store, Tags, is_of_tags};
+use fordway_store::{MAX_TAGS, Store, Tags, is_of_tags, is_reserved_tag};
 use fordway_wire::s3_xml::ResponseDocumentBuilder;
 use fordway_wire::tagging;
 use http::StatusCode;
@@ -80,7 +80,7 @@ pub(super) fn check_each(tags: &[(String, String)]) -> OperationResult<()> {
         if !(1..=NAME_CHARS_MAX).contains(&name_chars) || !name.chars().all(is_of_tags) {
             return Err(invalid("The TagKey you have provided is invalid", &[("TagKey", name)]));
         }
-        if is_reserved(name) {
+        if is_reserved_tag(name) {
             let words = "System tags cannot be added/updated by requester";
             return Err(invalid(words, &[("TagKey", name)]));
         }
@@ -93,11 +93,6 @@ pub(super) fn check_each(tags: &[(String, String)]) -> OperationResult<()> {
         }
     }
     Ok(())
-}
-
-/// Returns whether a name has the prefix that S3 reserves for its own tags.
-fn is_reserved(name: &str) -> bool {
-    name.get(..4).is_some_and(|prefix| prefix.eq_ignore_ascii_case("aws:"))
 }
 
 fn invalid(words: &str, facts: &[(&str, &str)]) -> S3Failure {
