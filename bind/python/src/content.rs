@@ -50,19 +50,19 @@ impl CopiedOrOpenContent {
         Ok(CopiedOrOpenContent::Copied)
     }
 
-    /// Opens an object and reads it into the buffer of the current thread, without releasing the GIL. Returns `None` if
-    /// the content is large, if the names or the content are not in memory, or after an error.
+    /// Opens an object without releasing the GIL, and reads small content that is in memory. Returns `None` if the names
+    /// are not in memory, or after an error.
     ///
     /// If several threads read small objects, each acquisition of the GIL takes longer than a read from memory.
     pub(crate) fn from_memory(open: impl FnOnce() -> Result<OpenObject>) -> Option<(Self, ObjectInfo)> {
         let OpenObject { info, content, .. } = only_in_memory(open)?.ok()?;
-        let ObjectContent::File(FileRegion { file, offset, len }) = content else { return None };
-        let len = usize::try_from(len).ok().filter(|len| *len as u64 <= COPIED_BYTES_MAX)?;
-        let mut buffer = BUFFER.take();
-        buffer.clear();
-        let read = read_cached(&file, &mut buffer, offset, len);
-        BUFFER.set(buffer);
-        (read == Ok(len)).then_some((CopiedOrOpenContent::Copied, info))
+        let is_copied = match &content {
+            ObjectContent::File(region) if region.len <= COPIED_BYTES_MAX => copy_from_memory(region),
+            _ => false,
+        };
+        let content =
+            if is_copied { CopiedOrOpenContent::Copied } else { CopiedOrOpenContent::Open(content) };
+        Some((content, info))
     }
 
     /// Returns the bytes object for the caller.
@@ -83,6 +83,17 @@ impl CopiedOrOpenContent {
         }
         PyBytes::new_with(py, len, |bytes| without_interpreter(py, || read_all(content, bytes)))
     }
+}
+
+/// Reads bytes of a file that are in memory into the buffer of the current thread. Returns whether all bytes were in
+/// memory.
+fn copy_from_memory(region: &FileRegion) -> bool {
+    let Ok(len) = usize::try_from(region.len) else { return false };
+    let mut buffer = BUFFER.take();
+    buffer.clear();
+    let read = read_cached(&region.file, &mut buffer, region.offset, len);
+    BUFFER.set(buffer);
+    read == Ok(len)
 }
 
 /// Returns bytes of a file. Unlike `PyBytes::new_with`, this function does not set the bytes to zero first, which would
