@@ -60,6 +60,7 @@ mod spool;
 mod stage;
 mod store;
 mod unhide;
+mod unrecorded;
 mod usage;
 mod versions;
 mod volume;

@@ -23,6 +23,7 @@ use crate::layout::{OUR_DIR, ObjectPath, PRIVATE_DIR, is_events_dir, is_private,
 use crate::private::{PrivateDirectoryCache, PrivateDirectoryContents};
 use crate::site::{FileSystemTraits, require_fit, site_of_root};
 use crate::stage::{DIR_MODE, MAX_RACES, give_way, sync_dir};
+use crate::unrecorded::UnrecordedFiles;
 use crate::{Durability, PosixConfig, ReadConsistency, format};
 
 /// The root directory with its cached state: the directories that the store keeps open, and the contents of each
@@ -38,6 +39,7 @@ pub(crate) struct StoreRootDirectory {
     device: u64,
     pub(crate) dirs: PerProcess<DirectoryCache>,
     pub(crate) private: PrivateDirectoryCache,
+    pub(crate) unrecorded: UnrecordedFiles,
 }
 
 impl StoreRootDirectory {
@@ -56,6 +58,7 @@ impl StoreRootDirectory {
             device,
             dirs: PerProcess::default(),
             private: PrivateDirectoryCache::new(site),
+            unrecorded: UnrecordedFiles::default(),
         })
     }
 
