@@ -52,7 +52,7 @@ impl ConnectedBucket {
     ) -> RequestResult<ConnectedBucketGuard> {
         let bucket = bucket.unwrap_or_default();
         let pool = pool();
-        let last = LAST.take().filter(|last| {
+        let last = LAST.try_with(Cell::take).ok().flatten().filter(|last| {
             let is_bucket = last.bucket.as_str().as_bytes() == bucket.to_bytes();
             is_bucket && ptr::eq(last.pool, pool) && address.is(&last.address)
         });
@@ -96,7 +96,7 @@ impl Drop for ConnectedBucketGuard {
     fn drop(&mut self) {
         // A target without a host is not kept, because the default host may change.
         let target = self.0.take().filter(|target| target.address.has_host());
-        // While a thread is exiting, its thread-local variable may already have been destroyed.
+        // In an exit handler, the thread-local variable may already have been destroyed.
         let _ = LAST.try_with(|last| last.set(target));
     }
 }
@@ -245,7 +245,8 @@ struct SharedLanePool {
 static POOL: AtomicPtr<SharedLanePool> = AtomicPtr::new(ptr::null_mut());
 
 thread_local! {
-    /// The target of the thread's last request.
+    /// The target of the thread's last request. Destroyed before exit handlers and the destructors of C++ objects run,
+    /// which may make requests. These requests open their targets anew.
     static LAST: Cell<Option<Box<ConnectedBucket>>> = const { Cell::new(None) };
 }
 

@@ -5,9 +5,10 @@
 //! local files are carried out one after another on the driving thread. All callbacks run on the thread that drives the
 //! context.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -186,16 +187,18 @@ impl RequestQueue {
         state
     }
 
-    /// Returns the number of requests whose completion has not been reported yet.
+    /// Returns the number of requests whose completion has not been reported yet. Returns 0 while the context is being
+    /// destroyed, so that a callback that drives the context does not wait for the other requests.
     pub(crate) fn unfinished(&self) -> usize {
-        self.locked().unfinished.len()
+        let state = self.locked();
+        if state.relay.is_closed() { 0 } else { state.unfinished.len() }
     }
 
     /// Returns a descriptor for `select` that is readable if and only if the driver has work to do. Returns `None` if
     /// all requests are finished. Errors: the system's error if no descriptor is available.
     pub(crate) fn signal(&self) -> std::io::Result<Option<RawFd>> {
         let mut state = self.locked();
-        if state.unfinished.is_empty() {
+        if state.unfinished.is_empty() || state.relay.is_closed() {
             return Ok(None);
         }
         if let Some(signal) = &state.signal {
@@ -250,7 +253,7 @@ impl RequestQueue {
     }
 
     fn run_while(&self, may_go_on: impl Fn() -> bool) -> RequestResult {
-        if CallbackGuard::is_in(self) {
+        if CallbackFrame::is_in(self) {
             let why = "a callback of a request cannot drive the context that the request is in; use another context";
             return Err(RequestFailure::refused(Status::InternalError, why));
         }
@@ -287,10 +290,7 @@ impl RequestQueue {
         let Some(request) = state.unfinished.get(&number) else { return };
         let responder = request.responder.on_driver(state.relay.clone());
         drop(state);
-        let outcome = {
-            let _scope = CallbackGuard::enter(self);
-            without_panic(|| work(&responder))
-        };
+        let outcome = in_callbacks_of(self, || without_panic(|| work(&responder)));
         match (outcome, responder.take_rest()) {
             (Ok(()), Some(rest)) => {
                 self.run_on_worker(self.locked(), number, RequestSchedulingClass::Long, rest)
@@ -316,12 +316,11 @@ impl RequestQueue {
         drop(state);
         if let Err(WorkerJob { work, responder, .. }) = relay.assign(WorkerJob { number, responder, work }) {
             let responder = responder.on_driver(relay);
-            let _scope = CallbackGuard::enter(self);
-            let outcome = without_panic(|| {
+            let work = || {
                 work(&responder)?;
                 responder.take_rest().map_or(Ok(()), |rest| rest(&responder))
-            });
-            drop(_scope);
+            };
+            let outcome = in_callbacks_of(self, || without_panic(work));
             self.finish(number, outcome);
         }
     }
@@ -331,10 +330,7 @@ impl RequestQueue {
         let relay = self.locked().relay.clone();
         let Some(event) = relay.next_event() else { return false };
         match event {
-            DrivingThreadEvent::Callback(waiting) => {
-                let _scope = CallbackGuard::enter(self);
-                waiting.run();
-            }
+            DrivingThreadEvent::Callback(waiting) => in_callbacks_of(self, || waiting.run()),
             DrivingThreadEvent::Ended(number, outcome) => self.finish(number, outcome),
         }
         true
@@ -368,28 +364,46 @@ impl RequestQueue {
 }
 
 thread_local! {
-    /// The queues for which this thread is currently in a callback of an unfinished request.
-    static IN_CALLBACK: RefCell<Vec<*const RequestQueue>> = const { RefCell::new(Vec::new()) };
+    /// The innermost frame of this thread, or NULL. The variable has no destructor, because exit handlers may still
+    /// drive contexts when a thread's destructors have run.
+    static INNERMOST: Cell<*const CallbackFrame> = const { Cell::new(ptr::null()) };
 }
 
-/// A guard that exists while this thread may be in a callback of an unfinished request.
-struct CallbackGuard;
+/// Marks the part of a thread's stack in which callbacks of unfinished requests of `queue` run.
+struct CallbackFrame {
+    queue: *const RequestQueue,
+    /// The enclosing frame, which belongs to another context, or NULL.
+    outer: *const CallbackFrame,
+}
 
-impl CallbackGuard {
-    fn enter(queue: &RequestQueue) -> Self {
-        IN_CALLBACK.with_borrow_mut(|queues| queues.push(queue));
-        CallbackGuard
-    }
-
+impl CallbackFrame {
+    /// Returns whether this thread is in a callback of an unfinished request of `queue`.
     fn is_in(queue: &RequestQueue) -> bool {
-        IN_CALLBACK.with_borrow(|queues| queues.contains(&std::ptr::from_ref(queue)))
+        let mut frame = INNERMOST.get();
+        // SAFETY: a frame is on this thread's stack, and `in_callbacks_of` unlinks the frame before its end.
+        while let Some(CallbackFrame { queue: within, outer }) = unsafe { frame.as_ref() } {
+            if ptr::eq(*within, queue) {
+                return true;
+            }
+            frame = *outer;
+        }
+        false
     }
 }
 
-impl Drop for CallbackGuard {
-    fn drop(&mut self) {
-        IN_CALLBACK.with_borrow_mut(|queues| queues.pop());
+/// Runs `work`, in which callbacks of unfinished requests of `queue` may run.
+fn in_callbacks_of<T>(queue: &RequestQueue, work: impl FnOnce() -> T) -> T {
+    /// Unlinks the innermost frame, even if `work` panics.
+    struct FrameGuard(*const CallbackFrame);
+    impl Drop for FrameGuard {
+        fn drop(&mut self) {
+            INNERMOST.set(self.0);
+        }
     }
+    let frame = CallbackFrame { queue, outer: INNERMOST.get() };
+    let _unlinked = FrameGuard(frame.outer);
+    INNERMOST.set(&frame);
+    work()
 }
 
 /// Checks a request with `prepare`, and then carries out the request immediately or adds it to `context`.
