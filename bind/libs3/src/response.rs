@@ -9,7 +9,7 @@ use std::io::IsTerminal;
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
-use std::sync::{Arc, Once};
+use std::sync::{Arc, Once, OnceLock};
 use std::thread::LocalKey;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -20,8 +20,8 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
 use crate::abi::{
-    AbiVersion, ErrorDetails, NameValue, PropertiesCallback, PutDataCallback, ResponseHandler,
-    ResponseProperties, S3StatusCode,
+    AbiVersion, CommitCallback, ErrorDetails, NameValue, PropertiesCallback, PutDataCallback,
+    ResponseHandler, ResponseProperties, S3StatusCode, UploadIdCallback,
 };
 use crate::relay::{CallbackRelay, RequestWork, interrupted};
 use crate::status::Status;
@@ -59,6 +59,48 @@ pub(crate) struct CallbackResponder {
     handler: ResponseHandler,
     data: *mut c_void,
     route: CallbackRoute,
+    /// Set only in the responder that completes the request.
+    result: Option<Arc<MultipartResult>>,
+}
+
+/// A callback that receives the result of a multipart request. As in libs3, it runs after the complete callback, even
+/// if the request failed, and its status is ignored.
+#[derive(Clone, Copy)]
+pub(crate) enum MultipartResultCallback {
+    /// The callback of a request that starts an upload; receives the upload's ID.
+    UploadId(UploadIdCallback),
+    /// The callback of a request that completes an upload; receives the object's location and ETag.
+    Commit(CommitCallback),
+}
+
+/// The result of a multipart request, and the callback that receives the result.
+pub(crate) struct MultipartResult {
+    callback: MultipartResultCallback,
+    /// The texts for the callback. Empty until the request has succeeded.
+    texts: OnceLock<[CString; 2]>,
+}
+
+impl MultipartResult {
+    pub(crate) fn new(callback: MultipartResultCallback) -> Arc<Self> {
+        Arc::new(MultipartResult { callback, texts: OnceLock::new() })
+    }
+
+    /// Stores the texts: an upload's ID and nothing, or an object's location and ETag.
+    pub(crate) fn set(&self, texts: [CString; 2]) {
+        // A request has only one result.
+        let _ = self.texts.set(texts);
+    }
+
+    fn tell(&self, data: *mut c_void) {
+        let [first, second] = self.texts.get_or_init(Default::default);
+        // SAFETY: the program guarantees that its callback may be called with its data. The texts outlive the call.
+        let _ignored = unsafe {
+            match self.callback {
+                MultipartResultCallback::UploadId(callback) => callback(first.as_ptr(), data),
+                MultipartResultCallback::Commit(callback) => callback(first.as_ptr(), second.as_ptr(), data),
+            }
+        };
+    }
 }
 
 /// How a request's callbacks reach the thread on which they must run.
@@ -138,17 +180,22 @@ impl<'a> SuccessProperties<'a> {
 
 impl CallbackResponder {
     pub(crate) fn new(abi: AbiVersion, handler: ResponseHandler, data: *mut c_void) -> Self {
-        CallbackResponder { abi, handler, data, route: CallbackRoute::Direct }
+        CallbackResponder { abi, handler, data, route: CallbackRoute::Direct, result: None }
+    }
+
+    /// Passes `result` to its callback when the request has completed.
+    pub(crate) fn with_result(self, result: Option<Arc<MultipartResult>>) -> Self {
+        CallbackResponder { result, ..self }
     }
 
     /// Returns a copy of the responder, for use on the thread that drives `relay`'s context.
     pub(crate) fn on_driver(&self, relay: Arc<CallbackRelay>) -> Self {
-        CallbackResponder { route: CallbackRoute::Driver(relay, Cell::default()), ..*self }
+        CallbackResponder { route: CallbackRoute::Driver(relay, Cell::default()), result: None, ..*self }
     }
 
     /// Returns a copy of the responder, for use on a worker of `relay`'s context.
     pub(crate) fn on_worker(&self, relay: Arc<CallbackRelay>) -> Self {
-        CallbackResponder { route: CallbackRoute::Worker(relay), ..*self }
+        CallbackResponder { route: CallbackRoute::Worker(relay), result: None, ..*self }
     }
 
     /// Runs `callback` on the thread on which callbacks must run, and returns its result. The program's memory must be
@@ -249,6 +296,9 @@ impl CallbackResponder {
             match outcome {
                 Ok(()) => self.tell(self.abi.number(Status::OK), &NO_DETAILS),
                 Err(failure) => self.tell_failure(&failure),
+            }
+            if let Some(result) = &self.result {
+                result.tell(self.data);
             }
             Ok(())
         });

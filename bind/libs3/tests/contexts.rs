@@ -24,6 +24,7 @@ const EVERYWHERE: &[(&str, usize)] = &[
     ("one_thread_drives_and_another_adds", 0),
     ("a_child_process_and_its_parent", 60),
     ("every_kind_of_request", 0),
+    ("results_of_uploads", 0),
 ];
 const FOR_FILES: &[(&str, usize)] = &[("requests_given_before_a_fork", 0), ("a_turn_is_bounded", 0)];
 
