@@ -195,7 +195,8 @@ impl RequestQueue {
     }
 
     /// Returns a descriptor for `select` that is readable if and only if the driver has work to do. Returns `None` if
-    /// all requests are finished. Errors: the system's error if no descriptor is available.
+    /// all requests are finished, or if the context is being destroyed. Errors: the system's error if no descriptor is
+    /// available.
     pub(crate) fn signal(&self) -> std::io::Result<Option<RawFd>> {
         let mut state = self.locked();
         if state.unfinished.is_empty() || state.relay.is_closed() {
@@ -226,7 +227,8 @@ impl RequestQueue {
     }
 
     /// Does all work that can be done without waiting, but starts no further work after [`TURN_MAX`]. Errors: the
-    /// caller is a callback of an unfinished request in the same context.
+    /// caller is a callback of an unfinished request in the same context, or a callback that runs while the context is
+    /// being destroyed.
     pub(crate) fn run_once(&self) -> RequestResult {
         let until = Instant::now() + TURN_MAX;
         self.run_while(|| Instant::now() < until)
@@ -257,6 +259,10 @@ impl RequestQueue {
             let why = "a callback of a request cannot drive the context that the request is in; use another context";
             return Err(RequestFailure::refused(Status::InternalError, why));
         }
+        if self.is_being_destroyed() {
+            let why = "the request context is being destroyed, so it cannot be driven; run it first";
+            return Err(RequestFailure::refused(Status::Interrupted, why));
+        }
         loop {
             // Starting requests and relaying events alternate. A long queue therefore does not delay events, and
             // frequent events do not delay the start of requests.
@@ -265,6 +271,11 @@ impl RequestQueue {
                 return Ok(());
             }
         }
+    }
+
+    fn is_being_destroyed(&self) -> bool {
+        let state = self.locked();
+        state.relay.is_closed() && !state.unfinished.is_empty()
     }
 
     /// Starts the oldest unstarted request if the limit for its class permits this. Returns whether a request was
@@ -345,14 +356,35 @@ impl RequestQueue {
         }
     }
 
-    /// Ends all requests as interrupted, in order of arrival. Afterwards, no other callback runs.
+    /// Ends all requests as interrupted, in order of arrival, and then the requests that callbacks have added meanwhile.
+    /// Requests that callbacks of these requests add are dropped without a callback, because a program that repeats
+    /// every interrupted request would never stop adding requests. Afterwards, no other callback runs.
     pub(crate) fn interrupt(&self) {
         let relay = self.locked().relay.clone();
         relay.close();
+        self.end_added();
+        self.end_added();
+        let dropped = {
+            let mut state = self.locked();
+            let dropped = (std::mem::take(&mut state.unfinished), std::mem::take(&mut state.unstarted));
+            state.tell_demand();
+            dropped
+        };
+        if !dropped.0.is_empty() {
+            tracing::debug!(
+                count = dropped.0.len(),
+                "requests were added to a destroyed context; dropped them"
+            );
+        }
+    }
+
+    /// Ends the requests that have been added before this call as interrupted.
+    fn end_added(&self) {
+        let end = self.locked().next_number;
         loop {
             let first = {
                 let mut state = self.locked();
-                let first = state.unfinished.keys().next().copied();
+                let first = state.unfinished.keys().next().copied().filter(|number| *number < end);
                 state.unstarted.clear();
                 first.and_then(|number| state.take(number))
             };

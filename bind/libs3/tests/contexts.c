@@ -263,6 +263,54 @@ static int callbacks_make_requests(void) {
     return finish(context, made);
 }
 
+/* How a complete callback treats its own context while the context is being destroyed. */
+static enum { DRIVE, REFILL } treatment;
+static int treated;
+
+static void treat_context(S3Status status, const S3ErrorDetails *details, void *data) {
+    Item *item = data;
+    int remaining = -1;
+    item_complete(status, details, data);
+    treated++;
+    if (treatment == DRIVE && treated == 1) {
+        if (S3_runall_request_context(item->context) != S3StatusInterrupted) stray = 1;
+        if (S3_runonce_request_context(item->context, &remaining) != S3StatusInterrupted || remaining) stray = 1;
+        if (descriptor(item->context) != -1 || S3_get_request_context_timeout(item->context) != -1) stray = 1;
+    }
+    if (treatment == REFILL) {
+        static const S3ResponseHandler handler = {item_properties, treat_context};
+        static Item again[8];
+        if (treated >= 8) abort();
+        again[treated] = (Item){.number = ended_count, .context = item->context};
+        S3_head_object(&probe.context, "object", item->context, 0, &handler, &again[treated]);
+    }
+}
+
+static int destroy_with(int chosen) {
+    static const S3ResponseHandler handler = {item_properties, treat_context};
+    S3RequestContext *context = new_context();
+    Item *made = items(context, 2);
+    treatment = chosen;
+    for (int i = 0; i < 2; i++) S3_head_object(&probe.context, "object", context, 0, &handler, &made[i]);
+    alarm(20);
+    destroy(context);
+    for (int i = 0; i < 2; i++) CHECK(ended(&made[i].call, S3StatusInterrupted));
+    CHECK(!stray);
+    free(made);
+    return 0;
+}
+
+static int a_callback_drives_a_context_that_is_being_destroyed(void) {
+    CHECK(destroy_with(DRIVE) == 0 && treated == 2);
+    return 0;
+}
+
+static int a_callback_refills_a_context_that_is_being_destroyed(void) {
+    /* The two requests, and the two that their callbacks add. */
+    CHECK(destroy_with(REFILL) == 0 && treated == 4);
+    return 0;
+}
+
 /* Starts, completes and aborts uploads. As in libs3, the callback for the result runs after the complete callback, even
  * after a failure; aborting never calls the complete callback. */
 static char late_id[256], late_location[256];
@@ -530,6 +578,8 @@ static const struct {
     POINT(destroy_with_callbacks_waiting), POINT(one_thread_drives_and_another_adds),
     POINT(a_child_process_and_its_parent), POINT(requests_given_before_a_fork), POINT(a_turn_is_bounded),
     POINT(every_kind_of_request), POINT(results_of_uploads),
+    POINT(a_callback_drives_a_context_that_is_being_destroyed),
+    POINT(a_callback_refills_a_context_that_is_being_destroyed),
 };
 
 int main(int words, char **word) {

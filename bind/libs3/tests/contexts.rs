@@ -25,6 +25,8 @@ const EVERYWHERE: &[(&str, usize)] = &[
     ("a_child_process_and_its_parent", 60),
     ("every_kind_of_request", 0),
     ("results_of_uploads", 0),
+    ("a_callback_drives_a_context_that_is_being_destroyed", 0),
+    ("a_callback_refills_a_context_that_is_being_destroyed", 0),
 ];
 const FOR_FILES: &[(&str, usize)] = &[("requests_given_before_a_fork", 0), ("a_turn_is_bounded", 0)];
 
