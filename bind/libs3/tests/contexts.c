@@ -3,6 +3,7 @@
  * POINT is the name of the property. Prints "ok POINT" and exits with status 0, or prints "FAILED POINT: line N" and
  * exits with another status. BUCKET must exist and contain the object "object" of 1000 bytes.
  */
+#include <dirent.h>
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -385,6 +386,33 @@ static int results_of_uploads(void) {
     return finish(context, made);
 }
 
+static int descriptors(void) {
+    DIR *directory = opendir("/proc/self/fd");
+    int number = 0;
+    while (readdir(directory)) number++;
+    closedir(directory);
+    return number;
+}
+
+/* A program may give each request the time that is left until a deadline. */
+static int timeouts_share_connections(void) {
+    int before = 0;
+    for (int i = 0; i < 50; i++) {
+        Call seen = {0};
+        S3_head_object(&probe.context, "object", NULL, 10000 - i, &RESPONSE, &seen);
+        CHECK(ended(&seen, S3StatusOK));
+        /* A listing of a directory keeps descriptors. The hosts of HTTP servers contain no slash. */
+        for (int listing = 0; listing < 2 && strchr(probe.host, '/'); listing++) {
+            Call listed = {0};
+            S3_list_bucket(&probe.context, "obj", NULL, NULL, 0, NULL, 10000 - i, &LIST, &listed);
+            CHECK(ended(&listed, S3StatusOK) && listed.names == 1);
+        }
+        if (i == 0) before = descriptors();
+    }
+    CHECK(descriptors() == before);
+    return 0;
+}
+
 static int in_data_destroy(S3RequestContext *context) {
     S3_destroy_request_context(context);
     return 0;
@@ -577,7 +605,7 @@ static const struct {
     POINT(callbacks_abort), POINT(callbacks_make_requests), POINT(a_callback_destroys_the_context),
     POINT(destroy_with_callbacks_waiting), POINT(one_thread_drives_and_another_adds),
     POINT(a_child_process_and_its_parent), POINT(requests_given_before_a_fork), POINT(a_turn_is_bounded),
-    POINT(every_kind_of_request), POINT(results_of_uploads),
+    POINT(every_kind_of_request), POINT(results_of_uploads), POINT(timeouts_share_connections),
     POINT(a_callback_drives_a_context_that_is_being_destroyed),
     POINT(a_callback_refills_a_context_that_is_being_destroyed),
 };
