@@ -356,9 +356,9 @@ impl RequestQueue {
         }
     }
 
-    /// Ends all requests as interrupted, in order of arrival, and then the requests that callbacks have added meanwhile.
-    /// Requests that callbacks of these requests add are dropped without a callback, because a program that repeats
-    /// every interrupted request would never stop adding requests. Afterwards, no other callback runs.
+    /// Ends all requests as interrupted, in order of arrival, and then the requests that callbacks have added in the
+    /// meantime. Requests that callbacks of these requests add are dropped without a callback, because a program that
+    /// repeats every interrupted request would never stop adding requests. Afterwards, no other callback runs.
     pub(crate) fn interrupt(&self) {
         let relay = self.locked().relay.clone();
         relay.close();

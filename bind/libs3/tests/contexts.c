@@ -364,7 +364,8 @@ static int results_of_uploads(void) {
 
     Call part = send_part(&probe, "upload", id, 1, 10);
     char document[512];
-    snprintf(document, sizeof document, "<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>%s</ETag></Part>"
+    snprintf(document, sizeof document,
+             "<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>%s</ETag></Part>"
              "</CompleteMultipartUpload>", part.etag);
     made[3].call = made[4].call = (Call){.text = document, .put_bytes = strlen(document)};
     S3_complete_multipart_upload(&probe.context, "upload", &commit, id, strlen(document), context, 0, &made[3]);

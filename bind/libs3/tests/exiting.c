@@ -2,8 +2,8 @@
  * thread-specific data. usage: exiting HOST ACCESS SECRET BUCKET
  *
  * The main thread and another thread first make the same requests while they run normally, so that the library's
- * thread-local variables exist. Prints "ok" and exits with status 0, or prints "FAILED WHEN: line N" for the first check
- * that failed, and exits with status 1. BUCKET must exist.
+ * thread-local variables exist. Prints "ok" and exits with status 0, or prints "FAILED WHEN: line N" for the first
+ * check that failed, and exits with status 1. BUCKET must exist.
  */
 #include <pthread.h>
 #include <unistd.h>

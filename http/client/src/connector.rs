@@ -25,8 +25,8 @@ use super::socket::TcpSocket;
 use super::tls::{TlsConnector, TlsRoots};
 use super::{HttpVersion, SessionCredentials, Timeouts};
 
-/// Opens connections, through a proxy if one is configured for the origin, and with TLS if the origin requires it. Clones
-/// share what was learned about servers and certificates.
+/// Opens connections, through a proxy if one is configured for the origin, and with TLS if the origin requires it.
+/// Clones share what was learned about servers and certificates.
 #[derive(Clone)]
 pub struct Connector {
     version: HttpVersion,

@@ -450,8 +450,8 @@ exported! {
         handler: *mut ResponseHandler,
     ) {
         let call = RequestArguments { queue: ptr::null_mut(), data: ptr::null_mut(), timeout_ms };
-        // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the properties callback accepts NULL
-        // as `data`.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the properties callback accepts
+        // NULL as `data`.
         unsafe { requests::abort_multipart(context.cast_const(), key, upload, call, handler) }
     }
 
