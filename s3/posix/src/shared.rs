@@ -190,6 +190,13 @@ pub(crate) fn is_recent(dir: &FileStat) -> bool {
     now.saturating_sub(dir.modified_ns) < RECENT.as_nanos() as i64
 }
 
+/// Returns whether `name` in `dir` is a name of the file with the device and inode numbers `identity`. Cost: one call,
+/// and usually a round trip.
+#[cold]
+pub(crate) fn leads_to(dir: impl AsFd, name: &str, identity: (u64, u64)) -> bool {
+    stat_in(dir, name).is_ok_and(|there| (there.device, there.inode) == identity)
+}
+
 /// Returns a file's state on the server; the file must be open for reading. The GlusterFS client returns the state from
 /// a cache, but the server's response to a read also contains the state, which refreshes that cache. If the kernel has
 /// cached the byte that is read, the state may still come from the client's cache. Cost: one `pread`, one `statx`.
