@@ -21,6 +21,7 @@ use crate::dirs::{DirectoryCache, DirectoryHandle};
 use crate::errors::{LEAVES_BUCKET, from_errno, on_root};
 use crate::layout::{OUR_DIR, ObjectPath, PRIVATE_DIR, is_events_dir, is_private, join};
 use crate::private::{PrivateDirectoryCache, PrivateDirectoryContents};
+use crate::recent::SetBackFiles;
 use crate::site::{FileSystemTraits, require_fit, site_of_root};
 use crate::stage::{DIR_MODE, MAX_RACES, give_way, sync_dir};
 use crate::{Durability, PosixConfig, ReadConsistency, format};
@@ -38,6 +39,8 @@ pub(crate) struct StoreRootDirectory {
     device: u64,
     pub(crate) dirs: PerProcess<DirectoryCache>,
     pub(crate) private: PrivateDirectoryCache,
+    /// Files whose time a program has set back.
+    pub(crate) set_back: SetBackFiles,
 }
 
 impl StoreRootDirectory {
@@ -56,6 +59,7 @@ impl StoreRootDirectory {
             device,
             dirs: PerProcess::default(),
             private: PrivateDirectoryCache::new(site),
+            set_back: SetBackFiles::default(),
         })
     }
 

@@ -1,15 +1,20 @@
-//! Tests what other nodes and their file server may do to an operation: a reply that is lost.
+//! Tests what other nodes and their file server may do to an operation: a clock that is behind, and a reply that is
+//! lost.
 
+use std::fs::File;
 use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
     Bucket, CompleteOptions, CompletedPart, Conditions, ETagMatch, ErrorKind, ExpectedContent, GetOptions,
-    Key, MIN_PART_BYTES, MultipartUploadOperations, ObjectRenameOperations, Objects, PartOptions,
+    Key, MIN_PART_BYTES, Metadata, MultipartUploadOperations, ObjectRenameOperations, Objects, PartOptions,
     PutOptions, RenameOptions, Result,
 };
 use fordway_sys::fault::{self, FaultInjectionPlan, SyscallFault};
-use fordway_sys::{Errno, FileSystemSharing};
+use fordway_sys::{Errno, FileSystemSharing, get_xattr, set_xattr};
+
+const ATTRIBUTE: &std::ffi::CStr = c"user.fordway";
 
 fn bucket() -> Bucket {
     Bucket::new("bucket").unwrap()
@@ -25,9 +30,81 @@ fn open(dir: &Path) -> PosixStore {
     store
 }
 
+fn shared(sharing: FileSystemSharing) -> FaultInjectionPlan {
+    FaultInjectionPlan { sharing: Some(sharing), ..FaultInjectionPlan::default() }
+}
+
 fn body(store: &PosixStore, name: &str) -> Result<Vec<u8>> {
     let mut body = Vec::new();
     store.read(&bucket(), &key(name), &GetOptions::default(), &mut body).map(|_| body)
+}
+
+/// Changes the modification time in a record and of its file, as if a node whose clock is this far behind had written
+/// them. Returns the time.
+fn set_back(path: &Path, by: Duration) -> SystemTime {
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    let modified = file.metadata().unwrap().modified().unwrap() - by;
+    let mut buffer = [0; 4096];
+    let mut record = get_xattr(&file, ATTRIBUTE, &mut buffer).unwrap().unwrap().to_vec();
+    // The first field is the size and the time (see `record.rs`).
+    assert_eq!(record[..4], [1, 1, 16, 0]);
+    let ns = modified.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos() as i64;
+    record[12..20].copy_from_slice(&ns.to_le_bytes());
+    set_xattr(&file, ATTRIBUTE, &record).unwrap();
+    file.set_modified(modified).unwrap();
+    modified
+}
+
+/// A FUSE client may show the size and time that a file had before another node completed an upload. The record is newer
+/// than this state, no matter how far the clocks of the nodes differ.
+#[test]
+fn a_read_waits_for_the_current_size_whatever_the_clocks_say() {
+    for behind in [Duration::ZERO, Duration::from_secs(120), Duration::from_secs(86_400)] {
+        let dir = crate::way::scratch();
+        let path = dir.path().join("bucket/k");
+        let whole = vec![b'w'; 100_000];
+        fault::run(shared(FileSystemSharing::Unknown), || {
+            let store = open(dir.path());
+            let metadata = Metadata { content_type: Some("text/plain".to_owned()), ..Metadata::default() };
+            let options = PutOptions { metadata: metadata.into(), ..PutOptions::default() };
+            store.put(&bucket(), &key("k"), &whole, &options).unwrap();
+            let modified = set_back(&path, behind);
+            let file = File::options().write(true).open(&path).unwrap();
+            file.set_len(1000).unwrap();
+            file.set_modified(modified - Duration::from_secs(1)).unwrap();
+            let grown = std::thread::spawn({
+                let (path, whole) = (path.clone(), whole.clone());
+                move || {
+                    std::thread::sleep(Duration::from_millis(300));
+                    std::fs::write(&path, whole).unwrap();
+                    File::options().write(true).open(&path).unwrap().set_modified(modified).unwrap();
+                }
+            });
+            let read = body(&store, "k").unwrap();
+            grown.join().unwrap();
+            assert_eq!(read.len(), whole.len(), "{behind:?}");
+        });
+    }
+}
+
+/// Only the first read of a file whose time was set back waits until the client's caches have expired.
+#[test]
+fn a_file_whose_time_was_set_back_is_read_at_once_the_next_time() {
+    let dir = crate::way::scratch();
+    fault::run(shared(FileSystemSharing::Unknown), || {
+        let store = open(dir.path());
+        let metadata = Metadata { content_type: Some("text/plain".to_owned()), ..Metadata::default() };
+        let options = PutOptions { metadata: metadata.into(), ..PutOptions::default() };
+        store.put(&bucket(), &key("k"), b"before", &options).unwrap();
+        let path = dir.path().join("bucket/k");
+        std::fs::write(&path, "after").unwrap();
+        let past = SystemTime::now() - Duration::from_secs(10);
+        File::options().write(true).open(&path).unwrap().set_modified(past).unwrap();
+        assert_eq!(body(&store, "k").unwrap(), b"after");
+        let begin = Instant::now();
+        assert_eq!(body(&store, "k").unwrap(), b"after");
+        assert!(begin.elapsed() < Duration::from_millis(500), "{:?}", begin.elapsed());
+    });
 }
 
 /// The calls that give a file a name, and the error of each that a client reports if the server's reply was lost.
