@@ -344,7 +344,8 @@ impl BucketWalk<'_> {
             // The first page of a listing by prefix needs only names with the prefix, so other names are neither kept
             // nor sorted.
             ListingFreshness::Unknown if !wanted.is_empty() => Arc::new(read(false)?),
-            _ => remembered.names(stat, self.contents.sharing, || read(true))?,
+            _ => remembered
+                .names(stat, self.inner.volume.directory_times(self.contents.sharing), || read(true))?,
         };
         remembered.note_listing(stat, names.read_count());
         Ok(names)

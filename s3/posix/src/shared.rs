@@ -36,6 +36,7 @@ use crate::errors::from_errno;
 use crate::layout::{
     ObjectPath, is_setting_name, join, odd, plain, private_dir, spare_name, split, versions_of,
 };
+use crate::names::DirectoryTimes;
 use crate::patience::pause;
 use crate::private::{PrivateDirectoryContents, correct_names};
 use crate::stage::give_way;
@@ -236,6 +237,11 @@ impl StoreRootDirectory {
     /// Returns whether the store is configured with [`ReadConsistency::Strong`].
     pub(crate) fn is_strong(&self) -> bool {
         self.config.consistency == ReadConsistency::Strong
+    }
+
+    /// Returns what the times of a directory on a file system show about changes of the directory's names.
+    pub(crate) fn directory_times(&self, sharing: FileSystemSharing) -> DirectoryTimes {
+        DirectoryTimes::on(sharing, self.is_strong())
     }
 
     /// Returns the device of the shared file system that contains `bucket`, and a directory through which the file
