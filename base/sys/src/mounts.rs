@@ -1,6 +1,8 @@
 //! Finds the mount of a file, and recognizes mounts that are unsuitable for a store on several nodes.
 
+use std::fs::DirEntry;
 use std::os::fd::{AsFd, AsRawFd};
+use std::path::Path;
 
 use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Result;
@@ -75,12 +77,15 @@ impl MountProperties {
     }
 }
 
-/// Sorts mount options, and leaves out the addresses, which differ between the nodes that mount one file system.
+/// Sorts mount options, and leaves out the addresses, which differ between the nodes that mount one file system. Also
+/// leaves out `nosharecache`, which only a measurement between two mounts on one node needs.
 fn options_of_all_nodes(options: &str) -> String {
     let of_one_node = ["addr=", "clientaddr=", "mountaddr="];
     let mut kept: Vec<&str> = options
         .split(',')
-        .filter(|option| !of_one_node.iter().any(|name| option.starts_with(name)))
+        .filter(|option| {
+            *option != "nosharecache" && !of_one_node.iter().any(|name| option.starts_with(name))
+        })
         .collect();
     kept.sort_unstable();
     kept.join(",")
@@ -92,6 +97,9 @@ const UNSEEN: &str = "its mount is not listed in /proc/self/mountinfo, so it is 
                       locks: mount /proc, or leave the chroot that hides the mount";
 const OLD_NFS: &str =
     "NFS 2 and 3 leave locks to separate programs, and are not tested: mount it with vers=4.2";
+const LUSTRE_WITHOUT_LOCKS: &str = "the mount lacks `flock`, so it has no locks: mount it with `flock`";
+const BEEGFS: &str = "BeeGFS keeps locks on each node by default: set tuneUseGlobalFileLocks = true in \
+                      beegfs-client.conf on every node, and mount it again";
 const JUICEFS: &str = "JuiceFS loses files that get their name after they are written, and concurrent creators of one \
                        name hang: use another file system";
 
@@ -129,6 +137,8 @@ impl<'m> Mount<'m> {
             "fuse.juicefs" => return Some(MountProblem::Objects(JUICEFS)),
             "ocfs2" => NODES_OWN_LOCKS,
             "lustre" if self.has("localflock") => "the mount has `localflock`: mount it with `flock`",
+            "lustre" if !self.has("flock") => LUSTRE_WITHOUT_LOCKS,
+            "beegfs" | "fhgfs" if !has_global_beegfs_locks(BEEGFS_CLIENTS) => BEEGFS,
             "gfs2" if self.has("localflocks") => "the mount has `localflocks`: mount it without",
             "cifs" | "smb3" if self.has("nobrl") => "the mount has `nobrl`: mount it without",
             _ => return None,
@@ -148,6 +158,26 @@ impl<'m> Mount<'m> {
         let is_version_4 = version.map_or(self.kind == "nfs4", |version| version.starts_with('4'));
         (!is_version_4).then_some(OLD_NFS)
     }
+}
+
+/// The directory in which the client of BeeGFS lists its settings, in one subdirectory for each mount.
+const BEEGFS_CLIENTS: &str = "/proc/fs/beegfs";
+
+/// Returns whether all mounts of BeeGFS on this node have locks that all nodes see. The list of mounts does not show this
+/// setting.
+fn has_global_beegfs_locks(clients: impl AsRef<Path>) -> bool {
+    let Ok(clients) = std::fs::read_dir(clients) else { return false };
+    let settings = |client: std::io::Result<DirEntry>| std::fs::read_to_string(client?.path().join("config"));
+    let mut found: Vec<_> = clients.map(settings).collect();
+    // Only subdirectories of mounts have this file.
+    found.retain(|settings| settings.is_ok());
+    !found.is_empty() && found.iter().flatten().all(|settings| shows_global_locks(settings))
+}
+
+fn shows_global_locks(settings: &str) -> bool {
+    let value =
+        settings.lines().find_map(|line| line.strip_prefix("tuneUseGlobalFileLocks")?.split_once('='));
+    value.is_some_and(|(_, value)| matches!(value.trim(), "1" | "true"))
 }
 
 /// Returns the ID of the mount through which `file` was opened: from `statx` (Linux 5.8), otherwise from `/proc`.
@@ -187,6 +217,9 @@ mod tests {
         "48 22 0:58 / /i rw - nfs host:/i rw,vers=3,hard,local_lock=posix,addr=10.0.0.1\n",
         "49 22 0:59 / /j rw - cifs //host/j rw,vers=3.1.1,cache=strict,nobrl,addr=10.0.0.1\n",
         "50 22 0:60 / /k rw - gfs2 /dev/vg/k rw,localflocks\n",
+        "51 22 0:61 / /l rw - lustre host@tcp:/l rw,lazystatfs\n",
+        "52 22 0:62 / /m rw - lustre host@tcp:/m rw,flock,lazystatfs\n",
+        "53 22 0:63 / /n rw,relatime - beegfs beegfs_nodev rw,cfgFile=/etc/beegfs/beegfs-client.conf\n",
     );
 
     fn said(mounts: &str, id: u64) -> Option<MountProblem> {
@@ -204,15 +237,37 @@ mod tests {
             (48, "local_lock=none"),
             (49, "`nobrl`"),
             (50, "`localflocks`"),
+            (51, "mount it with `flock`"),
+            (53, "tuneUseGlobalFileLocks = true"),
         ] {
             let Some(MountProblem::Locks(why)) = said(LISTED, id) else { panic!("{id}") };
             assert!(why.contains(mends), "{id}: {why}");
         }
         assert_eq!(said(LISTED, 43), Some(MountProblem::Objects(JUICEFS)));
-        for fit in [22, 41, 44] {
+        for fit in [22, 41, 44, 52] {
             assert_eq!(said(LISTED, fit), None, "{fit}");
         }
-        assert_eq!(Mount::find(LISTED, 51), None);
+        assert_eq!(Mount::find(LISTED, 54), None);
+    }
+
+    #[test]
+    fn beegfs_is_fit_if_all_its_mounts_have_global_locks() {
+        let clients = tempfile::tempdir().unwrap();
+        let settings = |client: &str, value: &str| {
+            std::fs::create_dir_all(clients.path().join(client)).unwrap();
+            let text =
+                format!("sysMountSanityCheckMS = 11000\ntuneUseGlobalFileLocks = {value}\nquota = 0\n");
+            std::fs::write(clients.path().join(client).join("config"), text).unwrap();
+        };
+        assert!(!has_global_beegfs_locks(clients.path()), "no mount shows its settings");
+        assert!(!has_global_beegfs_locks(clients.path().join("none")));
+        settings("a", "1");
+        std::fs::create_dir(clients.path().join("other")).unwrap();
+        assert!(has_global_beegfs_locks(clients.path()));
+        settings("b", "0");
+        assert!(!has_global_beegfs_locks(clients.path()));
+        settings("b", "true");
+        assert!(has_global_beegfs_locks(clients.path()));
     }
 
     #[test]
@@ -230,6 +285,7 @@ mod tests {
             .map(|node| options_of_all_nodes(&format!("rw,vers=4.2,hard,clientaddr={node},addr=10.77.1.1")));
         assert_eq!(one, "hard,rw,vers=4.2");
         assert_eq!(one, other);
+        assert_eq!(options_of_all_nodes("rw,vers=4.2,nosharecache,hard"), one, "as the doctor mounts it");
     }
 
     /// A name chosen by a user is not mistaken for a field, and a truncated line is not mistaken for another mount.

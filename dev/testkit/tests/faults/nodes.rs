@@ -1,5 +1,5 @@
-//! Tests what other nodes and their file server may do to an operation: a clock that is behind, and a reply that is
-//! lost.
+//! Tests what other nodes and their file server may do to an operation: a clock that is behind, a reply that is lost, and
+//! a file system without locks.
 
 use std::fs::File;
 use std::path::Path;
@@ -237,4 +237,26 @@ fn an_upload_that_was_completed_succeeds_although_the_reply_was_lost() {
         };
         lose_each_reply(sharing, missing, prepare, complete, check);
     });
+}
+
+/// Lustre without the mount option `flock` has no locks, and returns `ENOSYS`.
+#[test]
+fn a_file_system_without_locks_is_named_as_the_cause() {
+    for missing in [
+        &[("fcntl", Errno::NOLCK)] as &'static [_],
+        &[("fcntl", Errno::NOSYS)],
+        &[("fcntl", Errno::OPNOTSUPP)],
+    ] {
+        let dir = crate::way::scratch();
+        let plan = FaultInjectionPlan { missing, ..shared(FileSystemSharing::Unknown) };
+        let refused = fault::run(plan, || {
+            let store = open(dir.path());
+            let conditions = Conditions { if_match: Some(ETagMatch::Any), ..Conditions::default() };
+            store.put(&bucket(), &key("k"), b"1", &PutOptions { conditions, ..PutOptions::default() })
+        })
+        .0;
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NotImplemented, "{missing:?}: {refused}");
+        assert!(refused.to_string().contains("`flock`"), "{refused}");
+    }
 }
