@@ -226,7 +226,7 @@ async fn answered(
 /// Replaces a 404 response with a 503 response if the root directory no longer exists. A removed directory looks empty
 /// to a process that has the directory open.
 fn unless_root_is_gone(shared: &GatewayState, response: Response<PreparedBody>) -> Response<PreparedBody> {
-    match response.status() == StatusCode::NOT_FOUND && !shared.users.look_at_root() {
+    match response.status() == StatusCode::NOT_FOUND && !shared.users.has_root() {
         true => unavailable(),
         false => response,
     }
