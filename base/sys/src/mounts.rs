@@ -1,10 +1,11 @@
 //! Finds the mount of a file, and recognizes mounts that are unsuitable for a store on several nodes.
 
+use std::collections::BTreeMap;
 use std::fs::DirEntry;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, StatxFlags};
+use rustix::fs::{AtFlags, StatxFlags, makedev};
 use rustix::io::Result;
 
 use crate::call::statx;
@@ -76,6 +77,57 @@ impl MountProperties {
         Some(MountProperties { kind, options, kernel: kernel.trim().to_owned() })
     }
 }
+
+/// Returns the names of the directories in `dir` that are separate mounts of file systems that are not known to be
+/// local, each with its device. Asks no file server. Cost: reads a link and the list of mounts.
+pub fn remote_mounts_in(dir: impl AsFd) -> Vec<(String, u64)> {
+    let Ok(path) = std::fs::read_link(format!("/proc/self/fd/{}", dir.as_fd().as_raw_fd())) else {
+        return Vec::new();
+    };
+    let mounts = std::fs::read(MOUNTS).unwrap_or_default();
+    remote_mounts_at(&path, &String::from_utf8_lossy(&mounts))
+}
+
+fn remote_mounts_at(dir: &Path, mounts: &str) -> Vec<(String, u64)> {
+    let Some(dir) = dir.to_str().map(escaped) else { return Vec::new() };
+    let mut found = BTreeMap::new();
+    for line in mounts.lines() {
+        let (mut fields, Some((_, mount))) = (line.split(' ').skip(2), Mount::of(line)) else { continue };
+        let (Some(device), Some(point)) = (fields.next().and_then(device_of), fields.nth(1)) else {
+            continue;
+        };
+        let name = point.strip_prefix(dir.trim_end_matches('/')).and_then(|rest| rest.strip_prefix('/'));
+        if let Some(name) = name.filter(|name| !name.is_empty() && !name.contains('/')) {
+            // A later mount at the same point hides the earlier one.
+            found.insert(name, Some(device).filter(|_| !LOCAL_KINDS.contains(&mount.kind)));
+        }
+    }
+    found.into_iter().filter_map(|(name, device)| Some((name.to_owned(), device?))).collect()
+}
+
+/// Parses `MAJOR:MINOR`.
+fn device_of(text: &str) -> Option<u64> {
+    let (major, minor) = text.split_once(':')?;
+    Some(makedev(major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// Returns a path as the kernel writes it in the list of mounts.
+fn escaped(path: &str) -> String {
+    let mut text = String::with_capacity(path.len());
+    for char in path.chars() {
+        match char {
+            ' ' | '\t' | '\n' | '\\' => text.push_str(&format!("\\{:03o}", u32::from(char))),
+            char => text.push(char),
+        }
+    }
+    text
+}
+
+/// The names of the file systems that only this kernel changes.
+const LOCAL_KINDS: [&str; 22] = [
+    "bcachefs", "btrfs", "exfat", "ext2", "ext3", "ext4", "f2fs", "jfs", "msdos", "nilfs2", "ntfs", "ntfs3",
+    "overlay", "ramfs", "reiserfs", "rootfs", "squashfs", "tmpfs", "ufs", "vfat", "xfs", "zfs",
+];
 
 /// Sorts mount options, and leaves out the addresses, which differ between the nodes that mount one file system. Also
 /// leaves out `nosharecache`, which only a measurement between two mounts on one node needs.
@@ -268,6 +320,29 @@ mod tests {
         assert!(!has_global_beegfs_locks(clients.path()));
         settings("b", "true");
         assert!(has_global_beegfs_locks(clients.path()));
+    }
+
+    #[test]
+    fn remote_mounts_in_a_directory_are_found_by_their_lines() {
+        let listed = concat!(
+            "22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n",
+            "30 22 0:40 / /srv/my\\040root/far rw - nfs4 host:/ rw,vers=4.2\n",
+            "31 22 0:41 / /srv/my\\040root/near rw - xfs /dev/vdb rw\n",
+            "32 22 0:42 / /srv/my\\040root/near/deep rw - nfs4 host:/ rw,vers=4.2\n",
+            "33 22 0:43 / /srv/my\\040root/twice rw - nfs4 host:/ rw,vers=4.2\n",
+            "34 33 0:44 / /srv/my\\040root/twice rw - tmpfs none rw\n",
+            "35 22 259:300 / /srv/my\\040root/fuse rw - fuse.glusterfs host:v rw\n",
+            "36 22 0:46 / /srv/my\\040root2/other rw - nfs4 host:/ rw,vers=4.2\n",
+            "37 22 0:47 / /far rw - nfs4 host:/ rw,vers=4.2\n",
+        );
+        let found = |dir| remote_mounts_at(Path::new(dir), listed);
+        let expected = [("far".to_owned(), makedev(0, 40)), ("fuse".to_owned(), makedev(259, 300))].to_vec();
+        assert_eq!(found("/srv/my root"), expected);
+        assert_eq!(found("/"), [("far".to_owned(), makedev(0, 47))].to_vec());
+        assert_eq!(found("/srv"), Vec::new());
+        let proc = remote_mounts_in(std::fs::File::open("/").unwrap());
+        let device = crate::stat(std::fs::File::open("/proc").unwrap()).unwrap().device;
+        assert!(proc.contains(&("proc".to_owned(), device)), "{proc:?}");
     }
 
     #[test]

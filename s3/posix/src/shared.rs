@@ -248,7 +248,7 @@ impl StoreRootDirectory {
     /// server can be queried. Returns `None` if no shared file system is known. The argument `bucket` has the same
     /// meaning as in [`fordway_store::Store::file_server`]. Cost: no system call.
     pub(crate) fn remote_dir(&self, bucket: &str) -> Option<(u64, String)> {
-        let of_bucket = self.private.remote_bucket(bucket);
+        let of_bucket = self.private.remote.find(bucket);
         of_bucket.or_else(|| Some((self.own_remote_device()?, ROOT_DIR.to_owned())))
     }
 
