@@ -215,8 +215,8 @@ impl<'m> Mount<'m> {
 /// The directory in which the client of BeeGFS lists its settings, in one subdirectory for each mount.
 const BEEGFS_CLIENTS: &str = "/proc/fs/beegfs";
 
-/// Returns whether all mounts of BeeGFS on this node have locks that all nodes see. The list of mounts does not show this
-/// setting.
+/// Returns whether all mounts of BeeGFS on this node have locks that all nodes see. The list of mounts does not show
+/// this setting.
 fn has_global_beegfs_locks(clients: impl AsRef<Path>) -> bool {
     let Ok(clients) = std::fs::read_dir(clients) else { return false };
     let settings = |client: std::io::Result<DirEntry>| std::fs::read_to_string(client?.path().join("config"));

@@ -266,8 +266,8 @@ impl<'w> EncodedKeyWalk<'w> {
 }
 
 impl EncodedDirectory {
-    /// Reads the directory at `path`, relative to the top directory, and adds its entries. Returns whether the directory
-    /// contains the hidden name of a file that was removed or replaced while it was open.
+    /// Reads the directory at `path`, relative to the top directory, and adds its entries. Returns whether the
+    /// directory contains the hidden name of a file that was removed or replaced while it was open.
     fn read(&mut self, dir: &File, tree: EncodedKeyTree, path: &str) -> Result<bool, Errno> {
         let mut is_replacing = false;
         read_dir(dir, |name, kind| {

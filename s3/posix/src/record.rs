@@ -107,9 +107,9 @@ impl ObjectRecord {
         !(has_content || has_names || has_settings || *is_apart || !metadata.is_empty() || !tags.is_empty())
     }
 
-    /// Returns whether `stat` may come from a stale cache entry: whether the record was sealed for content that is newer
-    /// than `stat`, or that has the same time but a different size. This node's clock does not matter, because the time
-    /// may come from the clock of another node, and the two clocks may differ by any amount.
+    /// Returns whether `stat` may come from a stale cache entry: whether the record was sealed for content that is
+    /// newer than `stat`, or that has the same time but a different size. This node's clock does not matter, because
+    /// the time may come from the clock of another node, and the two clocks may differ by any amount.
     pub(crate) fn is_newer_than(&self, stat: &FileStat) -> bool {
         let differing = self.seal.filter(|seal| *seal != ContentChangeStamp::of(stat));
         differing.is_some_and(|seal| seal.modified_ns >= stat.modified_ns)

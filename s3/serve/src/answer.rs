@@ -244,8 +244,8 @@ struct CorsRequest {
     headers: HeaderMap,
 }
 
-/// The maximum number of calls of [`run_apart`] that no known file server delays. Callers without a signature start such
-/// calls, so these calls must leave most threads to others.
+/// The maximum number of calls of [`run_apart`] that no known file server delays. Callers without a signature start
+/// such calls, so these calls must leave most threads to others.
 const APART_MAX: usize = READERS_MAX / 4;
 /// The time after which a call without a known file server is abandoned. Such a call reads at most one small document.
 const APART_WAIT_MAX: Duration = Duration::from_secs(5);

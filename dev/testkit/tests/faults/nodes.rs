@@ -1,5 +1,5 @@
-//! Tests what other nodes and their file server may do to an operation: a clock that is behind, a reply that is lost, and
-//! a file system without locks.
+//! Tests what other nodes and their file server may do to an operation: a clock that is behind, a reply that is lost,
+//! and a file system without locks.
 
 use std::fs::File;
 use std::path::Path;
@@ -55,8 +55,8 @@ fn set_back(path: &Path, by: Duration) -> SystemTime {
     modified
 }
 
-/// A FUSE client may show the size and time that a file had before another node completed an upload. The record is newer
-/// than this state, no matter how far the clocks of the nodes differ.
+/// A FUSE client may show the size and time that a file had before another node completed an upload. The record is
+/// newer than this state, no matter how far the clocks of the nodes differ.
 #[test]
 fn a_read_waits_for_the_current_size_whatever_the_clocks_say() {
     for behind in [Duration::ZERO, Duration::from_secs(120), Duration::from_secs(86_400)] {

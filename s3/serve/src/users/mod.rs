@@ -343,8 +343,8 @@ enum ReadCredentials {
 }
 
 impl GatewayUserSource {
-    /// Reads the credentials file again if it has changed, if the last check has failed, or if `at_once` is set. Without
-    /// a credentials file, requests that the store be reopened in the last two cases. The file may be on a file server
+    /// Reads the credentials file again if it has changed, if the last check has failed, or if `at_once` is set.
+    /// Without a credentials file, requests that the store be reopened in the last two cases. The file may be on a file server
     /// that does not respond, so the state, for which serving threads wait, is not locked meanwhile. Errors: as
     /// [`Users::from_file`].
     fn read_again(&self, at_once: bool) -> Result<ReadCredentials> {
