@@ -51,6 +51,7 @@ mod publish;
 mod read;
 mod recent;
 mod record;
+mod remote;
 mod rename;
 mod scan;
 mod shared;

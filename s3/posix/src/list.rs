@@ -212,6 +212,37 @@ impl PosixStoreState {
         }
     }
 
+    /// Waits until no writer is replacing an object in the bucket, so that `dir`, a directory on NFS, can be read again
+    /// from its start. Returns `false` if another read would find no further names.
+    #[cold]
+    pub(crate) fn settle_names(&self, bucket: &Bucket, dir: &File) -> bool {
+        // If another node has removed the directory, the directory has no further names.
+        let is_recent = stat_now(dir).is_ok_and(|dir| is_recent(&dir));
+        if !is_recent || self.await_replacements(bucket, ALL_KEYS, PATIENCE).is_none() {
+            return false;
+        }
+        let _ = stat_now(dir);
+        forget_names(dir);
+        rewind(dir).is_ok()
+    }
+
+    /// Returns the listing entry of the object with the odd key `key`. On NFS, waits for a writer that is replacing the
+    /// object (see [`PosixStoreState::settled`]).
+    fn summary_of_odd(
+        &self,
+        (bucket, sharing): (&Bucket, FileSystemSharing),
+        place: &ObjectPath,
+        key: &Key,
+    ) -> Result<Option<ObjectSummary>> {
+        let found = self.summary_by_open(bucket, place, key.as_str())?;
+        if found.is_some() || sharing != FileSystemSharing::Nfs {
+            return Ok(found);
+        }
+        let again = || self.summary_by_open(bucket, place, key.as_str());
+        let is_missing = |again: &Result<Option<ObjectSummary>>| matches!(again, Ok(None));
+        self.read_between_writes((bucket, key), again, is_missing).unwrap_or(Ok(None))
+    }
+
     /// Returns the listing entry of a file that has to be opened, because it is behind a symbolic link or has an odd
     /// key.
     fn summary_by_open(
@@ -344,7 +375,8 @@ impl BucketWalk<'_> {
             // The first page of a listing by prefix needs only names with the prefix, so other names are neither kept
             // nor sorted.
             ListingFreshness::Unknown if !wanted.is_empty() => Arc::new(read(false)?),
-            _ => remembered.names(stat, self.contents.sharing, || read(true))?,
+            _ => remembered
+                .names(stat, self.inner.volume.directory_times(self.contents.sharing), || read(true))?,
         };
         remembered.note_listing(stat, names.read_count());
         Ok(names)
@@ -360,14 +392,10 @@ impl BucketWalk<'_> {
         mut names: SortedNames,
         read: impl FnOnce() -> Result<SortedNames, Errno>,
     ) -> Result<SortedNames, Errno> {
-        // If another node has removed the directory, the directory has no further names.
-        let Ok(true) = stat_now(dir).map(|dir| is_recent(&dir)) else { return Ok(names) };
-        if self.inner.await_replacements(self.bucket, ALL_KEYS, PATIENCE).is_none() {
+        if !self.inner.settle_names(self.bucket, dir) {
             return Ok(names);
         }
-        let _ = stat_now(dir);
-        forget_names(dir);
-        match rewind(dir).and_then(|()| read()) {
+        match read() {
             Ok(further) => names.add(further),
             Err(Errno::STALE | Errno::NOENT) => {}
             Err(errno) => return Err(errno),
@@ -564,7 +592,7 @@ impl BucketWalk<'_> {
             if let Ok(Some(info)) = inner.volume.describe(&place) {
                 return Ok(Some(summary_of(key.as_str(), info)));
             }
-            match inner.summary_by_open(self.bucket, &place, key.as_str()) {
+            match inner.summary_of_odd((self.bucket, self.contents.sharing), &place, &key) {
                 // The name is a symbolic link that does not lead to an object, or a file whose state the caller is not
                 // permitted to read.
                 Err(error) if error.kind() == ErrorKind::AccessDenied => Ok(None),

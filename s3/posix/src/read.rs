@@ -345,9 +345,10 @@ impl StoreRootDirectory {
     /// Returns the state of a file whose record is newer than `stat`. If another node has completed an upload to which
     /// this node has written a part, a FUSE client may show an earlier size and time until its cached names expire. If
     /// size and time do not change within that period, a program must have set the time back. The function then returns
-    /// the state that the client shows.
+    /// the state that the client shows, and later calls for the same state do not wait.
     #[cold]
     fn stat_of_sealed(&self, file: &File, stat: FileStat, record: &ObjectRecord) -> Result<FileStat> {
+        let Some(seal) = record.seal else { return Ok(stat) };
         if self.sharing_on(file, stat.device) != FileSystemSharing::Unknown {
             return Ok(stat);
         }
@@ -355,7 +356,14 @@ impl StoreRootDirectory {
         let begin = Instant::now();
         loop {
             let now = stat_at_server(file).map_err(|errno| from_errno(errno, "reading the state"))?;
-            if !record.is_newer_than(&now) || begin.elapsed() >= patience {
+            if !record.is_newer_than(&now) || self.set_back.contains(seal, &now) {
+                return Ok(now);
+            }
+            if begin.elapsed() >= patience {
+                // After a shorter wait, the state may still come from the client's cache.
+                if patience == NAME_TIMEOUT {
+                    self.set_back.insert(seal, &now);
+                }
                 return Ok(now);
             }
             pause(PAUSE);
