@@ -172,7 +172,7 @@ fn describe(
     lanes: Vec<RowDescription>,
     started: (jiff::Timestamp, Instant),
 ) -> RunDocument {
-    let capacity = RunParallelism { threads: plan.threads, cpus: machine.cpus };
+    let capacity = RunParallelism::of(plan.threads, &machine);
     let mut summaries = summarise(&lanes, &outcome.records, capacity);
     let of_services = |row: &&mut LanePhaseResult| args.1.iter().any(|target| target.name == row.lane);
     summaries.iter_mut().filter(of_services).for_each(forget_waiting);

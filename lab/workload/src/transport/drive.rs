@@ -257,7 +257,7 @@ fn of_phase(
 ) -> Vec<LanePhaseResult> {
     // With one message in flight, one side waits while the other side works. With several messages in flight, both
     // sides work at the same time.
-    let threads = if task.exchange == MessageExchangePattern::Stream { machine.cpus } else { 1 };
+    let threads = if task.exchange == MessageExchangePattern::Stream { machine.cpus_at_once() } else { 1 };
     let capacity = RunParallelism { threads, cpus: machine.cpus };
     let name = task.phase();
     let mut summaries = summarise_phase(lanes, (phase, &name), records, capacity);
@@ -360,7 +360,7 @@ fn polling(lanes: &[RowDescription], summaries: &[LanePhaseResult]) -> Vec<Strin
 
 fn doubts(plan: &TransportPlan, machine: &Machine) -> Vec<String> {
     let mut doubts = Vec::new();
-    if machine.cpus < 2 {
+    if machine.cpus_at_once() < 2 {
         doubts.push("both sides share one processor: a side that polls keeps the other from working".into());
     }
     if plan.rounds < 5 {

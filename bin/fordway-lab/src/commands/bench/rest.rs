@@ -46,7 +46,7 @@ pub(super) fn run(
     pin_server(args)?;
     let all = points.iter().map(|point| requests(args, global, point)).collect::<Result<Vec<_>>>()?;
     context.output.start_counting();
-    let rows = measure(args, &points, &all, (seed, machine.cpus), context);
+    let rows = measure(args, &points, &all, (seed, machine.cpus_at_once()), context);
     context.output.end_progress();
     let (rows, early_end) = rows?;
     let points = &points[..rows.len() / args.http.len()];

@@ -134,7 +134,7 @@ fn describe(
     ranges: usize,
 ) -> RunDocument {
     let lanes: Vec<RowDescription> = args.window.iter().map(|window| lane(*window)).collect();
-    let capacity = RunParallelism { threads: 1, cpus: machine.cpus };
+    let capacity = RunParallelism::of(1, &machine);
     let parameters = json!({
         "url": args.url,
         "ranges": ranges,
