@@ -189,11 +189,16 @@ pub fn records(rows: Vec<LaneBlocks>) -> RunRecords {
     records
 }
 
-/// Returns the median over rounds of (throughput of `of` / throughput of `reference`).
+/// Returns the median over rounds of (throughput of `of` / throughput of `reference`). Omits rounds in which all requests
+/// of one of them failed.
 fn ratio(of: &LaneBlocks, reference: &LaneBlocks) -> SpeedRatio {
-    let rate = |block: &LoadBlockResult| block.recorder.in_time as f64 / block.elapsed_ns as f64;
-    let pairs = of.blocks.iter().zip(&reference.blocks).map(|(a, b)| rate(a) / rate(b));
-    let interval = median_interval(&pairs.filter(|ratio| ratio.is_finite()).collect::<Vec<_>>());
+    // A block without a success has no speed, and a ratio of 0 would make the run unreadable.
+    let rate = |block: &LoadBlockResult| {
+        let has_speed = block.recorder.in_time > 0 && block.elapsed_ns > 0;
+        has_speed.then(|| block.recorder.in_time as f64 / block.elapsed_ns as f64)
+    };
+    let pairs = of.blocks.iter().zip(&reference.blocks).filter_map(|(a, b)| Some(rate(a)? / rate(b)?));
+    let interval = median_interval(&pairs.collect::<Vec<_>>());
     SpeedRatio { to: reference.settings.lane.clone(), interval, verdict: SpeedVerdict::of(interval.as_ref()) }
 }
 
@@ -337,7 +342,7 @@ mod tests {
     use fordway_measure::LatencyQuantiles;
 
     use super::*;
-    use crate::rest::ArrivalProcess;
+    use crate::rest::{ArrivalProcess, BlockPosition};
 
     fn counters(cpu_ns: u64, threads: u64) -> ProcessCounters {
         ProcessCounters {
@@ -365,16 +370,7 @@ mod tests {
         client_ns: u64,
         server: Option<(u64, u64)>,
     ) -> String {
-        let settings = SummaryRowLoadSettings {
-            lane: String::new(),
-            phase: String::new(),
-            arrivals,
-            uploads: false,
-            connections: 1,
-            streams: 1,
-            threads: 1,
-            cpus: 4,
-        };
+        let settings = settings(arrivals);
         let client = counters(client_ns, 2);
         let server = server.map(|(ns, threads)| counters(ns, threads));
         let (client, server) = (Some(&client), server.as_ref());
@@ -413,6 +409,44 @@ mod tests {
         assert_eq!(doubt.cells, [LanePhaseKey { lane: "http1".into(), phase: "a".into() }]);
         assert!(doubt.observed.contains("300 ms late"), "{}", doubt.observed);
         assert_eq!(late_requests(&[row("b", 1_000_000)]), None);
+    }
+
+    fn block(in_time: u64) -> LoadBlockResult {
+        LoadBlockResult {
+            place: BlockPosition { lane: 0, phase: 0, round: 0, block: 0 },
+            recorder: LoadRecorder { in_time, ..LoadRecorder::default() },
+            elapsed_ns: 1_000,
+            traffic: NetworkTraffic::default(),
+            connections: None,
+            client: Ok(counters(0, 1)),
+            server: None,
+        }
+    }
+
+    #[test]
+    fn rounds_in_which_everything_failed_have_no_ratio() {
+        let row = |in_time: &[u64]| {
+            let settings = settings(ArrivalProcess::Closed);
+            LaneBlocks { settings, blocks: in_time.iter().copied().map(block).collect() }
+        };
+        let reference = row(&[10; 6]);
+        assert_eq!(ratio(&row(&[5, 0, 5, 5, 5]), &reference).interval, None);
+        let interval = ratio(&row(&[5, 0, 5, 5, 5, 5]), &reference).interval.unwrap();
+        assert_eq!((interval.value, interval.low, interval.samples), (0.5, 0.5, 5));
+        assert_eq!(ratio(&reference, &row(&[0; 5])).interval, None);
+    }
+
+    fn settings(arrivals: ArrivalProcess) -> SummaryRowLoadSettings {
+        SummaryRowLoadSettings {
+            lane: String::new(),
+            phase: String::new(),
+            arrivals,
+            uploads: false,
+            connections: 1,
+            streams: 1,
+            threads: 1,
+            cpus: 4,
+        }
     }
 
     #[test]
