@@ -265,7 +265,7 @@ fn fell_behind(of: &LaneBlocks, ops_per_s: Option<f64>, recorder: &LoadRecorder)
     let (skipped, ended) = (recorder.skipped as f64, recorder.latency.len() as f64);
     let too_few = skipped > (1.0 - KEPT) * (skipped + ended);
     let too_slow = ops_per_s.unwrap_or(0.0) < KEPT * asked && recorder.failures.is_empty();
-    skipped > 0.0 && (too_few || too_slow)
+    (skipped > 0.0 && (too_few || too_slow)) || recorder.backlog.grew(1.0 - KEPT)
 }
 
 /// Returns the warning that the requested rate was not reached; `None` if the rate was reached. If the rate is not
@@ -273,12 +273,18 @@ fn fell_behind(of: &LaneBlocks, ops_per_s: Option<f64>, recorder: &LoadRecorder)
 fn rate_not_kept(of: &LaneBlocks, summary: &LanePhaseResult, recorder: &LoadRecorder) -> Option<String> {
     let asked = of.settings.arrivals.rate()?;
     fell_behind(of, summary.ops_per_s, recorder).then(|| {
+        let (left, remedy) = match recorder.skipped {
+            0 => (
+                format!("{} requests had not ended when the last one was due", recorder.backlog.at_end),
+                "lower --rate",
+            ),
+            skipped => (format!("{skipped} requests never started"), "lower --rate, or add --connections"),
+        };
         format!(
-            "the rate of {} requests/s was not reached: {} were achieved, and {} requests never started. Latencies \
-             then grow with the length of the run and mean nothing: lower --rate, or add --connections",
+            "the rate of {} requests/s was not reached: {} were achieved, and {left}. Latencies then grow with the \
+             length of the run and mean nothing: {remedy}",
             rate_text(asked),
             rate_text(summary.ops_per_s.unwrap_or(0.0)),
-            recorder.skipped,
         )
     })
 }
