@@ -313,6 +313,8 @@ fn parameters(args: &RestBenchArgs, seed: u64) -> serde_json::Map<String, serde_
         "rounds": args.rounds,
         "duration_ns": args.duration.as_nanos() as u64,
         "requests": args.requests,
+        "rate": args.rate,
+        "arrivals": arrivals(args).name(),
         "warm_up_ns": args.warm_up.as_nanos() as u64,
         "timeout_ns": args.timeout.as_nanos() as u64,
         "range": args.range.map(fordway_wire::range::format_range),
