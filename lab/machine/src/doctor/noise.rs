@@ -99,7 +99,10 @@ impl SystemNoise {
     pub fn finding(&self) -> DoctorFinding {
         let percent = 100.0 * self.share;
         let of_quota = match self.quota_share > 0.0 {
-            true => format!(" and {:.1} % to the quota of processor time", 100.0 * self.quota_share),
+            true => format!(
+                ", not counting the {:.1} % for which the quota of processor time stopped it",
+                100.0 * self.quota_share
+            ),
             false => String::new(),
         };
         let so = format!(
@@ -261,7 +264,7 @@ mod tests {
         assert!((noise.share - 1.0 / 60.1).abs() < 1e-3, "{noise:?}");
         assert!((noise.quota_share - 0.139 / 0.1991).abs() < 1e-3, "{noise:?}");
         let what = noise.finding().what;
-        assert!(what.contains("and 69.8 % to the quota of processor time"), "{what}");
+        assert!(what.contains("not counting the 69.8 % for which the quota"), "{what}");
         let more_than_lost = SystemNoise::of(&heard, 1.0).unwrap();
         assert_eq!(more_than_lost.share, 0.0);
     }
