@@ -323,7 +323,9 @@ impl WireSettings {
             end.ip(&format!("link set {DEVICE} gso_max_segs 1"))?;
         }
         match self.rate_bits_per_s {
-            Some(rate) if !self.is_emulated() => limit_rate(end, rate),
+            Some(rate) if !self.is_emulated() => {
+                limit_rate(end, rate, burst_bytes(rate, self.mtu_bytes.unwrap_or(MTU_BYTES)))
+            }
             _ => Ok(()),
         }
     }
@@ -357,11 +359,21 @@ impl WireSettings {
     }
 }
 
-/// Limits the rate with a token bucket. The bucket's burst size is large enough for the largest segment, and for the
-/// bytes sent in one kernel tick at this rate.
-fn limit_rate(end: &NetworkNamespace, rate_bits_per_s: u64) -> Result<()> {
-    let in_a_tick = rate_bits_per_s / 8 / 250;
-    let (burst, queue) = (in_a_tick.max(128 << 10), rate_bits_per_s / 8 * QUEUE_TIME_MS / 1_000);
+/// The size of a frame's header: Ethernet and one VLAN tag.
+const FRAME_HEADER_BYTES: u64 = 18;
+/// The delay of the kernel's timers for which a token bucket makes up. In this time, the line sends at most the burst
+/// size minus one frame.
+const TIMER_DELAY_US: u64 = 50;
+
+/// Returns the burst size of a token bucket. The bucket passes this many bytes at once after a pause, so a larger burst
+/// would make short messages faster than the line. The kernel divides larger segments into frames.
+fn burst_bytes(rate_bits_per_s: u64, mtu_bytes: u32) -> u64 {
+    u64::from(mtu_bytes) + FRAME_HEADER_BYTES + rate_bits_per_s / 8 * TIMER_DELAY_US / 1_000_000
+}
+
+/// Limits the rate with a token bucket.
+fn limit_rate(end: &NetworkNamespace, rate_bits_per_s: u64, burst: u64) -> Result<()> {
+    let queue = rate_bits_per_s / 8 * QUEUE_TIME_MS / 1_000;
     let mut command = Command::new("tc");
     let (rate, burst, limit) =
         (format!("{rate_bits_per_s}bit"), burst.to_string(), (queue + burst).to_string());
@@ -491,6 +503,12 @@ mod tests {
         assert!(WireSettings { rate_bits_per_s: Some(1), ..plain.clone() }.is_altered());
         assert!(WireSettings { congestion_control: Some("reno".to_owned()), ..plain.clone() }.is_altered());
         assert!(WireSettings { is_offloading: false, ..plain }.is_altered());
+    }
+
+    #[test]
+    fn a_burst_is_a_frame_and_what_the_line_sends_in_50_us() {
+        assert_eq!(burst_bytes(100_000_000, 1500), 1518 + 625);
+        assert_eq!(burst_bytes(1_000_000_000, 9000), 9018 + 6250);
     }
 
     #[test]
