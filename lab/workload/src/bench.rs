@@ -341,6 +341,8 @@ pub struct RunMetadata {
     pub elapsed: Duration,
     /// The number of ranks.
     pub ranks: usize,
+    /// The number of processors that all ranks together can keep busy.
+    pub cpus_at_once: usize,
     /// The chosen parameters besides the plan.
     pub parameters: serde_json::Map<String, serde_json::Value>,
 }
@@ -358,7 +360,8 @@ pub fn describe(
             phases.push(result.phase.clone());
         }
     }
-    let capacity = RunParallelism { threads: header.ranks, cpus: header.machine.cpus };
+    let capacity =
+        RunParallelism { threads: header.ranks.min(header.cpus_at_once), cpus: header.machine.cpus };
     let summaries = phases
         .iter()
         .flat_map(|phase| {

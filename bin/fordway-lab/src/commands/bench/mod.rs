@@ -85,6 +85,7 @@ fn run_ranks(
     let measured = measured?;
     let lanes = &measured.lanes;
     let header = RunMetadata {
+        cpus_at_once: machine.cpus_at_once(),
         machine,
         started: started.0.to_string(),
         elapsed: started.1.elapsed(),
