@@ -267,6 +267,10 @@ fn of_phase(
             records.blocks.iter().filter(|block| is_here(block.lane, block.phase)).collect();
         let operations = records.operations.iter().filter(|op| is_here(op.lane, op.phase) && op.ok);
         summary.transfer = transfer(task, &blocks, &operations.collect::<Vec<_>>());
+        // Each half of a round trip carries one message, and the operations count round trips.
+        let trips = task.exchange.trips() as f64;
+        summary.ops_per_s = summary.ops_per_s.map(|per_s| trips * per_s);
+        summary.bytes_per_s = summary.bytes_per_s.map(|per_s| trips * per_s);
         if let Some(limit) = summary.transfer.as_ref().and_then(polls) {
             summary.limit = limit;
         }
@@ -295,8 +299,9 @@ fn transfer(
         (block.client_cpu_ns + block.server_cpu_ns.unwrap_or_default()) as f64
             / block.elapsed_ns.max(1) as f64
     };
-    let rates: Vec<f64> =
-        blocks.iter().map(|block| block.bytes as f64 * 1e9 / block.elapsed_ns.max(1) as f64).collect();
+    let trips = task.exchange.trips() as f64;
+    let rate = |block: &&BlockRecord| trips * block.bytes as f64 * 1e9 / block.elapsed_ns.max(1) as f64;
+    let rates: Vec<f64> = blocks.iter().map(rate).collect();
     let time_ns = match task.exchange {
         MessageExchangePattern::Stream => None,
         MessageExchangePattern::Fetch | MessageExchangePattern::PingPong => {
