@@ -180,7 +180,7 @@ fn short_messages_are_not_faster_than_the_wire() {
     assert!(!rows.is_empty());
     for row in rows {
         let rate = row["bytes_per_s"].as_f64().unwrap();
-        assert!((0.5 * line..1.06 * line).contains(&rate), "{rate} bytes/s over a line of {line}: {row}");
+        assert!((0.5 * line..1.1 * line).contains(&rate), "{rate} bytes/s over a line of {line}: {row}");
     }
 }
 

@@ -371,7 +371,7 @@ fn burst_bytes(rate_bits_per_s: u64, mtu_bytes: u32) -> u64 {
 
 /// Limits the rate with two token buckets. The first holds the rate over time, even if the kernel's timers are late: it
 /// saves up what the line sends in one kernel tick. Alone, it would pass all of this at once, so messages of up to this
-/// size would not be limited. The second therefore passes at most `burst` bytes at once, and then 2 % more than the rate.
+/// size would not be limited. The second therefore passes at most `burst` bytes at once, and then 5 % more than the rate.
 fn limit_rate(end: &NetworkNamespace, rate_bits_per_s: u64, burst: u64) -> Result<()> {
     let in_a_tick = rate_bits_per_s / 8 / 250;
     let (saved, queue) = (in_a_tick.max(128 << 10), rate_bits_per_s / 8 * QUEUE_TIME_MS / 1_000);
@@ -379,7 +379,7 @@ fn limit_rate(end: &NetworkNamespace, rate_bits_per_s: u64, burst: u64) -> Resul
     command.args(["qdisc", "add", "dev", DEVICE, "root", "tbf", "rate"]);
     command.args([format!("{rate_bits_per_s}bit"), "burst".into(), saved.to_string()]);
     command.args(["limit".into(), (queue + saved).to_string()]);
-    command.args(["peakrate".into(), format!("{}bit", rate_bits_per_s + rate_bits_per_s.div_ceil(50))]);
+    command.args(["peakrate".into(), format!("{}bit", rate_bits_per_s + rate_bits_per_s.div_ceil(20))]);
     command.args(["mtu".into(), burst.to_string()]);
     run_in(end, None, command, None)
 }
