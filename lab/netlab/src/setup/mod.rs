@@ -369,9 +369,13 @@ fn burst_bytes(rate_bits_per_s: u64, mtu_bytes: u32) -> u64 {
     u64::from(mtu_bytes) + FRAME_HEADER_BYTES + rate_bits_per_s / 8 * TIMER_DELAY_US / 1_000_000
 }
 
+/// The highest rate at which short messages are limited too, in bits/s.
+const EXACT_RATE_MAX: u64 = 2_000_000_000;
+
 /// Limits the rate with two token buckets. The first holds the rate over time, even if the kernel's timers are late: it
 /// saves up what the line sends in one kernel tick. Alone, it would pass all of this at once, so messages of up to this
 /// size would not be limited. The second therefore passes at most `burst` bytes at once, and then 5 % more than the rate.
+/// Above [`EXACT_RATE_MAX`], the second would lower the rate of long messages, because timers are not exact enough.
 fn limit_rate(end: &NetworkNamespace, rate_bits_per_s: u64, burst: u64) -> Result<()> {
     let in_a_tick = rate_bits_per_s / 8 / 250;
     let (saved, queue) = (in_a_tick.max(128 << 10), rate_bits_per_s / 8 * QUEUE_TIME_MS / 1_000);
@@ -379,8 +383,10 @@ fn limit_rate(end: &NetworkNamespace, rate_bits_per_s: u64, burst: u64) -> Resul
     command.args(["qdisc", "add", "dev", DEVICE, "root", "tbf", "rate"]);
     command.args([format!("{rate_bits_per_s}bit"), "burst".into(), saved.to_string()]);
     command.args(["limit".into(), (queue + saved).to_string()]);
-    command.args(["peakrate".into(), format!("{}bit", rate_bits_per_s + rate_bits_per_s.div_ceil(20))]);
-    command.args(["mtu".into(), burst.to_string()]);
+    if rate_bits_per_s <= EXACT_RATE_MAX {
+        command.args(["peakrate".into(), format!("{}bit", rate_bits_per_s + rate_bits_per_s.div_ceil(20))]);
+        command.args(["mtu".into(), burst.to_string()]);
+    }
     run_in(end, None, command, None)
 }
 
