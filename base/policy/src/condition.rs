@@ -10,7 +10,7 @@ use fordway_wire::date::parse_iso8601;
 
 use crate::action::{Action, ActionSet};
 use crate::json::Json;
-use crate::pattern::{Pattern, PatternSyntax};
+use crate::pattern::{Pattern, PatternSyntax, fold};
 use crate::request::AccessRequest;
 
 /// The condition keys that the gateway supports, in lower case, each with the actions it applies to. A key without
@@ -310,7 +310,8 @@ impl ExpectedValues {
         match self {
             ExpectedValues::Texts(patterns) => patterns.iter().any(|pattern| pattern.fits(value, request)),
             ExpectedValues::TextsIgnoringCase(patterns) => {
-                patterns.iter().any(|pattern| pattern.equals_ignoring_case(value, request))
+                let folded = fold(value);
+                patterns.iter().any(|pattern| pattern.equals_ignoring_case(&folded, request))
             }
             ExpectedValues::Arns(arns) => arns.iter().any(|arn| {
                 let parts: Vec<_> = value.splitn(ARN_PARTS, ':').collect();
@@ -515,6 +516,15 @@ mod tests {
             ("StringNotEquals", "[\"x\", \"a\"]", "a", false),
             ("StringEqualsIgnoreCase", "\"AbC\"", "aBc", true),
             ("StringNotEqualsIgnoreCase", "\"AbC\"", "aBc", false),
+            ("StringEqualsIgnoreCase", "\"AbC\"", "abcd", false),
+            ("StringEqualsIgnoreCase", "\"abcd\"", "ABC", false),
+            ("StringEqualsIgnoreCase", "\"ÄB\"", "äb", true),
+            ("StringEqualsIgnoreCase", "\"äb\"", "ÄB", true),
+            ("StringEqualsIgnoreCase", "\"ä\"", "äb", false),
+            // The Kelvin sign, whose lower-case form is shorter, and a letter whose lower-case form is longer.
+            ("StringEqualsIgnoreCase", "\"\u{212a}k\"", "K\u{212a}", true),
+            ("StringEqualsIgnoreCase", "\"\u{130}\"", "i\u{307}", true),
+            ("StringEqualsIgnoreCase", "\"ΟΔΟΣ\"", "οδος", true),
             ("StringLike", "\"a*\"", "ab/c", true),
             ("StringLike", "\"a?\"", "abc", false),
             ("StringNotLike", "\"a*\"", "ab", false),
@@ -553,6 +563,32 @@ mod tests {
                 expected,
                 "{operator} {values} {value}"
             );
+        }
+    }
+
+    /// A client chooses the values of some variables, and a policy may repeat these variables. The cost is limited by
+    /// the length of the compared text, not by the length of the values.
+    #[test]
+    fn long_values_of_variables_are_not_copied() {
+        let long: &'static str = "x".repeat(60_000).leak();
+        let found = [("aws:userid", "anonymous"), ("aws:referer", long)];
+        let patterns = vec!["\"${aws:Referer}\""; 1_000].join(",");
+        let begin = std::time::Instant::now();
+        for operator in ["StringEquals", "StringEqualsIgnoreCase", "StringLike"] {
+            for _ in 0..5 {
+                assert!(!holds(operator, "aws:userid", &format!("[{patterns}]"), &found), "{operator}");
+            }
+        }
+        assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+    }
+
+    #[test]
+    fn variables_are_compared_without_case() {
+        let found = [("aws:username", "Änn"), ("aws:userid", "home/ÄNN!")];
+        let fits = |values: &str| holds("StringEqualsIgnoreCase", "aws:userid", values, &found);
+        assert!(fits("\"HOME/${aws:username}!\""));
+        for values in ["\"HOME/${aws:username}\"", "\"HOME/${aws:username}!!\"", "\"${aws:referer}\""] {
+            assert!(!fits(values), "{values}");
         }
     }
 

@@ -684,3 +684,26 @@ fn an_unverified_signature_meets_no_condition() {
         }
     }
 }
+
+/// The gateway counts the tags of an upload before it evaluates the policy. Otherwise, a policy that compares each tag
+/// with many values would occupy the thread for seconds, while other users wait.
+#[test]
+fn thousands_of_tags_are_refused_before_a_policy_compares_them() {
+    let fixture = open_to_all();
+    let values = vec!["\"${aws:userid}z\""; 1_000].join(",");
+    put_policy(
+        &fixture,
+        &format!(
+            "{{\"Effect\": \"Deny\", \"Principal\": \"*\", \"Action\": \"s3:PutObject\", \"Resource\": \"ARN/*\", \
+             \"Condition\": {{\"StringEquals\": {{\"s3:RequestObjectTagKeys\": [{values}]}}}}}}"
+        ),
+    );
+    let put = |tags: usize| {
+        let tags = (0..tags).map(|at| format!("t{at}=")).collect::<Vec<_>>().join("&");
+        fixture.client.send(&Call::on("PUT", "k").header("x-amz-tagging", tags).body("x"))
+    };
+    let start = std::time::Instant::now();
+    assert_eq!(put(2_000).error(), (400, "BadRequest".to_owned()));
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    put(10).ok();
+}

@@ -196,7 +196,8 @@ async fn rules_of(user: &Arc<User>, bucket: &Bucket) -> OperationResult<Arc<Buck
     }
 }
 
-/// Checks one action that an operation needs. Errors: `AccessDenied`, errors from reading tags.
+/// Checks one action that an operation needs. Errors: `AccessDenied`; errors for the tags in the request's header; errors
+/// from reading tags.
 async fn check(
     user: &Arc<User>,
     access: &BucketOwnerAndRules,
@@ -209,6 +210,7 @@ async fn check(
         Err(_) if role == CallerRole::Owner => return Ok(()),
         Err(why) => return Err(denied(why)),
     };
+    facts.check_tags()?;
     let policy = rules.policy.as_ref();
     let mut request = AccessRequest {
         principal: match user.kind {
