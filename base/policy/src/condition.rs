@@ -170,13 +170,18 @@ impl ComparisonOperator {
     }
 }
 
-/// A network of IP addresses. IPv4 addresses are stored in their IPv6 form.
+/// A network of IP addresses. IPv4 addresses are stored in their IPv6 form (`::ffff:0:0/96`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IpNetwork {
     address: u128,
     bits: u8,
+    /// Whether the network contains only IPv4 addresses. Other networks contain no IPv4 address, even if their
+    /// addresses include the IPv6 forms of IPv4 addresses, as those of `::/0` do.
     pub(crate) is_v4: bool,
 }
+
+/// The length of the prefix of the IPv6 forms of IPv4 addresses.
+const V4_PREFIX_BITS: u8 = 96;
 
 impl IpNetwork {
     fn read(text: &str) -> Option<Self> {
@@ -190,20 +195,29 @@ impl IpNetwork {
             None => (text, None),
         };
         let address: IpAddr = address.parse().ok()?;
-        let (is_v4, most) = if address.is_ipv4() { (true, 32) } else { (false, 128) };
+        let most = if address.is_ipv4() { 32 } else { 128 };
         let bits = length.unwrap_or(most);
-        (bits <= most).then(|| IpNetwork { address: as_v6(address), bits: bits + (128 - most), is_v4 })
+        if bits > most {
+            return None;
+        }
+        let (address, bits) = (as_v6(address), bits + (128 - most));
+        Some(IpNetwork { address, bits, is_v4: is_form_of_v4(address) && bits >= V4_PREFIX_BITS })
     }
 
     /// Returns the network's prefix length in its own address family.
     pub(crate) fn prefix_bits(&self) -> u8 {
-        if self.is_v4 { self.bits - 96 } else { self.bits }
+        if self.is_v4 { self.bits - V4_PREFIX_BITS } else { self.bits }
     }
 
     fn has(&self, address: u128) -> bool {
         let mask = if self.bits == 0 { 0 } else { u128::MAX << (128 - self.bits) };
-        (address ^ self.address) & mask == 0
+        (address ^ self.address) & mask == 0 && self.is_v4 == is_form_of_v4(address)
     }
+}
+
+/// Returns whether an IPv6 address is the form of an IPv4 address.
+fn is_form_of_v4(address: u128) -> bool {
+    address >> 32 == 0xffff
 }
 
 fn as_v6(address: IpAddr) -> u128 {
@@ -297,6 +311,19 @@ impl Condition {
             _ => false,
         };
         is_fixed && self.restricts()
+    }
+
+    /// Returns whether one of the condition's values is a string without wildcards and variables that equals `value`.
+    pub(crate) fn has_fixed_value(&self, value: &str) -> bool {
+        match &self.expected {
+            ExpectedValues::Texts(texts) => {
+                texts.iter().any(|text| text.is_fixed() && text.fits_plain(value))
+            }
+            ExpectedValues::TextsIgnoringCase(texts) => {
+                texts.iter().any(|text| text.is_fixed() && fold(text.text()) == fold(value))
+            }
+            _ => false,
+        }
     }
 
     /// Returns whether the condition is not negated and is false for requests without the key.
@@ -550,6 +577,14 @@ mod tests {
             ("IpAddress", "\"::1\"", "::2", false),
             ("IpAddress", "\"::/0\"", "2001:db8::1", true),
             ("IpAddress", "\"0.0.0.0/0\"", "2001:db8::1", false),
+            ("IpAddress", "\"::/0\"", "10.0.0.1", false),
+            ("IpAddress", "\"::/0\"", "::ffff:10.0.0.1", false),
+            ("IpAddress", "\"::/32\"", "10.0.0.1", false),
+            ("IpAddress", "\"::fffe:0:0/95\"", "10.0.0.1", false),
+            ("IpAddress", "\"::ffff:0.0.0.0/96\"", "10.0.0.1", true),
+            ("IpAddress", "\"::ffff:10.0.0.0/104\"", "10.9.9.9", true),
+            ("IpAddress", "\"::ffff:10.0.0.0/104\"", "11.0.0.1", false),
+            ("NotIpAddress", "\"::/0\"", "10.0.0.1", true),
             ("NotIpAddress", "[\"10.0.0.0/8\", \"192.0.2.0/24\"]", "192.0.2.9", false),
             ("NotIpAddress", "\"10.0.0.0/8\"", "11.0.0.1", true),
             ("ArnLike", "\"arn:aws:iam::*:user/a*\"", "arn:aws:iam::1:user/ab", true),

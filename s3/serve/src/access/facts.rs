@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fordway_policy::{Action, ConditionKeyValues};
+use fordway_policy::{ANONYMOUS_USER_ID, Action, ConditionKeyValues};
 use fordway_store::Tags;
 use fordway_wire::date::{format_iso8601, parse_amz_date, parse_iso8601};
 use fordway_wire::tagging;
@@ -251,7 +251,7 @@ impl<'r> PolicyRequestContext<'r> {
         }
         if user.kind == AuthenticationMethod::Anonymous {
             keys.add("aws:principaltype", "Anonymous");
-            keys.add("aws:userid", "anonymous");
+            keys.add("aws:userid", ANONYMOUS_USER_ID);
             return;
         }
         keys.add("aws:userid", user.userid());
