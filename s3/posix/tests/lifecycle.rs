@@ -80,7 +80,9 @@ impl Rig {
                     changes.push(format!("{} {}", change.action.name(), change.key));
                 }
                 LifecycleEvent::Failed(error) => panic!("{error}"),
-                LifecycleEvent::SkippedLink(_, key) => changes.push(format!("skip {key}")),
+                LifecycleEvent::SkippedLink(_, key) | LifecycleEvent::SkippedDirectory(_, key) => {
+                    changes.push(format!("skip {key}"));
+                }
                 LifecycleEvent::Busy(_) | LifecycleEvent::Progress { .. } => {}
             }
             Ok(())

@@ -18,7 +18,7 @@ use crate::area::TrustedOwner;
 use crate::errors::from_errno;
 use crate::events::{ChangeRecorder, EventFacts};
 use crate::layout::{marked_dir, plain, versions_of};
-use crate::list::LinkedDirectories;
+use crate::list::{LinkedDirectories, SkippedDirectories};
 use crate::names::SortedNames;
 use crate::object_lock::VersionProtection;
 use crate::private::PrivateDirectoryContents;
@@ -88,10 +88,10 @@ impl LifecycleRun<'_> {
     /// Expires versions in a bucket that keeps versions.
     pub(super) fn versions(&mut self, bucket: &Bucket, rules: &[LifecycleRule]) -> Result<()> {
         let (mut query, mut state) = (VersionsQuery::default(), VersionScanState::default());
-        let (link, mut is_told) = (Cell::default(), false);
+        let (skipped, mut told) = (SkippedDirectories::default(), [false; 2]);
         loop {
-            let page = list_versions(self.inner, bucket, &query, LinkedDirectories::Skipped(&link))?;
-            self.skipped(bucket, &link, &mut is_told)?;
+            let page = list_versions(self.inner, bucket, &query, LinkedDirectories::Skipped(&skipped))?;
+            self.skipped(bucket, &skipped, &mut told)?;
             for version in &page.versions {
                 self.looked_at_one()?;
                 if version.is_latest || version.key != state.key {
