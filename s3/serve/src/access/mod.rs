@@ -80,19 +80,20 @@ pub(crate) async fn authorise(
         }
     }
     match operation {
-        "CopyObject" => authorise_copied_tags(user, (bucket, key), facts).await,
+        "CopyObject" | "RenameObject" => authorise_copied_tags(user, operation, (bucket, key), facts).await,
         _ => Ok(()),
     }
 }
 
-/// If the source of a copy has tags, checks that the caller may read these tags and write them to the new object. Cost:
-/// reads the tags if either bucket has rules.
+/// If the source of a copy or a rename has tags, checks that the caller may read these tags and write them to the new
+/// object. Cost: reads the tags if either bucket has rules.
 async fn authorise_copied_tags(
     user: &Arc<User>,
+    operation: &str,
     names: (&str, &str),
     facts: &PolicyRequestContext<'_>,
 ) -> OperationResult<()> {
-    let Some([read, write]) = actions::of_copied_tags(names, facts) else { return Ok(()) };
+    let Some([read, write]) = actions::of_copied_tags(operation, names, facts) else { return Ok(()) };
     let (Ok(from), Ok(to)) = (Bucket::new(&*read.bucket), Bucket::new(&*write.bucket)) else {
         return Ok(());
     };
