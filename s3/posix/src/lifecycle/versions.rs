@@ -147,7 +147,9 @@ impl LifecycleRun<'_> {
     /// Hides the latest version behind a delete marker.
     fn hide(&mut self, bucket: &Bucket, key: &str, rules: &[LifecycleRule]) -> Result<()> {
         let (inner, key) = (self.inner, Key::new(key)?);
-        let Some(seen) = inner.volume.find_object(bucket, &key)? else { return Ok(()) };
+        let Some(mut seen) = inner.volume.find_object(bucket, &key)? else { return Ok(()) };
+        // The check under the key's lock also reads the record that the sticky bit hides from `find_object`.
+        inner.volume.unhide_record(bucket, &mut seen)?;
         match inner.volume.require_own_file(bucket, &key, &seen) {
             // The key is a symbolic link to a file of another bucket, which cannot become an old version of this
             // bucket.
@@ -162,7 +164,7 @@ impl LifecycleRun<'_> {
         let check = ExpiryRecheck { now: self.now, day: self.day(), rule };
         self.change(change, Some(seen.stat.user), || {
             inner.locked(bucket, &key, |contents| {
-                let now = inner.volume.locate(bucket, &key, contents)?.map(|(_, opened)| opened);
+                let now = inner.volume.latest_file(bucket, &key, contents)?;
                 if !now.is_some_and(|now| is_same(&seen, &now) && check.is_due(&now)) {
                     return Ok(ExpiryRecheckResult::Spared);
                 }
