@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fordway_policy::{AccessRequest, Action, BucketAccessDecision, CallerRole, Principal};
-use fordway_store::{Bucket, ErrorKind, GetOptions, Key, Store, Tags, VersionId};
+use fordway_store::{Bucket, ErrorKind, GetOptions, Key, MAX_KEY_BYTES, Store, Tags, VersionId};
 use http::{HeaderMap, StatusCode};
 
 pub(crate) use facts::{
@@ -41,8 +41,8 @@ use actions::RequiredPermission;
 /// Checks that the rules of the buckets permit an operation. `bucket` is empty for an operation on the service, and
 /// `key` is empty for an operation on a bucket. `operation` is the operation's S3 name, such as `PutObject`.
 ///
-/// Errors: `AccessDenied`; errors from reading the rules. Cost: each serving thread reads the rules of a bucket once a
-/// second. A decision needs no system call, unless a policy has conditions on the tags of objects.
+/// Errors: `AccessDenied`; `KeyTooLong`; errors from reading the rules. Cost: each serving thread reads the rules of a
+/// bucket once a second. A decision needs no system call, unless a policy has conditions on the tags of objects.
 pub(crate) async fn authorise(
     user: &Arc<User>,
     operation: &str,
@@ -66,6 +66,10 @@ pub(crate) async fn authorise(
     }
     if facts.awaits_body(operation) && user.kind != AuthenticationMethod::Anonymous {
         return Ok(());
+    }
+    // The cost of evaluating a policy grows with the length of the key, and a document can contain a key of megabytes.
+    if key.len() > MAX_KEY_BYTES {
+        Key::new(key)?;
     }
     let facts = &facts.of_operation(operation);
     let needs = actions::needed(operation, (bucket, key), facts);
@@ -197,8 +201,8 @@ async fn rules_of(user: &Arc<User>, bucket: &Bucket) -> OperationResult<Arc<Buck
     }
 }
 
-/// Checks one action that an operation needs. Errors: `AccessDenied`; errors for the tags in the request's header; errors
-/// from reading tags.
+/// Checks one action that an operation needs. Errors: `AccessDenied`; errors for the tags in the request's header;
+/// errors from reading tags.
 async fn check(
     user: &Arc<User>,
     access: &BucketOwnerAndRules,
