@@ -45,14 +45,23 @@ enum WalkContinuation {
     Stop,
 }
 
-/// How a listing treats symbolic links to directories.
+/// How a listing treats symbolic links to directories, and directories that the caller is not permitted to read.
 #[derive(Clone, Copy)]
 pub(crate) enum LinkedDirectories<'l> {
-    /// The objects in the linked directories are listed.
+    /// The objects in the linked directories are listed. A directory that cannot be read is an error, except in a
+    /// bucket with the sticky bit.
     Listed,
-    /// The objects in the linked directories are not listed. If links were skipped, the cell receives the key of one of
-    /// them.
-    Skipped(&'l Cell<Option<String>>),
+    /// The objects in the linked directories, and in directories that cannot be read, are not listed.
+    Skipped(&'l SkippedDirectories),
+}
+
+/// The directories that a listing has skipped. Each cell receives the key of one of the directories.
+#[derive(Default)]
+pub(crate) struct SkippedDirectories {
+    /// A symbolic link to a directory.
+    pub(crate) link: Cell<Option<String>>,
+    /// A directory that the caller is not permitted to read.
+    pub(crate) closed: Cell<Option<String>>,
 }
 
 struct BucketWalk<'w> {
@@ -477,13 +486,20 @@ impl BucketWalk<'_> {
     }
 
     /// Continues after the directory `key`, which the caller is not permitted to read, if the bucket has the sticky
-    /// bit. Without this rule, a user who makes a directory unreadable could prevent other users from listing such a
-    /// bucket. Errors: `error` in a bucket without the sticky bit, so that the listing does not seem complete.
+    /// bit, or if the listing skips such directories. Without this rule, a user who makes a directory unreadable could
+    /// prevent other users from listing such a bucket. Errors: `error` in other listings of a bucket without the sticky
+    /// bit, so that the listing does not seem complete.
     #[cold]
     fn behind_closed(&mut self, key: &str, error: Error) -> Result<WalkContinuation> {
-        let is_closed = error.kind() == ErrorKind::AccessDenied;
-        if !is_closed || self.inner.volume.guard_now(self.bucket)?.is_none() {
+        if error.kind() != ErrorKind::AccessDenied {
             return Err(error);
+        }
+        match self.linked {
+            LinkedDirectories::Skipped(skipped) => skipped.closed.set(Some(key.to_owned())),
+            LinkedDirectories::Listed if self.inner.volume.guard_now(self.bucket)?.is_none() => {
+                return Err(error);
+            }
+            LinkedDirectories::Listed => {}
         }
         self.path.note_found();
         // With a delimiter, the directory is listed as a common prefix, regardless of its content.
@@ -625,9 +641,9 @@ impl BucketWalk<'_> {
             Ok(stat) if !stat.is_link => EntryKind::Other,
             Ok(_) if self.inner.volume.open_dir(&join(path, name)).is_ok() => match self.linked {
                 LinkedDirectories::Listed => EntryKind::Dir,
-                LinkedDirectories::Skipped(example) => {
+                LinkedDirectories::Skipped(skipped) => {
                     let above = path.get(self.bucket.as_str().len() + 1..).unwrap_or_default();
-                    example.set(Some(format!("{above}{name}")));
+                    skipped.link.set(Some(format!("{above}{name}")));
                     EntryKind::Other
                 }
             },
