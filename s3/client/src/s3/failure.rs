@@ -95,6 +95,36 @@ pub(super) fn of_document(said: &ErrorDocument) -> Error {
     with_code(Error::new(kind, sentence(200, said, kind)), 500, said)
 }
 
+/// Checks that the body of a successful response is empty or an XML document. Any other body shows that the response is
+/// not from an S3 service, but for example from the login page of a proxy, so the call had no effect. Errors:
+/// `BadResponse`; the error in the document, if it is an error document.
+pub(super) fn check_done(response: &mut HttpResponse) -> Result<(), Error> {
+    let document = response.read_document()?;
+    let text = document.trim_ascii_start();
+    if text.is_empty() {
+        return Ok(());
+    }
+    let is_html = |text: &[u8]| {
+        let starts_with = |start: &str| {
+            text.get(..start.len()).is_some_and(|found| found.eq_ignore_ascii_case(start.as_bytes()))
+        };
+        starts_with("<!doctype html") || starts_with("<html")
+    };
+    match error_document(&document) {
+        Ok(Some(said)) => Err(of_document(&said)),
+        Ok(None) if !is_html(text) => Ok(()),
+        _ => {
+            let (status, kind) =
+                (response.status(), response.header("content-type").unwrap_or("unknown type"));
+            let detail = format!(
+                "the response has status {status} but a body ({kind}) that is not from an S3 service; check the \
+                 endpoint"
+            );
+            Err(Error::new(ErrorKind::BadResponse, detail))
+        }
+    }
+}
+
 /// Records the server's error code, unless the rest of the response says more about the failure than the code.
 fn with_code(error: Error, status: u16, said: &ErrorDocument) -> Error {
     let is_of_code = s3_error::from_s3(status, &said.code) == error.kind();

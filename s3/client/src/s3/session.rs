@@ -108,9 +108,10 @@ impl S3Session {
         error.with_detail(detail.trim_start_matches("; "))
     }
 
-    /// Sends a call whose response body is not needed.
+    /// Sends a call whose response has no body, or an XML document that is not needed. Errors: as for
+    /// [`S3Session::run`]; `BadResponse` for any other body.
     pub(super) fn run_for_status(&self, call: &S3Call) -> Result<()> {
-        self.run(call, |mut response| response.read_document().map(|_| ()))
+        self.run(call, |mut response| failure::check_done(&mut response))
     }
 
     /// Sends a call whose response is a document.
