@@ -29,8 +29,13 @@ pub(super) struct FailedAttempt {
 impl FailedAttempt {
     /// Creates the failure for an error that occurs after the response's head has been received.
     pub(super) fn while_receiving(error: Error, call: &S3Call) -> Self {
-        let may_pass = call.replay == ReplayPolicy::Idempotent
-            && (is_passing(error.kind()) || error.kind() == ErrorKind::BadDigest);
+        let may_pass = match call.replay {
+            ReplayPolicy::Idempotent => is_passing(error.kind()) || error.kind() == ErrorKind::BadDigest,
+            // Without a code, the response was lost.
+            ReplayPolicy::IfUnsent => {
+                call.is_sent_again_if_failed && is_passing(error.kind()) && error.s3_code().is_some()
+            }
+        };
         FailedAttempt { error, may_pass, retry_after: None }
     }
 }
@@ -73,8 +78,12 @@ pub(super) fn of_answer(
             ReplayPolicy::Idempotent => {
                 matches!(status, 408 | 429 | 500 | 502..=504) || kind == ErrorKind::Timeout
             }
-            // With status 429 or 503, the server did not act on the request.
-            ReplayPolicy::IfUnsent => matches!(status, 429 | 503),
+            // With status 429 or 503, the server did not act on the request. A status 500 without a code may come from
+            // a proxy, while the server still acts on the request.
+            ReplayPolicy::IfUnsent => {
+                let has_failed = status == 500 && !said.code.is_empty();
+                matches!(status, 429 | 503) || (call.is_sent_again_if_failed && has_failed)
+            }
         },
         retry_after: wish,
     }

@@ -2,8 +2,8 @@
 
 use fordway_store::{
     Bucket, ByteRange, Checksum, ChecksumAlgorithm, ChecksumType, CompleteOptions, CompletedPart, Error,
-    ErrorKind, GetOptions, Key, MAX_PARTS, ObjectPart, PartListing, PartsQuery, PutOptions, PutResult,
-    Result, UploadId, UploadListing, UploadSummary, UploadsQuery, checked_part_number,
+    ErrorKind, GetOptions, Key, MAX_PARTS, ObjectInfo, ObjectPart, PartListing, PartsQuery, PutOptions,
+    PutResult, Result, UploadId, UploadListing, UploadSummary, UploadsQuery, checked_part_number,
 };
 use fordway_wire::range::{digits, format_range};
 use fordway_wire::s3_xml;
@@ -198,7 +198,9 @@ fn complete_once(
     let mut call = S3Call::on_object("POST", "complete upload", bucket, key)
         .query("uploadId", upload.as_str())
         .document(&document)
-        .once();
+        .once()
+        .again_if_failed()
+        .slow();
     add_conditions(&mut call, &options.conditions, &OF_OBJECT);
     if let Some(checksum) = &options.checksum {
         add_checksum(&mut call, checksum);
@@ -206,7 +208,7 @@ fn complete_once(
     if let Some(size) = options.size {
         call.header("x-amz-mp-object-size", size.to_string());
     }
-    session.run(&call, |mut response| {
+    let completed = session.run(&call, |mut response| {
         match s3_xml::complete_multipart_upload_result(&response.read_document()?)? {
             UploadCompletionResult::Published(etag, checksum) => {
                 let (modified, version) = (answered_at(&response), version(&response));
@@ -214,7 +216,43 @@ fn complete_once(
             }
             UploadCompletionResult::Failed(said) => Err(failure::of_document(&said)),
         }
-    })
+    });
+    match completed {
+        Err(error) if error.tries() > 1 => made_before(session, (bucket, key, upload), parts, error),
+        done => done,
+    }
+}
+
+/// Returns the result of an earlier attempt at a completion, if that attempt took effect although the server said that
+/// it failed. The last attempt, which failed with `error`, then did not find the upload, and the object can have been
+/// made from `parts`. Errors: `error`.
+fn made_before(
+    session: &S3Session,
+    (bucket, key, upload): (&Bucket, &Key, &UploadId),
+    parts: &[CompletedPart],
+    error: Error,
+) -> Result<PutResult> {
+    let is_upload_gone = || {
+        let query = PartsQuery { max_parts: 1, ..PartsQuery::default() };
+        let listed = list_parts(session, (bucket, key, upload), &query);
+        listed.is_err_and(|error| error.kind() == ErrorKind::NoSuchUpload)
+    };
+    let was_completed = match error.kind() {
+        ErrorKind::NoSuchUpload => true,
+        // The condition may have failed because of the object that an earlier attempt published.
+        ErrorKind::PreconditionFailed => is_upload_gone(),
+        _ => false,
+    };
+    if !was_completed {
+        return Err(error);
+    }
+    match head(session, (bucket, key), &GetOptions::default()) {
+        Ok(info) if CompletedPart::could_make(parts, &info.etag) => {
+            let ObjectInfo { etag, modified, checksum, version, .. } = info;
+            Ok(PutResult { etag, modified, checksum, version })
+        }
+        _ => Err(error),
+    }
 }
 
 pub(super) fn abort(session: &S3Session, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<()> {
