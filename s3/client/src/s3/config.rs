@@ -72,9 +72,11 @@ pub struct S3Config {
     /// The maximum number of retries of a request after a transient failure; 0 means none.
     pub max_retries: u32,
     /// The algorithm of the checksum that is sent with every upload, unless the upload's options name another
-    /// algorithm. The server verifies the checksum.
+    /// algorithm. The server verifies the checksum. `None` if `AWS_REQUEST_CHECKSUM_CALCULATION` or the profile's
+    /// `request_checksum_calculation` is `when_required`, for services that refuse the headers of checksums.
     pub checksum: Option<ChecksumAlgorithm>,
-    /// Whether reads are checked against the checksum that the server sends.
+    /// Whether reads are checked against the checksum that the server sends; not if `AWS_RESPONSE_CHECKSUM_VALIDATION`
+    /// or the profile's `response_checksum_validation` is `when_required`.
     pub verify_reads: bool,
     /// Whether signatures cover bodies. Such a signature requires the SHA-256 of the body, which takes 0.6 ms per MiB.
     pub sign_payload: bool,
@@ -171,6 +173,10 @@ impl S3Config {
         let signature = get("FORDWAY_SIGNATURE_VERSION").or_else(|| setting("s3.signature_version"));
         let signature = signature.as_deref().map_or(Ok(SignatureVersion::V4), SignatureVersion::named)?;
         let http = HttpVersion::resolve(variable)?;
+        let is_required_only = |name: &str| checksums_only_when_required(name, &get, &setting);
+        let sends_checksums = !is_required_only("request_checksum_calculation")?;
+        let verify_reads = !is_required_only("response_checksum_validation")?;
+        let usual = S3Config::new(endpoint, region, credentials);
         let bundle = get("AWS_CA_BUNDLE").or_else(|| setting("ca_bundle"));
         let tls_roots = bundle.map_or(TlsRoots::System, |path| TlsRoots::File(path.into()));
         Ok(S3Config {
@@ -180,7 +186,9 @@ impl S3Config {
             http,
             tls_roots,
             proxies: ProxySettings::resolve(variable),
-            ..S3Config::new(endpoint, region, credentials)
+            checksum: usual.checksum.filter(|_| sends_checksums),
+            verify_reads,
+            ..usual
         })
     }
 
@@ -193,6 +201,31 @@ impl S3Config {
         }
         Ok(())
     }
+}
+
+/// Returns whether a setting of the AWS tools says that checksums are used only when the service requires them. Errors:
+/// `InvalidArgument` for an unknown value.
+fn checksums_only_when_required(
+    name: &str,
+    variable: &dyn Fn(&str) -> Option<String>,
+    setting: &dyn Fn(&str) -> Option<String>,
+) -> Result<bool> {
+    let upper = format!("AWS_{}", name.to_ascii_uppercase());
+    let Some(value) = variable(&upper).or_else(|| setting(name)) else { return Ok(false) };
+    match value.to_ascii_lowercase().as_str() {
+        "when_required" => Ok(true),
+        "when_supported" => Ok(false),
+        _ => {
+            let detail = format!("{upper} or {name} is {value:?}; use when_supported or when_required");
+            Err(Error::new(ErrorKind::InvalidArgument, detail))
+        }
+    }
+}
+
+/// Returns the endpoint of AWS in a region. The regions in China have a domain of their own.
+fn aws_endpoint(region: &str) -> String {
+    let domain = if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" };
+    format!("https://s3.{region}.{domain}")
 }
 
 #[cfg(test)]

@@ -46,6 +46,9 @@ pub(super) fn put(
     if let Some(checksum) = checksum {
         add_checksum(&mut call, checksum);
     }
+    // S3 requires a digest of an object that it must lock.
+    let is_digest_required = checksum.is_none() && call.headers.iter().any(|(name, _)| is_lock_header(name));
+    let md5 = md5.or_else(|| is_digest_required.then(|| fast_md5::digest(body)));
     if let Some(md5) = md5 {
         call.header("content-md5", base64_digest(md5));
     }
@@ -54,6 +57,10 @@ pub(super) fn put(
         response.read_document()?;
         Ok(PutResult { checksum: checksum.cloned(), ..put_result(&response)? })
     })
+}
+
+fn is_lock_header(name: &str) -> bool {
+    name.starts_with("x-amz-object-lock-")
 }
 
 /// A writer of an object. The writer buffers at most one part in memory.
