@@ -163,7 +163,7 @@ impl S3Config {
             .unwrap_or_else(|| DEFAULT_REGION.to_owned());
         let named = Self::find_endpoint(endpoint, variable)?;
         let is_endpoint_unset = named.is_none();
-        let endpoint = named.unwrap_or_else(|| format!("https://s3.{region}.amazonaws.com"));
+        let endpoint = named.unwrap_or_else(|| aws_endpoint(&region));
         let credentials = credentials.map_or_else(|| S3Credentials::find(variable, &profile), Ok)?;
         let addressing = match setting("s3.addressing_style").as_deref() {
             Some("path") => BucketAddressing::Path,
@@ -278,6 +278,26 @@ mod tests {
         assert!(found.is_endpoint_unset);
         let found = resolve(Some("http://h:1"), &[("HOME", "/nonexistent")]).unwrap();
         assert!(!found.is_endpoint_unset);
+    }
+
+    #[test]
+    fn regions_in_china_have_their_own_domain() {
+        let variables = [("HOME", "/nonexistent"), ("AWS_REGION", "cn-north-1")];
+        assert_eq!(resolve(None, &variables).unwrap().endpoint, "https://s3.cn-north-1.amazonaws.com.cn");
+    }
+
+    #[test]
+    fn two_variables_name_the_profile() {
+        let files = tempfile::tempdir().unwrap();
+        let config = files.path().join("config");
+        std::fs::write(&config, "[profile a]\nregion = ra\n[profile b]\nregion = rb\n").unwrap();
+        let config = ("AWS_CONFIG_FILE", config.to_str().unwrap());
+        let region = |more: &[(&str, &str)]| resolve(None, &[&[config], more].concat()).unwrap().region;
+        let (default, usual) = (("AWS_DEFAULT_PROFILE", "a"), ("AWS_PROFILE", "b"));
+        assert_eq!(region(&[default]), "ra");
+        assert_eq!(region(&[usual]), "rb");
+        // botocore reads the variables in this order.
+        assert_eq!(region(&[usual, default]), "ra");
     }
 
     /// Finds the credentials of `[default]` in a credentials file and a config file.
