@@ -64,10 +64,13 @@ pub struct S3Config {
     pub addressing: BucketAddressing,
     /// The HTTP version, from `FORDWAY_HTTP_VERSION`: `1.1`, `2` or `3`.
     pub http: HttpVersion,
-    /// The timeouts of connections.
+    /// The timeouts of connections. With the default `first_byte` and without [`S3Config::timeout`], copies and the
+    /// completions of uploads wait for up to 15 min, because some services respond only when they have copied the whole
+    /// object.
     pub timeouts: Timeouts,
-    /// The maximum total time that a call waits, including the waits before retries. This maximum also limits each of
-    /// the `timeouts`. A body that makes progress is not interrupted.
+    /// The maximum total time that a call waits for the service, including the waits before retries. A listing of
+    /// several pages is one call. A body that makes progress is not interrupted. This time replaces the waits in
+    /// `timeouts`, and also limits the time to connect.
     pub timeout: Option<Duration>,
     /// The maximum number of retries of a request after a transient failure; 0 means none.
     pub max_retries: u32,

@@ -1,5 +1,7 @@
 //! Implements multipart uploads, and lists the parts of a completed object.
 
+use std::time::Instant;
+
 use fordway_store::{
     Bucket, ByteRange, Checksum, ChecksumAlgorithm, ChecksumType, CompleteOptions, CompletedPart, Error,
     ErrorKind, GetOptions, Key, MAX_PARTS, ObjectInfo, ObjectPart, PartListing, PartsQuery, PutOptions,
@@ -94,7 +96,7 @@ impl<'a> UploadPartId<'a> {
         from: (&Bucket, &Key),
         options: &GetOptions,
     ) -> Result<PutResult> {
-        let mut call = self.call("copy part")?;
+        let mut call = self.call("copy part")?.slow();
         call.header("x-amz-copy-source", store::copy_source(from, options.version.as_ref()));
         add_conditions(&mut call, &options.conditions, &OF_COPY_SOURCE);
         if let Some(range) = closed(session, from, options)? {
@@ -266,7 +268,7 @@ pub(super) fn list_parts(
     (bucket, key, upload): (&Bucket, &Key, &UploadId),
     query: &PartsQuery,
 ) -> Result<PartListing> {
-    let mut found = PartListing::default();
+    let (mut found, until) = (PartListing::default(), session.until());
     loop {
         let after = found.parts.last().map_or(query.after, |part| part.number);
         let wanted = query.max_parts.saturating_sub(found.parts.len()).clamp(1, MAX_PAGE);
@@ -274,7 +276,7 @@ pub(super) fn list_parts(
             .query("uploadId", upload.as_str())
             .query("part-number-marker", after.to_string())
             .query("max-parts", wanted.to_string());
-        let document = session.run_for_document(&call)?;
+        let document = session.run_for_page(&call, until)?;
         let mut page = s3_xml::list_parts(&document).map_err(|error| call.named(error))?;
         page.parts.retain(|part| part.number > after);
         if !page.parts.is_sorted_by(|a, b| a.number < b.number) {
@@ -302,6 +304,7 @@ pub(super) fn list_uploads(
     let mut found = UploadListing::default();
     let (mut key_after, mut upload_after) = (query.key_after.clone(), query.upload_after.clone());
     let mut pages = ListingLoopDetector::starting_at(&(&key_after, &upload_after));
+    let until = session.until();
     loop {
         let wanted = query.max_uploads.saturating_sub(found.uploads.len()).clamp(1, MAX_PAGE);
         let start = (key_after.clone(), upload_after.clone());
@@ -314,7 +317,7 @@ pub(super) fn list_uploads(
             call = call.query("key-marker", key);
             call = upload_after.take().into_iter().fold(call, |call, id| call.query("upload-id-marker", id));
         }
-        let document = session.run_for_document(&call)?;
+        let document = session.run_for_page(&call, until)?;
         let mut page = s3_xml::list_uploads(&document).map_err(|error| call.named(error))?;
         if page.listing.uploads.iter().any(|upload| !may_follow(&start, upload)) {
             return Err(call.named(bad("the list of uploads contains an upload from before its start")));
@@ -358,9 +361,9 @@ pub(super) fn object_parts(
         // The request for the parts does not support conditions, so a HEAD request checks the conditions first.
         head(session, target, options)?;
     }
-    let (mut parts, mut after) = (Vec::new(), None);
+    let (mut parts, mut after, until) = (Vec::new(), None, session.until());
     loop {
-        let ObjectPartsPage { parts: page, total, next } = page(session, target, options, after)?;
+        let ObjectPartsPage { parts: page, total, next } = page(session, target, options, (after, until))?;
         if usize::from(total).max(parts.len() + page.len()) > usize::from(MAX_PARTS) {
             return Err(bad(&format!("the object has more than {MAX_PARTS} parts")));
         }
@@ -385,7 +388,7 @@ fn page(
     session: &S3Session,
     (bucket, key): (&Bucket, &Key),
     options: &GetOptions,
-    after: Option<u16>,
+    (after, until): (Option<u16>, Option<Instant>),
 ) -> Result<ObjectPartsPage> {
     let mut call = S3Call::on_object("GET", "get parts", bucket, key)
         .query("attributes", "")
@@ -394,7 +397,7 @@ fn page(
     if let Some(after) = after {
         call.header("x-amz-part-number-marker", after.to_string());
     }
-    let document = session.run_for_document(&call)?;
+    let document = session.run_for_page(&call, until)?;
     s3_xml::object_attributes(&document).map_err(|error| call.named(error))
 }
 

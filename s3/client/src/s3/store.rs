@@ -186,7 +186,7 @@ impl Objects for S3Store {
         key: &Key,
         options: &CopyOptions,
     ) -> Result<PutResult> {
-        let mut call = S3Call::on_object("PUT", "copy", bucket, key);
+        let mut call = S3Call::on_object("PUT", "copy", bucket, key).slow();
         if !options.conditions.is_empty() {
             call = call.once();
         }

@@ -229,9 +229,15 @@ impl StartedUpload {
     fn complete(mut self, options: &CompleteOptions) -> Result<PutResult> {
         let target = (&self.bucket, &self.key, &self.id);
         let completed = multipart::complete(&self.session, target, &self.parts, options);
-        let made = self.left_if_stopped(completed)?;
-        self.is_over = true;
-        Ok(made)
+        let completed = self.left_if_stopped(completed);
+        // After a timeout, the server may still be working on the completion, which an abort would undo.
+        let is_undecided = matches!(&completed, Err(error) if error.kind() == ErrorKind::Timeout);
+        if is_undecided {
+            let upload = self.id.as_str();
+            tracing::warn!(upload, "whether the upload will be completed is unknown; it is not aborted");
+        }
+        self.is_over |= completed.is_ok() || is_undecided;
+        completed
     }
 
     /// If the program must stop, prevents the drop from aborting the upload, because the program must not wait for
