@@ -412,7 +412,8 @@ fn a_delete_succeeds_only_if_an_s3_service_says_so() {
 /// The login page of a proxy has status 200.
 #[test]
 fn a_page_for_people_is_no_success() {
-    let calls: [&dyn Fn(&S3Store) -> Result<()>; 6] = [
+    type StatusCall<'c> = &'c dyn Fn(&S3Store) -> Result<()>;
+    let calls: [StatusCall; 6] = [
         &|store| store.create_bucket(&bucket()),
         &|store| store.delete_bucket(&bucket()),
         &|store| store.set_tags(&bucket(), &key("k"), None, &Default::default()),
