@@ -135,7 +135,8 @@ impl TransferRunner<'_> {
     }
 
     /// Starts a multipart upload, calls `send` to fill it, and completes the upload; aborts the upload after a failure.
-    /// If the completion times out, does not abort the upload, because the server may still complete it. After a signal, waits at most [`ABORT_GRACE`] for the server to abort the upload.
+    /// If the completion times out, does not abort the upload, because the server may still complete it. After a
+    /// signal, waits at most [`ABORT_GRACE`] for the server to abort the upload.
     pub(super) fn in_parts(
         &self,
         bucket: &Bucket,
