@@ -47,6 +47,34 @@ impl UtcTime {
 /// Returns `None` for anything else, and for times before 1970.
 pub fn parse_iso8601(text: &str) -> Option<SystemTime> {
     let (date, time) = text.split_once('T')?;
+    parse_date_and_time(date, time)
+}
+
+/// Reads a time like [`parse_iso8601`], but also accepts other forms of ISO 8601 and RFC 3339 that programs print: a
+/// space instead of `T`, lower-case letters, an offset without a colon (`+0200`, `+02`), white space before the offset,
+/// `UTC` instead of `Z`, and fractions with more than nine digits, the rest of which are dropped. Returns `None` for a
+/// time without an offset, because the time zone is then unknown.
+pub fn parse_printed_iso8601(text: &str) -> Option<SystemTime> {
+    let text = text.trim().to_ascii_uppercase();
+    let (date, rest) = text.split_once(['T', ' '])?;
+    let rest = rest.trim_start();
+    let clock_bytes = rest.find(|c: char| !c.is_ascii_digit() && !matches!(c, ':' | '.' | ','))?;
+    let (clock, zone) = rest.split_at(clock_bytes);
+    let clock = clock.replace(',', ".");
+    let clock = match clock.split_once('.') {
+        Some((clock, fraction)) if fraction.len() > 9 => format!("{clock}.{}", &fraction[..9]),
+        _ => clock,
+    };
+    let zone = match zone.trim() {
+        "UTC" | "GMT" => "Z".to_owned(),
+        offset if offset.len() == 3 => format!("{offset}:00"),
+        offset if offset.len() == 5 && offset.is_ascii() => format!("{}:{}", &offset[..3], &offset[3..]),
+        zone => zone.to_owned(),
+    };
+    parse_date_and_time(date, &format!("{clock}{zone}"))
+}
+
+fn parse_date_and_time(date: &str, time: &str) -> Option<SystemTime> {
     let (time, ahead_s) = match time.strip_suffix('Z') {
         Some(time) => (time, 0),
         None => split_offset(time)?,
@@ -266,6 +294,37 @@ mod tests {
             assert_eq!(parse_iso8601(bad), None, "{bad}");
         }
         assert_eq!(parse_amz_date("20130229T000000Z"), None);
+    }
+
+    #[test]
+    fn times_that_programs_print() {
+        let utc = parse_iso8601("2013-05-24T22:30:00Z");
+        for same in [
+            "2013-05-24T22:30:00Z",
+            "2013-05-24 22:30:00Z",
+            "2013-05-24t22:30:00z",
+            "2013-05-24T22:30:00+0000",
+            "2013-05-25T00:30:00+0200",
+            "2013-05-25 00:30:00 +0200",
+            "2013-05-25T00:30:00+02",
+            "2013-05-24T18:00:00-04:30",
+            "2013-05-24T22:30:00.000000000000Z",
+            "2013-05-24T22:30:00,000Z",
+            "2013-05-24 22:30:00 UTC",
+        ] {
+            assert_eq!(parse_printed_iso8601(same), utc, "{same}");
+        }
+        for bad in [
+            "",
+            "2013-05-24T22:30:00",
+            "soon",
+            "T",
+            "2013-05-24 \u{e4}",
+            "2013-05-24T22:30:00+1\u{e4}1",
+            "1 +",
+        ] {
+            assert_eq!(parse_printed_iso8601(bad), None, "{bad}");
+        }
     }
 
     #[test]

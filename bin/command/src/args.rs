@@ -19,7 +19,8 @@ pub struct GlobalArgs {
     /// http(s)://HOST[:PORT]
     #[arg(long, global = true, value_name = "URL", alias = "endpoint-url")]
     pub endpoint: Option<String>,
-    /// Profile in the AWS configuration and credentials files [default: AWS_PROFILE, else default]
+    /// Profile in the AWS configuration and credentials files [default: AWS_DEFAULT_PROFILE, else AWS_PROFILE, else
+    /// default]
     #[arg(long, global = true, value_name = "NAME")]
     pub profile: Option<String>,
     /// Region used in signatures [default: from the AWS configuration]

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -172,6 +173,43 @@ fn connections_for_which_there_are_no_descriptors_are_refused() {
     prlimit(gateway.process.id(), "20");
     let refused = refusal(&socket, 40);
     assert!(refused.contains("no file descriptor left"), "{refused}");
+}
+
+/// With its response to a put, the gateway passes a file for the next put. A process that cannot have another
+/// descriptor drops this file, and the put succeeds.
+#[test]
+fn a_put_does_not_fail_because_the_next_puts_file_cannot_be_received() {
+    const CHILD: &str = "FORDWAY_TEST_FEW_FILES_IN";
+    if let Some(dir) = std::env::var_os(CHILD) {
+        return put_with_few_files(Path::new(&dir));
+    }
+    let dir = place();
+    let _gateway = Gateway::start(dir.path(), &[]);
+    // The limit of open files is one of a whole process, so the client is a process of its own.
+    let mut client = Command::new(std::env::current_exe().unwrap());
+    client.args(["--exact", "a_put_does_not_fail_because_the_next_puts_file_cannot_be_received"]);
+    let output = client.arg("--nocapture").env(CHILD, dir.path()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    for name in ["first", "second"] {
+        let stored = std::fs::read(dir.path().join("root/bucket").join(name)).unwrap();
+        assert!(stored == vec![7; 1 << 20], "{name}");
+    }
+}
+
+/// Stores two objects when the process can open only one more file.
+fn put_with_few_files(dir: &Path) {
+    let store = NodeStore::new(NodeAddress::Unix(dir.join("socket")));
+    let put = |name: &str| {
+        let key = Key::new(name).unwrap();
+        store.put(&bucket(), &key, &vec![7; 1 << 20], &PutOptions::default()).map(drop)
+    };
+    store.head_bucket(&bucket()).unwrap();
+    let next = std::fs::File::open("/dev/null").unwrap();
+    let lowest_free = next.as_raw_fd();
+    drop(next);
+    prlimit(std::process::id(), &(lowest_free + 1).to_string());
+    let done = [put("first"), put("second")];
+    assert!(done.iter().all(Result::is_ok), "{done:?}");
 }
 
 /// Some clients announce long messages and never send their last bytes. Other clients send many requests and read no

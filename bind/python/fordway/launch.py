@@ -170,6 +170,7 @@ def environment(
         "AWS_ENDPOINT_URL_S3",
         "AWS_SESSION_TOKEN",
         "AWS_PROFILE",
+        "AWS_DEFAULT_PROFILE",
         "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS",
     )
     kept = {name: value for name, value in inherited.items() if name not in dropped}

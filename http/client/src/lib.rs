@@ -131,7 +131,17 @@ pub struct Timeouts {
     pub idle: Duration,
 }
 
+/// The longest time limit. A longer limit could not be added to the current time.
+pub const TIME_LIMIT_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+
 impl Timeouts {
+    /// Returns the timeouts of calls that may wait for `limit`, which may be longer or shorter than the waits of these
+    /// timeouts. Only the time to connect is not extended.
+    pub fn of_calls(self, limit: Duration) -> Self {
+        let limit = limit.min(TIME_LIMIT_MAX);
+        Timeouts { first_byte: limit, progress: limit, ..self.within(limit) }
+    }
+
     /// Returns these timeouts, each capped at `limit`.
     pub fn within(self, limit: Duration) -> Self {
         Timeouts {

@@ -184,6 +184,7 @@ impl LaneConfigOverrides {
     pub fn variable(&self, name: &str) -> Option<String> {
         let given = match name {
             "AWS_PROFILE" => self.profile.clone(),
+            "AWS_DEFAULT_PROFILE" if self.profile.is_some() => return None,
             "AWS_REGION" => self.region.clone(),
             _ if self.profile.is_some() && CREDENTIAL_VARIABLES.contains(&name) => return None,
             _ => None,

@@ -418,11 +418,11 @@ impl TransferRunner<'_> {
         Ok((made, total_bytes))
     }
 
-    /// Returns the checksum algorithm for uploads. If the user requested no algorithm, this is CRC-64/NVME over HTTP,
-    /// and `None` on other lanes.
+    /// Returns the checksum algorithm for uploads. If the user requested no algorithm, this is the algorithm in the
+    /// configuration of the HTTP lane, usually CRC-64/NVME, and `None` on other lanes.
     pub(super) fn checksum(&self) -> Option<ChecksumAlgorithm> {
-        let default = (self.store().lane() == "http").then_some(ChecksumAlgorithm::Crc64Nvme);
-        self.settings.checksum.or(default)
+        let default = || self.lane.service.as_ref()?.usual_checksum();
+        self.settings.checksum.or_else(default)
     }
 }
 

@@ -135,7 +135,8 @@ impl TransferRunner<'_> {
     }
 
     /// Starts a multipart upload, calls `send` to fill it, and completes the upload; aborts the upload after a failure.
-    /// After a signal, waits at most [`ABORT_GRACE`] for the server to abort the upload.
+    /// If the completion times out, does not abort the upload, because the server may still complete it. After a
+    /// signal, waits at most [`ABORT_GRACE`] for the server to abort the upload.
     pub(super) fn in_parts(
         &self,
         bucket: &Bucket,
@@ -145,11 +146,20 @@ impl TransferRunner<'_> {
     ) -> Result<u64> {
         let upload = self.store().create_upload(bucket, key, options)?;
         let done = CompleteOptions::conditions(options.conditions.clone());
+        let mut is_undecided = false;
         let sent = send(&upload).and_then(|(parts, bytes)| {
             self.context.interrupt.check()?;
-            self.store().complete_upload(bucket, key, &upload, &parts, &done)?;
-            Ok(bytes)
+            let completed = self.store().complete_upload(bucket, key, &upload, &parts, &done);
+            is_undecided = matches!(&completed, Err(error) if error.kind() == ErrorKind::Timeout);
+            completed.map(|_| bytes)
         });
+        if is_undecided {
+            self.context.output.note(&format!(
+                "the upload {} of s3://{bucket}/{key} is not aborted, because the server may still complete it",
+                upload.as_str()
+            ));
+            return sent;
+        }
         let abort = || self.store().abort_upload(bucket, key, &upload);
         if sent.is_err()
             && let Err(error) = fordway_sys::with_grace(ABORT_GRACE, abort)

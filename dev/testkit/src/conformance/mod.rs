@@ -39,7 +39,7 @@ pub use objects::{
     large_objects_stream, many_are_deleted, many_ranges_at_once, many_ranges_of_a_version,
     metadata_round_trips, overwriting_replaces_everything, put_get_head_delete,
     racing_creators_have_one_winner, ranges, ranges_outside_are_refused, replace_only_if,
-    wrong_digests_publish_nothing,
+    very_many_ranges_at_once, wrong_digests_publish_nothing,
 };
 pub use versions::{
     a_bucket_with_versions_stays, a_delete_hides_behind_a_marker, a_malformed_id_is_refused,
@@ -99,7 +99,8 @@ macro_rules! conformance_suite {
             copy_replaces_metadata, copy_conditions, copy_onto_itself, copy_with_a_checksum, multipart_makes_one_object, multipart_of_uniform_parts, multipart_outlives_a_failed_completion,
             multipart_completion_is_repeatable, multipart_refuses_what_does_not_fit, multipart_parts_are_listed, multipart_part_is_replaced,
             multipart_abort, multipart_copies_parts, multipart_etag_is_that_of_s3, racing_creators_have_one_winner,
-            many_ranges_at_once, many_ranges_of_a_version, multipart_checksum_without_the_number_of_parts,
+            many_ranges_at_once, many_ranges_of_a_version, very_many_ranges_at_once,
+            multipart_checksum_without_the_number_of_parts,
             multipart_checksums_are_checked, multipart_checksums_are_kept, multipart_parts_are_checked,
             parts_are_copied_from_versions_and_parts, parts_are_described, parts_are_read_by_number,
             tags_are_kept_and_replaced, tags_have_limits, tags_leave_the_metadata, tags_of_an_upload,

@@ -257,6 +257,19 @@ pub fn many_ranges_at_once(store: &dyn Store) {
     }
 }
 
+/// A call reads more ranges than fit in one message of the node lane.
+pub fn very_many_ranges_at_once(store: &dyn Store) {
+    let b = bucket(store);
+    let body = bytes(100_000, 9);
+    put(store, &b, "k", &body);
+    let ranges: Vec<_> = (0..200_000_u64).map(|n| n / 2).map(|at| ByteRange::Inclusive(at, at)).collect();
+    let read = |options: &GetOptions| store.read_ranges(&b, &key("k"), &ranges, options);
+    let found = read(&GetOptions::default()).unwrap();
+    assert!(found.len() == ranges.len() && found.iter().zip(0..).all(|(byte, n)| *byte == [body[n / 2]]));
+    let stale = GetOptions { conditions: Conditions::only_if(ETag::new("other")), ..Default::default() };
+    assert_kind(read(&stale), ErrorKind::PreconditionFailed);
+}
+
 /// One call reads many ranges of a version that is not the latest.
 pub fn many_ranges_of_a_version(store: &dyn Store) {
     let b = bucket(store);

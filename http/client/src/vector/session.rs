@@ -10,7 +10,9 @@ use fordway_sys::PerProcess;
 
 use crate::connection::BufferedConnection;
 use crate::retry::RetryBudget;
-use crate::{HttpClient, HttpVersion, Origin, ProxySettings, SessionCredentials, Timeouts, TlsRoots};
+use crate::{
+    HttpClient, HttpVersion, Origin, ProxySettings, SessionCredentials, TIME_LIMIT_MAX, Timeouts, TlsRoots,
+};
 
 /// The settings of an [`HttpSession`].
 #[derive(Clone, Debug)]
@@ -116,7 +118,8 @@ impl HttpSession {
 
     /// Creates a session that uses another client's connections. The options for TLS and proxies are ignored, and the
     /// HTTP version must match the connections' version.
-    pub fn over(http: Arc<HttpClient>, options: SessionOptions) -> Self {
+    pub fn over(http: Arc<HttpClient>, mut options: SessionOptions) -> Self {
+        options.deadline = options.deadline.map(|limit| limit.min(TIME_LIMIT_MAX));
         HttpSession {
             http,
             options,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use fordway_store::{Bucket, Key, PutOptions, PutResult, Result};
 use fordway_sys::{current_core, write_all_at};
-use fordway_wire::node::{CommitResponse, Request};
+use fordway_wire::node::{CommitResponse, FrameHeader, Request};
 
 use crate::node::connection::{NodeConnection, NodeFailure};
 use crate::node::session::{NodeCallTarget, NodeSession};
@@ -24,9 +24,18 @@ pub(super) struct PrecreatedFile {
 }
 
 impl PrecreatedFile {
-    pub(super) fn new(file: File, (bucket, key): (&Bucket, &Key), options: &PutOptions) -> Self {
+    /// Returns the file that arrived with the response whose header is `header`. Returns `None` if this process could
+    /// not receive the file, such as at its limit of open files: the response is about an object that is already
+    /// stored, so the put must not fail. The next put then asks the gateway for a file.
+    pub(super) fn received(
+        connection: &mut NodeConnection,
+        header: &FrameHeader,
+        (bucket, key): (&Bucket, &Key),
+        options: &PutOptions,
+    ) -> Option<Self> {
+        let file = connection.file(header).ok()?;
         let (directory, options) = (directory(key).to_owned(), options.clone());
-        PrecreatedFile { file, bucket: bucket.clone(), directory, options }
+        Some(PrecreatedFile { file, bucket: bucket.clone(), directory, options })
     }
 
     fn suits(&self, (bucket, key): (&Bucket, &Key), options: &PutOptions) -> bool {
@@ -75,7 +84,7 @@ fn put_on(
     };
     let (done, header) = connection.call::<Option<CommitResponse>>(&request, &[])?;
     if done.as_ref().is_some_and(|done| done.has_spare) {
-        connection.spare = Some(PrecreatedFile::new(connection.file(&header)?, (bucket, key), options));
+        connection.spare = PrecreatedFile::received(connection, &header, (bucket, key), options);
     }
     connection.finish(&header);
     Ok(done.map(|done| done.made))

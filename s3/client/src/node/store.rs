@@ -5,19 +5,22 @@ use std::sync::Arc;
 
 use fordway_store::{
     Bucket, BucketDocumentKind, BucketDocumentOperations, BucketInfo, ByteRange, CompleteOptions,
-    CompletedPart, CopyOptions, DeleteOptions, DeleteResult, GetOptions, Key, ListQuery, LockConfiguration,
-    MultipartUploadOperations, ObjectBatchOperations, ObjectInfo, ObjectListing, ObjectLockOperations,
-    ObjectPart, ObjectRenameOperations, ObjectTagOperations, ObjectVersionOperations, Objects, OpenObject,
-    PartListing, PartOptions, PartsQuery, PutOptions, PutResult, RenameOptions, Result, Retention, Store,
-    Tags, UploadId, UploadListing, UploadsQuery, VersionId, VersionListing, VersioningState, VersionsQuery,
-    Writer, check_tags, checked_part_number,
+    CompletedPart, Conditions, CopyOptions, DeleteOptions, DeleteResult, GetOptions, Key, ListQuery,
+    LockConfiguration, MultipartUploadOperations, ObjectBatchOperations, ObjectInfo, ObjectListing,
+    ObjectLockOperations, ObjectPart, ObjectRenameOperations, ObjectTagOperations, ObjectVersionOperations,
+    Objects, OpenObject, PartListing, PartOptions, PartsQuery, PutOptions, PutResult, RenameOptions, Result,
+    Retention, Store, Tags, UploadId, UploadListing, UploadsQuery, VersionId, VersionListing,
+    VersioningState, VersionsQuery, Writer, check_tags, checked_part_number,
 };
-use fordway_wire::node::{RANGES_BYTES_MAX, Request, longest_bytes};
+use fordway_wire::node::{FIELDS_BYTES_MAX, RANGES_BYTES_MAX, Request, longest_bytes};
 
 use crate::node::connection::NodeAddress;
 use crate::node::session::{NodeCallTarget, NodeSession};
 use crate::node::write::{NodeWriter, WriteKind, WriteTarget};
 use crate::node::{LANE, batch, read, write};
+
+/// The maximum number of ranges in one message. A range takes up to 17 bytes, and the other fields have ample room.
+const RANGES_MAX: usize = (FIELDS_BYTES_MAX - (64 << 10)) / 17;
 
 /// A store that a node gateway serves. Clones share connections; each thread uses one connection at a time.
 #[derive(Clone)]
@@ -112,7 +115,8 @@ impl Objects for NodeStore {
         read::read(&self.session, (bucket, key), options, buffer)
     }
 
-    /// Reads ranges of up to 8 MiB in total in one message. For larger ranges, opens the object once.
+    /// Reads up to about 119,000 ranges of up to 8 MiB in total in one message. Reads more ranges in several messages,
+    /// after a HEAD. For larger ranges, opens the object once.
     fn read_ranges(
         &self,
         bucket: &Bucket,
@@ -120,10 +124,20 @@ impl Objects for NodeStore {
         ranges: &[ByteRange],
         options: &GetOptions,
     ) -> Result<Vec<Vec<u8>>> {
-        match longest_bytes(ranges) <= RANGES_BYTES_MAX {
-            true => read::read_ranges(&self.session, (bucket, key), ranges, options),
-            false => read::read_large_ranges(&self.session, (bucket, key), ranges, options),
+        if longest_bytes(ranges) > RANGES_BYTES_MAX {
+            return read::read_large_ranges(&self.session, (bucket, key), ranges, options);
         }
+        if ranges.len() <= RANGES_MAX {
+            return read::read_ranges(&self.session, (bucket, key), ranges, options);
+        }
+        // Each message reads the version that the HEAD has described.
+        let info = self.head(bucket, key, options)?;
+        let same = GetOptions { conditions: Conditions::only_if(info.etag), ..options.clone() };
+        let mut all = Vec::with_capacity(ranges.len());
+        for some in ranges.chunks(RANGES_MAX) {
+            all.append(&mut read::read_ranges(&self.session, (bucket, key), some, &same)?);
+        }
+        Ok(all)
     }
 
     fn head(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<ObjectInfo> {

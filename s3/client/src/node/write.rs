@@ -156,11 +156,8 @@ impl PendingWrite {
             let request = Request::Commit { expected: Cow::Borrowed(expected), filled, wants_spare };
             let (done, header) = connection.call::<CommitResponse>(&request, &[])?;
             if let (true, WriteKind::Object(options)) = (done.has_spare, &target.what) {
-                connection.spare = Some(PrecreatedFile::new(
-                    connection.file(&header)?,
-                    (&target.bucket, &target.key),
-                    options,
-                ));
+                connection.spare =
+                    PrecreatedFile::received(connection, &header, (&target.bucket, &target.key), options);
             }
             connection.finish(&header);
             Ok(done.made)

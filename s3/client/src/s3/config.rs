@@ -64,17 +64,22 @@ pub struct S3Config {
     pub addressing: BucketAddressing,
     /// The HTTP version, from `FORDWAY_HTTP_VERSION`: `1.1`, `2` or `3`.
     pub http: HttpVersion,
-    /// The timeouts of connections.
+    /// The timeouts of connections. With the default `first_byte` and without [`S3Config::timeout`], copies and the
+    /// completions of uploads wait for up to 15 min, because some services respond only when they have copied the whole
+    /// object.
     pub timeouts: Timeouts,
-    /// The maximum total time that a call waits, including the waits before retries. This maximum also limits each of
-    /// the `timeouts`. A body that makes progress is not interrupted.
+    /// The maximum total time that a call waits for the service, including the waits before retries. A listing of
+    /// several pages is one call. A body that makes progress is not interrupted. This time replaces the waits in
+    /// `timeouts`, and also limits the time to connect.
     pub timeout: Option<Duration>,
     /// The maximum number of retries of a request after a transient failure; 0 means none.
     pub max_retries: u32,
     /// The algorithm of the checksum that is sent with every upload, unless the upload's options name another
-    /// algorithm. The server verifies the checksum.
+    /// algorithm. The server verifies the checksum. `None` if `AWS_REQUEST_CHECKSUM_CALCULATION` or the profile's
+    /// `request_checksum_calculation` is `when_required`, for services that refuse the headers of checksums.
     pub checksum: Option<ChecksumAlgorithm>,
-    /// Whether reads are checked against the checksum that the server sends.
+    /// Whether reads are checked against the checksum that the server sends; not if `AWS_RESPONSE_CHECKSUM_VALIDATION`
+    /// or the profile's `response_checksum_validation` is `when_required`.
     pub verify_reads: bool,
     /// Whether signatures cover bodies. Such a signature requires the SHA-256 of the body, which takes 0.6 ms per MiB.
     pub sign_payload: bool,
@@ -161,7 +166,7 @@ impl S3Config {
             .unwrap_or_else(|| DEFAULT_REGION.to_owned());
         let named = Self::find_endpoint(endpoint, variable)?;
         let is_endpoint_unset = named.is_none();
-        let endpoint = named.unwrap_or_else(|| format!("https://s3.{region}.amazonaws.com"));
+        let endpoint = named.unwrap_or_else(|| aws_endpoint(&region));
         let credentials = credentials.map_or_else(|| S3Credentials::find(variable, &profile), Ok)?;
         let addressing = match setting("s3.addressing_style").as_deref() {
             Some("path") => BucketAddressing::Path,
@@ -171,6 +176,10 @@ impl S3Config {
         let signature = get("FORDWAY_SIGNATURE_VERSION").or_else(|| setting("s3.signature_version"));
         let signature = signature.as_deref().map_or(Ok(SignatureVersion::V4), SignatureVersion::named)?;
         let http = HttpVersion::resolve(variable)?;
+        let is_required_only = |name: &str| checksums_only_when_required(name, &get, &setting);
+        let sends_checksums = !is_required_only("request_checksum_calculation")?;
+        let verify_reads = !is_required_only("response_checksum_validation")?;
+        let usual = S3Config::new(endpoint, region, credentials);
         let bundle = get("AWS_CA_BUNDLE").or_else(|| setting("ca_bundle"));
         let tls_roots = bundle.map_or(TlsRoots::System, |path| TlsRoots::File(path.into()));
         Ok(S3Config {
@@ -180,7 +189,9 @@ impl S3Config {
             http,
             tls_roots,
             proxies: ProxySettings::resolve(variable),
-            ..S3Config::new(endpoint, region, credentials)
+            checksum: usual.checksum.filter(|_| sends_checksums),
+            verify_reads,
+            ..usual
         })
     }
 
@@ -193,6 +204,31 @@ impl S3Config {
         }
         Ok(())
     }
+}
+
+/// Returns whether a setting of the AWS tools says that checksums are used only when the service requires them. Errors:
+/// `InvalidArgument` for an unknown value.
+fn checksums_only_when_required(
+    name: &str,
+    variable: &dyn Fn(&str) -> Option<String>,
+    setting: &dyn Fn(&str) -> Option<String>,
+) -> Result<bool> {
+    let upper = format!("AWS_{}", name.to_ascii_uppercase());
+    let Some(value) = variable(&upper).or_else(|| setting(name)) else { return Ok(false) };
+    match value.to_ascii_lowercase().as_str() {
+        "when_required" => Ok(true),
+        "when_supported" => Ok(false),
+        _ => {
+            let detail = format!("{upper} or {name} is {value:?}; use when_supported or when_required");
+            Err(Error::new(ErrorKind::InvalidArgument, detail))
+        }
+    }
+}
+
+/// Returns the endpoint of AWS in a region. The regions in China have a domain of their own.
+fn aws_endpoint(region: &str) -> String {
+    let domain = if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" };
+    format!("https://s3.{region}.{domain}")
 }
 
 #[cfg(test)]
@@ -245,6 +281,26 @@ mod tests {
         assert!(found.is_endpoint_unset);
         let found = resolve(Some("http://h:1"), &[("HOME", "/nonexistent")]).unwrap();
         assert!(!found.is_endpoint_unset);
+    }
+
+    #[test]
+    fn regions_in_china_have_their_own_domain() {
+        let variables = [("HOME", "/nonexistent"), ("AWS_REGION", "cn-north-1")];
+        assert_eq!(resolve(None, &variables).unwrap().endpoint, "https://s3.cn-north-1.amazonaws.com.cn");
+    }
+
+    #[test]
+    fn two_variables_name_the_profile() {
+        let files = tempfile::tempdir().unwrap();
+        let config = files.path().join("config");
+        std::fs::write(&config, "[profile a]\nregion = ra\n[profile b]\nregion = rb\n").unwrap();
+        let config = ("AWS_CONFIG_FILE", config.to_str().unwrap());
+        let region = |more: &[(&str, &str)]| resolve(None, &[&[config], more].concat()).unwrap().region;
+        let (default, usual) = (("AWS_DEFAULT_PROFILE", "a"), ("AWS_PROFILE", "b"));
+        assert_eq!(region(&[default]), "ra");
+        assert_eq!(region(&[usual]), "rb");
+        // botocore reads the variables in this order.
+        assert_eq!(region(&[usual, default]), "ra");
     }
 
     /// Finds the credentials of `[default]` in a credentials file and a config file.

@@ -9,7 +9,7 @@ use fordway_store::{
 use fordway_wire::s3_xml::{DeleteFailure, DeleteObjectsResult, XmlElement};
 use fordway_wire::{s3_error, s3_xml};
 
-use crate::s3::failure::own_words;
+use crate::s3::failure::{self, own_words};
 use crate::s3::headers::{OF_OBJECT, add_bypass, add_conditions, version};
 use crate::s3::request::S3Call;
 use crate::s3::session::S3Session;
@@ -31,13 +31,21 @@ pub(super) fn delete(
     add_conditions(&mut call, &options.conditions, &OF_OBJECT);
     add_bypass(&mut call, options.bypass_governance);
     let deleted = session.run(&call, |mut response| {
-        response.read_document()?;
+        failure::check_done(&mut response)?;
         let is_marker = response.header("x-amz-delete-marker") == Some("true");
         Ok(DeleteResult { version: version(&response), is_marker })
     });
     match deleted {
         // Some services report a missing key as an error; S3 itself responds with success.
-        Err(error) if is_plain && error.kind() == ErrorKind::NoSuchKey => Ok(DeleteResult::default()),
+        Err(error) if is_plain && error.s3_code() == Some("NoSuchKey") => Ok(DeleteResult::default()),
+        // Without the code, the response need not be from an S3 service, so the object may still exist.
+        Err(error) if is_plain && error.kind() == ErrorKind::NoSuchKey => {
+            let detail = format!(
+                "{}: the response has no S3 error code, so whether the object exists is unknown; check the endpoint",
+                error.detail()
+            );
+            Err(call.named(Error::new(ErrorKind::BadResponse, detail)))
+        }
         other => other,
     }
 }

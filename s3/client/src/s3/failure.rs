@@ -29,8 +29,13 @@ pub(super) struct FailedAttempt {
 impl FailedAttempt {
     /// Creates the failure for an error that occurs after the response's head has been received.
     pub(super) fn while_receiving(error: Error, call: &S3Call) -> Self {
-        let may_pass = call.replay == ReplayPolicy::Idempotent
-            && (is_passing(error.kind()) || error.kind() == ErrorKind::BadDigest);
+        let may_pass = match call.replay {
+            ReplayPolicy::Idempotent => is_passing(error.kind()) || error.kind() == ErrorKind::BadDigest,
+            // Without a code, the response was lost.
+            ReplayPolicy::IfUnsent => {
+                call.is_sent_again_if_failed && is_passing(error.kind()) && error.s3_code().is_some()
+            }
+        };
         FailedAttempt { error, may_pass, retry_after: None }
     }
 }
@@ -73,8 +78,12 @@ pub(super) fn of_answer(
             ReplayPolicy::Idempotent => {
                 matches!(status, 408 | 429 | 500 | 502..=504) || kind == ErrorKind::Timeout
             }
-            // With status 429 or 503, the server did not act on the request.
-            ReplayPolicy::IfUnsent => matches!(status, 429 | 503),
+            // With status 429 or 503, the server did not act on the request. A status 500 without a code may come from
+            // a proxy, while the server still acts on the request.
+            ReplayPolicy::IfUnsent => {
+                let has_failed = status == 500 && !said.code.is_empty();
+                matches!(status, 429 | 503) || (call.is_sent_again_if_failed && has_failed)
+            }
         },
         retry_after: wish,
     }
@@ -93,6 +102,36 @@ pub(super) fn of_status(status: u16, document: &[u8], call: &S3Call, config: &S3
 pub(super) fn of_document(said: &ErrorDocument) -> Error {
     let kind = s3_error::from_s3(500, &said.code);
     with_code(Error::new(kind, sentence(200, said, kind)), 500, said)
+}
+
+/// Checks that the body of a successful response is empty or an XML document. Any other body shows that the response is
+/// not from an S3 service, but for example from the login page of a proxy, so the call had no effect. Errors:
+/// `BadResponse`; the error in the document, if it is an error document.
+pub(super) fn check_done(response: &mut HttpResponse) -> Result<(), Error> {
+    let document = response.read_document()?;
+    let text = document.trim_ascii_start();
+    if text.is_empty() {
+        return Ok(());
+    }
+    let is_html = |text: &[u8]| {
+        let starts_with = |start: &str| {
+            text.get(..start.len()).is_some_and(|found| found.eq_ignore_ascii_case(start.as_bytes()))
+        };
+        starts_with("<!doctype html") || starts_with("<html")
+    };
+    match error_document(&document) {
+        Ok(Some(said)) => Err(of_document(&said)),
+        Ok(None) if !is_html(text) => Ok(()),
+        _ => {
+            let (status, kind) =
+                (response.status(), response.header("content-type").unwrap_or("unknown type"));
+            let detail = format!(
+                "the response has status {status} but a body ({kind}) that is not from an S3 service; check the \
+                 endpoint"
+            );
+            Err(Error::new(ErrorKind::BadResponse, detail))
+        }
+    }
 }
 
 /// Records the server's error code, unless the rest of the response says more about the failure than the code.

@@ -20,10 +20,11 @@ use crate::s3::session::S3Session;
 pub(super) fn list(session: &S3Session, bucket: &Bucket, query: &ListQuery) -> Result<ObjectListing> {
     let mut found = MergedEntries { query, entries: Vec::new() };
     let (mut token, mut pages) = (None, ListingLoopDetector::default());
+    let until = session.until();
     loop {
         let wanted = query.max_keys.saturating_sub(found.entries.len()).clamp(1, MAX_KEYS);
         let call = page_call(bucket, query, token.as_deref(), wanted);
-        let document = session.run_for_document(&call)?;
+        let document = session.run_for_page(&call, until)?;
         let mut page = s3_xml::list_bucket(&document).map_err(|error| call.named(error))?;
         let next = next_of(page.truncated, page.next_token.take()).map_err(|error| call.named(error))?;
         let before = found.entries.len();
@@ -113,6 +114,7 @@ impl MergedEntries<'_> {
 /// Lists all buckets, except those whose names [`Bucket`] does not accept.
 pub(super) fn list_buckets(session: &S3Session) -> Result<Vec<BucketInfo>> {
     let (mut token, mut pages) = (None::<String>, ListingLoopDetector::default());
+    let until = session.until();
     // A server may name a bucket more than once.
     let mut buckets = BTreeMap::new();
     loop {
@@ -120,7 +122,7 @@ pub(super) fn list_buckets(session: &S3Session) -> Result<Vec<BucketInfo>> {
         if let Some(token) = token.take() {
             call = call.query("continuation-token", token);
         }
-        let document = session.run_for_document(&call)?;
+        let document = session.run_for_page(&call, until)?;
         let (page, next) = s3_xml::list_all_my_buckets(&document).map_err(|error| call.named(error))?;
         let before = buckets.len();
         for bucket in page {
@@ -169,10 +171,11 @@ pub(super) fn list_versions(
         ..Default::default()
     };
     let mut pages = ListingLoopDetector::starting_at(&found.next);
+    let until = session.until();
     loop {
         let missing = query.max_keys.saturating_sub(found.versions.len() + found.prefixes.len());
         let call = versions_call(bucket, query, found.next.take(), missing.min(MAX_KEYS));
-        let document = session.run_for_document(&call)?;
+        let document = session.run_for_page(&call, until)?;
         let mut page = s3_xml::list_versions(&document).map_err(|error| call.named(error))?;
         let count = page.versions.len() + page.prefixes.len();
         found.versions.append(&mut page.versions);

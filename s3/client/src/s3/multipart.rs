@@ -1,9 +1,11 @@
 //! Implements multipart uploads, and lists the parts of a completed object.
 
+use std::time::Instant;
+
 use fordway_store::{
     Bucket, ByteRange, Checksum, ChecksumAlgorithm, ChecksumType, CompleteOptions, CompletedPart, Error,
-    ErrorKind, GetOptions, Key, MAX_PARTS, ObjectPart, PartListing, PartsQuery, PutOptions, PutResult,
-    Result, UploadId, UploadListing, UploadSummary, UploadsQuery, checked_part_number,
+    ErrorKind, GetOptions, Key, MAX_PARTS, ObjectInfo, ObjectPart, PartListing, PartsQuery, PutOptions,
+    PutResult, Result, UploadId, UploadListing, UploadSummary, UploadsQuery, checked_part_number,
 };
 use fordway_wire::range::{digits, format_range};
 use fordway_wire::s3_xml;
@@ -94,7 +96,7 @@ impl<'a> UploadPartId<'a> {
         from: (&Bucket, &Key),
         options: &GetOptions,
     ) -> Result<PutResult> {
-        let mut call = self.call("copy part")?;
+        let mut call = self.call("copy part")?.slow();
         call.header("x-amz-copy-source", store::copy_source(from, options.version.as_ref()));
         add_conditions(&mut call, &options.conditions, &OF_COPY_SOURCE);
         if let Some(range) = closed(session, from, options)? {
@@ -198,7 +200,9 @@ fn complete_once(
     let mut call = S3Call::on_object("POST", "complete upload", bucket, key)
         .query("uploadId", upload.as_str())
         .document(&document)
-        .once();
+        .once()
+        .again_if_failed()
+        .slow();
     add_conditions(&mut call, &options.conditions, &OF_OBJECT);
     if let Some(checksum) = &options.checksum {
         add_checksum(&mut call, checksum);
@@ -206,7 +210,7 @@ fn complete_once(
     if let Some(size) = options.size {
         call.header("x-amz-mp-object-size", size.to_string());
     }
-    session.run(&call, |mut response| {
+    let completed = session.run(&call, |mut response| {
         match s3_xml::complete_multipart_upload_result(&response.read_document()?)? {
             UploadCompletionResult::Published(etag, checksum) => {
                 let (modified, version) = (answered_at(&response), version(&response));
@@ -214,7 +218,43 @@ fn complete_once(
             }
             UploadCompletionResult::Failed(said) => Err(failure::of_document(&said)),
         }
-    })
+    });
+    match completed {
+        Err(error) if error.tries() > 1 => made_before(session, (bucket, key, upload), parts, error),
+        done => done,
+    }
+}
+
+/// Returns the result of an earlier attempt at a completion, if that attempt took effect although the server said that
+/// it failed. The last attempt, which failed with `error`, then did not find the upload, and the object can have been
+/// made from `parts`. Errors: `error`.
+fn made_before(
+    session: &S3Session,
+    (bucket, key, upload): (&Bucket, &Key, &UploadId),
+    parts: &[CompletedPart],
+    error: Error,
+) -> Result<PutResult> {
+    let is_upload_gone = || {
+        let query = PartsQuery { max_parts: 1, ..PartsQuery::default() };
+        let listed = list_parts(session, (bucket, key, upload), &query);
+        listed.is_err_and(|error| error.kind() == ErrorKind::NoSuchUpload)
+    };
+    let was_completed = match error.kind() {
+        ErrorKind::NoSuchUpload => true,
+        // The condition may have failed because of the object that an earlier attempt published.
+        ErrorKind::PreconditionFailed => is_upload_gone(),
+        _ => false,
+    };
+    if !was_completed {
+        return Err(error);
+    }
+    match head(session, (bucket, key), &GetOptions::default()) {
+        Ok(info) if CompletedPart::could_make(parts, &info.etag) => {
+            let ObjectInfo { etag, modified, checksum, version, .. } = info;
+            Ok(PutResult { etag, modified, checksum, version })
+        }
+        _ => Err(error),
+    }
 }
 
 pub(super) fn abort(session: &S3Session, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<()> {
@@ -228,7 +268,7 @@ pub(super) fn list_parts(
     (bucket, key, upload): (&Bucket, &Key, &UploadId),
     query: &PartsQuery,
 ) -> Result<PartListing> {
-    let mut found = PartListing::default();
+    let (mut found, until) = (PartListing::default(), session.until());
     loop {
         let after = found.parts.last().map_or(query.after, |part| part.number);
         let wanted = query.max_parts.saturating_sub(found.parts.len()).clamp(1, MAX_PAGE);
@@ -236,7 +276,7 @@ pub(super) fn list_parts(
             .query("uploadId", upload.as_str())
             .query("part-number-marker", after.to_string())
             .query("max-parts", wanted.to_string());
-        let document = session.run_for_document(&call)?;
+        let document = session.run_for_page(&call, until)?;
         let mut page = s3_xml::list_parts(&document).map_err(|error| call.named(error))?;
         page.parts.retain(|part| part.number > after);
         if !page.parts.is_sorted_by(|a, b| a.number < b.number) {
@@ -264,6 +304,7 @@ pub(super) fn list_uploads(
     let mut found = UploadListing::default();
     let (mut key_after, mut upload_after) = (query.key_after.clone(), query.upload_after.clone());
     let mut pages = ListingLoopDetector::starting_at(&(&key_after, &upload_after));
+    let until = session.until();
     loop {
         let wanted = query.max_uploads.saturating_sub(found.uploads.len()).clamp(1, MAX_PAGE);
         let start = (key_after.clone(), upload_after.clone());
@@ -276,7 +317,7 @@ pub(super) fn list_uploads(
             call = call.query("key-marker", key);
             call = upload_after.take().into_iter().fold(call, |call, id| call.query("upload-id-marker", id));
         }
-        let document = session.run_for_document(&call)?;
+        let document = session.run_for_page(&call, until)?;
         let mut page = s3_xml::list_uploads(&document).map_err(|error| call.named(error))?;
         if page.listing.uploads.iter().any(|upload| !may_follow(&start, upload)) {
             return Err(call.named(bad("the list of uploads contains an upload from before its start")));
@@ -320,9 +361,9 @@ pub(super) fn object_parts(
         // The request for the parts does not support conditions, so a HEAD request checks the conditions first.
         head(session, target, options)?;
     }
-    let (mut parts, mut after) = (Vec::new(), None);
+    let (mut parts, mut after, until) = (Vec::new(), None, session.until());
     loop {
-        let ObjectPartsPage { parts: page, total, next } = page(session, target, options, after)?;
+        let ObjectPartsPage { parts: page, total, next } = page(session, target, options, (after, until))?;
         if usize::from(total).max(parts.len() + page.len()) > usize::from(MAX_PARTS) {
             return Err(bad(&format!("the object has more than {MAX_PARTS} parts")));
         }
@@ -347,7 +388,7 @@ fn page(
     session: &S3Session,
     (bucket, key): (&Bucket, &Key),
     options: &GetOptions,
-    after: Option<u16>,
+    (after, until): (Option<u16>, Option<Instant>),
 ) -> Result<ObjectPartsPage> {
     let mut call = S3Call::on_object("GET", "get parts", bucket, key)
         .query("attributes", "")
@@ -356,7 +397,7 @@ fn page(
     if let Some(after) = after {
         call.header("x-amz-part-number-marker", after.to_string());
     }
-    let document = session.run_for_document(&call)?;
+    let document = session.run_for_page(&call, until)?;
     s3_xml::object_attributes(&document).map_err(|error| call.named(error))
 }
 

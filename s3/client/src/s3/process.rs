@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{after_signal, wait_at_most};
-use fordway_wire::date::parse_iso8601;
+use fordway_wire::date::parse_printed_iso8601;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
@@ -22,6 +22,8 @@ use super::renewal::{ExpiringKeys, RenewedKeys};
 pub(super) const RUN_MAX: Duration = Duration::from_secs(60);
 /// The maximum size of the program's output.
 const OUTPUT_BYTES_MAX: usize = 64 * 1024;
+/// The time after which keys are fetched again if the expiry time that the program prints cannot be parsed.
+const UNKNOWN_LIFETIME: Duration = Duration::from_secs(15 * 60);
 /// The maximum time until the exit of the program is noticed if its output stays open.
 const EXIT_NOTICE: Duration = Duration::from_millis(20);
 
@@ -219,16 +221,7 @@ fn printed(
     if printed["Version"] != 1 {
         return Err("printed an unknown version of keys; only version 1 is known".to_owned());
     }
-    let mut expires = None;
-    if let Some(end) = text("Expiration") {
-        expires = parse_iso8601(&end);
-        match expires {
-            Some(time) if time > now => {}
-            Some(_) => return Err(format!("printed keys that expired at {end}")),
-            // Keys whose expiration cannot be parsed are used, because the service also checks the expiration.
-            None => tracing::debug!(%end, "the expiration of keys cannot be parsed"),
-        }
-    }
+    let expires = expiration(&printed["Expiration"], source, now)?;
     let keys = S3Credentials::Keys {
         access_key: required("AccessKeyId")?,
         secret_key: required("SecretAccessKey")?,
@@ -236,6 +229,29 @@ fn printed(
         source: source.to_owned(),
     };
     Ok((keys, expires))
+}
+
+/// Returns the time at which keys expire; `None` if the program states no expiration. Errors: if the keys have expired.
+fn expiration(stated: &Value, source: &str, now: SystemTime) -> Result<Option<SystemTime>, String> {
+    let text = match stated {
+        Value::Null => return Ok(None),
+        Value::String(text) if text.is_empty() => return Ok(None),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    match parse_printed_iso8601(&text) {
+        Some(time) if time > now => Ok(Some(time)),
+        Some(_) => Err(format!("printed keys that expired at {text}")),
+        // The keys are used, because the service also checks the expiration. They must not be used forever.
+        None => {
+            let minutes = UNKNOWN_LIFETIME.as_secs() / 60;
+            tracing::warn!(
+                expiration = text,
+                "{source} prints an expiration that cannot be parsed; its keys are fetched again within {minutes} min"
+            );
+            Ok(Some(now + UNKNOWN_LIFETIME))
+        }
+    }
 }
 
 #[cfg(test)]
@@ -333,16 +349,39 @@ mod tests {
         assert!(keys("2017-07-14T02:39:59Z").is_err());
         assert!(keys("2017-07-14T02:40:01Z").is_ok());
         assert!(keys("2017-07-14T02:40:01+00:00").is_ok());
+        assert!(keys("2017-07-14 02:39:59+0000").is_err());
+    }
+
+    #[test]
+    fn keys_with_an_expiration_that_cannot_be_parsed_are_not_kept() {
+        let now = UNIX_EPOCH + Duration::from_secs(1_500_000_000);
+        let expires = |end: &str| {
+            let keys = r#"{"Version": 1, "AccessKeyId": "AK", "SecretAccessKey": "S", "Expiration": END}"#;
+            printed(keys.replace("END", end).as_bytes(), "the test", now).unwrap().1
+        };
+        for end in [r#""in an hour""#, "1500003600", r#""2017-07-14T03:00:00""#] {
+            assert_eq!(expires(end), Some(now + UNKNOWN_LIFETIME), "{end}");
+        }
+        assert_eq!([expires("null"), expires(r#""""#)], [None, None]);
     }
 
     #[test]
     fn keys_that_expire_are_fetched_again() {
+        // The forms in which `date`, Python's `str(datetime)` and other programs print times.
+        for form in ["%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%d %H:%M:%S%:z"] {
+            fetch_again(form);
+        }
+    }
+
+    /// Fetches keys from a program that prints their expiration in the form `form` of `date`.
+    fn fetch_again(form: &str) {
         let files = tempfile::tempdir().unwrap();
         let calls = files.path().join("calls");
         std::fs::write(&calls, "").unwrap();
         let script = format!(
-            r#"echo >> {0}; n=$(wc -l < {0}); end=$(date -u -d "+$((n * n * 2)) seconds" +%Y-%m-%dT%H:%M:%SZ); printf "%s" "{{\"Version\": 1, \"AccessKeyId\": \"AK$n\", \"SecretAccessKey\": \"S\", \"Expiration\": \"$end\"}}""#,
-            calls.display()
+            r#"echo >> {0}; n=$(wc -l < {0}); end=$(date -u -d "+$((n * n * 2)) seconds" "+{1}"); printf "%s" "{{\"Version\": 1, \"AccessKeyId\": \"AK$n\", \"SecretAccessKey\": \"S\", \"Expiration\": \"$end\"}}""#,
+            calls.display(),
+            form
         );
         let program = files.path().join("keys.sh");
         std::fs::write(&program, script).unwrap();
@@ -351,7 +390,7 @@ mod tests {
         assert!(name(&credentials.last()).contains("AK1"), "{credentials:?}");
         std::thread::sleep(Duration::from_secs(3));
         let current = credentials.current(RUN_MAX).unwrap();
-        assert!(name(&current).contains("AK2"), "{}", name(&current));
+        assert!(name(&current).contains("AK2"), "{form}: {}", name(&current));
         assert_eq!(std::fs::read_to_string(&calls).unwrap().lines().count(), 2);
     }
 }

@@ -24,8 +24,8 @@ pub(super) struct CredentialProfile {
 }
 
 impl CredentialProfile {
-    /// Reads the profile that `AWS_PROFILE` names, or `default`. A missing file counts as empty. Errors:
-    /// `InvalidArgument` if `AWS_PROFILE` names a profile that does not exist; `Io`.
+    /// Reads the profile that `AWS_DEFAULT_PROFILE` or `AWS_PROFILE` names, in the order of botocore, or `default`. A
+    /// missing file counts as empty. Errors: `InvalidArgument` if a variable names a profile that does not exist; `Io`.
     pub(super) fn load(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
         let get = |name: &str| variable(name).filter(|value| !value.is_empty());
         let home = PathBuf::from(get("HOME").unwrap_or_default());
@@ -34,7 +34,8 @@ impl CredentialProfile {
         let config_file = path("AWS_CONFIG_FILE", ".aws/config");
         let secrets = read_sections(&credentials_file)?;
         let config = read_sections(&config_file)?;
-        Self::of_files(get("AWS_PROFILE"), (credentials_file, secrets), (config_file, config))
+        let wanted = get("AWS_DEFAULT_PROFILE").or_else(|| get("AWS_PROFILE"));
+        Self::of_files(wanted, (credentials_file, secrets), (config_file, config))
     }
 
     /// Returns the profile `wanted`, or the profile `default`, from the two files. Errors: `InvalidArgument` if
@@ -49,8 +50,9 @@ impl CredentialProfile {
         let of_config = of_sections(&config, if name == "default" { &titles } else { &titles[1..] });
         let is_known = secrets.iter().chain(&config).any(|(title, _)| titles.contains(title));
         if wanted.is_some() && !is_known {
-            let detail =
-                format!("no configuration file has the profile {name:?} (of AWS_PROFILE or --profile)");
+            let detail = format!(
+                "no configuration file has the profile {name:?} (of AWS_PROFILE, AWS_DEFAULT_PROFILE or --profile)"
+            );
             return Err(Error::new(ErrorKind::InvalidArgument, detail));
         }
         let credentials = (credentials_file, of_sections(&secrets, &titles[..1]));

@@ -30,6 +30,10 @@ pub(super) struct S3Call<'a> {
     pub(super) headers: Vec<(Cow<'static, str>, Cow<'a, str>)>,
     pub(super) body: &'a [u8],
     pub(super) replay: ReplayPolicy,
+    /// Whether a call with [`ReplayPolicy::IfUnsent`] may be sent again after the server has said that it failed.
+    pub(super) is_sent_again_if_failed: bool,
+    /// Whether the server may take minutes before it responds.
+    pub(super) is_slow: bool,
 }
 
 impl<'a> S3Call<'a> {
@@ -44,6 +48,8 @@ impl<'a> S3Call<'a> {
             headers: Vec::new(),
             body: &[],
             replay: ReplayPolicy::Idempotent,
+            is_sent_again_if_failed: false,
+            is_slow: false,
         }
     }
 
@@ -117,6 +123,19 @@ impl<'a> S3Call<'a> {
     /// Marks the request as not idempotent. The request is then sent again only if the server cannot have acted on it.
     pub(super) fn once(mut self) -> Self {
         self.replay = ReplayPolicy::IfUnsent;
+        self
+    }
+
+    /// Marks a call as one for which the server may work for minutes before it responds, such as a copy.
+    pub(super) fn slow(mut self) -> Self {
+        self.is_slow = true;
+        self
+    }
+
+    /// Marks a call that is not idempotent as one to send again if the server says that it failed for a reason that may
+    /// be temporary. The caller must find out whether an earlier attempt took effect nevertheless.
+    pub(super) fn again_if_failed(mut self) -> Self {
+        self.is_sent_again_if_failed = true;
         self
     }
 

@@ -15,13 +15,22 @@ use crate::s3::request::{RequestSigner, UnsignedRequest};
 use crate::s3::{BucketAddressing, CurrentCredentials, S3Config, S3Credentials};
 use fordway_http::retry::{RetryBudget, pause};
 use fordway_http::{
-    HttpClient, HttpExchangeRequest, HttpResponse, Origin, ReplayPolicy, Timeouts, USER_AGENT, vector,
+    HttpClient, HttpExchangeRequest, HttpResponse, Origin, ReplayPolicy, TIME_LIMIT_MAX, Timeouts,
+    USER_AGENT, vector,
 };
+
+/// The time to wait for the response to a copy or a completion, if no timeout is set. Some services respond only when
+/// they have copied the whole object.
+const SLOW_CALL_MAX: Duration = Duration::from_secs(15 * 60);
+/// The time after which a call no longer counts as just begun.
+const JUST_BEGUN: Duration = Duration::from_millis(10);
 
 /// A service, and the connections to it. Threads may share a session.
 pub(super) struct S3Session {
     pub(super) config: S3Config,
     http: Arc<HttpClient>,
+    /// The timeouts of `http`.
+    timeouts: Timeouts,
     /// The session for vectored reads, which uses the connections of `http`.
     pub(super) vector: Arc<vector::HttpSession>,
     origin: Origin,
@@ -39,42 +48,54 @@ pub(super) struct CallAddress {
 
 impl S3Session {
     /// Creates a session. Errors: `InvalidArgument` for an invalid endpoint or setting.
-    pub(super) fn new(config: S3Config) -> Result<Self> {
+    pub(super) fn new(mut config: S3Config) -> Result<Self> {
         config.check()?;
         let (origin, base_path) = Origin::parse(&config.endpoint)?;
-        let timeouts = config.timeout.map_or(config.timeouts, |timeout| config.timeouts.within(timeout));
+        config.timeout = config.timeout.map(|timeout| timeout.min(TIME_LIMIT_MAX));
+        let timeouts = config.timeout.map_or(config.timeouts, |timeout| config.timeouts.of_calls(timeout));
         let http =
             HttpClient::new(config.http, timeouts, config.tls_roots.clone()).through(config.proxies.clone());
         let http = Arc::new(http);
         let vector = Arc::new(vector_session(&config, timeouts, &http));
         let signer = Arc::new(RequestSigner::new(config.credentials.clone(), &config.region));
-        Ok(S3Session { config, http, vector, origin, base_path, signer })
+        Ok(S3Session { config, http, timeouts, vector, origin, base_path, signer })
     }
 
     /// Returns a session that shares this session's connections, but has another [`S3Config::timeout`].
     pub(super) fn with_timeout(&self, timeout: Duration) -> Self {
-        let config = S3Config { timeout: Some(timeout), ..self.config.clone() };
-        let timeouts = config.timeouts.within(timeout);
+        let config = S3Config { timeout: Some(timeout.min(TIME_LIMIT_MAX)), ..self.config.clone() };
+        let timeouts = config.timeouts.of_calls(timeout);
         let http = Arc::new(self.http.with_timeouts(timeouts));
         let vector = Arc::new(vector_session(&config, timeouts, &http));
         let (origin, base_path) = (self.origin.clone(), self.base_path.clone());
-        S3Session { config, http, vector, origin, base_path, signer: self.signer.clone() }
+        S3Session { config, http, timeouts, vector, origin, base_path, signer: self.signer.clone() }
     }
 
     /// Sends a call and passes its response (2xx) to `receive`, which must read the body. Sends the call again if the
     /// failure may be temporary and the call may be repeated. Errors: errors from the service, which contain the number
     /// of attempts; errors from `receive`.
-    pub(super) fn run<T>(
+    pub(super) fn run<T>(&self, call: &S3Call, receive: impl FnMut(HttpResponse) -> Result<T>) -> Result<T> {
+        self.run_until(call, self.until(), receive)
+    }
+
+    /// Returns the time at which a call that begins now ends, if there is a timeout.
+    pub(super) fn until(&self) -> Option<Instant> {
+        self.config.timeout.map(|timeout| Instant::now() + timeout)
+    }
+
+    /// Sends a call like [`S3Session::run`], as one of several calls that end at `until`.
+    fn run_until<T>(
         &self,
         call: &S3Call,
+        until: Option<Instant>,
         mut receive: impl FnMut(HttpResponse) -> Result<T>,
     ) -> Result<T> {
         call.check_headers()?;
         let address = self.address(call);
-        let until = self.config.timeout.map(|timeout| Instant::now() + timeout);
         let mut retries = RetryBudget::new(self.retries_max(), until);
         loop {
-            let failed = match self.attempt(call, &address) {
+            retries.check_time().map_err(|error| call.named(retries.last(error)))?;
+            let failed = match self.attempt(call, &address, until) {
                 Ok(response) => match receive(response) {
                     Ok(done) => return Ok(done),
                     Err(error) => FailedAttempt::while_receiving(error, call),
@@ -108,14 +129,20 @@ impl S3Session {
         error.with_detail(detail.trim_start_matches("; "))
     }
 
-    /// Sends a call whose response body is not needed.
+    /// Sends a call whose response has no body, or an XML document that is not needed. Errors: as for
+    /// [`S3Session::run`]; `BadResponse` for any other body.
     pub(super) fn run_for_status(&self, call: &S3Call) -> Result<()> {
-        self.run(call, |mut response| response.read_document().map(|_| ()))
+        self.run(call, |mut response| failure::check_done(&mut response))
     }
 
     /// Sends a call whose response is a document.
     pub(super) fn run_for_document(&self, call: &S3Call) -> Result<Vec<u8>> {
-        self.run(call, |mut response| response.read_document())
+        self.run_for_page(call, self.until())
+    }
+
+    /// Sends a call whose response is one of several documents, all of which must begin to arrive before `until`.
+    pub(super) fn run_for_page(&self, call: &S3Call, until: Option<Instant>) -> Result<Vec<u8>> {
+        self.run_until(call, until, |mut response| response.read_document())
     }
 
     /// Returns the credentials for a request that is sent now, and renews them if necessary. Errors: if keys have
@@ -124,7 +151,27 @@ impl S3Session {
         self.config.credentials.current(self.config.timeout.unwrap_or(RUN_MAX).min(RUN_MAX))
     }
 
-    fn attempt(&self, call: &S3Call, address: &CallAddress) -> Result<HttpResponse, FailedAttempt> {
+    /// Returns the timeouts of an attempt that needs other timeouts than usual. An attempt that follows other attempts
+    /// or pages waits only for the rest of the time until `until`. A slow call without a timeout waits longer.
+    fn timeouts_for(&self, call: &S3Call, until: Option<Instant>) -> Option<Timeouts> {
+        let usual = self.timeouts;
+        let Some((until, timeout)) = until.zip(self.config.timeout) else {
+            let is_default = usual.first_byte == Timeouts::default().first_byte;
+            return (call.is_slow && is_default).then(|| usual.of_calls(SLOW_CALL_MAX));
+        };
+        let left = until.saturating_duration_since(Instant::now());
+        // The usual timeouts are those of a call that has just begun.
+        let is_first = left + JUST_BEGUN >= timeout;
+        let Timeouts { connect, first_byte, .. } = usual.within(left);
+        (!is_first).then_some(Timeouts { connect, first_byte, ..usual })
+    }
+
+    fn attempt(
+        &self,
+        call: &S3Call,
+        address: &CallAddress,
+        until: Option<Instant>,
+    ) -> Result<HttpResponse, FailedAttempt> {
         let credentials = self.credentials();
         let credentials =
             credentials.map_err(|error| FailedAttempt { error, may_pass: false, retry_after: None })?;
@@ -136,12 +183,14 @@ impl S3Session {
             body: call.body,
             replay: call.replay,
         };
-        let response = self.http.send(&exchange).map_err(|failure| FailedAttempt {
-            may_pass: failure::is_passing(failure.error.kind())
-                && (call.replay == ReplayPolicy::Idempotent || !failure.may_have_acted),
-            retry_after: None,
-            error: failure.error,
-        })?;
+        let client = self.timeouts_for(call, until).map(|timeouts| self.http.with_timeouts(timeouts));
+        let response =
+            client.as_ref().unwrap_or(&self.http).send(&exchange).map_err(|failure| FailedAttempt {
+                may_pass: failure::is_passing(failure.error.kind())
+                    && (call.replay == ReplayPolicy::Idempotent || !failure.may_have_acted),
+                retry_after: None,
+                error: failure.error,
+            })?;
         match response.status() {
             200..=299 => Ok(response),
             _ => Err(failure::of_answer(response, call, &self.config, now)),
@@ -325,6 +374,29 @@ mod tests {
         let call = S3Call::on_object("GET", "get", &bucket, &key);
         let address = S3Session::new(config).unwrap().address(&call);
         format!("{}{}", address.origin, address.path)
+    }
+
+    /// Some services respond to a copy only when they have copied the whole object.
+    #[test]
+    fn slow_calls_are_waited_for_longer() {
+        let session = |timeout: Option<Duration>, first_byte: Duration| {
+            let usual = S3Config::new("http://h", "r", S3Credentials::Anonymous);
+            let timeouts = Timeouts { first_byte, ..usual.timeouts };
+            S3Session::new(S3Config { timeout, timeouts, ..usual }).unwrap()
+        };
+        let (bucket, key) = (Bucket::new("b").unwrap(), Key::new("k").unwrap());
+        let call = || S3Call::on_object("PUT", "copy", &bucket, &key);
+        let (default, other) = (Timeouts::default().first_byte, Duration::from_secs(7));
+        let usual = session(None, default);
+        assert_eq!(usual.timeouts_for(&call().slow(), None).unwrap().first_byte, SLOW_CALL_MAX);
+        assert!(usual.timeouts_for(&call(), None).is_none());
+        assert!(session(None, other).timeouts_for(&call().slow(), None).is_none());
+        // A timeout applies to all calls.
+        let limited = session(Some(other), default);
+        assert_eq!(limited.timeouts.first_byte, other);
+        assert!(limited.timeouts_for(&call().slow(), limited.until()).is_none());
+        let late = limited.timeouts_for(&call().slow(), Some(Instant::now() + other / 2)).unwrap();
+        assert!(late.first_byte <= other / 2 && late.progress == other);
     }
 
     #[test]

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fordway_store::{
-    Bucket, BucketDocumentKind, BucketDocumentOperations, BucketInfo, ByteRange, Checksum, CompleteOptions,
-    CompletedPart, CopyOptions, DeleteOptions, DeleteResult, Error, ErrorKind, GetOptions, Key, ListQuery,
-    LockConfiguration, MultipartUploadOperations, ObjectBatchOperations, ObjectInfo, ObjectListing,
-    ObjectLockOperations, ObjectPart, ObjectRenameOperations, ObjectTagOperations, ObjectVersionOperations,
-    Objects, OpenObject, PartListing, PartOptions, PartsQuery, PutOptions, PutResult, RenameOptions, Result,
-    Retention, Store, Tags, UploadId, UploadListing, UploadsQuery, VersionId, VersionListing,
-    VersioningState, VersionsQuery, Writer, check_tags, checked_part_number,
+    Bucket, BucketDocumentKind, BucketDocumentOperations, BucketInfo, ByteRange, Checksum, ChecksumAlgorithm,
+    CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, DeleteResult, Error, ErrorKind, GetOptions,
+    Key, ListQuery, LockConfiguration, MultipartUploadOperations, ObjectBatchOperations, ObjectInfo,
+    ObjectListing, ObjectLockOperations, ObjectPart, ObjectRenameOperations, ObjectTagOperations,
+    ObjectVersionOperations, Objects, OpenObject, PartListing, PartOptions, PartsQuery, PutOptions,
+    PutResult, RenameOptions, Result, Retention, Store, Tags, UploadId, UploadListing, UploadsQuery,
+    VersionId, VersionListing, VersioningState, VersionsQuery, Writer, check_tags, checked_part_number,
 };
 use fordway_wire::{range, s3_xml, uri};
 
@@ -59,6 +59,12 @@ impl S3Store {
         now: SystemTime,
     ) -> Result<String> {
         self.session.presign(&S3Call::on_object(method, "presign", bucket, key), expires_s, now)
+    }
+
+    /// Returns the algorithm of the checksum that is sent with uploads whose options name no algorithm; see
+    /// [`S3Config::checksum`].
+    pub fn usual_checksum(&self) -> Option<ChecksumAlgorithm> {
+        self.session.config.checksum
     }
 
     /// Opens the current version of an object for vectored reads and read-ahead.
@@ -180,7 +186,7 @@ impl Objects for S3Store {
         key: &Key,
         options: &CopyOptions,
     ) -> Result<PutResult> {
-        let mut call = S3Call::on_object("PUT", "copy", bucket, key);
+        let mut call = S3Call::on_object("PUT", "copy", bucket, key).slow();
         if !options.conditions.is_empty() {
             call = call.once();
         }

@@ -46,6 +46,9 @@ pub(super) fn put(
     if let Some(checksum) = checksum {
         add_checksum(&mut call, checksum);
     }
+    // S3 requires a digest of an object that it must lock.
+    let is_digest_required = checksum.is_none() && call.headers.iter().any(|(name, _)| is_lock_header(name));
+    let md5 = md5.or_else(|| is_digest_required.then(|| fast_md5::digest(body)));
     if let Some(md5) = md5 {
         call.header("content-md5", base64_digest(md5));
     }
@@ -54,6 +57,10 @@ pub(super) fn put(
         response.read_document()?;
         Ok(PutResult { checksum: checksum.cloned(), ..put_result(&response)? })
     })
+}
+
+fn is_lock_header(name: &str) -> bool {
+    name.starts_with("x-amz-object-lock-")
 }
 
 /// A writer of an object. The writer buffers at most one part in memory.
@@ -222,9 +229,15 @@ impl StartedUpload {
     fn complete(mut self, options: &CompleteOptions) -> Result<PutResult> {
         let target = (&self.bucket, &self.key, &self.id);
         let completed = multipart::complete(&self.session, target, &self.parts, options);
-        let made = self.left_if_stopped(completed)?;
-        self.is_over = true;
-        Ok(made)
+        let completed = self.left_if_stopped(completed);
+        // After a timeout, the server may still be working on the completion, which an abort would undo.
+        let is_undecided = matches!(&completed, Err(error) if error.kind() == ErrorKind::Timeout);
+        if is_undecided {
+            let upload = self.id.as_str();
+            tracing::warn!(upload, "whether the upload will be completed is unknown; it is not aborted");
+        }
+        self.is_over |= completed.is_ok() || is_undecided;
+        completed
     }
 
     /// If the program must stop, prevents the drop from aborting the upload, because the program must not wait for

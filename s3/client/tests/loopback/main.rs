@@ -1,8 +1,10 @@
 //! Tests of the client against scripted servers on the loopback interface.
 
 mod access;
+mod completion;
 mod endless;
 mod hostile;
+mod limits;
 mod pages;
 mod parts;
 mod renewal;

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};
 
-use fordway_client::s3::S3Store;
+use fordway_client::s3::{S3Config, S3Store};
 
 use crate::scripted::{Seen, Server, answer, bucket, error, key, object};
 use fordway_store::{
     BoxedMetadata, BucketDocumentKind, BucketDocumentOperations, ByteRange, Checksum, ChecksumAlgorithm,
     CompleteOptions, CompletedPart, Conditions, CopyOptions, ETag, ErrorKind, ExpectedContent, GetOptions,
-    ListQuery, Metadata, MultipartUploadOperations, ObjectBatchOperations, ObjectVersionOperations, Objects,
-    PutOptions, UploadId, VersionId,
+    ListQuery, Metadata, MultipartUploadOperations, ObjectBatchOperations, ObjectLock, ObjectTagOperations,
+    ObjectVersionOperations, Objects, PutOptions, Result, UploadId, VersionId, VersioningState,
 };
 
 const MIB: usize = 1024 * 1024;
@@ -387,6 +387,91 @@ fn a_delete_of_what_is_not_there_succeeds() {
     assert!(store.delete(&bucket(), &key("k"), &Default::default()).is_ok());
     let error = store.delete(&bucket(), &key("k"), &Default::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSuchBucket);
+}
+
+fn web_page() -> Vec<u8> {
+    answer(200, "content-type: text/html\r\n", "<!DOCTYPE html><html><body>Welcome</body></html>")
+}
+
+/// A 404 without a code may come from a web server or a proxy.
+#[test]
+fn a_delete_succeeds_only_if_an_s3_service_says_so() {
+    let bare = || answer(404, "content-type: text/html\r\n", "<html><body>Not Found</body></html>");
+    let coded = answer(404, "x-fordway-error-code: NoSuchKey\r\n", "");
+    let server = Server::answering(vec![bare(), answer(404, "", ""), web_page(), coded, answer(204, "", "")]);
+    let store = server.store(|_| {});
+    let delete = || store.delete(&bucket(), &key("k"), &Default::default());
+    for _ in 0..3 {
+        let error = delete().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::BadResponse, "{error}");
+        assert!(error.to_string().contains("s3://bucket/k"), "{error}");
+    }
+    assert!(delete().is_ok() && delete().is_ok());
+}
+
+/// The login page of a proxy has status 200.
+#[test]
+fn a_page_for_people_is_no_success() {
+    type StatusCall<'c> = &'c dyn Fn(&S3Store) -> Result<()>;
+    let calls: [StatusCall; 6] = [
+        &|store| store.create_bucket(&bucket()),
+        &|store| store.delete_bucket(&bucket()),
+        &|store| store.set_tags(&bucket(), &key("k"), None, &Default::default()),
+        &|store| store.set_versioning(&bucket(), VersioningState::Enabled),
+        &|store| store.delete_document(&bucket(), &BucketDocumentKind::known("cors")),
+        &|store| store.abort_upload(&bucket(), &key("k"), &UploadId::foreign("u")),
+    ];
+    for (at, call) in calls.iter().enumerate() {
+        for body in
+            [web_page(), answer(200, "", "<html>Welcome</html>"), answer(200, "", "{\"login\": true}")]
+        {
+            let error = call(&Server::answering(vec![body]).store(|_| {})).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::BadResponse, "{at}: {error}");
+        }
+        let denied = call(&Server::answering(vec![error(200, "AccessDenied", "")]).store(|_| {}));
+        assert_eq!(denied.unwrap_err().kind(), ErrorKind::AccessDenied, "{at}");
+        for body in ["", "\r\n", "<?xml version=\"1.0\"?><Done/>"] {
+            call(&Server::answering(vec![answer(200, "", body)]).store(|_| {})).unwrap();
+        }
+    }
+}
+
+/// Services of other makers refuse the headers of checksums. The settings are those of the AWS tools.
+#[test]
+fn checksums_can_be_left_out() {
+    let server =
+        Server::answering(vec![tagged("t"), tagged("t"), object("x"), started(), tagged("p"), tagged("q")]);
+    let variables = [
+        ("HOME", "/nonexistent"),
+        ("AWS_REQUEST_CHECKSUM_CALCULATION", "WHEN_REQUIRED"),
+        ("AWS_RESPONSE_CHECKSUM_VALIDATION", "when_required"),
+    ];
+    let variable =
+        |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
+    let found = S3Config::resolve(Some(&server.url), &variable).unwrap();
+    let store = S3Store::new(S3Config { part_bytes: 5 * MIB, ..found }).unwrap();
+    store.put(&bucket(), &key("k"), b"x", &PutOptions::default()).unwrap();
+    let lock = ObjectLock { legal_hold: Some(true), ..Default::default() };
+    store.put(&bucket(), &key("k"), b"x", &PutOptions { lock, ..Default::default() }).unwrap();
+    store.read(&bucket(), &key("k"), &GetOptions::default(), &mut Vec::new()).unwrap();
+    let mut writer = store.writer(&bucket(), &key("k"), &PutOptions::default()).unwrap();
+    writer.write(&vec![0; 11 * MIB]).unwrap();
+    std::mem::forget(writer);
+    drop(store);
+    let seen = server.seen();
+    assert_eq!(seen.len(), 6);
+    for request in &seen {
+        assert!(
+            !request.head.contains("x-amz-checksum") && !request.head.contains("x-amz-sdk"),
+            "{}",
+            request.head
+        );
+    }
+    let md5: Vec<_> = seen.iter().map(|request| request.header("content-md5").is_some()).collect();
+    // S3 requires a digest of an object with a lock. Parts have one if they have no checksum.
+    assert_eq!(md5, [false, true, false, false, true, true]);
+    let wrong = |name: &str| (name == "AWS_REQUEST_CHECKSUM_CALCULATION").then(|| "never".to_owned());
+    assert_eq!(S3Config::resolve(None, &wrong).unwrap_err().kind(), ErrorKind::InvalidArgument);
 }
 
 /// The response to the first GET contains the object's size, so no HEAD is needed before that GET.
