@@ -40,14 +40,36 @@ pub(crate) struct SortedNames {
     read: usize,
 }
 
-/// A name: its position in the text, and its type.
+/// A name: its position in the text, and its type. A large directory has many names, so the fields share one integer.
 #[derive(Clone, Copy)]
 struct PackedName {
     /// The name's first eight bytes after the prefix that all names share, for fast comparison.
     head: u64,
-    start: u32,
-    len: u16,
-    is_link: bool,
+    /// The position of the first byte in the text, in the bits above [`START_SHIFT`]; the length, in bytes, above bit 0;
+    /// and whether the name is a link, in bit 0. The text may be longer than 4 GiB.
+    place: u64,
+}
+
+/// The position of a name's start in [`PackedName::place`]. Below it are 16 bits for the length and one for the type.
+const START_SHIFT: u32 = 17;
+
+impl PackedName {
+    fn new(start: usize, len: u16, is_link: bool) -> Self {
+        let place = (start as u64) << START_SHIFT | u64::from(len) << 1 | u64::from(is_link);
+        PackedName { head: 0, place }
+    }
+
+    fn start(self) -> usize {
+        (self.place >> START_SHIFT) as usize
+    }
+
+    fn len(self) -> usize {
+        usize::from((self.place >> 1) as u16)
+    }
+
+    fn is_link(self) -> bool {
+        self.place & 1 == 1
+    }
 }
 
 /// A name in a [`SortedNames`].
@@ -165,26 +187,26 @@ impl SortedNames {
     }
 
     fn push(&mut self, name: &str, kind: EntryKind) {
-        let (Ok(start), Ok(len)) = (u32::try_from(self.text.len()), u16::try_from(name.len() + 1)) else {
-            return;
-        };
+        // No file system has names of this length.
+        let Ok(len) = u16::try_from(name.len() + 1) else { return };
         let is_dir = kind == EntryKind::Dir;
         if !is_dir && !matches!(kind, EntryKind::File | EntryKind::Link) {
             return;
         }
+        let start = self.text.len();
         self.text.push_str(name);
         if is_dir {
             self.text.push('/');
         }
         let len = if is_dir { len } else { len - 1 };
-        self.entries.push(PackedName { head: 0, start, len, is_link: kind == EntryKind::Link });
+        self.entries.push(PackedName::new(start, len, kind == EntryKind::Link));
     }
 
     fn sort(&mut self) {
         let SortedNames { text, entries, .. } = self;
         let shared = shared_len(text, entries);
         for entry in entries.iter_mut() {
-            let rest = &text.as_bytes()[entry.start as usize + shared..][..usize::from(entry.len) - shared];
+            let rest = &text_of(text, entry).as_bytes()[shared..];
             let mut head = [0; 8];
             let len = rest.len().min(8);
             head[..len].copy_from_slice(&rest[..len]);
@@ -212,7 +234,7 @@ impl SortedNames {
     /// Returns the name at position `at` in key order.
     pub(crate) fn get(&self, at: usize) -> ListedName<'_> {
         let entry = &self.entries[at];
-        ListedName { text: text_of(&self.text, entry), is_link: entry.is_link }
+        ListedName { text: text_of(&self.text, entry), is_link: entry.is_link() }
     }
 
     /// Returns the position of the first name that is not less than `text`.
@@ -235,7 +257,7 @@ impl SortedNames {
 }
 
 fn text_of<'t>(text: &'t str, entry: &PackedName) -> &'t str {
-    &text[entry.start as usize..][..usize::from(entry.len)]
+    &text[entry.start()..][..entry.len()]
 }
 
 /// Returns the length, in bytes, of the prefix that all names share.
@@ -397,5 +419,16 @@ mod tests {
                 prop_assert!(texts[..sorted.first_from(text)].iter().all(|before| before < text));
             }
         }
+    }
+
+    #[test]
+    fn names_may_have_more_than_4_gib_of_text() {
+        for start in [0, 1 << 32, (1 << 47) - 1] {
+            for (len, is_link) in [(1, false), (u16::MAX, true)] {
+                let name = PackedName::new(start, len, is_link);
+                assert_eq!((name.start(), name.len(), name.is_link()), (start, usize::from(len), is_link));
+            }
+        }
+        assert_eq!(size_of::<PackedName>(), 16);
     }
 }
