@@ -36,6 +36,9 @@ use crate::walk::WalkPath;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 /// The maximum number of names that are read from an index at a time.
 const INDEX_PAGE: usize = 1024;
+/// The minimum number of names that a directory must have to be indexed for the further pages of a listing. With fewer
+/// names, the changes between two pages, such as the removal of 1,000 objects, would end the index.
+const CONTINUED_FEWEST: usize = 5_000;
 
 /// The next step of the walk.
 enum WalkContinuation {
@@ -335,9 +338,9 @@ impl BucketWalk<'_> {
             }
         };
         let names = match remembered.last_listing(stat) {
-            // Only a listing by prefix reads many names to return few. For other listings, an index would cost more
-            // than it saves. While a directory is watched, each open, put and delete in it takes up to a tenth longer.
-            ListingFreshness::Changed if !wanted.is_empty() && self.is_watchable(dir, stat) => {
+            ListingFreshness::Changed { names }
+                if self.is_worth_indexing(at, names) && self.is_watchable(dir, stat) =>
+            {
                 let indexes = &self.inner.volume.dirs.indexes;
                 Arc::new(indexes.read(dir, stat, DirectoryRole::Objects, || read(true))?)
             }
@@ -348,6 +351,15 @@ impl BucketWalk<'_> {
         };
         remembered.note_listing(stat, names.read_count());
         Ok(names)
+    }
+
+    /// Returns whether an index of the directory `at`, which had this many names, costs less than it saves. While a
+    /// directory is watched, each open, put and delete in it takes up to a tenth longer.
+    fn is_worth_indexing(&self, at: &str, names: usize) -> bool {
+        // A listing by prefix reads many names to return few. So does each further page of a large directory whose
+        // objects are created or removed between the pages, as `fordway rm -r` does.
+        let is_by_prefix = self.query.prefix.get(at.len()..).is_some_and(|wanted| !wanted.is_empty());
+        is_by_prefix || (names >= CONTINUED_FEWEST && !self.first_wanted(at).is_empty())
     }
 
     /// Reads a directory on NFS again when no writer is replacing an object in the bucket, and adds the names found to

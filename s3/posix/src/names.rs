@@ -301,8 +301,8 @@ pub(crate) enum ListingFreshness {
     Unknown,
     /// The directory has not changed since it was last listed.
     Unchanged,
-    /// The directory was listed less than [`KEPT`] ago, and may have changed since.
-    Changed,
+    /// The directory was listed less than [`KEPT`] ago, when it had this many names, and may have changed since.
+    Changed { names: usize },
 }
 
 struct NameCacheEntry {
@@ -353,8 +353,10 @@ impl NameCache {
         let asked = self.asked.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         match asked.iter().find(|asked| (asked.device, asked.inode) == (stat.device, stat.inode)) {
             Some(asked) if asked.times == times(stat) && is_settled(stat) => ListingFreshness::Unchanged,
-            Some(asked) if asked.when.elapsed() < KEPT && asked.names >= INDEXED_FEWEST => {
-                ListingFreshness::Changed
+            Some(ListedDirectory { when, names, .. })
+                if when.elapsed() < KEPT && *names >= INDEXED_FEWEST =>
+            {
+                ListingFreshness::Changed { names: *names }
             }
             _ => ListingFreshness::Unknown,
         }
