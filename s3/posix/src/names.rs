@@ -17,8 +17,13 @@ use fordway_sys::{
 use crate::index::{FEWEST as INDEXED_FEWEST, KEPT};
 use crate::private::{is_settled, times};
 
-/// The maximum memory for all cached names, in bytes.
-pub(crate) const MOST_BYTES: usize = 256 << 20;
+/// The maximum memory for all cached names, in bytes, in addition to the windows.
+pub(crate) const MOST_BYTES: usize = if cfg!(test) { 256 << 10 } else { 256 << 20 };
+/// The approximate memory of a window, in bytes. A window contains consecutive names of a directory whose names exceed
+/// [`MOST_BYTES`], so that only some pages of a listing need to read the directory.
+const WINDOW_BYTES: usize = MOST_BYTES / 8;
+/// The maximum number of cached windows: one for each of several concurrent listings.
+const MOST_WINDOWS: usize = 4;
 /// The maximum number of cached directories.
 pub(crate) const MOST_DIRS: usize = 16;
 /// A duration longer than the timestamp resolution of any file system. MooseFS stores times in whole seconds.
@@ -38,6 +43,8 @@ pub(crate) struct SortedNames {
     has_links: bool,
     /// The number of names in the directory, including rejected names.
     read: usize,
+    /// Whether names that come after these were left out.
+    is_cut: bool,
 }
 
 /// A name: its position in the text, and its type. A large directory has many names, so the fields share one integer.
@@ -116,6 +123,9 @@ impl SortedNames {
         }
         (names.has_links, names.read) = (!unclear.is_empty(), count);
         names.sort();
+        // Growing vectors reserve up to twice the memory that they need.
+        names.text.shrink_to_fit();
+        names.entries.shrink_to_fit();
         Ok(names)
     }
 
@@ -169,6 +179,29 @@ impl SortedNames {
             }
         }
         names
+    }
+
+    /// Returns whether the names are too many to be cached.
+    pub(crate) fn exceed_the_cache(&self) -> bool {
+        self.bytes() > MOST_BYTES
+    }
+
+    /// Returns about [`WINDOW_BYTES`] of the names, beginning with the first name that is not less than `from`.
+    fn window(&self, from: &str) -> Self {
+        let (start, mut bytes) = (self.first_from(from), 0);
+        let texts = (start..self.len()).map(|at| self.get(at).text);
+        let mut window = SortedNames::of_sorted(texts.take_while(|text| {
+            bytes += text.len() + size_of::<PackedName>();
+            bytes <= WINDOW_BYTES
+        }));
+        window.read = self.read;
+        window.is_cut = start + window.len() < self.len();
+        window
+    }
+
+    /// Returns the last name if names that come after it were left out.
+    pub(crate) fn cut_after(&self) -> Option<&str> {
+        self.entries.last().filter(|_| self.is_cut).map(|entry| text_of(&self.text, entry))
     }
 
     /// Returns whether the type of a name may change without a change to the directory.
@@ -282,6 +315,25 @@ pub(crate) struct NameCache {
     all: Mutex<Vec<NameCacheEntry>>,
     /// Directories that were read for a listing, the most recent last.
     asked: Mutex<Vec<ListedDirectory>>,
+    /// Windows of directories that have too many names to be cached, the most recently used last.
+    windows: Mutex<Vec<NameWindow>>,
+}
+
+/// Consecutive names of a directory.
+struct NameWindow {
+    device: u64,
+    inode: u64,
+    times: (i64, i64),
+    /// The window contains all names from this text on, up to its last name.
+    from: Box<str>,
+    names: Arc<SortedNames>,
+}
+
+impl NameWindow {
+    /// Returns whether the window contains the first name that is not less than `from`.
+    fn covers(&self, from: &str) -> bool {
+        &*self.from <= from && self.names.cut_after().is_none_or(|last| from <= last)
+    }
 }
 
 /// A directory that was read for a listing.
@@ -348,6 +400,42 @@ impl NameCache {
         self.find(stat).0
     }
 
+    /// Returns a cached window of a directory with this state, if one contains the first name that is not less than
+    /// `from`.
+    pub(crate) fn recall_window(&self, stat: &FileStat, from: &str) -> Option<Arc<SortedNames>> {
+        let mut all = self.windows.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let is_same = |window: &NameWindow| (window.device, window.inode) == (stat.device, stat.inode);
+        let found = all
+            .iter()
+            .position(|window| is_same(window) && window.times == times(stat) && window.covers(from))?;
+        let window = all.remove(found);
+        let names = window.names.clone();
+        all.push(window);
+        Some(names)
+    }
+
+    /// Caches some of `names`, from `from` on, if these are all names of a directory and too many to be cached. `before`
+    /// is the state of the directory before it was read. The directory must not be on a shared file system.
+    pub(crate) fn keep_window(&self, before: &FileStat, names: &SortedNames, from: &str) {
+        if !names.exceed_the_cache() || names.has_links || names.is_cut || !is_settled(before) {
+            return;
+        }
+        let (device, inode, times) = (before.device, before.inode, times(before));
+        let names = Arc::new(names.window(from));
+        let mut all = self.windows.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        all.retain(|window| (window.device, window.inode) != (device, inode) || window.times == times);
+        if all.len() >= MOST_WINDOWS {
+            all.remove(0);
+        }
+        all.push(NameWindow { device, inode, times, from: from.into(), names });
+    }
+
+    /// Returns whether no window is cached.
+    #[cfg(test)]
+    pub(crate) fn has_no_windows(&self) -> bool {
+        self.windows.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).is_empty()
+    }
+
     /// Returns the cached knowledge about the last listing of the directory whose current state is `stat`.
     pub(crate) fn last_listing(&self, stat: &FileStat) -> ListingFreshness {
         let asked = self.asked.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -387,6 +475,10 @@ impl NameCache {
         let (device, inode) = (stat.device, stat.inode);
         let mut all = self.all.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         all.retain(|memory| (memory.device, memory.inode) != (device, inode));
+        // Names that cannot be cached must not displace those of other directories.
+        if names.is_some_and(|names| names.exceed_the_cache()) {
+            return;
+        }
         all.push(NameCacheEntry { device, inode, times: times(stat), seen, names: names.cloned() });
         let too_much = |all: &Vec<NameCacheEntry>| {
             all.iter().filter_map(|memory| memory.names.as_ref()).map(|names| names.bytes()).sum::<usize>()
@@ -432,5 +524,51 @@ mod tests {
             }
         }
         assert_eq!(size_of::<PackedName>(), 16);
+    }
+
+    /// Returns this many sorted names of 100 bytes each.
+    fn long_names(count: usize) -> SortedNames {
+        let all: Vec<String> = (0..count).map(|number| format!("{number:0100}")).collect();
+        SortedNames::of_sorted(all.iter().map(String::as_str))
+    }
+
+    /// Returns the state of another directory that has not changed for a while.
+    fn settled(inode: u64) -> FileStat {
+        let mut stat = stat(tempfile::tempfile().unwrap()).unwrap();
+        (stat.inode, stat.modified_ns, stat.changed_ns) = (inode, 1, 1);
+        stat
+    }
+
+    #[test]
+    fn names_that_are_too_many_displace_no_others() {
+        let (cache, now) = (NameCache::default(), CoarseInstant::now());
+        cache.keep(&settled(1), now, Some(&Arc::new(long_names(FEWEST))));
+        let many = Arc::new(long_names(MOST_BYTES / 100));
+        cache.keep(&settled(2), now, Some(&many));
+        assert!(cache.recall(&settled(1)).is_some());
+        assert!(cache.recall(&settled(2)).is_none());
+    }
+
+    #[test]
+    fn windows_cover_the_names_of_a_large_directory() {
+        let (cache, names) = (NameCache::default(), long_names(MOST_BYTES / 100));
+        let (before, start) = (settled(1), names.get(100).text.to_owned());
+        cache.keep_window(&before, &long_names(10), &start);
+        assert!(cache.recall_window(&before, &start).is_none(), "few names need no window");
+        cache.keep_window(&before, &names, &start);
+        let window = cache.recall_window(&before, &start).unwrap();
+        assert!(window.bytes() <= 2 * WINDOW_BYTES);
+        let last = window.cut_after().unwrap().to_owned();
+        assert!((0..window.len()).all(|at| window.get(at).text == names.get(100 + at).text));
+        assert!(cache.recall_window(&before, &last).is_some());
+        assert!(cache.recall_window(&before, &format!("{last}\0")).is_none());
+        assert!(cache.recall_window(&before, names.get(99).text).is_none());
+        let changed = FileStat { modified_ns: 2, ..before };
+        assert!(cache.recall_window(&changed, &start).is_none());
+        cache.keep_window(&before, &names, &last);
+        assert!(cache.recall_window(&before, "9").is_none());
+        let end = names.get(names.len() - 10).text;
+        cache.keep_window(&before, &names, end);
+        assert!(cache.recall_window(&before, "9").is_some_and(|window| window.cut_after().is_none()));
     }
 }
