@@ -265,6 +265,7 @@ impl BucketWalk<'_> {
         if self.path.has(id) || self.path.knows_as_empty(id, at.len()) {
             return Ok(WalkContinuation::On);
         }
+        let is_known = self.inner.remembered.recall(&stat).is_some();
         let mut names = self.read(at, &path, (&dir, &stat), &from).map_err(failed)?;
         let visit = self.path.begin(names.has_links());
         let is_whole = from.is_empty() && self.query.prefix.len() <= at.len();
@@ -278,6 +279,10 @@ impl BucketWalk<'_> {
             flow = self.names(at, (&dir, id), &names, &next)?;
         }
         self.path.end(visit, Some(id).filter(|_| is_whole), at.len());
+        // The next page does not need a directory that this page has skipped.
+        if matches!(flow, WalkContinuation::Behind(_)) && !is_known {
+            self.inner.remembered.forget(id);
+        }
         Ok(flow)
     }
 

@@ -436,6 +436,12 @@ impl NameCache {
         self.windows.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).is_empty()
     }
 
+    /// Removes a directory from the cache.
+    pub(crate) fn forget(&self, (device, inode): (u64, u64)) {
+        let mut all = self.all.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        all.retain(|memory| (memory.device, memory.inode) != (device, inode));
+    }
+
     /// Returns the cached knowledge about the last listing of the directory whose current state is `stat`.
     pub(crate) fn last_listing(&self, stat: &FileStat) -> ListingFreshness {
         let asked = self.asked.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -455,6 +461,10 @@ impl NameCache {
         let (device, inode, times, when) = (stat.device, stat.inode, times(stat), CoarseInstant::now());
         let mut asked = self.asked.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         asked.retain(|asked| (asked.device, asked.inode) != (device, inode));
+        // Many small subdirectories must not displace the directory that contains them.
+        if names < INDEXED_FEWEST {
+            return;
+        }
         if asked.len() >= MOST_DIRS {
             asked.remove(0);
         }
@@ -463,12 +473,15 @@ impl NameCache {
 
     /// Returns the names cached for the directory's current times, and the time at which these times were first seen.
     fn find(&self, stat: &FileStat) -> (Option<Arc<SortedNames>>, CoarseInstant) {
-        let all = self.all.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let found = all.iter().find(|memory| (memory.device, memory.inode) == (stat.device, stat.inode));
-        match found.filter(|found| found.times == times(stat)) {
-            Some(found) => (found.names.clone(), found.seen),
-            None => (None, CoarseInstant::now()),
-        }
+        let mut all = self.all.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let is_current = |memory: &NameCacheEntry| {
+            (memory.device, memory.inode, memory.times) == (stat.device, stat.inode, times(stat))
+        };
+        let Some(at) = all.iter().position(is_current) else { return (None, CoarseInstant::now()) };
+        let found = (all[at].names.clone(), all[at].seen);
+        // The directory that was used last is removed last.
+        all[at..].rotate_left(1);
+        found
     }
 
     fn keep(&self, stat: &FileStat, seen: CoarseInstant, names: Option<&Arc<SortedNames>>) {
@@ -547,6 +560,18 @@ mod tests {
         cache.keep(&settled(2), now, Some(&many));
         assert!(cache.recall(&settled(1)).is_some());
         assert!(cache.recall(&settled(2)).is_none());
+    }
+
+    #[test]
+    fn directories_that_are_used_stay_cached() {
+        let (cache, now, names) = (NameCache::default(), CoarseInstant::now(), Arc::new(long_names(1)));
+        for inode in 0..3 * MOST_DIRS as u64 {
+            cache.keep(&settled(inode), now, Some(&names));
+            assert!(cache.recall(&settled(0)).is_some(), "after {inode} others");
+        }
+        assert!(cache.recall(&settled(1)).is_none());
+        cache.forget((settled(0).device, 0));
+        assert!(cache.recall(&settled(0)).is_none());
     }
 
     #[test]
