@@ -1,6 +1,8 @@
 //! The actions on buckets and objects that policies allow and deny (Service authorization reference, "Actions,
 //! resources, and condition keys for Amazon S3").
 
+use std::sync::LazyLock;
+
 use crate::pattern::Pattern;
 
 /// An action on a bucket or an object, such as `s3:GetObject`.
@@ -116,6 +118,10 @@ const OF_OBJECTS: [&str; 41] = [
 const COUNT: usize = OF_BUCKETS.len() + OF_OBJECTS.len();
 const _: () = assert!(COUNT <= 128, "a set of actions has a bit for each action");
 
+/// The names of all actions in lower case, in the order of the actions.
+static LOWER_CASE_NAMES: LazyLock<Vec<String>> =
+    LazyLock::new(|| Action::all().map(|action| action.short_name().to_ascii_lowercase()).collect());
+
 impl Action {
     /// Returns the action with this name, without its prefix `s3:`; `None` if no action has this name. Case is ignored.
     pub fn new(name: &str) -> Option<Self> {
@@ -161,9 +167,8 @@ impl ActionSet {
             return None;
         }
         let pattern = Pattern::plain(&name.to_ascii_lowercase());
-        let fitting =
-            Action::all().filter(|action| pattern.fits_plain(&action.short_name().to_ascii_lowercase()));
-        let set: ActionSet = fitting.collect();
+        let fitting = Action::all().zip(&*LOWER_CASE_NAMES).filter(|(_, name)| pattern.fits_plain(name));
+        let set: ActionSet = fitting.map(|(action, _)| action).collect();
         (!set.is_empty()).then_some(set)
     }
 

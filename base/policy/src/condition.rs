@@ -10,7 +10,7 @@ use fordway_wire::date::parse_iso8601;
 
 use crate::action::{Action, ActionSet};
 use crate::json::Json;
-use crate::pattern::{Pattern, PatternSyntax};
+use crate::pattern::{Pattern, PatternSyntax, fold};
 use crate::request::AccessRequest;
 
 /// The condition keys that the gateway supports, in lower case, each with the actions it applies to. A key without
@@ -170,13 +170,18 @@ impl ComparisonOperator {
     }
 }
 
-/// A network of IP addresses. IPv4 addresses are stored in their IPv6 form.
+/// A network of IP addresses. IPv4 addresses are stored in their IPv6 form (`::ffff:0:0/96`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IpNetwork {
     address: u128,
     bits: u8,
+    /// Whether the network contains only IPv4 addresses. Other networks contain no IPv4 address, even if their
+    /// addresses include the IPv6 forms of IPv4 addresses, as those of `::/0` do.
     pub(crate) is_v4: bool,
 }
+
+/// The length of the prefix of the IPv6 forms of IPv4 addresses.
+const V4_PREFIX_BITS: u8 = 96;
 
 impl IpNetwork {
     fn read(text: &str) -> Option<Self> {
@@ -190,20 +195,29 @@ impl IpNetwork {
             None => (text, None),
         };
         let address: IpAddr = address.parse().ok()?;
-        let (is_v4, most) = if address.is_ipv4() { (true, 32) } else { (false, 128) };
+        let most = if address.is_ipv4() { 32 } else { 128 };
         let bits = length.unwrap_or(most);
-        (bits <= most).then(|| IpNetwork { address: as_v6(address), bits: bits + (128 - most), is_v4 })
+        if bits > most {
+            return None;
+        }
+        let (address, bits) = (as_v6(address), bits + (128 - most));
+        Some(IpNetwork { address, bits, is_v4: is_form_of_v4(address) && bits >= V4_PREFIX_BITS })
     }
 
     /// Returns the network's prefix length in its own address family.
     pub(crate) fn prefix_bits(&self) -> u8 {
-        if self.is_v4 { self.bits - 96 } else { self.bits }
+        if self.is_v4 { self.bits - V4_PREFIX_BITS } else { self.bits }
     }
 
     fn has(&self, address: u128) -> bool {
         let mask = if self.bits == 0 { 0 } else { u128::MAX << (128 - self.bits) };
-        (address ^ self.address) & mask == 0
+        (address ^ self.address) & mask == 0 && self.is_v4 == is_form_of_v4(address)
     }
+}
+
+/// Returns whether an IPv6 address is the form of an IPv4 address.
+fn is_form_of_v4(address: u128) -> bool {
+    address >> 32 == 0xffff
 }
 
 fn as_v6(address: IpAddr) -> u128 {
@@ -299,6 +313,19 @@ impl Condition {
         is_fixed && self.restricts()
     }
 
+    /// Returns whether one of the condition's values is a string without wildcards and variables that equals `value`.
+    pub(crate) fn has_fixed_value(&self, value: &str) -> bool {
+        match &self.expected {
+            ExpectedValues::Texts(texts) => {
+                texts.iter().any(|text| text.is_fixed() && text.fits_plain(value))
+            }
+            ExpectedValues::TextsIgnoringCase(texts) => {
+                texts.iter().any(|text| text.is_fixed() && fold(text.text()) == fold(value))
+            }
+            _ => false,
+        }
+    }
+
     /// Returns whether the condition is not negated and is false for requests without the key.
     fn restricts(&self) -> bool {
         !self.is_negated && !self.if_exists && self.qualifier != MultivalueQualifier::All
@@ -310,7 +337,8 @@ impl ExpectedValues {
         match self {
             ExpectedValues::Texts(patterns) => patterns.iter().any(|pattern| pattern.fits(value, request)),
             ExpectedValues::TextsIgnoringCase(patterns) => {
-                patterns.iter().any(|pattern| pattern.equals_ignoring_case(value, request))
+                let folded = fold(value);
+                patterns.iter().any(|pattern| pattern.equals_ignoring_case(&folded, request))
             }
             ExpectedValues::Arns(arns) => arns.iter().any(|arn| {
                 let parts: Vec<_> = value.splitn(ARN_PARTS, ':').collect();
@@ -515,6 +543,15 @@ mod tests {
             ("StringNotEquals", "[\"x\", \"a\"]", "a", false),
             ("StringEqualsIgnoreCase", "\"AbC\"", "aBc", true),
             ("StringNotEqualsIgnoreCase", "\"AbC\"", "aBc", false),
+            ("StringEqualsIgnoreCase", "\"AbC\"", "abcd", false),
+            ("StringEqualsIgnoreCase", "\"abcd\"", "ABC", false),
+            ("StringEqualsIgnoreCase", "\"ÄB\"", "äb", true),
+            ("StringEqualsIgnoreCase", "\"äb\"", "ÄB", true),
+            ("StringEqualsIgnoreCase", "\"ä\"", "äb", false),
+            // The Kelvin sign, whose lower-case form is shorter, and a letter whose lower-case form is longer.
+            ("StringEqualsIgnoreCase", "\"\u{212a}k\"", "K\u{212a}", true),
+            ("StringEqualsIgnoreCase", "\"\u{130}\"", "i\u{307}", true),
+            ("StringEqualsIgnoreCase", "\"ΟΔΟΣ\"", "οδος", true),
             ("StringLike", "\"a*\"", "ab/c", true),
             ("StringLike", "\"a?\"", "abc", false),
             ("StringNotLike", "\"a*\"", "ab", false),
@@ -540,6 +577,14 @@ mod tests {
             ("IpAddress", "\"::1\"", "::2", false),
             ("IpAddress", "\"::/0\"", "2001:db8::1", true),
             ("IpAddress", "\"0.0.0.0/0\"", "2001:db8::1", false),
+            ("IpAddress", "\"::/0\"", "10.0.0.1", false),
+            ("IpAddress", "\"::/0\"", "::ffff:10.0.0.1", false),
+            ("IpAddress", "\"::/32\"", "10.0.0.1", false),
+            ("IpAddress", "\"::fffe:0:0/95\"", "10.0.0.1", false),
+            ("IpAddress", "\"::ffff:0.0.0.0/96\"", "10.0.0.1", true),
+            ("IpAddress", "\"::ffff:10.0.0.0/104\"", "10.9.9.9", true),
+            ("IpAddress", "\"::ffff:10.0.0.0/104\"", "11.0.0.1", false),
+            ("NotIpAddress", "\"::/0\"", "10.0.0.1", true),
             ("NotIpAddress", "[\"10.0.0.0/8\", \"192.0.2.0/24\"]", "192.0.2.9", false),
             ("NotIpAddress", "\"10.0.0.0/8\"", "11.0.0.1", true),
             ("ArnLike", "\"arn:aws:iam::*:user/a*\"", "arn:aws:iam::1:user/ab", true),
@@ -553,6 +598,32 @@ mod tests {
                 expected,
                 "{operator} {values} {value}"
             );
+        }
+    }
+
+    /// A client chooses the values of some variables, and a policy may repeat these variables. The cost is limited by
+    /// the length of the compared text, not by the length of the values.
+    #[test]
+    fn long_values_of_variables_are_not_copied() {
+        let long: &'static str = "x".repeat(60_000).leak();
+        let found = [("aws:userid", "anonymous"), ("aws:referer", long)];
+        let patterns = vec!["\"${aws:Referer}\""; 1_000].join(",");
+        let begin = std::time::Instant::now();
+        for operator in ["StringEquals", "StringEqualsIgnoreCase", "StringLike"] {
+            for _ in 0..5 {
+                assert!(!holds(operator, "aws:userid", &format!("[{patterns}]"), &found), "{operator}");
+            }
+        }
+        assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+    }
+
+    #[test]
+    fn variables_are_compared_without_case() {
+        let found = [("aws:username", "Änn"), ("aws:userid", "home/ÄNN!")];
+        let fits = |values: &str| holds("StringEqualsIgnoreCase", "aws:userid", values, &found);
+        assert!(fits("\"HOME/${aws:username}!\""));
+        for values in ["\"HOME/${aws:username}\"", "\"HOME/${aws:username}!!\"", "\"${aws:referer}\""] {
+            assert!(!fits(values), "{values}");
         }
     }
 

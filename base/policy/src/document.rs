@@ -1,6 +1,6 @@
 //! Parses and checks policy documents, and defines the types of their elements.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use crate::action::ActionSet;
 use crate::condition::{self, Condition};
@@ -129,8 +129,9 @@ impl Policy {
         if statements.is_empty() {
             return error("Could not parse the policy: Statement is empty!", "");
         }
-        let read = |(at, statement): (usize, &Json)| {
-            Statement::read(statement, version, bucket).map_err(|mut error| {
+        let mut patterns = ActionPatterns::default();
+        let read = |(at, statement)| {
+            Statement::read(statement, version, bucket, &mut patterns).map_err(|mut error| {
                 let between = if error.detail.is_empty() { "" } else { ": " };
                 error.detail = format!("statement {}{between}{}", at + 1, error.detail);
                 error
@@ -163,6 +164,18 @@ impl Policy {
     pub fn bare_users(&self) -> impl Iterator<Item = &str> {
         let users = self.statements.iter().flat_map(|statement| &statement.principals.users);
         users.filter(|user| user.is_bare).map(|user| user.name.as_str())
+    }
+}
+
+/// The sets of actions that a document's patterns match. Comparing a pattern with the names of all actions takes
+/// microseconds, and a document may contain a pattern thousands of times, so each pattern is compared once.
+#[derive(Default)]
+struct ActionPatterns<'d>(HashMap<&'d str, Option<ActionSet>>);
+
+impl<'d> ActionPatterns<'d> {
+    /// Returns the same result as [`ActionSet::matching`].
+    fn matching(&mut self, pattern: &'d str) -> Option<ActionSet> {
+        *self.0.entry(pattern).or_insert_with(|| ActionSet::matching(pattern))
     }
 }
 
@@ -199,7 +212,12 @@ fn one_of<'m>(
 }
 
 impl Statement {
-    fn read(statement: &Json, version: Version, bucket: &str) -> Result<Self, PolicyError> {
+    fn read<'d>(
+        statement: &'d Json,
+        version: Version,
+        bucket: &str,
+        patterns: &mut ActionPatterns<'d>,
+    ) -> Result<Self, PolicyError> {
         let Json::Object(members) = statement else {
             return error("This policy contains invalid Json", "it is not an object");
         };
@@ -216,7 +234,7 @@ impl Statement {
         };
         let effect = effect(member(members, "Effect"))?;
         let (principals, excludes_principals) = principals(members, effect)?;
-        let actions = actions(members)?;
+        let actions = actions(members, patterns)?;
         let (resources, excludes_resources) = resources(members, version, bucket)?;
         let conditions = conditions(member(members, "Condition"), version)?;
         let statement = Statement {
@@ -232,20 +250,25 @@ impl Statement {
         statement.check_conditions()?;
         // As in AWS, actions are not compared with resources if the statement has `NotAction` or `NotResource`.
         if member(members, "Action").is_some() && !excludes_resources {
-            statement.check_resources(member(members, "Action"))?;
+            statement.check_resources(member(members, "Action"), patterns)?;
         }
         Ok(statement)
     }
 
     /// Checks that each action has a resource that it can apply to. If an action pattern matches both actions on
     /// buckets and actions on objects, a resource of one of these two kinds suffices.
-    fn check_resources(&self, element: Option<&Json>) -> Result<(), PolicyError> {
+    fn check_resources<'d>(
+        &self,
+        element: Option<&'d Json>,
+        patterns: &mut ActionPatterns<'d>,
+    ) -> Result<(), PolicyError> {
         let has_objects = self.resources.iter().any(|pattern| may_be_of_objects(pattern.text()));
         let has_bucket = self.resources.iter().any(|pattern| may_be_of_buckets(pattern.text()));
+        let objects = ActionSet::of_objects();
+        let buckets = objects.complement();
         for name in texts_of(element).unwrap_or_default() {
-            let Some(set) = ActionSet::matching(name) else { continue };
-            let objects = ActionSet::of_objects();
-            let applies = set.meets(objects) && has_objects || set.meets(objects.complement()) && has_bucket;
+            let Some(set) = patterns.matching(name) else { continue };
+            let applies = set.meets(objects) && has_objects || set.meets(buckets) && has_bucket;
             if !applies {
                 return error("Action does not apply to any resource(s) in statement", name);
             }
@@ -299,13 +322,16 @@ fn principals(members: &[(String, Json)], effect: Effect) -> Result<(PrincipalSe
     }
 }
 
-fn actions(members: &[(String, Json)]) -> Result<ActionSet, PolicyError> {
+fn actions<'d>(
+    members: &'d [(String, Json)],
+    patterns: &mut ActionPatterns<'d>,
+) -> Result<ActionSet, PolicyError> {
     const WORDS: &str = "Policy has invalid action";
     let (element, is_not) = one_of(members, ["Action", "NotAction"], WORDS)?;
     let Some(names) = texts_of(Some(element)) else { return error(WORDS, "name at least one action") };
     let mut all = ActionSet::default();
     for name in names {
-        match ActionSet::matching(name) {
+        match patterns.matching(name) {
             Some(set) => all = all.union(set),
             None => return error(WORDS, format!("{name:?} matches no action on buckets and objects")),
         }
@@ -396,5 +422,24 @@ fn texts_of(element: Option<&Json>) -> Option<Vec<&str>> {
         Json::List(list) if list.is_empty() => None,
         Json::List(list) => list.iter().map(text).collect(),
         value => text(value).map(|text| vec![text]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A policy of the maximum size may contain a pattern 2,850 times.
+    #[test]
+    fn each_action_pattern_is_compared_once() {
+        let list = format!("[{}]", vec!["\"s3:*\""; 2850].join(","));
+        let read = |actions: &str| json::parse(actions.as_bytes()).unwrap();
+        let members = [("Action".to_owned(), read(&list))];
+        let mut patterns = ActionPatterns::default();
+        let all = actions(&members, &mut patterns).unwrap();
+        assert_eq!((all, patterns.0.len()), (ActionSet::matching("*").unwrap(), 1));
+        let other = [("Action".to_owned(), read("[\"s3:*\", \"s3:GetObject\"]"))];
+        actions(&other, &mut patterns).unwrap();
+        assert_eq!(patterns.0.len(), 2);
     }
 }

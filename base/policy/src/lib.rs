@@ -32,5 +32,6 @@ pub use condition::{canonical_key, is_known_key};
 pub use decision::{Decision, StatementMatchReport, StatementMismatch, Verdict};
 pub use document::{Effect, MAX_POLICY_BYTES, Policy, PolicyError, Statement, Version};
 pub use principal::{Principal, session_arn};
+pub use public::ANONYMOUS_USER_ID;
 pub use request::{AccessRequest, ConditionKeyValues};
 pub use rules::{BucketAccessDecision, BucketAccessRules, CallerRole, PublicAccessBlock};

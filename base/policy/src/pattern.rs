@@ -91,12 +91,46 @@ impl Pattern {
         matches!(&self.pieces[..], [PatternSegment::Fixed(symbols)] if fits(symbols, text))
     }
 
-    /// Returns whether the pattern, which has no wildcards, matches the whole of `text`, ignoring case.
-    pub(crate) fn equals_ignoring_case(&self, text: &str, request: &AccessRequest<'_>) -> bool {
-        let Some(symbols) = expanded(&self.pieces, request, usize::MAX) else { return false };
-        let bytes: Vec<u8> = symbols.iter().map(|symbol| *symbol as u8).collect();
-        String::from_utf8_lossy(&bytes).to_lowercase() == text.to_lowercase()
+    /// Returns whether the pattern, which has no wildcards, matches the whole of a text, ignoring case. `folded` is the
+    /// text without case (see [`fold`]). Cost: ends at the first difference, because a client chooses the values of
+    /// some variables, and a pattern can repeat a variable often.
+    pub(crate) fn equals_ignoring_case(&self, folded: &str, request: &AccessRequest<'_>) -> bool {
+        let mut rest = folded;
+        for piece in &self.pieces {
+            let after = match piece {
+                PatternSegment::Fixed(symbols) => {
+                    let bytes: Vec<u8> = symbols.iter().map(|symbol| *symbol as u8).collect();
+                    without_start(rest, &String::from_utf8_lossy(&bytes))
+                }
+                PatternSegment::Variable { key, default } => {
+                    value_of(key, default.as_deref(), request).and_then(|value| without_start(rest, value))
+                }
+            };
+            let Some(after) = after else { return false };
+            rest = after;
+        }
+        rest.is_empty()
     }
+}
+
+/// Returns the characters of a text without case. The two lower-case forms of sigma are the same letter.
+fn folded_chars(text: &str) -> impl Iterator<Item = char> + '_ {
+    text.chars().flat_map(char::to_lowercase).map(|found| if found == 'ς' { 'σ' } else { found })
+}
+
+/// Returns a text without case.
+pub(crate) fn fold(text: &str) -> String {
+    folded_chars(text).collect()
+}
+
+/// Returns the part of `folded`, a text without case, that follows `start`.
+fn without_start<'t>(folded: &'t str, start: &str) -> Option<&'t str> {
+    if start.is_ascii() {
+        let (found, rest) = folded.split_at_checked(start.len())?;
+        return found.eq_ignore_ascii_case(start).then_some(rest);
+    }
+    let mut rest = folded.chars();
+    folded_chars(start).all(|wanted| rest.next() == Some(wanted)).then_some(rest.as_str())
 }
 
 fn symbols(text: &str, syntax: PatternSyntax) -> impl Iterator<Item = PatternSymbol> + '_ {
@@ -121,33 +155,41 @@ fn variable(text: &str, is_key: fn(&str) -> bool) -> Option<PatternSegment> {
     is_key(&key).then_some(PatternSegment::Variable { key, default })
 }
 
+/// Returns the value of a variable; `None` if the variable has several values, or has neither a value nor a default.
+fn value_of<'v>(key: &'v str, default: Option<&'v str>, request: &'v AccessRequest<'_>) -> Option<&'v str> {
+    let mut values = request.keys.values(key);
+    let value = values.next().or(default)?;
+    values.next().is_none().then_some(value)
+}
+
 /// Replaces variables with their values. Returns `None` if a variable has several values, or has neither a value nor a
-/// default. Also returns `None` if the result matches only texts longer than `text_bytes`. This check limits the cost,
-/// because a client chooses the values of some variables, and a pattern can repeat a variable often.
+/// default. Also returns `None`, before any value is copied, if the result matches only texts longer than `text_bytes`.
+/// This check limits the cost, because a client chooses the values of some variables, and a pattern can repeat a
+/// variable often.
 fn expanded(
     pieces: &[PatternSegment],
     request: &AccessRequest<'_>,
     text_bytes: usize,
 ) -> Option<Vec<PatternSymbol>> {
-    let mut all = Vec::new();
+    let mut parts: Vec<(&[PatternSymbol], &str)> = Vec::with_capacity(pieces.len());
     let mut bytes = 0;
     for piece in pieces {
-        let known = all.len();
-        match piece {
-            PatternSegment::Fixed(symbols) => all.extend_from_slice(symbols),
+        let (symbols, value) = match piece {
+            PatternSegment::Fixed(symbols) => (&symbols[..], ""),
             PatternSegment::Variable { key, default } => {
-                let mut values = request.keys.values(key);
-                let value = values.next().or(default.as_deref())?;
-                if values.next().is_some() {
-                    return None;
-                }
-                all.extend(value.bytes().map(u16::from));
+                (&[][..], value_of(key, default.as_deref(), request)?)
             }
-        }
-        bytes += all[known..].iter().filter(|symbol| **symbol != ANY_CHARACTERS).count();
+        };
+        bytes += symbols.iter().filter(|symbol| **symbol != ANY_CHARACTERS).count() + value.len();
         if bytes > text_bytes {
             return None;
         }
+        parts.push((symbols, value));
+    }
+    let mut all = Vec::with_capacity(bytes);
+    for (symbols, value) in parts {
+        all.extend_from_slice(symbols);
+        all.extend(value.bytes().map(u16::from));
     }
     Some(all)
 }

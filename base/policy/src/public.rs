@@ -4,9 +4,12 @@
 use crate::condition::{Condition, IpNetwork};
 use crate::document::{Effect, Policy, Statement};
 
-/// The condition keys whose fixed values restrict a statement to known callers.
+/// The condition keys whose fixed values restrict a statement to known callers, except values that anonymous callers
+/// have.
 const KEYS: [&str; 4] =
     ["aws:principalarn", "aws:userid", "aws:username", "s3:x-amz-server-side-encryption-aws-kms-key-id"];
+/// The value of `aws:userid` for anonymous callers, who are not known.
+pub const ANONYMOUS_USER_ID: &str = "anonymous";
 /// The prefix lengths, for IPv4 and IPv6, below which a network counts as public.
 const PREFIX_BITS: (u8, u8) = (8, 32);
 
@@ -31,6 +34,9 @@ fn restricts_to_known(condition: &Condition) -> bool {
     };
     match condition.key.as_str() {
         "aws:sourceip" => condition.networks().is_some_and(|networks| networks.iter().all(is_narrow)),
-        key => KEYS.contains(&key) && condition.has_fixed_values(),
+        key => {
+            let fits_anonymous = key == "aws:userid" && condition.has_fixed_value(ANONYMOUS_USER_ID);
+            KEYS.contains(&key) && condition.has_fixed_values() && !fits_anonymous
+        }
     }
 }

@@ -278,7 +278,19 @@ fn public_policies_are_known() {
     assert!(is_public("\"*\"", &when(r#"{"IpAddress": {"aws:SourceIp": ["10.0.0.0/8", "::/0"]}}"#)));
     assert!(is_public("\"*\"", &when(r#"{"NotIpAddress": {"aws:SourceIp": "10.0.0.0/8"}}"#)));
     assert!(is_public("\"*\"", &when(r#"{"StringLike": {"aws:userid": "a*"}}"#)));
+    for network in ["::/32", "::/0", "::ffff:0.0.0.0/96", "::ffff:0.0.0.0/103", "2000::/31"] {
+        let condition = format!("{{\"IpAddress\": {{\"aws:SourceIp\": \"{network}\"}}}}");
+        let is_narrow = network == "::/32";
+        assert_eq!(is_public("\"*\"", &when(&condition)), !is_narrow, "{network}");
+    }
+    for (operator, value) in
+        [("StringEquals", "anonymous"), ("StringLike", "anonymous"), ("StringEqualsIgnoreCase", "Anonymous")]
+    {
+        let condition = format!("{{\"{operator}\": {{\"aws:userid\": [\"ann\", \"{value}\"]}}}}");
+        assert!(is_public("\"*\"", &when(&condition)), "{operator} {value}");
+    }
     assert!(!is_public("{\"AWS\": \"u\"}", ""));
+    assert!(!is_public("\"*\"", &when(r#"{"IpAddress": {"aws:SourceIp": "::ffff:10.0.0.0/104"}}"#)));
     assert!(!is_public("\"*\"", &when(r#"{"IpAddress": {"aws:SourceIp": "10.0.0.0/8"}}"#)));
     assert!(!is_public("\"*\"", &when(r#"{"StringEquals": {"aws:userid": "ann"}}"#)));
 }

@@ -25,6 +25,15 @@ pub(crate) fn point(name: &'static str) -> Result<()> {
     }
 }
 
+/// Returns the result of the call after [`point`], unless a test loses the reply of the call.
+#[inline(always)]
+fn reply<T>(result: Result<T>) -> Result<T> {
+    #[cfg(feature = "faults")]
+    return crate::fault::reply(result);
+    #[cfg(not(feature = "faults"))]
+    result
+}
+
 /// Replaces `NOENT` with `STALE` in the error of a call on an open file. GlusterFS may return `NOENT` for an open file
 /// that its server no longer has. FUSE file systems may return `NOENT` for an open file whose name was removed. A
 /// missing name is a different case, which callers interpret as the absence of an object.
@@ -42,11 +51,11 @@ macro_rules! calls {
         $(#[inline]
         pub(crate) fn $name $(<$generic: $bound>)? ($($arg: $type),*) -> Result<$result> {
             point(stringify!($name))?;
-            $call($($arg),*)
+            reply($call($($arg),*))
         })*
         $(#[inline]
         pub(crate) fn $named $(<$generic_of: $bound_of>)? ($($arg_of: $type_of),*) -> Result<$result_of> {
-            point(stringify!($named)).and_then(|()| $call_of($($arg_of),*)).map_err(of_open_file)
+            point(stringify!($named)).and_then(|()| reply($call_of($($arg_of),*))).map_err(of_open_file)
         })*
     };
 }

@@ -21,6 +21,10 @@ pub enum SyscallFault {
     Kill,
     /// The call is not made and fails with this error.
     Fail(Errno),
+    /// The call is made, but its result is replaced with this error. A file server's reply was lost, the client sent
+    /// the request again, and the server reported that there was nothing left to do. Applies only to calls that are
+    /// defined in [`crate::call`], not to calls that follow a bare [`point`].
+    LoseReply(Errno),
 }
 
 /// The faults that occur while an operation runs. The default plan has no faults.
@@ -38,6 +42,8 @@ pub struct FaultInjectionPlan {
 struct FaultInjectionRun {
     plan: FaultInjectionPlan,
     calls: Vec<&'static str>,
+    /// The error that replaces the result of the call that is being made.
+    lost: Option<Errno>,
 }
 
 /// The number of threads that run under a plan.
@@ -61,7 +67,7 @@ impl Drop for FaultInjectionGuard {
 /// A nested plan replaces the outer one.
 pub fn run<T>(plan: FaultInjectionPlan, act: impl FnOnce() -> T) -> (T, Vec<&'static str>) {
     PLANNED.fetch_add(1, Ordering::Relaxed);
-    RUN.set(Some(FaultInjectionRun { plan, calls: Vec::new() }));
+    RUN.set(Some(FaultInjectionRun { plan, calls: Vec::new(), lost: None }));
     let planned = FaultInjectionGuard;
     let result = act();
     let calls = RUN.with_borrow_mut(Option::take).map(|run| run.calls).unwrap_or_default();
@@ -76,6 +82,16 @@ pub(crate) fn point(name: &'static str) -> Result<()> {
         return Ok(());
     }
     RUN.with_borrow_mut(|run| run.as_mut().map_or(Ok(()), |run| run.reach(name)))
+}
+
+/// Returns the result of a call after its [`point`]: `result`, or the planned error if the reply is lost.
+#[inline]
+pub(crate) fn reply<T>(result: Result<T>) -> Result<T> {
+    if PLANNED.load(Ordering::Relaxed) == 0 {
+        return result;
+    }
+    let lost = RUN.with_borrow_mut(|run| run.as_mut().and_then(|run| run.lost.take()));
+    lost.map_or(result, Err)
 }
 
 /// Returns the plan's [`FileSystemSharing`]; `None` if the thread has no plan, or if the plan does not set this value.
@@ -96,6 +112,10 @@ impl FaultInjectionRun {
                 std::process::abort()
             }
             Some((at, SyscallFault::Fail(errno))) if at == self.calls.len() => Err(errno),
+            Some((at, SyscallFault::LoseReply(errno))) if at == self.calls.len() => {
+                self.lost = Some(errno);
+                Ok(())
+            }
             _ => match self.plan.missing.iter().find(|(missing, _)| *missing == name) {
                 Some((_, errno)) => Err(*errno),
                 None => Ok(()),
@@ -123,6 +143,20 @@ mod tests {
         let missing = FaultInjectionPlan { missing: &[("a", Errno::NOSYS)], ..FaultInjectionPlan::default() };
         assert_eq!(run(missing, three).0, [Err(Errno::NOSYS), Ok(()), Err(Errno::NOSYS)]);
         assert_eq!(three(), [Ok(()); 3]);
+    }
+
+    #[test]
+    fn a_call_whose_reply_is_lost_is_made() {
+        let plan = FaultInjectionPlan {
+            nth: Some((2, SyscallFault::LoseReply(Errno::EXIST))),
+            ..FaultInjectionPlan::default()
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let open = std::fs::File::open(dir.path()).unwrap();
+        let make = |name| crate::call::mkdirat(&open, name, rustix::fs::Mode::RWXU);
+        let (made, _) = run(plan, || ["a", "b", "c"].map(make));
+        assert_eq!(made, [Ok(()), Err(Errno::EXIST), Ok(())]);
+        assert!(dir.path().join("b").exists());
     }
 
     #[test]

@@ -66,7 +66,7 @@ pub use lock::{
     lock_file, lock_range, with_lock_patience,
 };
 pub use memory::{FileMapping, give_back_heap, in_huge_pages, unused_heap_bytes};
-pub use mounts::{MountProblem, MountProperties};
+pub use mounts::{MountProblem, MountProperties, remote_mounts_in};
 pub use namespace::{
     TUN_READ_BYTES_MAX, TunDevice, VirtioNetHeader, end_with_thread, enter_mount_namespace,
     enter_network_namespace, new_mount_namespace, new_network_namespace, own_process_namespace,

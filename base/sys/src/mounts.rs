@@ -1,8 +1,11 @@
 //! Finds the mount of a file, and recognizes mounts that are unsuitable for a store on several nodes.
 
+use std::collections::BTreeMap;
+use std::fs::DirEntry;
 use std::os::fd::{AsFd, AsRawFd};
+use std::path::Path;
 
-use rustix::fs::{AtFlags, StatxFlags};
+use rustix::fs::{AtFlags, StatxFlags, makedev};
 use rustix::io::Result;
 
 use crate::call::statx;
@@ -75,12 +78,66 @@ impl MountProperties {
     }
 }
 
-/// Sorts mount options, and leaves out the addresses, which differ between the nodes that mount one file system.
+/// Returns the names of the directories in `dir` that are separate mounts of file systems that are not known to be
+/// local, each with its device. Asks no file server. Cost: reads a link and the list of mounts.
+pub fn remote_mounts_in(dir: impl AsFd) -> Vec<(String, u64)> {
+    let Ok(path) = std::fs::read_link(format!("/proc/self/fd/{}", dir.as_fd().as_raw_fd())) else {
+        return Vec::new();
+    };
+    let mounts = std::fs::read(MOUNTS).unwrap_or_default();
+    remote_mounts_at(&path, &String::from_utf8_lossy(&mounts))
+}
+
+fn remote_mounts_at(dir: &Path, mounts: &str) -> Vec<(String, u64)> {
+    let Some(dir) = dir.to_str().map(escaped) else { return Vec::new() };
+    let mut found = BTreeMap::new();
+    for line in mounts.lines() {
+        let (mut fields, Some((_, mount))) = (line.split(' ').skip(2), Mount::of(line)) else { continue };
+        let (Some(device), Some(point)) = (fields.next().and_then(device_of), fields.nth(1)) else {
+            continue;
+        };
+        let name = point.strip_prefix(dir.trim_end_matches('/')).and_then(|rest| rest.strip_prefix('/'));
+        if let Some(name) = name.filter(|name| !name.is_empty() && !name.contains('/')) {
+            // A later mount at the same point hides the earlier one.
+            found.insert(name, Some(device).filter(|_| !LOCAL_KINDS.contains(&mount.kind)));
+        }
+    }
+    found.into_iter().filter_map(|(name, device)| Some((name.to_owned(), device?))).collect()
+}
+
+/// Parses `MAJOR:MINOR`.
+fn device_of(text: &str) -> Option<u64> {
+    let (major, minor) = text.split_once(':')?;
+    Some(makedev(major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// Returns a path as the kernel writes it in the list of mounts.
+fn escaped(path: &str) -> String {
+    let mut text = String::with_capacity(path.len());
+    for char in path.chars() {
+        match char {
+            ' ' | '\t' | '\n' | '\\' => text.push_str(&format!("\\{:03o}", u32::from(char))),
+            char => text.push(char),
+        }
+    }
+    text
+}
+
+/// The names of the file systems that only this kernel changes.
+const LOCAL_KINDS: [&str; 22] = [
+    "bcachefs", "btrfs", "exfat", "ext2", "ext3", "ext4", "f2fs", "jfs", "msdos", "nilfs2", "ntfs", "ntfs3",
+    "overlay", "ramfs", "reiserfs", "rootfs", "squashfs", "tmpfs", "ufs", "vfat", "xfs", "zfs",
+];
+
+/// Sorts mount options, and leaves out the addresses, which differ between the nodes that mount one file system. Also
+/// leaves out `nosharecache`, which only a measurement between two mounts on one node needs.
 fn options_of_all_nodes(options: &str) -> String {
     let of_one_node = ["addr=", "clientaddr=", "mountaddr="];
     let mut kept: Vec<&str> = options
         .split(',')
-        .filter(|option| !of_one_node.iter().any(|name| option.starts_with(name)))
+        .filter(|option| {
+            *option != "nosharecache" && !of_one_node.iter().any(|name| option.starts_with(name))
+        })
         .collect();
     kept.sort_unstable();
     kept.join(",")
@@ -92,6 +149,9 @@ const UNSEEN: &str = "its mount is not listed in /proc/self/mountinfo, so it is 
                       locks: mount /proc, or leave the chroot that hides the mount";
 const OLD_NFS: &str =
     "NFS 2 and 3 leave locks to separate programs, and are not tested: mount it with vers=4.2";
+const LUSTRE_WITHOUT_LOCKS: &str = "the mount lacks `flock`, so it has no locks: mount it with `flock`";
+const BEEGFS: &str = "BeeGFS keeps locks on each node by default: set tuneUseGlobalFileLocks = true in \
+                      beegfs-client.conf on every node, and mount it again";
 const JUICEFS: &str = "JuiceFS loses files that get their name after they are written, and concurrent creators of one \
                        name hang: use another file system";
 
@@ -129,6 +189,8 @@ impl<'m> Mount<'m> {
             "fuse.juicefs" => return Some(MountProblem::Objects(JUICEFS)),
             "ocfs2" => NODES_OWN_LOCKS,
             "lustre" if self.has("localflock") => "the mount has `localflock`: mount it with `flock`",
+            "lustre" if !self.has("flock") => LUSTRE_WITHOUT_LOCKS,
+            "beegfs" | "fhgfs" if !has_global_beegfs_locks(BEEGFS_CLIENTS) => BEEGFS,
             "gfs2" if self.has("localflocks") => "the mount has `localflocks`: mount it without",
             "cifs" | "smb3" if self.has("nobrl") => "the mount has `nobrl`: mount it without",
             _ => return None,
@@ -148,6 +210,26 @@ impl<'m> Mount<'m> {
         let is_version_4 = version.map_or(self.kind == "nfs4", |version| version.starts_with('4'));
         (!is_version_4).then_some(OLD_NFS)
     }
+}
+
+/// The directory in which the client of BeeGFS lists its settings, in one subdirectory for each mount.
+const BEEGFS_CLIENTS: &str = "/proc/fs/beegfs";
+
+/// Returns whether all mounts of BeeGFS on this node have locks that all nodes see. The list of mounts does not show
+/// this setting.
+fn has_global_beegfs_locks(clients: impl AsRef<Path>) -> bool {
+    let Ok(clients) = std::fs::read_dir(clients) else { return false };
+    let settings = |client: std::io::Result<DirEntry>| std::fs::read_to_string(client?.path().join("config"));
+    let mut found: Vec<_> = clients.map(settings).collect();
+    // Only subdirectories of mounts have this file.
+    found.retain(|settings| settings.is_ok());
+    !found.is_empty() && found.iter().flatten().all(|settings| shows_global_locks(settings))
+}
+
+fn shows_global_locks(settings: &str) -> bool {
+    let value =
+        settings.lines().find_map(|line| line.strip_prefix("tuneUseGlobalFileLocks")?.split_once('='));
+    value.is_some_and(|(_, value)| matches!(value.trim(), "1" | "true"))
 }
 
 /// Returns the ID of the mount through which `file` was opened: from `statx` (Linux 5.8), otherwise from `/proc`.
@@ -187,6 +269,9 @@ mod tests {
         "48 22 0:58 / /i rw - nfs host:/i rw,vers=3,hard,local_lock=posix,addr=10.0.0.1\n",
         "49 22 0:59 / /j rw - cifs //host/j rw,vers=3.1.1,cache=strict,nobrl,addr=10.0.0.1\n",
         "50 22 0:60 / /k rw - gfs2 /dev/vg/k rw,localflocks\n",
+        "51 22 0:61 / /l rw - lustre host@tcp:/l rw,lazystatfs\n",
+        "52 22 0:62 / /m rw - lustre host@tcp:/m rw,flock,lazystatfs\n",
+        "53 22 0:63 / /n rw,relatime - beegfs beegfs_nodev rw,cfgFile=/etc/beegfs/beegfs-client.conf\n",
     );
 
     fn said(mounts: &str, id: u64) -> Option<MountProblem> {
@@ -204,15 +289,60 @@ mod tests {
             (48, "local_lock=none"),
             (49, "`nobrl`"),
             (50, "`localflocks`"),
+            (51, "mount it with `flock`"),
+            (53, "tuneUseGlobalFileLocks = true"),
         ] {
             let Some(MountProblem::Locks(why)) = said(LISTED, id) else { panic!("{id}") };
             assert!(why.contains(mends), "{id}: {why}");
         }
         assert_eq!(said(LISTED, 43), Some(MountProblem::Objects(JUICEFS)));
-        for fit in [22, 41, 44] {
+        for fit in [22, 41, 44, 52] {
             assert_eq!(said(LISTED, fit), None, "{fit}");
         }
-        assert_eq!(Mount::find(LISTED, 51), None);
+        assert_eq!(Mount::find(LISTED, 54), None);
+    }
+
+    #[test]
+    fn beegfs_is_fit_if_all_its_mounts_have_global_locks() {
+        let clients = tempfile::tempdir().unwrap();
+        let settings = |client: &str, value: &str| {
+            std::fs::create_dir_all(clients.path().join(client)).unwrap();
+            let text =
+                format!("sysMountSanityCheckMS = 11000\ntuneUseGlobalFileLocks = {value}\nquota = 0\n");
+            std::fs::write(clients.path().join(client).join("config"), text).unwrap();
+        };
+        assert!(!has_global_beegfs_locks(clients.path()), "no mount shows its settings");
+        assert!(!has_global_beegfs_locks(clients.path().join("none")));
+        settings("a", "1");
+        std::fs::create_dir(clients.path().join("other")).unwrap();
+        assert!(has_global_beegfs_locks(clients.path()));
+        settings("b", "0");
+        assert!(!has_global_beegfs_locks(clients.path()));
+        settings("b", "true");
+        assert!(has_global_beegfs_locks(clients.path()));
+    }
+
+    #[test]
+    fn remote_mounts_in_a_directory_are_found_by_their_lines() {
+        let listed = concat!(
+            "22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n",
+            "30 22 0:40 / /srv/my\\040root/far rw - nfs4 host:/ rw,vers=4.2\n",
+            "31 22 0:41 / /srv/my\\040root/near rw - xfs /dev/vdb rw\n",
+            "32 22 0:42 / /srv/my\\040root/near/deep rw - nfs4 host:/ rw,vers=4.2\n",
+            "33 22 0:43 / /srv/my\\040root/twice rw - nfs4 host:/ rw,vers=4.2\n",
+            "34 33 0:44 / /srv/my\\040root/twice rw - tmpfs none rw\n",
+            "35 22 259:300 / /srv/my\\040root/fuse rw - fuse.glusterfs host:v rw\n",
+            "36 22 0:46 / /srv/my\\040root2/other rw - nfs4 host:/ rw,vers=4.2\n",
+            "37 22 0:47 / /far rw - nfs4 host:/ rw,vers=4.2\n",
+        );
+        let found = |dir| remote_mounts_at(Path::new(dir), listed);
+        let expected = [("far".to_owned(), makedev(0, 40)), ("fuse".to_owned(), makedev(259, 300))].to_vec();
+        assert_eq!(found("/srv/my root"), expected);
+        assert_eq!(found("/"), [("far".to_owned(), makedev(0, 47))].to_vec());
+        assert_eq!(found("/srv"), Vec::new());
+        let proc = remote_mounts_in(std::fs::File::open("/").unwrap());
+        let device = crate::stat(std::fs::File::open("/proc").unwrap()).unwrap().device;
+        assert!(proc.contains(&("proc".to_owned(), device)), "{proc:?}");
     }
 
     #[test]
@@ -230,6 +360,7 @@ mod tests {
             .map(|node| options_of_all_nodes(&format!("rw,vers=4.2,hard,clientaddr={node},addr=10.77.1.1")));
         assert_eq!(one, "hard,rw,vers=4.2");
         assert_eq!(one, other);
+        assert_eq!(options_of_all_nodes("rw,vers=4.2,nosharecache,hard"), one, "as the doctor mounts it");
     }
 
     /// A name chosen by a user is not mistaken for a field, and a truncated line is not mistaken for another mount.

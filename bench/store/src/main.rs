@@ -81,7 +81,7 @@ fn compare(options: &StoreBenchArgs, place: &std::path::Path, s3: &std::path::Pa
     let outcome = run(&plan, &tree, &targets, &AtomicBool::new(false), &mut |_| {})?;
     let lanes: Vec<RowDescription> = targets.iter().map(|target| target.lane().clone()).collect();
     let machine = Machine::observe(&[("root", place)]);
-    let capacity = RunParallelism { threads: plan.threads, cpus: machine.cpus };
+    let capacity = RunParallelism::of(plan.threads, &machine);
     let summaries = summarise(&lanes, &outcome.records, capacity);
     targets.iter().try_for_each(|target| target.clean_up())?;
     anyhow::ensure!(outcome.failures.is_empty(), "{}", outcome.failures.join("; "));

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::error::Error as _;
 use std::ffi::{CString, c_char, c_int};
 use std::io;
+use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use fordway_store::{Error, ErrorKind};
@@ -18,6 +19,17 @@ pub(crate) struct CallFailure {
 impl CallFailure {
     pub(crate) fn new(errno: c_int, sentence: impl Into<String>) -> Self {
         CallFailure { errno, sentence: sentence.into() }
+    }
+
+    /// Returns the failure for an error of a read of an open file. A file that no longer exists is reported as
+    /// `ESTALE`, like a file that was replaced, because the version that was opened no longer exists.
+    pub(crate) fn of_read(error: Error) -> Self {
+        match error.kind() {
+            ErrorKind::NoSuchBucket | ErrorKind::NoSuchKey | ErrorKind::NoSuchVersion => {
+                CallFailure::new(libc::ESTALE, format!("{error}; it was removed after it was opened"))
+            }
+            _ => CallFailure::from(error),
+        }
     }
 }
 
@@ -67,11 +79,23 @@ const fn errno_of(kind: ErrorKind) -> c_int {
 
 thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
+    /// As `LAST`, after the thread has destroyed that variable: exit handlers and destructors of thread-specific data
+    /// may call functions too. This variable has no destructor.
+    static LATE: RefCell<ManuallyDrop<Option<CString>>> = const { RefCell::new(ManuallyDrop::new(None)) };
 }
 
 /// Returns the message of this thread's last failure. The pointer is valid until the thread's next failure.
 pub(crate) fn last_sentence() -> *const c_char {
-    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+    let late = || LATE.with_borrow(|late| late.as_ref().map_or(c"".as_ptr(), |late| late.as_ptr()));
+    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or_else(|_| late())
+}
+
+fn keep_sentence(sentence: &str) {
+    let mut text = Some(CString::new(sentence.replace('\0', "?")).unwrap_or_default());
+    let kept = LAST.try_with(|last| *last.borrow_mut() = text.take().unwrap_or_default());
+    if kept.is_err() {
+        drop(ManuallyDrop::into_inner(LATE.replace(ManuallyDrop::new(text))));
+    }
 }
 
 /// Runs `work`. If it fails or panics, sets errno and the thread's message, and returns -1.
@@ -81,9 +105,7 @@ pub(crate) fn guarded<T: From<i8>>(work: impl FnOnce() -> Result<T, CallFailure>
         Ok(value) => return value,
         Err(failure) => failure,
     };
-    // The access to `LAST` fails only in an exiting thread, which does not read the message.
-    let _ended = LAST
-        .try_with(|last| *last.borrow_mut() = CString::new(sentence.replace('\0', "?")).unwrap_or_default());
+    keep_sentence(&sentence);
     // SAFETY: this thread's errno is always valid.
     unsafe { *libc::__errno_location() = errno };
     T::from(-1)
@@ -110,6 +132,16 @@ mod tests {
         }
         let full = Error::new(ErrorKind::Io, "").caused_by(io::Error::from_raw_os_error(libc::ENXIO));
         assert_eq!(CallFailure::from(full).errno, libc::ENXIO);
+    }
+
+    #[test]
+    fn a_file_that_no_longer_exists_is_stale() {
+        for kind in ErrorKind::ALL {
+            let is_gone =
+                matches!(kind, ErrorKind::NoSuchBucket | ErrorKind::NoSuchKey | ErrorKind::NoSuchVersion);
+            let wanted = if is_gone { libc::ESTALE } else { errno_of(*kind) };
+            assert_eq!(CallFailure::of_read(Error::new(*kind, "because")).errno, wanted, "{kind:?}");
+        }
     }
 
     #[test]

@@ -99,7 +99,8 @@ impl OpenFile {
         }
         let pending = match &self.source {
             OpenFileBackend::Remote { file, .. } => {
-                let ticket = file.submit_into(&buffers.ranges(), Box::new(buffers))?;
+                let ticket = file.submit_into(&buffers.ranges(), Box::new(buffers));
+                let ticket = ticket.map_err(CallFailure::of_read)?;
                 PendingRead::UnderWay(file.clone(), ticket, bytes)
             }
             other => {
@@ -122,7 +123,7 @@ impl OpenFile {
         };
         match file.wait(ticket) {
             Err(_) if *self.is_closed() => Err(closed()),
-            waited => Ok(waited.map(|_| bytes)?),
+            waited => waited.map(|_| bytes).map_err(CallFailure::of_read),
         }
     }
 

@@ -118,15 +118,16 @@ impl OpenFileBackend {
         match self {
             _ if count == 0 => {}
             OpenFileBackend::Remote { file, reader } => match reader.try_lock() {
-                Ok(mut reader) => drop(reader.read_at(offset, buffer)?),
+                Ok(mut reader) => drop(reader.read_at(offset, buffer).map_err(CallFailure::of_read)?),
                 // Another thread is using the reader, which tracks the access pattern of only one sequence of reads.
                 Err(_) => {
-                    let ticket = file.submit(&[(offset, count)], Vec::new())?;
-                    buffer.copy_from_slice(&file.wait(ticket)?.bytes);
+                    let ticket = file.submit(&[(offset, count)], Vec::new());
+                    let read = ticket.and_then(|ticket| file.wait(ticket)).map_err(CallFailure::of_read)?;
+                    buffer.copy_from_slice(&read.bytes);
                 }
             },
             OpenFileBackend::Object(object) => {
-                let found = object.read(&[(offset, count)])?;
+                let found = object.read(&[(offset, count)]).map_err(CallFailure::of_read)?;
                 buffer.copy_from_slice(&found[0]);
             }
             OpenFileBackend::Local(local) => {
@@ -149,7 +150,8 @@ impl OpenFileBackend {
             }
         }
         if let OpenFileBackend::Object(object) = self {
-            for (index, found) in object.read(&ranges)?.iter().enumerate() {
+            let found = object.read(&ranges).map_err(CallFailure::of_read)?;
+            for (index, found) in found.iter().enumerate() {
                 buffers.slice(index, 0, found.len()).copy_from_slice(found);
             }
             return Ok(());
@@ -167,7 +169,7 @@ impl OpenFileBackend {
     /// Applies advice. Has no effect on sources without read-ahead.
     pub(crate) fn advise(&self, advice: AccessAdvice<'_>) -> Result<(), CallFailure> {
         if let OpenFileBackend::Remote { reader, .. } = self {
-            locked(reader).advise(advice)?;
+            locked(reader).advise(advice).map_err(CallFailure::of_read)?;
         }
         Ok(())
     }
@@ -175,7 +177,7 @@ impl OpenFileBackend {
 
 impl VersionedObject {
     /// Returns the bytes of `ranges`, which must be within the object. Errors: `PreconditionFailed` if the object now
-    /// has a different version.
+    /// has a different version; `NoSuchKey` or `NoSuchBucket` if it was removed.
     fn read(&self, ranges: &[(u64, usize)]) -> Result<Vec<Vec<u8>>> {
         let is_wanted = |(_, length): &&(u64, usize)| *length > 0;
         let inclusive =

@@ -4,6 +4,8 @@
  *                                                 the file at URL, and no file exists at MISSING
  *        probe stalled URL                        checks reads from a server that stalls in the middle of a response
  *        probe local DIRECTORY                  checks local files of all kinds; creates files in DIRECTORY
+ *        probe removed URL ENDPOINT PATH          checks reads of an open file after removing PATH; with an
+ *                                                 empty PATH, the server no longer has the file after the open
  *        probe refused URL ENDPOINT               checks the errors for addresses that cannot be opened
  *        probe trusted URL ENDPOINT OTHER OURS    opens URL, for which AWS_CA_BUNDLE first names the file OTHER and
  *                                                 then OURS, and prints both errors
@@ -382,6 +384,47 @@ static void local(const char *directory)
     point(children_open(path), "local: children that are forked while other threads open files");
 }
 
+/* Every kind of read of the open file must fail with ESTALE, unlike opening a missing file. */
+static void stale_reads(int file, const char *what)
+{
+    char buffer[16];
+    struct fordway_fragment fragment = {5, 16, buffer};
+    point(refused(fordway_pread(file, buffer, 16, 0), ESTALE), what);
+    point(refused(fordway_pread_vector(file, &fragment, 1), ESTALE), what);
+    int64_t ticket = fordway_submit(file, &fragment, 1);
+    point(refused(ticket < 0 ? ticket : fordway_wait(file, ticket), ESTALE), what);
+}
+
+static void removed(const char *path)
+{
+    char moved[520], parent[512];
+    if (!*path) {
+        int file = opened();
+        point(file > 0, "removed: open");
+        stale_reads(file, "removed: a file that the server no longer has");
+        return;
+    }
+    snprintf(parent, sizeof parent, "%s", path);
+    *strrchr(parent, '/') = 0;
+    snprintf(moved, sizeof moved, "%s.moved", parent);
+    int file = opened();
+    point(file > 0, "removed: open");
+    point(unlink(path) == 0, "removed: unlink");
+    stale_reads(file, "removed: a removed file");
+    point(refused(opened(), ENOENT), "removed: open again");
+    point(rename(parent, moved) == 0, "removed: rename the bucket");
+    stale_reads(file, "removed: a file of a removed bucket");
+    point(refused(opened(), ENOENT), "removed: open again in a removed bucket");
+    fordway_close(file);
+}
+
+/* The thread has already destroyed its thread-local variables. */
+static void at_exit(void)
+{
+    if (fordway_open("/no/such/late/file", NULL) != -1 || !strstr(fordway_last_error(), "/no/such/late/file"))
+        _exit(3);
+}
+
 static void read_copy(const char *path)
 {
     FILE *file = fopen(path, "rb");
@@ -406,6 +449,7 @@ static void trusted(const char *bundle)
 int main(int count, char **words)
 {
     endpoint = "";
+    atexit(at_exit);
     if (count == 3 && !strcmp(words[1], "local")) {
         local(words[2]);
     } else if (count == 3) {
@@ -417,6 +461,9 @@ int main(int count, char **words)
             return 1;
         printf("refused: %s\n", fordway_last_error());
         return 0;
+    } else if (count == 5 && !strcmp(words[1], "removed")) {
+        url = words[2], endpoint = words[3];
+        removed(words[4]);
     } else if (count == 6 && !strcmp(words[1], "trusted")) {
         url = words[2], endpoint = words[3];
         trusted(words[4]);

@@ -320,7 +320,7 @@ pub type ListPartsCallback = unsafe extern "C" fn(
 pub struct ResponseHandler {
     /// Called on success, before any data, at most once.
     pub properties: Option<PropertiesCallback>,
-    /// Called exactly once, at the end.
+    /// Called exactly once, at the end. Never called for a request that aborts an upload.
     pub complete: Option<CompleteCallback>,
 }
 

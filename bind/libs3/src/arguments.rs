@@ -143,7 +143,9 @@ impl AbiBucketContext for BucketContext2 {
         // SAFETY: the caller guarantees that each pointer is NULL or valid.
         unsafe {
             let host = bytes(self.host_name);
-            let is_directory = host.is_some_and(|host| host.to_bytes().starts_with(b"/"));
+            let is_directory = host
+                .map(CStr::to_bytes)
+                .is_some_and(|host| host.starts_with(b"/") || host.starts_with(b"file://"));
             EndpointSettings {
                 host,
                 // If the host is a directory, no timeout is needed, because no other machine is involved.

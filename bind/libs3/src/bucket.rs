@@ -5,8 +5,9 @@
 //! list, in which only the owner has a grant. Requests therefore return that list, and cannot set any other list. On
 //! the http lane, requests about access control lists, lifecycle rules and access logs fail with `ErrorNotImplemented`.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int};
+use std::mem::ManuallyDrop;
 use std::ptr;
 
 use fordway_store::{
@@ -21,7 +22,7 @@ use crate::abi::{
 };
 use crate::arguments::bucket_name;
 use crate::lane::ConnectedBucket;
-use crate::response::{CallbackResponder, QuotedETag, c_text, checked, seconds, write_text};
+use crate::response::{CallbackResponder, QuotedETag, c_text, checked, keep, seconds, write_text};
 use crate::status::Status;
 
 /// The maximum number of entries passed to a listing callback in one call.
@@ -30,7 +31,9 @@ pub(crate) const BATCH: usize = 32;
 thread_local! {
     /// The marker of the last listing, kept because some programs (such as IOR) pass the marker of one listing to the
     /// next listing without copying it.
-    static LAST_MARKER: RefCell<Option<CString>> = const { RefCell::new(None) };
+    static LAST_MARKER: Cell<Option<CString>> = const { Cell::new(None) };
+    /// As `LAST_MARKER`, after the thread has destroyed that variable.
+    static LATE_MARKER: Cell<ManuallyDrop<Option<CString>>> = const { Cell::new(ManuallyDrop::new(None)) };
 }
 
 /// Passes every bucket to the callback. Errors: errors of the store and of the callback.
@@ -130,7 +133,7 @@ pub(crate) fn list(
     let marker = next.as_deref().map_or(c"".as_ptr(), |next| next.as_ptr());
     responder.call(|| {
         let told = tell_entries(&page, marker, callback, responder);
-        LAST_MARKER.set(next);
+        keep(&LAST_MARKER, &LATE_MARKER, next);
         told
     })
 }

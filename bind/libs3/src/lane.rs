@@ -52,7 +52,7 @@ impl ConnectedBucket {
     ) -> RequestResult<ConnectedBucketGuard> {
         let bucket = bucket.unwrap_or_default();
         let pool = pool();
-        let last = LAST.take().filter(|last| {
+        let last = LAST.try_with(Cell::take).ok().flatten().filter(|last| {
             let is_bucket = last.bucket.as_str().as_bytes() == bucket.to_bytes();
             is_bucket && ptr::eq(last.pool, pool) && address.is(&last.address)
         });
@@ -96,7 +96,7 @@ impl Drop for ConnectedBucketGuard {
     fn drop(&mut self) {
         // A target without a host is not kept, because the default host may change.
         let target = self.0.take().filter(|target| target.address.has_host());
-        // While a thread is exiting, its thread-local variable may already have been destroyed.
+        // In an exit handler, the thread-local variable may already have been destroyed.
         let _ = LAST.try_with(|last| last.set(target));
     }
 }
@@ -193,7 +193,7 @@ impl EndpointSettings<&str> {
         }
     }
 
-    /// Returns the settings as lane options.
+    /// Returns the settings as lane options, without the timeout.
     fn options(&self) -> LaneConfigOverrides {
         let scheme = if self.is_http { "http://" } else { "https://" };
         let endpoint = self.host.map(|host| match host.starts_with('/') || host.contains("://") {
@@ -213,9 +213,7 @@ impl EndpointSettings<&str> {
         let addressing =
             if self.is_virtual_host { BucketAddressing::VirtualHost } else { BucketAddressing::Path };
         let region = self.region.map(str::to_owned);
-        let timeout = (self.timeout_ms > 0).then(|| Duration::from_millis(self.timeout_ms.into()));
         LaneConfigOverrides {
-            timeout,
             endpoint,
             region,
             credentials,
@@ -234,18 +232,43 @@ const LANES_MAX: usize = 32;
 #[derive(Default)]
 struct SharedLanePool {
     /// The open lanes; the most recently used lane is the last.
-    lanes: Mutex<Vec<(OwnedEndpointSettings, Lane)>>,
+    lanes: Mutex<Vec<PooledLane>>,
     /// The process that opened the lanes.
     opened_by: Option<ProcessIdentity>,
     /// The pool of the parent process, kept reachable so that leak detectors do not report it.
     _of_parent: Option<&'static SharedLanePool>,
 }
 
+/// An open lane, for requests with any timeout.
+struct PooledLane {
+    /// The settings with which the lane was opened, without a timeout.
+    settings: OwnedEndpointSettings,
+    lane: Lane,
+    /// The last timeout of a request in milliseconds, and a lane with this timeout.
+    limited: Option<(u32, Lane)>,
+}
+
+impl PooledLane {
+    /// Returns a lane with this timeout, which shares the connections of all lanes that this function returns. 0 means
+    /// the default timeout.
+    fn with_timeout(&mut self, timeout_ms: u32) -> Lane {
+        match &self.limited {
+            _ if timeout_ms == 0 => self.lane.clone(),
+            Some((same, lane)) if *same == timeout_ms => lane.clone(),
+            _ => {
+                let lane = self.lane.with_timeout(Duration::from_millis(timeout_ms.into()));
+                self.limited.insert((timeout_ms, lane)).1.clone()
+            }
+        }
+    }
+}
+
 /// The pool of this process, or NULL before the first use.
 static POOL: AtomicPtr<SharedLanePool> = AtomicPtr::new(ptr::null_mut());
 
 thread_local! {
-    /// The target of the thread's last request.
+    /// The target of the thread's last request. Destroyed before exit handlers and the destructors of C++ objects run,
+    /// which may make requests. These requests open their targets anew.
     static LAST: Cell<Option<Box<ConnectedBucket>>> = const { Cell::new(None) };
 }
 
@@ -260,20 +283,21 @@ pub(crate) fn lane(address: &EndpointSettings<&str>) -> Result<Lane> {
 
 impl SharedLanePool {
     fn open(&self, address: &EndpointSettings<&str>) -> Result<Lane> {
-        let key = address.kept();
+        // A program may give each request another timeout, such as the time left until a deadline.
+        let settings = EndpointSettings { timeout_ms: 0, ..*address }.kept();
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = lanes.iter().position(|(opened, _)| *opened == key);
-        let entry = match known {
+        let known = lanes.iter().position(|opened| opened.settings == settings);
+        let mut entry = match known {
             Some(at) => lanes.remove(at),
             None => {
                 // The lock may be held while the lane is opened, because opening a lane runs no callback and opens no
                 // connection.
                 let lane = fordway_lanes::open(&address.options())?;
                 tracing::debug!(host = address.host, lane = lane.store.lane(), "opened");
-                (key, lane)
+                PooledLane { settings, lane, limited: None }
             }
         };
-        let lane = entry.1.clone();
+        let lane = entry.with_timeout(address.timeout_ms);
         lanes.push(entry);
         let oldest = (lanes.len() > LANES_MAX).then(|| lanes.remove(0));
         // Closing a lane may take time, so the lock is released first.
@@ -382,10 +406,32 @@ mod tests {
     }
 
     #[test]
-    fn a_time_limit_is_the_lanes() {
-        let timeout = |timeout_ms| EndpointSettings { timeout_ms, ..NOWHERE }.options().timeout;
-        assert_eq!(timeout(0), None);
-        assert_eq!(timeout(250), Some(Duration::from_millis(250)));
+    fn lanes_differ_by_their_timeouts_only_on_the_http_lane() {
+        let pool = SharedLanePool::default();
+        let at = |host, timeout_ms| {
+            pool.open(&EndpointSettings { host: Some(host), timeout_ms, ..NOWHERE }).unwrap()
+        };
+        for (host, is_shared) in [("file:///", true), ("unix:///nowhere", true), ("127.0.0.1:9", false)] {
+            let (default, first, again) = (at(host, 0), at(host, 250), at(host, 250));
+            assert!(std::sync::Arc::ptr_eq(&first.store, &again.store), "{host}");
+            for timeout_ms in [0, 251] {
+                let other = at(host, timeout_ms);
+                assert_eq!(std::sync::Arc::ptr_eq(&first.store, &other.store), is_shared, "{host}");
+            }
+            assert!(std::sync::Arc::ptr_eq(&default.store, &at(host, 0).store), "{host}");
+        }
+        assert_eq!(pool.lanes.lock().unwrap().len(), 3);
+    }
+
+    #[test]
+    fn a_timeout_limits_each_request() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let host = listener.local_addr().unwrap().to_string();
+        let lane = lane(&EndpointSettings { host: Some(&host), timeout_ms: 50, ..NOWHERE }).unwrap();
+        let begin = std::time::Instant::now();
+        let error = lane.store.list_buckets().expect_err("nobody responds");
+        assert!(begin.elapsed() < Duration::from_secs(10), "{error}");
+        assert_eq!(error.kind(), fordway_store::ErrorKind::Timeout, "{error}");
     }
 
     #[test]

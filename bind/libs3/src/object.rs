@@ -13,14 +13,14 @@ use fordway_wire::s3_xml;
 
 use super::response::{PIECE_BYTES, PutBodySource, RequestFailure, RequestResult, with_piece};
 use crate::abi::{
-    CommitCallback, GetDataCallback, ListMultipartUpload, ListPart, ListPartsCallback, ListUploadsCallback,
-    MAX_QUERY_STRING_BYTES, UploadIdCallback,
+    GetDataCallback, ListMultipartUpload, ListPart, ListPartsCallback, ListUploadsCallback,
+    MAX_QUERY_STRING_BYTES,
 };
 use crate::arguments::ParsedPutProperties;
 use crate::bucket::BATCH;
 use crate::lane::ConnectedBucket;
 use crate::response::{
-    CallbackResponder, QuotedETag, SuccessProperties, c_text, checked, seconds, write_text,
+    CallbackResponder, MultipartResult, QuotedETag, SuccessProperties, c_text, checked, seconds, write_text,
 };
 use crate::status::Status;
 
@@ -262,21 +262,21 @@ const MAX_DOCUMENT_BYTES: u64 = 4_000_000;
 /// S3's name for the only supported storage class.
 const STORAGE_CLASS: &std::ffi::CStr = c"STANDARD";
 
-/// Starts an upload.
+/// Starts an upload, and stores its ID in `result`.
 pub(crate) fn initiate_upload(
     target: &ConnectedBucket,
     key: &Key,
     said: ParsedPutProperties,
-    callback: Option<UploadIdCallback>,
+    result: Option<&MultipartResult>,
     responder: &CallbackResponder,
 ) -> RequestResult {
     let options = PutOptions { metadata: said.metadata, ..Default::default() };
     let upload = target.lane.store.create_upload(&target.bucket, key, &options)?;
     responder.succeeded_plainly()?;
-    let Some(callback) = callback else { return Ok(()) };
-    let id = c_text(upload.as_str());
-    // SAFETY: the program guarantees that its callback may be called with its data; `id` outlives the call.
-    responder.call(|| checked(unsafe { callback(id.as_ptr(), responder.data()) }))
+    if let Some(result) = result {
+        result.set([c_text(upload.as_str()), CString::default()]);
+    }
+    Ok(())
 }
 
 /// The part to which a request writes.
@@ -347,22 +347,24 @@ pub(crate) fn copy_part(
     Ok(target.lane.store.copy_part((&target.bucket, key), &options, to)?)
 }
 
-/// Publishes the object assembled from the parts that the document in `source` lists.
+/// Publishes the object assembled from the parts that the document in `source` lists. Stores the object's location and
+/// ETag in `result`.
 pub(crate) fn complete_upload(
     target: &ConnectedBucket,
     (key, upload): (&Key, &UploadId),
     source: PutBodySource,
-    callback: Option<CommitCallback>,
+    result: Option<&MultipartResult>,
     responder: &CallbackResponder,
 ) -> RequestResult {
     let parts = read_parts(source, responder)?;
     let options = CompleteOptions::default();
     let made = target.lane.store.complete_upload(&target.bucket, key, upload, &parts, &options)?;
     responder.succeeded(|| SuccessProperties::of_written(&made))?;
-    let Some(callback) = callback else { return Ok(()) };
-    let (location, etag) = (c_text(&format!("/{}/{key}", target.bucket)), QuotedETag::new(&made.etag));
-    // SAFETY: the program guarantees that its callback may be called with its data; the texts outlive the call.
-    responder.call(|| checked(unsafe { callback(location.as_ptr(), etag.as_ptr(), responder.data()) }))
+    if let Some(result) = result {
+        let location = c_text(&format!("/{}/{key}", target.bucket));
+        result.set([location, c_text(&format!("\"{}\"", made.etag))]);
+    }
+    Ok(())
 }
 
 fn read_parts(mut source: PutBodySource, responder: &CallbackResponder) -> RequestResult<Vec<CompletedPart>> {

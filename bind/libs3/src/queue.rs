@@ -5,9 +5,10 @@
 //! local files are carried out one after another on the driving thread. All callbacks run on the thread that drives the
 //! context.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -186,16 +187,19 @@ impl RequestQueue {
         state
     }
 
-    /// Returns the number of requests whose completion has not been reported yet.
+    /// Returns the number of requests whose completion has not been reported yet. Returns 0 while the context is being
+    /// destroyed, so that a callback that drives the context does not wait for the other requests.
     pub(crate) fn unfinished(&self) -> usize {
-        self.locked().unfinished.len()
+        let state = self.locked();
+        if state.relay.is_closed() { 0 } else { state.unfinished.len() }
     }
 
     /// Returns a descriptor for `select` that is readable if and only if the driver has work to do. Returns `None` if
-    /// all requests are finished. Errors: the system's error if no descriptor is available.
+    /// all requests are finished, or if the context is being destroyed. Errors: the system's error if no descriptor is
+    /// available.
     pub(crate) fn signal(&self) -> std::io::Result<Option<RawFd>> {
         let mut state = self.locked();
-        if state.unfinished.is_empty() {
+        if state.unfinished.is_empty() || state.relay.is_closed() {
             return Ok(None);
         }
         if let Some(signal) = &state.signal {
@@ -223,7 +227,8 @@ impl RequestQueue {
     }
 
     /// Does all work that can be done without waiting, but starts no further work after [`TURN_MAX`]. Errors: the
-    /// caller is a callback of an unfinished request in the same context.
+    /// caller is a callback of an unfinished request in the same context, or a callback that runs while the context is
+    /// being destroyed.
     pub(crate) fn run_once(&self) -> RequestResult {
         let until = Instant::now() + TURN_MAX;
         self.run_while(|| Instant::now() < until)
@@ -250,9 +255,13 @@ impl RequestQueue {
     }
 
     fn run_while(&self, may_go_on: impl Fn() -> bool) -> RequestResult {
-        if CallbackGuard::is_in(self) {
+        if CallbackFrame::is_in(self) {
             let why = "a callback of a request cannot drive the context that the request is in; use another context";
             return Err(RequestFailure::refused(Status::InternalError, why));
+        }
+        if self.is_being_destroyed() {
+            let why = "the request context is being destroyed, so it cannot be driven; run it first";
+            return Err(RequestFailure::refused(Status::Interrupted, why));
         }
         loop {
             // Starting requests and relaying events alternate. A long queue therefore does not delay events, and
@@ -262,6 +271,11 @@ impl RequestQueue {
                 return Ok(());
             }
         }
+    }
+
+    fn is_being_destroyed(&self) -> bool {
+        let state = self.locked();
+        state.relay.is_closed() && !state.unfinished.is_empty()
     }
 
     /// Starts the oldest unstarted request if the limit for its class permits this. Returns whether a request was
@@ -287,10 +301,7 @@ impl RequestQueue {
         let Some(request) = state.unfinished.get(&number) else { return };
         let responder = request.responder.on_driver(state.relay.clone());
         drop(state);
-        let outcome = {
-            let _scope = CallbackGuard::enter(self);
-            without_panic(|| work(&responder))
-        };
+        let outcome = in_callbacks_of(self, || without_panic(|| work(&responder)));
         match (outcome, responder.take_rest()) {
             (Ok(()), Some(rest)) => {
                 self.run_on_worker(self.locked(), number, RequestSchedulingClass::Long, rest)
@@ -316,12 +327,11 @@ impl RequestQueue {
         drop(state);
         if let Err(WorkerJob { work, responder, .. }) = relay.assign(WorkerJob { number, responder, work }) {
             let responder = responder.on_driver(relay);
-            let _scope = CallbackGuard::enter(self);
-            let outcome = without_panic(|| {
+            let work = || {
                 work(&responder)?;
                 responder.take_rest().map_or(Ok(()), |rest| rest(&responder))
-            });
-            drop(_scope);
+            };
+            let outcome = in_callbacks_of(self, || without_panic(work));
             self.finish(number, outcome);
         }
     }
@@ -331,10 +341,7 @@ impl RequestQueue {
         let relay = self.locked().relay.clone();
         let Some(event) = relay.next_event() else { return false };
         match event {
-            DrivingThreadEvent::Callback(waiting) => {
-                let _scope = CallbackGuard::enter(self);
-                waiting.run();
-            }
+            DrivingThreadEvent::Callback(waiting) => in_callbacks_of(self, || waiting.run()),
             DrivingThreadEvent::Ended(number, outcome) => self.finish(number, outcome),
         }
         true
@@ -349,14 +356,35 @@ impl RequestQueue {
         }
     }
 
-    /// Ends all requests as interrupted, in order of arrival. Afterwards, no other callback runs.
+    /// Ends all requests as interrupted, in order of arrival, and then the requests that callbacks have added in the
+    /// meantime. Requests that callbacks of these requests add are dropped without a callback, because a program that
+    /// repeats every interrupted request would never stop adding requests. Afterwards, no other callback runs.
     pub(crate) fn interrupt(&self) {
         let relay = self.locked().relay.clone();
         relay.close();
+        self.end_added();
+        self.end_added();
+        let dropped = {
+            let mut state = self.locked();
+            let dropped = (std::mem::take(&mut state.unfinished), std::mem::take(&mut state.unstarted));
+            state.tell_demand();
+            dropped
+        };
+        if !dropped.0.is_empty() {
+            tracing::debug!(
+                count = dropped.0.len(),
+                "requests were added to a destroyed context; dropped them"
+            );
+        }
+    }
+
+    /// Ends the requests that have been added before this call as interrupted.
+    fn end_added(&self) {
+        let end = self.locked().next_number;
         loop {
             let first = {
                 let mut state = self.locked();
-                let first = state.unfinished.keys().next().copied();
+                let first = state.unfinished.keys().next().copied().filter(|number| *number < end);
                 state.unstarted.clear();
                 first.and_then(|number| state.take(number))
             };
@@ -368,28 +396,46 @@ impl RequestQueue {
 }
 
 thread_local! {
-    /// The queues for which this thread is currently in a callback of an unfinished request.
-    static IN_CALLBACK: RefCell<Vec<*const RequestQueue>> = const { RefCell::new(Vec::new()) };
+    /// The innermost frame of this thread, or NULL. The variable has no destructor, because exit handlers may still
+    /// drive contexts when a thread's destructors have run.
+    static INNERMOST: Cell<*const CallbackFrame> = const { Cell::new(ptr::null()) };
 }
 
-/// A guard that exists while this thread may be in a callback of an unfinished request.
-struct CallbackGuard;
+/// Marks the part of a thread's stack in which callbacks of unfinished requests of `queue` run.
+struct CallbackFrame {
+    queue: *const RequestQueue,
+    /// The enclosing frame, which belongs to another context, or NULL.
+    outer: *const CallbackFrame,
+}
 
-impl CallbackGuard {
-    fn enter(queue: &RequestQueue) -> Self {
-        IN_CALLBACK.with_borrow_mut(|queues| queues.push(queue));
-        CallbackGuard
-    }
-
+impl CallbackFrame {
+    /// Returns whether this thread is in a callback of an unfinished request of `queue`.
     fn is_in(queue: &RequestQueue) -> bool {
-        IN_CALLBACK.with_borrow(|queues| queues.contains(&std::ptr::from_ref(queue)))
+        let mut frame = INNERMOST.get();
+        // SAFETY: a frame is on this thread's stack, and `in_callbacks_of` unlinks the frame before its end.
+        while let Some(CallbackFrame { queue: within, outer }) = unsafe { frame.as_ref() } {
+            if ptr::eq(*within, queue) {
+                return true;
+            }
+            frame = *outer;
+        }
+        false
     }
 }
 
-impl Drop for CallbackGuard {
-    fn drop(&mut self) {
-        IN_CALLBACK.with_borrow_mut(|queues| queues.pop());
+/// Runs `work`, in which callbacks of unfinished requests of `queue` may run.
+fn in_callbacks_of<T>(queue: &RequestQueue, work: impl FnOnce() -> T) -> T {
+    /// Unlinks the innermost frame, even if `work` panics.
+    struct FrameGuard(*const CallbackFrame);
+    impl Drop for FrameGuard {
+        fn drop(&mut self) {
+            INNERMOST.set(self.0);
+        }
     }
+    let frame = CallbackFrame { queue, outer: INNERMOST.get() };
+    let _unlinked = FrameGuard(frame.outer);
+    INNERMOST.set(&frame);
+    work()
 }
 
 /// Checks a request with `prepare`, and then carries out the request immediately or adds it to `context`.

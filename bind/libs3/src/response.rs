@@ -3,21 +3,25 @@
 //! callbacks and a store through a buffer, which is also defined here.
 
 use std::borrow::Cow;
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::io::IsTerminal;
+use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
-use std::sync::{Arc, Once};
+use std::sync::{Arc, Once, OnceLock};
+use std::thread::LocalKey;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use arrayvec::ArrayString;
 use fordway_store::{ETag, Error, ErrorKind, Metadata, ObjectInfo, PutResult};
+use tracing::{Event, Subscriber};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
 use crate::abi::{
-    AbiVersion, ErrorDetails, NameValue, PropertiesCallback, PutDataCallback, ResponseHandler,
-    ResponseProperties, S3StatusCode,
+    AbiVersion, CommitCallback, ErrorDetails, NameValue, PropertiesCallback, PutDataCallback,
+    ResponseHandler, ResponseProperties, S3StatusCode, UploadIdCallback,
 };
 use crate::relay::{CallbackRelay, RequestWork, interrupted};
 use crate::status::Status;
@@ -29,7 +33,24 @@ const SERVER: &CStr = c"fordway";
 thread_local! {
     /// The last failure's message and resource. Some programs (such as IOR) keep the pointers from the error details
     /// after the callback, and print the text they point to.
-    static LAST_MESSAGE: RefCell<Option<(CString, CString)>> = const { RefCell::new(None) };
+    static LAST_MESSAGE: Cell<Option<(CString, CString)>> = const { Cell::new(None) };
+    /// As `LAST_MESSAGE`, after the thread has destroyed that variable.
+    static LATE_MESSAGE: Cell<ManuallyDrop<Option<(CString, CString)>>> =
+        const { Cell::new(ManuallyDrop::new(None)) };
+}
+
+/// Keeps `value` until the thread keeps its next value. Uses `late`, which has no destructor, when the thread has
+/// already destroyed `last`. This is the case in exit handlers and in destructors of thread-specific data, which may
+/// make requests too.
+pub(crate) fn keep<T>(
+    last: &'static LocalKey<Cell<Option<T>>>,
+    late: &'static LocalKey<Cell<ManuallyDrop<Option<T>>>>,
+    mut value: Option<T>,
+) {
+    let kept = last.try_with(|last| last.set(value.take()));
+    if kept.is_err() {
+        drop(ManuallyDrop::into_inner(late.replace(ManuallyDrop::new(value))));
+    }
 }
 
 /// Reports the progress and outcome of a request to its caller.
@@ -38,6 +59,48 @@ pub(crate) struct CallbackResponder {
     handler: ResponseHandler,
     data: *mut c_void,
     route: CallbackRoute,
+    /// Set only in the responder that completes the request.
+    result: Option<Arc<MultipartResult>>,
+}
+
+/// A callback that receives the result of a multipart request. As in libs3, it runs after the complete callback, even
+/// if the request failed, and its status is ignored.
+#[derive(Clone, Copy)]
+pub(crate) enum MultipartResultCallback {
+    /// The callback of a request that starts an upload; receives the upload's ID.
+    UploadId(UploadIdCallback),
+    /// The callback of a request that completes an upload; receives the object's location and ETag.
+    Commit(CommitCallback),
+}
+
+/// The result of a multipart request, and the callback that receives the result.
+pub(crate) struct MultipartResult {
+    callback: MultipartResultCallback,
+    /// The texts for the callback. Empty until the request has succeeded.
+    texts: OnceLock<[CString; 2]>,
+}
+
+impl MultipartResult {
+    pub(crate) fn new(callback: MultipartResultCallback) -> Arc<Self> {
+        Arc::new(MultipartResult { callback, texts: OnceLock::new() })
+    }
+
+    /// Stores the texts: an upload's ID and nothing, or an object's location and ETag.
+    pub(crate) fn set(&self, texts: [CString; 2]) {
+        // A request has only one result.
+        let _ = self.texts.set(texts);
+    }
+
+    fn tell(&self, data: *mut c_void) {
+        let [first, second] = self.texts.get_or_init(Default::default);
+        // SAFETY: the program guarantees that its callback may be called with its data. The texts outlive the call.
+        let _ignored = unsafe {
+            match self.callback {
+                MultipartResultCallback::UploadId(callback) => callback(first.as_ptr(), data),
+                MultipartResultCallback::Commit(callback) => callback(first.as_ptr(), second.as_ptr(), data),
+            }
+        };
+    }
 }
 
 /// How a request's callbacks reach the thread on which they must run.
@@ -117,17 +180,22 @@ impl<'a> SuccessProperties<'a> {
 
 impl CallbackResponder {
     pub(crate) fn new(abi: AbiVersion, handler: ResponseHandler, data: *mut c_void) -> Self {
-        CallbackResponder { abi, handler, data, route: CallbackRoute::Direct }
+        CallbackResponder { abi, handler, data, route: CallbackRoute::Direct, result: None }
+    }
+
+    /// Passes `result` to its callback when the request has completed.
+    pub(crate) fn with_result(self, result: Option<Arc<MultipartResult>>) -> Self {
+        CallbackResponder { result, ..self }
     }
 
     /// Returns a copy of the responder, for use on the thread that drives `relay`'s context.
     pub(crate) fn on_driver(&self, relay: Arc<CallbackRelay>) -> Self {
-        CallbackResponder { route: CallbackRoute::Driver(relay, Cell::default()), ..*self }
+        CallbackResponder { route: CallbackRoute::Driver(relay, Cell::default()), result: None, ..*self }
     }
 
     /// Returns a copy of the responder, for use on a worker of `relay`'s context.
     pub(crate) fn on_worker(&self, relay: Arc<CallbackRelay>) -> Self {
-        CallbackResponder { route: CallbackRoute::Worker(relay), ..*self }
+        CallbackResponder { route: CallbackRoute::Worker(relay), result: None, ..*self }
     }
 
     /// Runs `callback` on the thread on which callbacks must run, and returns its result. The program's memory must be
@@ -223,10 +291,17 @@ impl CallbackResponder {
 
     /// Ends the request and reports its outcome. Consumes the responder, so that the outcome is reported only once.
     pub(crate) fn complete(self, outcome: RequestResult) {
-        match outcome {
-            Ok(()) => self.tell(self.abi.number(Status::OK), &NO_DETAILS),
-            Err(failure) => self.tell_failure(&failure),
-        }
+        // A panic after the complete callback must not unwind into the C program either. There is nobody left to tell.
+        let _ = without_panic(|| {
+            match outcome {
+                Ok(()) => self.tell(self.abi.number(Status::OK), &NO_DETAILS),
+                Err(failure) => self.tell_failure(&failure),
+            }
+            if let Some(result) = &self.result {
+                result.tell(self.data);
+            }
+            Ok(())
+        });
     }
 
     #[cold]
@@ -240,7 +315,7 @@ impl CallbackResponder {
             ..NO_DETAILS
         };
         self.tell(number, &details);
-        LAST_MESSAGE.set(Some((message, resource)));
+        keep(&LAST_MESSAGE, &LATE_MESSAGE, Some((message, resource)));
     }
 
     fn tell(&self, number: S3StatusCode, details: &ErrorDetails) {
@@ -419,7 +494,8 @@ pub(crate) fn start_diagnosis() {
                 .with_env_filter(filter)
                 .with_ansi(std::io::stderr().is_terminal())
                 .with_writer(std::io::stderr)
-                .finish();
+                .finish()
+                .with(LateEventFilter);
             // This call fails if the program has set up its own logging, which then stays in use.
             let _ = tracing::subscriber::set_global_default(subscriber);
         }
@@ -427,6 +503,31 @@ pub(crate) fn start_diagnosis() {
             std::panic::set_hook(Box::new(|panic| tracing::error!(%panic, "a bug")));
         }
     });
+}
+
+thread_local! {
+    /// Whether the thread has logged an event.
+    static HAS_LOGGED: Cell<bool> = const { Cell::new(false) };
+    /// A value with a destructor. A thread first accesses the value after its first event.
+    static LOGGER_LIFETIME: Box<()> = Box::new(());
+}
+
+/// Discards the events of threads that have destroyed their thread-local variables, for example events in exit
+/// handlers. The formatter of events keeps a buffer in such a variable, and panics without the buffer.
+struct LateEventFilter;
+
+impl<S: Subscriber> Layer<S> for LateEventFilter {
+    fn event_enabled(&self, _: &Event<'_>, _: Context<'_, S>) -> bool {
+        // A thread destroys its variables in the opposite order of their first access. As long as `LOGGER_LIFETIME`
+        // exists, the buffer therefore also exists.
+        !HAS_LOGGED.get() || LOGGER_LIFETIME.try_with(|_| ()).is_ok()
+    }
+
+    fn on_event(&self, _: &Event<'_>, _: Context<'_, S>) {
+        // This function runs when the formatter has accessed its buffer.
+        HAS_LOGGED.set(true);
+        let _ = LOGGER_LIFETIME.try_with(|_| ());
+    }
 }
 
 /// The size of a piece in bytes. A piece must fit in the L2 cache, because larger pieces cost more in cache misses than
@@ -446,9 +547,11 @@ thread_local! {
 
 /// Runs `work` with the thread's buffer. A request made inside the callback of another request gets a new buffer.
 pub(crate) fn with_piece<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
-    let mut piece = SPARE.take().unwrap_or_else(|| vec![0; PIECE_BYTES]);
+    // In an exit handler, the thread-local variable may already have been destroyed.
+    let spare = SPARE.try_with(Cell::take).ok().flatten();
+    let mut piece = spare.unwrap_or_else(|| vec![0; PIECE_BYTES]);
     let done = work(&mut piece);
-    SPARE.set(Some(piece));
+    let _ = SPARE.try_with(|spare| spare.set(Some(piece)));
     done
 }
 

@@ -3,6 +3,7 @@
  * POINT is the name of the property. Prints "ok POINT" and exits with status 0, or prints "FAILED POINT: line N" and
  * exits with another status. BUCKET must exist and contain the object "object" of 1000 bytes.
  */
+#include <dirent.h>
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -263,6 +264,156 @@ static int callbacks_make_requests(void) {
     return finish(context, made);
 }
 
+/* How a complete callback treats its own context while the context is being destroyed. */
+static enum { DRIVE, REFILL } treatment;
+static int treated;
+
+static void treat_context(S3Status status, const S3ErrorDetails *details, void *data) {
+    Item *item = data;
+    int remaining = -1;
+    item_complete(status, details, data);
+    treated++;
+    if (treatment == DRIVE && treated == 1) {
+        if (S3_runall_request_context(item->context) != S3StatusInterrupted) stray = 1;
+        if (S3_runonce_request_context(item->context, &remaining) != S3StatusInterrupted || remaining) stray = 1;
+        if (descriptor(item->context) != -1 || S3_get_request_context_timeout(item->context) != -1) stray = 1;
+    }
+    if (treatment == REFILL) {
+        static const S3ResponseHandler handler = {item_properties, treat_context};
+        static Item again[8];
+        if (treated >= 8) abort();
+        again[treated] = (Item){.number = ended_count, .context = item->context};
+        S3_head_object(&probe.context, "object", item->context, 0, &handler, &again[treated]);
+    }
+}
+
+static int destroy_with(int chosen) {
+    static const S3ResponseHandler handler = {item_properties, treat_context};
+    S3RequestContext *context = new_context();
+    Item *made = items(context, 2);
+    treatment = chosen;
+    for (int i = 0; i < 2; i++) S3_head_object(&probe.context, "object", context, 0, &handler, &made[i]);
+    alarm(20);
+    destroy(context);
+    for (int i = 0; i < 2; i++) CHECK(ended(&made[i].call, S3StatusInterrupted));
+    CHECK(!stray);
+    free(made);
+    return 0;
+}
+
+static int a_callback_drives_a_context_that_is_being_destroyed(void) {
+    CHECK(destroy_with(DRIVE) == 0 && treated == 2);
+    return 0;
+}
+
+static int a_callback_refills_a_context_that_is_being_destroyed(void) {
+    /* The two requests, and the two that their callbacks add. */
+    CHECK(destroy_with(REFILL) == 0 && treated == 4);
+    return 0;
+}
+
+/* Starts, completes and aborts uploads. As in libs3, the callback for the result runs after the complete callback, even
+ * after a failure; aborting never calls the complete callback. */
+static char late_id[256], late_location[256];
+static int late_calls, early_calls;
+
+static S3Status late_upload(const char *id, void *data) {
+    Item *item = data;
+    note_thread();
+    late_calls++, early_calls += item->call.complete_calls != 1;
+    snprintf(late_id, sizeof late_id, "%s", id);
+    return S3StatusInternalError; /* ignored */
+}
+
+static S3Status late_commit(const char *location, const char *etag, void *data) {
+    Item *item = data;
+    note_thread();
+    late_calls++, early_calls += item->call.complete_calls != 1 || !location[0] != !etag[0];
+    snprintf(late_location, sizeof late_location, "%s", location);
+    return S3StatusInternalError;
+}
+
+static int aborted_calls;
+
+static S3Status on_aborted_properties(const S3ResponseProperties *properties, void *data) {
+    (void)properties;
+    aborted_calls += data ? 100 : 1;
+    return S3StatusOK;
+}
+
+static int results_of_uploads(void) {
+    S3MultipartInitialHandler begin = {{item_properties, item_complete}, late_upload};
+    S3MultipartCommitHandler commit = {{item_properties, item_complete}, item_content, late_commit};
+    S3AbortMultipartUploadHandler abort_handler = {{on_aborted_properties, item_complete}};
+    S3RequestContext *context = new_context();
+    S3BucketContext elsewhere = probe.context;
+    elsewhere.bucketName = "no-such-bucket-here";
+    Item *made = items(context, 6);
+    S3_initiate_multipart(&probe.context, "upload", NULL, &begin, context, 0, &made[0]);
+    CHECK(run_all(context) == S3StatusOK && late_calls == 1 && late_id[0]);
+    CHECK(ended(&made[0].call, S3StatusOK));
+    char id[256];
+    snprintf(id, sizeof id, "%s", late_id);
+    S3_initiate_multipart(&elsewhere, "upload", NULL, &begin, context, 0, &made[1]);
+    CHECK(run_all(context) == S3StatusOK && late_calls == 2 && !late_id[0]);
+    CHECK(ended(&made[1].call, S3StatusErrorNoSuchBucket));
+    driver = pthread_self(), is_driving = 1; /* a request that is refused ends at once */
+    S3_initiate_multipart(&probe.context, NULL, NULL, &begin, context, 0, &made[2]);
+    is_driving = 0;
+    CHECK(late_calls == 3 && made[2].call.complete_calls == 1 && made[2].call.status != S3StatusOK);
+
+    Call part = send_part(&probe, "upload", id, 1, 10);
+    char document[512];
+    snprintf(document, sizeof document,
+             "<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>%s</ETag></Part>"
+             "</CompleteMultipartUpload>", part.etag);
+    made[3].call = made[4].call = (Call){.text = document, .put_bytes = strlen(document)};
+    S3_complete_multipart_upload(&probe.context, "upload", &commit, id, strlen(document), context, 0, &made[3]);
+    CHECK(run_all(context) == S3StatusOK && ended(&made[3].call, S3StatusOK) && late_calls == 4 && late_location[0]);
+    S3_complete_multipart_upload(&probe.context, "upload", &commit, "none", strlen(document), context, 0, &made[4]);
+    CHECK(run_all(context) == S3StatusOK && late_calls == 5 && !late_location[0]);
+    CHECK(made[4].call.complete_calls == 1 && made[4].call.status == S3StatusErrorNoSuchUpload);
+
+    S3_initiate_multipart(&probe.context, "upload", NULL, &begin, context, 0, &made[5]);
+    CHECK(run_all(context) == S3StatusOK && late_id[0]);
+    int before = ended_count;
+    S3_abort_multipart_upload(&probe.context, "upload", late_id, 0, &abort_handler);
+    CHECK(aborted_calls == 1);
+    S3_abort_multipart_upload(&probe.context, "upload", late_id, 0, &abort_handler);
+    S3_abort_multipart_upload(&elsewhere, "upload", late_id, 0, NULL);
+    part = send_part(&probe, "upload", late_id, 1, 10);
+    CHECK(ended(&part, S3StatusErrorNoSuchUpload) && aborted_calls == 1 && ended_count == before && !early_calls);
+    delete_object(&probe, "upload");
+    return finish(context, made);
+}
+
+static int descriptors(void) {
+    DIR *directory = opendir("/proc/self/fd");
+    int number = 0;
+    while (readdir(directory)) number++;
+    closedir(directory);
+    return number;
+}
+
+/* A program may give each request the time that is left until a deadline. */
+static int timeouts_share_connections(void) {
+    int before = 0;
+    for (int i = 0; i < 50; i++) {
+        Call seen = {0};
+        S3_head_object(&probe.context, "object", NULL, 10000 - i, &RESPONSE, &seen);
+        CHECK(ended(&seen, S3StatusOK));
+        /* A listing of a directory keeps descriptors. The hosts of HTTP servers contain no slash. */
+        for (int listing = 0; listing < 2 && strchr(probe.host, '/'); listing++) {
+            Call listed = {0};
+            S3_list_bucket(&probe.context, "obj", NULL, NULL, 0, NULL, 10000 - i, &LIST, &listed);
+            CHECK(ended(&listed, S3StatusOK) && listed.names == 1);
+        }
+        if (i == 0) before = descriptors();
+    }
+    CHECK(descriptors() == before);
+    return 0;
+}
+
 static int in_data_destroy(S3RequestContext *context) {
     S3_destroy_request_context(context);
     return 0;
@@ -455,7 +606,9 @@ static const struct {
     POINT(callbacks_abort), POINT(callbacks_make_requests), POINT(a_callback_destroys_the_context),
     POINT(destroy_with_callbacks_waiting), POINT(one_thread_drives_and_another_adds),
     POINT(a_child_process_and_its_parent), POINT(requests_given_before_a_fork), POINT(a_turn_is_bounded),
-    POINT(every_kind_of_request),
+    POINT(every_kind_of_request), POINT(results_of_uploads), POINT(timeouts_share_connections),
+    POINT(a_callback_drives_a_context_that_is_being_destroyed),
+    POINT(a_callback_refills_a_context_that_is_being_destroyed),
 };
 
 int main(int words, char **word) {

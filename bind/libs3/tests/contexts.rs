@@ -5,6 +5,7 @@ mod harness;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -24,6 +25,10 @@ const EVERYWHERE: &[(&str, usize)] = &[
     ("one_thread_drives_and_another_adds", 0),
     ("a_child_process_and_its_parent", 60),
     ("every_kind_of_request", 0),
+    ("results_of_uploads", 0),
+    ("timeouts_share_connections", 0),
+    ("a_callback_drives_a_context_that_is_being_destroyed", 0),
+    ("a_callback_refills_a_context_that_is_being_destroyed", 0),
 ];
 const FOR_FILES: &[(&str, usize)] = &[("requests_given_before_a_fork", 0), ("a_turn_is_bounded", 0)];
 
@@ -60,6 +65,8 @@ fn on_the_embedded_lane() {
     let (lane, program) = (Lane::embedded(), plain());
     holds(&lane, &program, &[], EVERYWHERE);
     holds(&lane, &program, &[], FOR_FILES);
+    let url = format!("file://{}", lane.host);
+    check(&program, &[], [&url, "", ""], ("timeouts_share_connections", 0));
 }
 
 #[test]
@@ -108,6 +115,8 @@ struct RequestFlights {
     /// The current number of requests in flight, and the maximum so far.
     counts: Mutex<(usize, usize)>,
     changed: Condvar,
+    /// The number of connections so far.
+    connections: AtomicUsize,
     /// The number of requests to wait for, or `None` if the server never responds.
     awaited: Option<usize>,
 }
@@ -116,11 +125,13 @@ impl CountingServer {
     fn start(awaited: Option<usize>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let flights = Arc::new(RequestFlights { counts: Mutex::default(), changed: Condvar::new(), awaited });
+        let (counts, changed, connections) = (Mutex::default(), Condvar::new(), AtomicUsize::new(0));
+        let flights = Arc::new(RequestFlights { counts, changed, connections, awaited });
         let shared = flights.clone();
         std::thread::spawn(move || {
             for connection in listener.incoming() {
                 let flights = shared.clone();
+                flights.connections.fetch_add(1, Ordering::Relaxed);
                 std::thread::spawn(move || flights.serve(connection.unwrap()));
             }
         });
@@ -139,7 +150,7 @@ impl RequestFlights {
             "HTTP/1.1 200 OK\r\nContent-Length: {OBJECT_BYTES}\r\nETag: \"e\"\r\n\
              Last-Modified: Mon, 02 Jan 2023 03:04:05 GMT\r\n\r\n"
         );
-        let answer = [head.as_bytes(), &content].concat();
+        let whole = [head.as_bytes(), &content].concat();
         let mut received = Vec::new();
         loop {
             while !received.ends_with(b"\r\n\r\n") {
@@ -147,9 +158,10 @@ impl RequestFlights {
                 connection.read_exact(&mut byte).ok()?;
                 received.push(byte[0]);
             }
+            let answer = if received.starts_with(b"HEAD ") { head.as_bytes() } else { &whole };
             received.clear();
             self.wait();
-            connection.write_all(&answer).ok()?;
+            connection.write_all(answer).ok()?;
         }
     }
 
@@ -174,6 +186,13 @@ fn as_many_requests_are_in_flight_as_were_added() {
         check(&program, &[], [&server.address, "key", "secret"], (point, count));
         assert_eq!(server.most(), count, "{point}");
     }
+}
+
+#[test]
+fn requests_with_different_timeouts_share_a_connection() {
+    let server = CountingServer::start(Some(1));
+    check(&plain(), &[], [&server.address, "key", "secret"], ("timeouts_share_connections", 0));
+    assert_eq!(server.flights.connections.load(Ordering::Relaxed), 1);
 }
 
 #[test]

@@ -21,6 +21,7 @@ use fordway_workload::mdtest::MdtestPlan;
 use fordway_workload::mdworkbench::MdworkbenchPlan;
 use fordway_workload::options::with_new_name;
 use fordway_workload::report::table;
+use fordway_workload::team::usable_processors;
 use fordway_workload::{RankTeam, RunControl, WorkloadLocation, WorkloadRank};
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::Communicator;
@@ -149,9 +150,12 @@ fn run(workload: &WorkloadPlan, setting: &MeasurementArgs, team: &MpiTeam) -> Re
     crew.agree(outcome)?;
     let started = (jiff::Timestamp::now(), Instant::now());
     let dirs: Vec<(&str, &Path)> = setting.places.iter().map(|place| ("root", Path::new(place))).collect();
-    let machine = Machine::observe(&dirs);
+    let mut machine = Machine::observe(&dirs);
+    // The counters of a phase are sums over all ranks, whose processors are more than those of rank 0.
+    machine.cpus = usable_processors(team)?.unwrap_or(machine.cpus * team.size());
     let measured = setting.run(workload, &crew, &sites)?;
     let header = RunMetadata {
+        cpus_at_once: machine.cpus,
         machine,
         started: started.0.to_string(),
         elapsed: started.1.elapsed(),

@@ -20,7 +20,7 @@ from fordway.model import cli as model_cli
 from fordway.report import cli as report_cli
 
 
-def write_run(directory: Path, factor: float = 1.0, sample: int = 1, **parameters: str | int) -> Path:
+def write_run(directory: Path, factor: float = 1.0, sample: int = 1, **parameters: object) -> Path:
     """Writes a run with 12 rounds, in which operations of the lane `embedded` take `factor` times as long."""
     run = write_sample_run(directory, seed=sample)
     with pa.OSFile(str(run / "operations.arrow")) as source:
@@ -104,6 +104,38 @@ def test_different_work_is_not_called_a_regression(
     assert status == 0
     assert found["settings"] == [said]
     assert f"the runs did different work: {said}" in found["notes"]
+
+
+IOR = {"transfer_size": 4096, "block_size": 8192, "segments": 2, "file_per_process": False, "reorder": False}
+WIRE = {"rate_bits_per_s": None, "rtt": {"secs": 0, "nanos": 0}, "loss": 0.0, "seed": 1, "mtu_bytes": None}
+
+
+@pytest.mark.parametrize(
+    ("setting", "change"),
+    [
+        *(({"rate": 100.0, "arrivals": "fixed"}, each) for each in ({"rate": 200.0}, {"rate": None})),
+        ({"rate": 100.0, "arrivals": "fixed"}, {"arrivals": "poisson"}),
+        *((IOR, {name: 1 + int(value)}) for name, value in IOR.items()),
+        ({"mapping": "fragment", "fsync": False}, {"mapping": "bucket"}),
+        ({"mapping": "fragment", "fsync": False}, {"fsync": True}),
+        ({"wire": WIRE}, {"wire": WIRE | {"rtt": {"secs": 0, "nanos": 10_000_000}}}),
+        ({"wire": WIRE}, {"wire": WIRE | {"rate_bits_per_s": 100_000_000}}),
+        ({"wire": WIRE}, {"wire": WIRE | {"loss": 0.01}}),
+    ],
+)
+def test_different_loads_are_different_work(
+    tmp_path: Path, setting: dict[str, Any], change: dict[str, Any]
+) -> None:
+    before = write_run(tmp_path / "a.run", **setting)
+    after = write_run(tmp_path / "b.run", **(setting | change))
+    assert cli.main([str(before), str(after)]) == 2
+    assert cli.main([str(before), str(after), "--different-work"]) == 0
+
+
+def test_another_seed_of_a_wire_is_no_different_work(tmp_path: Path) -> None:
+    before = write_run(tmp_path / "a.run", wire=WIRE)
+    after = write_run(tmp_path / "b.run", wire=WIRE | {"seed": 2})
+    assert cli.main([str(before), str(after)]) == 0
 
 
 def test_a_parameter_of_newer_runs_is_no_different_work(

@@ -182,6 +182,17 @@ def test_a_link_adds_a_round_trip_and_the_bytes_that_it_is_slower_with(
     assert get == pytest.approx(expected_us / 1e6, rel=0.001)
 
 
+def test_round_trips_of_several_threads_overlap(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = write_machine(tmp_path / "x.run", LANES, change=lambda info: info["parameters"].update(threads=8))
+    words = ("--sizes", "1KiBx101", "--phase", "head,list")
+    here, there = advised(capsys, run, *words), advised(capsys, run, *words, "--rtt", "10ms")
+    more = {
+        phase: of_lane(there, phase, "http")["seconds"] - of_lane(here, phase, "http")["seconds"]
+        for phase in ("head", "list")
+    }
+    assert more == pytest.approx({"head": 13 * 0.01, "list": 0.01})
+
+
 def with_targets(**targets: object) -> Callable[[dict[str, Any]], object]:
     return lambda info: info["parameters"].update(targets=targets)
 

@@ -253,6 +253,13 @@ def _summary(size: int, time_us: float) -> dict:
     }
 
 
+def test_a_decimal_comma_is_refused() -> None:
+    assert quantities.parse("1,234,567.5us", "time") == pytest.approx(1_234_567.5)
+    for text in ("1,5ms", "0,005s", "1,2345ms", "1234,567ms", "1,234,5ms", "1.5,000ms", "1,ms"):
+        with pytest.raises(points.MeasurementError):
+            quantities.parse(text, "time")
+
+
 def test_quantities_have_units() -> None:
     assert quantities.parse("2.49GHz", "frequency") == pytest.approx(2_490)
     assert quantities.parse("1Gbit/s", "bandwidth") == 125

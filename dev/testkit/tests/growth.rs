@@ -6,8 +6,8 @@ use std::time::Duration;
 use fordway_posix::{LifecycleOptions, PosixConfig, PosixStore};
 use fordway_store::{
     Bucket, BucketDocumentKind, BucketDocumentOperations, DeleteOptions, GetOptions, Key, ListQuery,
-    MultipartUploadOperations, ObjectVersionOperations, Objects, PutOptions, UploadsQuery, VersionId,
-    VersioningState, VersionsQuery,
+    MultipartUploadOperations, ObjectTagOperations, ObjectVersionOperations, Objects, PutOptions, Tags,
+    UploadsQuery, VersionId, VersioningState, VersionsQuery,
 };
 use fordway_sys::fault::{FaultInjectionPlan, run};
 use tempfile::TempDir;
@@ -331,11 +331,33 @@ fn files_of_posix_programs_are_described_without_opening_them() {
     }
     std::thread::sleep(Duration::from_millis(50));
     let options = GetOptions::default();
-    let opened = store.get(&bucket, &key("f007"), &options).unwrap().info;
-    let head = called(|| assert_eq!(store.head(&bucket, &key("f007"), &options).unwrap(), opened));
-    assert!(head.len() == 3 && !head.iter().any(|call| call.starts_with("open")), "head: {head:?}");
-    let list = calls(|| assert_eq!(store.list(&bucket, &ListQuery::default()).unwrap().entries.len(), FILES));
-    assert!(list <= 3 * FILES + 20, "{list} system calls for {FILES} files");
+    let plan = FaultInjectionPlan::default;
+    let (opened, get) = run(plan(), || store.get(&bucket, &key("f007"), &options).unwrap().info);
+    assert!(get.contains(&"fgetxattr"), "get: {get:?}");
+    let get = called(|| assert_eq!(store.get(&bucket, &key("f007"), &options).unwrap().info, opened));
+    assert!(!get.contains(&"fgetxattr"), "get again: {get:?}");
+    // Now and then, a call also opens the directory again.
+    let head_of = |at: usize| {
+        let name = key(&format!("f{at:03}"));
+        run(plan(), || assert_eq!(store.head(&bucket, &name, &options).unwrap().size, 7)).1
+    };
+    let first = (10..15).map(head_of).min_by_key(Vec::len).unwrap();
+    assert!(first.len() == 3 && !first.iter().any(|call| call.starts_with("open")), "head: {first:?}");
+    let again = (10..15).map(head_of).min_by_key(Vec::len).unwrap();
+    assert_eq!(again.len(), 1, "head again: {again:?}");
+    assert_eq!(store.head(&bucket, &key("f007"), &options).unwrap(), opened);
+    let list = || assert_eq!(store.list(&bucket, &ListQuery::default()).unwrap().entries.len(), FILES);
+    let (_, first) = run(plan(), list);
+    assert!(first.len() <= 3 * FILES + 20, "{} system calls for {FILES} files", first.len());
+    let again = calls(list);
+    assert!(again <= FILES + 20, "{again} system calls for {FILES} files that were listed before");
+    // A file that has got a record is described with its record, and a changed file as it is.
+    let tags = Tags::from([("a".to_owned(), "1".to_owned())]);
+    store.set_tags(&bucket, &key("f010"), None, &tags).unwrap();
+    assert_eq!(store.head(&bucket, &key("f010"), &options).unwrap().tag_count, 1);
+    assert_eq!(store.get(&bucket, &key("f010"), &options).unwrap().info.tag_count, 1);
+    std::fs::write(dir.path().join("bucket/f007"), "more content").unwrap();
+    assert_eq!(store.head(&bucket, &key("f007"), &options).unwrap().size, 12);
     // A head that directly follows a change must open the file, because the file may be replaced between the system
     // calls of the head.
     std::fs::write(dir.path().join("bucket/new"), "content").unwrap();

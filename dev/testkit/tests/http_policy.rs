@@ -14,7 +14,8 @@ use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::{AnonymousUser, Gateway, GatewayConfig, RunningGateway, StoreOpenFunction, Users};
 use fordway_store::{
     Bucket, BucketDocumentKind, BucketDocumentOperations, Conditions, CopyOptions, DeleteOptions, ETag,
-    ErrorKind, GetOptions, Key, ListQuery, Objects, PutOptions, Result, Tags,
+    ErrorKind, GetOptions, Key, ListQuery, ObjectRenameOperations, Objects, PutOptions, RenameOptions,
+    Result, Tags,
 };
 use fordway_sys::PeerCredentials;
 
@@ -423,4 +424,34 @@ fn a_copy_has_only_the_tags_that_it_gets() {
     assert_eq!(kind(copy(None)), DENIED);
     assert_eq!(kind(copy(Some("a"))), DENIED);
     copy(Some("b")).unwrap();
+}
+
+/// A renamed object keeps its tags, so a rename sets tags under the new key.
+#[test]
+fn a_rename_of_tagged_objects_needs_the_actions_on_tags() {
+    if !is_root() {
+        return;
+    }
+    let ground = Ground::new();
+    let alice = ground.client("alice");
+    let team = |value: &str| Tags::from([("team".to_owned(), value.to_owned())]);
+    for (name, tags) in [("plain", Tags::new()), ("a", team("a")), ("b", team("b"))] {
+        alice.put(&bucket(), &key(name), b"x", &PutOptions { tags, ..Default::default() }).unwrap();
+    }
+    let objects = allow(r#"["s3:PutObject", "s3:GetObject", "s3:DeleteObject"]"#, "");
+    ground.set_policy(&objects);
+    wait_for_rules();
+    let bob = ground.client("bob");
+    let rename = |name: &str| {
+        bob.rename(&bucket(), &key(name), &key(&format!("new-{name}")), &RenameOptions::default())
+    };
+    rename("plain").unwrap();
+    assert_eq!(kind(rename("a")), DENIED);
+    let condition = r#", "Condition": {"StringEquals": {"s3:RequestObjectTag/team": "b"}}"#;
+    let statements =
+        [objects, allow(r#""s3:GetObjectTagging""#, ""), allow(r#""s3:PutObjectTagging""#, condition)];
+    ground.set_policy(&statements.join(", "));
+    wait_for_rules();
+    assert_eq!(kind(rename("a")), DENIED);
+    rename("b").unwrap();
 }

@@ -676,3 +676,26 @@ fn a_delete_whose_condition_cannot_be_checked_deletes_nothing() {
     assert_status(&ground.ask("DELETE /bucket/k", "x-amz-if-match-size: 5\r\n", b""), 204);
     assert_status(&ground.ask("DELETE /bucket/k", "x-amz-if-match-size: 5\r\n", b""), 204);
 }
+
+/// A bucket for which one of the requested settings cannot be stored is not created. A repeated request would otherwise
+/// report that the bucket exists, and the client would take it for a bucket with object lock.
+#[test]
+fn a_bucket_without_its_settings_is_not_created() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("root");
+    std::fs::create_dir(&root).unwrap();
+    let opened = root.clone();
+    let open = move || -> fordway_store::Result<Arc<dyn Store>> {
+        let config = PosixConfig { if_match: false, ..PosixConfig::default() };
+        Ok(Arc::new(PosixStore::open(&opened, config)?))
+    };
+    let config = NodeGatewayConfig::new(dir.path().join("socket"));
+    let gateway = NodeGateway::bind(Arc::new(open), config).unwrap().spawn().unwrap();
+    let ground = Ground { dir, gateway };
+    for _ in 0..2 {
+        let answer = ground.ask("PUT /locked", "x-amz-bucket-object-lock-enabled: true\r\n", b"");
+        assert_status(&answer, 501);
+        assert!(!root.join("locked").exists());
+    }
+    assert_status(&ground.ask("PUT /locked", "", b""), 200);
+}

@@ -76,6 +76,12 @@ impl HttpClient {
         HttpClient { connector: self.connector.through(proxies), ..self }
     }
 
+    /// Returns a client that shares this client's connections, but has other timeouts. The time for which idle
+    /// connections are kept remains that of this client.
+    pub fn with_timeouts(&self, timeouts: Timeouts) -> Self {
+        HttpClient { connector: self.connector.with_timeouts(timeouts), pool: self.pool.clone() }
+    }
+
     /// Returns the proxy settings in use.
     pub(super) fn proxies(&self) -> &ProxySettings {
         self.connector.proxies()
@@ -120,7 +126,11 @@ impl HttpClient {
 
     /// Takes an idle connection to `origin` from the pool, if there is one. The caller then owns the connection.
     pub(super) fn pooled_connection(&self, origin: &Origin) -> Option<BufferedConnection> {
-        self.pool.take(origin)
+        let mut connection = self.pool.take(origin)?;
+        // Another client with other timeouts may have used the connection. A connection whose timeouts cannot be set is
+        // broken.
+        connection.set_timeouts(self.connector.timeouts()).ok()?;
+        Some(connection)
     }
 
     /// Opens a new connection. Errors: `Unavailable`, `Timeout`, `InvalidArgument`.
@@ -134,7 +144,7 @@ impl HttpClient {
     }
 
     fn pooled(&self, exchange: &HttpExchangeRequest) -> Option<BufferedConnection> {
-        let mut connection = self.pool.take(exchange.origin)?;
+        let mut connection = self.pooled_connection(exchange.origin)?;
         (exchange.replay == ReplayPolicy::Idempotent || connection.is_quiet()).then_some(connection)
     }
 
@@ -421,6 +431,23 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     use super::*;
+
+    /// Clients that differ only in their timeouts share connections, and each uses its own timeouts.
+    #[test]
+    fn a_client_with_other_timeouts_uses_the_same_connections() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let (origin, _) = Origin::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
+        let client = HttpClient::new(HttpVersion::Http1, Timeouts::default(), TlsRoots::System);
+        let hasty = client.with_timeouts(Timeouts::default().within(Duration::from_millis(50)));
+        client.keep(&origin, client.connect(&origin).unwrap());
+        let mut connection = hasty.pooled_connection(&origin).expect("the connection of the other client");
+        let begin = Instant::now();
+        let error = connection.receive_head().err().expect("nobody responds");
+        assert_eq!(error.kind(), ErrorKind::Timeout);
+        assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+        hasty.keep(&origin, connection);
+        assert!(client.pooled_connection(&origin).is_some() && client.pooled_connection(&origin).is_none());
+    }
     use crate::Timeouts;
     use crate::socket::TcpSocket;
 

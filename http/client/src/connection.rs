@@ -110,6 +110,20 @@ impl BufferedConnection {
         }
     }
 
+    /// Replaces the timeouts, for requests of another client. Costs a system call only if a timeout changes.
+    pub(super) fn set_timeouts(&mut self, timeouts: Timeouts) -> io::Result<()> {
+        self.timeouts = timeouts;
+        match &mut self.transport {
+            ConnectionTransport::Plain(socket) => socket.set_write_timeout(timeouts.progress),
+            ConnectionTransport::Tls(stream) => stream.sock.tcp_mut().set_write_timeout(timeouts.progress),
+            #[cfg(feature = "http2")]
+            ConnectionTransport::Http2(connection) => {
+                connection.set_timeout(timeouts.progress);
+                Ok(())
+            }
+        }
+    }
+
     /// Records that the connection leads to a proxy that forwards requests.
     pub(super) fn forwarded(self, forwarding: ProxyRequestRewriter) -> Self {
         BufferedConnection { forwarding: Some(forwarding), ..self }

@@ -3,6 +3,7 @@
 #[cfg(feature = "http2")]
 use std::collections::HashSet;
 use std::fmt;
+use std::sync::Arc;
 #[cfg(feature = "http2")]
 use std::sync::Mutex;
 #[cfg(feature = "http2")]
@@ -25,15 +26,17 @@ use super::tls::{TlsConnector, TlsRoots};
 use super::{HttpVersion, SessionCredentials, Timeouts};
 
 /// Opens connections, through a proxy if one is configured for the origin, and with TLS if the origin requires it.
+/// Clones share what was learned about servers and certificates.
+#[derive(Clone)]
 pub struct Connector {
     version: HttpVersion,
     timeouts: Timeouts,
-    tls: TlsConnector,
+    tls: Arc<TlsConnector>,
     proxies: ProxySettings,
     /// Opens TLS sessions with proxies, which must never receive the client's certificate.
-    proxy_tls: TlsConnector,
+    proxy_tls: Arc<TlsConnector>,
     #[cfg(feature = "http2")]
-    http2: Http2OnlyOrigins,
+    http2: Arc<Http2OnlyOrigins>,
 }
 
 /// Servers known to support only HTTP/2, because an attempt with HTTP/1.1 failed.
@@ -63,12 +66,22 @@ impl Connector {
         Connector {
             version,
             timeouts,
-            tls,
+            tls: Arc::new(tls),
             proxies: ProxySettings::none(),
-            proxy_tls,
+            proxy_tls: Arc::new(proxy_tls),
             #[cfg(feature = "http2")]
-            http2,
+            http2: Arc::new(http2),
         }
+    }
+
+    /// Returns a connector that differs only in its timeouts.
+    pub(super) fn with_timeouts(&self, timeouts: Timeouts) -> Self {
+        Connector { timeouts, ..self.clone() }
+    }
+
+    /// Returns the timeouts of connections.
+    pub(super) fn timeouts(&self) -> Timeouts {
+        self.timeouts
     }
 
     /// Uses these proxies for connections.

@@ -129,6 +129,16 @@ impl TcpSocket {
         })
     }
 
+    /// Sets the timeout for writes. Costs a system call only if the value changes.
+    pub(super) fn set_write_timeout(&mut self, timeout: Duration) -> io::Result<()> {
+        let timeout = timeout.max(Duration::from_millis(1));
+        if timeout != self.write_timeout {
+            self.stream.set_write_timeout(Some(fordway_sys::wait_at_most(timeout)))?;
+            self.write_timeout = timeout;
+        }
+        Ok(())
+    }
+
     /// Sets the timeout for reads. Costs a system call only if the value changes.
     pub(super) fn set_read_timeout(&mut self, timeout: Duration) -> io::Result<()> {
         let timeout = timeout.max(Duration::from_millis(1));

@@ -14,7 +14,8 @@ pub struct Machine {
     pub system: Option<String>,
     /// The processor's name.
     pub cpu_model: Option<String>,
-    /// Processors this process may use.
+    /// Processors this process may use, regardless of a quota of CPU time. For MPI ranks, the processors that all ranks
+    /// together may use.
     pub cpus: usize,
     /// Memory in bytes.
     pub memory_bytes: Option<u64>,
@@ -62,7 +63,9 @@ impl Machine {
             kernel: read("/proc/sys/kernel/osrelease"),
             system: read("/etc/os-release").and_then(|text| value_of(&text, "PRETTY_NAME", '=')),
             cpu_model: value_of(&cpuinfo, "model name", ':'),
-            cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            // A quota can be used up on all of these processors within a part of its period, so it does not bound the
+            // number of busy processors.
+            cpus: fordway_sys::usable_cores().len().max(1),
             memory_bytes: read("/proc/meminfo")
                 .and_then(|text| value_of(&text, "MemTotal", ':'))
                 .and_then(|value| value.trim_end_matches("kB").trim().parse::<u64>().ok())
@@ -76,6 +79,12 @@ impl Machine {
             tcp_congestion_control: read("/proc/sys/net/ipv4/tcp_congestion_control"),
             file_systems: paths.iter().filter_map(|(role, path)| FileSystem::of(role, path)).collect(),
         }
+    }
+
+    /// Returns the number of this machine's processors that this process can keep busy: all that it may use, or fewer
+    /// under a quota of CPU time. Call this on the machine that was observed.
+    pub fn cpus_at_once(&self) -> usize {
+        std::thread::available_parallelism().map_or(self.cpus, usize::from).min(self.cpus)
     }
 }
 
@@ -121,7 +130,8 @@ mod tests {
     #[test]
     fn this_machine_is_described() {
         let machine = Machine::observe(&[("root", Path::new("/"))]);
-        assert!(machine.cpus >= 1);
+        assert_eq!(machine.cpus, fordway_sys::usable_cores().len());
+        assert!((1..=machine.cpus).contains(&machine.cpus_at_once()));
         assert!(machine.kernel.is_some() && machine.memory_bytes.is_some_and(|bytes| bytes > 1 << 20));
         assert_eq!(machine.file_systems[0].mount_point, "/");
         assert!(Machine::observe(&[("none", Path::new("/does/not/exist"))]).file_systems.is_empty());

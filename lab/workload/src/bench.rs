@@ -18,7 +18,7 @@ use crate::mdtest::MdtestPlan;
 use crate::mdworkbench::MdworkbenchPlan;
 use crate::options::OutputFileArgs;
 use crate::phase::WorkloadRank;
-use crate::summary::{RunParallelism, limit};
+use crate::summary::{RunParallelism, forget_waiting, limit};
 use crate::{EarlyEnd, PhaseResult, WorkloadLocation};
 
 /// A workload that several ranks run together.
@@ -201,7 +201,11 @@ impl MeasurementArgs {
             let why = "--keep contradicts the phase cleanup; leave cleanup out of --phases";
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
-        let empty = |site: &WorkloadLocation| LaneResults { lane: site.lane().clone(), rounds: Vec::new() };
+        let empty = |site: &WorkloadLocation| LaneResults {
+            lane: site.lane().clone(),
+            has_unknown_server: site.has_unknown_server(),
+            rounds: Vec::new(),
+        };
         let mut lanes: Vec<LaneResults> = sites.iter().map(empty).collect();
         for round in 0..self.rounds {
             // The next round creates the sites again, so only the sites of the last round can be kept.
@@ -262,6 +266,8 @@ impl MeasuredRounds {
 pub struct LaneResults {
     /// The lane that was measured.
     pub lane: RowDescription,
+    /// Whether the lane's server is a process that this run does not know.
+    pub has_unknown_server: bool,
     /// The phases of each round.
     pub rounds: Vec<Vec<PhaseResult>>,
 }
@@ -289,7 +295,7 @@ impl LaneResults {
         let server_ns = rounds.iter().map(|round| round.server_cpu_ns).sum::<Option<u64>>();
         let mut latencies = fordway_measure::LatencyHistogram::default();
         rounds.iter().for_each(|round| latencies.add(&round.latencies()));
-        LanePhaseResult {
+        let mut row = LanePhaseResult {
             lane: self.lane.name.clone(),
             phase: phase.to_owned(),
             operations,
@@ -306,7 +312,11 @@ impl LaneResults {
             load: None,
             transfer: None,
             parallel: None,
+        };
+        if self.has_unknown_server {
+            forget_waiting(&mut row);
         }
+        row
     }
 }
 
@@ -331,6 +341,8 @@ pub struct RunMetadata {
     pub elapsed: Duration,
     /// The number of ranks.
     pub ranks: usize,
+    /// The number of processors that all ranks together can keep busy.
+    pub cpus_at_once: usize,
     /// The chosen parameters besides the plan.
     pub parameters: serde_json::Map<String, serde_json::Value>,
 }
@@ -348,7 +360,8 @@ pub fn describe(
             phases.push(result.phase.clone());
         }
     }
-    let capacity = RunParallelism { threads: header.ranks, cpus: header.machine.cpus };
+    let capacity =
+        RunParallelism { threads: header.ranks.min(header.cpus_at_once), cpus: header.machine.cpus };
     let summaries = phases
         .iter()
         .flat_map(|phase| {

@@ -38,6 +38,9 @@ pub(crate) enum LocationBackend<'s> {
     Objects(&'s Arc<dyn Store>, &'s Bucket),
 }
 
+/// The lanes whose stores work in this process, without a server.
+const IN_THIS_PROCESS: [&str; 2] = ["embedded", "memory"];
+
 impl WorkloadLocation {
     /// Creates a site for the directory `name` in `parent`: plain files, each written in place.
     pub fn files(parent: &Path, name: Bucket) -> Self {
@@ -83,6 +86,17 @@ impl WorkloadLocation {
     /// Returns the name of the site's bucket or directory.
     pub(crate) fn name(&self) -> &Bucket {
         &self.name
+    }
+
+    /// Returns whether the site belongs to a server whose process is unknown. The CPU time of such a server is not
+    /// measured, and looks like that of an unrelated process.
+    pub fn has_unknown_server(&self) -> bool {
+        match &self.kind {
+            WorkloadLocationKind::Files { .. } => false,
+            WorkloadLocationKind::Objects { store, server_pid } => {
+                server_pid.is_none() && !IN_THIS_PROCESS.contains(&store.lane())
+            }
+        }
     }
 
     pub(crate) fn server_pid(&self) -> Option<u32> {

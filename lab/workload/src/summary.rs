@@ -38,6 +38,14 @@ pub struct RunParallelism {
     pub cpus: usize,
 }
 
+impl RunParallelism {
+    /// Returns the parallelism of `threads` threads on this machine. A quota of CPU time reduces the number of threads
+    /// that can be busy all the time, but not the number of processors that can be busy within a short time.
+    pub fn of(threads: usize, machine: &Machine) -> Self {
+        RunParallelism { threads: threads.min(machine.cpus_at_once()), cpus: machine.cpus }
+    }
+}
+
 /// Returns one summary for each phase of a comparison and each lane, sorted by phase. The first lane is the
 /// reference.
 pub fn summarise(
@@ -198,6 +206,15 @@ pub(crate) fn limit(
         }
     };
     LimitingResource { name: name.to_owned(), evidence }
+}
+
+/// Replaces the limit `waiting` by `cannot tell`. The CPU time of a server that this run did not start is unknown, so an
+/// idle client does not prove that the server is also idle.
+pub fn forget_waiting(row: &mut LanePhaseResult) {
+    if row.limit.name == "waiting" {
+        row.limit.name = "cannot tell".into();
+        row.limit.evidence += "; the CPU time of the server is unknown";
+    }
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! A workload is written once, for a [`RankTeam`]. The ranks of a team are threads of this process ([`threads`]) or the
 //! processes of an MPI job. The crate `fordway-mpi` implements MPI ranks.
 
+use std::collections::HashSet;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use fordway_store::{Error, ErrorKind, Result};
@@ -46,6 +47,27 @@ pub fn mpi_layout(lens: &[u64]) -> Option<(Vec<i32>, Vec<i32>)> {
         Some((count, start))
     };
     lens.iter().map(place).collect()
+}
+
+/// Returns the number of processors that the ranks of `team` together may use, over all hosts; `None` if a rank does not
+/// know. Launchers often bind each rank to its own processors, so the processors of one rank are only a part.
+pub fn usable_processors(team: &dyn RankTeam) -> Result<Option<usize>> {
+    // Containers on one host have the same boot ID but different host names.
+    let host = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let cores = fordway_sys::usable_cores().iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+    let told = team.all_gather(format!("{}:{cores}", host.trim()).into_bytes())?;
+    Ok(processors_of(told.iter().map(|told| String::from_utf8_lossy(told).into_owned())))
+}
+
+/// Counts the distinct processors in texts such as `HOST:0 1 7`; `None` if a text names no host or no processor.
+fn processors_of(told: impl Iterator<Item = String>) -> Option<usize> {
+    let mut all = HashSet::new();
+    for told in told {
+        let (host, cores) =
+            told.split_once(':').filter(|(host, cores)| !host.is_empty() && !cores.is_empty())?;
+        all.extend(cores.split(' ').map(|core| (host.to_owned(), core.to_owned())));
+    }
+    Some(all.len())
 }
 
 /// Runs `work` on `size` ranks (at least 1), with a thread for each rank; returns the results in the order of ranks. If
@@ -182,6 +204,17 @@ impl RankTeam for RendezvousParticipant<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn processors_of_all_ranks_on_all_hosts_count_once() {
+        let count = |told: &[&str]| processors_of(told.iter().map(|told| (*told).to_owned()));
+        assert_eq!(count(&["a:0", "a:1", "b:0", "b:0 1"]), Some(4));
+        assert_eq!(count(&["a:0 1", "a:0 1"]), Some(2));
+        assert_eq!((count(&["a:0", "a:"]), count(&["a:0", ":1"])), (None, None));
+        let of_threads = threads(3, usable_processors);
+        let own = Some(fordway_sys::usable_cores().len());
+        assert!(of_threads.into_iter().all(|counted| counted.unwrap() == own));
+    }
 
     #[test]
     fn ranks_meet_and_reduce() {

@@ -199,7 +199,11 @@ fn io500_has_all_phases_scores_and_a_stamp() {
         ];
         assert_clean(&results, &phases.map(|(phase, of_rank)| (phase, of_rank * RANKS as u64)));
         assert!(plan.stamp(&results).is_some_and(|stamp| stamp.contains("non-compliant (short run")));
-        let lane = fordway_workload::bench::LaneResults { lane: site.lane().clone(), rounds: vec![results] };
+        let lane = fordway_workload::bench::LaneResults {
+            lane: site.lane().clone(),
+            has_unknown_server: false,
+            rounds: vec![results],
+        };
         let scored = score(&plan, &[lane]);
         assert!(scored[0].0.scores.is_some() && scored[0].1.contains("[SCORE ] Bandwidth"));
     }

@@ -94,6 +94,12 @@ fn every_message_is_recorded_and_right() {
         assert!(of.bytes_per_s.is_some_and(|rate| rate.low > 0.0 && rate.low <= rate.high));
         assert_eq!(of.server_cpu_ns_per_message.is_some(), row.lane == "tcp");
         assert_eq!(row.ratio.is_some(), row.lane == "memory");
+        // The rates of messages one after another must fit to their time.
+        if of.exchange == "half-round-trip" {
+            let busy = row.ops_per_s.unwrap() * row.latency.unwrap().mean_ns as f64 / 1e9;
+            assert!((0.6..1.05).contains(&busy), "{busy} of the time: {}", row.phase);
+            assert!((row.bytes_per_s.unwrap() / row.ops_per_s.unwrap() - of.size_bytes as f64).abs() < 1e-3);
+        }
     }
     let of = row(&run, "bandwidth 4 KiB", "tcp").transfer.as_ref().unwrap();
     assert_eq!((of.window, of.messages), (8, 5 * 8 * 10));

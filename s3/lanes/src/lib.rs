@@ -76,6 +76,8 @@ pub struct Lane {
     pub opener: Option<Arc<dyn FileOpener>>,
     /// Objects of at least this size in bytes are transferred in concurrent parts; `None` if one stream is fastest.
     pub multipart_threshold_bytes: Option<u64>,
+    /// The service, on the `http` lane.
+    pub service: Option<S3Store>,
     /// The directory that contains the buckets, if this process reads and writes their files itself.
     pub root: Option<PathBuf>,
 }
@@ -84,7 +86,35 @@ impl Lane {
     /// Creates a lane without URLs, for a store in this process or for a node gateway. On this kind of lane, a single
     /// stream is as fast as several streams.
     pub fn local(store: Arc<dyn Store>) -> Self {
-        Lane { store, presigner: None, opener: None, multipart_threshold_bytes: None, root: None }
+        Lane {
+            store,
+            presigner: None,
+            opener: None,
+            multipart_threshold_bytes: None,
+            service: None,
+            root: None,
+        }
+    }
+
+    fn of_service(service: S3Store) -> Self {
+        let store = Arc::new(service.clone());
+        Lane {
+            presigner: Some(store.clone()),
+            opener: Some(store.clone()),
+            store,
+            multipart_threshold_bytes: Some(MULTIPART_THRESHOLD_BYTES),
+            service: Some(service),
+            root: None,
+        }
+    }
+
+    /// Returns a lane that shares this lane's connections, but has another [`LaneConfigOverrides::timeout`]. A timeout
+    /// has no effect on lanes other than the `http` lane.
+    pub fn with_timeout(&self, timeout: Duration) -> Self {
+        match &self.service {
+            Some(service) => Lane::of_service(service.with_timeout(timeout)),
+            None => self.clone(),
+        }
     }
 }
 
@@ -209,15 +239,7 @@ fn secret(host: &str, config: S3Config) -> Result<NodeKeyPair> {
 }
 
 fn open_http(config: S3Config) -> Result<Lane> {
-    let store = Arc::new(S3Store::new(config)?);
-    let multipart_threshold_bytes = Some(MULTIPART_THRESHOLD_BYTES);
-    Ok(Lane {
-        presigner: Some(store.clone()),
-        opener: Some(store.clone()),
-        store,
-        multipart_threshold_bytes,
-        root: None,
-    })
+    S3Store::new(config).map(Lane::of_service)
 }
 
 /// A parsed endpoint.

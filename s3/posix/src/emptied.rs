@@ -5,6 +5,7 @@
 //! in-process lock. The directory is therefore removed when the thread has released the key's lock.
 
 use std::cell::RefCell;
+use std::mem::ManuallyDrop;
 
 use fordway_store::Bucket;
 
@@ -18,8 +19,11 @@ pub(crate) struct EmptiedDirectory {
 }
 
 thread_local! {
-    /// The directories that this thread's operation may have emptied; `None` unless the thread holds a key's lock.
-    static EMPTIED: RefCell<Option<Vec<EmptiedDirectory>>> = const { RefCell::new(None) };
+    /// The directories that this thread's operation may have emptied; `None` unless the thread holds a key's lock. The
+    /// variable has no destructor, because a thread may still delete objects when its destructors have run, for example
+    /// in an exit handler. [`CollectionGuard`] frees the list.
+    static EMPTIED: RefCell<ManuallyDrop<Option<Vec<EmptiedDirectory>>>> =
+        const { RefCell::new(ManuallyDrop::new(None)) };
 }
 
 /// Stops collecting when dropped, even if the operation panics.
@@ -27,18 +31,22 @@ struct CollectionGuard;
 
 impl Drop for CollectionGuard {
     fn drop(&mut self) {
-        EMPTIED.set(None);
+        drop(take());
     }
+}
+
+fn take() -> Option<Vec<EmptiedDirectory>> {
+    ManuallyDrop::into_inner(EMPTIED.take())
 }
 
 /// Runs `act`, which holds a key's lock. Returns its result, and the directories for which it called [`remove_later`].
 /// Cost: no system call.
 #[inline]
 pub(crate) fn collect<T>(act: impl FnOnce() -> T) -> (T, Vec<EmptiedDirectory>) {
-    EMPTIED.set(Some(Vec::new()));
+    EMPTIED.set(ManuallyDrop::new(Some(Vec::new())));
     let collecting = CollectionGuard;
     let done = act();
-    let emptied = EMPTIED.take().unwrap_or_default();
+    let emptied = take().unwrap_or_default();
     drop(collecting);
     (done, emptied)
 }
@@ -46,7 +54,7 @@ pub(crate) fn collect<T>(act: impl FnOnce() -> T) -> (T, Vec<EmptiedDirectory>) 
 /// Leaves the removal of the directory to the caller of [`collect`]. Returns `false` if the thread holds no key's lock,
 /// so the caller can remove the directory itself.
 pub(crate) fn remove_later(bucket: &Bucket, path: &str, contents: PrivateDirectoryContents) -> bool {
-    EMPTIED.with_borrow_mut(|emptied| match emptied {
+    EMPTIED.with_borrow_mut(|emptied| match &mut **emptied {
         Some(emptied) => {
             emptied.push(EmptiedDirectory { bucket: bucket.clone(), path: path.to_owned(), contents });
             true

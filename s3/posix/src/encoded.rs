@@ -5,17 +5,17 @@
 //! in `%`. The walk reads a subdirectory only when it reaches the first key that the subdirectory may contain. A page
 //! of a listing therefore does not read the subdirectories of keys on other pages.
 
+use std::fs::File;
 use std::sync::{Arc, Mutex};
 
 use fordway_store::{Bucket, ErrorKind, Key, Result};
-use fordway_sys::{EntryKind, FileStat, read_dir};
+use fordway_sys::{EntryKind, Errno, FileStat, FileSystemSharing, read_dir};
 
 use crate::PosixStoreState;
 use crate::errors::from_errno;
-use crate::layout::{decode, decode_start, is_part_of_name, join, odd_dir, versions_dir};
+use crate::layout::{decode, decode_start, is_left_behind, is_part_of_name, join, odd_dir, versions_dir};
 use crate::names::{FEWEST, MOST_BYTES, MOST_DIRS, state_before};
 use crate::private::{is_settled, times};
-use crate::volume::StoreRootDirectory;
 
 /// A directory of encoded keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,10 +60,11 @@ impl EncodedKeyCache {
     /// directory is unchanged, unless other nodes may change the file system.
     fn read(
         &self,
-        volume: &StoreRootDirectory,
+        inner: &PosixStoreState,
         (bucket, tree): (&Bucket, EncodedKeyTree),
         path: &str,
     ) -> Result<Arc<EncodedDirectory>> {
+        let volume = &inner.volume;
         let top = match tree {
             EncodedKeyTree::Odd => odd_dir(bucket),
             EncodedKeyTree::Versions => versions_dir(bucket),
@@ -86,14 +87,15 @@ impl EncodedKeyCache {
             return Ok(known);
         }
         let mut content = EncodedDirectory::default();
-        read_dir(dir, |name, kind| {
-            if let Ok(name) = str::from_utf8(name) {
-                content.add(tree, if path.is_empty() { name.to_owned() } else { join(path, name) }, kind);
+        let is_replacing = content.read(&dir, tree, path).map_err(failed)?;
+        if is_replacing && sharing == FileSystemSharing::Nfs && inner.settle_names(bucket, &dir) {
+            match content.read(&dir, tree, path) {
+                // Another node has removed the directory, which has no further names.
+                Ok(_) | Err(Errno::STALE | Errno::NOENT) => {}
+                Err(errno) => return Err(failed(errno)),
             }
-        })
-        .map_err(failed)?;
-        content.keys.sort_unstable();
-        content.parts.sort_unstable();
+        }
+        content.sort();
         let content = Arc::new(content);
         if !sharing.is_shared() {
             self.keep(&stat, &content);
@@ -247,7 +249,7 @@ impl<'w> EncodedKeyWalk<'w> {
 
     /// Adds the directory at `path`, relative to the top directory, to the directories that the walk has reached.
     fn enter(&mut self, path: &str) -> Result<()> {
-        let content = self.inner.encoded_keys.read(&self.inner.volume, (self.bucket, self.tree), path)?;
+        let content = self.inner.encoded_keys.read(self.inner, (self.bucket, self.tree), path)?;
         let is_before = |key: &Key| {
             let key = key.as_str();
             let is_skipped = |skipped: &String| key < skipped.as_str() || key.starts_with(skipped.as_str());
@@ -264,6 +266,27 @@ impl<'w> EncodedKeyWalk<'w> {
 }
 
 impl EncodedDirectory {
+    /// Reads the directory at `path`, relative to the top directory, and adds its entries. Returns whether the
+    /// directory contains the hidden name of a file that was removed or replaced while it was open.
+    fn read(&mut self, dir: &File, tree: EncodedKeyTree, path: &str) -> Result<bool, Errno> {
+        let mut is_replacing = false;
+        read_dir(dir, |name, kind| {
+            is_replacing |= is_left_behind(name);
+            if let Ok(name) = str::from_utf8(name) {
+                self.add(tree, if path.is_empty() { name.to_owned() } else { join(path, name) }, kind);
+            }
+        })?;
+        Ok(is_replacing)
+    }
+
+    /// Sorts the entries. An entry that was added by two reads is kept once.
+    fn sort(&mut self) {
+        self.keys.sort_unstable();
+        self.keys.dedup();
+        self.parts.sort_unstable();
+        self.parts.dedup();
+    }
+
     /// Adds the entry at `path`, relative to the top directory, if the entry belongs to a key.
     fn add(&mut self, tree: EncodedKeyTree, path: String, kind: EntryKind) {
         let name = path.rsplit('/').next().unwrap_or_default();

@@ -48,14 +48,23 @@ enum WalkContinuation {
     Stop,
 }
 
-/// How a listing treats symbolic links to directories.
+/// How a listing treats symbolic links to directories, and directories that the caller is not permitted to read.
 #[derive(Clone, Copy)]
 pub(crate) enum LinkedDirectories<'l> {
-    /// The objects in the linked directories are listed.
+    /// The objects in the linked directories are listed. A directory that cannot be read is an error, except in a
+    /// bucket with the sticky bit.
     Listed,
-    /// The objects in the linked directories are not listed. If links were skipped, the cell receives the key of one of
-    /// them.
-    Skipped(&'l Cell<Option<String>>),
+    /// The objects in the linked directories, and in directories that cannot be read, are not listed.
+    Skipped(&'l SkippedDirectories),
+}
+
+/// The directories that a listing has skipped. Each cell receives the key of one of the directories.
+#[derive(Default)]
+pub(crate) struct SkippedDirectories {
+    /// A symbolic link to a directory.
+    pub(crate) link: Cell<Option<String>>,
+    /// A directory that the caller is not permitted to read.
+    pub(crate) closed: Cell<Option<String>>,
 }
 
 struct BucketWalk<'w> {
@@ -213,6 +222,37 @@ impl PosixStoreState {
             (Err(_), Ok(stat)) if stat.is_file => Ok(Some(summary_of_bare(key, &stat))),
             (summary, _) => summary,
         }
+    }
+
+    /// Waits until no writer is replacing an object in the bucket, so that `dir`, a directory on NFS, can be read again
+    /// from its start. Returns `false` if another read would find no further names.
+    #[cold]
+    pub(crate) fn settle_names(&self, bucket: &Bucket, dir: &File) -> bool {
+        // If another node has removed the directory, the directory has no further names.
+        let is_recent = stat_now(dir).is_ok_and(|dir| is_recent(&dir));
+        if !is_recent || self.await_replacements(bucket, ALL_KEYS, PATIENCE).is_none() {
+            return false;
+        }
+        let _ = stat_now(dir);
+        forget_names(dir);
+        rewind(dir).is_ok()
+    }
+
+    /// Returns the listing entry of the object with the odd key `key`. On NFS, waits for a writer that is replacing the
+    /// object (see [`PosixStoreState::settled`]).
+    fn summary_of_odd(
+        &self,
+        (bucket, sharing): (&Bucket, FileSystemSharing),
+        place: &ObjectPath,
+        key: &Key,
+    ) -> Result<Option<ObjectSummary>> {
+        let found = self.summary_by_open(bucket, place, key.as_str())?;
+        if found.is_some() || sharing != FileSystemSharing::Nfs {
+            return Ok(found);
+        }
+        let again = || self.summary_by_open(bucket, place, key.as_str());
+        let is_missing = |again: &Result<Option<ObjectSummary>>| matches!(again, Ok(None));
+        self.read_between_writes((bucket, key), again, is_missing).unwrap_or(Ok(None))
     }
 
     /// Returns the listing entry of a file that has to be opened, because it is behind a symbolic link or has an odd
@@ -385,7 +425,8 @@ impl BucketWalk<'_> {
             // The first page of a listing by prefix needs only names with the prefix, so other names are neither kept
             // nor sorted.
             ListingFreshness::Unknown if !wanted.is_empty() => Arc::new(read(false)?),
-            _ => remembered.names(stat, self.contents.sharing, || read(true))?,
+            _ => remembered
+                .names(stat, self.inner.volume.directory_times(self.contents.sharing), || read(true))?,
         };
         if has_all && names.exceed_the_cache() && self.is_watchable(dir, stat) {
             remembered.keep_window(stat, &names, from);
@@ -413,14 +454,10 @@ impl BucketWalk<'_> {
         mut names: SortedNames,
         read: impl FnOnce() -> Result<SortedNames, Errno>,
     ) -> Result<SortedNames, Errno> {
-        // If another node has removed the directory, the directory has no further names.
-        let Ok(true) = stat_now(dir).map(|dir| is_recent(&dir)) else { return Ok(names) };
-        if self.inner.await_replacements(self.bucket, ALL_KEYS, PATIENCE).is_none() {
+        if !self.inner.settle_names(self.bucket, dir) {
             return Ok(names);
         }
-        let _ = stat_now(dir);
-        forget_names(dir);
-        match rewind(dir).and_then(|()| read()) {
+        match read() {
             Ok(further) => names.add(further),
             Err(Errno::STALE | Errno::NOENT) => {}
             Err(errno) => return Err(errno),
@@ -502,13 +539,20 @@ impl BucketWalk<'_> {
     }
 
     /// Continues after the directory `key`, which the caller is not permitted to read, if the bucket has the sticky
-    /// bit. Without this rule, a user who makes a directory unreadable could prevent other users from listing such a
-    /// bucket. Errors: `error` in a bucket without the sticky bit, so that the listing does not seem complete.
+    /// bit, or if the listing skips such directories. Without this rule, a user who makes a directory unreadable could
+    /// prevent other users from listing such a bucket. Errors: `error` in other listings of a bucket without the sticky
+    /// bit, so that the listing does not seem complete.
     #[cold]
     fn behind_closed(&mut self, key: &str, error: Error) -> Result<WalkContinuation> {
-        let is_closed = error.kind() == ErrorKind::AccessDenied;
-        if !is_closed || self.inner.volume.guard_now(self.bucket)?.is_none() {
+        if error.kind() != ErrorKind::AccessDenied {
             return Err(error);
+        }
+        match self.linked {
+            LinkedDirectories::Skipped(skipped) => skipped.closed.set(Some(key.to_owned())),
+            LinkedDirectories::Listed if self.inner.volume.guard_now(self.bucket)?.is_none() => {
+                return Err(error);
+            }
+            LinkedDirectories::Listed => {}
         }
         self.path.note_found();
         // With a delimiter, the directory is listed as a common prefix, regardless of its content.
@@ -617,7 +661,7 @@ impl BucketWalk<'_> {
             if let Ok(Some(info)) = inner.volume.describe(&place) {
                 return Ok(Some(summary_of(key.as_str(), info)));
             }
-            match inner.summary_by_open(self.bucket, &place, key.as_str()) {
+            match inner.summary_of_odd((self.bucket, self.contents.sharing), &place, &key) {
                 // The name is a symbolic link that does not lead to an object, or a file whose state the caller is not
                 // permitted to read.
                 Err(error) if error.kind() == ErrorKind::AccessDenied => Ok(None),
@@ -650,9 +694,9 @@ impl BucketWalk<'_> {
             Ok(stat) if !stat.is_link => EntryKind::Other,
             Ok(_) if self.inner.volume.open_dir(&join(path, name)).is_ok() => match self.linked {
                 LinkedDirectories::Listed => EntryKind::Dir,
-                LinkedDirectories::Skipped(example) => {
+                LinkedDirectories::Skipped(skipped) => {
                     let above = path.get(self.bucket.as_str().len() + 1..).unwrap_or_default();
-                    example.set(Some(format!("{above}{name}")));
+                    skipped.link.set(Some(format!("{above}{name}")));
                     EntryKind::Other
                 }
             },

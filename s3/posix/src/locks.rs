@@ -408,7 +408,8 @@ pub(crate) fn not_locked(errno: Errno) -> Error {
             let why = "another program held the lock until the time limit, so nothing was changed";
             Error::new(ErrorKind::LockTimeout, why)
         }
-        Errno::NOLCK => {
+        // Lustre without `flock` returns `NOSYS`.
+        Errno::NOLCK | Errno::NOSYS | Errno::OPNOTSUPP => {
             let why = "the file system grants no locks; mount it with them (NFS: vers=4.2; Lustre: `flock`), or \
                        disable If-Match with conditions=none-match-only";
             Error::new(ErrorKind::NotImplemented, why)

@@ -2,12 +2,13 @@
 //!
 //! The names in a directory are unsorted, so the first page of a listing requires reading and sorting all of them. The
 //! sorted names of recently listed directories are cached, within limits, so that a later page costs only its own
-//! entries. The cached names remain valid as long as the directory's times show that no name has been added or removed.
+//! entries. The cached names remain valid as long as the directory's times show that no name has been added or removed
+//! (see [`DirectoryTimes`]).
 
 use std::cmp::Ordering;
 use std::fs::File;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fordway_sys::{
     CoarseInstant, EntryKind, Errno, FileStat, FileSystemSharing, name_to_text, read_dir, read_dir_briefly,
@@ -28,6 +29,8 @@ const MOST_WINDOWS: usize = 4;
 pub(crate) const MOST_DIRS: usize = 16;
 /// A duration longer than the timestamp resolution of any file system. MooseFS stores times in whole seconds.
 const SHARED_STEP: Duration = Duration::from_secs(3);
+/// The maximum difference between the clocks of two nodes: the difference up to which S3 servers accept signatures.
+const CLOCK_DIFFERENCE_MAX: Duration = Duration::from_secs(15 * 60);
 /// The minimum number of names that a directory must have for its names to be cached. Reading a smaller directory again
 /// costs no more than one page of a listing.
 pub(crate) const FEWEST: usize = 500;
@@ -309,6 +312,59 @@ pub(crate) fn state_before(dir: &File, sharing: FileSystemSharing) -> Result<Fil
     if sharing.is_shared() { stat_now(dir) } else { stat(dir) }
 }
 
+/// What the times of a directory show about changes of its names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DirectoryTimes {
+    /// This kernel sets the times.
+    Kernel,
+    /// A server sets the times.
+    Server,
+    /// The node that changes the directory sets the times, and the file system keeps the latest times (GlusterFS,
+    /// CephFS, Lustre). While a node's clock is behind the times of a directory, its changes do not alter them.
+    Nodes,
+    /// As [`DirectoryTimes::Nodes`], but listings must be correct no matter how far the clocks of the nodes differ.
+    Untrusted,
+}
+
+impl DirectoryTimes {
+    /// Returns what the times show on a file system. `is_strong` is true with [`ReadConsistency::Strong`].
+    ///
+    /// [`ReadConsistency::Strong`]: crate::ReadConsistency::Strong
+    pub(crate) fn on(sharing: FileSystemSharing, is_strong: bool) -> Self {
+        match sharing {
+            FileSystemSharing::Local => DirectoryTimes::Kernel,
+            FileSystemSharing::Nfs => DirectoryTimes::Server,
+            FileSystemSharing::Unknown if is_strong => DirectoryTimes::Untrusted,
+            FileSystemSharing::Unknown => DirectoryTimes::Nodes,
+        }
+    }
+
+    /// Returns whether every later change will alter the directory's times. `unchanged_for` is the time for which this
+    /// process has seen the times of `stat`.
+    fn show_changes(self, stat: &FileStat, unchanged_for: Duration) -> bool {
+        match self {
+            DirectoryTimes::Kernel => is_settled(stat),
+            // The resolution of the server's clock is unknown, so the longest known step is assumed.
+            DirectoryTimes::Server => unchanged_for > SHARED_STEP,
+            DirectoryTimes::Nodes => unchanged_for > SHARED_STEP && is_behind_all_clocks(stat),
+            DirectoryTimes::Untrusted => false,
+        }
+    }
+
+    /// Returns whether this process must have seen the times for a while before they show changes.
+    fn need_time(self) -> bool {
+        matches!(self, DirectoryTimes::Server | DirectoryTimes::Nodes)
+    }
+}
+
+/// Returns whether the times of `stat` are in the past on every node, if the nodes' clocks differ by at most
+/// [`CLOCK_DIFFERENCE_MAX`].
+fn is_behind_all_clocks(stat: &FileStat) -> bool {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as i64;
+    let latest = stat.modified_ns.max(stat.changed_ns);
+    now.saturating_sub(latest) > CLOCK_DIFFERENCE_MAX.as_nanos() as i64
+}
+
 /// A cache of the names in recently listed directories.
 #[derive(Default)]
 pub(crate) struct NameCache {
@@ -372,7 +428,7 @@ impl NameCache {
     pub(crate) fn names(
         &self,
         before: &FileStat,
-        sharing: FileSystemSharing,
+        directory_times: DirectoryTimes,
         read: impl FnOnce() -> Result<SortedNames, Errno>,
     ) -> Result<Arc<SortedNames>, Errno> {
         let (found, seen) = self.find(before);
@@ -381,14 +437,9 @@ impl NameCache {
         }
         let names = Arc::new(read()?);
         if names.len() >= FEWEST && !names.has_links {
-            let is_settled = match sharing.is_shared() {
-                // The resolution of the server's clock is unknown, so the longest known step is assumed.
-                true => seen.elapsed() > SHARED_STEP,
-                false => is_settled(before),
-            };
-            match is_settled {
+            match directory_times.show_changes(before, seen.elapsed()) {
                 true => self.keep(before, seen, Some(&names)),
-                false if sharing.is_shared() => self.keep(before, seen, None),
+                false if directory_times.need_time() => self.keep(before, seen, None),
                 false => {}
             }
         }
@@ -508,6 +559,46 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    /// Returns the state of a directory that a node changed this many seconds ago by its own clock.
+    fn changed_ago(seconds: i64) -> FileStat {
+        let mut stat = stat(tempfile::tempfile().unwrap()).unwrap();
+        stat.modified_ns -= seconds * 1_000_000_000;
+        stat.changed_ns = stat.modified_ns;
+        stat
+    }
+
+    /// GlusterFS, CephFS and Lustre keep the latest time that any node has sent, so a change by a node whose clock is
+    /// behind does not alter a directory's times.
+    #[test]
+    fn times_that_nodes_set_show_no_changes_while_a_clock_may_be_behind() {
+        let (unknown, long) = (FileSystemSharing::Unknown, Duration::from_secs(60));
+        let of_nodes = DirectoryTimes::on(unknown, false);
+        for (seconds, show) in [(-120, false), (0, false), (600, false), (1000, true)] {
+            assert_eq!(of_nodes.show_changes(&changed_ago(seconds), long), show, "{seconds} s");
+            assert!(!of_nodes.show_changes(&changed_ago(seconds), SHARED_STEP), "{seconds} s");
+            assert!(!DirectoryTimes::on(unknown, true).show_changes(&changed_ago(seconds), long));
+        }
+        for is_strong in [false, true] {
+            let of_server = DirectoryTimes::on(FileSystemSharing::Nfs, is_strong);
+            assert!(of_server.show_changes(&changed_ago(-120), long), "a server has one clock");
+            assert!(!of_server.show_changes(&changed_ago(1000), SHARED_STEP));
+        }
+    }
+
+    #[test]
+    fn names_are_read_again_if_the_times_show_nothing() {
+        let (cache, before) = (NameCache::default(), changed_ago(10_000));
+        let names = |count: usize, directory_times| {
+            let all: Vec<String> = (0..count).map(|number| format!("{number:04}")).collect();
+            let read = || Ok(SortedNames::of_sorted(all.iter().map(String::as_str)));
+            cache.names(&before, directory_times, read).unwrap().len()
+        };
+        assert_eq!(names(FEWEST, DirectoryTimes::Untrusted), FEWEST);
+        assert_eq!(names(FEWEST + 1, DirectoryTimes::Untrusted), FEWEST + 1);
+        assert_eq!(names(FEWEST + 2, DirectoryTimes::Kernel), FEWEST + 2);
+        assert_eq!(names(FEWEST + 3, DirectoryTimes::Kernel), FEWEST + 2, "they are cached");
+    }
 
     proptest! {
         #[test]

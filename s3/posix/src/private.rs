@@ -7,7 +7,7 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, RwLock, RwLockReadGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -25,6 +25,7 @@ use crate::dirs::{DirectoryHandle, HOLD};
 use crate::layout::{MARKERS, META, ODD, PRIVATE_DIR, VERSIONING, private_dir};
 use crate::object_lock::VersioningAndLockSetting;
 use crate::patience::pause;
+use crate::remote::RemoteBuckets;
 use crate::shared::{MAX_STALE, NAME_TIMEOUT, is_recent, look_before_opening, open_spared};
 use crate::site::FileSystemTraits;
 use crate::volume::BucketsRoot;
@@ -51,10 +52,8 @@ pub(crate) struct PrivateDirectoryCache {
     /// The file system of each device on which a bucket was found, and the time at which the file system was
     /// determined.
     devices: PerProcess<RwLock<HashMap<u64, (CoarseInstant, FileSystemTraits)>>>,
-    /// The devices of buckets that were last found on a file system that other nodes may change.
-    remote: PerProcess<RwLock<HashMap<Bucket, u64>>>,
-    /// Whether `remote` has any entries. An empty map need not be locked.
-    has_remote: AtomicBool,
+    /// The buckets that were last found on a file system that other nodes may change.
+    pub(crate) remote: RemoteBuckets,
 }
 
 /// The contents of a bucket's private directory.
@@ -168,9 +167,10 @@ impl PrivateDirectoryLookup {
 }
 
 impl PrivateDirectoryCache {
-    pub(crate) fn new(site: FileSystemTraits) -> Self {
-        let (known, devices, remote) = Default::default();
-        PrivateDirectoryCache { known, site, devices, remote, has_remote: AtomicBool::new(false) }
+    /// Creates the cache for a root on `site`. `remote` contains what other stores know about the root's buckets.
+    pub(crate) fn new(site: FileSystemTraits, remote: RemoteBuckets) -> Self {
+        let (known, devices) = Default::default();
+        PrivateDirectoryCache { known, site, devices, remote }
     }
 
     /// Returns the properties of the file system of `file`, which is on `device`. Cost: at most one `fstatfs` per
@@ -187,31 +187,6 @@ impl PrivateDirectoryCache {
         let mut devices = self.devices.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         devices.insert(device, (CoarseInstant::now(), site));
         Ok(site)
-    }
-
-    /// Returns the device and the name of `bucket` if it was last found on a file system that other nodes may change.
-    /// If `bucket` is empty, returns the device and the name of any bucket on such a file system. Cost: no system call.
-    pub(crate) fn remote_bucket(&self, bucket: &str) -> Option<(u64, String)> {
-        if !self.has_remote.load(Ordering::Relaxed) {
-            return None;
-        }
-        let remote = self.remote.read().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let found = remote.iter().find(|(name, _)| bucket.is_empty() || name.as_str() == bucket);
-        found.map(|(name, device)| (*device, name.as_str().to_owned()))
-    }
-
-    /// Records the device on which a bucket was found.
-    pub(crate) fn note_device(&self, bucket: &Bucket, contents: &PrivateDirectoryContents) {
-        let is_shared = contents.sharing.is_shared();
-        if !is_shared && !self.has_remote.load(Ordering::Relaxed) {
-            return;
-        }
-        let mut remote = self.remote.write().unwrap_or_else(|poisoned| poisoned.into_inner());
-        match is_shared {
-            true => drop(remote.insert(bucket.clone(), contents.device)),
-            false => drop(remote.remove(bucket)),
-        }
-        self.has_remote.store(!remote.is_empty(), Ordering::Relaxed);
     }
 
     /// Checks whether anything has changed in the private directory of `bucket`. Cost: usually one `fstat`; one
@@ -373,7 +348,7 @@ impl PrivateDirectoryCache {
         times: Option<(i64, i64)>,
         contents: PrivateDirectoryContents,
     ) {
-        self.note_device(bucket, &contents);
+        self.remote.note(bucket, contents.device, contents.sharing.is_shared());
         let (lock_table, rules, bucket_dir) = (OnceLock::new(), OnceLock::new(), AtomicUsize::new(0));
         let opened = CoarseInstant::now();
         let known = CachedPrivateDirectory {

@@ -16,16 +16,19 @@
 //!    an old version before the plain file is replaced or removed.
 
 use fordway_store::{Conditions, Error, ErrorKind, Key, PutResult, Result, VersionId, VersioningState};
-use fordway_sys::{Errno, FileSystemSharing, link_unnamed, remove_file, rename, stat, stat_in};
+use fordway_sys::{
+    Errno, FileStat, FileSystemSharing, link_unnamed, look_up_existing, remove_file, rename, stat, stat_in,
+};
 
 use crate::area::not_ours;
+use crate::dirs::DirectoryHandle;
 use crate::errors::{from_errno, on_another_mount};
 use crate::layout::{ObjectPath, odd, plain, tmp_dir};
 use crate::object_lock::{shield, shield_old};
 use crate::private::PrivateDirectoryContents;
 use crate::read::ObjectFile;
 use crate::record::ObjectRecord;
-use crate::shared::give_way_on;
+use crate::shared::{give_way_on, leads_to};
 use crate::stage::{HiddenName, MAX_RACES, StagedFile, give_way, hidden_name, hidden_name_of};
 use crate::versions::KeptLatestVersion;
 use crate::versions::names::{new_version, order_in};
@@ -280,11 +283,11 @@ impl StagedFile {
             let name = &self.place.name;
             let linked = match &self.hidden {
                 None => link_unnamed(&self.file, &self.parent, name),
-                Some(hidden) => hidden.move_to_new(&self.parent, name),
+                Some(hidden) => hidden.move_to_new(&self.parent, name, |dir, name| self.has_name(dir, name)),
             };
             match linked {
                 Ok(()) => return Ok(true),
-                Err(Errno::EXIST) => return Ok(false),
+                Err(Errno::EXIST) => return Ok(self.hidden.is_none() && self.has_name(&self.parent, name)),
                 // A delete has just removed the directory.
                 Err(Errno::NOENT | Errno::STALE) => {
                     if !self.reopen_parent(key)? {
@@ -339,12 +342,34 @@ impl StagedFile {
             Some(hidden) => hidden,
             None => self.hide()?,
         };
-        let renamed = rename(&hidden.dir, &hidden.name, &self.parent, &self.place.name);
+        let renamed = match rename(&hidden.dir, &hidden.name, &self.parent, &self.place.name) {
+            Err(Errno::NOENT) if self.was_renamed() => Ok(()),
+            done => done,
+        };
         match renamed {
             Ok(()) => hidden.forget(),
             Err(_) => self.hidden = Some(hidden),
         }
         Ok(renamed)
+    }
+
+    /// Returns whether `name` in `dir` belongs to this file although the call that gave the file this name has failed
+    /// with `EXIST` or `NOENT`. If a file server's reply is lost, for example because the server restarts, the client
+    /// sends the request again. The server then finds that the new name exists, or that the old name is missing. Cost:
+    /// none on a local file system; elsewhere, an `fstat`, a `newfstatat`, and usually a round trip.
+    fn has_name(&self, dir: &DirectoryHandle, name: &str) -> bool {
+        let is_of = |file: FileStat| leads_to(dir, name, (file.device, file.inode));
+        self.sharing().is_shared() && stat(&self.file).is_ok_and(is_of)
+    }
+
+    /// Returns whether the file has its name although renaming the file has failed with `NOENT` (see
+    /// [`StagedFile::has_name`]). This node may have cached that the name belongs to the file that was replaced.
+    #[cold]
+    fn was_renamed(&self) -> bool {
+        if self.sharing().is_shared() {
+            look_up_existing(&self.parent, &self.place.name);
+        }
+        self.has_name(&self.parent, &self.place.name)
     }
 
     /// Gives an unnamed file a hidden name. The name is the file's inode number, which is unique among staged files on

@@ -185,7 +185,8 @@ impl StoreRootDirectory {
     }
 
     /// Describes the file `name` in `dir` without opening it. Cost: one `newfstatat`, and one `getxattrat` unless the
-    /// object is bare; another `newfstatat` for a file written by a POSIX program.
+    /// object is bare. For a file written by a POSIX program: another `newfstatat`; if the file is described again
+    /// unchanged, only the first `newfstatat`.
     #[inline]
     pub(crate) fn describe_in(&self, dir: impl AsFd, name: &str) -> Result<NameLookup> {
         match stat_in(&dir, name) {
@@ -196,13 +197,14 @@ impl StoreRootDirectory {
     }
 
     /// Describes the file `name` in `dir`, whose state is `stat`, without opening it. Cost: one `getxattrat` unless the
-    /// object is bare; one `newfstatat` for a file written by a POSIX program.
+    /// object is bare; one `newfstatat` for a file written by a POSIX program; none for such a file that was described
+    /// before and is unchanged.
     #[inline]
     pub(crate) fn describe_stat(&self, dir: impl AsFd, name: &str, stat: &FileStat) -> Result<NameLookup> {
         if !stat.is_file {
             return Ok(NameLookup::Unclear);
         }
-        if is_bare(stat) {
+        if is_bare(stat) || self.unrecorded.contains(stat) {
             return Ok(NameLookup::Found(UnopenedObject { stat: *stat, recorded: None }));
         }
         self.describe_recorded(dir, name, stat)
@@ -226,6 +228,7 @@ impl StoreRootDirectory {
                 Ok(if is_sealed { NameLookup::Found(object) } else { NameLookup::Unclear })
             }
             Ok(None) if is_settled && self.is_still(dir, name, stat) => {
+                self.unrecorded.insert(stat);
                 Ok(NameLookup::Found(UnopenedObject { stat: *stat, recorded: None }))
             }
             _ => Ok(NameLookup::Unclear),
@@ -304,7 +307,8 @@ impl StoreRootDirectory {
     }
 
     fn with_record(&self, bucket: &Bucket, found: FoundFile) -> Result<ObjectFile> {
-        if is_bare(&found.stat) && !self.may_have_record(&found.file, &found.stat) {
+        let seems_bare = is_bare(&found.stat) || self.unrecorded.contains(&found.stat);
+        if seems_bare && !self.may_have_record(&found.file, &found.stat) {
             return Ok(found.with(None));
         }
         let record = self.stored_record(bucket, &found.file, &found.stat)?;
@@ -341,9 +345,10 @@ impl StoreRootDirectory {
     /// Returns the state of a file whose record is newer than `stat`. If another node has completed an upload to which
     /// this node has written a part, a FUSE client may show an earlier size and time until its cached names expire. If
     /// size and time do not change within that period, a program must have set the time back. The function then returns
-    /// the state that the client shows.
+    /// the state that the client shows, and later calls for the same state do not wait.
     #[cold]
     fn stat_of_sealed(&self, file: &File, stat: FileStat, record: &ObjectRecord) -> Result<FileStat> {
+        let Some(seal) = record.seal else { return Ok(stat) };
         if self.sharing_on(file, stat.device) != FileSystemSharing::Unknown {
             return Ok(stat);
         }
@@ -351,7 +356,14 @@ impl StoreRootDirectory {
         let begin = Instant::now();
         loop {
             let now = stat_at_server(file).map_err(|errno| from_errno(errno, "reading the state"))?;
-            if !record.is_newer_than(&now) || begin.elapsed() >= patience {
+            if !record.is_newer_than(&now) || self.set_back.contains(seal, &now) {
+                return Ok(now);
+            }
+            if begin.elapsed() >= patience {
+                // After a shorter wait, the state may still come from the client's cache.
+                if patience == NAME_TIMEOUT {
+                    self.set_back.insert(seal, &now);
+                }
                 return Ok(now);
             }
             pause(PAUSE);

@@ -5,10 +5,14 @@
 //! fail, and is skipped. A wrong guess is harmless: replacing a name that does not exist creates it.
 
 use std::hash::BuildHasher;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use foldhash::fast::RandomState;
 use fordway_store::{Bucket, Key};
+use fordway_sys::FileStat;
+
+use crate::record::ContentChangeStamp;
 
 /// The number of slots; a power of two. A key displaces any other key in its slot.
 const SLOTS: usize = 4096;
@@ -62,9 +66,44 @@ impl RecentPuts {
     }
 }
 
+/// The states of files whose time is earlier than their record's, although no cache of this node is stale. A program
+/// has set the time back, for example `cp -p`. Only the first read of such a file then waits for caches to expire.
+#[derive(Default)]
+pub(crate) struct SetBackFiles(OnceLock<RecentPuts>);
+
+impl SetBackFiles {
+    /// Returns whether the file was recorded with the same state and a record of the same `seal`.
+    pub(crate) fn contains(&self, seal: ContentChangeStamp, stat: &FileStat) -> bool {
+        self.0.get().is_some_and(|table| table.contains(state_hash(table, seal, stat)))
+    }
+
+    /// Records the state and the `seal` of a file whose time was set back.
+    pub(crate) fn insert(&self, seal: ContentChangeStamp, stat: &FileStat) {
+        let table = self.0.get_or_init(RecentPuts::default);
+        table.insert(state_hash(table, seal, stat));
+    }
+}
+
+fn state_hash(table: &RecentPuts, seal: ContentChangeStamp, stat: &FileStat) -> KeyHash {
+    let state = (stat.device, stat.inode, stat.size, stat.modified_ns);
+    KeyHash(table.hasher.hash_one((state, seal.size, seal.modified_ns)).max(1))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_whose_time_was_set_back_is_known_until_anything_changes() {
+        let (files, mut stat) = (SetBackFiles::default(), fordway_sys::stat(std::io::stdin()).unwrap());
+        let seal = ContentChangeStamp { size: 1, modified_ns: stat.modified_ns + 1 };
+        assert!(!files.contains(seal, &stat));
+        files.insert(seal, &stat);
+        assert!(files.contains(seal, &stat));
+        assert!(!files.contains(ContentChangeStamp { size: 2, ..seal }, &stat));
+        stat.size += 1;
+        assert!(!files.contains(seal, &stat));
+    }
 
     #[test]
     fn a_key_is_recent_until_it_is_deleted() {

@@ -35,8 +35,6 @@ use fordway_store::{
 };
 use fordway_sys::FileStat;
 
-use crate::versions::names::now_ns;
-
 const VERSION: u8 = 1;
 
 /// The size and modification time for which a stored ETag and checksum are valid. If a POSIX program has changed the
@@ -93,10 +91,6 @@ pub(crate) static NOTHING: ObjectRecord = ObjectRecord {
     lock: ObjectLock::NONE,
 };
 
-/// The maximum age of a sealed record's content at which a FUSE client may still show the file's earlier state. The
-/// limit is longer than the time for which any client caches a state, because the nodes' clocks may differ.
-const RECENT_NS: u64 = 60_000_000_000;
-
 /// The maximum total size, in bytes, of the part checksums in one field.
 const SUMS_BYTES: usize = 32 * 1024;
 
@@ -113,14 +107,12 @@ impl ObjectRecord {
         !(has_content || has_names || has_settings || *is_apart || !metadata.is_empty() || !tags.is_empty())
     }
 
-    /// Returns whether `stat` may come from a stale cache entry. Returns true if the record was sealed for content that
-    /// is newer than `stat`, or that has the same time but a different size. However, returns false if the record's
-    /// time is more than a minute in the past, because no cache keeps a state for that long. Also returns false if the
-    /// time is more than a minute in the future, because such a time is wrong.
+    /// Returns whether `stat` may come from a stale cache entry: whether the record was sealed for content that is
+    /// newer than `stat`, or that has the same time but a different size. This node's clock does not matter, because
+    /// the time may come from the clock of another node, and the two clocks may differ by any amount.
     pub(crate) fn is_newer_than(&self, stat: &FileStat) -> bool {
-        let Some(seal) = self.seal.filter(|seal| *seal != ContentChangeStamp::of(stat)) else { return false };
-        let now = || i64::try_from(now_ns()).unwrap_or(i64::MAX);
-        seal.modified_ns >= stat.modified_ns && now().abs_diff(seal.modified_ns) < RECENT_NS
+        let differing = self.seal.filter(|seal| *seal != ContentChangeStamp::of(stat));
+        differing.is_some_and(|seal| seal.modified_ns >= stat.modified_ns)
     }
 
     /// Drops the ETag, the checksum and the parts if the file has changed since the record was sealed.
@@ -434,15 +426,23 @@ mod tests {
         }
     }
 
+    /// The clock of the node that wrote the record may differ from this node's clock by any amount.
     #[test]
-    fn only_a_record_of_this_minute_is_newer_than_a_state() {
-        let now = i64::try_from(now_ns()).unwrap();
+    fn a_record_is_newer_than_a_state_whatever_this_node_s_clock_says() {
         let mut stat = fordway_sys::stat(tempfile::tempfile().unwrap()).unwrap();
-        stat.modified_ns = now - 1_000_000_000_000;
-        for (seconds, is_newer) in [(-600, false), (-30, true), (0, true), (30, true), (600, false)] {
-            let seal = ContentChangeStamp { size: 1, modified_ns: now + seconds * 1_000_000_000 };
+        let written = stat.modified_ns;
+        for seconds in [-600, -120, -30, 0, 30, 120, 600] {
+            let seal = ContentChangeStamp { size: 1, modified_ns: written + seconds * 1_000_000_000 };
             let record = ObjectRecord { seal: Some(seal), ..ObjectRecord::default() };
-            assert_eq!(record.is_newer_than(&stat), is_newer, "{seconds} s");
+            for (modified_ns, is_newer) in
+                [(seal.modified_ns - 1, true), (seal.modified_ns, true), (seal.modified_ns + 1, false)]
+            {
+                stat.modified_ns = modified_ns;
+                assert_eq!(record.is_newer_than(&stat), is_newer, "{seconds} s");
+            }
+            (stat.size, stat.modified_ns) = (1, seal.modified_ns);
+            assert!(!record.is_newer_than(&stat), "{seconds} s: nothing differs");
+            stat.size = 0;
         }
     }
 

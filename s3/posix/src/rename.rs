@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use fordway_store::{Bucket, Error, ErrorKind, Key, RenameOptions, Result, VersioningState};
-use fordway_sys::{Errno, FileStat, link, remove_file, rename, rename_new, stat_in};
+use fordway_sys::{Errno, FileStat, link, look_up_existing, remove_file, rename, rename_new, stat_in};
 use fordway_wire::notification::EventKind;
 
 use crate::dirs::DirectoryHandle;
@@ -14,8 +14,16 @@ use crate::errors::from_errno;
 use crate::events::{ChangeRecorder, EventFacts, PendingEvent};
 use crate::layout::{ObjectPath, odd, plain};
 use crate::private::PrivateDirectoryContents;
+use crate::shared::leads_to;
 use crate::stage::{MAX_RACES, give_way, sync_dir};
 use crate::{Durability, PosixStoreState};
+
+/// The object that is renamed.
+struct RenameSource {
+    place: ObjectPath<'static>,
+    /// The device and inode numbers of its file.
+    identity: (u64, u64),
+}
 
 /// A rename of one object.
 pub(crate) struct ObjectRename<'r> {
@@ -41,7 +49,7 @@ impl ObjectRename<'_> {
         if contents.versioning != VersioningState::Unversioned {
             return Err(RenameOptions::keeps_versions());
         }
-        let (source, identity) = self.source(contents)?;
+        let source = self.source(contents)?;
         let changes = ChangeRecorder::of(store, bucket, contents);
         let created = changes.prepare(to, EventKind::Copy)?;
         let removed = changes.prepare(from, EventKind::Delete)?;
@@ -60,16 +68,16 @@ impl ObjectRename<'_> {
             options.conditions.check_replace(info.as_ref())?;
             let is_done = match &place {
                 // A POSIX program has linked both names to one file, in which case `rename` would do nothing.
-                Some((place, found)) if *found == identity && !self.is_link(place) => {
-                    store.volume.check_two_entries(&source, place)?;
-                    store.remove_at(bucket, &source, contents)?
+                Some((place, found)) if *found == source.identity && !self.is_link(place) => {
+                    store.volume.check_two_entries(&source.place, place)?;
+                    store.remove_at(bucket, &source.place, contents)?
                 }
                 Some((place, _)) => self.move_over(&source, place, contents)?,
                 None => self.move_to_new(&source, contents)?,
             };
             if is_done {
                 store.recent_puts.remove(store.recent_puts.hash(bucket, from));
-                store.prune(bucket, &source.dir, contents);
+                store.prune(bucket, &source.place.dir, contents);
                 return self.record(created, removed);
             }
         }
@@ -86,9 +94,9 @@ impl ObjectRename<'_> {
         removed.map_or(Ok(()), |removed| removed.record(EventFacts::removed(None)))
     }
 
-    /// Returns the path of the object to rename, and the identity of its file. Errors: `NoSuchKey`,
-    /// `PreconditionFailed`; `NotImplemented` for a directory or a symbolic link.
-    fn source(&self, contents: PrivateDirectoryContents) -> Result<(ObjectPath<'static>, (u64, u64))> {
+    /// Returns the object to rename. Errors: `NoSuchKey`, `PreconditionFailed`; `NotImplemented` for a directory or a
+    /// symbolic link.
+    fn source(&self, contents: PrivateDirectoryContents) -> Result<RenameSource> {
         let ObjectRename { store, bucket, from, options, .. } = *self;
         let Some((place, opened)) = store.volume.locate(bucket, from, contents)? else {
             return match store.volume.open_marker(bucket, from, contents)? {
@@ -106,7 +114,7 @@ impl ObjectRename<'_> {
         }
         // Without this call, an object at the odd path of the old key would become visible after the rename.
         store.remove_hidden_odd(bucket, from, &place, contents)?;
-        Ok((place, identity))
+        Ok(RenameSource { place, identity })
     }
 
     fn is_link(&self, place: &ObjectPath) -> bool {
@@ -118,28 +126,32 @@ impl ObjectRename<'_> {
     /// Replaces the object at `place`. Returns `false` if a POSIX program has changed the name in the meantime.
     fn move_over(
         &self,
-        source: &ObjectPath,
+        source: &RenameSource,
         place: &ObjectPath,
         contents: PrivateDirectoryContents,
     ) -> Result<bool> {
         let ObjectRename { store, bucket, to, .. } = *self;
-        let dirs = self.both_dirs(source, place)?;
+        let dirs = self.both_dirs(&source.place, place)?;
         let old = store.volume.may_have_sidecar(contents, &dirs.1, &place.name);
-        match rename(&dirs.0, &source.name, &dirs.1, &place.name) {
+        let moved = match rename(&dirs.0, &source.place.name, &dirs.1, &place.name) {
+            Err(Errno::NOENT) if self.was_moved(source, &dirs, place, contents) => Ok(()),
+            done => done,
+        };
+        match moved {
             Ok(()) => {
                 store.volume.remove_sidecar(bucket, old);
                 store.remove_hidden_odd(bucket, to, place, contents)?;
                 self.sync_both(&dirs)?;
                 Ok(true)
             }
-            Err(errno) => self.lost_race(source, place, errno),
+            Err(errno) => self.lost_race(&source.place, place, errno),
         }
     }
 
     /// Moves the object to the plain path of its new key. If that path is taken by a directory or by the object of
     /// another key, moves the object to the odd path of its new key. Returns `false` if another writer has just created
     /// the object.
-    fn move_to_new(&self, source: &ObjectPath, contents: PrivateDirectoryContents) -> Result<bool> {
+    fn move_to_new(&self, source: &RenameSource, contents: PrivateDirectoryContents) -> Result<bool> {
         if let Some(place) = plain(self.bucket, self.to) {
             match self.move_to(source, &place, contents) {
                 Ok(is_done) => return Ok(is_done),
@@ -156,28 +168,31 @@ impl ObjectRename<'_> {
     /// `NoSuchKey` if a parent of `place` is a file; `InvalidKey` if `place` is a directory or a link to one.
     fn move_to(
         &self,
-        source: &ObjectPath,
+        source: &RenameSource,
         place: &ObjectPath,
         contents: PrivateDirectoryContents,
     ) -> Result<bool> {
-        let dirs = self.both_dirs(source, place)?;
-        let moved = match rename_new(&dirs.0, &source.name, &dirs.1, &place.name) {
+        let dirs = self.both_dirs(&source.place, place)?;
+        let from = &source.place.name;
+        let moved = match rename_new(&dirs.0, from, &dirs.1, &place.name) {
             // The file system does not support a rename that fails if the new name is taken. The file is therefore
             // linked to the new name before the old name is removed. For a moment, the object exists under both keys.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
-                link(&dirs.0, &source.name, &dirs.1, &place.name)
-                    .and_then(|()| remove_file(&dirs.0, &source.name))
+                link(&dirs.0, from, &dirs.1, &place.name).and_then(|()| remove_file(&dirs.0, from))
             }
             done => done,
         };
         match moved {
+            Err(Errno::EXIST | Errno::NOENT) if self.was_moved(source, &dirs, place, contents) => {
+                self.sync_both(&dirs).map(|()| true)
+            }
             Ok(()) => self.sync_both(&dirs).map(|()| true),
             Err(Errno::EXIST) => match stat_in(&dirs.1, &place.name) {
                 Ok(taken) if taken.is_dir => Err(ErrorKind::InvalidKey.into()),
                 Ok(taken) if !taken.is_file => self.move_over_other(source, place, contents),
                 _ => Ok(false),
             },
-            Err(errno) => self.lost_race(source, place, errno),
+            Err(errno) => self.lost_race(&source.place, place, errno),
         }
     }
 
@@ -186,7 +201,7 @@ impl ObjectRename<'_> {
     #[cold]
     fn move_over_other(
         &self,
-        source: &ObjectPath,
+        source: &RenameSource,
         place: &ObjectPath,
         contents: PrivateDirectoryContents,
     ) -> Result<bool> {
@@ -198,6 +213,28 @@ impl ObjectRename<'_> {
             Ok(_) => Err(ErrorKind::InvalidKey.into()),
             Err(_) => self.move_over(source, place, contents),
         }
+    }
+
+    /// Returns whether the object has its new name, and only this name, although the call that gave it the name has
+    /// failed with `EXIST` or `NOENT`. If a file server's reply is lost, the client sends the request again, and the
+    /// server then finds that the new name exists, or that the old name is missing. Cost: none on a local file system.
+    #[cold]
+    fn was_moved(
+        &self,
+        source: &RenameSource,
+        (from, to): &(DirectoryHandle, DirectoryHandle),
+        place: &ObjectPath,
+        contents: PrivateDirectoryContents,
+    ) -> bool {
+        if !contents.sharing.is_shared() {
+            return false;
+        }
+        look_up_existing(to, &place.name);
+        if !leads_to(to, &place.name, source.identity) {
+            return false;
+        }
+        let has_old_name = leads_to(from, &source.place.name, source.identity);
+        !has_old_name || matches!(remove_file(from, &source.place.name), Ok(()) | Err(Errno::NOENT))
     }
 
     fn both_dirs(

@@ -36,6 +36,7 @@ use crate::errors::from_errno;
 use crate::layout::{
     ObjectPath, is_setting_name, join, odd, plain, private_dir, spare_name, split, versions_of,
 };
+use crate::names::DirectoryTimes;
 use crate::patience::pause;
 use crate::private::{PrivateDirectoryContents, correct_names};
 use crate::stage::give_way;
@@ -190,6 +191,13 @@ pub(crate) fn is_recent(dir: &FileStat) -> bool {
     now.saturating_sub(dir.modified_ns) < RECENT.as_nanos() as i64
 }
 
+/// Returns whether `name` in `dir` is a name of the file with the device and inode numbers `identity`. Cost: one call,
+/// and usually a round trip.
+#[cold]
+pub(crate) fn leads_to(dir: impl AsFd, name: &str, identity: (u64, u64)) -> bool {
+    stat_in(dir, name).is_ok_and(|there| (there.device, there.inode) == identity)
+}
+
 /// Returns a file's state on the server; the file must be open for reading. The GlusterFS client returns the state from
 /// a cache, but the server's response to a read also contains the state, which refreshes that cache. If the kernel has
 /// cached the byte that is read, the state may still come from the client's cache. Cost: one `pread`, one `statx`.
@@ -231,11 +239,16 @@ impl StoreRootDirectory {
         self.config.consistency == ReadConsistency::Strong
     }
 
+    /// Returns what the times of a directory on a file system show about changes of the directory's names.
+    pub(crate) fn directory_times(&self, sharing: FileSystemSharing) -> DirectoryTimes {
+        DirectoryTimes::on(sharing, self.is_strong())
+    }
+
     /// Returns the device of the shared file system that contains `bucket`, and a directory through which the file
     /// server can be queried. Returns `None` if no shared file system is known. The argument `bucket` has the same
     /// meaning as in [`fordway_store::Store::file_server`]. Cost: no system call.
     pub(crate) fn remote_dir(&self, bucket: &str) -> Option<(u64, String)> {
-        let of_bucket = self.private.remote_bucket(bucket);
+        let of_bucket = self.private.remote.find(bucket);
         of_bucket.or_else(|| Some((self.own_remote_device()?, ROOT_DIR.to_owned())))
     }
 

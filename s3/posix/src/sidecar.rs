@@ -22,7 +22,7 @@ use crate::area::{TrustedOwner, names_of, read_small};
 use crate::errors::{from_errno, is_stale};
 use crate::layout;
 use crate::layout::{ATTRIBUTE, ObjectPath, meta_dir};
-use crate::private::PrivateDirectoryContents;
+use crate::private::{PrivateDirectoryContents, is_settled};
 use crate::read::ObjectFile;
 use crate::record::{ContentChangeStamp, ObjectRecord, etag_of_file};
 use crate::shared::retry_stale;
@@ -107,8 +107,14 @@ impl StoreRootDirectory {
         file: &File,
         stat: &FileStat,
     ) -> Result<ObjectRecord> {
+        let is_settled = self.is_local(stat.device) && is_settled(stat);
         match read_attribute(file)? {
-            RecordAttribute::Absent => Ok(ObjectRecord::default()),
+            RecordAttribute::Absent => {
+                if is_settled {
+                    self.unrecorded.insert(stat);
+                }
+                Ok(ObjectRecord::default())
+            }
             RecordAttribute::Found(record) if !record.is_apart => Ok(record),
             RecordAttribute::Found(short) => {
                 Ok(self.read_sidecar(bucket, stat, Some(&short))?.unwrap_or(short))

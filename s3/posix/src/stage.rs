@@ -93,17 +93,31 @@ impl HiddenName {
     /// Moves the file to `name` in `parent` if that name is free. The content of an upload leaves the upload's
     /// directory in the same step, because it must be clear after a crash whether the upload was completed. If the file
     /// system does not support this step, the content is first renamed within the upload's directory. A crash after
-    /// this rename counts as a completion. Errors: as [`link`].
-    pub(crate) fn move_to_new(&self, parent: &DirectoryHandle, name: &str) -> Result<(), Errno> {
+    /// this rename counts as a completion. `is_ours` returns whether a name in a directory belongs to the file although
+    /// the call that gave it this name has failed (see [`StagedFile::has_name`]). Errors: as [`link`].
+    pub(crate) fn move_to_new(
+        &self,
+        parent: &DirectoryHandle,
+        name: &str,
+        is_ours: impl Fn(&DirectoryHandle, &str) -> bool,
+    ) -> Result<(), Errno> {
+        let link = |from: &str| match link(&self.dir, from, parent, name) {
+            Err(Errno::EXIST) if is_ours(parent, name) => Ok(()),
+            done => done,
+        };
         if self.is_temporary {
-            return link(&self.dir, &self.name, parent, name);
+            return link(&self.name);
         }
         match rename_new(&self.dir, &self.name, parent, name) {
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {}
+            Err(Errno::EXIST | Errno::NOENT) if is_ours(parent, name) => return Ok(()),
             done => return done,
         }
-        rename(&self.dir, &self.name, &self.dir, LINKED)?;
-        let linked = link(&self.dir, LINKED, parent, name);
+        match rename(&self.dir, &self.name, &self.dir, LINKED) {
+            Err(Errno::NOENT) if is_ours(&self.dir, LINKED) => {}
+            done => done?,
+        }
+        let linked = link(LINKED);
         match linked {
             // If the removal fails, the file is removed later with the rest of the upload.
             Ok(()) => drop(remove_file(&self.dir, LINKED)),

@@ -274,6 +274,7 @@ impl Store for PosixStore {
     }
 
     fn file_server(&self, bucket: &str) -> Option<FileServerProbe> {
+        self.inner.volume.private.remote.examine_mounts(self.inner.volume.root.dir());
         let (file_system, dir) = self.inner.volume.remote_dir(bucket)?;
         let inner = self.inner.clone();
         Some(FileServerProbe { file_system, ask: Arc::new(move || inner.volume.ask_server(&dir)) })

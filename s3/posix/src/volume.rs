@@ -21,8 +21,11 @@ use crate::dirs::{DirectoryCache, DirectoryHandle};
 use crate::errors::{LEAVES_BUCKET, from_errno, on_root};
 use crate::layout::{OUR_DIR, ObjectPath, PRIVATE_DIR, is_events_dir, is_private, join};
 use crate::private::{PrivateDirectoryCache, PrivateDirectoryContents};
+use crate::recent::SetBackFiles;
+use crate::remote::RemoteBuckets;
 use crate::site::{FileSystemTraits, require_fit, site_of_root};
 use crate::stage::{DIR_MODE, MAX_RACES, give_way, sync_dir};
+use crate::unrecorded::UnrecordedFiles;
 use crate::{Durability, PosixConfig, ReadConsistency, format};
 
 /// The root directory with its cached state: the directories that the store keeps open, and the contents of each
@@ -38,6 +41,9 @@ pub(crate) struct StoreRootDirectory {
     device: u64,
     pub(crate) dirs: PerProcess<DirectoryCache>,
     pub(crate) private: PrivateDirectoryCache,
+    pub(crate) unrecorded: UnrecordedFiles,
+    /// Files whose time a program has set back.
+    pub(crate) set_back: SetBackFiles,
 }
 
 impl StoreRootDirectory {
@@ -47,7 +53,7 @@ impl StoreRootDirectory {
         let opened = RootDirectory::open(root, config.resolution).map_err(|errno| on_root(errno, root))?;
         format::check(&opened, root)?;
         let site = site_of_root(&opened).map_err(|errno| on_root(errno, root))?;
-        let device = stat(opened.dir()).map_err(|errno| on_root(errno, root))?.device;
+        let FileStat { device, inode, .. } = stat(opened.dir()).map_err(|errno| on_root(errno, root))?;
         Ok(StoreRootDirectory {
             path: root.to_owned(),
             root: BucketsRoot::new(opened, config.links),
@@ -55,7 +61,9 @@ impl StoreRootDirectory {
             site,
             device,
             dirs: PerProcess::default(),
-            private: PrivateDirectoryCache::new(site),
+            private: PrivateDirectoryCache::new(site, RemoteBuckets::of_root((device, inode))),
+            unrecorded: UnrecordedFiles::default(),
+            set_back: SetBackFiles::default(),
         })
     }
 
@@ -525,15 +533,13 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let volume = StoreRootDirectory::open(root.path(), PosixConfig::default()).unwrap();
         let bucket = Bucket::new("bucket").unwrap();
-        let contents =
-            |sharing| PrivateDirectoryContents { device: 7, sharing, ..PrivateDirectoryContents::default() };
         assert_eq!(volume.remote_dir("bucket"), None);
-        volume.private.note_device(&bucket, &contents(FileSystemSharing::Nfs));
+        volume.private.remote.note(&bucket, 7, true);
         assert_eq!(volume.remote_dir("bucket"), Some((7, "bucket".to_owned())));
         assert_eq!(volume.remote_dir(""), Some((7, "bucket".to_owned())), "some bucket is remote");
         assert_eq!(volume.remote_dir("other"), None);
         assert_eq!(volume.remote_dir(fordway_store::ROOT_DIR), None, "the root is not");
-        volume.private.note_device(&bucket, &contents(FileSystemSharing::Local));
+        volume.private.remote.note(&bucket, 7, false);
         assert_eq!(volume.remote_dir("bucket"), None);
     }
 }

@@ -1,6 +1,7 @@
 //! Tests which objects a lifecycle run on a directory expires, and which it keeps.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
@@ -80,7 +81,9 @@ impl Rig {
                     changes.push(format!("{} {}", change.action.name(), change.key));
                 }
                 LifecycleEvent::Failed(error) => panic!("{error}"),
-                LifecycleEvent::SkippedLink(_, key) => changes.push(format!("skip {key}")),
+                LifecycleEvent::SkippedLink(_, key) | LifecycleEvent::SkippedDirectory(_, key) => {
+                    changes.push(format!("skip {key}"));
+                }
                 LifecycleEvent::Busy(_) | LifecycleEvent::Progress { .. } => {}
             }
             Ok(())
@@ -414,4 +417,24 @@ fn a_run_does_not_block_itself() {
     let (summary, changes) = rig.run();
     assert_eq!((summary.failed, changes.len()), (0, 300));
     assert!(rig.keys().is_empty());
+}
+
+/// In a bucket that keeps versions, a directory that was an object before versioning was enabled expires, and so does a
+/// version whose record the sticky bit hides.
+#[test]
+fn folders_and_files_with_the_sticky_bit_are_hidden() {
+    let rig = Rig::new(&[&format!("<Prefix></Prefix>{TWO_DAYS}")]);
+    rig.store.put(&bucket(), &key("folder/"), b"", &PutOptions::default()).unwrap();
+    let rig = rig.versioned();
+    let version = rig.put("sticky");
+    fs::set_permissions(rig.path("sticky"), Permissions::from_mode(0o1777)).unwrap();
+    // With a day this short, everything is due.
+    let short = LifecycleOptions { day: Duration::from_nanos(1), ..Default::default() };
+    let dry = rig.run_with(&LifecycleOptions { dry_run: true, ..short.clone() });
+    let (summary, changes) = rig.run_with(&short);
+    assert_eq!((summary.changed, changes), (2, dry.1));
+    assert!(rig.keys().is_empty());
+    let versions = rig.versions();
+    assert_eq!(versions.len(), 4, "each object and its delete marker: {versions:?}");
+    assert!(versions.contains(&("sticky".to_owned(), version)), "{versions:?}");
 }

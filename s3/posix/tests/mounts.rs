@@ -10,8 +10,8 @@ use fordway_posix::{OpenStores, PosixConfig, PosixStore};
 use fordway_store::{
     Bucket, CompleteOptions, CompletedPart, Conditions, CopyOptions, DeleteOptions, ErrorKind,
     ExpectedContent, GetOptions, Key, ListQuery, MAX_TAGS, Metadata, MultipartUploadOperations,
-    ObjectTagOperations, ObjectVersionOperations, Objects, PartOptions, PutOptions, Result, Tags, VersionId,
-    VersioningState,
+    ObjectTagOperations, ObjectVersionOperations, Objects, PartOptions, PutOptions, Result, Store as _, Tags,
+    VersionId, VersioningState,
 };
 
 /// The maximum number of files that are created on a mount to get a file with a given inode number.
@@ -211,5 +211,33 @@ fn a_bind_mount_is_named_in_the_error() {
         let (store, bucket) = store_with_mount(&["--bind", "/run/other"]);
         assert_refused(store.put(&bucket, &key("m/f"), b"new", &PutOptions::default()));
         assert_eq!(fs::read("/run/other/f").unwrap(), b"by hand");
+    });
+}
+
+/// A gateway opens one store for each user. The first call on a bucket may already have to wait for a file server, so
+/// every store knows the buckets that are mounts of file systems other than local ones. `proc` stands for such a file
+/// system.
+#[test]
+fn a_store_knows_its_remote_buckets_before_it_has_used_them() {
+    in_own_mounts(|| {
+        let root = Path::new("/run/root");
+        for (kind, bucket) in [("proc", "far"), ("tmpfs", "near")] {
+            fs::create_dir_all(root.join(bucket)).unwrap();
+            let mounted = Command::new("mount").args(["-t", kind, kind]).arg(root.join(bucket)).status();
+            assert!(mounted.unwrap().success());
+        }
+        let store = PosixStore::open(root, PosixConfig::default()).unwrap();
+        let server = store.file_server("far").unwrap();
+        assert_eq!(server.file_system, fs::metadata(root.join("far")).unwrap().dev());
+        assert!(store.file_server("near").is_none() && store.file_server("other").is_none());
+        // A file system that was mounted later is known as soon as one of the root's stores has used it.
+        let other = PosixStore::open(root, PosixConfig::default()).unwrap();
+        assert!(other.file_server("later").is_none());
+        fs::create_dir(root.join("later")).unwrap();
+        let mounted = Command::new("mount").args(["-t", "proc", "proc"]).arg(root.join("later")).status();
+        assert!(mounted.unwrap().success());
+        let later = Bucket::new("later").unwrap();
+        let _ = store.get(&later, &key("none"), &GetOptions::default());
+        assert!(other.file_server("later").is_some());
     });
 }

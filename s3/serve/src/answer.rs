@@ -3,7 +3,7 @@
 //! response.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use fordway_store::{Error, ObjectContent, Store};
@@ -12,6 +12,8 @@ use http::header::{CONTENT_RANGE, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body::{Body as _, SizeHint};
 use s3s::service::S3Service;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 use crate::access::RequestNetworkOrigin;
 use crate::content::{BodyExtension, MultipartContent};
@@ -27,6 +29,7 @@ use crate::signature_v2::spell_path_as_signed;
 use crate::sts::TokenService;
 use crate::tls::TlsCertificate;
 use crate::unsigned::{ConnectionPeer, unsigned};
+use crate::workers::READERS_MAX;
 use crate::{GatewayConfig, Users, gate, message, multiplexed, s3, signature, sts};
 
 /// Limits on a connection.
@@ -226,7 +229,7 @@ async fn answered(
 /// Replaces a 404 response with a 503 response if the root directory no longer exists. A removed directory looks empty
 /// to a process that has the directory open.
 fn unless_root_is_gone(shared: &GatewayState, response: Response<PreparedBody>) -> Response<PreparedBody> {
-    match response.status() == StatusCode::NOT_FOUND && !shared.users.look_at_root() {
+    match response.status() == StatusCode::NOT_FOUND && !shared.users.has_root() {
         true => unavailable(),
         false => response,
     }
@@ -241,16 +244,38 @@ struct CorsRequest {
     headers: HeaderMap,
 }
 
+/// The maximum number of calls of [`run_apart`] that no known file server delays. Callers without a signature start
+/// such calls, so these calls must leave most threads to others.
+const APART_MAX: usize = READERS_MAX / 4;
+/// The time after which a call without a known file server is abandoned. Such a call reads at most one small document.
+const APART_WAIT_MAX: Duration = Duration::from_secs(5);
+/// The permits for these calls. A call keeps its permit until it ends, even after it was abandoned.
+static APART: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(APART_MAX)));
+
 /// Runs `work` on a thread that may block. If `server` is `Some`, `work` runs on one of the threads that wait for this
-/// file server. Returns `None` if `work` did not complete.
+/// file server. Otherwise, `work` may still turn out to need a file server, for a bucket that no store has opened yet.
+/// Returns `None` if `work` did not complete in time.
 async fn run_apart<T: Send + 'static>(
     server: Option<NetworkFileServer>,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
     match server {
         Some(server) => server.run(work).await.ok(),
-        None => tokio::task::spawn_blocking(work).await.ok(),
+        None => timeout(APART_WAIT_MAX, run_within(&APART, work)).await.ok().flatten(),
     }
+}
+
+/// Runs `work` on a thread that may block, once there is a permit.
+async fn run_within<T: Send + 'static>(
+    permits: &Arc<Semaphore>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let permit = permits.clone().acquire_owned().await.ok()?;
+    let work = move || {
+        let _held = permit;
+        work()
+    };
+    tokio::task::spawn_blocking(work).await.ok()
 }
 
 impl CorsRequest {
@@ -469,5 +494,30 @@ impl S3Responder {
         let length = SizeHint::with_exact(0);
         let with = (&self.shared, &self.connection, ClientWait::default());
         multiplexed::exchange(with, &self.caller, request, length).await.map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    /// A call that hangs, because a bucket's file server does not respond, takes one of a few permits until it ends.
+    #[test]
+    fn calls_that_hang_leave_threads_to_others() {
+        let runtime = crate::workers::new_runtime().unwrap();
+        let permits = Arc::new(Semaphore::new(1));
+        let (release, released) = channel::<()>();
+        let moment = Duration::from_millis(50);
+        runtime.block_on(async {
+            assert_eq!(run_within(&permits, || 1).await, Some(1));
+            let hung = run_within(&permits, move || released.recv());
+            assert!(timeout(moment, hung).await.is_err());
+            assert!(timeout(moment, run_within(&permits, || 1)).await.is_err(), "no permit is left");
+            assert_eq!(tokio::task::spawn_blocking(|| 1).await.ok(), Some(1), "other calls have threads");
+            drop(release);
+            assert_eq!(run_within(&permits, || 1).await, Some(1));
+        });
     }
 }

@@ -684,3 +684,56 @@ fn an_unverified_signature_meets_no_condition() {
         }
     }
 }
+
+/// The gateway counts the tags of an upload before it evaluates the policy. Otherwise, a policy that compares each tag
+/// with many values would occupy the thread for seconds, while other users wait.
+#[test]
+fn thousands_of_tags_are_refused_before_a_policy_compares_them() {
+    let fixture = open_to_all();
+    let values = vec!["\"${aws:userid}z\""; 1_000].join(",");
+    put_policy(
+        &fixture,
+        &format!(
+            "{{\"Effect\": \"Deny\", \"Principal\": \"*\", \"Action\": \"s3:PutObject\", \"Resource\": \"ARN/*\", \
+             \"Condition\": {{\"StringEquals\": {{\"s3:RequestObjectTagKeys\": [{values}]}}}}}}"
+        ),
+    );
+    let put = |tags: usize| {
+        let tags = (0..tags).map(|at| format!("t{at}=")).collect::<Vec<_>>().join("&");
+        fixture.client.send(&Call::on("PUT", "k").header("x-amz-tagging", tags).body("x"))
+    };
+    let start = std::time::Instant::now();
+    assert_eq!(put(2_000).error(), (400, "BadRequest".to_owned()));
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    put(10).ok();
+}
+
+/// A document can contain a key of megabytes. Comparing such a key with a long policy would take minutes. The error is
+/// reported for this key only.
+#[test]
+fn a_key_that_is_too_long_is_not_compared() {
+    let fixture = open_to_all();
+    let resources = vec!["\"ARN/*aaaaaa?b*\""; 300].join(",");
+    put_policy(
+        &fixture,
+        &format!(
+            "{{\"Effect\": \"Deny\", \"Principal\": \"*\", \"Action\": \"s3:DeleteObject\", \"Resource\": [{resources}]}}"
+        ),
+    );
+    let long = "a".repeat(3 * 1024 * 1024);
+    let document =
+        format!("<Delete><Object><Key>{long}</Key></Object><Object><Key>k</Key></Object></Delete>");
+    let call = Call::new("POST", format!("/{BUCKET}")).query("delete").body(document);
+    let start = std::time::Instant::now();
+    let answer = fixture.client.send(&call).ok();
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    assert_eq!(answer.elements("Code"), ["KeyTooLongError"]);
+    assert_eq!(answer.elements("Deleted").len(), 1);
+    let half = "a".repeat(1024 * 1024);
+    let version = format!("<Object><Key>k</Key><VersionId>{half}</VersionId></Object>");
+    let tag = format!("<Object><Key>k</Key><ETag>{half}</ETag></Object>");
+    let document = format!("<Delete>{version}{tag}</Delete>");
+    let answer = fixture.client.send(&Call { body: document.into(), ..call }).ok();
+    let codes = answer.elements("Code");
+    assert_eq!((codes.len(), &*codes[1]), (2, "AccessDenied"), "{codes:?}");
+}

@@ -86,6 +86,29 @@ fn tags_that_cannot_be_are_refused() {
     assert_eq!(fixture.client.send(&Call::on("GET", "k")).ok().text(), "z");
 }
 
+/// A header that the gateway cannot read is refused. If the header were ignored, the object would lack its tags.
+#[test]
+fn headers_that_are_not_ascii_are_refused() {
+    let fixture = serve();
+    fixture.client.send(&Call::on("PUT", "k").body("z")).ok();
+    let source = format!("/{}/k", client::BUCKET);
+    let copy = || Call::on("PUT", "new").header("x-amz-copy-source", source.clone());
+    let argument = (400, "InvalidArgument".to_owned());
+    for call in [
+        Call::on("PUT", "new").body("z").header("x-amz-tagging", "a=é"),
+        copy().header("x-amz-tagging", "a=é").header("x-amz-tagging-directive", "REPLACE"),
+        Call::on("POST", "new").query("uploads").header("x-amz-tagging", "a=é"),
+        Call::on("POST", "new").query("uploads").header("x-amz-checksum-algorithm", "é"),
+        Call::on("PUT", "new").body("z").header("x-amz-sdk-checksum-algorithm", "CRC32é"),
+    ] {
+        let answer = fixture.client.send(&call);
+        assert_eq!(answer.error(), argument, "{:?}", call.headers);
+    }
+    let call = Call::on("PUT", "new").body("z").header("content-md5", "é");
+    assert_eq!(fixture.client.send(&call).error(), (400, "InvalidDigest".to_owned()));
+    assert_eq!(fixture.client.send(&Call::on("HEAD", "new")).status, 404);
+}
+
 /// A bucket may be created with tags. An invalid tag prevents the creation.
 #[test]
 fn buckets_are_created_with_tags() {

@@ -336,6 +336,25 @@ fn a_removed_user_is_refused_although_a_store_cannot_be_opened() {
     assert_denied(&ground.client("restricted").send(&Call::new("GET", "/alpha/k")), "its old buckets");
 }
 
+/// The credentials file may be on a file server that does not respond. Opening a pipe that nobody writes to blocks in
+/// the same way.
+#[test]
+fn a_credentials_file_that_cannot_be_read_delays_no_request() {
+    let ground = Ground::new(&user("ann", ""));
+    let pipe = ground.dir.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    std::fs::rename(&pipe, file_in(ground.dir.path())).unwrap();
+    // The gateway checks the file once a second.
+    std::thread::sleep(Duration::from_millis(2500));
+    let client = ground.client("ann");
+    let (send, answers) = std::sync::mpsc::channel();
+    std::thread::spawn(move || send.send(client.send(&Call::new("GET", "/alpha/none")).status));
+    let answer = answers.recv_timeout(Duration::from_secs(5));
+    // The gateway reads an empty file from the pipe, and can end.
+    std::fs::write(file_in(ground.dir.path()), "").unwrap();
+    assert_eq!(answer, Ok(404));
+}
+
 #[test]
 fn a_root_that_goes_away_is_said_and_comes_back() {
     let ground = Ground::new(&user("one", ""));

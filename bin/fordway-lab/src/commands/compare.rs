@@ -18,7 +18,7 @@ use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Result};
 use fordway_workload::compare::{
     ComparePhase, ComparePlan, CompareProgress, ComparisonResults, run as compare,
 };
-use fordway_workload::summary::{RunParallelism, summarise};
+use fordway_workload::summary::{RunParallelism, forget_waiting, summarise};
 use fordway_workload::{
     DelayInjectingTarget, FileTree, InjectedDelayCounter, MeasuredTarget, PosixTarget, StoreTarget,
     SyncLevel, TreeLimits, TreeProgress,
@@ -172,7 +172,7 @@ fn describe(
     lanes: Vec<RowDescription>,
     started: (jiff::Timestamp, Instant),
 ) -> RunDocument {
-    let capacity = RunParallelism { threads: plan.threads, cpus: machine.cpus };
+    let capacity = RunParallelism::of(plan.threads, &machine);
     let mut summaries = summarise(&lanes, &outcome.records, capacity);
     let of_services = |row: &&mut LanePhaseResult| args.1.iter().any(|target| target.name == row.lane);
     summaries.iter_mut().filter(of_services).for_each(forget_waiting);
@@ -223,15 +223,6 @@ fn parameters(
     match parameters {
         serde_json::Value::Object(map) => map,
         _ => Map::new(),
-    }
-}
-
-/// Replaces the limit `waiting` by `cannot tell`. The CPU time of a service that this run did not start is unknown, so
-/// an idle client does not prove that the service is also idle.
-fn forget_waiting(row: &mut LanePhaseResult) {
-    if row.limit.name == "waiting" {
-        row.limit.name = "cannot tell".into();
-        row.limit.evidence += "; the CPU time of this service is unknown";
     }
 }
 

@@ -156,6 +156,23 @@ fn an_endpoint_that_goes_away_is_a_column() {
     assert!(run.summaries[0].operations > 0 && run.summaries.iter().all(|row| row.errors > 0));
 }
 
+/// A server that the user started is part of the measurement, although its process is unknown.
+#[test]
+fn a_server_of_the_user_is_no_disturbance() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("root")).unwrap();
+    let (mut server, endpoint) = gateway(&dir.path().join("root"));
+    let output = fordway(dir.path(), &["bench", "mdtest", &endpoint, "--items", "500"]).output().unwrap();
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let run = RunDocument::read(&dir.path().join("mdtest.run")).unwrap();
+    let doubts = run.conditions.unwrap().doubts;
+    assert!(!doubts.iter().any(|doubt| doubt.observed.contains("during the run: times")), "{doubts:?}");
+    let limits: Vec<&str> = run.summaries.iter().map(|row| row.limit.name.as_str()).collect();
+    assert!(!limits.contains(&"waiting"), "{limits:?}");
+}
+
 /// Runs mdtest in `dir`, and terminates it after it has begun.
 fn terminated(dir: &Path, words: &[&str]) -> Output {
     let job = fordway(dir, words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

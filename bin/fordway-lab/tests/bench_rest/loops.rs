@@ -1,6 +1,7 @@
 //! Tests open and closed loops over HTTP/1.1, against servers whose behaviour is known.
 
 use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fordway_sys::terminate;
@@ -144,6 +145,46 @@ fn a_rate_that_cannot_be_kept_is_said_with_the_rate_achieved() {
     assert!((9_500..10_500).contains(&all), "{all} arrivals of about 10,000");
     assert!(stderr(&output).contains("was not reached"), "{}", stderr(&output));
     assert_eq!(summary["limit"]["name"], "cannot tell");
+}
+
+/// Returns a server that responds to 50 requests/s over all connections.
+fn fifty_per_s() -> Server {
+    let turn = Arc::new(Mutex::new(()));
+    Server::start(move |mut stream| {
+        while stream.receive() {
+            let turn = turn.lock().unwrap();
+            std::thread::sleep(Duration::from_millis(20));
+            drop(turn);
+            if !stream.send(&answer(1)) {
+                return;
+            }
+        }
+    })
+}
+
+/// With enough connections, every request starts in time, even if the server is far too slow.
+#[test]
+fn a_rate_that_only_the_client_keeps_is_not_reached() {
+    let load = ["--rate", "200", "--arrivals", "fixed", "--connections", "400", "--warm-up", "0s"];
+    for length in [["--duration", "2s"], ["--requests", "400"]] {
+        let server = fifty_per_s();
+        let (output, summary) = one(&[&[server.url("/x").as_str()], &load[..], &length[..]].concat());
+        assert_eq!(summary["load"]["skipped"], 0);
+        assert_ne!(summary["limit"]["name"], "rate", "{}", summary["limit"]);
+        assert!(stderr(&output).contains("was not reached"), "{}", stderr(&output));
+    }
+}
+
+/// Requests that take long do not make a rate unreachable.
+#[test]
+fn a_rate_is_reached_however_long_a_request_takes() {
+    let server = Server::start(|stream| server::serve(stream, Duration::from_millis(200), &answer(1)));
+    let load = ["--rate", "100", "--arrivals", "fixed", "--connections", "100", "--warm-up", "0s"];
+    for length in [["--duration", "2s"], ["--requests", "200"]] {
+        let (output, summary) = one(&[&[server.url("/x").as_str()], &load[..], &length[..]].concat());
+        assert_eq!(summary["limit"]["name"], "rate", "{}", stderr(&output));
+        assert!(!stderr(&output).contains("was not reached"), "{}", stderr(&output));
+    }
 }
 
 #[test]

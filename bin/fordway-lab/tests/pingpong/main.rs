@@ -165,6 +165,25 @@ fn what_does_not_start_is_a_row_that_says_why() {
     assert_eq!(rows.len(), 2);
 }
 
+/// The wire must also limit messages that are much shorter than what the line sends in a kernel tick.
+#[test]
+fn short_messages_are_not_faster_than_the_wire() {
+    if !is_root() {
+        return;
+    }
+    let line = 100e6 / 8.0;
+    let words = ["--setup", "bare", "--rate", "100mbit", "--min", "34000", "--max", "68000", "--points", "2"];
+    let output =
+        bench(&[&words[..], &["--rounds", "1", "--repetitions", "50", "--concurrency", "1"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let rows = rows(&output);
+    assert!(!rows.is_empty());
+    for row in rows {
+        let rate = row["bytes_per_s"].as_f64().unwrap();
+        assert!((0.5 * line..1.1 * line).contains(&rate), "{rate} bytes/s over a line of {line}: {row}");
+    }
+}
+
 #[test]
 fn set_ups_of_the_kernel_and_our_own_lose_no_message() {
     if !is_root() {

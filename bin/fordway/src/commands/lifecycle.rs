@@ -48,6 +48,11 @@ pub(super) fn run(args: &LifecycleRunArgs, context: &CommandContext) -> Result<C
                  not expire",
                 shown_name(&key)
             )),
+            LifecycleEvent::SkippedDirectory(bucket, key) => context.output.note(&format!(
+                "directories in the bucket {bucket} that the run may not read are skipped, such as {}: the objects in \
+                 them do not expire",
+                shown_name(&key)
+            )),
             LifecycleEvent::Failed(error) => {
                 let exit = report(context, error)?;
                 first_failure = if first_failure == CommandExit::Ok { exit } else { first_failure };
@@ -92,7 +97,10 @@ fn log(event: LifecycleEvent) -> Result<()> {
         LifecycleEvent::Changed(LifecycleChange { action, bucket, key, rule, .. }) => {
             tracing::debug!(action = action.name(), %bucket, key, rule, "lifecycle");
         }
-        LifecycleEvent::Progress { .. } | LifecycleEvent::Busy(_) | LifecycleEvent::SkippedLink(..) => {}
+        LifecycleEvent::Progress { .. }
+        | LifecycleEvent::Busy(_)
+        | LifecycleEvent::SkippedLink(..)
+        | LifecycleEvent::SkippedDirectory(..) => {}
     }
     Ok(())
 }

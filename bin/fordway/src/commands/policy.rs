@@ -188,7 +188,7 @@ fn add_keys<'a>(keys: &mut ConditionKeyValues<'a>, args: &'a ExplainArgs) {
             add("aws:tokenissuetime", fordway_wire::date::format_iso8601(now));
         }
         (None, None) => {
-            add("aws:userid", "anonymous".to_owned());
+            add("aws:userid", fordway_policy::ANONYMOUS_USER_ID.to_owned());
             add("aws:principaltype", "Anonymous".to_owned());
         }
     }

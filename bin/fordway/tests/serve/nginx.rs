@@ -4,7 +4,10 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use fordway_store::{ErrorKind, GetOptions, Key, ListQuery, Objects, PutOptions};
+use fordway_store::{
+    ErrorKind, GetOptions, Key, ListQuery, Metadata, ObjectVersionOperations, Objects, PutOptions,
+    VersioningState,
+};
 
 use crate::process::{KEYS, Process, bucket, client, place};
 use crate::{ask, wait_for};
@@ -92,6 +95,28 @@ fn a_balancer_and_cache_changes_nothing_but_where_bytes_come_from() {
     assert_eq!(refused.err().map(|error| error.kind()), Some(ErrorKind::SignatureDoesNotMatch));
     put("plain", b"new");
     assert_eq!(get("plain").unwrap(), b"new");
+
+    let (key, options) = (Key::new("plain").unwrap(), GetOptions::default());
+    let described = |run: &str| {
+        let metadata = Metadata { content_type: Some(format!("text/{run}")), ..Metadata::default() };
+        let options = PutOptions { metadata: metadata.into(), ..PutOptions::default() };
+        store.put(&bucket(), &key, b"new", &options).unwrap();
+    };
+    for run in ["first", "second"] {
+        described(run);
+        for _ in 0..2 {
+            let found = store.get(&bucket(), &key, &options).unwrap().info.metadata;
+            assert_eq!(found.content_type, Some(format!("text/{run}")), "the cache has other headers");
+        }
+    }
+    store.set_versioning(&bucket(), VersioningState::Enabled).unwrap();
+    for _ in 0..2 {
+        let made = store.put(&bucket(), &key, b"new", &PutOptions::default()).unwrap();
+        for _ in 0..2 {
+            let found = store.get(&bucket(), &key, &options).unwrap().info.version;
+            assert!(found.is_some() && found == made.version, "the cache has another version");
+        }
+    }
 
     let [first, second] = gateways;
     first.kill();

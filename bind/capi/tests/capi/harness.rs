@@ -6,7 +6,9 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use fordway_posix::{PosixConfig, PosixStore};
+use fordway_serve::node::{NodeGateway, NodeGatewayConfig};
 use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, TlsCertificate, Users};
+use fordway_store::Store;
 use fordway_testkit::hostile::{HostileServer, ResponseFaultScript};
 use tempfile::TempDir;
 
@@ -127,6 +129,8 @@ pub(crate) struct Place {
     pub(crate) endpoint: String,
     pub(crate) missing: String,
     pub(crate) environment: Vec<(&'static str, String)>,
+    /// The path of an object's file.
+    pub(crate) path: PathBuf,
     /// Resources that are released together with the location.
     pub(crate) _kept: Option<Box<dyn std::any::Any>>,
 }
@@ -150,14 +154,30 @@ fn bucket() -> TempDir {
     root
 }
 
-fn object(endpoint: String, environment: Vec<(&'static str, String)>, kept: Box<dyn std::any::Any>) -> Place {
+fn object(
+    endpoint: String,
+    environment: Vec<(&'static str, String)>,
+    root: TempDir,
+    gateway: Option<Box<dyn std::any::Any>>,
+) -> Place {
     let (url, missing) = ("s3://bkt/file".to_owned(), "s3://bkt/missing".to_owned());
-    Place { url, endpoint, missing, environment, _kept: Some(kept) }
+    let path = root.path().join("bkt/file");
+    Place { url, endpoint, missing, environment, path, _kept: Some(Box::new((gateway, root))) }
 }
 
 pub(crate) fn embedded() -> Place {
     let root = bucket();
-    object(root.path().to_str().unwrap().to_owned(), Vec::new(), Box::new(root))
+    object(root.path().to_str().unwrap().to_owned(), Vec::new(), root, None)
+}
+
+/// Returns the location of a file behind a node gateway in this process.
+pub(crate) fn node() -> Place {
+    let (root, sockets) = (bucket(), TempDir::new().unwrap());
+    let (path, socket) = (root.path().to_owned(), sockets.path().join("socket"));
+    let open = move || Ok(Arc::new(PosixStore::open(&path, PosixConfig::default())?) as Arc<dyn Store>);
+    let gateway =
+        NodeGateway::bind(Arc::new(open), NodeGatewayConfig::new(&socket)).unwrap().spawn().unwrap();
+    object(format!("unix://{}", socket.display()), Vec::new(), root, Some(Box::new((gateway, sockets))))
 }
 
 /// Returns the location of a file behind a gateway in this process. The gateway stops when the location is dropped.
@@ -173,7 +193,8 @@ pub(crate) fn gateway(certificate: Option<&Certificate>) -> Place {
     // The keys are passed as options; tests of other crates cover environment variables.
     let environment = vec![("PROBE_ACCESS_KEY", access_key), ("PROBE_SECRET_KEY", secret_key)];
     let scheme = if certificate.is_some() { "https" } else { "http" };
-    object(format!("{scheme}://{}", gateway.local_addr()), environment, Box::new((gateway, root)))
+    let endpoint = format!("{scheme}://{}", gateway.local_addr());
+    object(endpoint, environment, root, Some(Box::new(gateway)))
 }
 
 /// A certificate for the loopback address, and its key.

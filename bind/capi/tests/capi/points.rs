@@ -60,6 +60,22 @@ fn of_local_files_of_all_kinds() {
 }
 
 #[test]
+fn of_removed_objects() {
+    let probe = Probe::new(Build::Plain);
+    for place in [embedded(), node(), gateway(None)] {
+        let mut command = probe.command(&[]);
+        command.args(["removed", &place.url, &place.endpoint]).arg(&place.path);
+        let said = run(command.envs(place.environment.iter().map(|(name, value)| (name, value))));
+        assert_eq!(said.lines().filter(|line| line.starts_with("ok removed")).count(), 11, "{said}");
+    }
+    // Opening takes one request.
+    let script = ResponseFaultScript::honest().on_requests(1..usize::MAX, ResponseFault::Status(404, None));
+    let place = at_a_server(script);
+    let said = run(probe.command(&[]).args(["removed", &place.url, "", ""]));
+    assert_eq!(said.lines().filter(|line| line.starts_with("ok removed")).count(), 4, "{said}");
+}
+
+#[test]
 fn of_an_object_in_a_directory() {
     Probe::new(Build::Plain).all_points(&[], &embedded(), 8);
 }

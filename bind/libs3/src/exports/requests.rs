@@ -1,6 +1,8 @@
 //! Checks and converts the arguments of each request, for both ABIs: contexts and properties may be of either version.
 
 use std::ffi::{c_char, c_int, c_ulong, c_void};
+use std::ptr;
+use std::sync::Arc;
 
 use fordway_store::{GetOptions, PartsQuery, UploadsQuery};
 
@@ -17,7 +19,10 @@ use crate::bucket::{self, AclOutputPointers};
 use crate::lane::{self, ConnectedBucket, ConnectedBucketGuard};
 use crate::object::{self, CopyOutputPointers, UploadPartTarget, part_number, upload_id};
 use crate::queue::{RequestContext, RequestSchedulingClass, submit};
-use crate::response::{self, CallbackResponder, PutBodySource, RequestFailure, RequestResult};
+use crate::response::{
+    self, CallbackResponder, MultipartResult, MultipartResultCallback, PutBodySource, RequestFailure,
+    RequestResult,
+};
 use crate::status::Status;
 
 /// The content size that is assumed for a request, such as a listing or a copy, whose arguments do not determine the
@@ -46,13 +51,30 @@ impl RequestArguments {
     ) where
         Work: FnOnce(&CallbackResponder) -> RequestResult + 'static,
     {
+        // SAFETY: the requirements are the same.
+        unsafe { self.submit_with_result(handler, None, prepare) }
+    }
+
+    /// As [`RequestArguments::submit`], for a request that passes `result` to its callback.
+    ///
+    /// # Safety
+    /// The requirements of [`RequestArguments::submit`] apply. The callback of `result` may be called with `data`.
+    unsafe fn submit_with_result<Work>(
+        self,
+        handler: *const ResponseHandler,
+        result: Option<Arc<MultipartResult>>,
+        prepare: impl FnOnce() -> RequestResult<(RequestSchedulingClass, Work)>,
+    ) where
+        Work: FnOnce(&CallbackResponder) -> RequestResult + 'static,
+    {
         response::start_diagnosis();
         let nobody = ResponseHandler { properties: None, complete: None };
         // SAFETY: the caller guarantees that the handler and the queue are NULL or valid, and that the callbacks accept
         // `data`.
         unsafe {
             let handler = handler.as_ref().copied().unwrap_or(nobody);
-            submit(self.queue, CallbackResponder::new(AbiVersion::EXPORTED, handler, self.data), prepare);
+            let responder = CallbackResponder::new(AbiVersion::EXPORTED, handler, self.data);
+            submit(self.queue, responder.with_result(result), prepare);
         }
     }
 
@@ -433,11 +455,13 @@ pub(super) unsafe fn initiate_multipart<C: AbiBucketContext, P: ParsePutProperti
 ) {
     // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `call.data`.
     unsafe {
-        call.submit(handler.cast(), || {
+        let callback = callback(handler).map(MultipartResultCallback::UploadId);
+        let result = callback.map(MultipartResult::new);
+        call.submit_with_result(handler.cast(), result.clone(), || {
             let (target, key) = (call.target(context)?, required_key(name)?);
-            let (said, callback) = (properties(said)?.unwrap_or_default(), callback(handler));
+            let said = properties(said)?.unwrap_or_default();
             Ok((target.weight(0), move |responder: &CallbackResponder| {
-                object::initiate_upload(&target, &key, said, callback, responder)
+                object::initiate_upload(&target, &key, said, result.as_deref(), responder)
             }))
         });
     }
@@ -480,15 +504,16 @@ pub(super) unsafe fn complete_multipart<C: AbiBucketContext>(
 ) {
     // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `call.data`.
     unsafe {
-        call.submit(handler.cast(), || {
+        let own = handler.as_ref();
+        let callback = own.and_then(|handler| handler.callback).map(MultipartResultCallback::Commit);
+        let result = callback.map(MultipartResult::new);
+        call.submit_with_result(handler.cast(), result.clone(), || {
             let (target, key, upload) =
                 (call.target(context)?, required_key(name)?, upload_id(text(upload)?)?);
-            let own = handler.as_ref();
-            let callback = own.and_then(|handler| handler.callback);
             let length = count(length, "contentLength")? as u64;
             let source = PutBodySource::new(own.and_then(|handler| handler.put_data), call.data, length);
             Ok((target.weight(UNKNOWN), move |responder: &CallbackResponder| {
-                object::complete_upload(&target, (&key, &upload), source, callback, responder)
+                object::complete_upload(&target, (&key, &upload), source, result.as_deref(), responder)
             }))
         });
     }
@@ -505,7 +530,9 @@ pub(super) unsafe fn abort_multipart<C: AbiBucketContext>(
 ) {
     // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept `call.data`.
     unsafe {
-        call.submit(handler, || {
+        // libs3 replaces the complete callback with its own. Programs do not expect this callback with NULL as `data`.
+        let handler = handler.as_ref().map(|handler| ResponseHandler { complete: None, ..*handler });
+        call.submit(handler.as_ref().map_or(ptr::null(), ptr::from_ref), || {
             let (target, key, upload) =
                 (call.target(context)?, required_key(name)?, upload_id(text(upload)?)?);
             Ok((target.weight(UNKNOWN), move |responder: &CallbackResponder| {

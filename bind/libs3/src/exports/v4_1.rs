@@ -440,7 +440,8 @@ exported! {
         unsafe { requests::list_parts(context.cast_const(), key, asked, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
-    /// Aborts a multipart upload. The callbacks of this request receive NULL as `data`.
+    /// Aborts a multipart upload. As in libs3, the properties callback receives NULL as `data`, and the complete
+    /// callback is not called. Failures are only logged.
     fn S3_abort_multipart_upload(
         context: *mut BucketContext,
         key: *const c_char,
@@ -449,8 +450,8 @@ exported! {
         handler: *mut ResponseHandler,
     ) {
         let call = RequestArguments { queue: ptr::null_mut(), data: ptr::null_mut(), timeout_ms };
-        // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the callbacks accept NULL as
-        // `data`.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid, and that the properties callback accepts
+        // NULL as `data`.
         unsafe { requests::abort_multipart(context.cast_const(), key, upload, call, handler) }
     }
 

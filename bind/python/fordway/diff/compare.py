@@ -78,6 +78,17 @@ WORK = frozenset(
         "range",
         "signed",
         "time",
+        "rate",
+        "arrivals",
+        "transfer_size",
+        "block_size",
+        "segments",
+        "file_per_process",
+        "mapping",
+        "fsync",
+        "reorder",
+        "wire",
+        "pong_options",
     }
 )
 """Parameters that define the work. Times of different work are not comparable, because a change of the work
@@ -340,8 +351,13 @@ def _work(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
     for name in one:
         # A measurement of speed-up has a list of ranks, each of which is a phase.
         is_work = name in WORK and not (name == "ranks" and isinstance(one[name], list))
-        if is_work and name in other and one[name] != other[name]:
+        if is_work and name in other and _without_seed(one[name]) != _without_seed(other[name]):
             yield f"{name}: {one[name]} and {other[name]}"
+
+
+def _without_seed(value: object) -> object:
+    """Returns the value of a parameter. Omits the seed of an object such as the settings of a wire."""
+    return {key: each for key, each in value.items() if key != "seed"} if isinstance(value, dict) else value
 
 
 def _doubts(infos: list[dict[str, Any]]) -> Iterator[str]:

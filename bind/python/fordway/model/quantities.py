@@ -53,12 +53,16 @@ although their units are called KB and MB.
 
 NUMBER = r"([0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)"
 
+GROUPED = r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?![\d,])"
+"""Digits in groups of three. Any other comma may be a decimal comma, and is not part of a number."""
+
 
 def parse(text: str, kind: str) -> float:
     """Returns the quantity in `text`, in the package's unit. Raises `MeasurementError` if the unit is missing
     or unknown.
     """
-    found = re.fullmatch(rf"\s*{NUMBER}\s*(\S*)\s*", text.replace(",", ""))
+    grouped = re.sub(GROUPED, lambda digits: digits[0].replace(",", ""), text)
+    found = re.fullmatch(rf"\s*{NUMBER}\s*(\S*)\s*", grouped)
     units = KINDS[kind]
     if found is None or found[2] not in units:
         raise MeasurementError(

@@ -8,5 +8,6 @@ mod durability;
 mod errors;
 mod migrate;
 mod missing;
+mod nodes;
 mod uploads;
 mod way;

@@ -233,7 +233,7 @@ fn is_interrupted_at(assembly: Assembly, (at, fault): (usize, SyscallFault), lat
     let (upload, parts) = assembly.prepared(dir.path());
     let is_done = match fault {
         SyscallFault::Kill => !dies(assembly.missing(), Before::Nothing, at, (&upload, &parts), dir.path()),
-        SyscallFault::Fail(_) => {
+        SyscallFault::Fail(_) | SyscallFault::LoseReply(_) => {
             let plan = FaultInjectionPlan {
                 nth: Some((at, fault)),
                 missing: assembly.missing(),

@@ -77,24 +77,31 @@ pub(super) fn use_what_is_overwritten_while_open(_: &Member) {
         let _open =
             [fs::File::open(mount.join("open/x")), fs::File::open(mount.join(".fordway/document-policy"))];
         put(&writer, "open/x", &content(round));
+        // An odd key is a file in the directory `odd`.
+        let odd = fs::read_dir(mount.join(".fordway/odd")).into_iter().flatten().flatten();
+        let _odd: Vec<_> = odd.map(|entry| fs::File::open(entry.path())).collect();
+        put(&writer, "open//x", &content(round));
         writer.set_document(&bucket(), &kind, round.to_string().as_bytes()).unwrap();
     };
     overwrite(0);
     let query = ListQuery { prefix: "open/".to_owned(), ..Default::default() };
+    let odd = ListQuery { prefix: "open//".to_owned(), ..Default::default() };
     let is_read = |reader: &PosixStore| read(reader, "open/x").is_ok();
-    let is_listed = |reader: &PosixStore| reader.list(&bucket(), &query).unwrap().entries.len() == 1;
+    let is_listed = |reader: &PosixStore| reader.list(&bucket(), &query).unwrap().entries.len() == 2;
+    let is_odd_listed = |reader: &PosixStore| reader.list(&bucket(), &odd).unwrap().entries.len() == 1;
     let is_kept = |reader: &PosixStore| {
         let made = reader.put(&bucket(), &key("open/x"), b"", &put_if(Conditions::create_only()));
         made.is_err_and(|error| error.kind() == ErrorKind::PreconditionFailed)
     };
     let has_document = |reader: &PosixStore| reader.document(&bucket(), &kind).unwrap().is_some();
     type Use<'u> = (&'u str, PosixStore, &'u (dyn Fn(&PosixStore) -> bool + Sync));
-    let uses: [Use<'_>; 8] = [
+    let uses: [Use<'_>; 9] = [
         ("read", store(1), &is_read),
         ("read", strong(1), &is_read),
         ("read", store(0), &is_read),
         ("listed", store(1), &is_listed),
         ("listed", strong(1), &is_listed),
+        ("odd key listed", store(1), &is_odd_listed),
         ("kept", store(1), &is_kept),
         ("document", store(1), &has_document),
         ("document", strong(1), &has_document),

@@ -1,10 +1,12 @@
 //! Tests lifecycle runs by root in buckets to which several users may write.
 
 use std::fs;
+use std::time::Duration;
 
+use fordway_posix::{LifecycleEvent, LifecycleOptions};
 use fordway_store::{VersioningState, VersionsQuery};
 
-use crate::ground::{ALICE, BOB, Ground, Lane, is_root, put};
+use crate::ground::{ALICE, BOB, Ground, Lane, chmod, is_root, put};
 
 /// In a bucket with the sticky bit, Bob may create names in the directory with Alice's old versions. None of these
 /// names may make a version expire, regardless of the version or delete marker that the name represents.
@@ -60,4 +62,41 @@ fn rules_of_a_writer_lend_that_writer_no_rights() {
     assert_eq!((done.changed, done.failed), (1, 1));
     ground.expire_all(&team, ALICE);
     assert_eq!(ground.expire().changed, 1, "the bucket's owner may expire everything");
+}
+
+/// A directory that the bucket's owner cannot read does not keep the other objects of the bucket from expiring. The run
+/// reports the directory.
+#[test]
+fn a_closed_directory_stops_no_expiry() {
+    if !is_root() {
+        return;
+    }
+    for (mode, is_versioned) in [(0o775, false), (0o775, true), (0o1777, false)] {
+        let ground = Ground::new();
+        let team = ground.bucket("team", ALICE, mode);
+        ground.on(Lane::Embedded, ALICE, |store| {
+            if is_versioned {
+                store.set_versioning(&team, VersioningState::Enabled).unwrap();
+            }
+            put(store, &team, "zzz", b"due").unwrap();
+        });
+        ground.write("team/aaa/draft", BOB, 0o644, "private");
+        ground.write("team/bbb/draft", BOB, 0o644, "private");
+        chmod(&ground.path("team/aaa"), 0o700);
+        chmod(&ground.path("team/bbb"), 0o700);
+        ground.expire_all(&team, ALICE);
+        let (mut skipped, mut changed) = (0, Vec::new());
+        let options = LifecycleOptions { day: Duration::from_nanos(1), ..LifecycleOptions::default() };
+        let summary = ground.embedded().run_lifecycle(&options, &mut |event| {
+            match event {
+                LifecycleEvent::SkippedDirectory(..) => skipped += 1,
+                LifecycleEvent::Changed(change) => changed.push(change.key),
+                _ => {}
+            }
+            Ok(())
+        });
+        assert_eq!((skipped, changed), (1, vec!["zzz".to_owned()]), "{mode:o} {is_versioned}");
+        assert_eq!(summary.unwrap().failed, 0);
+        assert!(ground.path("team/aaa/draft").exists());
+    }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use fordway_measure::{RunClock, ns_text};
 use serde::Serialize;
 
-use super::{DoctorFinding, FindingDraft};
+use super::{DoctorFinding, FindingDraft, SystemTree, quota_counters};
 
 const CHECK: &str = "noise";
 const RICHTER: &[u8] = &[4, 8, 14];
@@ -33,8 +33,11 @@ pub struct SystemNoise {
     pub quanta: usize,
     /// The duration of the shortest repetition.
     pub quantum_ns: u64,
-    /// The time that repetitions took beyond the shortest duration on their processor, as a share of the total time.
+    /// The time that repetitions took beyond the shortest duration on their processor, as a share of the time that the
+    /// quota of CPU time left.
     pub share: f64,
+    /// The time for which the quota of CPU time stopped the repetitions, as a share of the total time.
+    pub quota_share: f64,
     /// The number of repetitions that took at least a tenth longer than the shortest repetition on the same processor.
     pub detours: usize,
     /// The maximum difference between the duration of a repetition and the shortest duration on the same processor.
@@ -44,17 +47,23 @@ pub struct SystemNoise {
 impl SystemNoise {
     /// Measures noise for `duration` on each of `processors`, with one thread pinned to each. Stops early if `stop` is
     /// set. Cost: keeps these processors fully busy. Returns `None` if no repetition was completed.
+    ///
+    /// Under a quota of CPU time that is smaller than the processors, the kernel stops the threads themselves. This time
+    /// is subtracted, because no other program took it.
     pub fn listen(processors: &[usize], duration: Duration, stop: &AtomicBool) -> Option<Self> {
+        let tree = SystemTree::at("/");
+        let before = quota_counters(&tree);
         let heard = thread::scope(|scope| {
             let started = begin(scope, processors, duration, stop);
             started.into_iter().filter_map(|listener| listener.join().ok()).collect::<Vec<_>>()
         });
-        SystemNoise::of(&heard)
+        let throttled = before.zip(quota_counters(&tree)).map(|(before, after)| after.since(&before));
+        SystemNoise::of(&heard, throttled.map_or(0.0, |throttled| throttled.seconds))
     }
 
-    /// Evaluates the durations of the fixed task's repetitions on each processor. Returns `None` if there are no
-    /// durations.
-    fn of(heard: &[Vec<u64>]) -> Option<Self> {
+    /// Evaluates the durations of the fixed task's repetitions on each processor, of which the quota took
+    /// `throttled_s`. Returns `None` if there are no durations.
+    fn of(heard: &[Vec<u64>], throttled_s: f64) -> Option<Self> {
         let quantum_ns = heard.iter().flatten().copied().min()?;
         // Processors may differ in speed, so each time is compared with the shortest time on the same processor.
         let times = || {
@@ -66,12 +75,15 @@ impl SystemNoise {
         };
         let beyond = || times().map(|(time, shortest)| time - shortest);
         let total: u64 = heard.iter().flatten().sum();
+        let lost: u64 = beyond().sum();
+        let stopped = (throttled_s.max(0.0) * 1e9).min(lost as f64);
         let is_detour = |(time, shortest): &(u64, u64)| *time as f64 >= DETOUR * *shortest as f64;
         Some(SystemNoise {
             processors: heard.len(),
             quanta: heard.iter().map(Vec::len).sum(),
             quantum_ns,
-            share: beyond().sum::<u64>() as f64 / total.max(1) as f64,
+            share: (lost as f64 - stopped) / (total as f64 - stopped).max(1.0),
+            quota_share: stopped / total.max(1) as f64,
             detours: times().filter(is_detour).count(),
             detour_max_ns: beyond().max().unwrap_or(0),
         })
@@ -86,9 +98,16 @@ impl SystemNoise {
     /// Creates the finding for the measured noise; its verdict is `costs` if the noise is at least `COSTS` percent.
     pub fn finding(&self) -> DoctorFinding {
         let percent = 100.0 * self.share;
+        let of_quota = match self.quota_share > 0.0 {
+            true => format!(
+                ", not counting the {:.1} % for which the quota of processor time stopped it",
+                100.0 * self.quota_share
+            ),
+            false => String::new(),
+        };
         let so = format!(
-            "{percent:.1} % of the time on {} processors was lost to other work, at most {} at a time, in {} of {} \
-             pieces of {}",
+            "{percent:.1} % of the time on {} processors was lost to other work{of_quota}, at most {} at a time, in {} \
+             of {} pieces of {}",
             self.processors,
             ns_text(self.detour_max_ns),
             self.detours,
@@ -224,14 +243,30 @@ mod tests {
 
     #[test]
     fn what_is_beyond_the_shortest_is_noise() {
-        let noise = SystemNoise::of(&[vec![100, 100, 105], vec![100, 195]]).unwrap();
+        let noise = SystemNoise::of(&[vec![100, 100, 105], vec![100, 195]], 0.0).unwrap();
         assert_eq!((noise.processors, noise.quanta, noise.quantum_ns), (2, 5, 100));
         assert_eq!((noise.detours, noise.detour_max_ns), (1, 95));
         assert!((noise.share - 100.0 / 600.0).abs() < 1e-12);
         assert_eq!(noise.finding().verdict, DoctorVerdict::Costs);
-        let quiet = SystemNoise::of(&[vec![1000, 1001]]).unwrap();
+        let quiet = SystemNoise::of(&[vec![1000, 1001]], 0.0).unwrap();
         assert_eq!(quiet.finding().verdict, DoctorVerdict::Ok);
-        assert_eq!(SystemNoise::of(&[vec![]]), None);
+        assert_eq!(SystemNoise::of(&[vec![]], 0.0), None);
+    }
+
+    #[test]
+    fn what_the_quota_took_is_not_lost_to_other_work() {
+        // A quota stopped both threads for 70 of 100 ms, and other work took 1 ms of the remaining 60.
+        let heard = [vec![100_000; 299], vec![100_000; 290]].map(|mut times| {
+            times.push(70_100_000);
+            times
+        });
+        let noise = SystemNoise::of(&heard, 0.139).unwrap();
+        assert!((noise.share - 1.0 / 60.1).abs() < 1e-3, "{noise:?}");
+        assert!((noise.quota_share - 0.139 / 0.1991).abs() < 1e-3, "{noise:?}");
+        let what = noise.finding().what;
+        assert!(what.contains("not counting the 69.8 % for which the quota"), "{what}");
+        let more_than_lost = SystemNoise::of(&heard, 1.0).unwrap();
+        assert_eq!(more_than_lost.share, 0.0);
     }
 
     #[test]

@@ -49,6 +49,8 @@ const STORAGE_MAX: f64 = 0.5;
 const SLOWDOWN_MAX: f64 = 1.5;
 /// The minimum duration of a run, in ticks of 10 ms, for shares of CPU time to be significant.
 const TICKS_MIN: f64 = 20.0;
+/// The usual period of a quota of CPU time.
+const QUOTA_PERIOD: Duration = Duration::from_millis(100);
 /// The number of ticks per second.
 const TICKS_PER_S: f64 = 100.0;
 
@@ -112,7 +114,8 @@ impl MachineWatch {
         let end = MachineCounters::read(&self.tree, &self.own);
         let elapsed_s = self.begin.0.elapsed().as_secs_f64();
         let samples = self.sampler.map(RunSampler::stop).unwrap_or_default();
-        let after = if self.counts_others { None } else { lost_share() };
+        let after = if self.counts_others { None } else { listen() };
+        let after = after.map(|noise| noise.share);
         let figures = figures(&self.before, (&self.begin.1, &end), elapsed_s, &samples, after);
         judge(figures, self.counts_others, elapsed_s * TICKS_PER_S >= TICKS_MIN)
     }
@@ -121,23 +124,26 @@ impl MachineWatch {
 impl PreRunConditions {
     fn observe(tree: &SystemTree, work: &WorkQuantum) -> Self {
         let (begin, pressure) = (Instant::now(), PressureCounters::read(tree));
-        let lost_share = lost_share();
+        let noise = listen();
         let elapsed_s = begin.elapsed().as_secs_f64();
         let waited_s = difference(pressure.io_s, PressureCounters::read(tree).io_s);
         tree.take_seen();
+        if noise.as_ref().is_some_and(|noise| noise.quota_share > 0.0) {
+            // The fixed task has used the quota of this period, so the run must not start in it.
+            std::thread::sleep(QUOTA_PERIOD);
+        }
         PreRunConditions {
             work_ns: (0..8).map(|_| work.processor_ns()).min().unwrap_or(0),
-            lost_share,
+            lost_share: noise.map(|noise| noise.share),
             pressure_io_share: waited_s.map(|waited_s| (waited_s / elapsed_s).min(1.0)),
         }
     }
 }
 
-/// Repeats the fixed task on all allowed processors, and returns the share of time that the task lost to other
-/// programs.
-fn lost_share() -> Option<f64> {
-    let noise = SystemNoise::listen(&fordway_sys::usable_cores(), LISTEN, &AtomicBool::new(false))?;
-    Some(noise.share)
+/// Repeats the fixed task on all allowed processors, and returns the share of time that the task lost to other programs
+/// and to a quota of CPU time.
+fn listen() -> Option<SystemNoise> {
+    SystemNoise::listen(&fordway_sys::usable_cores(), LISTEN, &AtomicBool::new(false))
 }
 
 fn difference(begin: Option<f64>, end: Option<f64>) -> Option<f64> {
@@ -157,7 +163,7 @@ fn figures(
         let waited_s = difference(select(&begin.pressure), select(&end.pressure))?;
         Some((waited_s / elapsed_s).min(1.0))
     };
-    let throttled = begin.quota.zip(end.quota);
+    let throttled = begin.quota.as_ref().zip(end.quota.as_ref()).map(|(begin, end)| end.since(begin));
     let (running_s, queued_s) = samples.running_and_queued_s();
     let work_ns = samples.work_ns().filter(|_| before.work_ns > 0);
     DisturbanceFigures {
@@ -166,9 +172,9 @@ fn figures(
         others_share: of_machine((end.busy - begin.busy) - (end.own - begin.own)),
         stolen_share: of_machine(end.stolen - begin.stolen),
         run_queue_share: (running_s > 0.0).then(|| queued_s / (running_s + queued_s)),
-        quota_processors: end.quota.and_then(|quota| quota.processors),
-        throttled_share: throttled.map(|(begin, end)| end.throttled_share_since(&begin)),
-        throttled_s: throttled.map(|(begin, end)| end.throttled_s - begin.throttled_s),
+        quota_processors: end.quota.as_ref().and_then(|quota| quota.processors),
+        throttled_share: throttled.map(|throttled| throttled.share()),
+        throttled_s: throttled.map(|throttled| throttled.seconds),
         pressure_cpu_share: waited(|pressure| pressure.cpu_s),
         pressure_memory_share: waited(|pressure| pressure.memory_s),
         pressure_io_share: waited(|pressure| pressure.io_s),
@@ -376,6 +382,33 @@ mod tests {
         let busy =
             DisturbanceFigures { pressure_io_before_share: Some(0.6), ..DisturbanceFigures::default() };
         assert_eq!(causes(busy), [DisturbanceCause::Storage]);
+    }
+
+    /// Returns the figures of a run, from (periods, throttled) of the run's own group and of its parent, before and
+    /// after the run.
+    fn throttling(own: [(u32, u32); 2], parent: [(u32, u32); 2]) -> DisturbanceFigures {
+        let readings = [0, 1].map(|at| {
+            let root = machine(1000, 1000, 0, [10, 0, 0]);
+            write(root.path(), "proc/self/cgroup", "0::/pod/job\n");
+            let mount = "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
+            write(root.path(), "proc/self/mountinfo", mount);
+            for (group, (periods, throttled)) in [("pod/job", own[at]), ("pod", parent[at])] {
+                let us = 1000 * throttled;
+                let stat = format!("nr_periods {periods}\nnr_throttled {throttled}\nthrottled_usec {us}\n");
+                write(root.path(), &format!("sys/fs/cgroup/{group}/cpu.stat"), &stat);
+            }
+            read(&root)
+        });
+        between(&readings[0], &readings[1])
+    }
+
+    #[test]
+    fn throttling_long_ago_in_another_group_does_not_count() {
+        let own = throttling([(0, 0), (30, 29)], [(100, 66), (100, 66)]);
+        assert!((own.throttled_share.unwrap() - 29.0 / 30.0).abs() < 1e-9, "{own:?}");
+        assert!((own.throttled_s.unwrap() - 0.029).abs() < 1e-9, "{own:?}");
+        let overtaken = throttling([(0, 0), (200, 80)], [(100, 66), (100, 66)]);
+        assert_eq!(overtaken.throttled_share, Some(0.4));
     }
 
     #[test]

@@ -323,7 +323,9 @@ impl WireSettings {
             end.ip(&format!("link set {DEVICE} gso_max_segs 1"))?;
         }
         match self.rate_bits_per_s {
-            Some(rate) if !self.is_emulated() => limit_rate(end, rate),
+            Some(rate) if !self.is_emulated() => {
+                limit_rate(end, rate, burst_bytes(rate, self.mtu_bytes.unwrap_or(MTU_BYTES)))
+            }
             _ => Ok(()),
         }
     }
@@ -357,17 +359,34 @@ impl WireSettings {
     }
 }
 
-/// Limits the rate with a token bucket. The bucket's burst size is large enough for the largest segment, and for the
-/// bytes sent in one kernel tick at this rate.
-fn limit_rate(end: &NetworkNamespace, rate_bits_per_s: u64) -> Result<()> {
+/// The size of a frame's header: Ethernet and one VLAN tag.
+const FRAME_HEADER_BYTES: u64 = 18;
+/// The delay of the kernel's timers that a wire makes up for. In this time, it passes what exceeds one frame of a burst.
+const TIMER_DELAY_US: u64 = 100;
+
+/// Returns how many bytes a rate-limited wire passes at once after a pause.
+fn burst_bytes(rate_bits_per_s: u64, mtu_bytes: u32) -> u64 {
+    u64::from(mtu_bytes) + FRAME_HEADER_BYTES + rate_bits_per_s / 8 * TIMER_DELAY_US / 1_000_000
+}
+
+/// The highest rate at which short messages are limited too, in bits/s.
+const EXACT_RATE_MAX: u64 = 2_000_000_000;
+
+/// Limits the rate with two token buckets. The first holds the rate over time, even if the kernel's timers are late: it
+/// saves up what the line sends in one kernel tick. Alone, it would pass all of this at once, so messages of up to this
+/// size would not be limited. The second therefore passes at most `burst` bytes at once, and then 5 % more than the rate.
+/// Above [`EXACT_RATE_MAX`], the second would lower the rate of long messages, because timers are not exact enough.
+fn limit_rate(end: &NetworkNamespace, rate_bits_per_s: u64, burst: u64) -> Result<()> {
     let in_a_tick = rate_bits_per_s / 8 / 250;
-    let (burst, queue) = (in_a_tick.max(128 << 10), rate_bits_per_s / 8 * QUEUE_TIME_MS / 1_000);
+    let (saved, queue) = (in_a_tick.max(128 << 10), rate_bits_per_s / 8 * QUEUE_TIME_MS / 1_000);
     let mut command = Command::new("tc");
-    let (rate, burst, limit) =
-        (format!("{rate_bits_per_s}bit"), burst.to_string(), (queue + burst).to_string());
-    let words =
-        ["qdisc", "add", "dev", DEVICE, "root", "tbf", "rate", &rate, "burst", &burst, "limit", &limit];
-    command.args(words);
+    command.args(["qdisc", "add", "dev", DEVICE, "root", "tbf", "rate"]);
+    command.args([format!("{rate_bits_per_s}bit"), "burst".into(), saved.to_string()]);
+    command.args(["limit".into(), (queue + saved).to_string()]);
+    if rate_bits_per_s <= EXACT_RATE_MAX {
+        command.args(["peakrate".into(), format!("{}bit", rate_bits_per_s + rate_bits_per_s.div_ceil(20))]);
+        command.args(["mtu".into(), burst.to_string()]);
+    }
     run_in(end, None, command, None)
 }
 
@@ -491,6 +510,12 @@ mod tests {
         assert!(WireSettings { rate_bits_per_s: Some(1), ..plain.clone() }.is_altered());
         assert!(WireSettings { congestion_control: Some("reno".to_owned()), ..plain.clone() }.is_altered());
         assert!(WireSettings { is_offloading: false, ..plain }.is_altered());
+    }
+
+    #[test]
+    fn a_burst_is_a_frame_and_what_the_line_sends_in_100_us() {
+        assert_eq!(burst_bytes(100_000_000, 1500), 1518 + 1250);
+        assert_eq!(burst_bytes(1_000_000_000, 9000), 9018 + 12_500);
     }
 
     #[test]

@@ -234,11 +234,22 @@ impl SharedBlockState<'_> {
         (end, budget, keep): (Option<Instant>, Option<&AtomicU64>, Option<OperationRecordContext>),
         recorder: &mut LoadRecorder,
     ) -> Result<()> {
-        let stretch = LoadPeriod { start, end, budget, stop: self.stop, done: &self.done, keep };
+        let halves = self.halves(start, end);
+        let stretch = LoadPeriod { start, end, halves, budget, stop: self.stop, done: &self.done, keep };
         match ArrivalSchedule::new(self.plan.arrivals, thread, self.plan.threads, self.plan.seed) {
             None => closed(channel, &stretch, recorder),
             Some(schedule) => open(channel, schedule, &stretch, recorder),
         }
+    }
+
+    /// Returns the middle and the end of the time in which requests of an open loop are due; `None` in the closed loop.
+    fn halves(&self, start: Instant, end: Option<Instant>) -> Option<[Instant; 2]> {
+        let rate = self.plan.arrivals.rate()?;
+        let whole = match end {
+            Some(end) => end.duration_since(start),
+            None => Duration::try_from_secs_f64(self.plan.requests? as f64 / rate).ok()?,
+        };
+        Some([start.checked_add(whole / 2)?, start.checked_add(whole)?])
     }
 
     /// Reads the counters before and after the load, and reports progress in between.
@@ -344,6 +355,8 @@ pub(super) struct LoadPeriod<'a> {
     pub(super) start: Instant,
     /// The time after which no request starts; `None` for no limit.
     pub(super) end: Option<Instant>,
+    /// The middle and the end of the time in which requests are due; `None` in the closed loop.
+    pub(super) halves: Option<[Instant; 2]>,
     /// The number of requests that all threads together may still start; `None` for no limit.
     pub(super) budget: Option<&'a AtomicU64>,
     pub(super) stop: &'a AtomicBool,
@@ -440,6 +453,9 @@ pub(super) fn open(
         for answer in answers.drain(..) {
             let slot = answer.slot;
             idle.push_back(slot);
+            if let Some(halves) = stretch.halves {
+                recorder.backlog.answer(intended[slot], answer.ended, halves);
+            }
             recorder.answer(answer, Some(intended[slot]), stretch.end, stretch.keep);
         }
     }

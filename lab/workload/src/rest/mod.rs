@@ -155,8 +155,42 @@ struct LoadRecorder {
     in_time: u64,
     in_time_bytes: u64,
     skipped: u64,
+    backlog: RequestBacklog,
     retries: u64,
     operations: Vec<OperationRecord>,
+}
+
+/// The requests of an open loop that were due but had not ended. If the server keeps up with the rate, this number is
+/// about the same at any time, however long a request takes; otherwise, it grows.
+#[derive(Clone, Copy, Debug, Default)]
+struct RequestBacklog {
+    at_middle: u64,
+    at_end: u64,
+    /// The number of requests that were due in the second half of the period.
+    due_late: u64,
+}
+
+impl RequestBacklog {
+    fn answer(&mut self, due: Instant, ended: Instant, [middle, end]: [Instant; 2]) {
+        self.at_middle += u64::from(due < middle && ended > middle);
+        self.at_end += u64::from(due < end && ended > end);
+        self.due_late += u64::from((middle..end).contains(&due));
+    }
+
+    fn add(&mut self, other: RequestBacklog) {
+        self.at_middle += other.at_middle;
+        self.at_end += other.at_end;
+        self.due_late += other.due_late;
+    }
+
+    /// Returns whether the backlog grew, in the second half of the period, by more than `share` of the requests that
+    /// were due in that half. Random variation of a backlog that does not grow does not count: it is below three
+    /// standard deviations of the difference between two independent Poisson counts.
+    fn grew(&self, share: f64) -> bool {
+        let growth = self.at_end as f64 - self.at_middle as f64;
+        let random = 3.0 * (2.0 * self.at_middle.max(1) as f64).sqrt();
+        growth > random.max(share * self.due_late as f64)
+    }
 }
 
 /// The clock and indices for recording operations.
@@ -219,6 +253,7 @@ impl LoadRecorder {
         self.in_time += other.in_time;
         self.in_time_bytes += other.in_time_bytes;
         self.skipped += other.skipped;
+        self.backlog.add(other.backlog);
         self.retries += other.retries;
         self.operations.extend(other.operations);
     }
@@ -259,6 +294,24 @@ mod tests {
             next
         };
         (0..count).map(|_| next()).collect()
+    }
+
+    #[test]
+    fn a_backlog_grows_only_if_the_rate_exceeds_the_capacity() {
+        let start = Instant::now();
+        let at = |ms: u64| start + Duration::from_millis(ms);
+        let halves = [at(1_000), at(2_000)];
+        // 200 requests/s for 2 s, each of which takes 200 ms; 10 % of them end after the period.
+        let mut steady = RequestBacklog::default();
+        (0..400).for_each(|number| steady.answer(at(5 * number), at(5 * number + 200), halves));
+        assert!(steady.at_end == 39 && !steady.grew(0.02), "{steady:?}");
+        // The server responds to only 190 of 200 requests/s, or to only 50.
+        for (each_us, is_clear) in [(5_263, false), (20_000, true)] {
+            let mut behind = RequestBacklog::default();
+            let ended = |number: u64| start + Duration::from_micros(each_us * (number + 1));
+            (0..400).for_each(|number| behind.answer(at(5 * number), ended(number), halves));
+            assert_eq!(behind.grew(0.02), is_clear, "{behind:?}");
+        }
     }
 
     #[test]

@@ -189,11 +189,16 @@ pub fn records(rows: Vec<LaneBlocks>) -> RunRecords {
     records
 }
 
-/// Returns the median over rounds of (throughput of `of` / throughput of `reference`).
+/// Returns the median over rounds of (throughput of `of` / throughput of `reference`). Omits rounds in which all requests
+/// of one of them failed.
 fn ratio(of: &LaneBlocks, reference: &LaneBlocks) -> SpeedRatio {
-    let rate = |block: &LoadBlockResult| block.recorder.in_time as f64 / block.elapsed_ns as f64;
-    let pairs = of.blocks.iter().zip(&reference.blocks).map(|(a, b)| rate(a) / rate(b));
-    let interval = median_interval(&pairs.filter(|ratio| ratio.is_finite()).collect::<Vec<_>>());
+    // A block without a success has no speed, and a ratio of 0 would make the run unreadable.
+    let rate = |block: &LoadBlockResult| {
+        let has_speed = block.recorder.in_time > 0 && block.elapsed_ns > 0;
+        has_speed.then(|| block.recorder.in_time as f64 / block.elapsed_ns as f64)
+    };
+    let pairs = of.blocks.iter().zip(&reference.blocks).filter_map(|(a, b)| Some(rate(a)? / rate(b)?));
+    let interval = median_interval(&pairs.collect::<Vec<_>>());
     SpeedRatio { to: reference.settings.lane.clone(), interval, verdict: SpeedVerdict::of(interval.as_ref()) }
 }
 
@@ -260,7 +265,7 @@ fn fell_behind(of: &LaneBlocks, ops_per_s: Option<f64>, recorder: &LoadRecorder)
     let (skipped, ended) = (recorder.skipped as f64, recorder.latency.len() as f64);
     let too_few = skipped > (1.0 - KEPT) * (skipped + ended);
     let too_slow = ops_per_s.unwrap_or(0.0) < KEPT * asked && recorder.failures.is_empty();
-    skipped > 0.0 && (too_few || too_slow)
+    (skipped > 0.0 && (too_few || too_slow)) || recorder.backlog.grew(1.0 - KEPT)
 }
 
 /// Returns the warning that the requested rate was not reached; `None` if the rate was reached. If the rate is not
@@ -268,12 +273,18 @@ fn fell_behind(of: &LaneBlocks, ops_per_s: Option<f64>, recorder: &LoadRecorder)
 fn rate_not_kept(of: &LaneBlocks, summary: &LanePhaseResult, recorder: &LoadRecorder) -> Option<String> {
     let asked = of.settings.arrivals.rate()?;
     fell_behind(of, summary.ops_per_s, recorder).then(|| {
+        let (left, remedy) = match recorder.skipped {
+            0 => (
+                format!("{} requests had not ended when the last one was due", recorder.backlog.at_end),
+                "lower --rate",
+            ),
+            skipped => (format!("{skipped} requests never started"), "lower --rate, or add --connections"),
+        };
         format!(
-            "the rate of {} requests/s was not reached: {} were achieved, and {} requests never started. Latencies \
-             then grow with the length of the run and mean nothing: lower --rate, or add --connections",
+            "the rate of {} requests/s was not reached: {} were achieved, and {left}. Latencies then grow with the \
+             length of the run and mean nothing: {remedy}",
             rate_text(asked),
             rate_text(summary.ops_per_s.unwrap_or(0.0)),
-            recorder.skipped,
         )
     })
 }
@@ -337,7 +348,7 @@ mod tests {
     use fordway_measure::LatencyQuantiles;
 
     use super::*;
-    use crate::rest::ArrivalProcess;
+    use crate::rest::{ArrivalProcess, BlockPosition};
 
     fn counters(cpu_ns: u64, threads: u64) -> ProcessCounters {
         ProcessCounters {
@@ -365,16 +376,7 @@ mod tests {
         client_ns: u64,
         server: Option<(u64, u64)>,
     ) -> String {
-        let settings = SummaryRowLoadSettings {
-            lane: String::new(),
-            phase: String::new(),
-            arrivals,
-            uploads: false,
-            connections: 1,
-            streams: 1,
-            threads: 1,
-            cpus: 4,
-        };
+        let settings = settings(arrivals);
         let client = counters(client_ns, 2);
         let server = server.map(|(ns, threads)| counters(ns, threads));
         let (client, server) = (Some(&client), server.as_ref());
@@ -413,6 +415,44 @@ mod tests {
         assert_eq!(doubt.cells, [LanePhaseKey { lane: "http1".into(), phase: "a".into() }]);
         assert!(doubt.observed.contains("300 ms late"), "{}", doubt.observed);
         assert_eq!(late_requests(&[row("b", 1_000_000)]), None);
+    }
+
+    fn block(in_time: u64) -> LoadBlockResult {
+        LoadBlockResult {
+            place: BlockPosition { lane: 0, phase: 0, round: 0, block: 0 },
+            recorder: LoadRecorder { in_time, ..LoadRecorder::default() },
+            elapsed_ns: 1_000,
+            traffic: NetworkTraffic::default(),
+            connections: None,
+            client: Ok(counters(0, 1)),
+            server: None,
+        }
+    }
+
+    #[test]
+    fn rounds_in_which_everything_failed_have_no_ratio() {
+        let row = |in_time: &[u64]| {
+            let settings = settings(ArrivalProcess::Closed);
+            LaneBlocks { settings, blocks: in_time.iter().copied().map(block).collect() }
+        };
+        let reference = row(&[10; 6]);
+        assert_eq!(ratio(&row(&[5, 0, 5, 5, 5]), &reference).interval, None);
+        let interval = ratio(&row(&[5, 0, 5, 5, 5, 5]), &reference).interval.unwrap();
+        assert_eq!((interval.value, interval.low, interval.samples), (0.5, 0.5, 5));
+        assert_eq!(ratio(&reference, &row(&[0; 5])).interval, None);
+    }
+
+    fn settings(arrivals: ArrivalProcess) -> SummaryRowLoadSettings {
+        SummaryRowLoadSettings {
+            lane: String::new(),
+            phase: String::new(),
+            arrivals,
+            uploads: false,
+            connections: 1,
+            streams: 1,
+            threads: 1,
+            cpus: 4,
+        }
     }
 
     #[test]

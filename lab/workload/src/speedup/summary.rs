@@ -76,7 +76,7 @@ fn of_phase(
     machine: &Machine,
 ) -> Vec<LanePhaseResult> {
     let ranks = plan.ranks[at];
-    let capacity = RunParallelism { threads: ranks as usize, cpus: machine.cpus };
+    let capacity = RunParallelism::of(ranks as usize, machine);
     let mut summaries = summarise_phase(lanes, (at as u8, &phase(ranks)), &outcome.records, capacity);
     for (lane, summary) in summaries.iter_mut().enumerate() {
         summary.parallel = Some(parallel(plan, outcome, (lane, at)));

@@ -257,7 +257,7 @@ fn of_phase(
 ) -> Vec<LanePhaseResult> {
     // With one message in flight, one side waits while the other side works. With several messages in flight, both
     // sides work at the same time.
-    let threads = if task.exchange == MessageExchangePattern::Stream { machine.cpus } else { 1 };
+    let threads = if task.exchange == MessageExchangePattern::Stream { machine.cpus_at_once() } else { 1 };
     let capacity = RunParallelism { threads, cpus: machine.cpus };
     let name = task.phase();
     let mut summaries = summarise_phase(lanes, (phase, &name), records, capacity);
@@ -267,6 +267,10 @@ fn of_phase(
             records.blocks.iter().filter(|block| is_here(block.lane, block.phase)).collect();
         let operations = records.operations.iter().filter(|op| is_here(op.lane, op.phase) && op.ok);
         summary.transfer = transfer(task, &blocks, &operations.collect::<Vec<_>>());
+        // Each half of a round trip carries one message, and the operations count round trips.
+        let trips = task.exchange.trips() as f64;
+        summary.ops_per_s = summary.ops_per_s.map(|per_s| trips * per_s);
+        summary.bytes_per_s = summary.bytes_per_s.map(|per_s| trips * per_s);
         if let Some(limit) = summary.transfer.as_ref().and_then(polls) {
             summary.limit = limit;
         }
@@ -295,8 +299,9 @@ fn transfer(
         (block.client_cpu_ns + block.server_cpu_ns.unwrap_or_default()) as f64
             / block.elapsed_ns.max(1) as f64
     };
-    let rates: Vec<f64> =
-        blocks.iter().map(|block| block.bytes as f64 * 1e9 / block.elapsed_ns.max(1) as f64).collect();
+    let trips = task.exchange.trips() as f64;
+    let rate = |block: &&BlockRecord| trips * block.bytes as f64 * 1e9 / block.elapsed_ns.max(1) as f64;
+    let rates: Vec<f64> = blocks.iter().map(rate).collect();
     let time_ns = match task.exchange {
         MessageExchangePattern::Stream => None,
         MessageExchangePattern::Fetch | MessageExchangePattern::PingPong => {
@@ -360,7 +365,7 @@ fn polling(lanes: &[RowDescription], summaries: &[LanePhaseResult]) -> Vec<Strin
 
 fn doubts(plan: &TransportPlan, machine: &Machine) -> Vec<String> {
     let mut doubts = Vec::new();
-    if machine.cpus < 2 {
+    if machine.cpus_at_once() < 2 {
         doubts.push("both sides share one processor: a side that polls keeps the other from working".into());
     }
     if plan.rounds < 5 {

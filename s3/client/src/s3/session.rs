@@ -1,7 +1,7 @@
 //! Addresses, signs, sends and retries calls.
 
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::sigv4::{MAX_EXPIRES_S, PresignedRequest, UNSIGNED_PAYLOAD, payload_hash};
@@ -26,7 +26,7 @@ pub(super) struct S3Session {
     pub(super) vector: Arc<vector::HttpSession>,
     origin: Origin,
     base_path: String,
-    signer: RequestSigner,
+    signer: Arc<RequestSigner>,
 }
 
 /// The address of a call: the parts of the request that do not depend on the time.
@@ -47,8 +47,18 @@ impl S3Session {
             HttpClient::new(config.http, timeouts, config.tls_roots.clone()).through(config.proxies.clone());
         let http = Arc::new(http);
         let vector = Arc::new(vector_session(&config, timeouts, &http));
-        let signer = RequestSigner::new(config.credentials.clone(), &config.region);
+        let signer = Arc::new(RequestSigner::new(config.credentials.clone(), &config.region));
         Ok(S3Session { config, http, vector, origin, base_path, signer })
+    }
+
+    /// Returns a session that shares this session's connections, but has another [`S3Config::timeout`].
+    pub(super) fn with_timeout(&self, timeout: Duration) -> Self {
+        let config = S3Config { timeout: Some(timeout), ..self.config.clone() };
+        let timeouts = config.timeouts.within(timeout);
+        let http = Arc::new(self.http.with_timeouts(timeouts));
+        let vector = Arc::new(vector_session(&config, timeouts, &http));
+        let (origin, base_path) = (self.origin.clone(), self.base_path.clone());
+        S3Session { config, http, vector, origin, base_path, signer: self.signer.clone() }
     }
 
     /// Sends a call and passes its response (2xx) to `receive`, which must read the body. Sends the call again if the

@@ -1,7 +1,7 @@
 //! [`S3Store`]: implements the methods of [`Store`] with the functions of the neighbouring modules.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fordway_store::{
     Bucket, BucketDocumentKind, BucketDocumentOperations, BucketInfo, ByteRange, Checksum, CompleteOptions,
@@ -40,6 +40,11 @@ impl S3Store {
     /// Errors: `InvalidArgument` for an invalid endpoint or setting.
     pub fn new(config: S3Config) -> Result<Self> {
         Ok(S3Store { session: Arc::new(S3Session::new(config)?) })
+    }
+
+    /// Returns a store that shares this store's connections, but has another [`S3Config::timeout`].
+    pub fn with_timeout(&self, timeout: Duration) -> Self {
+        S3Store { session: Arc::new(self.session.with_timeout(timeout)) }
     }
 
     /// Returns a presigned URL. Anyone who has the URL can send `method` for the object, with the rights of this

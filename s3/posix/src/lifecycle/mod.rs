@@ -6,7 +6,8 @@
 //! releases this lock when the process dies. If a run is interrupted, the next run continues its work, because objects
 //! that have already expired no longer exist.
 //!
-//! A run does not follow symbolic links to directories, which may lead to another bucket with other rules.
+//! A run does not follow symbolic links to directories, which may lead to another bucket with other rules. A run skips
+//! directories that it is not permitted to read.
 //!
 //! A locked version does not expire. The next run after the end of the version's retention removes the version.
 //!
@@ -16,7 +17,6 @@
 
 mod versions;
 
-use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -32,7 +32,7 @@ use fordway_sys::with_lock_patience;
 
 use crate::actors::{ImpersonatedUserCache, bucket_owner};
 use crate::events::{ChangeRecorder, EventFacts};
-use crate::list::LinkedDirectories;
+use crate::list::{LinkedDirectories, SkippedDirectories};
 use crate::multipart::MultipartUploadManager;
 use crate::multipart::parts::owner_of_upload;
 use crate::read::{ObjectFile, system_time};
@@ -126,6 +126,9 @@ pub enum LifecycleEvent {
     /// The symbolic link with this key leads to a directory, and the bucket may contain more links to directories.
     /// Objects behind links to directories do not expire. Reported once for each bucket.
     SkippedLink(Bucket, String),
+    /// The run is not permitted to read the directory with this key, and the bucket may contain more such directories.
+    /// Objects in these directories do not expire. Reported once for each bucket.
+    SkippedDirectory(Bucket, String),
     /// An object could not be examined or removed; the run continues.
     Failed(Error),
 }
@@ -290,20 +293,22 @@ impl<'s> LifecycleRun<'s> {
         }
     }
 
-    /// Reports a symbolic link that the listing of a bucket has skipped, unless the run has already reported another
-    /// skipped link of the bucket.
+    /// Reports a symbolic link and a directory that the listing of a bucket has skipped. `told` contains whether the
+    /// run has already reported a link, and a directory, of the bucket.
     pub(super) fn skipped(
         &mut self,
         bucket: &Bucket,
-        link: &Cell<Option<String>>,
-        is_told: &mut bool,
+        skipped: &SkippedDirectories,
+        told: &mut [bool; 2],
     ) -> Result<()> {
-        match link.take() {
-            Some(key) if !std::mem::replace(is_told, true) => {
-                self.say(LifecycleEvent::SkippedLink(bucket.clone(), key))
-            }
-            _ => Ok(()),
+        let [told_link, told_closed] = told;
+        if let Some(key) = skipped.link.take().filter(|_| !std::mem::replace(told_link, true)) {
+            self.say(LifecycleEvent::SkippedLink(bucket.clone(), key))?;
         }
+        if let Some(key) = skipped.closed.take().filter(|_| !std::mem::replace(told_closed, true)) {
+            self.say(LifecycleEvent::SkippedDirectory(bucket.clone(), key))?;
+        }
+        Ok(())
     }
 
     pub(super) fn looked_at_one(&mut self) -> Result<()> {
@@ -412,10 +417,11 @@ impl<'s> LifecycleRun<'s> {
 
     /// Expires objects in a bucket that has never kept versions.
     fn objects(&mut self, bucket: &Bucket, rules: &[LifecycleRule]) -> Result<()> {
-        let (mut query, link, mut is_told) = (ListQuery::default(), Cell::default(), false);
+        let (mut query, skipped, mut told) =
+            (ListQuery::default(), SkippedDirectories::default(), [false; 2]);
         loop {
-            let page = self.inner.list_linked(bucket, &query, LinkedDirectories::Skipped(&link))?;
-            self.skipped(bucket, &link, &mut is_told)?;
+            let page = self.inner.list_linked(bucket, &query, LinkedDirectories::Skipped(&skipped))?;
+            self.skipped(bucket, &skipped, &mut told)?;
             for entry in &page.entries {
                 let ListEntry::Object(found) = entry else { continue };
                 self.looked_at_one()?;

@@ -18,7 +18,7 @@ use crate::area::TrustedOwner;
 use crate::errors::from_errno;
 use crate::events::{ChangeRecorder, EventFacts};
 use crate::layout::{marked_dir, plain, versions_of};
-use crate::list::LinkedDirectories;
+use crate::list::{LinkedDirectories, SkippedDirectories};
 use crate::names::SortedNames;
 use crate::object_lock::VersionProtection;
 use crate::private::PrivateDirectoryContents;
@@ -88,10 +88,10 @@ impl LifecycleRun<'_> {
     /// Expires versions in a bucket that keeps versions.
     pub(super) fn versions(&mut self, bucket: &Bucket, rules: &[LifecycleRule]) -> Result<()> {
         let (mut query, mut state) = (VersionsQuery::default(), VersionScanState::default());
-        let (link, mut is_told) = (Cell::default(), false);
+        let (skipped, mut told) = (SkippedDirectories::default(), [false; 2]);
         loop {
-            let page = list_versions(self.inner, bucket, &query, LinkedDirectories::Skipped(&link))?;
-            self.skipped(bucket, &link, &mut is_told)?;
+            let page = list_versions(self.inner, bucket, &query, LinkedDirectories::Skipped(&skipped))?;
+            self.skipped(bucket, &skipped, &mut told)?;
             for version in &page.versions {
                 self.looked_at_one()?;
                 if version.is_latest || version.key != state.key {
@@ -147,7 +147,9 @@ impl LifecycleRun<'_> {
     /// Hides the latest version behind a delete marker.
     fn hide(&mut self, bucket: &Bucket, key: &str, rules: &[LifecycleRule]) -> Result<()> {
         let (inner, key) = (self.inner, Key::new(key)?);
-        let Some(seen) = inner.volume.find_object(bucket, &key)? else { return Ok(()) };
+        let Some(mut seen) = inner.volume.find_object(bucket, &key)? else { return Ok(()) };
+        // The check under the key's lock also reads the record that the sticky bit hides from `find_object`.
+        inner.volume.unhide_record(bucket, &mut seen)?;
         match inner.volume.require_own_file(bucket, &key, &seen) {
             // The key is a symbolic link to a file of another bucket, which cannot become an old version of this
             // bucket.
@@ -162,7 +164,7 @@ impl LifecycleRun<'_> {
         let check = ExpiryRecheck { now: self.now, day: self.day(), rule };
         self.change(change, Some(seen.stat.user), || {
             inner.locked(bucket, &key, |contents| {
-                let now = inner.volume.locate(bucket, &key, contents)?.map(|(_, opened)| opened);
+                let now = inner.volume.latest_file(bucket, &key, contents)?;
                 if !now.is_some_and(|now| is_same(&seen, &now) && check.is_due(&now)) {
                     return Ok(ExpiryRecheckResult::Spared);
                 }

@@ -275,7 +275,8 @@ pub(crate) fn archived_names(
     }
     let read = store.volume.open_to_scan(&versions_of(bucket, key)).and_then(|dir| {
         let before = state_before(&dir, contents.sharing)?;
-        let names = store.remembered.names(&before, contents.sharing, || read_names(&dir))?;
+        let directory_times = store.volume.directory_times(contents.sharing);
+        let names = store.remembered.names(&before, directory_times, || read_names(&dir))?;
         Ok((dir, names))
     });
     match read {

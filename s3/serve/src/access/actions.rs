@@ -189,17 +189,19 @@ fn renamed<'r>(bucket: &'r str, facts: &PolicyRequestContext<'r>) -> Vec<Require
     ["GetObject", "DeleteObject"].iter().filter_map(need).collect()
 }
 
-/// Returns the actions that a copy needs if it also copies the tags: one to read the source's tags, and one to write
-/// them. Returns `None` if the request replaces the tags, or if its source is invalid (see CopyObject in the S3 API
-/// reference).
+/// Returns the actions that a copy or a rename needs if the new object gets the tags of the source: one to read the
+/// source's tags, and one to write them. Returns `None` if the request replaces the tags, or if its source is invalid
+/// (see CopyObject in the S3 API reference).
 pub(super) fn of_copied_tags<'r>(
+    operation: &str,
     (bucket, key): (&'r str, &'r str),
     facts: &PolicyRequestContext<'r>,
 ) -> Option<[RequiredPermission<'r>; 2]> {
-    if facts.replaces_tags() {
-        return None;
-    }
-    let read = source(facts)?;
+    let read = match operation {
+        "RenameObject" => renamed(bucket, facts).into_iter().next()?,
+        _ if facts.replaces_tags() => return None,
+        _ => source(facts)?,
+    };
     let name = if read.version.is_some() { "GetObjectVersionTagging" } else { "GetObjectTagging" };
     let write = RequiredPermission {
         action: Action::new("PutObjectTagging")?,

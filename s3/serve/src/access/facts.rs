@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fordway_policy::{Action, ConditionKeyValues};
+use fordway_policy::{ANONYMOUS_USER_ID, Action, ConditionKeyValues};
 use fordway_store::Tags;
 use fordway_wire::date::{format_iso8601, parse_amz_date, parse_iso8601};
 use fordway_wire::tagging;
@@ -12,6 +12,7 @@ use http::{HeaderMap, Uri, header};
 use percent_encoding::percent_decode_str;
 
 use crate::access::actions::RequiredPermission;
+use crate::s3::{OperationResult, tags};
 use crate::tls::TlsVersion;
 use crate::users::{AuthenticationMethod, User};
 
@@ -250,7 +251,7 @@ impl<'r> PolicyRequestContext<'r> {
         }
         if user.kind == AuthenticationMethod::Anonymous {
             keys.add("aws:principaltype", "Anonymous");
-            keys.add("aws:userid", "anonymous");
+            keys.add("aws:userid", ANONYMOUS_USER_ID);
             return;
         }
         keys.add("aws:userid", user.userid());
@@ -298,11 +299,21 @@ impl<'r> PolicyRequestContext<'r> {
         }
     }
 
-    fn add_tags(&self, keys: &mut ConditionKeyValues<'r>) {
+    /// Returns the value of the header with the tags of a new object.
+    fn stated_tags(&self) -> Option<&'r str> {
         // Unless the request replaces the tags, a copy has the tags of its source, and `x-amz-tagging` has no effect.
         let is_used = self.header(COPY_SOURCE).is_none() || self.replaces_tags();
-        let stated = self.header("x-amz-tagging").filter(|_| is_used);
-        let parsed = stated.and_then(|text| tagging::decode(text).ok());
+        self.header("x-amz-tagging").filter(|_| is_used)
+    }
+
+    /// Checks the tags in the request's header. A header may contain thousands of tags, and evaluating a policy for all
+    /// of them could take seconds. Errors: as for PutObject.
+    pub(super) fn check_tags(&self) -> OperationResult<()> {
+        tags(self.stated_tags()).map(drop)
+    }
+
+    fn add_tags(&self, keys: &mut ConditionKeyValues<'r>) {
+        let parsed = self.stated_tags().and_then(|text| tagging::decode(text).ok());
         let tags = self.tags.cloned().or(parsed).unwrap_or_default();
         for (name, value) in tags {
             keys.add(format!("s3:requestobjecttag/{name}"), value);

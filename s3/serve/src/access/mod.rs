@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fordway_policy::{AccessRequest, Action, BucketAccessDecision, CallerRole, Principal};
-use fordway_store::{Bucket, ErrorKind, GetOptions, Key, Store, Tags, VersionId};
+use fordway_store::{Bucket, ErrorKind, GetOptions, Key, MAX_KEY_BYTES, Store, Tags, VersionId};
 use http::{HeaderMap, StatusCode};
 
 pub(crate) use facts::{
@@ -41,8 +41,8 @@ use actions::RequiredPermission;
 /// Checks that the rules of the buckets permit an operation. `bucket` is empty for an operation on the service, and
 /// `key` is empty for an operation on a bucket. `operation` is the operation's S3 name, such as `PutObject`.
 ///
-/// Errors: `AccessDenied`; errors from reading the rules. Cost: each serving thread reads the rules of a bucket once a
-/// second. A decision needs no system call, unless a policy has conditions on the tags of objects.
+/// Errors: `AccessDenied`; `KeyTooLong`; errors from reading the rules. Cost: each serving thread reads the rules of a
+/// bucket once a second. A decision needs no system call, unless a policy has conditions on the tags of objects.
 pub(crate) async fn authorise(
     user: &Arc<User>,
     operation: &str,
@@ -67,6 +67,10 @@ pub(crate) async fn authorise(
     if facts.awaits_body(operation) && user.kind != AuthenticationMethod::Anonymous {
         return Ok(());
     }
+    // The cost of evaluating a policy grows with the length of the key, and a document can contain a key of megabytes.
+    if key.len() > MAX_KEY_BYTES {
+        Key::new(key)?;
+    }
     let facts = &facts.of_operation(operation);
     let needs = actions::needed(operation, (bucket, key), facts);
     if needs.is_empty() && user.kind == AuthenticationMethod::Anonymous {
@@ -80,19 +84,20 @@ pub(crate) async fn authorise(
         }
     }
     match operation {
-        "CopyObject" => authorise_copied_tags(user, (bucket, key), facts).await,
+        "CopyObject" | "RenameObject" => authorise_copied_tags(user, operation, (bucket, key), facts).await,
         _ => Ok(()),
     }
 }
 
-/// If the source of a copy has tags, checks that the caller may read these tags and write them to the new object. Cost:
-/// reads the tags if either bucket has rules.
+/// If the source of a copy or a rename has tags, checks that the caller may read these tags and write them to the new
+/// object. Cost: reads the tags if either bucket has rules.
 async fn authorise_copied_tags(
     user: &Arc<User>,
+    operation: &str,
     names: (&str, &str),
     facts: &PolicyRequestContext<'_>,
 ) -> OperationResult<()> {
-    let Some([read, write]) = actions::of_copied_tags(names, facts) else { return Ok(()) };
+    let Some([read, write]) = actions::of_copied_tags(operation, names, facts) else { return Ok(()) };
     let (Ok(from), Ok(to)) = (Bucket::new(&*read.bucket), Bucket::new(&*write.bucket)) else {
         return Ok(());
     };
@@ -196,7 +201,8 @@ async fn rules_of(user: &Arc<User>, bucket: &Bucket) -> OperationResult<Arc<Buck
     }
 }
 
-/// Checks one action that an operation needs. Errors: `AccessDenied`, errors from reading tags.
+/// Checks one action that an operation needs. Errors: `AccessDenied`; errors for the tags in the request's header;
+/// errors from reading tags.
 async fn check(
     user: &Arc<User>,
     access: &BucketOwnerAndRules,
@@ -209,6 +215,7 @@ async fn check(
         Err(_) if role == CallerRole::Owner => return Ok(()),
         Err(why) => return Err(denied(why)),
     };
+    facts.check_tags()?;
     let policy = rules.policy.as_ref();
     let mut request = AccessRequest {
         principal: match user.kind {

@@ -15,13 +15,12 @@ use http::{HeaderMap, HeaderName, Request};
 use http_body::{Body, Frame, SizeHint};
 
 use crate::gate::table::{PathResource, TABLE};
-use crate::gate::{GateRefusal, OperationRule};
+use crate::gate::{CONTENT_MD5, GateRefusal, OperationRule};
 use crate::http1::{BROKEN, STALLED};
 use crate::message::composed;
 
 /// The maximum size of a document in bytes. For example, a list of 10,000 parts with checksums is about 2 MiB long.
 const DOCUMENT_BYTES_MAX: usize = 4 * 1024 * 1024;
-const CONTENT_MD5: HeaderName = HeaderName::from_static("content-md5");
 const CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256");
 
 /// The reason why the document in a request's body is refused. The cell is empty until the document is refused. Clones

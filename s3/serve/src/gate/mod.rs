@@ -191,6 +191,7 @@ const FORM: &[u8] = b"multipart/form-data";
 pub(crate) fn check_form_fields(headers: &HeaderMap) -> Result<(), GateRefusal> {
     let operation = TABLE.form();
     for name in headers.keys() {
+        check_is_readable(name, headers)?;
         if name.as_str().starts_with("x-amz-") || CONDITIONS.contains(name) {
             let permits = TABLE.form_field(name.as_str()).unwrap_or(&PermittedValues::Nothing);
             check_header(operation, name, permits, headers)?;
@@ -305,6 +306,7 @@ fn check_combination(
 }
 
 const COPY_SOURCE: HeaderName = HeaderName::from_static("x-amz-copy-source");
+const CONTENT_MD5: HeaderName = HeaderName::from_static("content-md5");
 
 /// Returns the requested operation: among the operations whose selectors are all present, the operation with the most
 /// selectors. Errors: `NotImplemented` if the resource has no such operation with this method.
@@ -359,6 +361,7 @@ const OTHERS: [HeaderName; 2] = [header::CONTENT_RANGE, HeaderName::from_static(
 
 fn check_headers(operation: &OperationRule, method: &Method, headers: &HeaderMap) -> Result<(), GateRefusal> {
     for name in headers.keys() {
+        check_is_readable(name, headers)?;
         let is_of_amazon = name.as_str().starts_with("x-amz-");
         let changes = !method.is_safe() && (CONDITIONS.contains(name) || OTHERS.contains(name));
         if !is_of_amazon && !changes {
@@ -375,6 +378,25 @@ fn check_headers(operation: &OperationRule, method: &Method, headers: &HeaderMap
         check_header(operation, name, permits.unwrap_or(&PermittedValues::Nothing), headers)?;
     }
     Ok(())
+}
+
+/// Refuses a header that later code could not read, and would therefore ignore. Errors: `InvalidDigest`,
+/// `InvalidArgument`.
+fn check_is_readable(name: &HeaderName, headers: &HeaderMap) -> Result<(), GateRefusal> {
+    if headers.get_all(name).iter().all(|value| is_readable(name, value)) {
+        return Ok(());
+    }
+    let message = format!("the header {name} has characters other than printable ASCII; encode them");
+    let code = if *name == CONTENT_MD5 { "InvalidDigest" } else { "InvalidArgument" };
+    Err(GateRefusal::bad(code, message))
+}
+
+/// Returns whether the value of a header consists of printable ASCII characters, if the header is one that later code
+/// reads as text. User metadata may have any characters.
+pub(crate) fn is_readable(name: &HeaderName, value: &HeaderValue) -> bool {
+    let text = name.as_str();
+    let is_text = *name == CONTENT_MD5 || text.starts_with("x-amz-") && !text.starts_with("x-amz-meta-");
+    !is_text || value.to_str().is_ok()
 }
 
 /// Returns whether the header makes a request conditional, in HTTP or in S3.

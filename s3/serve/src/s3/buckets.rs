@@ -96,22 +96,10 @@ pub(super) async fn create(
     let (new, has_lock) = (bucket.clone(), is_true(request.headers.get("x-amz-bucket-object-lock-enabled")));
     let ownership = text_of(&request.headers, OWNERSHIP).map(str::to_owned);
     let acl = stated_acl(&request.headers, ownership.as_deref())?;
+    let settings = NewBucketSettings { has_lock, tags, ownership, acl };
     let make = move |store: &dyn Store| -> OperationResult<()> {
         store.create_bucket(&new)?;
-        if has_lock {
-            store.set_versioning(&new, VersioningState::Enabled)?;
-            store.set_lock_configuration(&new, &LockConfiguration::default())?;
-        }
-        if let Some(tags) = tags {
-            store.set_document(&new, &tagging::KIND, &tags)?;
-        }
-        if let Some(setting) = ownership {
-            store.set_document(&new, &ownership::KIND, ownership::document_of(&setting).as_bytes())?;
-        }
-        match acl {
-            CannedAcl::Private => Ok(()),
-            public => Ok(acl::store_acl(store, &new, public)?),
-        }
+        settings.store(store, &new).inspect_err(|_| remove_unfinished(store, &new))
     };
     // Changing the settings takes locks of the new bucket. The owner of the bucket can already hold these locks, so the
     // changes run on a thread that may wait.
@@ -119,6 +107,44 @@ pub(super) async fn create(
     let mut headers = arn(&bucket);
     add_text(&mut headers, header::LOCATION, &format!("/{bucket}"));
     Ok(S3Response::with_headers(Body::empty(), headers))
+}
+
+/// The settings of a new bucket.
+struct NewBucketSettings {
+    has_lock: bool,
+    /// The document with the bucket's tags.
+    tags: Option<Vec<u8>>,
+    ownership: Option<String>,
+    acl: CannedAcl,
+}
+
+impl NewBucketSettings {
+    fn store(self, store: &dyn Store, bucket: &Bucket) -> OperationResult<()> {
+        if self.has_lock {
+            store.set_versioning(bucket, VersioningState::Enabled)?;
+            store.set_lock_configuration(bucket, &LockConfiguration::default())?;
+        }
+        if let Some(tags) = self.tags {
+            store.set_document(bucket, &tagging::KIND, &tags)?;
+        }
+        if let Some(setting) = self.ownership {
+            store.set_document(bucket, &ownership::KIND, ownership::document_of(&setting).as_bytes())?;
+        }
+        match self.acl {
+            CannedAcl::Private => Ok(()),
+            public => Ok(acl::store_acl(store, bucket, public)?),
+        }
+    }
+}
+
+/// Removes a new bucket that lacks some of its settings. Otherwise, the client would take the bucket for the requested
+/// one when a repeated request reports that it exists. The bucket remains if it already has objects.
+#[cold]
+fn remove_unfinished(store: &dyn Store, bucket: &Bucket) {
+    match store.delete_bucket(bucket) {
+        Ok(()) => forget_rules(),
+        Err(error) => tracing::warn!(%error, %bucket, "a bucket without its settings was not removed"),
+    }
 }
 
 /// Returns the ACL from a request that creates a bucket with the ownership setting `ownership`. Errors:

@@ -1,11 +1,11 @@
 //! Deletes objects and versions of objects.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fordway_store::{
     Bucket, Conditions, DeleteOptions, DeleteResult, ETag, ETagMatch, Error, ErrorKind, GetOptions, Key,
-    ObjectInfo, Store, VersionId,
+    MAX_KEY_BYTES, ObjectInfo, Store, VersionId,
 };
 use fordway_wire::s3_error::{ACCESS_DENIED, detail, to_s3};
 use fordway_wire::s3_xml::ResponseDocumentBuilder;
@@ -28,6 +28,9 @@ const KEYS_MAX: usize = 1000;
 /// The number of keys that are checked against the bucket's rules before the serving thread serves other clients. Rules
 /// can be long, and the thread's other clients may be other users.
 const KEYS_PER_TURN: usize = 8;
+/// The time after which the serving thread serves other clients even if fewer keys have been checked. With long rules
+/// and long headers, the check of one key can take milliseconds.
+const TURN: Duration = Duration::from_millis(2);
 
 pub(super) fn one(store: &dyn Store, input: DeleteObjectInput) -> OperationResult<DeleteObjectOutput> {
     let (bucket, key) = names(&input.bucket, &input.key)?;
@@ -55,13 +58,18 @@ pub(super) async fn refused(
 ) -> OperationResult<Vec<Option<String>>> {
     let is_open = Bucket::new(input.bucket.as_str())
         .is_ok_and(|bucket| is_open(user, &bucket, Instant::now()).unwrap_or(false));
-    let mut refused = Vec::new();
+    let (mut refused, mut turn) = (Vec::new(), Instant::now());
     // A request with more keys than S3 allows is refused later.
     for (at, object) in input.delete.objects.iter().take(KEYS_MAX).filter(|_| !is_open).enumerate() {
-        if at % KEYS_PER_TURN == KEYS_PER_TURN - 1 {
+        if at % KEYS_PER_TURN == KEYS_PER_TURN - 1 || turn.elapsed() >= TURN {
             tokio::task::yield_now().await;
+            turn = Instant::now();
         }
         let version = object.version_id.as_deref().filter(|version| !version.is_empty());
+        if let Some(refusal) = unfit_for_rules(object) {
+            refused.push(refusal);
+            continue;
+        }
         let names = (input.bucket.as_str(), object.key.as_str());
         let condition = object.e_tag.as_ref().map(|tag| (IF_MATCH, tag.value().to_owned()));
         let facts = facts.of_version(version);
@@ -78,6 +86,18 @@ pub(super) async fn refused(
         });
     }
     Ok(refused)
+}
+
+/// Returns the result for an object whose key, version ID or ETag is too long to be compared with the bucket's rules. A
+/// document can contain texts of megabytes. The deletion itself reports the error for such a key or version ID. No
+/// object has such an ETag.
+fn unfit_for_rules(object: &ObjectIdentifier) -> Option<Option<String>> {
+    let is_long = |text: &str| text.len() > MAX_KEY_BYTES;
+    if is_long(&object.key) || object.version_id.as_deref().is_some_and(is_long) {
+        return Some(None);
+    }
+    let has_long_tag = object.e_tag.as_ref().is_some_and(|tag| is_long(tag.value()));
+    has_long_tag.then(|| Some("the ETag is too long; state the ETag of the object".to_owned()))
 }
 
 pub(super) fn many(

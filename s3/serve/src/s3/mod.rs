@@ -39,7 +39,7 @@ use crate::identity::{NoSecretKeys, RequestAuthenticator, SecretKeyLookup};
 use crate::users::{User, Users};
 pub(crate) use convert::stated_checksum;
 #[cfg(feature = "fuzzing")]
-pub(crate) use convert::{CONDITIONS, conditions_in, metadata, tags};
+pub(crate) use convert::{CONDITIONS, conditions_in, metadata};
 pub(crate) use reads::DEFAULT_TYPE;
 
 use absent::absent;
@@ -47,7 +47,7 @@ pub(crate) use apart::PublishLatency;
 use apart::until_unlocked;
 use apart::{apart, change_apart, here_unless_remote};
 use convert::names;
-pub(crate) use convert::{describe, is_plain, is_printable, quoted};
+pub(crate) use convert::{describe, is_plain, is_printable, quoted, tags};
 pub(crate) use copy::copy_source;
 pub(crate) use error::{OperationResult, S3Failure, beyond_limit};
 pub(crate) use form::PostFormContext;

@@ -301,6 +301,8 @@ struct GatewayUserSource {
     open: StoreOpenFunction,
     credentials: CredentialSource,
     anonymous: Option<AnonymousUser>,
+    /// Locked while a thread reads the credentials file again and applies its changes.
+    reading: Mutex<()>,
     state: Mutex<UsersReloadState>,
 }
 
@@ -329,6 +331,37 @@ enum OpenMode<'d> {
     /// The stores of entries that are not in the previous document are opened. If such a store cannot be opened, the
     /// entry has no effect: requests of its user are refused. All other changes apply.
     ChangedSince(&'d UsersDocument),
+}
+
+/// The result of reading the credentials again.
+enum ReadCredentials {
+    /// Nothing is to be done.
+    Unchanged,
+    /// There is no credentials file, and the store is to be opened again.
+    Reopen,
+    File(UsersDocument),
+}
+
+impl GatewayUserSource {
+    /// Reads the credentials file again if it has changed, if the last check has failed, or if `at_once` is set.
+    /// Without a credentials file, requests that the store be reopened in the last two cases. The file may be on a file server
+    /// that does not respond, so the state, for which serving threads wait, is not locked meanwhile. Errors: as
+    /// [`Users::from_file`].
+    fn read_again(&self, at_once: bool) -> Result<ReadCredentials> {
+        let state = || self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = at_once || state().failed.is_some();
+        let CredentialSource::File(path) = &self.credentials else {
+            // The user of a gateway without a credentials file never changes.
+            return Ok(if is_due { ReadCredentials::Reopen } else { ReadCredentials::Unchanged });
+        };
+        let stamp = FileFingerprint::of(path);
+        if !is_due && stamp == state().stamp {
+            return Ok(ReadCredentials::Unchanged);
+        }
+        // The fingerprint is taken before the file is read. If the file changes in between, it is read again.
+        state().stamp = stamp;
+        file::read(path).map(ReadCredentials::File)
+    }
 }
 
 impl Users {
@@ -390,6 +423,7 @@ impl Users {
             open,
             credentials,
             anonymous: None,
+            reading: Mutex::default(),
             state: Mutex::new(state),
         };
         let users = Users {
@@ -547,8 +581,12 @@ impl Users {
     pub(crate) fn look(&self, at_once: bool) {
         self.look_at_root();
         let Some(origin) = self.origin.as_ref().filter(|_| self.is_available()) else { return };
+        // The order of changes to the file is kept, because only one thread at a time reads it. Serving threads never
+        // wait for this lock.
+        let _reading = origin.reading.lock().unwrap_or_else(PoisonError::into_inner);
+        let read = origin.read_again(at_once);
         let mut state = origin.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let error = self.read_again(origin, &mut state, at_once).err();
+        let error = read.and_then(|read| self.apply(origin, &mut state, read)).err();
         if let Some(error) = &error
             && (at_once || state.failed.as_ref() != Some(&error.to_string()))
         {
@@ -612,27 +650,19 @@ impl Users {
         self.open_all(origin, &state.document, OpenMode::All)
     }
 
-    /// Reads the credentials file again if it has changed or `at_once` is set, and applies its changes. Without a
-    /// credentials file, reopens the store if `at_once` is set. Errors: as [`Users::from_file`]. After an error from
+    /// Applies what [`GatewayUserSource::read_again`] has read. Errors: as [`Users::from_file`]. After an error from
     /// opening a store, the other changes have been applied; after any other error, nothing has changed.
-    fn read_again(
+    fn apply(
         &self,
         origin: &GatewayUserSource,
         state: &mut UsersReloadState,
-        at_once: bool,
+        read: ReadCredentials,
     ) -> Result<()> {
-        let CredentialSource::File(path) = &origin.credentials else {
-            // The user of a gateway without a credentials file never changes.
-            let is_due = at_once || state.failed.is_some();
-            return if is_due { self.open_anew(origin, &state.document) } else { Ok(()) };
+        let document = match read {
+            ReadCredentials::Unchanged => return Ok(()),
+            ReadCredentials::Reopen => return self.open_anew(origin, &state.document),
+            ReadCredentials::File(document) => document,
         };
-        let stamp = FileFingerprint::of(path);
-        if !at_once && stamp == state.stamp && state.failed.is_none() {
-            return Ok(());
-        }
-        // The fingerprint is taken before the file is read. If the file changes in between, it is read again.
-        state.stamp = stamp;
-        let document = file::read(path)?;
         if document == state.document && state.failed.is_none() {
             return Ok(());
         }

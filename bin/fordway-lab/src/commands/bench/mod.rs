@@ -69,6 +69,11 @@ fn run_ranks(
     // Observe the machine before the measurement starts, because the measurement raises the load average.
     let machine = Machine::observe(&roles);
     let watch = MachineWatch::start(&[], args.trust.force)?;
+    let watch = match places.sites.iter().any(WorkloadLocation::has_unknown_server) {
+        // A server that this command did not start cannot be distinguished from other processes on this machine.
+        true => watch.beside_unknown_servers(),
+        false => watch,
+    };
     context.output.start_counting();
     let measured = measure_ranks(&workload, args, &places.sites, context);
     context.output.end_progress();
@@ -80,6 +85,7 @@ fn run_ranks(
     let measured = measured?;
     let lanes = &measured.lanes;
     let header = RunMetadata {
+        cpus_at_once: machine.cpus_at_once(),
         machine,
         started: started.0.to_string(),
         elapsed: started.1.elapsed(),

@@ -46,7 +46,7 @@ pub(super) fn run(
     pin_server(args)?;
     let all = points.iter().map(|point| requests(args, global, point)).collect::<Result<Vec<_>>>()?;
     context.output.start_counting();
-    let rows = measure(args, &points, &all, (seed, machine.cpus), context);
+    let rows = measure(args, &points, &all, (seed, machine.cpus_at_once()), context);
     context.output.end_progress();
     let (rows, early_end) = rows?;
     let points = &points[..rows.len() / args.http.len()];
@@ -313,6 +313,8 @@ fn parameters(args: &RestBenchArgs, seed: u64) -> serde_json::Map<String, serde_
         "rounds": args.rounds,
         "duration_ns": args.duration.as_nanos() as u64,
         "requests": args.requests,
+        "rate": args.rate,
+        "arrivals": arrivals(args).name(),
         "warm_up_ns": args.warm_up.as_nanos() as u64,
         "timeout_ns": args.timeout.as_nanos() as u64,
         "range": args.range.map(fordway_wire::range::format_range),

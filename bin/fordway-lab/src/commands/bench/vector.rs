@@ -10,7 +10,7 @@ use fordway_measure::{
     SCHEMA_VERSION, ns_text, rate_text,
 };
 use fordway_store::{Error, Result};
-use fordway_workload::summary::{RunParallelism, summarise_phase};
+use fordway_workload::summary::{RunParallelism, forget_waiting, summarise_phase};
 use serde_json::json;
 
 use crate::args::{ReplicaArgs, VectorReadBenchArgs};
@@ -134,7 +134,9 @@ fn describe(
     ranges: usize,
 ) -> RunDocument {
     let lanes: Vec<RowDescription> = args.window.iter().map(|window| lane(*window)).collect();
-    let capacity = RunParallelism { threads: 1, cpus: machine.cpus };
+    let capacity = RunParallelism::of(1, &machine);
+    let mut summaries = summarise_phase(&lanes, (0, PHASE), records, capacity);
+    summaries.iter_mut().for_each(forget_waiting);
     let parameters = json!({
         "url": args.url,
         "ranges": ranges,
@@ -153,7 +155,7 @@ fn describe(
         command: std::env::args().collect(),
         machine,
         parameters: parameters.as_object().cloned().unwrap_or_default(),
-        summaries: summarise_phase(&lanes, (0, PHASE), records, capacity),
+        summaries,
         lanes,
         phases: vec![PHASE.into()],
         scores: Vec::new(),

@@ -159,7 +159,7 @@ fn describe(
 ) -> RunDocument {
     let LedgerRunResult { lanes, records, account, placement, left_out, .. } = work;
     let phases: Vec<String> = plan.sizes.iter().map(|size| bytes_text(*size)).collect();
-    let capacity = RunParallelism { threads: 1, cpus: machine.cpus };
+    let capacity = RunParallelism::of(1, &machine);
     let of_phase = |(number, name): (usize, &String)| {
         let mut summaries = summarise_phase(lanes, (number as u8, name), records, capacity);
         for summary in &mut summaries {

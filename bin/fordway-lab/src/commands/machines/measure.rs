@@ -79,8 +79,11 @@ fn measure(
     context: &CommandContext,
 ) -> Result<Vec<FeatureMeasurement>> {
     let disk = MeasuredDisk::new(&args.disk, args.disk_size)?;
-    let mut features =
-        vec![count(MachineFeature::Threads, machine.cpus as f64, "processors that a process can use")];
+    let mut features = vec![count(
+        MachineFeature::Threads,
+        machine.cpus_at_once() as f64,
+        "processors that a process can use",
+    )];
     features.extend(machine.memory_bytes.map(|bytes| {
         count(MachineFeature::Memory, bytes as f64 / BYTES_PER_MB, "MemTotal of /proc/meminfo")
     }));

@@ -95,7 +95,7 @@ pub(super) fn reference_clock() -> ProbedQuantity {
 pub(super) fn memory_bandwidth(machine: &Machine) -> Vec<ProbedQuantity> {
     let one = "mem_tp";
     let all = "mem_tp_all";
-    let threads = machine.cpus;
+    let threads = machine.cpus_at_once();
     let wanted = 2 * (BUFFER_BYTES * threads) as u64;
     if machine.memory_bytes.is_none_or(|memory| wanted > memory / 4) {
         let why = format!("it takes {} of memory, more than a quarter of the memory", bytes_text(wanted));
@@ -179,7 +179,7 @@ impl StreamTriadParameters {
             let why = format!("it takes {} of memory, more than a quarter of the memory", bytes_text(wanted));
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
-        Ok(StreamTriadParameters { array_bytes, cache_bytes, threads: machine.cpus })
+        Ok(StreamTriadParameters { array_bytes, cache_bytes, threads: machine.cpus_at_once() })
     }
 
     pub(super) fn how(&self) -> String {

@@ -126,11 +126,9 @@ impl Rig {
         let format = if cli.global.json { OutputFormat::Json } else { OutputFormat::Text };
         let output = CommandOutputStreams::to(stdout, stderr, format, cli.global.quiet);
         let lane = Lane {
-            store: Arc::clone(&self.store),
             presigner: self.presigner.clone(),
-            opener: None,
             multipart_threshold_bytes: self.multipart_threshold_bytes,
-            root: None,
+            ..Lane::local(Arc::clone(&self.store))
         };
         let mut context =
             CommandContext::new(move |_| Ok(lane.clone()), output, input, self.interrupt.clone());

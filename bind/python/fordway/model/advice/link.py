@@ -36,14 +36,21 @@ class NetworkPath:
         whole = self.bandwidth_bytes_per_us
         return np.inf if whole is None else whole * MSS_BYTES / (MSS_BYTES + HEADERS_BYTES)
 
-    def operation_us(self, size: np.ndarray, byte_us: np.ndarray, phase: str) -> np.ndarray:
-        """Returns the additional time of each operation: a round trip, and the transfer time that exceeds
-        `byte_us`.
+    def round_trips_us(self, count: float, threads: int) -> float:
+        """Returns the additional time of the round trips of `count` operations, one for each operation.
+
+        `threads` operations wait at the same time.
+        """
+        return (self.rtt_us or 0.0) * float(np.ceil(count / threads))
+
+    def transfer_us(self, size: np.ndarray, byte_us: np.ndarray, phase: str) -> np.ndarray:
+        """Returns the time by which the transfer of each operation exceeds `byte_us`. All operations share
+        the bandwidth.
 
         `byte_us` is the lane's own time for the bytes of each operation.
         """
         moved = size if phase in CONTENT else np.zeros_like(size)
-        return (self.rtt_us or 0.0) + np.maximum(moved / self.content_bytes_per_us - byte_us, 0)
+        return np.maximum(moved / self.content_bytes_per_us - byte_us, 0)
 
     def listing_us(self, objects: float) -> float:
         """Returns the additional time of one listing: a round trip for each page."""

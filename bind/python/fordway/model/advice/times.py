@@ -73,7 +73,7 @@ def of_phase(machine: Machine, phase: str, objects: Objects, link: NetworkPath) 
             random = np.random.default_rng([SEED, at, *phase.encode()])
             found[lane] = _of_lane(rows[own], own, rounds, phase, moved, random)
             if link.is_given and crosses(lane, machine.targets):
-                found[lane] = _over(link, found[lane], moved, phase)
+                found[lane] = _over(link, found[lane], moved, phase, machine.threads)
     return found
 
 
@@ -205,7 +205,7 @@ def is_outside(size: pd.Series, low: float, high: float) -> pd.Series:
     return ((size < low) & (low > SMALL_BYTES)) | (size > high)
 
 
-def _over(link: NetworkPath, times: Times, moved: pd.DataFrame, phase: str) -> Times:
+def _over(link: NetworkPath, times: Times, moved: pd.DataFrame, phase: str, threads: int) -> Times:
     """Returns the times over a network. The additional time is treated as exact."""
     if phase == LIST:
         more_us = link.listing_us(moved["objects"].iloc[0])
@@ -213,8 +213,9 @@ def _over(link: NetworkPath, times: Times, moved: pd.DataFrame, phase: str) -> T
         nothing = moved.assign(bytes=0.0)
         form, values = times.cost.form, times.cost.values
         byte_us = (form.columns(moved) - form.columns(nothing)) @ values
-        size = moved["bytes"].to_numpy()
-        more_us = float(link.operation_us(size, byte_us, phase) @ moved["count"].to_numpy())
+        size, count = moved["bytes"].to_numpy(), moved["count"].to_numpy()
+        more_us = link.round_trips_us(float(count.sum()), threads)
+        more_us += float(link.transfer_us(size, byte_us, phase) @ count)
         more_us += link.slow_start_us(float(size.max(initial=0)), phase)
     return Times(
         times.seconds + more_us / 1e6,

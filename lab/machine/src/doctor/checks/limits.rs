@@ -70,40 +70,68 @@ pub(super) fn throttling(tree: &SystemTree) -> DoctorCheckResult {
     Ok(said.measured("periods stopped", share, "%").measured("stopped", seconds, "s"))
 }
 
-/// The counters of the CPU quota since the control group was created.
-#[derive(Clone, Copy, Debug, Default)]
+/// The counters of the CPU quotas that apply to this process, each since its control group was created.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct CpuQuotaCounters {
-    /// The quota, in processors; `None` if it cannot be read.
+    /// The smallest quota of all groups, in processors; `None` if there is none or it cannot be read.
     pub(crate) processors: Option<f64>,
-    /// The number of scheduling periods.
-    pub(crate) periods: f64,
-    /// The number of periods in which the group was throttled.
-    pub(crate) throttled: f64,
-    /// How long the group was throttled, in seconds.
-    pub(crate) throttled_s: f64,
+    /// The counters of each group that has them, by the path of their file.
+    groups: Vec<(String, CpuThrottling)>,
 }
 
-impl CpuQuotaCounters {
-    /// Returns the share of the periods since `begin` in which the group was throttled.
-    pub(crate) fn throttled_share_since(&self, begin: &CpuQuotaCounters) -> f64 {
-        ((self.throttled - begin.throttled) / (self.periods - begin.periods).max(1.0)).clamp(0.0, 1.0)
+/// How often a control group was throttled.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct CpuThrottling {
+    /// The number of scheduling periods.
+    periods: f64,
+    /// The number of periods in which the group was throttled.
+    throttled: f64,
+    /// How long the group was throttled, in seconds, added up over processors.
+    pub(crate) seconds: f64,
+}
+
+impl CpuThrottling {
+    /// Returns the share of the periods in which the group was throttled.
+    pub(crate) fn share(&self) -> f64 {
+        (self.throttled / self.periods.max(1.0)).clamp(0.0, 1.0)
+    }
+
+    fn of(text: &str) -> Option<Self> {
+        let number = |name: &str| value_of(text, name)?.parse::<f64>().ok();
+        let (_, seconds) = throttled(text)?;
+        Some(CpuThrottling { periods: number("nr_periods")?, throttled: number("nr_throttled")?, seconds })
+    }
+
+    fn since(&self, begin: &Self) -> Self {
+        CpuThrottling {
+            periods: self.periods - begin.periods,
+            throttled: self.throttled - begin.throttled,
+            seconds: self.seconds - begin.seconds,
+        }
     }
 }
 
-/// Returns the counters of the group that was throttled most often, with the smallest quota of all groups; `None` if no
-/// group has such counters.
+impl CpuQuotaCounters {
+    /// Returns the throttling since `begin` of the group that was throttled in the largest share of its periods since
+    /// then. The counters themselves say nothing about which group this is: a parent may have been throttled long ago.
+    pub(crate) fn since(&self, begin: &CpuQuotaCounters) -> CpuThrottling {
+        let of_group = |(path, end): &(String, CpuThrottling)| {
+            let (_, begin) = begin.groups.iter().find(|(begun, _)| begun == path)?;
+            Some(end.since(begin))
+        };
+        let groups = self.groups.iter().filter_map(of_group);
+        groups.max_by(|a, b| a.share().total_cmp(&b.share())).unwrap_or_default()
+    }
+}
+
+/// Returns the counters of all groups with the smallest of their quotas; `None` if no group has such counters.
 pub(crate) fn quota_counters(tree: &SystemTree) -> Option<CpuQuotaCounters> {
     let group = ControlGroupDirectories::of(tree, "cpu").ok()?;
-    let counts = |(_, text): (String, String)| {
-        let number = |name: &str| value_of(&text, name)?.parse::<f64>().ok();
-        let (_, throttled_s) = throttled(&text)?;
-        let (periods, throttled) = (number("nr_periods")?, number("nr_throttled")?);
-        Some(CpuQuotaCounters { processors: None, periods, throttled, throttled_s })
-    };
-    let counters = group.texts(tree, "cpu.stat").into_iter().filter_map(counts);
-    let counters = counters.max_by(|a, b| a.throttled.total_cmp(&b.throttled))?;
+    let counts = |(path, text): (String, String)| Some((path, CpuThrottling::of(&text)?));
+    let groups: Vec<_> = group.texts(tree, "cpu.stat").into_iter().filter_map(counts).collect();
     let quotas = [quotas_v2(tree, &group), quotas_v1(tree, &group)].concat();
-    Some(CpuQuotaCounters { processors: quotas.into_iter().reduce(f64::min), ..counters })
+    let processors = quotas.into_iter().reduce(f64::min);
+    (!groups.is_empty()).then_some(CpuQuotaCounters { processors, groups })
 }
 
 /// Returns the percentage of scheduling periods in which the group was throttled, and the total throttled time in

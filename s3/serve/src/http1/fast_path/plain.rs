@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::percent_decode_str;
 
 use crate::domains::BucketDomains;
-use crate::gate::HEADER_BYTES_MAX;
+use crate::gate::{HEADER_BYTES_MAX, is_readable};
 use crate::http1::fast_path::signature::{PresignedQuery, decoded, is_unreserved};
 use crate::http1::head::{RequestFraming, RequestHead};
 use crate::monitor::OperationCode;
@@ -154,6 +154,9 @@ impl<'h> PlainHeaders<'h> {
     fn note_of_upload(&mut self, name: &str, value: &[u8]) -> Option<()> {
         let (name, value) =
             (HeaderName::from_bytes(name.as_bytes()).ok()?, HeaderValue::from_bytes(value).ok()?);
+        if !is_readable(&name, &value) {
+            return None;
+        }
         self.of_upload.insert(name, value).is_none().then_some(())
     }
 

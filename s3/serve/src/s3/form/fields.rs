@@ -248,6 +248,8 @@ mod tests {
             ("x-amz-meta-a", "x\r\ny", "InvalidArgument"),
             ("x-amz-meta-a", "x\0y", "InvalidArgument"),
             ("x-amz-meta-a b", "x", "InvalidArgument"),
+            ("content-md5", "é", "InvalidDigest"),
+            ("x-amz-object-lock-mode", "é", "InvalidArgument"),
             ("tagging", "invalid", "MalformedXML"),
         ] {
             assert_eq!(code(fields(&[(name, value)], "").unwrap().headers()), expected, "{name}: {value}");

@@ -333,7 +333,7 @@ impl PingpongRunMetadata<'_> {
             connections: u64::from(point.concurrency),
             streams: 1,
             threads: u64::from(point.concurrency),
-            cpus: self.machine.cpus,
+            cpus: self.machine.cpus_at_once(),
         };
         LaneBlocks { settings, blocks }
     }

@@ -1,0 +1,262 @@
+//! Tests what other nodes and their file server may do to an operation: a clock that is behind, a reply that is lost,
+//! and a file system without locks.
+
+use std::fs::File;
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
+
+use fordway_posix::{PosixConfig, PosixStore};
+use fordway_store::{
+    Bucket, CompleteOptions, CompletedPart, Conditions, ETagMatch, ErrorKind, ExpectedContent, GetOptions,
+    Key, MIN_PART_BYTES, Metadata, MultipartUploadOperations, ObjectRenameOperations, Objects, PartOptions,
+    PutOptions, RenameOptions, Result,
+};
+use fordway_sys::fault::{self, FaultInjectionPlan, SyscallFault};
+use fordway_sys::{Errno, FileSystemSharing, get_xattr, set_xattr};
+
+const ATTRIBUTE: &std::ffi::CStr = c"user.fordway";
+
+fn bucket() -> Bucket {
+    Bucket::new("bucket").unwrap()
+}
+
+fn key(name: &str) -> Key {
+    Key::new(name).unwrap()
+}
+
+fn open(dir: &Path) -> PosixStore {
+    let store = PosixStore::open(dir, PosixConfig::default()).unwrap();
+    store.create_bucket(&bucket()).or_else(|_| store.head_bucket(&bucket()).map(drop)).unwrap();
+    store
+}
+
+fn shared(sharing: FileSystemSharing) -> FaultInjectionPlan {
+    FaultInjectionPlan { sharing: Some(sharing), ..FaultInjectionPlan::default() }
+}
+
+fn body(store: &PosixStore, name: &str) -> Result<Vec<u8>> {
+    let mut body = Vec::new();
+    store.read(&bucket(), &key(name), &GetOptions::default(), &mut body).map(|_| body)
+}
+
+/// Changes the modification time in a record and of its file, as if a node whose clock is this far behind had written
+/// them. Returns the time.
+fn set_back(path: &Path, by: Duration) -> SystemTime {
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    let modified = file.metadata().unwrap().modified().unwrap() - by;
+    let mut buffer = [0; 4096];
+    let mut record = get_xattr(&file, ATTRIBUTE, &mut buffer).unwrap().unwrap().to_vec();
+    // The first field is the size and the time (see `record.rs`).
+    assert_eq!(record[..4], [1, 1, 16, 0]);
+    let ns = modified.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos() as i64;
+    record[12..20].copy_from_slice(&ns.to_le_bytes());
+    set_xattr(&file, ATTRIBUTE, &record).unwrap();
+    file.set_modified(modified).unwrap();
+    modified
+}
+
+/// A FUSE client may show the size and time that a file had before another node completed an upload. The record is
+/// newer than this state, no matter how far the clocks of the nodes differ.
+#[test]
+fn a_read_waits_for_the_current_size_whatever_the_clocks_say() {
+    for behind in [Duration::ZERO, Duration::from_secs(120), Duration::from_secs(86_400)] {
+        let dir = crate::way::scratch();
+        let path = dir.path().join("bucket/k");
+        let whole = vec![b'w'; 100_000];
+        fault::run(shared(FileSystemSharing::Unknown), || {
+            let store = open(dir.path());
+            let metadata = Metadata { content_type: Some("text/plain".to_owned()), ..Metadata::default() };
+            let options = PutOptions { metadata: metadata.into(), ..PutOptions::default() };
+            store.put(&bucket(), &key("k"), &whole, &options).unwrap();
+            let modified = set_back(&path, behind);
+            let file = File::options().write(true).open(&path).unwrap();
+            file.set_len(1000).unwrap();
+            file.set_modified(modified - Duration::from_secs(1)).unwrap();
+            let grown = std::thread::spawn({
+                let (path, whole) = (path.clone(), whole.clone());
+                move || {
+                    std::thread::sleep(Duration::from_millis(300));
+                    std::fs::write(&path, whole).unwrap();
+                    File::options().write(true).open(&path).unwrap().set_modified(modified).unwrap();
+                }
+            });
+            let read = body(&store, "k").unwrap();
+            grown.join().unwrap();
+            assert_eq!(read.len(), whole.len(), "{behind:?}");
+        });
+    }
+}
+
+/// Only the first read of a file whose time was set back waits until the client's caches have expired.
+#[test]
+fn a_file_whose_time_was_set_back_is_read_at_once_the_next_time() {
+    let dir = crate::way::scratch();
+    fault::run(shared(FileSystemSharing::Unknown), || {
+        let store = open(dir.path());
+        let metadata = Metadata { content_type: Some("text/plain".to_owned()), ..Metadata::default() };
+        let options = PutOptions { metadata: metadata.into(), ..PutOptions::default() };
+        store.put(&bucket(), &key("k"), b"before", &options).unwrap();
+        let path = dir.path().join("bucket/k");
+        std::fs::write(&path, "after").unwrap();
+        let past = SystemTime::now() - Duration::from_secs(10);
+        File::options().write(true).open(&path).unwrap().set_modified(past).unwrap();
+        assert_eq!(body(&store, "k").unwrap(), b"after");
+        let begin = Instant::now();
+        assert_eq!(body(&store, "k").unwrap(), b"after");
+        assert!(begin.elapsed() < Duration::from_millis(500), "{:?}", begin.elapsed());
+    });
+}
+
+/// The calls that give a file a name, and the error of each that a client reports if the server's reply was lost.
+const NAMING: [(&str, Errno); 5] = [
+    ("linkat", Errno::EXIST),
+    ("link_by_descriptor", Errno::EXIST),
+    ("renameat", Errno::NOENT),
+    ("renameat_with", Errno::EXIST),
+    ("renameat_with", Errno::NOENT),
+];
+
+/// Loses the reply of each call that gives a file a name. `act` must succeed. `missing` are calls that the file system
+/// does not support.
+fn lose_each_reply<P>(
+    sharing: FileSystemSharing,
+    missing: &'static [(&'static str, Errno)],
+    prepare: impl Fn(&PosixStore) -> P,
+    act: impl Fn(&PosixStore, &P) -> Result<()>,
+    check: impl Fn(&PosixStore, &str),
+) {
+    let plan = |nth| FaultInjectionPlan { nth, missing, sharing: Some(sharing) };
+    let run = |nth| {
+        let dir = crate::way::scratch();
+        let (store, prepared) = fault::run(plan(None), || {
+            let store = open(dir.path());
+            let prepared = prepare(&store);
+            (store, prepared)
+        })
+        .0;
+        let (done, calls) = fault::run(plan(nth), || act(&store, &prepared));
+        (dir, done, calls)
+    };
+    let (.., calls) = run(None);
+    let mut lost = 0;
+    for (at, call) in (1..).zip(&calls) {
+        for (_, errno) in NAMING.iter().filter(|(name, _)| name == call) {
+            let (dir, done, made) = run(Some((at, SyscallFault::LoseReply(*errno))));
+            if made.get(at - 1) != Some(call) {
+                continue;
+            }
+            lost += 1;
+            let place = format!("{sharing:?}, call {at} of {made:?}: {errno}");
+            assert!(done.is_ok(), "{place}: {done:?}");
+            fault::run(plan(None), || check(&open(dir.path()), &place));
+        }
+    }
+    assert!(lost > 0, "{calls:?}");
+}
+
+const SHARED: [FileSystemSharing; 2] = [FileSystemSharing::Nfs, FileSystemSharing::Unknown];
+/// A file system without unnamed files, with and without a rename that replaces nothing.
+const LACKS: [&[(&str, Errno)]; 3] = [
+    &[],
+    &[("open_tmpfile", Errno::OPNOTSUPP)],
+    &[("open_tmpfile", Errno::OPNOTSUPP), ("renameat_with", Errno::INVAL)],
+];
+
+fn each_way(act: impl Fn(FileSystemSharing, &'static [(&'static str, Errno)])) {
+    SHARED.into_iter().for_each(|sharing| LACKS.into_iter().for_each(|missing| act(sharing, missing)));
+}
+
+#[test]
+fn a_put_whose_name_was_given_succeeds_although_the_reply_was_lost() {
+    let has = |content: &'static [u8]| {
+        move |store: &PosixStore, place: &str| assert_eq!(body(store, "k").unwrap(), content, "{place}")
+    };
+    let put = |store: &PosixStore, content: &[u8], conditions| {
+        let options = PutOptions { conditions, ..PutOptions::default() };
+        store.put(&bucket(), &key("k"), content, &options).map(|put| put.etag)
+    };
+    each_way(|sharing, missing| {
+        let create = |store: &PosixStore, _: &()| put(store, b"new", Conditions::create_only()).map(drop);
+        lose_each_reply(sharing, missing, |_| (), create, has(b"new"));
+        let prepare = |store: &PosixStore| put(store, b"old", Conditions::default()).unwrap();
+        let replace = |store: &PosixStore, etag: &fordway_store::ETag| {
+            let if_match = Some(ETagMatch::Tags(vec![etag.clone()]));
+            put(store, b"newer", Conditions { if_match, ..Conditions::default() }).map(drop)
+        };
+        lose_each_reply(sharing, missing, prepare, replace, has(b"newer"));
+    });
+}
+
+#[test]
+fn a_rename_that_was_made_succeeds_although_the_reply_was_lost() {
+    each_way(|sharing, missing| {
+        let put = |store: &PosixStore, name: &str| {
+            store.put(&bucket(), &key(name), name.as_bytes(), &PutOptions::default()).map(drop).unwrap();
+        };
+        let check = |store: &PosixStore, place: &str| {
+            assert_eq!(body(store, "to").unwrap(), b"from", "{place}");
+            assert_eq!(body(store, "from").unwrap_err().kind(), ErrorKind::NoSuchKey, "{place}");
+        };
+        let conditions = RenameOptions { conditions: Conditions::create_only(), ..RenameOptions::default() };
+        let rename = |store: &PosixStore, options: &RenameOptions| {
+            store.rename(&bucket(), &key("from"), &key("to"), options)
+        };
+        lose_each_reply(
+            sharing,
+            missing,
+            |store| put(store, "from"),
+            |store, ()| rename(store, &conditions),
+            check,
+        );
+        let both = |store: &PosixStore| ["from", "to"].iter().for_each(|name| put(store, name));
+        lose_each_reply(sharing, missing, both, |store, ()| rename(store, &RenameOptions::default()), check);
+    });
+}
+
+#[test]
+fn an_upload_that_was_completed_succeeds_although_the_reply_was_lost() {
+    let size = MIN_PART_BYTES as usize;
+    let prepare = |store: &PosixStore| {
+        let upload = store.create_upload(&bucket(), &key("k"), &PutOptions::default()).unwrap();
+        let parts = [1_u8, 2].map(|number| {
+            let options = PartOptions { size_hint: Some(MIN_PART_BYTES), ..Default::default() };
+            let mut writer =
+                store.part_writer(&bucket(), &key("k"), &upload, number.into(), &options).unwrap();
+            writer.write(&vec![number; size]).unwrap();
+            CompletedPart::new(number.into(), writer.commit(&ExpectedContent::default()).unwrap().etag)
+        });
+        (upload, parts)
+    };
+    each_way(|sharing, missing| {
+        let complete = |store: &PosixStore, (upload, parts): &(_, [CompletedPart; 2])| {
+            let options = CompleteOptions::conditions(Conditions::create_only());
+            store.complete_upload(&bucket(), &key("k"), upload, parts, &options).map(drop)
+        };
+        let check = |store: &PosixStore, place: &str| {
+            assert!(body(store, "k").unwrap() == [vec![1; size], vec![2; size]].concat(), "{place}");
+        };
+        lose_each_reply(sharing, missing, prepare, complete, check);
+    });
+}
+
+/// Lustre without the mount option `flock` has no locks, and returns `ENOSYS`.
+#[test]
+fn a_file_system_without_locks_is_named_as_the_cause() {
+    for missing in [
+        &[("fcntl", Errno::NOLCK)] as &'static [_],
+        &[("fcntl", Errno::NOSYS)],
+        &[("fcntl", Errno::OPNOTSUPP)],
+    ] {
+        let dir = crate::way::scratch();
+        let plan = FaultInjectionPlan { missing, ..shared(FileSystemSharing::Unknown) };
+        let refused = fault::run(plan, || {
+            let store = open(dir.path());
+            let conditions = Conditions { if_match: Some(ETagMatch::Any), ..Conditions::default() };
+            store.put(&bucket(), &key("k"), b"1", &PutOptions { conditions, ..PutOptions::default() })
+        })
+        .0;
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NotImplemented, "{missing:?}: {refused}");
+        assert!(refused.to_string().contains("`flock`"), "{refused}");
+    }
+}
