@@ -91,6 +91,29 @@ def test_listings(fs: ObjectFileSystem, tree: str) -> None:
     assert tree in fs.ls("", detail=False)
 
 
+def test_disk_usage_needs_only_listings(
+    fs: ObjectFileSystem, tree: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {f"{tree}/{key}": len(key) for key in ("a", "dir/b", "dir/c.txt", "dir/deep/d.txt", "dirt")}
+    assert fs.du(f"{tree}/a") == fs.du(f"{tree}/a", maxdepth=1) == 1
+    assert fs.find(f"{tree}/a", maxdepth=1, detail=True)[f"{tree}/a"]["size"] == 1
+    assert fs.du(f"{tree}/missing") == 0
+    assert fs.du(f"{tree}/dir", total=False, withdirs=True, maxdepth=1) == {
+        f"{tree}/dir": 0,
+        f"{tree}/dir/deep": 0,
+        f"{tree}/dir/b": 5,
+        f"{tree}/dir/c.txt": 9,
+    }
+
+    def info(path: str, **_: object) -> None:
+        raise AssertionError(f"du requested the properties of {path}")
+
+    monkeypatch.setattr(fs, "info", info)
+    assert fs.du(tree) == sum(sizes.values())
+    assert fs.du(tree, total=False) == sizes
+    assert fs.du(tree, total=False, maxdepth=1) == {f"{tree}/a": 1, f"{tree}/dirt": 4}
+
+
 def test_what_a_path_names(fs: ObjectFileSystem, tree: str) -> None:
     assert fs.info("")["type"] == fs.info(tree)["type"] == fs.info(f"{tree}/dir")["type"] == "directory"
     assert fs.info(f"{tree}/marked")["type"] == "directory"

@@ -386,6 +386,61 @@ fn a_prefix_after_each_change_costs_the_same_among_many_keys() {
     assert_flat("prefix after a delete", &counts, 1.2);
 }
 
+/// Removes the objects of a directory page by page, as `fordway rm -r` does. Each page changes the directory.
+#[test]
+fn a_page_after_changes_costs_the_same_among_many_keys() {
+    use fordway_store::ObjectBatchOperations;
+    const PAGE: usize = 1_000;
+    let mut reads = Vec::new();
+    for size in [6 * PAGE, 18 * PAGE] {
+        let (dir, store, bucket) = open();
+        for at in 0..size {
+            std::fs::write(dir.path().join(format!("bucket/k{at:06}")), "content").unwrap();
+        }
+        let remove_all = || {
+            let (mut query, mut count) = (ListQuery { max_keys: PAGE, ..Default::default() }, 0);
+            loop {
+                let page = store.list(&bucket, &query).unwrap();
+                let keys: Vec<_> = page.entries.iter().map(|entry| key(entry.name())).collect();
+                assert!(store.delete_many(&bucket, &keys).iter().all(Result::is_ok));
+                count += keys.len();
+                if page.next.is_none() {
+                    return assert_eq!(count, size);
+                }
+                query.start_after = page.next;
+            }
+        };
+        let called = run(FaultInjectionPlan::default(), remove_all).1;
+        reads.push(100 * called.iter().filter(|call| **call == "getdents64").count() / (size / PAGE));
+    }
+    assert_flat("100 pages with removals", &reads, 1.2);
+}
+
+/// Each page reads many subdirectories, of which it needs one key each.
+#[test]
+fn a_page_of_common_prefixes_reads_the_bucket_once() {
+    const LARGE: usize = 40;
+    let (dir, store, bucket) = open();
+    for at in 0..2_000 {
+        let path = dir.path().join(format!("bucket/d{at:04}"));
+        std::fs::create_dir(&path).unwrap();
+        let files = if at < LARGE { 500 } else { 1 };
+        (0..files).for_each(|file| std::fs::write(path.join(format!("f{file:03}")), "content").unwrap());
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    let mut query = ListQuery { delimiter: Some("/".into()), max_keys: 20, ..Default::default() };
+    let mut page = || {
+        let page = store.list(&bucket, &query).unwrap();
+        assert_eq!(page.entries.len(), 20);
+        query.start_after = page.next;
+    };
+    page();
+    let pages = [(); 2].map(|()| run(FaultInjectionPlan::default(), &mut page).1);
+    let reads = pages.each_ref().map(|called| called.iter().filter(|call| **call == "getdents64").count());
+    // Two calls read each of 20 subdirectories, or up to 21 if the page determines whether it is the last.
+    assert!(reads.iter().all(|count| *count <= 2 * 21), "the bucket was read again: {reads:?} getdents64");
+}
+
 /// One common prefix represents all keys below it, regardless of their number.
 #[test]
 fn a_common_prefix_costs_the_same_for_many_keys() {

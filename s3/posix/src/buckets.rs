@@ -155,7 +155,10 @@ impl PosixStoreState {
         };
         self.volume.private.forget(bucket);
         match (done, removed) {
-            (Ok(()), _) => self.sync_root(),
+            (Ok(()), _) => {
+                self.volume.private.remote.forget(bucket);
+                self.sync_root()
+            }
             (Err(error), Some(settings)) => self.restore(bucket, settings).and(Err(error)),
             (Err(error), None) => Err(error),
         }

@@ -36,6 +36,9 @@ use crate::walk::WalkPath;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 /// The maximum number of names that are read from an index at a time.
 const INDEX_PAGE: usize = 1024;
+/// The minimum number of names that a directory must have to be indexed for the further pages of a listing. With fewer
+/// names, the changes between two pages, such as the removal of 1,000 objects, would end the index.
+const CONTINUED_FEWEST: usize = 5_000;
 
 /// The next step of the walk.
 enum WalkContinuation {
@@ -302,12 +305,47 @@ impl BucketWalk<'_> {
         if self.path.has(id) || self.path.knows_as_empty(id, at.len()) {
             return Ok(WalkContinuation::On);
         }
-        let names = self.read(at, &path, &dir, &stat).map_err(failed)?;
+        let is_known = self.inner.remembered.recall(&stat).is_some();
+        let mut names = self.read(at, &path, (&dir, &stat), &from).map_err(failed)?;
         let visit = self.path.begin(names.has_links());
-        let flow = self.names(at, (&dir, id), &names, &from)?;
         let is_whole = from.is_empty() && self.query.prefix.len() <= at.len();
+        let mut flow = self.names(at, (&dir, id), &names, &from)?;
+        // Only a part of the names of a large directory is cached.
+        while matches!(flow, WalkContinuation::On)
+            && let Some(next) = self.next_window(at, &names)
+        {
+            rewind(&dir).map_err(failed)?;
+            names = self.read(at, &path, (&dir, &stat), &next).map_err(failed)?;
+            flow = self.names(at, (&dir, id), &names, &next)?;
+        }
         self.path.end(visit, Some(id).filter(|_| is_whole), at.len());
+        // The next page does not need a directory that this page has skipped.
+        if matches!(flow, WalkContinuation::Behind(_)) && !is_known {
+            self.inner.remembered.forget(id);
+        }
         Ok(flow)
+    }
+
+    /// Returns the first text that the walk needs in the directory `at` after `names`. Returns `None` if `names` contains
+    /// all further names that the walk needs.
+    fn next_window(&self, at: &str, names: &SortedNames) -> Option<String> {
+        let wanted = self.query.prefix.get(at.len()..).unwrap_or_default();
+        let last = names.cut_after()?;
+        if last > wanted && !last.starts_with(wanted) {
+            return None;
+        }
+        self.next_name(at, last)
+    }
+
+    /// Returns the first text that the walk needs in the directory `at` after the names up to `last`. Returns `None` if
+    /// the walk needs no further names.
+    fn next_name(&self, at: &str, last: &str) -> Option<String> {
+        let skipped = self.skipped.as_deref().and_then(|skipped| skipped.strip_prefix(at));
+        match skipped.filter(|skipped| last.starts_with(skipped)) {
+            Some(skipped) => text_after(skipped),
+            // The smallest text that sorts after the last name.
+            None => Some(format!("{last}\0")),
+        }
     }
 
     /// Offers keys as [`BucketWalk::directory`] does, but takes the names from the directory's index. Returns `None` if
@@ -338,27 +376,28 @@ impl BucketWalk<'_> {
                 return Ok(Some(flow));
             }
             let last = found.names.get(found.names.len() - 1).text;
-            let skipped = self.skipped.as_deref().and_then(|skipped| skipped.strip_prefix(at));
-            match skipped.filter(|skipped| last.starts_with(skipped)) {
-                Some(skipped) => match text_after(skipped) {
-                    Some(text) => *from = text,
-                    None => return Ok(Some(flow)),
-                },
-                // The next block begins with the smallest text that sorts after the last name.
-                None => *from = format!("{last}\0"),
-            }
+            let Some(next) = self.next_name(at, last) else { return Ok(Some(flow)) };
+            *from = next;
         }
         Ok(None)
     }
 
     /// Reads the names in a directory that may lead to requested keys. The result may also contain other names, because
-    /// all names of a directory may be cached for the next page.
-    fn read(&self, at: &str, path: &str, dir: &File, stat: &FileStat) -> Result<Arc<SortedNames>, Errno> {
+    /// all names of a directory may be cached for the next page. For a large directory, the result may contain only
+    /// some of the names from `from` on (see [`SortedNames::cut_after`]).
+    fn read(
+        &self,
+        at: &str,
+        path: &str,
+        (dir, stat): (&File, &FileStat),
+        from: &str,
+    ) -> Result<Arc<SortedNames>, Errno> {
         let remembered = &self.inner.remembered;
-        if let Some(names) = remembered.recall(stat) {
+        let wanted = self.query.prefix.get(at.len()..).unwrap_or_default();
+        let from = from.max(wanted);
+        if let Some(names) = remembered.recall(stat).or_else(|| remembered.recall_window(stat, from)) {
             return Ok(names);
         }
-        let wanted = self.query.prefix.get(at.len()..).unwrap_or_default();
         let resolve = |name: &str| self.resolve(dir, path, name);
         let prefix = text_to_name(wanted);
         let read = |all| {
@@ -374,10 +413,12 @@ impl BucketWalk<'_> {
                 false => Ok(names),
             }
         };
-        let names = match remembered.last_listing(stat) {
-            // Only a listing by prefix reads many names to return few. For other listings, an index would cost more
-            // than it saves. While a directory is watched, each open, put and delete in it takes up to a tenth longer.
-            ListingFreshness::Changed if !wanted.is_empty() && self.is_watchable(dir, stat) => {
+        let freshness = remembered.last_listing(stat);
+        let has_all = wanted.is_empty() || freshness != ListingFreshness::Unknown;
+        let names = match freshness {
+            ListingFreshness::Changed { names }
+                if self.is_worth_indexing(at, names) && self.is_watchable(dir, stat) =>
+            {
                 let indexes = &self.inner.volume.dirs.indexes;
                 Arc::new(indexes.read(dir, stat, DirectoryRole::Objects, || read(true))?)
             }
@@ -387,8 +428,20 @@ impl BucketWalk<'_> {
             _ => remembered
                 .names(stat, self.inner.volume.directory_times(self.contents.sharing), || read(true))?,
         };
+        if has_all && names.exceed_the_cache() && self.is_watchable(dir, stat) {
+            remembered.keep_window(stat, &names, from);
+        }
         remembered.note_listing(stat, names.read_count());
         Ok(names)
+    }
+
+    /// Returns whether an index of the directory `at`, which had this many names, costs less than it saves. While a
+    /// directory is watched, each open, put and delete in it takes up to a tenth longer.
+    fn is_worth_indexing(&self, at: &str, names: usize) -> bool {
+        // A listing by prefix reads many names to return few. So does each further page of a large directory whose
+        // objects are created or removed between the pages, as `fordway rm -r` does.
+        let is_by_prefix = self.query.prefix.get(at.len()..).is_some_and(|wanted| !wanted.is_empty());
+        is_by_prefix || (names >= CONTINUED_FEWEST && !self.first_wanted(at).is_empty())
     }
 
     /// Reads a directory on NFS again when no writer is replacing an object in the bucket, and adds the names found to
@@ -683,6 +736,61 @@ impl From<WalkInstruction> for WalkContinuation {
             WalkInstruction::Next => WalkContinuation::On,
             WalkInstruction::SkipPrefix(prefix) => WalkContinuation::Behind(prefix),
             WalkInstruction::Full => WalkContinuation::Stop,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::{PosixConfig, PosixStore};
+
+    /// Returns the names of all entries of all pages.
+    fn pages(store: &PosixStore, bucket: &Bucket, query: &ListQuery) -> Vec<String> {
+        let (mut query, mut all) = (query.clone(), Vec::new());
+        loop {
+            let page = store.inner.list(bucket, &query).unwrap();
+            all.extend(page.entries.iter().map(|entry| entry.name().to_owned()));
+            match page.next {
+                Some(next) => query.start_after = Some(next),
+                None => return all,
+            }
+        }
+    }
+
+    /// In tests, the limit of the cache is 256 KiB, so that this directory is listed through windows.
+    #[test]
+    fn pages_of_a_directory_with_too_many_names_are_complete() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = PosixStore::open(dir.path(), PosixConfig::default()).unwrap();
+        let bucket = Bucket::new("bucket").unwrap();
+        store.inner.create_bucket(&bucket).unwrap();
+        let mut all: Vec<String> = (0..2_500).map(|number| format!("d/{number:04}-{:0100}", 0)).collect();
+        all[1_000].push_str("/x/y");
+        for key in &all {
+            let path = dir.path().join("bucket").join(key);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "content").unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        let query = ListQuery { max_keys: 90, ..Default::default() };
+        assert_eq!(pages(&store, &bucket, &query), all);
+        assert!(!store.inner.remembered.has_no_windows());
+        for prefix in ["d/", "d/0", "d/1", "d/24", "d/09", "d/3", "d/0999-", "d/1000-"] {
+            let found = pages(&store, &bucket, &ListQuery { prefix: prefix.to_owned(), ..query.clone() });
+            let expected: Vec<_> = all.iter().filter(|key| key.starts_with(prefix)).cloned().collect();
+            assert_eq!(found, expected, "{prefix}");
+        }
+        for delimiter in ["-", "00", "1", "/x"] {
+            let delimited = ListQuery { delimiter: Some(delimiter.to_owned()), ..query.clone() };
+            let found = pages(&store, &bucket, &delimited);
+            let expected: std::collections::BTreeSet<_> = all
+                .iter()
+                .map(|key| delimited.common_prefix(key).map_or_else(|| key.clone(), str::to_owned))
+                .collect();
+            assert_eq!(found, Vec::from_iter(expected), "{delimiter}");
         }
     }
 }

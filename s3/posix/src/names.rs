@@ -18,8 +18,13 @@ use fordway_sys::{
 use crate::index::{FEWEST as INDEXED_FEWEST, KEPT};
 use crate::private::{is_settled, times};
 
-/// The maximum memory for all cached names, in bytes.
-pub(crate) const MOST_BYTES: usize = 256 << 20;
+/// The maximum memory for all cached names, in bytes, in addition to the windows.
+pub(crate) const MOST_BYTES: usize = if cfg!(test) { 256 << 10 } else { 256 << 20 };
+/// The approximate memory of a window, in bytes. A window contains consecutive names of a directory whose names exceed
+/// [`MOST_BYTES`], so that only some pages of a listing need to read the directory.
+const WINDOW_BYTES: usize = MOST_BYTES / 8;
+/// The maximum number of cached windows: one for each of several concurrent listings.
+const MOST_WINDOWS: usize = 4;
 /// The maximum number of cached directories.
 pub(crate) const MOST_DIRS: usize = 16;
 /// A duration longer than the timestamp resolution of any file system. MooseFS stores times in whole seconds.
@@ -41,16 +46,40 @@ pub(crate) struct SortedNames {
     has_links: bool,
     /// The number of names in the directory, including rejected names.
     read: usize,
+    /// Whether names that come after these were left out.
+    is_cut: bool,
 }
 
-/// A name: its position in the text, and its type.
+/// A name: its position in the text, and its type. A large directory has many names, so the fields share one integer.
 #[derive(Clone, Copy)]
 struct PackedName {
     /// The name's first eight bytes after the prefix that all names share, for fast comparison.
     head: u64,
-    start: u32,
-    len: u16,
-    is_link: bool,
+    /// The position of the first byte in the text, in the bits above [`START_SHIFT`]; the length, in bytes, above bit 0;
+    /// and whether the name is a link, in bit 0. The text may be longer than 4 GiB.
+    place: u64,
+}
+
+/// The position of a name's start in [`PackedName::place`]. Below it are 16 bits for the length and one for the type.
+const START_SHIFT: u32 = 17;
+
+impl PackedName {
+    fn new(start: usize, len: u16, is_link: bool) -> Self {
+        let place = (start as u64) << START_SHIFT | u64::from(len) << 1 | u64::from(is_link);
+        PackedName { head: 0, place }
+    }
+
+    fn start(self) -> usize {
+        (self.place >> START_SHIFT) as usize
+    }
+
+    fn len(self) -> usize {
+        usize::from((self.place >> 1) as u16)
+    }
+
+    fn is_link(self) -> bool {
+        self.place & 1 == 1
+    }
 }
 
 /// A name in a [`SortedNames`].
@@ -97,6 +126,9 @@ impl SortedNames {
         }
         (names.has_links, names.read) = (!unclear.is_empty(), count);
         names.sort();
+        // Growing vectors reserve up to twice the memory that they need.
+        names.text.shrink_to_fit();
+        names.entries.shrink_to_fit();
         Ok(names)
     }
 
@@ -152,6 +184,29 @@ impl SortedNames {
         names
     }
 
+    /// Returns whether the names are too many to be cached.
+    pub(crate) fn exceed_the_cache(&self) -> bool {
+        self.bytes() > MOST_BYTES
+    }
+
+    /// Returns about [`WINDOW_BYTES`] of the names, beginning with the first name that is not less than `from`.
+    fn window(&self, from: &str) -> Self {
+        let (start, mut bytes) = (self.first_from(from), 0);
+        let texts = (start..self.len()).map(|at| self.get(at).text);
+        let mut window = SortedNames::of_sorted(texts.take_while(|text| {
+            bytes += text.len() + size_of::<PackedName>();
+            bytes <= WINDOW_BYTES
+        }));
+        window.read = self.read;
+        window.is_cut = start + window.len() < self.len();
+        window
+    }
+
+    /// Returns the last name if names that come after it were left out.
+    pub(crate) fn cut_after(&self) -> Option<&str> {
+        self.entries.last().filter(|_| self.is_cut).map(|entry| text_of(&self.text, entry))
+    }
+
     /// Returns whether the type of a name may change without a change to the directory.
     pub(crate) fn has_links(&self) -> bool {
         self.has_links
@@ -168,26 +223,26 @@ impl SortedNames {
     }
 
     fn push(&mut self, name: &str, kind: EntryKind) {
-        let (Ok(start), Ok(len)) = (u32::try_from(self.text.len()), u16::try_from(name.len() + 1)) else {
-            return;
-        };
+        // No file system has names of this length.
+        let Ok(len) = u16::try_from(name.len() + 1) else { return };
         let is_dir = kind == EntryKind::Dir;
         if !is_dir && !matches!(kind, EntryKind::File | EntryKind::Link) {
             return;
         }
+        let start = self.text.len();
         self.text.push_str(name);
         if is_dir {
             self.text.push('/');
         }
         let len = if is_dir { len } else { len - 1 };
-        self.entries.push(PackedName { head: 0, start, len, is_link: kind == EntryKind::Link });
+        self.entries.push(PackedName::new(start, len, kind == EntryKind::Link));
     }
 
     fn sort(&mut self) {
         let SortedNames { text, entries, .. } = self;
         let shared = shared_len(text, entries);
         for entry in entries.iter_mut() {
-            let rest = &text.as_bytes()[entry.start as usize + shared..][..usize::from(entry.len) - shared];
+            let rest = &text_of(text, entry).as_bytes()[shared..];
             let mut head = [0; 8];
             let len = rest.len().min(8);
             head[..len].copy_from_slice(&rest[..len]);
@@ -215,7 +270,7 @@ impl SortedNames {
     /// Returns the name at position `at` in key order.
     pub(crate) fn get(&self, at: usize) -> ListedName<'_> {
         let entry = &self.entries[at];
-        ListedName { text: text_of(&self.text, entry), is_link: entry.is_link }
+        ListedName { text: text_of(&self.text, entry), is_link: entry.is_link() }
     }
 
     /// Returns the position of the first name that is not less than `text`.
@@ -238,7 +293,7 @@ impl SortedNames {
 }
 
 fn text_of<'t>(text: &'t str, entry: &PackedName) -> &'t str {
-    &text[entry.start as usize..][..usize::from(entry.len)]
+    &text[entry.start()..][..entry.len()]
 }
 
 /// Returns the length, in bytes, of the prefix that all names share.
@@ -316,6 +371,25 @@ pub(crate) struct NameCache {
     all: Mutex<Vec<NameCacheEntry>>,
     /// Directories that were read for a listing, the most recent last.
     asked: Mutex<Vec<ListedDirectory>>,
+    /// Windows of directories that have too many names to be cached, the most recently used last.
+    windows: Mutex<Vec<NameWindow>>,
+}
+
+/// Consecutive names of a directory.
+struct NameWindow {
+    device: u64,
+    inode: u64,
+    times: (i64, i64),
+    /// The window contains all names from this text on, up to its last name.
+    from: Box<str>,
+    names: Arc<SortedNames>,
+}
+
+impl NameWindow {
+    /// Returns whether the window contains the first name that is not less than `from`.
+    fn covers(&self, from: &str) -> bool {
+        &*self.from <= from && self.names.cut_after().is_none_or(|last| from <= last)
+    }
 }
 
 /// A directory that was read for a listing.
@@ -335,8 +409,8 @@ pub(crate) enum ListingFreshness {
     Unknown,
     /// The directory has not changed since it was last listed.
     Unchanged,
-    /// The directory was listed less than [`KEPT`] ago, and may have changed since.
-    Changed,
+    /// The directory was listed less than [`KEPT`] ago, when it had this many names, and may have changed since.
+    Changed { names: usize },
 }
 
 struct NameCacheEntry {
@@ -377,13 +451,57 @@ impl NameCache {
         self.find(stat).0
     }
 
+    /// Returns a cached window of a directory with this state, if one contains the first name that is not less than
+    /// `from`.
+    pub(crate) fn recall_window(&self, stat: &FileStat, from: &str) -> Option<Arc<SortedNames>> {
+        let mut all = self.windows.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let is_same = |window: &NameWindow| (window.device, window.inode) == (stat.device, stat.inode);
+        let found = all
+            .iter()
+            .position(|window| is_same(window) && window.times == times(stat) && window.covers(from))?;
+        let window = all.remove(found);
+        let names = window.names.clone();
+        all.push(window);
+        Some(names)
+    }
+
+    /// Caches some of `names`, from `from` on, if these are all names of a directory and too many to be cached. `before`
+    /// is the state of the directory before it was read. The directory must not be on a shared file system.
+    pub(crate) fn keep_window(&self, before: &FileStat, names: &SortedNames, from: &str) {
+        if !names.exceed_the_cache() || names.has_links || names.is_cut || !is_settled(before) {
+            return;
+        }
+        let (device, inode, times) = (before.device, before.inode, times(before));
+        let names = Arc::new(names.window(from));
+        let mut all = self.windows.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        all.retain(|window| (window.device, window.inode) != (device, inode) || window.times == times);
+        if all.len() >= MOST_WINDOWS {
+            all.remove(0);
+        }
+        all.push(NameWindow { device, inode, times, from: from.into(), names });
+    }
+
+    /// Returns whether no window is cached.
+    #[cfg(test)]
+    pub(crate) fn has_no_windows(&self) -> bool {
+        self.windows.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).is_empty()
+    }
+
+    /// Removes a directory from the cache.
+    pub(crate) fn forget(&self, (device, inode): (u64, u64)) {
+        let mut all = self.all.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        all.retain(|memory| (memory.device, memory.inode) != (device, inode));
+    }
+
     /// Returns the cached knowledge about the last listing of the directory whose current state is `stat`.
     pub(crate) fn last_listing(&self, stat: &FileStat) -> ListingFreshness {
         let asked = self.asked.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         match asked.iter().find(|asked| (asked.device, asked.inode) == (stat.device, stat.inode)) {
             Some(asked) if asked.times == times(stat) && is_settled(stat) => ListingFreshness::Unchanged,
-            Some(asked) if asked.when.elapsed() < KEPT && asked.names >= INDEXED_FEWEST => {
-                ListingFreshness::Changed
+            Some(ListedDirectory { when, names, .. })
+                if when.elapsed() < KEPT && *names >= INDEXED_FEWEST =>
+            {
+                ListingFreshness::Changed { names: *names }
             }
             _ => ListingFreshness::Unknown,
         }
@@ -394,6 +512,10 @@ impl NameCache {
         let (device, inode, times, when) = (stat.device, stat.inode, times(stat), CoarseInstant::now());
         let mut asked = self.asked.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         asked.retain(|asked| (asked.device, asked.inode) != (device, inode));
+        // Many small subdirectories must not displace the directory that contains them.
+        if names < INDEXED_FEWEST {
+            return;
+        }
         if asked.len() >= MOST_DIRS {
             asked.remove(0);
         }
@@ -402,18 +524,25 @@ impl NameCache {
 
     /// Returns the names cached for the directory's current times, and the time at which these times were first seen.
     fn find(&self, stat: &FileStat) -> (Option<Arc<SortedNames>>, CoarseInstant) {
-        let all = self.all.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let found = all.iter().find(|memory| (memory.device, memory.inode) == (stat.device, stat.inode));
-        match found.filter(|found| found.times == times(stat)) {
-            Some(found) => (found.names.clone(), found.seen),
-            None => (None, CoarseInstant::now()),
-        }
+        let mut all = self.all.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let is_current = |memory: &NameCacheEntry| {
+            (memory.device, memory.inode, memory.times) == (stat.device, stat.inode, times(stat))
+        };
+        let Some(at) = all.iter().position(is_current) else { return (None, CoarseInstant::now()) };
+        let found = (all[at].names.clone(), all[at].seen);
+        // The directory that was used last is removed last.
+        all[at..].rotate_left(1);
+        found
     }
 
     fn keep(&self, stat: &FileStat, seen: CoarseInstant, names: Option<&Arc<SortedNames>>) {
         let (device, inode) = (stat.device, stat.inode);
         let mut all = self.all.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         all.retain(|memory| (memory.device, memory.inode) != (device, inode));
+        // Names that cannot be cached must not displace those of other directories.
+        if names.is_some_and(|names| names.exceed_the_cache()) {
+            return;
+        }
         all.push(NameCacheEntry { device, inode, times: times(stat), seen, names: names.cloned() });
         let too_much = |all: &Vec<NameCacheEntry>| {
             all.iter().filter_map(|memory| memory.names.as_ref()).map(|names| names.bytes()).sum::<usize>()
@@ -488,5 +617,74 @@ mod tests {
                 prop_assert!(texts[..sorted.first_from(text)].iter().all(|before| before < text));
             }
         }
+    }
+
+    #[test]
+    fn names_may_have_more_than_4_gib_of_text() {
+        for start in [0, 1 << 32, (1 << 47) - 1] {
+            for (len, is_link) in [(1, false), (u16::MAX, true)] {
+                let name = PackedName::new(start, len, is_link);
+                assert_eq!((name.start(), name.len(), name.is_link()), (start, usize::from(len), is_link));
+            }
+        }
+        assert_eq!(size_of::<PackedName>(), 16);
+    }
+
+    /// Returns this many sorted names of 100 bytes each.
+    fn long_names(count: usize) -> SortedNames {
+        let all: Vec<String> = (0..count).map(|number| format!("{number:0100}")).collect();
+        SortedNames::of_sorted(all.iter().map(String::as_str))
+    }
+
+    /// Returns the state of another directory that has not changed for a while.
+    fn settled(inode: u64) -> FileStat {
+        let mut stat = stat(tempfile::tempfile().unwrap()).unwrap();
+        (stat.inode, stat.modified_ns, stat.changed_ns) = (inode, 1, 1);
+        stat
+    }
+
+    #[test]
+    fn names_that_are_too_many_displace_no_others() {
+        let (cache, now) = (NameCache::default(), CoarseInstant::now());
+        cache.keep(&settled(1), now, Some(&Arc::new(long_names(FEWEST))));
+        let many = Arc::new(long_names(MOST_BYTES / 100));
+        cache.keep(&settled(2), now, Some(&many));
+        assert!(cache.recall(&settled(1)).is_some());
+        assert!(cache.recall(&settled(2)).is_none());
+    }
+
+    #[test]
+    fn directories_that_are_used_stay_cached() {
+        let (cache, now, names) = (NameCache::default(), CoarseInstant::now(), Arc::new(long_names(1)));
+        for inode in 0..3 * MOST_DIRS as u64 {
+            cache.keep(&settled(inode), now, Some(&names));
+            assert!(cache.recall(&settled(0)).is_some(), "after {inode} others");
+        }
+        assert!(cache.recall(&settled(1)).is_none());
+        cache.forget((settled(0).device, 0));
+        assert!(cache.recall(&settled(0)).is_none());
+    }
+
+    #[test]
+    fn windows_cover_the_names_of_a_large_directory() {
+        let (cache, names) = (NameCache::default(), long_names(MOST_BYTES / 100));
+        let (before, start) = (settled(1), names.get(100).text.to_owned());
+        cache.keep_window(&before, &long_names(10), &start);
+        assert!(cache.recall_window(&before, &start).is_none(), "few names need no window");
+        cache.keep_window(&before, &names, &start);
+        let window = cache.recall_window(&before, &start).unwrap();
+        assert!(window.bytes() <= 2 * WINDOW_BYTES);
+        let last = window.cut_after().unwrap().to_owned();
+        assert!((0..window.len()).all(|at| window.get(at).text == names.get(100 + at).text));
+        assert!(cache.recall_window(&before, &last).is_some());
+        assert!(cache.recall_window(&before, &format!("{last}\0")).is_none());
+        assert!(cache.recall_window(&before, names.get(99).text).is_none());
+        let changed = FileStat { modified_ns: 2, ..before };
+        assert!(cache.recall_window(&changed, &start).is_none());
+        cache.keep_window(&before, &names, &last);
+        assert!(cache.recall_window(&before, "9").is_none());
+        let end = names.get(names.len() - 10).text;
+        cache.keep_window(&before, &names, end);
+        assert!(cache.recall_window(&before, "9").is_some_and(|window| window.cut_after().is_none()));
     }
 }

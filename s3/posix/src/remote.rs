@@ -66,7 +66,10 @@ impl RemoteBuckets {
             return None;
         }
         let devices = self.known.devices.read().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let found = devices.iter().find(|(name, _)| bucket.is_empty() || name.as_str() == bucket);
+        let found = match bucket.is_empty() {
+            true => devices.iter().next(),
+            false => devices.get_key_value(&Bucket::new(bucket).ok()?),
+        };
         found.map(|(name, device)| (*device, name.as_str().to_owned()))
     }
 
@@ -76,6 +79,13 @@ impl RemoteBuckets {
             true => self.known.add(bucket.clone(), device),
             false if self.known.has_any.load(Ordering::Relaxed) => self.known.remove(bucket),
             false => {}
+        }
+    }
+
+    /// Records that `bucket` was removed. Otherwise, the record would grow with each bucket that ever existed.
+    pub(crate) fn forget(&self, bucket: &Bucket) {
+        if self.known.has_any.load(Ordering::Relaxed) {
+            self.known.remove(bucket);
         }
     }
 }
@@ -108,7 +118,15 @@ mod tests {
         assert_eq!(second.find("bucket"), Some((7, "bucket".to_owned())));
         assert_eq!(RemoteBuckets::of_root(root).find("bucket"), Some((7, "bucket".to_owned())));
         assert_eq!(other.find("bucket"), None);
-        second.note(&bucket, 8, false);
+        first.note(&Bucket::new("bucket2").unwrap(), 9, true);
+        assert_eq!(second.find("bucket"), Some((7, "bucket".to_owned())));
+        for missing in ["bucket3", "buck", "not a name"] {
+            assert_eq!(second.find(missing), None, "{missing}");
+        }
+        first.forget(&bucket);
+        assert_eq!(second.find("bucket"), None);
+        assert_eq!(second.find(""), Some((9, "bucket2".to_owned())));
+        second.note(&Bucket::new("bucket2").unwrap(), 8, false);
         assert_eq!(first.find(""), None);
         first.note(&bucket, 7, true);
         drop((first, second));

@@ -3,6 +3,7 @@
 //!
 //! - `plan` lists the source or the destination, and determines the actions from the listings alone;
 //! - `upload` and `download` transfer one object; code that both modules use is in `download`;
+//! - `budget` limits the memory of concurrent uploads;
 //! - `blocked` keeps downloads that have to wait for removals;
 //! - `access` gives a downloaded file the access rights of the file that it replaces;
 //! - `directories` records which directories were created for downloads;
@@ -17,6 +18,7 @@
 
 mod access;
 mod blocked;
+mod budget;
 mod directories;
 mod download;
 mod links;
@@ -56,6 +58,7 @@ use fordway_store::{
 use serde::Serialize;
 
 use self::blocked::{BlockedDownload, BlockedDownloads, is_blocked};
+use self::budget::{UPLOAD_MEMORY_BYTES, UploadMemoryBudget};
 use self::moved::CopiedSource;
 use crate::args::TransferArgs;
 
@@ -231,8 +234,20 @@ pub(crate) fn run_move(
         (SharedTransferCounts::default(), MadeDirectories::default(), RemovedLinks::default());
     let (lane, found, written) = (context.lane()?, Mutex::default(), WrittenFiles::default());
     let blocked = BlockedDownloads::default();
-    let runner =
-        TransferRunner { context, settings, lane, tally, made, links, found, postponed, written, blocked };
+    let memory = UploadMemoryBudget::new(UPLOAD_MEMORY_BYTES);
+    let runner = TransferRunner {
+        context,
+        settings,
+        lane,
+        tally,
+        made,
+        links,
+        found,
+        postponed,
+        written,
+        blocked,
+        memory,
+    };
     let actions = actions.take_while(|_| !context.interrupt.is_raised());
     context.output.start_progress();
     for_each(settings.jobs, upload::batched(actions), |task| runner.perform(task));
@@ -257,6 +272,7 @@ struct TransferRunner<'c> {
     postponed: &'c PostponedRemovals,
     written: WrittenFiles,
     blocked: BlockedDownloads,
+    memory: UploadMemoryBudget,
 }
 
 impl TransferRunner<'_> {

@@ -15,12 +15,15 @@ use fordway_store::{
     PartOptions, PutOptions, Result, Tags, UploadId,
 };
 
+use super::budget::ReservedUploadMemory;
 use super::download::CHUNK_BYTES;
 use super::moved::LocalSourceStamps;
 use super::{LinkRemoval, OverwritePolicy, TransferAction, TransferRunner, TransferTask};
 
 /// S3's limit for the size of a part, in bytes.
 const MAX_PART_BYTES: u64 = 5 << 30;
+/// The maximum size of content that the store keeps in memory if the content is not sent in parts.
+const WHOLE_BYTES: u64 = 64 << 20;
 /// How long a command waits, after a signal, for the server to abort an upload.
 const ABORT_GRACE: Duration = Duration::from_secs(1);
 
@@ -52,6 +55,7 @@ impl TransferRunner<'_> {
         if self.threshold_bytes().is_some_and(|threshold| size >= threshold && size > 0) {
             self.upload_parts((&name, &about), &region, bucket, key, &options)?;
         } else {
+            let _memory = self.upload_memory(size.min(WHOLE_BYTES));
             let writer = self.store().writer(bucket, key, &options)?;
             // Request one byte more than expected, to detect a growing file.
             let mut reader = FileRegion { file: &region.file, offset: 0, len: size.saturating_add(1) };
@@ -61,8 +65,15 @@ impl TransferRunner<'_> {
         Ok((size, source))
     }
 
+    /// Reserves memory for content that the store keeps in memory until the content is sent. Waits until enough memory is
+    /// available. Returns `None` if the store does not keep content in memory.
+    fn upload_memory(&self, bytes: u64) -> Option<ReservedUploadMemory<'_>> {
+        (self.store().lane() == "http").then(|| self.memory.reserve(bytes))
+    }
+
     /// Uploads standard input, whose length is unknown; returns the number of bytes. If parts are needed, they are sent
-    /// one after the other. Only the first part is kept in memory; the other parts are streamed in chunks.
+    /// one after the other. The first part is kept in memory. The other parts are streamed in chunks, but over HTTP,
+    /// the store keeps each part in memory until it is sent.
     pub(super) fn upload_stream(&self, bucket: &Bucket, key: &Key) -> Result<u64> {
         let mut input = BufReader::with_capacity(CHUNK_BYTES, self.context.take_input()?);
         let options = self.put_options(key.as_str(), None);
@@ -101,6 +112,7 @@ impl TransferRunner<'_> {
             }
             // The size of parts doubles every 1,000 parts, so that 10,000 parts are enough for any stream.
             let part_bytes = (self.settings.part_size_bytes << (number / 1000)).min(MAX_PART_BYTES);
+            let _memory = self.upload_memory(part_bytes);
             let writer = self.store().part_writer(bucket, key, upload, number, &options)?;
             let (made, bytes) =
                 self.pump("standard input", &mut (&mut input).take(part_bytes), writer, None)?;
@@ -123,6 +135,7 @@ impl TransferRunner<'_> {
             let send = |(number, offset, len): (u16, u64, u64)| {
                 let part =
                     PartOptions { checksum: options.checksum, size_hint: Some(len), ..Default::default() };
+                let _memory = self.upload_memory(len);
                 let writer = self.store().part_writer(bucket, key, upload, number, &part)?;
                 let mut region = FileRegion { file: &file.file, offset, len };
                 let (made, _) = self.pump(name, &mut region, writer, Some(len))?;

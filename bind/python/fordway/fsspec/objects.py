@@ -214,7 +214,9 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
         if maxdepth is not None or not bucket:
             found = super().find(path, maxdepth=maxdepth, withdirs=withdirs, detail=True, **options)
             below = f"{self._strip_protocol(path)}/{prefix}".lstrip("/")
-            found = {name: about for name, about in found.items() if not prefix or name.startswith(below)}
+            chosen = [name for name in found if not prefix or name.startswith(below)]
+            # If `path` is an object, fsspec returns its name without its properties.
+            found = {name: found[name] or self.info(name) for name in chosen}
         else:
             found = self._find_all(bucket, key, prefix, withdirs)
         return found if detail else list(found)
@@ -237,6 +239,23 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
             names += [f"{bucket}/{each}" for each in directories]
             found = {name: _directory(name) for name in names} | found
         return dict(sorted(found.items()))
+
+    def du(
+        self,
+        path: str,
+        total: bool = True,
+        maxdepth: int | None = None,
+        withdirs: bool = False,
+        **options: Any,  # noqa: ANN401
+    ) -> int | dict[str, int]:
+        """Returns the total size of all objects below a directory, in bytes. With `total=False`, returns the
+        size of each object.
+
+        Cost: as for `find`.
+        """
+        found = self.find(path, maxdepth=maxdepth, withdirs=withdirs, detail=True, **options)
+        sizes = {name: about["size"] for name, about in found.items()}
+        return sum(sizes.values()) if total else sizes
 
     def modified(self, path: str) -> datetime:
         """Returns the time of an object's last write, or of a bucket's creation."""

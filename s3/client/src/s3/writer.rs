@@ -277,6 +277,13 @@ impl BufferedPartWriter {
         UploadPartId { bucket, key, upload, number }: UploadPartId,
         options: &PartOptions,
     ) -> Self {
+        let mut body = Vec::new();
+        // A buffer that grows may reserve twice the memory that it needs. The caller may have stated a wrong size, for
+        // which there is no memory.
+        let expected_bytes = options.size_hint.unwrap_or_default().min(PART_BYTES_MAX);
+        if body.try_reserve_exact(expected_bytes as usize).is_err() {
+            tracing::debug!(expected_bytes, "no memory is reserved for a part");
+        }
         BufferedPartWriter {
             session: session.clone(),
             bucket: bucket.clone(),
@@ -284,7 +291,7 @@ impl BufferedPartWriter {
             upload: upload.clone(),
             number,
             checksum: options.checksum,
-            body: Vec::with_capacity(options.size_hint.unwrap_or_default().min(SINGLE_PUT_BYTES) as usize),
+            body,
         }
     }
 }

@@ -342,8 +342,9 @@ impl MultipartUploadManager<'_> {
         let chosen = CompletedPart::select(wanted, &present)?;
         let record = ObjectRecord { made_by: Some(id.clone()), ..upload.record_of(&chosen) };
         options.check(chosen.iter().map(|part| part.size).sum(), record.checksum.as_ref())?;
+        let numbers: HashSet<u16> = chosen.iter().map(|info| info.number).collect();
         let chosen: Vec<&ArrivedPart> =
-            parts.iter().filter(|part| chosen.iter().any(|info| info.number == part.info.number)).collect();
+            parts.iter().filter(|part| numbers.contains(&part.info.number)).collect();
         // The object is staged like a new file, so that the object gets its odd path if a parent of the key is a file.
         let existing = |data| -> Result<StagedFile> {
             Ok(self.inner.stage(bucket, key, FILE_MODE)?.with_existing(data, held.clone(), DATA))
