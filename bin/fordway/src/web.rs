@@ -37,7 +37,7 @@ pub(crate) fn write_out(
     places: &ReplicaOpener<'_>,
     context: &CommandContext,
 ) -> Result<()> {
-    let file = match places.open(url, context) {
+    let mut file = match places.open(url, context) {
         Err(error) if is_without_size(&error) && range.is_none() => {
             copy_unsized(context.web()?, &http_url(url), &mut |bytes| {
                 context.interrupt.check()?;
@@ -47,6 +47,9 @@ pub(crate) fn write_out(
         }
         opened => opened?,
     };
+    if let (OpenedRemoteFile::Many(file), None) = (&mut file, &range) {
+        file.ask_for_digest();
+    }
     let size = file.size_bytes();
     let range = range.map_or(Ok(0..size), |range| range.resolve(size))?;
     file.copy_range(range, (url, places, context), &mut |bytes| {
@@ -150,7 +153,7 @@ pub(crate) fn download_to_target(
         Ok(OpenedRemoteFile::One(file)) => file,
         Err(error) if is_without_size(&error) => return download_unsized(url, path, existing, context),
         Err(error) => return Err(error),
-        Ok(OpenedRemoteFile::Many(file)) => return replicas::copy(&file, url, path, existing, context),
+        Ok(OpenedRemoteFile::Many(file)) => return replicas::copy(file, url, path, existing, context),
     };
     let mut hasher = DefaultHasher::new();
     (url, &file.version().etag, file.size_bytes()).hash(&mut hasher);
