@@ -363,7 +363,8 @@ impl<'c> DavCopier<'c> {
                     by: Some("by the server"),
                 });
             }
-            Err(error) if !is_unknown(&error) => return Err(error),
+            // A collection has no content that could be copied.
+            Err(error) if source.is_collection || !is_unknown(&error) => return Err(error),
             Err(error) => self.note(&error),
         }
         let copied = self.stream(from, to)?;

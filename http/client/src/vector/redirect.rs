@@ -136,6 +136,11 @@ impl RedirectRoute {
         (self.start.clone(), self.passed.first().unwrap_or(&self.file).clone())
     }
 
+    /// Returns whether the current address differs from the first address.
+    pub(crate) fn is_redirected(&self) -> bool {
+        !self.passed.is_empty()
+    }
+
     /// Returns whether any step was remembered.
     pub(super) fn is_recalled(&self) -> bool {
         self.is_recalled
