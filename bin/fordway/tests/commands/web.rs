@@ -208,6 +208,32 @@ fn a_part_file_that_another_copy_writes_is_left_alone() {
     rig.run(&["cp", &server.url(), "DIR/copy"]).ok();
 }
 
+/// The part file of another version cannot be resumed. It must not remain after a complete copy, unless another copy
+/// still writes it. Files that only look similar remain.
+#[test]
+fn a_complete_copy_removes_the_part_files_of_earlier_copies() {
+    for options in [&[][..], &["--streams", "2"], &["--no-clobber"]] {
+        for is_in_use in [false, true] {
+            let (rig, server) = interrupted_copy();
+            let part = rig.files().remove(0);
+            let used = std::fs::File::open(rig.path(&part)).unwrap();
+            if is_in_use {
+                used.lock().unwrap();
+            }
+            let similar = [".copy.0123.part", ".copy2.0123456789abcdef.part", ".other.0123456789abcdef.part"];
+            similar.iter().for_each(|name| rig.write(name, "1"));
+            server.follow(ResponseFaultScript::honest().always(ResponseFault::Version(1)));
+            let url = server.url();
+            rig.run(&[&["cp", &url, "DIR/copy"], options].concat()).ok();
+            let mut left = rig.files();
+            left.retain(|name| !similar.contains(&name.as_str()));
+            assert_eq!(left.contains(&part), is_in_use, "{options:?}: {left:?}");
+            assert_eq!(left.len(), 1 + usize::from(is_in_use), "{options:?}: {left:?}");
+            assert_eq!(rig.files().len(), left.len() + similar.len(), "{options:?}");
+        }
+    }
+}
+
 /// The size of the body differs from the size in the response to HEAD. The body is chunked, or ends when the connection
 /// closes.
 #[test]
