@@ -1,7 +1,7 @@
 //! The context of a command: a lane, the standard streams and the stop flag. A signal sets the stop flag. Long-running
 //! functions check the flag and stop, so that temporary files are removed before the process exits.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -29,6 +29,9 @@ pub struct CommandContext {
     pub interrupt: InterruptFlag,
     /// The cache of Metalinks and URL lists; `None` disables caching.
     pub metalinks: Option<MetalinkCache>,
+    /// The names of the part files that earlier commands may have left, by directory. A directory is listed when the
+    /// command first publishes a file in it.
+    pub part_files: Mutex<HashMap<PathBuf, Vec<String>>>,
     /// Whether standard input was closed when the program started. If it was closed, the program has opened `/dev/null`
     /// in its place.
     pub is_input_closed: bool,
@@ -52,6 +55,7 @@ impl CommandContext {
             output,
             interrupt,
             metalinks: None,
+            part_files: Mutex::default(),
             is_input_closed: false,
             input: Mutex::new(Some(Box::new(input))),
             web: OnceLock::new(),

@@ -37,7 +37,7 @@ pub(crate) fn copy_all(
         if web::is_wanted(&path, existing)? {
             context.output.start_progress();
             let copied = copy(
-                &places.replicated(described, named(&[source]), context)?,
+                places.replicated(described, named(&[source]), context)?,
                 source,
                 &path,
                 existing,
@@ -52,15 +52,16 @@ pub(crate) fn copy_all(
 
 /// Copies a file to `path`, through a part file next to it.
 pub(crate) fn copy(
-    file: &ReplicatedFile,
+    mut file: ReplicatedFile,
     from: &str,
     path: &Path,
     existing: OverwritePolicy,
     context: &CommandContext,
 ) -> Result<()> {
-    let (hasher, leftover) = identity(file);
+    file.ask_for_digest();
+    let (hasher, leftover) = identity(&file);
     let part = PartialDownloadFile::open(path, (&hasher, leftover), context)?;
-    copy_into(file, part, (from, path), existing, context)
+    copy_into(&file, part, (from, path), existing, context)
 }
 
 /// Returns a hash that distinguishes this file's partial download from the partial downloads of other files, and

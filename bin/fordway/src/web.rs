@@ -10,6 +10,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use fordway_command::replicas::{OpenedRemoteFile, ReplicaOpener};
@@ -37,7 +38,7 @@ pub(crate) fn write_out(
     places: &ReplicaOpener<'_>,
     context: &CommandContext,
 ) -> Result<()> {
-    let file = match places.open(url, context) {
+    let mut file = match places.open(url, context) {
         Err(error) if is_without_size(&error) && range.is_none() => {
             copy_unsized(context.web()?, &http_url(url), &mut |bytes| {
                 context.interrupt.check()?;
@@ -47,6 +48,9 @@ pub(crate) fn write_out(
         }
         opened => opened?,
     };
+    if let (OpenedRemoteFile::Many(file), None) = (&mut file, &range) {
+        file.ask_for_digest();
+    }
     let size = file.size_bytes();
     let range = range.map_or(Ok(0..size), |range| range.resolve(size))?;
     file.copy_range(range, (url, places, context), &mut |bytes| {
@@ -150,7 +154,7 @@ pub(crate) fn download_to_target(
         Ok(OpenedRemoteFile::One(file)) => file,
         Err(error) if is_without_size(&error) => return download_unsized(url, path, existing, context),
         Err(error) => return Err(error),
-        Ok(OpenedRemoteFile::Many(file)) => return replicas::copy(&file, url, path, existing, context),
+        Ok(OpenedRemoteFile::Many(file)) => return replicas::copy(file, url, path, existing, context),
     };
     let mut hasher = DefaultHasher::new();
     (url, &file.version().etag, file.size_bytes()).hash(&mut hasher);
@@ -407,8 +411,9 @@ impl<'c> PartialDownloadFile<'c> {
         self.context.output.note(&format!("{kept}; run the same command again to resume"));
     }
 
-    /// Renames the part to `path`. Errors: `PreconditionFailed` if an existing file must not be replaced;
-    /// `ConditionalConflict` if the part file was removed or replaced, for example by the user.
+    /// Renames the part to `path`, and removes the part files of earlier copies to `path`. Errors:
+    /// `PreconditionFailed` if an existing file must not be replaced; `ConditionalConflict` if the part file was
+    /// removed or replaced, for example by the user.
     pub(crate) fn publish(mut self, path: &Path, existing: OverwritePolicy) -> Result<()> {
         let failed = |error| file_error("writing", path.display(), error);
         if !is_at(&self.file, &self.path) {
@@ -420,13 +425,61 @@ impl<'c> PartialDownloadFile<'c> {
             rights.map_or(Ok(()), |rights| rights.give_to(&self.file, 0)).map_err(failed)?;
             std::fs::rename(&self.path, path).map_err(failed)?;
             self.is_settled = true;
+            remove_superseded(path, self.context);
             return Ok(());
         }
         // Unlike a rename, a hard link never replaces a file. Dropping `self` then removes the part file's own name.
         match std::fs::hard_link(&self.path, path) {
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Err(there_already(path)),
-            linked => linked.map_err(failed),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                return Err(there_already(path));
+            }
+            linked => linked.map_err(failed)?,
         }
+        remove_superseded(path, self.context);
+        Ok(())
+    }
+}
+
+/// Removes the part files of earlier copies to `path`, which has just been published. No later copy could find these
+/// files after the source has changed, because their names depend on the version. Keeps the part files of copies that
+/// are in progress. Cost: each command reads a directory at most once.
+fn remove_superseded(path: &Path, context: &CommandContext) {
+    let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return };
+    // The part files of names with the same beginning cannot be told apart if the names were truncated.
+    if name.len() > PART_NAME_BYTES_MAX {
+        return;
+    }
+    let directory = parent(path);
+    let mut known = context.part_files.lock().unwrap_or_else(PoisonError::into_inner);
+    let names = known.entry(directory.to_owned()).or_insert_with(|| part_files(directory));
+    let superseded: Vec<_> = names.extract_if(.., |found| is_part_of(found, name)).collect();
+    drop(known);
+    superseded.iter().for_each(|found| remove_unused(&directory.join(found)));
+}
+
+/// Returns the names in a directory that may be names of part files.
+fn part_files(directory: &Path) -> Vec<String> {
+    let names = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter(|name| name.starts_with('.') && name.ends_with(PART_NAME_END)).collect()
+}
+
+/// Returns whether `found` is the name of a part file for a copy to `name`, as in [`beside`].
+fn is_part_of(found: &str, name: &str) -> bool {
+    let hash = found.strip_prefix('.').and_then(|found| found.strip_prefix(name)?.strip_prefix('.'));
+    let hash = hash.and_then(|hash| hash.strip_suffix(PART_NAME_END));
+    hash.is_some_and(|hash| {
+        hash.len() == 16 && hash.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    })
+}
+
+/// Removes a part file that belongs to this user and that no copy writes.
+fn remove_unused(path: &Path) {
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
+    let Ok(file) = OpenOptions::new().append(true).custom_flags(flags).open(path) else { return };
+    if file.try_lock().is_ok() && is_at(&file, path) && check_own(&file, path).is_ok() {
+        // If the file cannot be removed, it is only a nuisance.
+        let _removed = std::fs::remove_file(path);
     }
 }
 
@@ -521,12 +574,13 @@ impl Drop for PartialDownloadFile<'_> {
 /// The maximum number of bytes of a file's name in the name of its part file. The part file's name has 23 more bytes,
 /// and most file systems allow 255 bytes.
 const PART_NAME_BYTES_MAX: usize = 255 - 23;
+const PART_NAME_END: &str = ".part";
 
 /// Returns the path of the part file for a copy to `path`.
 fn beside(path: &Path, hasher: &DefaultHasher) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let name = &name[..name.floor_char_boundary(PART_NAME_BYTES_MAX)];
-    parent(path).join(format!(".{name}.{:016x}.part", hasher.finish()))
+    parent(path).join(format!(".{name}.{:016x}{PART_NAME_END}", hasher.finish()))
 }
 
 pub(crate) fn there_already(path: &Path) -> Error {

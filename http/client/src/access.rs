@@ -19,6 +19,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use fordway_store::{Error, ErrorKind, Result};
+use rustls::InconsistentKeys;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
@@ -357,9 +358,17 @@ impl CertificateFiles {
             .map_err(|error| wrong(self.key.path(), "private key").caused_by(error))?;
         let key = rustls::crypto::ring::sign::any_supported_type(&key)
             .map_err(|error| wrong(self.key.path(), "private key of a supported type").caused_by(error))?;
-        // Do not check that certificate and key match. A proxy certificate has an extension that only grid software
-        // understands, so the check would fail to parse the certificate.
-        Ok(Some(Arc::new(CertifiedKey::new(chain, key))))
+        let identity = CertifiedKey::new(chain, key);
+        // Ignore any other error. A proxy certificate has an extension that only grid software understands, so the
+        // check fails to parse the certificate.
+        if let Err(error @ rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) =
+            identity.keys_match()
+        {
+            let (chain, key) = (self.chain.display(), self.key.path().display());
+            let detail = format!("the certificate in {chain} does not belong to the private key in {key}");
+            return Err(Error::new(ErrorKind::InvalidArgument, detail).caused_by(error));
+        }
+        Ok(Some(Arc::new(identity)))
     }
 }
 
@@ -571,5 +580,27 @@ mod tests {
         let found = |host| find_login(text, host).map(|login| (login.user, login.password));
         assert_eq!(found("c"), Some(("Anna Bell".into(), r#"a "b" \c"#.into())));
         assert_eq!(find_login("machine d password \"half login l", "d").unwrap().password, "\"half");
+    }
+
+    #[test]
+    fn a_certificate_with_the_key_of_another_is_refused() {
+        let dir = TempDir::new().unwrap();
+        let made = || rcgen::generate_simple_self_signed(vec!["me".to_owned()]).unwrap();
+        let (one, other) = (made(), made());
+        let chain = write(&dir, "chain.pem", &one.cert.pem(), 0o644);
+        for (name, pair, kind) in [("own", &one, None), ("other", &other, Some(ErrorKind::InvalidArgument))] {
+            let key = write(&dir, name, &pair.signing_key.serialize_pem(), 0o600);
+            let variable = |name: &str| match name {
+                "X509_USER_CERT" => Some(chain.clone()),
+                "X509_USER_KEY" => Some(key.clone()),
+                _ => None,
+            };
+            let loaded = SessionCredentials::resolve(&variable).identity();
+            let refused = loaded.err();
+            assert_eq!(refused.as_ref().map(Error::kind), kind, "{refused:?}");
+            for path in refused.iter().flat_map(|_| [&chain, &key]) {
+                assert!(refused.as_ref().unwrap().to_string().contains(path.as_str()), "{refused:?}");
+            }
+        }
     }
 }

@@ -13,6 +13,7 @@ use fordway_http::webdav::{
     CopyDirection, DavResource, DavUploadOptions, ThirdPartyCopy, WebDav, without_query,
 };
 use fordway_store::{Error, ErrorKind, Result};
+use fordway_wire::file_hash::{FileHash, FileHashAlgorithm, FileHasher};
 
 use super::DavActionOutput;
 use super::copy::{DavCopyEndpoint, DavCopyOptions, content_type, is_one_server, parent};
@@ -331,8 +332,10 @@ impl<'c> DavCopier<'c> {
         if source.is_collection && !self.order.recursive {
             return Err(not_recursive(from));
         }
-        self.check_two_files(&source, to)?;
         let operation = if self.order.moves { "move" } else { "copy" };
+        if self.is_copied_already(&source, to)? {
+            return Ok(DavCopyOutcome::Done { operation, size_bytes: source.size_bytes, by: None });
+        }
         let act = |replaces| match self.order.moves {
             true => self.dav.rename_version(&source, to, replaces),
             false => self.dav.copy(from, to, replaces),
@@ -363,7 +366,8 @@ impl<'c> DavCopier<'c> {
                     by: Some("by the server"),
                 });
             }
-            Err(error) if !is_unknown(&error) => return Err(error),
+            // A collection has no content that could be copied.
+            Err(error) if source.is_collection || !is_unknown(&error) => return Err(error),
             Err(error) => self.note(&error),
         }
         let copied = self.stream(from, to)?;
@@ -402,8 +406,11 @@ impl<'c> DavCopier<'c> {
 
     fn between_servers(&self, from: &str, to: &str) -> Result<DavCopyOutcome> {
         // Ignore an error, because a server without PROPFIND can still be the source of a copy.
-        if let Ok(source) = self.dav.stat(from) {
-            self.check_two_files(&source, to)?;
+        if let Ok(source) = self.dav.stat(from)
+            && self.is_copied_already(&source, to)?
+        {
+            let size_bytes = source.size_bytes;
+            return Ok(DavCopyOutcome::Done { operation: "copy", size_bytes, by: None });
         }
         let (direction, by) = match self.order.third_party {
             ThirdPartyCopyArg::Pull => (CopyDirection::Pull, "third-party copy, pulled"),
@@ -430,21 +437,38 @@ impl<'c> DavCopier<'c> {
         }
     }
 
-    /// Checks that `to` is not another address of the file `source`, because the copy would then destroy the file. A
-    /// server may have several names, and may accept several spellings of a path. Errors: `InvalidArgument` if `to` may
-    /// be the same file. This includes a different file with the size, time and ETag of `source`. Cost: one PROPFIND.
-    fn check_two_files(&self, source: &DavResource, to: &str) -> Result<()> {
+    /// Returns whether `to` already is a copy of the file `source`. `to` may then be another address of the same file,
+    /// which a copy would destroy: a server may have several names, and may accept several spellings of a path. Errors:
+    /// `InvalidArgument` for a move, which would remove this file; errors of reading the two files. Cost: one PROPFIND.
+    /// If size, time and ETag of the two files are equal, both files are also read, because some servers derive the
+    /// ETag from size and time.
+    fn is_copied_already(&self, source: &DavResource, to: &str) -> Result<bool> {
         let is_known = source.etag.is_some() || source.modified.is_some();
-        let is_same = |there: DavResource| is_known && source.is_same_version(&there);
-        if !self.dav.stat(to).is_ok_and(is_same) {
-            return Ok(());
+        let is_similar = |there: DavResource| is_known && source.is_same_version(&there);
+        if !self.dav.stat(to).is_ok_and(is_similar) {
+            return Ok(false);
         }
-        let (from, to) = (without_query(&source.url), without_query(to));
-        let why = format!(
-            "{from} and {to} seem to be the same file, because their sizes, times and ETags are equal; remove the \
-             destination first if they are not"
-        );
-        Err(Error::new(ErrorKind::InvalidArgument, why))
+        let is_equal = source.is_collection || self.digest(&source.url)? == self.digest(to)?;
+        if is_equal && self.order.moves {
+            let (from, to) = (without_query(&source.url), without_query(to));
+            let why = format!(
+                "{from} and {to} seem to be the same file, because their contents, sizes, times and ETags are equal; \
+                 remove one of them if they are not"
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        }
+        Ok(is_equal)
+    }
+
+    /// Returns a digest of the content of a file on a server. Cost: the requests of opening the file, and one GET.
+    fn digest(&self, url: &str) -> Result<FileHash> {
+        let file = RemoteFile::open(self.dav.session(), url)?;
+        let mut running = FileHasher::new(FileHashAlgorithm::Sha256);
+        file.copy_range(0..file.size_bytes(), &mut |chunk| {
+            running.update(chunk);
+            self.context.interrupt.check()
+        })?;
+        Ok(running.finish())
     }
 
     /// Prints a note with the reason why this program, and not the server, copies the content.

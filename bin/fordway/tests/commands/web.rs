@@ -208,6 +208,32 @@ fn a_part_file_that_another_copy_writes_is_left_alone() {
     rig.run(&["cp", &server.url(), "DIR/copy"]).ok();
 }
 
+/// The part file of another version cannot be resumed. It must not remain after a complete copy, unless another copy
+/// still writes it. Files that only look similar remain.
+#[test]
+fn a_complete_copy_removes_the_part_files_of_earlier_copies() {
+    for options in [&[][..], &["--streams", "2"], &["--no-clobber"]] {
+        for is_in_use in [false, true] {
+            let (rig, server) = interrupted_copy();
+            let part = rig.files().remove(0);
+            let used = std::fs::File::open(rig.path(&part)).unwrap();
+            if is_in_use {
+                used.lock().unwrap();
+            }
+            let similar = [".copy.0123.part", ".copy2.0123456789abcdef.part", ".other.0123456789abcdef.part"];
+            similar.iter().for_each(|name| rig.write(name, "1"));
+            server.follow(ResponseFaultScript::honest().always(ResponseFault::Version(1)));
+            let url = server.url();
+            rig.run(&[&["cp", &url, "DIR/copy"], options].concat()).ok();
+            let mut left = rig.files();
+            left.retain(|name| !similar.contains(&name.as_str()));
+            assert_eq!(left.contains(&part), is_in_use, "{options:?}: {left:?}");
+            assert_eq!(left.len(), 1 + usize::from(is_in_use), "{options:?}: {left:?}");
+            assert_eq!(rig.files().len(), left.len() + similar.len(), "{options:?}");
+        }
+    }
+}
+
 /// The size of the body differs from the size in the response to HEAD. The body is chunked, or ends when the connection
 /// closes.
 #[test]
@@ -372,4 +398,48 @@ fn a_copy_that_has_not_the_digest_is_made_once_more() {
     let left: Vec<_> = rig.dir.path().read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["copy"]);
     assert_eq!(rig.run(&["cat", &server.url()]).exit, CommandExit::Corrupt);
+}
+
+/// A copy over several connections consists of ranges, so the digest comes from the response to a HEAD request.
+#[test]
+fn a_copy_over_several_connections_has_the_digest_of_the_server() {
+    let digest = |data: &[u8]| Checksum::of(ChecksumAlgorithm::Sha256, data).to_base64();
+    let of_s3 = |data: &[u8]| ("x-amz-checksum-sha256", digest(data));
+    let fields = |data: &[u8]| ("Repr-Digest", format!("sha-256=:{}:", digest(data)));
+    let instance = |data: &[u8]| ("Digest", format!("SHA-256={}", digest(data)));
+    let stating = |(name, value)| ResponseFaultScript::honest().always(ResponseFault::Header(name, value));
+    for streams in ["1", "2"] {
+        for (right, wrong) in [
+            (of_s3(&content()), of_s3(b"other")),
+            (fields(&content()), fields(b"other")),
+            (instance(&content()), instance(b"other")),
+        ] {
+            let (rig, server) = (Rig::new(), HostileServer::start(content(), stating(right)));
+            let url = server.url();
+            let copied = rig.run(&["cp", "--json", "--streams", streams, &url, "DIR/copy"]).ok();
+            assert!(copied.stdout.contains(r#""verified":"SHA256""#), "{}", copied.stdout);
+            assert!(std::fs::read(rig.path("copy")).unwrap() == content());
+            rig.run(&["cat", "--streams", streams, &url]).ok();
+            server.follow(stating(wrong));
+            let words = ["cp", "--metalink", "none", "--streams", streams, &url, "DIR/other"];
+            let failed = rig.run(&words).ended(CommandExit::Corrupt);
+            assert!(failed.stderr.contains("SHA256 that the server states"), "{}", failed.stderr);
+            assert_eq!(rig.files(), ["copy"]);
+            rig.run(&["cat", "--streams", streams, &url]).ended(CommandExit::Corrupt);
+        }
+    }
+}
+
+/// A server that does not state a digest, or refuses to be asked for one, is no reason to fail.
+#[test]
+fn a_copy_over_several_connections_needs_no_digest() {
+    for script in [
+        ResponseFaultScript::honest(),
+        ResponseFaultScript::honest().always(ResponseFault::RefusesDigests(400)),
+    ] {
+        let (rig, server) = (Rig::new(), HostileServer::start(content(), script));
+        let copied = rig.run(&["cp", "--json", "--streams", "2", &server.url(), "DIR/copy"]).ok();
+        assert!(copied.stdout.contains(r#""verified":null"#), "{}", copied.stdout);
+        assert!(std::fs::read(rig.path("copy")).unwrap() == content());
+    }
 }

@@ -4,6 +4,7 @@ use fordway_http::HttpVersion;
 use fordway_store::ErrorKind;
 use fordway_testkit::foreign::ExternalServerProcess;
 
+use crate::dialogue::{Dialogue, answer};
 use crate::{client, content, get, kind, over_tcp, put, version};
 
 #[test]
@@ -46,4 +47,34 @@ fn listings_are_refused_in_a_sentence() {
     let error = client(|_| {}).list(&server.url("")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::MethodNotAllowed);
     assert!(error.detail().contains("does not accept PROPFIND here"), "{error}");
+}
+
+/// A redirector whose paths have a prefix that the server's paths do not have. The server interprets only the path of
+/// `Destination`, so the client must send the destination's address at the server.
+#[test]
+fn a_destination_is_redirected_like_its_source() {
+    let Some(server) = ExternalServerProcess::nginx() else { return };
+    let base = server.url("");
+    let door = Dialogue::start(move |request, _| match request.target.strip_prefix("/p/") {
+        Some(path) => answer(307, &format!("Location: {base}{path}\r\n"), ""),
+        None => answer(404, "", ""),
+    });
+    let dav = client(|_| {});
+    put(&dav, &door.url("p/a"), b"content", true).unwrap();
+    dav.copy(&door.url("p/a"), &door.url("p/b"), false).unwrap();
+    dav.rename(&door.url("p/a"), &door.url("p/c"), false).unwrap();
+    for (path, is_there) in [("a", false), ("b", true), ("c", true)] {
+        assert_eq!(get(&dav, &door.url(&format!("p/{path}"))).is_ok(), is_there, "{path}");
+        assert_eq!(server.files().join(path).exists(), is_there, "{path}");
+    }
+    // The door does not redirect this address, so it is not an address at the server.
+    for refused in
+        [dav.copy(&door.url("p/b"), &door.url("d"), true), dav.rename(&door.url("p/b"), &door.url("d"), true)]
+    {
+        let error = refused.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+        assert!(error.detail().contains("is on another server than"), "{error}");
+    }
+    assert!(get(&dav, &door.url("p/b")).unwrap() == b"content");
+    assert_eq!(std::fs::read_dir(server.files()).unwrap().count(), 2);
 }

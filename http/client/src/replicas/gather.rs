@@ -6,11 +6,10 @@ use std::ops::Range;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use fordway_store::{Error, ErrorKind, Result, check_room};
-use fordway_wire::file_hash::FileHasher;
 
 use super::ReplicatedFile;
 use super::board::{RangeJobId, RangeJobResult, RangeJobScheduler};
-use crate::vector::{Fragment, ReceivedRanges};
+use crate::vector::{FileDigest, Fragment, ReceivedRanges};
 
 /// The maximum number of bytes in one job.
 const JOB_BYTES: u64 = 4 << 20;
@@ -330,7 +329,7 @@ impl ReplicatedFile {
         let len = range.end.saturating_sub(range.start);
         self.check(&[(range.start, usize::try_from(len).unwrap_or(usize::MAX))])?;
         let is_whole = range == (0..self.size_bytes());
-        let mut hash = self.hash.as_ref().filter(|_| is_whole).map(|hash| FileHasher::new(hash.kind));
+        let mut hash = self.hash.as_ref().filter(|_| is_whole).map(FileDigest::start);
         let unit = self.unit_bytes();
         let aligned = range.start / unit * unit..(range.end.div_ceil(unit) * unit).min(self.size_bytes());
         let mut copying = CopyJobQueue::new(self, VecDeque::from([aligned]));
@@ -344,10 +343,9 @@ impl ReplicatedFile {
             hash.iter_mut().for_each(|hash| hash.update(bytes));
             sink(bytes)?;
         }
-        match hash.map(FileHasher::finish) {
-            Some(found) if Some(&found) != self.hash.as_ref() => Err(self.named(wrong_whole())),
-            _ => Ok(()),
-        }
+        let is_right =
+            hash.zip(self.hash.as_ref()).is_none_or(|(running, stated)| stated.check(running).is_ok());
+        if is_right { Ok(()) } else { Err(self.named(self.wrong_whole())) }
     }
 
     /// Passes the bytes of `ranges`, which must consist of whole units, to `sink` as they arrive.
@@ -454,7 +452,15 @@ impl Drop for CopyJobQueue<'_> {
     }
 }
 
-pub(super) fn wrong_whole() -> Error {
-    let detail = "the whole file does not match the digest in the Metalink";
-    Error::new(ErrorKind::BadDigest, detail)
+impl ReplicatedFile {
+    /// Returns the error for a copy of the whole file whose digest is wrong.
+    pub(super) fn wrong_whole(&self) -> Error {
+        let detail = match &self.hash {
+            Some(digest) if self.is_hash_stated => {
+                format!("the whole file does not match the {} that the server states", digest.name())
+            }
+            _ => "the whole file does not match the digest in the Metalink".to_owned(),
+        };
+        Error::new(ErrorKind::BadDigest, detail)
+    }
 }

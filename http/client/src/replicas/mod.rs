@@ -25,14 +25,16 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_wire::metalink::{FileHash, MetalinkFile, PieceHashes};
+use fordway_wire::metalink::{MetalinkFile, PieceHashes};
 
 use self::board::{RangeJobId, RangeJobResult, RangeJobScheduler, ReplicaStreamId, SharedError, StallPolicy};
 use self::gather::PieceCache;
 use self::site::ReplicaSite;
 use self::stream::TICK;
 use super::vector;
-use crate::vector::{HttpSession, HttpTrafficCounts, RangeTarget as _, RemoteFile, WebFileAddress};
+use crate::vector::{
+    FileDigest, HttpSession, HttpTrafficCounts, RangeTarget as _, RemoteFile, WebFileAddress,
+};
 
 /// Options for reading a [`ReplicatedFile`].
 #[derive(Clone, Debug)]
@@ -125,7 +127,10 @@ pub struct ReplicatedFile {
     shared: Arc<ReplicatedFileState>,
     cache: Mutex<PieceCache>,
     name: String,
-    hash: Option<FileHash>,
+    /// The digest of the whole file.
+    hash: Option<FileDigest>,
+    /// Whether the file's only server states `hash`. Otherwise, `hash` is part of the description.
+    is_hash_stated: bool,
 }
 
 /// The statistics of a replica.
@@ -283,8 +288,22 @@ impl ReplicatedFile {
         shared.size_bytes = size.map_err(|error| error.during_at("open", LANE, &name))?;
         shared.check_size()?;
         shared.check_pieces()?;
-        let hash = described.strongest_hash().cloned();
-        Ok(ReplicatedFile { shared: Arc::new(shared), cache: Mutex::default(), name, hash })
+        let hash = described.strongest_hash().cloned().map(FileDigest::Hash);
+        let (shared, cache) = (Arc::new(shared), Mutex::default());
+        Ok(ReplicatedFile { shared, cache, name, hash, is_hash_stated: false })
+    }
+
+    /// Asks the server for a digest of the whole file, if the file has only one location and its description contains
+    /// no digest. A copy of the whole file is then verified against the server's digest. Must precede the first read.
+    /// Cost: at most one request (HEAD). Without a response, the file remains without a digest.
+    pub fn ask_for_digest(&mut self) {
+        let is_known = self.hash.is_some() || self.shared.pieces.is_some();
+        if is_known || self.shared.board().sites.len() > 1 {
+            return;
+        }
+        let spare = self.shared.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        self.hash = spare.as_ref().and_then(|(_, file)| file.stated_digest());
+        self.is_hash_stated = self.hash.is_some();
     }
 
     /// Returns the size of the file.
@@ -301,10 +320,10 @@ impl ReplicatedFile {
     pub fn identity(&self) -> String {
         let pieces = self.shared.pieces.as_ref();
         let mut identity = format!("{} bytes", self.size_bytes());
-        for hex in self.hash.iter().map(|hash| &hash.hex).chain(pieces.iter().flat_map(|pieces| &pieces.hex))
-        {
+        let of_pieces = pieces.iter().flat_map(|pieces| pieces.hex.iter().cloned());
+        for text in self.hash.iter().map(FileDigest::text).chain(of_pieces) {
             identity.push(' ');
-            identity.push_str(hex);
+            identity.push_str(&text);
         }
         if self.hash.is_none() && pieces.is_none() {
             self.shared.board().sites.iter().for_each(|site| identity.push_str(&site.url));
@@ -316,7 +335,11 @@ impl ReplicatedFile {
     /// digest.
     pub fn digest_name(&self) -> Option<&'static str> {
         let of_pieces = self.shared.pieces.as_ref().map(|pieces| pieces.kind.name());
-        self.hash.as_ref().map(|hash| hash.kind.name()).or(of_pieces)
+        let of_whole = |digest: &FileDigest| match digest {
+            FileDigest::Hash(hash) if !self.is_hash_stated => hash.kind.name(),
+            digest => digest.name(),
+        };
+        self.hash.as_ref().map(of_whole).or(of_pieces)
     }
 
     /// Returns whether bytes are checked against digests before the caller gets them.

@@ -14,12 +14,12 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_wire::file_hash::{FileHash, FileHasher};
+use fordway_wire::file_hash::FileHash;
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
 use super::ReplicatedFile;
-use super::gather::wrong_whole;
+use crate::vector::{DigestHasher, FileDigest};
 
 /// The maximum number of bytes read back in one call.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -35,7 +35,7 @@ struct PartFileWriter<'a> {
     missing: MissingUnits,
     has_marks: bool,
     /// The digest of the first `hashed_bytes` bytes.
-    hash: Option<FileHasher>,
+    hash: Option<DigestHasher>,
     hashed_bytes: u64,
 }
 
@@ -78,7 +78,7 @@ impl ReplicatedFile {
         let gave: Vec<usize> =
             (0..board.sites.len()).filter(|at| board.sites[*at].delivered_bytes > 0).collect();
         if let ([site], true) = (gave.as_slice(), is_ours) {
-            board.failed(*site, &wrong_whole(), true, std::time::Instant::now());
+            board.failed(*site, &self.wrong_whole(), true, std::time::Instant::now());
         }
         let candidate = (0..board.sites.len()).filter(|at| board.sites[*at].out.is_none());
         let now = std::time::Instant::now();
@@ -99,7 +99,7 @@ impl<'a> PartFileWriter<'a> {
     fn open(file: &'a ReplicatedFile, part: &'a File) -> io::Result<Self> {
         let unit_bytes = file.unit_bytes();
         let units = file.size_bytes().div_ceil(unit_bytes);
-        let hash = file.hash.as_ref().map(|hash| FileHasher::new(hash.kind));
+        let hash = file.hash.as_ref().map(FileDigest::start);
         let has_marks = file.shared.pieces.is_none();
         let missing = MissingUnits::all(units);
         let mut growing =
@@ -253,12 +253,13 @@ impl<'a> PartFileWriter<'a> {
 
     fn is_right(&mut self) -> io::Result<bool> {
         self.hash_what_follows()?;
-        Ok(self.hash.take().is_none_or(|hash| Some(&hash.finish()) == self.file.hash.as_ref()))
+        let stated = self.file.hash.as_ref();
+        Ok(self.hash.take().zip(stated).is_none_or(|(running, stated)| stated.check(running).is_ok()))
     }
 
     fn begin_again(&mut self) -> io::Result<()> {
         self.missing = MissingUnits::all(self.units());
-        self.hash = self.file.hash.as_ref().map(|hash| FileHasher::new(hash.kind));
+        self.hash = self.file.hash.as_ref().map(FileDigest::start);
         self.hashed_bytes = 0;
         // Truncate the file to drop the marks, because no byte of the file is known to be valid.
         self.part.set_len(0)?;

@@ -49,6 +49,21 @@ impl RemoteFile {
         copy(&self.source, range, &mut None, sink).map_err(|error| self.named(error))
     }
 
+    /// Asks the server for a digest of the whole file, for a copy that consists of several ranges. Returns `None` if
+    /// the server states no digest, refuses the request, or describes another version. Cost: one request (HEAD), which
+    /// is not retried.
+    pub(crate) fn stated_digest(&self) -> Option<FileDigest> {
+        let place = self.source.place();
+        let _permit = place.session.permit(place.target.origin()).ok()?;
+        let answer = ask(&place.session, &*place.target, &self.source.traffic, "HEAD", &WANTED);
+        // The digest is optional, and a server that is down fails the reads as well.
+        let answer = answer.inspect_err(|error| tracing::debug!(%error, "no digest was received")).ok()?;
+        let (etag, modified) = (answer.header("etag"), answer.header("last-modified"));
+        let is_described =
+            (200..300).contains(&answer.status()) && place.version.check(etag, modified, false).is_ok();
+        is_described.then(|| FileDigest::best(answer.headers(), true)).flatten()
+    }
+
     /// Passes the bytes from `start` to the end to `sink`, and then checks the whole file against the digest that the
     /// server sent, if any. `received` reads back the bytes before `start`; it is not called if `start` is 0. Returns
     /// the name of the digest. Errors: as for [`RemoteFile::copy_range`]; `BadDigest`, after all bytes have been passed
@@ -400,14 +415,14 @@ pub(super) const WANTED: [(&str, &str); 2] = [
 
 /// A digest of a whole file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum FileDigest {
+pub(crate) enum FileDigest {
     /// One of S3's checksums.
     Checksum(Checksum),
     Hash(FileHash),
 }
 
 /// A digest that is being computed.
-pub(super) enum DigestHasher {
+pub(crate) enum DigestHasher {
     Checksum(ContentHasher),
     Hash(FileHasher),
 }
@@ -464,8 +479,16 @@ impl FileDigest {
         }
     }
 
+    /// Returns the value of the digest as text.
+    pub(crate) fn text(&self) -> String {
+        match self {
+            FileDigest::Checksum(checksum) => checksum.to_base64(),
+            FileDigest::Hash(hash) => hash.hex.clone(),
+        }
+    }
+
     /// Returns the name of the digest.
-    pub(super) fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> &'static str {
         match self {
             FileDigest::Checksum(checksum) => checksum.algorithm.name(),
             // S3 uses these names.
@@ -480,7 +503,7 @@ impl FileDigest {
         }
     }
 
-    pub(super) fn start(&self) -> DigestHasher {
+    pub(crate) fn start(&self) -> DigestHasher {
         match self {
             FileDigest::Checksum(Checksum { algorithm, .. }) => {
                 DigestHasher::Checksum(ContentHasher::new(ETagPolicy::Fast, false, Some(*algorithm)))
@@ -490,7 +513,7 @@ impl FileDigest {
     }
 
     /// Checks the digest. Errors: `BadDigest` if the digests differ.
-    pub(super) fn check(&self, running: DigestHasher) -> Result<()> {
+    pub(crate) fn check(&self, running: DigestHasher) -> Result<()> {
         let is_right = match (self, running) {
             (FileDigest::Checksum(checksum), DigestHasher::Checksum(hasher)) => hasher
                 .finish(&ExpectedContent { checksum: Some(checksum.clone()), ..ExpectedContent::default() })
@@ -519,7 +542,7 @@ impl FileDigest {
 }
 
 impl DigestHasher {
-    pub(super) fn update(&mut self, bytes: &[u8]) {
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
         match self {
             DigestHasher::Checksum(hasher) => hasher.update(bytes),
             DigestHasher::Hash(hash) => hash.update(bytes),

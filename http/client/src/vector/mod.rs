@@ -30,6 +30,7 @@ mod web;
 mod window;
 
 pub use download::copy_unsized;
+pub(crate) use download::{DigestHasher, FileDigest};
 pub use learned::ServerProfile;
 pub use open::{UnconsumedResponse, is_passing, is_without_size};
 pub use reader::{AccessAdvice, ReadAheadSettings, RemoteReader};

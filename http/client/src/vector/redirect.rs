@@ -136,6 +136,11 @@ impl RedirectRoute {
         (self.start.clone(), self.passed.first().unwrap_or(&self.file).clone())
     }
 
+    /// Returns whether the current address differs from the first address.
+    pub(crate) fn is_redirected(&self) -> bool {
+        !self.passed.is_empty()
+    }
+
     /// Returns whether any step was remembered.
     pub(super) fn is_recalled(&self) -> bool {
         self.is_recalled
@@ -178,7 +183,7 @@ pub(crate) struct ReplicaDiscoveryResponse {
     pub(crate) base: String,
     /// The values of all `Link` headers.
     pub(crate) links: Vec<String>,
-    /// The values of all `Digest` headers.
+    /// The values of all `Digest` and `Repr-Digest` headers, in the form of `Digest`.
     pub(crate) digests: Vec<String>,
     /// The body, if it was requested.
     pub(crate) body: Option<Vec<u8>>,
@@ -213,11 +218,13 @@ pub(crate) fn fetch(
             let error = route.file.refusal(answer.status(), answer.header("location"), &text);
             return Err(route.named("open", error));
         }
-        let named = |wanted: &str| {
+        let named = |wanted: &str| -> Vec<String> {
             let of_name = answer.headers().filter(|(name, _)| name.eq_ignore_ascii_case(wanted));
             of_name.map(|(_, value)| value.to_owned()).collect()
         };
-        let (links, digests) = (named("link"), named("digest"));
+        let (links, mut digests) = (named("link"), named("digest"));
+        // `Repr-Digest` (RFC 9530) has the same members, with colons around the values.
+        digests.extend(named("repr-digest").iter().map(|value| value.replace(':', "")));
         let body = wants_body(&answer).then(|| answer.read_rest(limit_bytes)).transpose();
         let body = body.map_err(|error| route.named("open", error))?;
         return Ok(ReplicaDiscoveryResponse { base: route.file.url(), links, digests, body });

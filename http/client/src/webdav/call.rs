@@ -18,6 +18,9 @@ use crate::{ExchangeFailure, HttpExchangeRequest, HttpResponse, HttpVersion, Rep
 /// 100-continue`).
 const ASK_FIRST_BYTES: u64 = 64 * 1024;
 
+/// The header that contains the address to which a resource is copied or moved.
+pub(super) const DESTINATION: &str = "destination";
+
 /// A function that produces a body's content, from the first byte, each time it is called.
 pub(super) type BodyProducer<'a> = dyn FnMut(&mut BodySink<'_>) -> Result<()> + 'a;
 
@@ -94,6 +97,17 @@ impl<'a> DavRequest<'a> {
         self
     }
 
+    /// Returns the address to which a resource is copied or moved.
+    fn destination(&self) -> Option<&str> {
+        self.headers.iter().find(|(name, _)| *name == DESTINATION).map(|(_, to)| to.as_str())
+    }
+
+    /// Replaces the destination.
+    fn redirect_to(&mut self, to: String) {
+        self.headers.retain(|(name, _)| *name != DESTINATION);
+        self.headers.push((DESTINATION, to));
+    }
+
     /// Prevents retries of the request if the server may already have acted on it.
     pub(super) fn once(self) -> Self {
         DavRequest { replay: ReplayPolicy::IfUnsent, ..self }
@@ -107,7 +121,12 @@ impl WebDav {
         let is_question = matches!(call.method, "PROPFIND" | "OPTIONS");
         let session = if is_question { &self.session } else { self.patient() };
         let mut route = RedirectRoute::start(session, WebFileAddress::parse(url)?)?;
+        let destination = call.destination().map(str::to_owned);
         loop {
+            if let Some(to) = destination.as_deref().filter(|_| route.is_redirected()) {
+                let found = self.redirected_destination(&route, to);
+                call.redirect_to(found.map_err(|error| route.named(call.operation, error))?);
+            }
             let moved = match ask_here(&route, call) {
                 Ok(ResponseOrRedirect::Answer(answer)) => return Ok(answer),
                 Ok(ResponseOrRedirect::Elsewhere(moved)) => moved,
@@ -115,6 +134,18 @@ impl WebDav {
             };
             route.follow(&moved).map_err(|error| route.named(call.operation, error))?;
         }
+    }
+
+    /// Returns the address of the destination `to` at the server to which the source was redirected. That server would
+    /// interpret the original address as one of its own paths. The redirect of a PROPFIND shows the new address, even
+    /// if there is nothing at the destination. Errors: `InvalidArgument` if the destination is at another server.
+    fn redirected_destination(&self, route: &RedirectRoute, to: &str) -> Result<String> {
+        let found = self.propfind(to, "0")?.file;
+        if found.origin() == route.file.origin() {
+            return Ok(found.url());
+        }
+        let detail = format!("{} is on another server than {}", found.shown(), route.file.shown());
+        Err(Error::new(ErrorKind::InvalidArgument, detail))
     }
 }
 

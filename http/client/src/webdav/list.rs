@@ -57,7 +57,7 @@ impl WebDav {
         CollectionWalk { dav: self, open: vec![root], ready: VecDeque::new() }
     }
 
-    fn propfind(&self, url: &str, depth: &str) -> Result<DavResponse> {
+    pub(super) fn propfind(&self, url: &str, depth: &str) -> Result<DavResponse> {
         let call = DavRequest::new("PROPFIND", if depth == "0" { "stat" } else { "list" });
         let call = call.header("depth", depth).header("content-type", "application/xml; charset=utf-8");
         self.ask(url, &mut DavRequest { body: DavBody::Bytes(PROPFIND), ..call })

@@ -19,7 +19,7 @@ use std::time::{Duration, SystemTime};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::webdav::{PerformanceMarkerParser, ThirdPartyCopyOutcome, multistatus};
 
-use self::call::{BodyProducer, DavBody, DavRequest, DavResponse, of_members, reported};
+use self::call::{BodyProducer, DESTINATION, DavBody, DavRequest, DavResponse, of_members, reported};
 use super::Timeouts;
 use super::vector::{HttpSession, SessionOptions};
 use crate::vector::{RangeTarget as _, WebFileAddress};
@@ -182,7 +182,8 @@ impl WebDav {
 
     /// Copies a file or a whole collection within one server. Errors: `PreconditionFailed` if the destination exists
     /// and must not be replaced, `InvalidArgument` if the destination is on another server, `NoSpace`; otherwise as for
-    /// [`WebDav::remove`]. Cost: one request (COPY), which is not retried if the server may have acted on it.
+    /// [`WebDav::remove`]. Cost: one request (COPY), which is not retried if the server may have acted on it, and one
+    /// request (PROPFIND of the destination) per redirection.
     pub fn copy(&self, from: &str, to: &str, replaces: bool) -> Result<()> {
         // Do not retry: a copy whose connection was lost may still be running, and both copies would write to the same
         // destination.
@@ -268,7 +269,7 @@ fn to_destination(
         return Err(from.named(operation, Error::new(ErrorKind::InvalidArgument, detail)));
     }
     let overwrite = if replaces { "T" } else { "F" };
-    Ok(DavRequest::new(method, operation).header("destination", to.url()).header("overwrite", overwrite))
+    Ok(DavRequest::new(method, operation).header(DESTINATION, to.url()).header("overwrite", overwrite))
 }
 
 /// The options of an upload.
