@@ -175,8 +175,8 @@ impl ComparisonOperator {
 pub(crate) struct IpNetwork {
     address: u128,
     bits: u8,
-    /// Whether the network contains only IPv4 addresses. Other networks contain no IPv4 address, even if their
-    /// addresses include the IPv6 forms of IPv4 addresses, as those of `::/0` do.
+    /// Whether the network contains only IPv4 addresses. Other networks contain no IPv4 address, even if they contain
+    /// the IPv6 forms of IPv4 addresses (such as `::/0`).
     pub(crate) is_v4: bool,
 }
 

@@ -151,7 +151,7 @@ fn run(workload: &WorkloadPlan, setting: &MeasurementArgs, team: &MpiTeam) -> Re
     let started = (jiff::Timestamp::now(), Instant::now());
     let dirs: Vec<(&str, &Path)> = setting.places.iter().map(|place| ("root", Path::new(place))).collect();
     let mut machine = Machine::observe(&dirs);
-    // The counters of a phase are sums over all ranks, whose processors are more than those of rank 0.
+    // The counters of a phase are sums over all ranks, so the processors of all ranks are counted.
     machine.cpus = usable_processors(team)?.unwrap_or(machine.cpus * team.size());
     let measured = setting.run(workload, &crew, &sites)?;
     let header = RunMetadata {

@@ -77,7 +77,7 @@ impl HttpClient {
     }
 
     /// Returns a client that shares this client's connections, but has other timeouts. The time for which idle
-    /// connections are kept remains that of this client.
+    /// connections are kept does not change.
     pub fn with_timeouts(&self, timeouts: Timeouts) -> Self {
         HttpClient { connector: self.connector.with_timeouts(timeouts), pool: self.pool.clone() }
     }

@@ -89,7 +89,7 @@ impl WorkloadLocation {
     }
 
     /// Returns whether the site belongs to a server whose process is unknown. The CPU time of such a server is not
-    /// measured, and looks like that of an unrelated process.
+    /// measured, and appears to belong to an unrelated process.
     pub fn has_unknown_server(&self) -> bool {
         match &self.kind {
             WorkloadLocationKind::Files { .. } => false,

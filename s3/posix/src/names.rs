@@ -539,7 +539,7 @@ impl NameCache {
         let (device, inode) = (stat.device, stat.inode);
         let mut all = self.all.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         all.retain(|memory| (memory.device, memory.inode) != (device, inode));
-        // Names that cannot be cached must not displace those of other directories.
+        // Names that cannot be cached must not displace the names of other directories.
         if names.is_some_and(|names| names.exceed_the_cache()) {
             return;
         }

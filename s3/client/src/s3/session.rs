@@ -160,7 +160,7 @@ impl S3Session {
             return (call.is_slow && is_default).then(|| usual.of_calls(SLOW_CALL_MAX));
         };
         let left = until.saturating_duration_since(Instant::now());
-        // The usual timeouts are those of a call that has just begun.
+        // A call that has just begun has the usual timeouts.
         let is_first = left + JUST_BEGUN >= timeout;
         let Timeouts { connect, first_byte, .. } = usual.within(left);
         (!is_first).then_some(Timeouts { connect, first_byte, ..usual })
