@@ -283,7 +283,7 @@ pub(crate) fn lane(address: &EndpointSettings<&str>) -> Result<Lane> {
 
 impl SharedLanePool {
     fn open(&self, address: &EndpointSettings<&str>) -> Result<Lane> {
-        // Each request may have a different timeout, such as the time left until a deadline.
+        // Requests may have different timeouts, for example the time that remains until a deadline.
         let settings = EndpointSettings { timeout_ms: 0, ..*address }.kept();
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         let known = lanes.iter().position(|opened| opened.settings == settings);

@@ -19,12 +19,12 @@ from botocore.utils import parse_to_aware_datetime
 
 from fordway import CommonPrefix, boto_tags
 from fordway.boto_responses import RefusedError, code_of, encoded, is_encoded, response
-from fordway.errors import DataError, FordwayError, InvalidArgumentError, InvalidNameError, NotFoundError
+from fordway.errors import DataError, FordwayError, InvalidArgumentError, InvalidNameError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fordway import ObjectInfo, PutInfo, Store, Upload
+    from fordway import ObjectInfo, PutInfo, Store
 
     Parameters = dict[str, Any]
     Response = dict[str, Any]
@@ -66,7 +66,6 @@ NOT_NEW = (
     "use 3 to 63 lower-case letters, digits, dots and hyphens, starting with a letter or digit"
 )
 """A gateway's error message for a new bucket whose name S3 would refuse."""
-BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 PRINTABLE = re.compile(r"[ -~]*")
 TO_ITSELF = (
@@ -76,8 +75,6 @@ TO_ITSELF = (
 """AWS's message for a copy that changes nothing."""
 OTHER_CHECKSUM = "The provided 'x-amz-content-sha256' header does not match what was computed."
 """AWS's message for a body whose checksum differs from the checksum in the request."""
-OTHER_PART = "{}: part {} does not match the stated checksum; list the parts and send what is missing"
-"""The store's message for a part whose checksum differs from the checksum in the request."""
 SOURCE_FIELDS = {"Bucket", "Key", "VersionId"}
 ABSENT = "-"
 """A valid name, in place of a parameter that a call does not have."""
@@ -133,12 +130,12 @@ def milliseconds(time: datetime) -> datetime:
     return time.replace(microsecond=time.microsecond // 1000 * 1000)
 
 
-def _etag(text: str | None) -> str | None:
+def stated_etag(text: str | None) -> str | None:
     """Returns the ETag of a request's condition in the store's form, without quotes."""
     return text.strip('"') if text else None
 
 
-def _is_plain(store: Store, bucket: str) -> bool:
+def is_plain(store: Store, bucket: str) -> bool:
     """Returns whether versioning was never enabled in the bucket. For other buckets, the response must name a
     version.
     """
@@ -249,7 +246,7 @@ def check_length(size: int, stated_bytes: int) -> None:
         raise RefusedError(OTHER_CHECKSUM, "XAmzContentSHA256Mismatch", {"Detail": why})
 
 
-def _content(parameters: Parameters) -> Any:  # noqa: ANN401 (all that botocore takes)
+def content_of(parameters: Parameters) -> Any:  # noqa: ANN401 (all that botocore takes)
     """Returns the content for a put, or `None` for content that botocore must handle. Raises the errors of
     `check_length`.
     """
@@ -312,7 +309,7 @@ def _is_plain_header(text: object) -> bool:
     return is_kept and PRINTABLE.fullmatch(text) is not None and "aws-chunked" not in text.lower()
 
 
-def _put_arguments(parameters: Parameters) -> dict[str, Any] | None:
+def put_arguments(parameters: Parameters) -> dict[str, Any] | None:
     """Returns the arguments of a put or an upload, or `None` for a call that botocore must send."""
     described = _description(parameters)
     if described is None or parameters.get("StorageClass", "STANDARD") != "STANDARD":
@@ -327,32 +324,33 @@ def _put_arguments(parameters: Parameters) -> dict[str, Any] | None:
 )
 def put_object(store: Store, parameters: Parameters) -> Response | None:
     """Stores an object with the checksum that botocore would add to the request."""
-    content, arguments = _content(parameters), _put_arguments(parameters)
+    content, arguments = content_of(parameters), put_arguments(parameters)
     if content is None or arguments is None:
         return None
     made = store.put_with_info(
         parameters["Bucket"],
         parameters["Key"],
         content,
-        if_none_match=_etag(parameters.get("IfNoneMatch")),
-        if_match=_etag(parameters.get("IfMatch")),
+        if_none_match=stated_etag(parameters.get("IfNoneMatch")),
+        if_match=stated_etag(parameters.get("IfMatch")),
         **arguments,
     )
-    return _put_response(made, parameters)
+    return put_response(made, parameters)
 
 
-def _put_response(made: PutInfo, parameters: Parameters) -> Response:
+def put_response(made: PutInfo, parameters: Parameters) -> Response:
+    """Returns the response to a put, or to a part."""
     algorithm = parameters.get("ChecksumAlgorithm", "CRC32")
-    version = _stated_version(made)
+    version = stated_version(made)
     return response(ETag=f'"{made.etag}"', VersionId=version) | checksum_fields(algorithm, made.checksum)
 
 
-def _stated_version(made: PutInfo) -> str | None:
+def stated_version(made: PutInfo) -> str | None:
     """Returns the version in the response to a write. While versioning is suspended, S3 states none."""
     return None if made.version == "null" else made.version
 
 
-def _wanted_range(text: str | None) -> tuple[int | None, int | None] | None:
+def wanted_range(text: str | None) -> tuple[int | None, int | None] | None:
     """Returns the start and length of the range in a `Range` header, or `None` for a form that the gateway
     must handle.
     """
@@ -374,7 +372,7 @@ def get_object(store: Store, parameters: Parameters) -> Response | None:
     """Opens an object. The body keeps the opened version, even if the object is replaced while the program
     reads the body.
     """
-    asked = _wanted_range(parameters.get("Range"))
+    asked = wanted_range(parameters.get("Range"))
     if asked is None:
         return None
     start, length = asked
@@ -384,8 +382,8 @@ def get_object(store: Store, parameters: Parameters) -> Response | None:
         start=start,
         length=length,
         version=parameters.get("VersionId"),
-        if_match=_etag(parameters.get("IfMatch")),
-        if_none_match=_etag(parameters.get("IfNoneMatch")),
+        if_match=stated_etag(parameters.get("IfMatch")),
+        if_none_match=stated_etag(parameters.get("IfNoneMatch")),
     )
     begin = max(info.size + start, 0) if start is not None and start < 0 else start or 0
     end = info.size if length is None else min(info.size, begin + length)
@@ -434,7 +432,7 @@ def delete_object(store: Store, parameters: Parameters) -> Response:
         parameters["Bucket"],
         parameters["Key"],
         version=parameters.get("VersionId"),
-        if_match=_etag(parameters.get("IfMatch")),
+        if_match=stated_etag(parameters.get("IfMatch")),
     )
     if done is None:
         return response(204)
@@ -451,7 +449,7 @@ def delete_objects(store: Store, parameters: Parameters) -> Response | None:
     if not objects or len(objects) > 1000 or any(entry.keys() != {"Key"} for entry in objects):
         return None
     names = [entry["Key"] for entry in objects]
-    if not all(type(name) is str for name in names) or not _is_plain(store, parameters["Bucket"]):
+    if not all(type(name) is str for name in names) or not is_plain(store, parameters["Bucket"]):
         return None
     results = _deleted(store, parameters["Bucket"], names)
     failed = [
@@ -591,7 +589,7 @@ def process_owner() -> str:
         return str(os.geteuid())
 
 
-def _source(parameters: Parameters) -> tuple[str, str, str | None] | None:
+def copy_source(parameters: Parameters) -> tuple[str, str, str | None] | None:
     """Returns the bucket, key and version of a copy's source, or `None` for a form that botocore must
     handle.
     """
@@ -610,7 +608,7 @@ def _source(parameters: Parameters) -> tuple[str, str, str | None] | None:
     return (bucket, key, version) if BUCKET.fullmatch(bucket) else None
 
 
-def _same_object(
+def same_object(
     store: Store, address: tuple[str, str], etag: str, version: str | None = None
 ) -> ObjectInfo | None:
     """Returns the properties of an object that was just published, or `None` if another writer has replaced
@@ -645,11 +643,11 @@ def _replacements(parameters: Parameters) -> dict[str, Any] | None:
 @operation("Bucket Key CopySource", f"MetadataDirective TaggingDirective Tagging {DESCRIPTION}")
 def copy_object(store: Store, parameters: Parameters) -> Response | None:
     """Copies an object. Keeps its metadata and tags, or replaces them."""
-    source, replacements = _source(parameters), _replacements(parameters)
+    source, replacements = copy_source(parameters), _replacements(parameters)
     if source is None or replacements is None:
         return None
     (from_bucket, from_key, version), to = source, (parameters["Bucket"], parameters["Key"])
-    if version is not None or not _is_plain(store, to[0]) or not _is_plain(store, from_bucket):
+    if version is not None or not is_plain(store, to[0]) or not is_plain(store, from_bucket):
         return None
     try:
         etag = store.copy(from_bucket, from_key, *to, **replacements)
@@ -660,161 +658,11 @@ def copy_object(store: Store, parameters: Parameters) -> Response | None:
             raise RefusedError(TO_ITSELF, "InvalidRequest", {"Detail": detail}) from error
         raise
     made: Response = {"ETag": f'"{etag}"', "LastModified": milliseconds(datetime.now(UTC))}
-    info = _same_object(store, to, etag)
+    info = same_object(store, to, etag)
     if info is not None:
         made["LastModified"] = milliseconds(info.modified)
         made |= checksum_fields(*(info.checksum or (None, None)))
     return response(CopyObjectResult=made)
-
-
-@operation("Bucket Key", f"Tagging ChecksumAlgorithm StorageClass {DESCRIPTION}")
-def create_multipart_upload(store: Store, parameters: Parameters) -> Response | None:
-    """Starts an upload."""
-    algorithm, arguments = parameters.get("ChecksumAlgorithm"), _put_arguments(parameters)
-    if arguments is None:
-        return None
-    # botocore adds a default algorithm to parts, but not to this request.
-    upload = store.upload(parameters["Bucket"], parameters["Key"], **arguments | {"checksum": algorithm})
-    names = {"Bucket": upload.bucket, "Key": upload.key, "UploadId": upload.id}
-    kind = None if algorithm is None else "COMPOSITE"
-    return response(ChecksumAlgorithm=algorithm, ChecksumType=kind, **names)
-
-
-@operation("Bucket Key UploadId PartNumber", "Body ChecksumAlgorithm ContentLength")
-def upload_part(store: Store, parameters: Parameters) -> Response | None:
-    """Sends a part."""
-    number, algorithm = parameters["PartNumber"], parameters.get("ChecksumAlgorithm", "CRC32")
-    upload = store.resume_upload(parameters["Bucket"], parameters["Key"], parameters["UploadId"])
-    if not _is_part_number(number) or _algorithm_of(upload) not in (None, algorithm):
-        return None
-    content = _content(parameters)
-    if content is None:
-        return None
-    content = content.read() if hasattr(content, "read") else content
-    made = upload.put_part(number, content, checksum=algorithm)
-    answer = _put_response(made, parameters)
-    # In S3, only the checksums of whole objects have a type.
-    answer.pop("ChecksumType", None)
-    return answer
-
-
-def _algorithm_of(upload: Upload) -> str | None:
-    """Returns the checksum algorithm that was stated when the upload began."""
-    checksum = upload.parts_page(limit=1).checksum
-    return None if checksum is None else checksum[0]
-
-
-def _is_part_number(number: object) -> bool:
-    return type(number) is int and 1 <= number <= 10_000
-
-
-@operation("Bucket Key UploadId PartNumber CopySource", "CopySourceRange CopySourceIfMatch")
-def upload_part_copy(store: Store, parameters: Parameters) -> Response | None:
-    """Fills a part from another object."""
-    source, asked = _source(parameters), _wanted_range(parameters.get("CopySourceRange"))
-    if source is None or asked is None or not _is_part_number(parameters["PartNumber"]):
-        return None
-    start, length = asked
-    if (start is not None and (start < 0 or length is None)) or not _is_plain(store, source[0]):
-        return None
-    upload = store.resume_upload(parameters["Bucket"], parameters["Key"], parameters["UploadId"])
-    try:
-        made = upload.copy_part(
-            parameters["PartNumber"],
-            *source[:2],
-            start=start,
-            length=length,
-            version=source[2],
-            if_match=_etag(parameters.get("CopySourceIfMatch")),
-        )
-    except FordwayError as error:
-        # The gateway's error contains the size of the source.
-        if error.kind == "InvalidRange":
-            return None
-        raise
-    part: Response = {"ETag": f'"{made.etag}"', "LastModified": milliseconds(made.modified)}
-    part |= checksum_fields(_algorithm_of(upload), made.checksum)
-    part.pop("ChecksumType", None)
-    return response(CopyPartResult=part)
-
-
-def _fit_checksums(upload: Upload, listed: list[dict[str, Any]]) -> bool:
-    """Returns whether the checksums in a list of parts are those of the upload's parts. Returns false for
-    checksums that a gateway must examine. Raises the store's error for a part with another checksum.
-    """
-    if not any(map(_checksums, listed)):
-        return True
-    try:
-        parts = {part.number: part for part in upload.parts()}
-    except NotFoundError:
-        # The upload may already be completed. The store then compares only the ETags, for a gateway too.
-        return True
-    for entry in listed:
-        part = parts.get(entry["PartNumber"])
-        # The store refuses the list if the part is missing or has another ETag.
-        if part is None or part.etag != _etag(entry["ETag"]):
-            continue
-        stated, own = _checksums(entry), checksum_fields(*(part.checksum or (None, None)))
-        if own.items() >= stated.items():
-            continue
-        if not all(map(_is_checksum, stated.values(), map(own.get, stated))):
-            return False
-        target = f"s3://{upload.bucket}/{upload.key}"
-        raise InvalidArgumentError(OTHER_PART.format(target, part.number), "InvalidPart", target)
-    return True
-
-
-def _has_needed_checksums(upload: Upload, listed: list[dict[str, Any]]) -> bool:
-    """Returns whether a list of parts has the checksums that S3 requires for a composite checksum. A gateway
-    refuses a list without them.
-    """
-    if all(map(_checksums, listed)):
-        return True
-    try:
-        checksum = upload.parts_page(limit=1).checksum
-    except NotFoundError:
-        # The upload may already be completed.
-        return True
-    return checksum is None or checksum[1] != "COMPOSITE"
-
-
-def _is_checksum(text: str, own: str | None) -> bool:
-    """Returns whether `text` is valid and has the algorithm of `own`, a part's own checksum."""
-    return own is not None and len(text) == len(own) and BASE64.fullmatch(text) is not None
-
-
-def _checksums(part: dict[str, Any]) -> dict[str, str]:
-    return {name: value for name, value in part.items() if name.startswith("Checksum")}
-
-
-@operation("Bucket Key UploadId MultipartUpload", "IfMatch IfNoneMatch")
-def complete_multipart_upload(store: Store, parameters: Parameters) -> Response | None:
-    """Publishes the object that consists of the parts."""
-    listed = parameters["MultipartUpload"].get("Parts")
-    if not listed or any("PartNumber" not in part or "ETag" not in part for part in listed):
-        return None
-    bucket, key = parameters["Bucket"], parameters["Key"]
-    upload = store.resume_upload(bucket, key, parameters["UploadId"])
-    if not _has_needed_checksums(upload, listed) or not _fit_checksums(upload, listed):
-        return None
-    made = upload.complete(
-        [(part["PartNumber"], _etag(part["ETag"]) or "") for part in listed],
-        if_none_match=_etag(parameters.get("IfNoneMatch")),
-        if_match=_etag(parameters.get("IfMatch")),
-    )
-    names = {"Bucket": bucket, "Key": key, "Location": f"/{bucket}/{quote(key)}"}
-    fields = {"ETag": f'"{made.etag}"', "VersionId": _stated_version(made), **names}
-    # The algorithm of the checksum is known only from the published object.
-    info = _same_object(store, (bucket, key), made.etag, made.version)
-    checksum = info.checksum if info is not None else None
-    return response(**fields, **checksum_fields(*(checksum or (None, None))))
-
-
-@operation("Bucket Key UploadId")
-def abort_multipart_upload(store: Store, parameters: Parameters) -> Response:
-    """Removes an upload."""
-    store.resume_upload(parameters["Bucket"], parameters["Key"], parameters["UploadId"]).abort()
-    return response(204)
 
 
 def _arn(parameters: Parameters) -> str:

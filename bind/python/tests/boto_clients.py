@@ -10,6 +10,8 @@ from gateways import KEYS, endpoint
 
 boto3 = pytest.importorskip("boto3")
 
+from botocore.exceptions import ClientError  # noqa: E402
+
 import fordway.boto  # noqa: E402
 
 if TYPE_CHECKING:
@@ -58,3 +60,32 @@ def metadata_of(response: dict[str, Any]) -> dict[str, Any]:
         # The response of a call in the process has no XML document, so lengths are not compared.
         headers.pop("content-length", None)
     return {"status": metadata["HTTPStatusCode"], "headers": headers}
+
+
+VARYING = {"ResponseMetadata", "LastModified", "Body", "UploadId"}
+"""The fields that differ between the responses to any two requests."""
+
+
+def compared(response: dict[str, Any]) -> dict[str, Any]:
+    """Returns what a call in the process and a call through a gateway must have in common."""
+    kept = {name: value for name, value in response.items() if name not in VARYING}
+    kept |= metadata_of(response)
+    if "Contents" in kept:
+        kept["Contents"] = [
+            {name: entry[name] for name in ("Key", "Size", "ETag")} for entry in kept["Contents"]
+        ]
+    if "CopyObjectResult" in kept:
+        kept["CopyObjectResult"] = {
+            name: value for name, value in kept["CopyObjectResult"].items() if name not in VARYING
+        }
+    if "Body" in response:
+        kept["body"] = response["Body"].read()
+    return kept
+
+
+def outcome(client: Any, name: str, parameters: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401
+    """Returns the response to a call as `compared` does, or the fields of its error."""
+    try:
+        return compared(getattr(client, name)(**{"Bucket": BUCKET, **parameters}))
+    except ClientError as error:
+        return {"error": type(error).__name__, **error.response["Error"], **metadata_of(error.response)}

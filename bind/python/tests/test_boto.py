@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
-from boto_clients import BUCKET, clients, metadata_of
+from boto_clients import BUCKET, clients, outcome
 from gateways import KEYS, program
 
 boto3 = pytest.importorskip("boto3")
@@ -35,26 +35,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = ["clients"]
-
-VARYING = {"ResponseMetadata", "LastModified", "Body", "UploadId"}
-"""The fields that differ between the responses to any two requests."""
-
-
-def compared(response: dict[str, Any]) -> dict[str, Any]:
-    kept = {name: value for name, value in response.items() if name not in VARYING}
-    kept |= metadata_of(response)
-    if "Contents" in kept:
-        kept["Contents"] = [
-            {name: entry[name] for name in ("Key", "Size", "ETag")} for entry in kept["Contents"]
-        ]
-    if "CopyObjectResult" in kept:
-        kept["CopyObjectResult"] = {
-            name: value for name, value in kept["CopyObjectResult"].items() if name not in VARYING
-        }
-    if "Body" in response:
-        kept["body"] = response["Body"].read()
-    return kept
-
 
 DESCRIBED = {
     "CacheControl": "no-cache",
@@ -174,13 +154,6 @@ CALLS = [
 ]
 
 
-def outcome(client: Any, name: str, parameters: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401
-    try:
-        return compared(getattr(client, name)(**{"Bucket": BUCKET, **parameters}))
-    except ClientError as error:
-        return {"error": type(error).__name__, **error.response["Error"], **metadata_of(error.response)}
-
-
 def test_answers_are_those_of_a_gateway(clients: tuple[Any, Any]) -> None:
     within, through = clients
     differing = []
@@ -250,83 +223,6 @@ def test_a_gateway_interprets_unusual_values(clients: tuple[Any, Any]) -> None:
     assert ways == {"botocore"}
 
 
-RIGHT, WRONG = "NSRBwg==", "AAAAAA=="
-
-
-CHECKSUMS = [
-    ({"ChecksumCRC32": RIGHT}, "in process"),
-    ({"ChecksumCRC32": WRONG}, "in process"),
-    ({"ChecksumCRC32": WRONG, "ETag": '"0123"'}, "in process"),
-    ({"ChecksumCRC32": RIGHT, "PartNumber": 2}, "in process"),
-    ({"ChecksumCRC32": "AAAA"}, "botocore"),
-    ({"ChecksumCRC32": "!"}, "botocore"),
-    ({"ChecksumCRC32C": RIGHT}, "botocore"),
-    ({"ChecksumCRC32": RIGHT, "ChecksumCRC32C": WRONG}, "botocore"),
-]
-
-
-def test_checksums_of_parts_are_compared(clients: tuple[Any, Any]) -> None:
-    within, _ = clients
-    for stated, way in CHECKSUMS:
-        outcomes = []
-        fordway.boto.answered.clear()
-        for client in clients:
-            names = {"Key": "key"}
-            names["UploadId"] = within.create_multipart_upload(Bucket=BUCKET, **names)["UploadId"]
-            sent = within.upload_part(Bucket=BUCKET, **names, PartNumber=1, Body=b"abc")
-            listed = {"Parts": [{"PartNumber": 1, "ETag": sent["ETag"], **stated}]}
-            found = outcome(client, "complete_multipart_upload", {**names, "MultipartUpload": listed})
-            outcomes.append({name: value for name, value in found.items() if name != "Location"})
-        assert outcomes[0] == outcomes[1]
-        assert ("error" in outcomes[0]) == (stated != {"ChecksumCRC32": RIGHT})
-        assert fordway.boto.answered["CompleteMultipartUpload", way] == 1
-
-
-PARTS = [
-    ({}, {}),
-    ({}, {"ChecksumAlgorithm": "SHA1"}),
-    ({"ChecksumAlgorithm": "SHA256"}, {"ChecksumAlgorithm": "SHA256"}),
-    ({"ChecksumAlgorithm": "SHA256"}, {}),
-    ({"ChecksumAlgorithm": "SHA256"}, {"ChecksumAlgorithm": "SHA1"}),
-]
-
-
-@pytest.mark.parametrize(("begun", "sent"), PARTS)
-def test_the_checksums_of_parts_are_those_of_a_gateway(
-    clients: tuple[Any, Any], begun: dict[str, str], sent: dict[str, str]
-) -> None:
-    """A program completes an upload with the fields that it got for the part."""
-    outcomes = []
-    for client in clients:
-        started = client.create_multipart_upload(Bucket=BUCKET, Key="key", **begun)
-        upload = {"Key": "key", "UploadId": started["UploadId"]}
-        part = outcome(client, "upload_part", {**upload, "PartNumber": 1, "Body": b"hello", **sent})
-        fields = {name: text for name, text in part.items() if name.startswith(("ETag", "Checksum"))}
-        done = outcome(
-            client,
-            "complete_multipart_upload",
-            {**upload, "MultipartUpload": {"Parts": [{"PartNumber": 1, "ETag": '"0"', **fields}]}},
-        )
-        done.pop("Location", None)
-        outcomes.append([started.get("ChecksumAlgorithm"), started.get("ChecksumType"), part, done])
-    assert outcomes[0] == outcomes[1]
-
-
-def test_a_range_beyond_the_source_of_a_part_is_refused_as_by_a_gateway(clients: tuple[Any, Any]) -> None:
-    within, _ = clients
-    within.put_object(Bucket=BUCKET, Key="source", Body=b"abcdef")
-    outcomes = []
-    for client in clients:
-        upload = {
-            "Key": "key",
-            "UploadId": client.create_multipart_upload(Bucket=BUCKET, Key="key")["UploadId"],
-        }
-        asked = {"PartNumber": 1, "CopySource": f"{BUCKET}/source", "CopySourceRange": "bytes=0-99"}
-        outcomes.append(outcome(client, "upload_part_copy", {**upload, **asked}))
-    assert outcomes[0] == outcomes[1]
-    assert outcomes[0]["Code"] == "InvalidArgument"
-
-
 def test_locks_are_described_as_by_a_gateway(clients: tuple[Any, Any]) -> None:
     within, through = clients
     through.create_bucket(Bucket="locked", ObjectLockEnabledForBucket=True)
@@ -364,18 +260,6 @@ def test_a_body_accepts_a_timeout(clients: tuple[Any, Any]) -> None:
         body = within.get_object(Bucket=BUCKET, Key="key", **asked)["Body"]
         body.set_socket_timeout(5)
         assert len(body.read()) == (10 if asked else 3 << 20)
-
-
-def test_a_completed_upload_is_completed_again(clients: tuple[Any, Any]) -> None:
-    within, _ = clients
-    names = {"Bucket": BUCKET, "Key": "key"}
-    names["UploadId"] = within.create_multipart_upload(**names)["UploadId"]
-    sent = within.upload_part(**names, PartNumber=1, Body=b"abc")
-    parts = [{"PartNumber": 1, "ETag": sent["ETag"], "ChecksumCRC32": sent["ChecksumCRC32"]}]
-    first, second = (
-        within.complete_multipart_upload(**names, MultipartUpload={"Parts": parts})["ETag"] for _ in range(2)
-    )
-    assert first == second
 
 
 TAGGING = ["a=1&a=2", "a=%zz", "a=%2", "=1", "a=1&=2", "a=%FF", "&".join(f"t{at}=" for at in range(11))]
@@ -719,50 +603,6 @@ def test_a_deletion_that_fails_is_told_by_its_key(
     done = within.delete_objects(Bucket=BUCKET, Delete={"Objects": [{"Key": "a"}, {"Key": "b"}]})
     assert done["Errors"] == [{"Key": "a", "Code": "InsufficientStorage", "Message": "no space"}]
     assert done["Deleted"] == [{"Key": "b"}]
-
-
-def upload_outcomes(client: Any) -> list[dict[str, Any]]:  # noqa: ANN401
-    """Returns the outcomes of all calls of two uploads. The first upload has two parts, one of which is
-    copied. The second upload is aborted.
-    """
-    begun = {"Key": "upload", "Metadata": {"run": "7"}, "ChecksumAlgorithm": "CRC32"}
-    upload = {"Key": "upload", "UploadId": client.create_multipart_upload(Bucket=BUCKET, **begun)["UploadId"]}
-    first = client.upload_part(Bucket=BUCKET, PartNumber=1, Body=bytes(5 << 20), **upload)
-    last = {"PartNumber": 2, "CopySource": f"{BUCKET}/source", "CopySourceRange": "bytes=1-2", **upload}
-    parts = [
-        {"PartNumber": 1, "ETag": first["ETag"]},
-        {"PartNumber": 2, "ETag": client.upload_part_copy(Bucket=BUCKET, **last)["CopyPartResult"]["ETag"]},
-    ]
-    listed = client.list_parts(Bucket=BUCKET, **upload)["Parts"]
-    # A gateway requires these checksums. A store within the process already has these checksums.
-    parts = [{**part, "ChecksumCRC32": its["ChecksumCRC32"]} for part, its in zip(parts, listed, strict=True)]
-    outcomes = [
-        outcome(client, "create_multipart_upload", begun),
-        compared(first),
-        outcome(client, "upload_part_copy", last),
-        outcome(client, "complete_multipart_upload", {"MultipartUpload": {"Parts": parts[::-1]}, **upload}),
-        outcome(client, "complete_multipart_upload", {"MultipartUpload": {"Parts": parts}, **upload}),
-        outcome(client, "head_object", {"Key": "upload"}),
-    ]
-    begun = client.create_multipart_upload(Bucket=BUCKET, Key="aborted")
-    upload = {"Key": "aborted", "UploadId": begun["UploadId"]}
-    outcomes += [outcome(client, "abort_multipart_upload", upload) for _ in range(2)]
-    for each in outcomes:
-        # These fields differ between any two uploads.
-        each.get("headers", {}).pop("last-modified", None)
-        each.pop("Detail", None)
-        each.pop("Location", None)
-        if "CopyPartResult" in each:
-            each["CopyPartResult"].pop("LastModified")
-    return outcomes
-
-
-def test_uploads_are_those_of_a_gateway(clients: tuple[Any, Any]) -> None:
-    within, through = clients
-    within.put_object(Bucket=BUCKET, Key="source", Body=b"abcdef")
-    for ours, theirs in zip(upload_outcomes(within), upload_outcomes(through), strict=True):
-        assert ours == theirs
-    assert not [operation for operation, way in fordway.boto.answered if way == "botocore"]
 
 
 @pytest.mark.parametrize("names", [("-nowhere", "key"), (".nowhere", "key"), (BUCKET, "n" * 1025)])
