@@ -65,7 +65,7 @@ pub use lock::{
     ApartByteLockGuard, ByteLockGuard, ByteRangeGuard, ByteRangeLocks, LockOrderKey, await_unlocked,
     lock_file, lock_range, with_lock_patience,
 };
-pub use memory::{FileMapping, give_back_heap, in_huge_pages, unused_heap_bytes};
+pub use memory::{FileMapping, cached_bytes, give_back_heap, in_huge_pages, unused_heap_bytes};
 pub use mounts::{MountProblem, MountProperties, remote_mounts_in};
 pub use namespace::{
     TUN_READ_BYTES_MAX, TunDevice, VirtioNetHeader, end_with_thread, enter_mount_namespace,
@@ -77,8 +77,9 @@ pub use nowait::{
 };
 pub use passed::{ActivationSocket, ActivationSocketKind, take_passed_sockets};
 pub use process::{
-    CurrentProcessUsage, PerProcess, ProcessIdentity, ThreadAffinity, current_core, process_cpu_ns,
-    process_usage, raise_open_files, terminate, thread_cpu_ns, usable_cores, with_signals_blocked,
+    CurrentProcessUsage, ForkedProcess, PerProcess, ProcessIdentity, ThreadAffinity, current_core,
+    fork_process, process_cpu_ns, process_usage, raise_open_files, terminate, thread_cpu_ns, usable_cores,
+    with_signals_blocked,
 };
 pub use root::{PathResolutionMethod, RootDirectory, SymlinkPolicy};
 pub use rustix::fs::{Mode, OFlags};

@@ -114,6 +114,44 @@ impl ProcessIdentity {
     }
 }
 
+/// A child of this process that [`fork_process`] has started. Dropping this value kills the child and waits for its end.
+#[derive(Debug)]
+pub struct ForkedProcess(libc::pid_t);
+
+/// Starts a child that has a copy of this process's memory, runs `work`, and exits without running destructors. The
+/// kernel kills the child when the calling thread ends. The child has only one thread, so `work` must not wait for a
+/// lock that another thread of this process may hold now, and must not print. Cost: the kernel copies the page tables,
+/// which takes about a millisecond for each 100 MiB of memory. Errors: `AGAIN` for too many processes; `NOMEM`.
+pub fn fork_process(work: impl FnOnce()) -> Result<ForkedProcess> {
+    let parent = std::process::id();
+    // SAFETY: the child has a consistent copy of this thread's memory, does only what `work` does, and then exits.
+    match unsafe { libc::fork() } {
+        -1 => Err(last_errno()),
+        0 => {
+            // SAFETY: the call takes no pointers.
+            unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+            // The parent may have ended before the call.
+            let has_parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get().cast_unsigned());
+            let is_done = has_parent == Some(parent)
+                && std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_ok();
+            // SAFETY: the call ends the child at once, so that nothing of the parent is dropped here.
+            unsafe { libc::_exit(i32::from(!is_done)) };
+        }
+        child => Ok(ForkedProcess(child)),
+    }
+}
+
+impl Drop for ForkedProcess {
+    fn drop(&mut self) {
+        // SAFETY: the calls take no memory of this process, and the process ID cannot have been reused, because only
+        // this value waits for the child.
+        unsafe {
+            libc::kill(self.0, libc::SIGKILL);
+            libc::waitpid(self.0, std::ptr::null_mut(), 0);
+        }
+    }
+}
+
 /// A value that each process creates for itself. After a fork, the child creates a new value, and never accesses its
 /// parent's value. During the fork, another thread of the parent may have held a lock in that value, and no thread of
 /// the child would release the lock. The child may also lack descriptors that the value contains, because the kernel
@@ -252,6 +290,7 @@ impl ThreadAffinity {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
     use std::sync::Mutex;
 
     use super::*;
@@ -295,6 +334,21 @@ mod tests {
         let parent = ProcessIdentity::current();
         assert!(holds_in_child(|| !parent.is_current() && ProcessIdentity::current().is_current()));
         assert!(parent.is_current());
+    }
+
+    #[test]
+    fn a_forked_process_works_until_it_is_dropped() {
+        let (mut near, far) = std::os::unix::net::UnixStream::pair().unwrap();
+        let child = fork_process(|| {
+            (&far).write_all(b"done").unwrap();
+            std::thread::sleep(std::time::Duration::from_secs(60));
+        });
+        drop(far);
+        let mut said = [0; 4];
+        near.read_exact(&mut said).unwrap();
+        assert_eq!(&said, b"done");
+        drop(child.unwrap());
+        assert_eq!(near.read(&mut said).unwrap(), 0, "the child has closed its end");
     }
 
     #[test]

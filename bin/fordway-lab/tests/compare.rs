@@ -101,6 +101,84 @@ fn tls_and_newer_versions_are_rows() {
     }
 }
 
+/// Every lane works in several processes, and the run file states their number.
+#[test]
+fn clients_are_processes() {
+    let dir = tempfile::tempdir().unwrap();
+    tree(&dir.path().join("source"));
+    let lanes = "posix,embedded,node,http,https,http2,http3";
+    let words = ["--clients", "3", "--threads", "2", "--rounds", "2", "--lane", lanes];
+    let ran = compare(dir.path(), &words).output().unwrap();
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    assert_eq!(entries(dir.path()), ["compare.run", "source"]);
+    let run = RunDocument::read(&dir.path().join("compare.run")).unwrap();
+    assert_eq!((&run.parameters["clients"], &run.parameters["threads"]), (&3.into(), &2.into()));
+    assert_eq!((&run.parameters["link"], &run.parameters["cache"]), (&"none".into(), &"warm".into()));
+    assert_eq!(run.summaries.len(), 6 * 7);
+    for row in &run.summaries {
+        assert!(row.operations > 0 && row.errors == 0, "{} {}", row.phase, row.lane);
+        assert!(row.client_cpu_ns_per_op > Some(0.0), "{} {}", row.phase, row.lane);
+    }
+    for words in [["--clients", "4", "--check-instrument"], ["--clients", "256", "--threads=1024"]] {
+        let refused = compare(dir.path(), &words).output().unwrap();
+        assert_eq!(refused.status.code(), Some(2), "{words:?}: {}", text(&refused.stderr));
+    }
+}
+
+/// Over an emulated link, the lanes with HTTP take at least the round-trip time, and the others do not.
+#[test]
+fn a_link_is_between_client_and_gateways() {
+    if !fordway_needs::root("make network namespaces") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    tree(&dir.path().join("source"));
+    let lanes = "posix,node,http,https,http3";
+    let mut command =
+        compare(dir.path(), &["--link", "rtt=20ms,rate=1Gbit", "--rounds", "1", "--lane", lanes]);
+    let ran = command.env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin").output().unwrap();
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let run = RunDocument::read(&dir.path().join("compare.run")).unwrap();
+    assert_eq!(run.parameters["link"], "rtt=20ms,rate=1gbit");
+    assert!(run.parameters["link_packets"].as_u64() > Some(1000), "{:?}", run.parameters);
+    for row in run.summaries.iter().filter(|row| row.phase == "head") {
+        let is_over_link = row.lane.starts_with("http");
+        let fastest = row.latency.as_ref().unwrap().min_ns;
+        assert_eq!(fastest >= 20_000_000, is_over_link, "{} {fastest} ns", row.lane);
+    }
+    let described = |name: &str| run.lanes.iter().find(|lane| lane.name == name).unwrap().description.clone();
+    assert!(described("https").contains("an emulated link (rtt=20ms,rate=1gbit)"), "{}", described("https"));
+
+    let target = ["--link", "rtt=1ms", "--target", "other=http://127.0.0.1:9"];
+    let refused = compare(dir.path(), &target).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
+    assert!(text(&refused.stderr).contains("the network of --link contains only the gateways"));
+}
+
+/// With a cold cache, content is read from the device. A file system that has no device is refused.
+#[test]
+fn a_cold_cache_needs_a_device() {
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    tree(&dir.path().join("source"));
+    let ran = compare(dir.path(), &["--cache", "cold", "--rounds", "1"]).output().unwrap();
+    let said = text(&ran.stderr);
+    match ran.status.code() {
+        Some(2) => assert!(said.contains("keeps content in memory"), "{said}"),
+        code => {
+            assert_eq!(code, Some(0), "{said}");
+            let run = RunDocument::read(&dir.path().join("compare.run")).unwrap();
+            assert_eq!(run.parameters["cache"], "cold");
+            assert!(!run.warnings.iter().any(|each| each.contains("page cache")), "{:?}", run.warnings);
+        }
+    }
+    let refused = compare(dir.path(), &["--cache", "cold", "--root", "/dev/shm"]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
+    assert_eq!(
+        entries(Path::new("/dev/shm")).iter().filter(|name| name.contains("fordway-compare-")).count(),
+        0
+    );
+}
+
 /// With `--json`, every line is a row, and nothing else is printed.
 #[test]
 fn json_is_rows() {

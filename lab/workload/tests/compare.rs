@@ -5,13 +5,23 @@ use std::time::Duration;
 
 use fordway_measure::{OperationRecord, RowDescription, SpeedVerdict};
 use fordway_store::{Bucket, Error, ErrorKind, Key, MemoryStore, Result};
-use fordway_workload::compare::{ComparePhase, ComparePlan, CompareProgress, ComparisonResults, run};
+use fordway_workload::compare::{
+    CompareClients, ComparePhase, ComparePlan, CompareProgress, ComparisonResults, check_eviction, run,
+};
 use fordway_workload::summary::{RunParallelism, summarise};
 use fordway_workload::{
     DelayInjectingTarget, FileTree, MeasuredTarget, PosixTarget, StoreTarget, SyncLevel, TreeFile,
 };
 
-const PLAN: ComparePlan = ComparePlan { rounds: 5, warm_up: 1, seed: 42, threads: 1, range_bytes: 100 };
+const PLAN: ComparePlan = ComparePlan {
+    rounds: 5,
+    warm_up: 1,
+    seed: 42,
+    clients: CompareClients::ThisProcess,
+    threads: 1,
+    range_bytes: 100,
+    cold: None,
+};
 const CAPACITY: RunParallelism = RunParallelism { threads: 1, cpus: 2 };
 
 fn tree(files: usize) -> FileTree {
@@ -89,6 +99,54 @@ fn all_phases_run_and_verify() {
     }
     targets.iter().for_each(|target| target.clean_up().unwrap());
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+/// Children must perform every operation exactly once, in the order of the records. Their failures must be reported, and
+/// an error that would affect every later operation must end the run.
+#[test]
+fn children_share_the_work() {
+    let dir = tempfile::tempdir().unwrap();
+    let posix = |name: &str| PosixTarget::new(&dir.path().join(name), SyncLevel::Nothing).unwrap();
+    let targets: Vec<Box<dyn MeasuredTarget>> = vec![Box::new(posix("one")), Box::new(posix("other"))];
+    let plan = ComparePlan { clients: CompareClients::Children(3), threads: 2, ..PLAN };
+    let tree = tree(500);
+    let outcome = compare(&plan, &tree, &targets).unwrap();
+    assert_eq!(outcome.failures, Vec::<String>::new());
+    let puts: Vec<_> = outcome.records.operations.iter().filter(|op| (op.lane, op.phase) == (1, 0)).collect();
+    let sizes: Vec<u64> = puts.iter().map(|op| op.bytes).collect();
+    assert_eq!(sizes, outcome.records.objects.iter().map(|object| object.bytes).collect::<Vec<_>>());
+    let threads: std::collections::BTreeSet<u16> = puts.iter().map(|op| op.thread).collect();
+    assert_eq!(threads.into_iter().collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
+    assert!(outcome.records.blocks.iter().all(|block| block.client_cpu_ns > 0 && block.elapsed_ns > 0));
+    targets.iter().for_each(|target| target.clean_up().unwrap());
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+
+    let plan = ComparePlan { clients: CompareClients::Children(2), ..PLAN };
+    let refused =
+        compare(&plan, &tree, &[refuses("full", 0, ErrorKind::NoSpace)]).expect_err("the puts fail");
+    assert_eq!(refused.kind(), ErrorKind::NoSpace);
+    assert!(refused.to_string().contains("a client process"), "{refused}");
+}
+
+/// Files below the directory are removed from the page cache before each phase that reads content, also in the warm-up
+/// round.
+#[test]
+fn content_is_cold_when_it_is_read() {
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let posix = PosixTarget::new(&dir.path().join("posix"), SyncLevel::Nothing).unwrap();
+    let plan = ComparePlan { cold: Some(dir.path().to_owned()), rounds: 1, ..PLAN };
+    let tree = tree(20);
+    let eviction = compare(&plan, &tree, &[Box::new(posix)]).unwrap().eviction.unwrap();
+    assert_eq!((eviction.files, eviction.bytes), (4 * 20, 4 * tree.bytes));
+    match check_eviction(dir.path()) {
+        Ok(()) => assert_eq!(eviction.remaining_bytes, 0),
+        Err(kept) => {
+            assert_eq!(kept.kind(), ErrorKind::InvalidArgument, "{kept}");
+            assert_eq!(eviction.remaining_bytes, eviction.bytes);
+        }
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "only the empty directory of the target");
+    assert_eq!(compare(&PLAN, &tree, &[Box::new(memory("memory"))]).unwrap().eviction, None);
 }
 
 /// Returns the mean latency of a lane over all phases.

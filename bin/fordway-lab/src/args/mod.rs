@@ -2,6 +2,7 @@
 //! shell completions are generated. This file also defines the options of `compare`, `ledger` and `speedup`.
 
 mod bench;
+mod link;
 mod machines;
 mod netlab;
 mod target;
@@ -13,6 +14,7 @@ pub(crate) use bench::{
 };
 pub(crate) use fordway_command::args::{DurabilityArg, ETagArg, GlobalArgs, ReplicaArgs, VectorReadArgs};
 pub(crate) use fordway_command::manual::{CompletionsArgs, ManArgs};
+pub(crate) use link::LinkArg;
 pub(crate) use machines::{
     DoctorArgs, JobSchedulerArg, MachinesArgs, MachinesSubcommand, MeasureArgs, PickArgs, ProbeArgs,
     SimilarityArgs,
@@ -92,6 +94,9 @@ pub(crate) enum LabSubcommand {
   fordway compare /usr/share/doc --root /dev/shm --rounds 9
   fordway compare ./data --threads 8 --lane posix,http --out eight.run
   fordway compare ./data --target other=http://127.0.0.1:7070
+  fordway compare ./data --link rtt=5ms,rate=1gbit --max-files 500
+  fordway compare ./data --cache cold --root /var/tmp
+  fordway compare ./data --clients 4 --threads 2
   fordway compare ./data --check-instrument
 
 In each round, every lane performs these operations on the files of DIR: PUT, LIST, HEAD, GET, GET of a random \
@@ -100,7 +105,13 @@ source file. The command works in a temporary directory on DIR's file system (or
 directory at the end, even after Ctrl-C. The command does not change DIR itself. The first lane is the reference \
 for the other lanes. --target adds a running service, which the command accesses with the keys of the AWS \
 environment. On that service, the command works in a new bucket, or below a prefix of the bucket that the URL \
-names, and removes everything that it created.")]
+names, and removes everything that it created.
+
+With --link, the gateways of the HTTP lanes run at the far end of an emulated link, in a network namespace; the other \
+lanes need no network, and are measured as without --link. --link needs root, or a user namespace: `unshare \
+--map-root-user fordway compare ...`. With --cache cold, the content of objects is removed from the page cache before \
+each phase that reads it; names and inodes, and the caches of a disk or file server, are not. With --clients, the calls \
+are made by child processes, each with its own connections.")]
 pub(crate) struct CompareArgs {
     /// Directory with the files to use
     pub(crate) dir: PathBuf,
@@ -120,9 +131,19 @@ pub(crate) struct CompareArgs {
     /// Number of warm-up rounds before the measured rounds, from 0 to 100
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(0..=100))]
     pub(crate) warm_up_rounds: u16,
-    /// Number of threads that make calls in parallel, from 1 to 1024
+    /// Number of client processes that make calls in parallel, from 1 to 256
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) clients: u16,
+    /// Number of threads of each client that make calls in parallel, from 1 to 1024
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: u16,
+    /// Emulated link between the client and the gateways of the HTTP lanes: rtt=TIME, rate=RATE, loss=PERCENT,
+    /// congestion=NAME, or several of these [default: the loopback interface]
+    #[arg(long, value_name = "rtt=TIME,rate=RATE", value_parser = LinkArg::parse)]
+    pub(crate) link: Option<LinkArg>,
+    /// Whether the page cache contains the content of objects when they are read
+    #[arg(long, value_enum, default_value_t = CacheArg::Warm)]
+    pub(crate) cache: CacheArg,
     /// The seed of every random order.
     #[command(flatten)]
     pub(crate) chance: SeedArgs,
@@ -152,8 +173,17 @@ pub(crate) struct CompareArgs {
     pub(crate) page: ReportArgs,
     /// Also measure the reference lane with a delay of about 1 ms per call, and report whether the measurement detects
     /// the delay
-    #[arg(long)]
+    #[arg(long, conflicts_with = "link")]
     pub(crate) check_instrument: bool,
+}
+
+/// The state of the page cache before reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CacheArg {
+    /// The cache contains what was just written
+    Warm,
+    /// The cache contains no content, which must be read from the disk or the file server
+    Cold,
 }
 
 /// The lanes that `compare` can set up by itself.

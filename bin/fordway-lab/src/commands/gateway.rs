@@ -43,7 +43,7 @@ enum GatewayProtocol {
     Http {
         endpoint: String,
         identity: AccessKeyPair,
-        certificate: Option<LoopbackCertificate>,
+        certificate: Option<ServerCertificate>,
         version: HttpVersion,
     },
     Node {
@@ -52,17 +52,63 @@ enum GatewayProtocol {
     },
 }
 
-/// A certificate for the loopback address, with its private key, in a directory that is removed when this value is
-/// dropped.
-pub(super) struct LoopbackCertificate(ScratchDirectory);
+/// How a gateway of an HTTP lane carries requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RestTransport {
+    /// HTTP/1.1 without TLS.
+    Plain,
+    /// HTTP/1.1 with TLS.
+    Tls,
+    /// HTTP/2 without TLS.
+    Http2,
+    #[cfg(feature = "http3")]
+    Http3,
+}
 
-impl LoopbackCertificate {
-    pub(super) fn make() -> Result<Self> {
-        let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()])
+impl RestTransport {
+    /// Creates the certificate that the transport needs, for a server at `address`.
+    fn certificate(self, address: IpAddr) -> Result<Option<ServerCertificate>> {
+        match self {
+            RestTransport::Plain | RestTransport::Http2 => Ok(None),
+            _ => ServerCertificate::make(address).map(Some),
+        }
+    }
+
+    fn add_options(self, command: &mut Command) {
+        match self {
+            #[cfg(feature = "http3")]
+            RestTransport::Http3 => command.arg("--http3"),
+            _ => command,
+        };
+    }
+
+    /// Returns the HTTP version of the clients.
+    fn version(self) -> HttpVersion {
+        match self {
+            RestTransport::Plain | RestTransport::Tls => HttpVersion::Http1,
+            RestTransport::Http2 => HttpVersion::Http2,
+            #[cfg(feature = "http3")]
+            RestTransport::Http3 => HttpVersion::Http3,
+        }
+    }
+}
+
+/// A certificate for one address, with its private key, in a directory that is removed when this value is
+/// dropped.
+pub(super) struct ServerCertificate(ScratchDirectory);
+
+impl ServerCertificate {
+    /// Creates a certificate for the loopback address.
+    pub(super) fn for_loopback() -> Result<Self> {
+        Self::make(LOOPBACK)
+    }
+
+    fn make(address: IpAddr) -> Result<Self> {
+        let made = rcgen::generate_simple_self_signed(vec![address.to_string()])
             .map_err(|error| Error::new(ErrorKind::Internal, "creating a certificate").caused_by(error))?;
         let dir = ScratchDirectory::new("certificate", &std::env::temp_dir());
         let dir = dir.map_err(|error| file_error("creating", "a directory for a certificate", error))?;
-        let certificate = LoopbackCertificate(dir);
+        let certificate = ServerCertificate(dir);
         for (path, text) in [
             (certificate.path(), made.cert.pem()),
             (certificate.key_path(), made.signing_key.serialize_pem()),
@@ -89,7 +135,7 @@ impl LoopbackCertificate {
 impl GatewayProcess {
     /// Serves `root` over HTTP on a free port of the loopback interface.
     pub(super) fn start(root: &Path, etag: ETagPolicy, durability: Durability) -> Result<Self> {
-        Self::start_http(command("serve", root, etag, durability)?, None, LOOPBACK)
+        Self::start_rest(RestTransport::Plain, None, root, etag, durability)
     }
 
     /// Like [`start`](Self::start), but serves in the network at one end of a set-up, for clients at the other end.
@@ -99,24 +145,45 @@ impl GatewayProcess {
         etag: ETagPolicy,
         durability: Durability,
     ) -> Result<Self> {
-        let mut command = command("serve", root, etag, durability)?;
-        // Suppress the gateway's note that other machines can read its traffic, because no other machine is in that
-        // network.
-        command.arg("--quiet");
-        end.network.run(|| Self::start_http(command, None, end.address))?
+        Self::start_rest(RestTransport::Plain, Some(end), root, etag, durability)
     }
 
     /// Like [`start`](Self::start), with TLS.
     pub(super) fn start_tls(root: &Path, etag: ETagPolicy, durability: Durability) -> Result<Self> {
-        Self::start_secure(command("serve", root, etag, durability)?)
+        Self::start_rest(RestTransport::Tls, None, root, etag, durability)
     }
 
     /// Like [`start_tls`](Self::start_tls), over HTTP/3.
     #[cfg(feature = "http3")]
     pub(super) fn start_http3(root: &Path, etag: ETagPolicy, durability: Durability) -> Result<Self> {
+        Self::start_rest(RestTransport::Http3, None, root, etag, durability)
+    }
+
+    /// Serves `root` over `transport` on a free port: in the network at `end`, or else on the loopback interface.
+    pub(super) fn start_rest(
+        transport: RestTransport,
+        end: Option<&NetworkEndpoint>,
+        root: &Path,
+        etag: ETagPolicy,
+        durability: Durability,
+    ) -> Result<Self> {
+        let address = end.map_or(LOOPBACK, |end| end.address);
         let mut command = command("serve", root, etag, durability)?;
-        command.arg("--http3");
-        Ok(Self::start_secure(command)?.asked_in(HttpVersion::Http3))
+        let certificate = transport.certificate(address)?;
+        if let Some(made) = &certificate {
+            command.arg("--tls-cert").arg(made.path()).arg("--tls-key").arg(made.key_path());
+        }
+        transport.add_options(&mut command);
+        let started = match end {
+            None => Self::start_http(command, certificate, address),
+            Some(end) => {
+                // Suppress the gateway's note that other machines can read its traffic, because no other machine is in
+                // that network.
+                command.arg("--quiet");
+                end.network.run(|| Self::start_http(command, certificate, address))?
+            }
+        };
+        Ok(started?.asked_in(transport.version()))
     }
 
     /// Like [`start`](Self::start), in a container. Errors: the errors of starting a container; `Unavailable` if the
@@ -150,12 +217,6 @@ impl GatewayProcess {
         })
     }
 
-    fn start_secure(mut command: Command) -> Result<Self> {
-        let certificate = LoopbackCertificate::make()?;
-        command.arg("--tls-cert").arg(certificate.path()).arg("--tls-key").arg(certificate.key_path());
-        Self::start_http(command, Some(certificate), LOOPBACK)
-    }
-
     /// Sets the HTTP version of the clients that are created for this gateway. Has no effect on a gateway of the node
     /// lane.
     pub(super) fn asked_in(mut self, http: HttpVersion) -> Self {
@@ -167,7 +228,7 @@ impl GatewayProcess {
 
     fn start_http(
         mut command: Command,
-        certificate: Option<LoopbackCertificate>,
+        certificate: Option<ServerCertificate>,
         address: IpAddr,
     ) -> Result<Self> {
         let identity = AccessKeyPair::generate()?;

@@ -143,9 +143,10 @@ def _warnings(
         said.append(
             f"the machine was busy when it was measured (load {max(load):g}), so the times include other work"
         )
+    cold = "" if machine.is_cold else "of cold caches (everything was read soon after it was written), "
     said.append(
-        "unknown: the effect of cold caches (everything was read soon after it was written), of other work "
-        "at the same time, and of any file system other than the measured one"
+        f"unknown: the effect {cold}of other work at the same time, and of any file system other than the "
+        "measured one"
     )
     return said
 
@@ -159,7 +160,12 @@ def _networks(machine: Machine, link: NetworkPath, lanes: list[str]) -> list[str
         for lane in lanes
         if is_over_network(lane, targets)
     ]
-    if not link.is_given and any(crosses(lane, targets) for lane in lanes):
+    if machine.link is not None and any(crosses(lane, targets) for lane in lanes):
+        said.append(
+            f"lanes of HTTP were measured over an emulated link ({machine.link}): --rtt and --bandwidth do not "
+            "change them"
+        )
+    elif not link.is_given and any(crosses(lane, targets) for lane in lanes):
         said.append("lanes of HTTP are over loopback, as measured: give --rtt and --bandwidth of the network")
     return said
 

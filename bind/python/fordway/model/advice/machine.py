@@ -46,7 +46,19 @@ class Machine:
     @property
     def threads(self) -> int:
         """Number of concurrent calls."""
-        return int(self.runs[0]["parameters"].get("threads", 1))
+        parameters = self.runs[0]["parameters"]
+        return int(parameters.get("threads", 1)) * int(parameters.get("clients", 1))
+
+    @property
+    def link(self) -> str | None:
+        """The emulated link that the HTTP lanes were measured over, or `None`."""
+        link = str(self.runs[0]["parameters"].get("link", "none"))
+        return None if link == "none" else link
+
+    @property
+    def is_cold(self) -> bool:
+        """Whether the content was not in the page cache when it was read."""
+        return self.runs[0]["parameters"].get("cache") == "cold"
 
     @property
     def range_bytes_max(self) -> float:
@@ -183,6 +195,9 @@ def _alike(paths: list[Path], infos: list[dict[str, Any]]) -> None:
             ("machine", lambda one: (one["machine"].get("cpu_model"), one["machine"].get("cpus"))),
             ("file system", _root),
             ("threads", lambda one: one["parameters"].get("threads")),
+            ("client processes", lambda one: one["parameters"].get("clients", 1)),
+            ("cache", lambda one: one["parameters"].get("cache", "warm")),
+            ("link", lambda one: one["parameters"].get("link", "none")),
             ("durability", lambda one: one["parameters"].get("durability")),
             ("range size", lambda one: one["parameters"].get("range_bytes_max")),
         ):

@@ -72,7 +72,7 @@ def of_phase(machine: Machine, phase: str, objects: Objects, link: NetworkPath) 
         if own.any():
             random = np.random.default_rng([SEED, at, *phase.encode()])
             found[lane] = _of_lane(rows[own], own, rounds, phase, moved, random)
-            if link.is_given and crosses(lane, machine.targets):
+            if link.is_given and machine.link is None and crosses(lane, machine.targets):
                 found[lane] = _over(link, found[lane], moved, phase, machine.threads)
     return found
 

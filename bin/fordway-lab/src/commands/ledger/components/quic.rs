@@ -485,7 +485,7 @@ mod tests {
 
     use super::super::connections::short_order;
     use super::*;
-    use crate::commands::gateway::LoopbackCertificate;
+    use crate::commands::gateway::ServerCertificate;
     use crate::commands::ledger::echo::quic::serve_locally;
 
     /// A verifier that accepts any certificate, and counts the certificates it verifies. A resumed handshake has no
@@ -533,7 +533,7 @@ mod tests {
     /// handshakes. This test checks the kind.
     #[test]
     fn sessions_are_resumed_with_the_settings_of_client_and_gateway() {
-        let certificate = LoopbackCertificate::make().unwrap();
+        let certificate = ServerCertificate::for_loopback().unwrap();
         let tls = tls_settings(certificate.directory(), b"h3").unwrap();
         let mut settings = (*tls.config().unwrap()).clone();
         let verifier = Arc::new(CountingVerifier::default());

@@ -26,7 +26,7 @@ use super::components::{
     ClockReadingComponent, DigestComponent, MemoryCopyComponent, NonrepeatingContent, ObjectOperation,
 };
 use crate::args::LedgerPathArg;
-use crate::commands::gateway::{GatewayProcess, LoopbackCertificate};
+use crate::commands::gateway::{GatewayProcess, ServerCertificate};
 
 /// The number of content bytes in a TLS record.
 const RECORD_BYTES: u64 = 16 << 10;
@@ -45,7 +45,7 @@ pub(super) struct PreparedLedgerRun {
     /// The paths that were added or skipped.
     seen: Vec<LedgerPathArg>,
     /// The certificate of the processes that respond in round trips, if any of them needs a certificate.
-    certificate: Option<LoopbackCertificate>,
+    certificate: Option<ServerCertificate>,
     networks: Vec<NetworkPair>,
 }
 
@@ -161,7 +161,7 @@ impl PreparedLedgerRun {
     fn certificate(&mut self) -> Result<PathBuf> {
         let certificate = match self.certificate.take() {
             Some(made) => made,
-            None => LoopbackCertificate::make()?,
+            None => ServerCertificate::for_loopback()?,
         };
         let directory = certificate.directory().to_owned();
         self.certificate = Some(certificate);

@@ -1,34 +1,32 @@
 //! `compare`: measures the cost of S3 on this machine, on every lane. The command starts the gateways that the lanes
 //! need, and works in a temporary directory on the file system under test.
 
+mod lanes;
+mod network;
+
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clap::ValueEnum;
-use fordway_command::{CommandContext, CommandExit, file_error};
-use fordway_http::HttpVersion;
+use fordway_command::{CommandContext, CommandExit};
 use fordway_machine::MachineWatch;
 use fordway_measure::{
     LanePhaseResult, Machine, RowDescription, RunDocument, SCHEMA, SCHEMA_VERSION, bytes_text, table,
 };
-use fordway_posix::{Durability, PosixConfig, PosixStore};
-use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Result};
+use fordway_store::{ETagPolicy, Error, ErrorKind, Result};
 use fordway_workload::compare::{
-    ComparePhase, ComparePlan, CompareProgress, ComparisonResults, run as compare,
+    CacheEviction, CompareClients, ComparePhase, ComparePlan, CompareProgress, ComparisonResults,
+    check_eviction, run as compare,
 };
 use fordway_workload::summary::{RunParallelism, forget_waiting, summarise};
-use fordway_workload::{
-    DelayInjectingTarget, FileTree, InjectedDelayCounter, MeasuredTarget, PosixTarget, StoreTarget,
-    SyncLevel, TreeLimits, TreeProgress,
-};
+use fordway_workload::{FileTree, TreeLimits, TreeProgress};
 use serde::Serialize;
 use serde_json::{Map, json};
 
-use crate::args::{CompareArgs, GlobalArgs, LaneArg, TargetArg};
+use self::lanes::{ComparedLanes, LaneSite, lane_name};
+use crate::args::{CacheArg, CompareArgs, GlobalArgs, LaneArg, TargetArg};
 use crate::commands;
-use crate::commands::gateway::GatewayProcess;
 use crate::commands::run_output;
 use crate::commands::scratch::ScratchDirectory;
 use crate::commands::service;
@@ -41,13 +39,7 @@ pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &CommandCont
     let limits = TreeLimits { max_files: args.max_files, max_bytes: args.max_bytes, seed };
     let tree = read_tree(&args.dir, &limits, context)?;
     let place = scratch_on(&args.dir, args.root.as_deref())?;
-    let plan = ComparePlan {
-        rounds: args.rounds,
-        warm_up: args.warm_up_rounds,
-        seed,
-        threads: usize::from(args.threads),
-        range_bytes: args.range_size.max(1),
-    };
+    let plan = plan(args, seed, place.path())?;
     let started = (jiff::Timestamp::now(), Instant::now());
     // Observe the machine before the measurement starts, because the measurement raises the load average.
     let machine = Machine::observe(&[("source", &args.dir), ("root", place.path())]);
@@ -56,7 +48,10 @@ pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &CommandCont
         let watch = MachineWatch::start(&[], args.trust.force)?;
         Ok(if targets.is_empty() { watch } else { watch.beside_unknown_servers() })
     };
-    let (lanes, watch) = ComparedLanes::open(args, place.path(), (&targets, &open), watch)?;
+    let link = args.link.as_ref().map(|link| network::enter(link, &targets)).transpose()?;
+    let far = link.as_ref().map(network::far_end).transpose()?;
+    let site = LaneSite { args, place: place.path(), far };
+    let (lanes, watch) = ComparedLanes::open(&site, (&targets, &open), watch)?;
     introduce(args, &tree, &place, &plan, context);
     let outcome = measure(&plan, &tree, &lanes, context);
     let injected = lanes.mean_slept_ns();
@@ -71,6 +66,9 @@ pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &CommandCont
     }
     let outcome = outcome?;
     let mut run = describe((args, &targets), &plan, &tree, &outcome, machine, names, started);
+    if let Some(lab) = &link {
+        network::describe(lab, &mut run.parameters)?;
+    }
     let check = injected.map(|injected_ns| InstrumentCheck::of(&outcome, run.lanes.len(), injected_ns));
     if let Some(check) = check {
         run.parameters.insert("instrument_check".into(), json!(check));
@@ -84,6 +82,41 @@ pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &CommandCont
         closed?;
     }
     removed.map(|()| exit)
+}
+
+/// The maximum number of concurrent calls, which the run file counts in 16 bits.
+const CALLS_MAX: u32 = 4096;
+
+fn plan(args: &CompareArgs, seed: u64, place: &Path) -> Result<ComparePlan> {
+    if u32::from(args.clients) * u32::from(args.threads) > CALLS_MAX {
+        let why = format!(
+            "--clients {} and --threads {}: together at most {CALLS_MAX}",
+            args.clients, args.threads
+        );
+        return Err(Error::new(ErrorKind::InvalidArgument, why));
+    }
+    if args.check_instrument && args.clients > 1 {
+        let why = "--check-instrument injects a delay into this process; omit --clients";
+        return Err(Error::new(ErrorKind::InvalidArgument, why));
+    }
+    let is_cold = args.cache == CacheArg::Cold;
+    if is_cold {
+        check_eviction(place)?;
+    }
+    // The emulator of a link uses CPU time of this process, which must not count as the client's.
+    let clients = match args.clients {
+        1 if args.link.is_none() => CompareClients::ThisProcess,
+        count => CompareClients::Children(usize::from(count)),
+    };
+    Ok(ComparePlan {
+        rounds: args.rounds,
+        warm_up: args.warm_up_rounds,
+        seed,
+        clients,
+        threads: usize::from(args.threads),
+        range_bytes: args.range_size.max(1),
+        cold: is_cold.then(|| place.to_owned()),
+    })
 }
 
 fn read_tree(dir: &Path, limits: &TreeLimits, context: &CommandContext) -> Result<FileTree> {
@@ -135,13 +168,14 @@ fn introduce(
     context: &CommandContext,
 ) {
     context.output.note(&format!(
-        "{} files, {} of {}, in {}; {} rounds (and {} for warm-up), {} thread{}, seed {}",
+        "{} files, {} of {}, in {}; {} rounds (and {} for warm-up), {}{} thread{}, seed {}",
         tree.items.len(),
         bytes_text(tree.bytes),
         args.dir.display(),
         place.path().display(),
         plan.rounds,
         plan.warm_up,
+        if args.clients == 1 { String::new() } else { format!("{} clients with each ", args.clients) },
         plan.threads,
         if plan.threads == 1 { "" } else { "s" },
         plan.seed,
@@ -172,7 +206,7 @@ fn describe(
     lanes: Vec<RowDescription>,
     started: (jiff::Timestamp, Instant),
 ) -> RunDocument {
-    let capacity = RunParallelism::of(plan.threads, &machine);
+    let capacity = RunParallelism::of(plan.concurrency(), &machine);
     let mut summaries = summarise(&lanes, &outcome.records, capacity);
     let of_services = |row: &&mut LanePhaseResult| args.1.iter().any(|target| target.name == row.lane);
     summaries.iter_mut().filter(of_services).for_each(forget_waiting);
@@ -180,6 +214,12 @@ fn describe(
     warnings.extend(outcome.failures.iter().map(|failure| format!("failed: {failure}")));
     let early_end = outcome.early_end.as_ref();
     warnings.extend(early_end.map(|end| end.warning(plan.rounds)));
+    warnings.extend(outcome.eviction.and_then(still_warm));
+    if args.0.cache == CacheArg::Cold {
+        warnings.extend(args.1.iter().map(|target| {
+            format!("--cache cold does not apply to {}, whose caches this command cannot reach", target.name)
+        }));
+    }
     warnings.extend(few_rounds(early_end.map_or(plan.rounds, |end| end.rounds)));
     RunDocument {
         schema: SCHEMA.into(),
@@ -213,7 +253,10 @@ fn parameters(
         "bytes": tree.bytes,
         "rounds": plan.rounds,
         "warm_up_rounds": plan.warm_up,
+        "link": args.link.as_ref().map_or_else(|| "none".to_owned(), ToString::to_string),
+        "clients": args.clients,
         "threads": plan.threads,
+        "cache": args.cache.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned()),
         "seed": plan.seed,
         "range_bytes_max": plan.range_bytes,
         "etag_policy": ETagPolicy::from(args.etag).name(),
@@ -224,6 +267,21 @@ fn parameters(
         serde_json::Value::Object(map) => map,
         _ => Map::new(),
     }
+}
+
+/// The share of content that may remain in the page cache without a warning.
+const REMAINING_MAX: f64 = 0.01;
+
+/// Returns a warning if content remained in the page cache although it was to be read cold.
+fn still_warm(eviction: CacheEviction) -> Option<String> {
+    let share = eviction.remaining_share();
+    (share > REMAINING_MAX).then(|| {
+        format!(
+            "{:.0} % of the content remained in the page cache, so its reads were not cold; a file that a process has \
+             mapped, or that is being written, stays in memory",
+            100.0 * share
+        )
+    })
 }
 
 /// Returns advice if there are fewer than 5 rounds, which are too few for intervals.
@@ -292,194 +350,6 @@ impl std::fmt::Display for InstrumentCheck {
             100.0 * (measured_ns / injected_ns - 1.0)
         )
     }
-}
-
-/// The delay that `--check-instrument` injects.
-const DELAY: Duration = Duration::from_millis(1);
-
-/// The opened lanes and services, and the gateways that serve the lanes.
-#[derive(Default)]
-struct ComparedLanes {
-    targets: Vec<Box<dyn MeasuredTarget>>,
-    delays: Option<InjectedDelayCounter>,
-    /// The gateways that were started, each with the lane that it serves.
-    gateways: Vec<(LaneArg, GatewayProcess)>,
-}
-
-/// The services that have separate rows, and the function that opens a service.
-type ComparedServices<'s> = (&'s [TargetArg], &'s dyn Fn(&TargetArg) -> Result<Box<dyn MeasuredTarget>>);
-
-impl ComparedLanes {
-    /// Opens `services`, and the lanes that `args` names; these lanes work in the empty directory `place`. Calls
-    /// `watch` after opening the services, so that an unusable service is reported before the machine is judged. The
-    /// lanes are opened after that call, because opening them starts their gateways. On errors, removes everything that
-    /// was created.
-    fn open(
-        args: &CompareArgs,
-        place: &Path,
-        services: ComparedServices,
-        watch: impl FnOnce() -> Result<MachineWatch>,
-    ) -> Result<(Self, MachineWatch)> {
-        let mut lanes = ComparedLanes::default();
-        let opened = lanes.add_services(services).and_then(|()| {
-            let watch = watch()?;
-            lanes.add_own(args, place).map(|()| watch)
-        });
-        match opened {
-            Ok(watch) => Ok((lanes, watch)),
-            Err(error) => {
-                // Ignore errors of the clean-up, and return the error that made the clean-up necessary.
-                let _ = lanes.close();
-                Err(error)
-            }
-        }
-    }
-
-    fn add_services(&mut self, (services, open): ComparedServices) -> Result<()> {
-        for service in services {
-            self.targets.push(open(service)?);
-        }
-        Ok(())
-    }
-
-    fn add_own(&mut self, args: &CompareArgs, place: &Path) -> Result<()> {
-        let mut asked: Vec<LaneArg> = Vec::new();
-        for lane in &args.lanes {
-            if !asked.contains(lane) {
-                asked.push(*lane);
-            }
-        }
-        let root = place.join("s3");
-        std::fs::create_dir(&root).map_err(|error| file_error("creating", root.display(), error))?;
-        for (at, lane) in asked.iter().enumerate() {
-            let target = self.target(*lane, &lane_name(*lane), args, place, &root)?;
-            // The rows of Fordway's own lanes come before the rows of services, although services were opened first.
-            self.targets.insert(at, target);
-        }
-        if let (true, Some(first)) = (args.check_instrument, asked.first()) {
-            let within = self.target(*first, "instrument-check", args, place, &root)?;
-            let delayed = DelayInjectingTarget::new(within, DELAY);
-            self.delays = Some(delayed.log());
-            self.targets.push(Box::new(delayed));
-        }
-        Ok(())
-    }
-
-    fn target(
-        &mut self,
-        lane: LaneArg,
-        place_name: &str,
-        args: &CompareArgs,
-        place: &Path,
-        root: &Path,
-    ) -> Result<Box<dyn MeasuredTarget>> {
-        let durability: Durability = args.durability.into();
-        let bucket = Bucket::new(place_name)?;
-        match lane {
-            LaneArg::Posix => Ok(Box::new(PosixTarget::new(&place.join(place_name), waits_for(durability))?)),
-            LaneArg::Embedded => {
-                let config =
-                    PosixConfig { etag_policy: args.etag.into(), durability, ..PosixConfig::default() };
-                let store = PosixStore::open(root, config)?;
-                let lane = described(lane, "S3 semantics as POSIX calls in this process: no server, no copy");
-                Ok(Box::new(StoreTarget::new(lane, Arc::new(store), bucket, None)?))
-            }
-            LaneArg::Node => {
-                let gateway = self.gateway(lane, args, root)?;
-                let lane = described(
-                    lane,
-                    "messages over a Unix socket to a gateway process on the same directory, descriptors of large files",
-                );
-                Ok(Box::new(StoreTarget::new(lane, gateway.client()?, bucket, Some(gateway.pid()))?))
-            }
-            LaneArg::Http => self.rest_target(lane, "HTTP/1.1", bucket, args, root),
-            LaneArg::Https => self.rest_target(lane, "HTTP/1.1 and TLS", bucket, args, root),
-            LaneArg::Http2 => self.rest_target(lane, "HTTP/2", bucket, args, root),
-            #[cfg(feature = "http3")]
-            LaneArg::Http3 => self.rest_target(lane, "HTTP/3", bucket, args, root),
-        }
-    }
-
-    /// Returns a target that sends S3 requests over `protocol` to the gateway of `lane`.
-    fn rest_target(
-        &mut self,
-        lane: LaneArg,
-        protocol: &str,
-        bucket: Bucket,
-        args: &CompareArgs,
-        root: &Path,
-    ) -> Result<Box<dyn MeasuredTarget>> {
-        let gateway = self.gateway(lane, args, root)?;
-        let description =
-            format!("S3 REST over {protocol} on loopback to a gateway process on the same directory");
-        let lane = described(lane, &description);
-        Ok(Box::new(StoreTarget::new(lane, gateway.client()?, bucket, Some(gateway.pid()))?))
-    }
-
-    /// Returns the gateway of `lane`, which is started on first use.
-    fn gateway(&mut self, lane: LaneArg, args: &CompareArgs, root: &Path) -> Result<&GatewayProcess> {
-        let known = self.gateways.iter().position(|(of, _)| *of == lane);
-        let at = match known {
-            Some(at) => at,
-            None => {
-                let (etag, durability) = (args.etag.into(), args.durability.into());
-                let gateway = match lane {
-                    LaneArg::Posix | LaneArg::Embedded => {
-                        return Err(Error::new(ErrorKind::Internal, "this lane needs no gateway"));
-                    }
-                    LaneArg::Node => GatewayProcess::start_node(root, etag, durability)?,
-                    LaneArg::Http => GatewayProcess::start(root, etag, durability)?,
-                    LaneArg::Https => GatewayProcess::start_tls(root, etag, durability)?,
-                    LaneArg::Http2 => {
-                        GatewayProcess::start(root, etag, durability)?.asked_in(HttpVersion::Http2)
-                    }
-                    #[cfg(feature = "http3")]
-                    LaneArg::Http3 => GatewayProcess::start_http3(root, etag, durability)?,
-                };
-                self.gateways.push((lane, gateway));
-                self.gateways.len() - 1
-            }
-        };
-        Ok(&self.gateways[at].1)
-    }
-
-    fn targets(&self) -> &[Box<dyn MeasuredTarget>] {
-        &self.targets
-    }
-
-    fn descriptions(&self) -> Vec<RowDescription> {
-        self.targets.iter().map(|target| target.lane().clone()).collect()
-    }
-
-    /// Returns the mean of the injected delays; `None` if no delay was injected.
-    fn mean_slept_ns(&self) -> Option<f64> {
-        self.delays.as_ref().and_then(InjectedDelayCounter::mean_ns)
-    }
-
-    /// Removes everything that the lanes created (buckets first), and stops the gateways. Continues after an error.
-    /// Errors: the first error.
-    fn close(self) -> Result<()> {
-        let cleaned = self.targets.iter().map(|target| target.clean_up()).fold(Ok(()), Result::and);
-        let stopped = self.gateways.into_iter().map(|(_, gateway)| gateway.stop()).fold(Ok(()), Result::and);
-        cleaned.and(stopped)
-    }
-}
-
-fn waits_for(durability: Durability) -> SyncLevel {
-    match durability {
-        Durability::None => SyncLevel::Nothing,
-        Durability::Data => SyncLevel::Content,
-        Durability::Full => SyncLevel::ContentAndName,
-    }
-}
-
-/// Returns the name of a lane on the command line.
-fn lane_name(lane: LaneArg) -> String {
-    lane.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
-}
-
-fn described(lane: LaneArg, description: &str) -> RowDescription {
-    RowDescription { name: lane_name(lane), description: description.to_owned() }
 }
 
 /// Creates a temporary directory in `root`. Without `root`, creates it in the first writable directory on the file

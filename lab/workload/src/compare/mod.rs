@@ -4,12 +4,26 @@
 //! The order is random for each block, so that drift on a noisy machine affects all targets alike. The content that a
 //! block has read is verified after the block's last clock reading, so that the check does not distort the measurement.
 
+//!
+//! [`share`] performs the part of a block that one client works on. A client is this process, or a child of it
+//! ([`clients`]). [`cache`] makes content cold before it is read.
+
+mod cache;
+mod clients;
+mod share;
+
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fordway_measure::{BlockRecord, OperationRecord, RunClock, RunRecords, SeededRandom};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::process_cpu_ns;
+use serde::{Deserialize, Serialize};
 
+pub use self::cache::{CacheEviction, check_eviction};
+
+use self::clients::ClientProcess;
+use self::share::{AccessOutcome, BlockShare, CheckedAccess, FileRangeAccess, ShareWork, SharedInputs};
 use super::tree;
 use crate::{EarlyEnd, FileTree, MeasuredTarget, TreeFile};
 
@@ -19,13 +33,11 @@ const BLOCK_FILES: usize = 64;
 const BLOCK_BYTES: usize = 8 << 20;
 /// The number of listings in a round; each listing is a separate block.
 const LISTINGS: usize = 3;
-/// The byte that fills a buffer before a read, so that bytes of an earlier read cannot be mistaken for new bytes.
-const POISON: u8 = 0xa5;
 /// The number of failures kept as messages; further failures are only counted.
 const MESSAGES: usize = 5;
 
 /// The phases, in the order in which they run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ComparePhase {
     /// Store every file.
     Put,
@@ -52,6 +64,11 @@ impl ComparePhase {
         ComparePhase::Delete,
     ];
 
+    /// Returns whether the phase reads the content of objects.
+    const fn reads_content(self) -> bool {
+        matches!(self, ComparePhase::Get | ComparePhase::Range)
+    }
+
     /// Returns the phase's name in tables.
     pub const fn name(self) -> &'static str {
         match self {
@@ -66,7 +83,7 @@ impl ComparePhase {
 }
 
 /// The settings of a comparison.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ComparePlan {
     /// The number of recorded rounds.
     pub rounds: u16,
@@ -75,10 +92,43 @@ pub struct ComparePlan {
     pub warm_up: u16,
     /// The seed of every random order and every random range.
     pub seed: u64,
-    /// The number of threads that work on a block concurrently.
+    /// The processes that make the calls.
+    pub clients: CompareClients,
+    /// The number of threads of each client that work on a block concurrently.
     pub threads: usize,
     /// The maximum length of a range read, bytes.
     pub range_bytes: u64,
+    /// The directory whose files are made cold before each phase that reads content; `None` to leave the page cache
+    /// alone.
+    pub cold: Option<PathBuf>,
+}
+
+/// The processes that make the calls of a comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CompareClients {
+    /// The calling process.
+    ThisProcess,
+    /// This number of children, which the calling process forks before the first round. The calling process only
+    /// distributes the work, so its CPU time does not count. A target must be fork-safe, and its objects must be the
+    /// same for all processes.
+    Children(usize),
+}
+
+impl ComparePlan {
+    /// Returns the number of calls that are made concurrently.
+    pub fn concurrency(&self) -> usize {
+        self.threads.max(1) * self.clients.count()
+    }
+}
+
+impl CompareClients {
+    /// Returns the number of processes that make calls.
+    pub fn count(self) -> usize {
+        match self {
+            CompareClients::ThisProcess => 1,
+            CompareClients::Children(count) => count.max(1),
+        }
+    }
 }
 
 /// The results of a comparison.
@@ -90,6 +140,8 @@ pub struct ComparisonResults {
     pub failures: Vec<String>,
     /// The early end; `None` if all rounds were complete. At least one recorded round is complete.
     pub early_end: Option<EarlyEnd>,
+    /// What was removed from the page cache; `None` if the page cache was left alone.
+    pub eviction: Option<CacheEviction>,
 }
 
 /// The progress of a comparison.
@@ -116,15 +168,23 @@ pub fn run(
     stop: &AtomicBool,
     progress: &mut dyn FnMut(CompareProgress),
 ) -> Result<ComparisonResults> {
+    let clock = RunClock::start();
+    let inputs = SharedInputs { tree, targets, threads: plan.threads, clock };
+    let clients = match plan.clients {
+        CompareClients::ThisProcess => Vec::new(),
+        CompareClients::Children(count) => {
+            (0..count.max(1)).map(|client| ClientProcess::start(inputs, client)).collect::<Result<_>>()?
+        }
+    };
     let mut comparison = ComparisonState {
         plan,
         targets,
         stop,
         progress,
-        clock: RunClock::start(),
         random: SeededRandom::new(plan.seed),
         outcome: ComparisonResults::default(),
-        buffers: Vec::new(),
+        own: ShareWork::new(inputs, 0),
+        clients,
         blocks: 0,
         done: 0,
         total: 0,
@@ -149,50 +209,26 @@ struct ComparisonState<'c> {
     targets: &'c [Box<dyn MeasuredTarget>],
     stop: &'c AtomicBool,
     progress: &'c mut dyn FnMut(CompareProgress),
-    clock: RunClock,
     random: SeededRandom,
     outcome: ComparisonResults,
-    /// One buffer for each position in a block. The buffers are reused, so that no measured read includes the first
-    /// access to new memory.
-    buffers: Vec<Vec<u8>>,
+    /// The work of this process, which makes the calls if there are no children.
+    own: ShareWork<'c>,
+    clients: Vec<ClientProcess>,
     blocks: u32,
     done: u64,
     total: u64,
 }
 
-/// One file in a block, and the range of the file to read.
-#[derive(Clone, Copy)]
-struct FileRangeAccess<'t> {
-    item: &'t TreeFile,
-    offset: u64,
-    len: u64,
-}
-
-/// The result of one operation on a file.
-struct TimedFileAccess {
-    start_ns: u64,
-    end_ns: u64,
-    thread: u16,
-    result: Result<VerifiableResponse>,
-}
-
-/// The data to verify.
-enum VerifiableResponse {
-    /// The content is in the buffer, or there is nothing to verify.
-    Read,
-    Size(u64),
-    Keys(Vec<(String, u64)>),
-}
-
 impl ComparisonState<'_> {
     fn round(&mut self, tree: &FileTree, round: u16) -> Result<()> {
-        let mut items: Vec<&TreeFile> = tree.items.iter().collect();
-        self.random.shuffle(&mut items);
-        let jobs: Vec<FileRangeAccess> = items.into_iter().map(|item| self.job(item)).collect();
-        self.note_objects(round, &jobs);
-        let blocks = cut(&jobs, BLOCK_FILES * self.plan.threads);
+        let mut files: Vec<usize> = (0..tree.items.len()).collect();
+        self.random.shuffle(&mut files);
+        let jobs: Vec<FileRangeAccess> = files.into_iter().map(|file| self.job(tree, file)).collect();
+        self.note_objects(tree, round, &jobs);
+        let block_files = BLOCK_FILES * self.plan.concurrency();
+        let blocks = cut(tree, &jobs, block_files);
         let ranged: Vec<FileRangeAccess> = jobs.iter().copied().filter(|job| job.len > 0).collect();
-        let range_blocks = cut(&ranged, BLOCK_FILES * self.plan.threads);
+        let range_blocks = cut(tree, &ranged, block_files);
         let listings: Vec<&[FileRangeAccess]> = vec![&jobs[..1]; LISTINGS];
         let rounds = u64::from(self.plan.warm_up + self.plan.rounds);
         self.total =
@@ -203,6 +239,7 @@ impl ComparisonState<'_> {
                 ComparePhase::Range => &range_blocks,
                 _ => &blocks,
             };
+            self.make_cold(phase)?;
             for block in blocks {
                 self.block(tree, phase, round, block)?;
             }
@@ -210,18 +247,27 @@ impl ComparisonState<'_> {
         self.expect_nothing_left()
     }
 
-    fn note_objects(&mut self, round: u16, jobs: &[FileRangeAccess]) {
+    /// Removes the content that the phase will read from the page cache, if the plan says so.
+    fn make_cold(&mut self, phase: ComparePhase) -> Result<()> {
+        let Some(dir) = self.plan.cold.as_ref().filter(|_| phase.reads_content()) else { return Ok(()) };
+        let evicted = cache::evict(dir, self.stop)?;
+        self.outcome.eviction.get_or_insert_default().add(evicted);
+        Ok(())
+    }
+
+    fn note_objects(&mut self, tree: &FileTree, round: u16, jobs: &[FileRangeAccess]) {
         if let Some(counted) = round.checked_sub(self.plan.warm_up) {
-            let objects = jobs.iter().map(|job| (job.item.key.as_str(), job.item.body.len() as u64));
+            let items = jobs.iter().map(|job| &tree.items[job.file]);
+            let objects = items.map(|item| (item.key.as_str(), item.body.len() as u64));
             self.outcome.records.objects.extend(tree::directory_records(counted, objects));
         }
     }
 
-    fn job<'t>(&mut self, item: &'t TreeFile) -> FileRangeAccess<'t> {
-        let size = item.body.len() as u64;
+    fn job(&mut self, tree: &FileTree, file: usize) -> FileRangeAccess {
+        let size = tree.items[file].body.len() as u64;
         let len = size.min(self.plan.range_bytes);
         let offset = self.random.below((size - len + 1) as usize) as u64;
-        FileRangeAccess { item, offset, len }
+        FileRangeAccess { file, offset, len }
     }
 
     /// Runs one block on every target, in a new random order.
@@ -255,16 +301,14 @@ impl ComparisonState<'_> {
             return Err(Error::new(ErrorKind::Interrupted, "stopped by request"));
         }
         let target = &*self.targets[lane];
-        self.buffers.resize_with(self.buffers.len().max(jobs.len()), Vec::new);
-        let buffers = &mut self.buffers[..jobs.len()];
-        buffers.iter_mut().for_each(|buffer| buffer.fill(POISON));
         let server_cpu = || target.server_pid().and_then(|pid| process_cpu_ns(pid).ok());
-        let own_cpu = || process_cpu_ns(std::process::id()).unwrap_or_default();
-        let (server_before, own_before) = (server_cpu(), own_cpu());
-        let done = do_jobs(target, phase, jobs, buffers, self.plan.threads, self.clock);
-        // Read the CPU clocks before verifying the content, so that the verification does not count as CPU time of a
-        // target.
-        let (own_after, server_after) = (own_cpu(), server_cpu());
+        let server_before = server_cpu();
+        let done = match self.clients.is_empty() {
+            true => self.own.perform(&BlockShare { target: lane, phase, jobs: jobs.to_vec(), start_ns: 0 }),
+            false => clients::perform(&mut self.clients, (lane, phase), jobs, self.own.clock())?,
+        };
+        // The servers are idle while clients verify content, so the verification does not count as their CPU time.
+        let server_after = server_cpu();
         let mut counted = BlockRecord {
             lane: lane as u8,
             phase: phase as u8,
@@ -272,14 +316,14 @@ impl ComparisonState<'_> {
             block: self.blocks,
             operations: 0,
             bytes: 0,
-            elapsed_ns: elapsed(&done),
-            client_cpu_ns: own_after.saturating_sub(own_before),
+            elapsed_ns: done.elapsed_ns(),
+            client_cpu_ns: done.cpu_ns,
             server_cpu_ns: server_before
                 .zip(server_after)
                 .map(|(before, after)| after.saturating_sub(before)),
         };
-        for (index, done) in done.into_iter().enumerate() {
-            let operation = self.verify(tree, phase, &jobs[index], index, done, &counted)?;
+        for (job, done) in jobs.iter().zip(done.accesses) {
+            let operation = self.count(tree, phase, job, done, &counted)?;
             counted.operations += u32::from(operation.ok);
             counted.bytes += operation.bytes;
             if round >= self.plan.warm_up {
@@ -291,32 +335,21 @@ impl ComparisonState<'_> {
         }
         Ok(())
     }
-
-    /// Compares an operation's result with the source, and returns the record of the operation.
-    fn verify(
+    /// Returns the record of an operation, and notes a failure.
+    fn count(
         &mut self,
         tree: &FileTree,
         phase: ComparePhase,
         job: &FileRangeAccess,
-        index: usize,
-        done: TimedFileAccess,
+        done: CheckedAccess,
         block: &BlockRecord,
     ) -> Result<OperationRecord> {
-        let body = &job.item.body;
-        let (offset, end) = (job.offset as usize, (job.offset + job.len) as usize);
-        let right = match (phase, &done.result) {
-            (_, Err(_)) => false,
-            (ComparePhase::Get, Ok(_)) => self.buffers[index] == *body,
-            (ComparePhase::Range, Ok(_)) => self.buffers[index] == body[offset..end],
-            (_, Ok(VerifiableResponse::Size(size))) => *size == body.len() as u64,
-            (_, Ok(VerifiableResponse::Keys(keys))) => same_keys(keys, tree),
-            (_, Ok(VerifiableResponse::Read)) => true,
-        };
-        if !right {
-            self.note_failure(phase, job, block.lane, done.result.err())?;
+        let ok = done.outcome.is_right();
+        if !ok {
+            self.note_failure(phase, &tree.items[job.file], block.lane, done.outcome)?;
         }
         let bytes = match phase {
-            ComparePhase::Put | ComparePhase::Get => body.len() as u64,
+            ComparePhase::Put | ComparePhase::Get => tree.items[job.file].body.len() as u64,
             ComparePhase::Range => job.len,
             ComparePhase::List | ComparePhase::Head | ComparePhase::Delete => 0,
         };
@@ -328,8 +361,8 @@ impl ComparisonState<'_> {
             thread: done.thread,
             start_ns: done.start_ns,
             duration_ns: done.end_ns - done.start_ns,
-            bytes: if right { bytes } else { 0 },
-            ok: right,
+            bytes: if ok { bytes } else { 0 },
+            ok,
             intended_ns: None,
             first_byte_ns: None,
         })
@@ -338,18 +371,18 @@ impl ComparisonState<'_> {
     fn note_failure(
         &mut self,
         phase: ComparePhase,
-        job: &FileRangeAccess,
+        item: &TreeFile,
         lane: u8,
-        error: Option<Error>,
+        outcome: AccessOutcome,
     ) -> Result<()> {
         let lane = &self.targets[usize::from(lane)].lane().name;
-        let message = match error {
-            Some(error) if ends_the_run(error.kind()) => return Err(error),
-            Some(error) => error.to_string(),
-            None => format!(
+        let message = match outcome {
+            AccessOutcome::Failed(error) if ends_the_run(error.kind()) => return Err(error.into()),
+            AccessOutcome::Failed(error) => Error::from(error).to_string(),
+            AccessOutcome::Right | AccessOutcome::Wrong => format!(
                 "{} of {} on lane {lane} returned content that differs from the source",
                 phase.name(),
-                job.item.key
+                item.key
             ),
         };
         if self.outcome.failures.len() < MESSAGES {
@@ -389,16 +422,11 @@ fn ends_the_run(kind: ErrorKind) -> bool {
     )
 }
 
-fn same_keys(keys: &[(String, u64)], tree: &FileTree) -> bool {
-    let wanted = tree.items.iter().map(|item| (item.key.as_str(), item.body.len() as u64));
-    keys.iter().map(|(key, size)| (key.as_str(), *size)).eq(wanted)
-}
-
-fn cut<'j, 't>(jobs: &'j [FileRangeAccess<'t>], most: usize) -> Vec<&'j [FileRangeAccess<'t>]> {
+fn cut<'j>(tree: &FileTree, jobs: &'j [FileRangeAccess], most: usize) -> Vec<&'j [FileRangeAccess]> {
     let mut blocks = Vec::new();
     let (mut start, mut bytes) = (0, 0);
     for (at, job) in jobs.iter().enumerate() {
-        let size = job.item.body.len();
+        let size = tree.items[job.file].body.len();
         if at > start && (at - start >= most || bytes + size > BLOCK_BYTES) {
             blocks.push(&jobs[start..at]);
             (start, bytes) = (at, 0);
@@ -409,61 +437,4 @@ fn cut<'j, 't>(jobs: &'j [FileRangeAccess<'t>], most: usize) -> Vec<&'j [FileRan
         blocks.push(&jobs[start..]);
     }
     blocks
-}
-
-/// Returns the wall time from the start of the first operation to the end of the last, in nanoseconds.
-fn elapsed(done: &[TimedFileAccess]) -> u64 {
-    let first = done.iter().map(|done| done.start_ns).min().unwrap_or_default();
-    let last = done.iter().map(|done| done.end_ns).max().unwrap_or_default();
-    last - first
-}
-
-fn do_jobs(
-    target: &dyn MeasuredTarget,
-    phase: ComparePhase,
-    jobs: &[FileRangeAccess],
-    buffers: &mut [Vec<u8>],
-    threads: usize,
-    clock: RunClock,
-) -> Vec<TimedFileAccess> {
-    let work = |thread: usize, jobs: &[FileRangeAccess], buffers: &mut [Vec<u8>]| -> Vec<TimedFileAccess> {
-        let pairs = jobs.iter().zip(buffers);
-        pairs.map(|(job, buffer)| do_job(target, phase, job, buffer, thread as u16, clock)).collect()
-    };
-    if threads <= 1 || jobs.len() <= 1 {
-        return work(0, jobs, buffers);
-    }
-    let share = jobs.len().div_ceil(threads);
-    std::thread::scope(|scope| {
-        let shares = jobs.chunks(share).zip(buffers.chunks_mut(share)).enumerate();
-        let workers: Vec<_> = shares
-            .map(|(thread, (jobs, buffers))| scope.spawn(move || work(thread, jobs, buffers)))
-            .collect();
-        workers
-            .into_iter()
-            .flat_map(|worker| worker.join().unwrap_or_else(|e| std::panic::resume_unwind(e)))
-            .collect()
-    })
-}
-
-fn do_job(
-    target: &dyn MeasuredTarget,
-    phase: ComparePhase,
-    job: &FileRangeAccess,
-    buffer: &mut Vec<u8>,
-    thread: u16,
-    clock: RunClock,
-) -> TimedFileAccess {
-    let FileRangeAccess { item, offset, len } = *job;
-    let key = &item.key;
-    let start_ns = clock.now_ns();
-    let result = match phase {
-        ComparePhase::Put => target.put(key, &item.body).map(|()| VerifiableResponse::Read),
-        ComparePhase::List => target.list().map(VerifiableResponse::Keys),
-        ComparePhase::Head => target.head(key).map(VerifiableResponse::Size),
-        ComparePhase::Get => target.get(key, buffer).map(|()| VerifiableResponse::Read),
-        ComparePhase::Range => target.get_range(key, offset, len, buffer).map(|()| VerifiableResponse::Read),
-        ComparePhase::Delete => target.delete(key).map(|()| VerifiableResponse::Read),
-    };
-    TimedFileAccess { start_ns, end_ns: clock.now_ns(), thread, result }
 }

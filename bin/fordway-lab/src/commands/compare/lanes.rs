@@ -1,0 +1,234 @@
+//! The lanes of a comparison, and the gateways that serve them.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use fordway_command::file_error;
+use fordway_machine::MachineWatch;
+use fordway_measure::RowDescription;
+use fordway_netlab::setup::NetworkEndpoint;
+use fordway_posix::{Durability, PosixConfig, PosixStore};
+use fordway_store::{Bucket, Error, ErrorKind, Result};
+use fordway_workload::{
+    DelayInjectingTarget, InjectedDelayCounter, MeasuredTarget, PosixTarget, StoreTarget, SyncLevel,
+};
+
+use crate::args::{CompareArgs, LaneArg, TargetArg};
+use crate::commands::gateway::{GatewayProcess, RestTransport};
+
+/// The delay that `--check-instrument` injects.
+const DELAY: Duration = Duration::from_millis(1);
+
+/// Where the lanes work, and with which options.
+pub(super) struct LaneSite<'s> {
+    pub args: &'s CompareArgs,
+    /// An empty directory on the file system under test.
+    pub place: &'s Path,
+    /// The end of the link at which the gateways of the HTTP lanes run; `None` for the loopback interface.
+    pub far: Option<NetworkEndpoint>,
+}
+
+impl LaneSite<'_> {
+    /// Returns the directory that all lanes with buckets share.
+    fn root(&self) -> PathBuf {
+        self.place.join("s3")
+    }
+
+    fn durability(&self) -> Durability {
+        self.args.durability.into()
+    }
+
+    fn start(&self, transport: RestTransport) -> Result<GatewayProcess> {
+        let (root, etag) = (self.root(), self.args.etag.into());
+        GatewayProcess::start_rest(transport, self.far.as_ref(), &root, etag, self.durability())
+    }
+}
+
+/// The opened lanes and services, and the gateways that serve the lanes.
+#[derive(Default)]
+pub(super) struct ComparedLanes {
+    targets: Vec<Box<dyn MeasuredTarget>>,
+    delays: Option<InjectedDelayCounter>,
+    /// The gateways that were started, each with the lane that it serves.
+    gateways: Vec<(LaneArg, GatewayProcess)>,
+}
+
+/// The services that have separate rows, and the function that opens a service.
+pub(super) type ComparedServices<'s> =
+    (&'s [TargetArg], &'s dyn Fn(&TargetArg) -> Result<Box<dyn MeasuredTarget>>);
+
+impl ComparedLanes {
+    /// Opens `services`, and the lanes of `site`. Calls
+    /// `watch` after opening the services, so that an unusable service is reported before the machine is judged. The
+    /// lanes are opened after that call, because opening them starts their gateways. On errors, removes everything that
+    /// was created.
+    pub(super) fn open(
+        site: &LaneSite,
+        services: ComparedServices,
+        watch: impl FnOnce() -> Result<MachineWatch>,
+    ) -> Result<(Self, MachineWatch)> {
+        let mut lanes = ComparedLanes::default();
+        let opened = lanes.add_services(services).and_then(|()| {
+            let watch = watch()?;
+            lanes.add_own(site).map(|()| watch)
+        });
+        match opened {
+            Ok(watch) => Ok((lanes, watch)),
+            Err(error) => {
+                // Ignore errors of the clean-up, and return the error that made the clean-up necessary.
+                let _ = lanes.close();
+                Err(error)
+            }
+        }
+    }
+
+    fn add_services(&mut self, (services, open): ComparedServices) -> Result<()> {
+        for service in services {
+            self.targets.push(open(service)?);
+        }
+        Ok(())
+    }
+
+    fn add_own(&mut self, site: &LaneSite) -> Result<()> {
+        let mut asked: Vec<LaneArg> = Vec::new();
+        for lane in &site.args.lanes {
+            if !asked.contains(lane) {
+                asked.push(*lane);
+            }
+        }
+        let root = site.root();
+        std::fs::create_dir(&root).map_err(|error| file_error("creating", root.display(), error))?;
+        for (at, lane) in asked.iter().enumerate() {
+            let target = self.target(*lane, &lane_name(*lane), site)?;
+            // The rows of Fordway's own lanes come before the rows of services, although services were opened first.
+            self.targets.insert(at, target);
+        }
+        if let (true, Some(first)) = (site.args.check_instrument, asked.first()) {
+            let within = self.target(*first, "instrument-check", site)?;
+            let delayed = DelayInjectingTarget::new(within, DELAY);
+            self.delays = Some(delayed.log());
+            self.targets.push(Box::new(delayed));
+        }
+        Ok(())
+    }
+
+    fn target(
+        &mut self,
+        lane: LaneArg,
+        place_name: &str,
+        site: &LaneSite,
+    ) -> Result<Box<dyn MeasuredTarget>> {
+        let bucket = Bucket::new(place_name)?;
+        match lane {
+            LaneArg::Posix => {
+                let target = PosixTarget::new(&site.place.join(place_name), waits_for(site.durability()))?;
+                Ok(Box::new(target))
+            }
+            LaneArg::Embedded => {
+                let (etag_policy, durability) = (site.args.etag.into(), site.durability());
+                let config = PosixConfig { etag_policy, durability, ..PosixConfig::default() };
+                let store = PosixStore::open(&site.root(), config)?;
+                let lane = described(lane, "S3 semantics as POSIX calls in this process: no server, no copy");
+                Ok(Box::new(StoreTarget::new(lane, Arc::new(store), bucket, None)?))
+            }
+            LaneArg::Node => {
+                let gateway = self.gateway(lane, site)?;
+                let lane = described(
+                    lane,
+                    "messages over a Unix socket to a gateway process on the same directory, descriptors of large files",
+                );
+                Ok(Box::new(StoreTarget::new(lane, gateway.client()?, bucket, Some(gateway.pid()))?))
+            }
+            LaneArg::Http => self.rest_target(lane, "HTTP/1.1", bucket, site),
+            LaneArg::Https => self.rest_target(lane, "HTTP/1.1 and TLS", bucket, site),
+            LaneArg::Http2 => self.rest_target(lane, "HTTP/2", bucket, site),
+            #[cfg(feature = "http3")]
+            LaneArg::Http3 => self.rest_target(lane, "HTTP/3", bucket, site),
+        }
+    }
+
+    /// Returns a target that sends S3 requests over `protocol` to the gateway of `lane`.
+    fn rest_target(
+        &mut self,
+        lane: LaneArg,
+        protocol: &str,
+        bucket: Bucket,
+        site: &LaneSite,
+    ) -> Result<Box<dyn MeasuredTarget>> {
+        let over = match &site.args.link {
+            Some(link) => format!("over an emulated link ({link})"),
+            None => "on loopback".to_owned(),
+        };
+        let gateway = self.gateway(lane, site)?;
+        let description =
+            format!("S3 REST over {protocol} {over} to a gateway process on the same directory");
+        let lane = described(lane, &description);
+        Ok(Box::new(StoreTarget::new(lane, gateway.client()?, bucket, Some(gateway.pid()))?))
+    }
+
+    /// Returns the gateway of `lane`, which is started on first use.
+    fn gateway(&mut self, lane: LaneArg, site: &LaneSite) -> Result<&GatewayProcess> {
+        let known = self.gateways.iter().position(|(of, _)| *of == lane);
+        let at = match known {
+            Some(at) => at,
+            None => {
+                let gateway = match lane {
+                    LaneArg::Posix | LaneArg::Embedded => {
+                        return Err(Error::new(ErrorKind::Internal, "this lane needs no gateway"));
+                    }
+                    LaneArg::Node => {
+                        GatewayProcess::start_node(&site.root(), site.args.etag.into(), site.durability())?
+                    }
+                    LaneArg::Http => site.start(RestTransport::Plain)?,
+                    LaneArg::Https => site.start(RestTransport::Tls)?,
+                    LaneArg::Http2 => site.start(RestTransport::Http2)?,
+                    #[cfg(feature = "http3")]
+                    LaneArg::Http3 => site.start(RestTransport::Http3)?,
+                };
+                self.gateways.push((lane, gateway));
+                self.gateways.len() - 1
+            }
+        };
+        Ok(&self.gateways[at].1)
+    }
+
+    pub(super) fn targets(&self) -> &[Box<dyn MeasuredTarget>] {
+        &self.targets
+    }
+
+    pub(super) fn descriptions(&self) -> Vec<RowDescription> {
+        self.targets.iter().map(|target| target.lane().clone()).collect()
+    }
+
+    /// Returns the mean of the injected delays; `None` if no delay was injected.
+    pub(super) fn mean_slept_ns(&self) -> Option<f64> {
+        self.delays.as_ref().and_then(InjectedDelayCounter::mean_ns)
+    }
+
+    /// Removes everything that the lanes created (buckets first), and stops the gateways. Continues after an error.
+    /// Errors: the first error.
+    pub(super) fn close(self) -> Result<()> {
+        let cleaned = self.targets.iter().map(|target| target.clean_up()).fold(Ok(()), Result::and);
+        let stopped = self.gateways.into_iter().map(|(_, gateway)| gateway.stop()).fold(Ok(()), Result::and);
+        cleaned.and(stopped)
+    }
+}
+
+fn waits_for(durability: Durability) -> SyncLevel {
+    match durability {
+        Durability::None => SyncLevel::Nothing,
+        Durability::Data => SyncLevel::Content,
+        Durability::Full => SyncLevel::ContentAndName,
+    }
+}
+
+/// Returns the name of a lane on the command line.
+pub(super) fn lane_name(lane: LaneArg) -> String {
+    lane.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+fn described(lane: LaneArg, description: &str) -> RowDescription {
+    RowDescription { name: lane_name(lane), description: description.to_owned() }
+}
