@@ -207,6 +207,7 @@ def run_info(lanes: Mapping[str, str], summaries: Iterable[dict[str, Any]]) -> d
             "objects": BLOCKS * OPERATIONS_PER_BLOCK,
             "content_bytes": 41_943_040,
             "threads": 1,
+            "link": "none",
             "rounds": 3,
             "seed": 1,
             "durability": "none",

@@ -88,6 +88,7 @@ def test_different_settings_are_told(tmp_path: Path, capsys: pytest.CaptureFixtu
         ("durability", "data", "durability: none and data"),
         ("etag_policy", "exact", "etag_policy: fast and exact"),
         ("threads", 4, "threads: 1 and 4"),
+        ("link", "rtt=5ms", "link: none and rtt=5ms"),
         ("content_bytes", 5, "content_bytes: 41943040 and 5"),
         ("objects", 9, "objects: 720 and 9"),
     ],

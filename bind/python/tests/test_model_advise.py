@@ -193,6 +193,28 @@ def test_round_trips_of_several_threads_overlap(tmp_path: Path, capsys: pytest.C
     assert more == pytest.approx({"head": 13 * 0.01, "list": 0.01})
 
 
+def test_threads_of_several_clients_overlap_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change = {"threads": 2, "clients": 4}
+    run = write_machine(tmp_path / "x.run", LANES, change=lambda info: info["parameters"].update(change))
+    words = ("--sizes", "1KiBx101", "--phase", "head")
+    here, there = advised(capsys, run, *words), advised(capsys, run, *words, "--rtt", "10ms")
+    more = of_lane(there, "head", "http")["seconds"] - of_lane(here, "head", "http")["seconds"]
+    assert more == pytest.approx(13 * 0.01)
+
+
+def test_a_run_over_a_link_takes_no_other_link(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change = {"link": "rtt=5ms", "cache": "cold"}
+    run = write_machine(tmp_path / "x.run", LANES, change=lambda info: info["parameters"].update(change))
+    words = ("--sizes", "1KiBx101", "--phase", "head")
+    here, there = advised(capsys, run, *words), advised(capsys, run, *words, "--rtt", "10ms")
+    assert of_lane(here, "head", "http")["seconds"] == of_lane(there, "head", "http")["seconds"]
+    assert any("over an emulated link (rtt=5ms)" in each for each in there["warnings"])
+    assert not any("cold caches" in each for each in there["warnings"])
+    other = write_machine(tmp_path / "y.run", LANES)
+    said = refused(capsys, "advise", "--machine", str(run), str(other), *words)
+    assert "a different cache" in said
+
+
 def with_targets(**targets: object) -> Callable[[dict[str, Any]], object]:
     return lambda info: info["parameters"].update(targets=targets)
 
