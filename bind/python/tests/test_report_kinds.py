@@ -1,6 +1,4 @@
-"""Tests reports of every kind of run that the binary writes, and reports with counters that likwid-perfctr
-recorded during a run.
-"""
+"""Tests reports of every kind of run that the binary writes."""
 
 import json
 import os
@@ -13,10 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import sample_run
 from test_report import Page
 
-from fordway.report import cli, figures_ranks, figures_speedup, figures_transport, kinds, likwid, runfile
+from fordway.report import cli, figures_ranks, figures_speedup, figures_transport, kinds, runfile
 
 FORDWAY = os.environ.get("FORDWAY_BIN") or shutil.which("fordway")
 LANES = ["posix", "embedded", "node", "http"]
@@ -225,101 +222,3 @@ def test_a_density_has_the_area_one_and_its_hills_where_the_values_are() -> None
     assert at[np.argmax(heights)] == pytest.approx(3, abs=0.1)
     left, right = heights[at < 4].max(), heights[at >= 4].max()
     assert left / right == pytest.approx(3, rel=0.25)
-
-
-CSV = """--------------------------------------------------------------------------------
-STRUCT,Info,3,,,
-CPU name:,An Example Processor,,,
-CPU clock:,2.3 GHz,,,
-TABLE,Group 1 Raw,L3,3,,
-Event,Counter,HWThread 0,HWThread 1,
-INSTR_RETIRED_ANY,FIXC0,1000000,500000,
-L2_LINES_IN_ALL,PMC0,3000,1000,
-TABLE,Group 1 Raw Stat,L3,2,,
-Event,Counter,Sum,Min,Max,Avg
-INSTR_RETIRED_ANY STAT,FIXC0,1500000,500000,1000000,750000
-TABLE,Group 1 Metric,L3,2,,
-Metric,HWThread 0,HWThread 1,,
-Runtime (RDTSC) [s],RUNTIME,RUNTIME,,
-CPI,1.5,nan,,
-"""
-TABLE = """CPU name:	An Example Processor
-Group 1: L3
-+-------------------+---------+------------+------------+
-|       Event       | Counter | HWThread 0 | HWThread 1 |
-+-------------------+---------+------------+------------+
-| INSTR_RETIRED_ANY |  FIXC0  |   1000000  |   500000   |
-|  L2_LINES_IN_ALL  |   PMC0  |      3000  |     1000   |
-+-------------------+---------+------------+------------+
-+------------------------+---------+---------+---------+---------+--------+
-|          Event         | Counter |   Sum   |   Min   |   Max   |   Avg  |
-+------------------------+---------+---------+---------+---------+--------+
-| INSTR_RETIRED_ANY STAT |  FIXC0  | 1500000 |  500000 | 1000000 | 750000 |
-+------------------------+---------+---------+---------+---------+--------+
-+----------------------+------------+------------+
-|        Metric        | HWThread 0 | HWThread 1 |
-+----------------------+------------+------------+
-|  Runtime (RDTSC) [s] |   RUNTIME  |   RUNTIME  |
-|          CPI         |     1.5    |      -     |
-+----------------------+------------+------------+
-"""
-
-
-@pytest.mark.parametrize("form", [CSV, TABLE])
-def test_likwid_output_is_read_in_both_forms(tmp_path: Path, form: str) -> None:
-    output = tmp_path / "likwid.txt"
-    output.write_text(form.replace("RUNTIME", "2.5000"))
-    counted = likwid.read_counted(output)
-    assert counted.events == {"INSTR_RETIRED_ANY": 1_500_000, "L2_LINES_IN_ALL": 4_000}
-    assert counted.threads == ["HWThread 0", "HWThread 1"]
-    assert counted.runtime_s == 2.5
-
-
-def test_counters_are_shown_if_they_cover_the_run_and_refused_if_not(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = sample_run.write_sample_run(tmp_path / "doc.run")
-    output = tmp_path / "likwid.csv"
-    for runtime, covers in [("48.3000", True), ("3.0000", False)]:
-        output.write_text(CSV.replace("RUNTIME", runtime))
-        out = tmp_path / f"{runtime}.html"
-        status = cli.main([str(run), "--likwid", str(output), "--out", str(out)])
-        assert (status == 0, out.exists()) == (covers, covers)
-        if covers:
-            assert "1,500,000" in out.read_text()
-    assert "covers 3.000 s of a run of 48.200 s" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("nothing of the kind", "has no table of events"),
-        (CSV.replace("Runtime (RDTSC) [s]", "CPI"), "does not state the time of counting"),
-    ],
-)
-def test_other_output_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, reason: str
-) -> None:
-    run = sample_run.write_sample_run(tmp_path / "doc.run")
-    output = tmp_path / "likwid.csv"
-    output.write_text(text)
-    assert cli.main([str(run), "--likwid", str(output)]) == 1
-    assert reason in capsys.readouterr().err
-    assert cli.main([str(run), "--likwid", str(tmp_path / "missing")]) == 1
-    assert "cannot be read" in capsys.readouterr().err
-
-
-def test_regions_of_the_marker_api_are_not_mixed(tmp_path: Path) -> None:
-    def table(region: str, count: int) -> str:
-        head = f"TABLE,Region {region},Group 1 Raw,L3,1\nEvent,Counter,HWThread 0\n"
-        return f"{head}INSTR_RETIRED_ANY,FIXC0,{count}\n"
-
-    output = tmp_path / "likwid.csv"
-    output.write_text(table("A", 100))
-    assert likwid.read_counted(output).events == {"INSTR_RETIRED_ANY": 100}
-    output.write_text(table("A", 100) + table("B", 1000) + table("C", 7000))
-    with pytest.raises(likwid.LikwidError, match=r"several regions of the marker API \(A, B\)"):
-        likwid.read_counted(output)
-    groups = "".join(f"TABLE,Group {at} Raw,L3,1\n" + table("A", at).split("\n", 1)[1] for at in (1, 2, 3))
-    output.write_text(groups)
-    assert sorted(likwid.read_counted(output).events.values()) == [1, 2, 3]

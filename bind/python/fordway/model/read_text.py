@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from fordway.model.points import CACHE_LINE_BYTES, SIDES, MeasurementError, Points, from_records
 from fordway.model.quantities import KINDS, parse_tool
-from fordway.report import likwid
+from fordway.report.counters import Counted, CounterError, likwid
 
 RUNNING = re.compile(r"^Running (\S+) test @ (\S+)", re.MULTILINE)
 """First line of the output of wrk and wrk2."""
@@ -189,9 +189,7 @@ def _server_counters(path: Path, record: dict[str, Any]) -> dict[str, Any]:
     )
 
 
-def _counters(
-    side: str, counted: likwid.Counted, record: dict[str, Any], clock_mhz: float | None
-) -> dict[str, Any]:
+def _counters(side: str, counted: Counted, record: dict[str, Any], clock_mhz: float | None) -> dict[str, Any]:
     """Returns the counters of a run, per request."""
     assert side in SIDES
     found: dict[str, Any] = {f"{side}_clock_mhz": clock_mhz}
@@ -205,8 +203,8 @@ def _counters(
     return found
 
 
-def _parse_counted(name: str, text: str) -> likwid.Counted:
+def _parse_counted(name: str, text: str) -> Counted:
     try:
         return likwid.parse_counted(name, text)
-    except likwid.LikwidError as error:
+    except CounterError as error:
         raise MeasurementError(str(error)) from error

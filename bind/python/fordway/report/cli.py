@@ -39,7 +39,8 @@ def _report(options: argparse.Namespace, out: Path) -> bool:
     `False`.
     """
     try:
-        from fordway.report import likwid, physics, runfile
+        from fordway.report import physics, runfile
+        from fordway.report.counters import CounterError
     except ModuleNotFoundError as error:
         return _fail(f"{NOT_INSTALLED} ({error})")
     try:
@@ -49,7 +50,7 @@ def _report(options: argparse.Namespace, out: Path) -> bool:
                 f"another file with `fordway report {shlex.join(map(str, options.runs))} --out FILE`"
             )
         asked = sizes(options.size)
-        runs = [replace(run, sizes_bytes=asked) for run in read_runs(options.runs, options.likwid)]
+        runs = [replace(run, sizes_bytes=asked) for run in read_runs(options.runs, options.counters)]
         if wrong := [f"{run.name}: {each}" for run in runs for each in physics.impossible(run.info)]:
             return _fail(
                 f"the page was not written, because run.json has impossible figures ({'; '.join(wrong)}); "
@@ -59,7 +60,7 @@ def _report(options: argparse.Namespace, out: Path) -> bool:
         if missing:
             return _fail(f"{missing[0]} has no path at a size of --size: give sizes that it measured")
         write_report(runs, out, options.svg, options.png)
-    except (runfile.RunFileError, likwid.LikwidError) as error:
+    except (runfile.RunFileError, CounterError) as error:
         return _fail(str(error))
     except OSError as error:
         return _fail(f"the report cannot be written: {error}")
@@ -90,18 +91,18 @@ def _has_sizes(run: "runfile.Run") -> bool:
     return not run.ledger["entries"] or measured.issuperset(run.sizes_bytes)
 
 
-def read_runs(directories: list[Path], likwid_output: Path | None) -> "list[runfile.Run]":
-    """Returns the runs. Counters of likwid-perfctr require exactly one run. Raises `LikwidError`."""
-    from fordway.report import likwid
+def read_runs(directories: list[Path], counters: Path | None) -> "list[runfile.Run]":
+    """Returns the runs. Hardware counters require exactly one run. Raises `CounterError`."""
+    from fordway.report.counters import CounterError, read_counted
 
     runs = [_read(path) for path in directories]
-    if likwid_output is None:
+    if counters is None:
         return runs
     if len(runs) != 1:
-        raise likwid.LikwidError(f"--likwid needs exactly one run, but {len(runs)} are given")
-    counted = likwid.read_counted(likwid_output)
+        raise CounterError(f"--counters needs exactly one run, but {len(runs)} are given")
+    counted = read_counted(counters)
     counted.check_covers(runs[0].info["elapsed_ns"])
-    return [replace(runs[0], likwid=counted)]
+    return [replace(runs[0], counted=counted)]
 
 
 def _read(path: Path) -> "runfile.Run":
@@ -184,10 +185,11 @@ def _parser() -> argparse.ArgumentParser:
         "--out", type=Path, metavar="FILE", help="page to write (default: NAME.html next to NAME.run)"
     )
     parser.add_argument(
+        "--counters",
         "--likwid",
         type=Path,
         metavar="FILE",
-        help="output of likwid-perfctr for the run, as a table or CSV (-O)",
+        help="hardware counters of the run: output of likwid-perfctr or perf stat, or a JSON file of PAPI",
     )
     parser.add_argument(
         "--size", metavar="SIZE,...", help="sizes of a ledger to draw (default: the printed sizes)"

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from fordway.report import figures, files, kinds, units
 from fordway.report.kinds import Drawn
 from fordway.report.runfile import Run
-from fordway.report.tables import dot, likwid_table, results, variable
+from fordway.report.tables import counter_table, dot, results, variable
 
 DARK = {
     "#6e7681": "#9aa4b1",
@@ -81,7 +81,7 @@ def _section(number: int, run: Run, drawn: Drawn, colours: dict[str, str]) -> st
             "<h3>Results</h3>",
             results(run, colours),
             *(table(run, colours) for table in kinds.tables_of(run)),
-            likwid_table(run) if run.likwid else "",
+            counter_table(run) if run.counted else "",
             *(_figure(f"r{number}-{name}", name, figure, run) for name, figure in drawn.figures.items()),
             "<h3>What it was made with</h3>",
             f'<div class="columns"><div><h4>Parameters</h4>{_parameters(run)}'

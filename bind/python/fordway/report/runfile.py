@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fordway.report import shape
-from fordway.report.likwid import Counted
+from fordway.report.counters import Counted
 
 SCHEMA = "fordway.run"
 SCHEMA_VERSION = 1
@@ -47,8 +47,8 @@ class Run:
     """One row for each successful operation: `lane`, `phase`, `duration_ns` and `bytes`. In the open loop,
     the duration counts from the intended start, as in the summaries.
     """
-    likwid: Counted | None = None
-    """Counters of likwid-perfctr for this run."""
+    counted: Counted | None = None
+    """Hardware counters of this run."""
     ledger: dict[str, Any] | None = None
     """Content of `ledger.json`, if the run is a ledger."""
     sizes_bytes: tuple[int, ...] = ()

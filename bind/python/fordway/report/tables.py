@@ -160,15 +160,18 @@ def _io500_row(name: str, unit: str, values: list[float | None]) -> str:
     return f'<th>{name}</th><td class="text">{unit}</td>{"".join(cells)}'
 
 
-def likwid_table(run: Run) -> str:
-    """Returns the table of likwid-perfctr's counters, in total over all hardware threads and per
-    operation.
-    """
-    counted = run.likwid
+def counter_table(run: Run) -> str:
+    """Returns the table of hardware counters, in total over all threads and per operation."""
+    counted = run.counted
     operations = sum(row["operations"] for row in run.summaries())
     lines = []
     for event, total in counted.events.items():
-        per_operation = units.digits(total / operations) if operations else units.NOT_MEASURED
-        lines.append(f"<th>{escape(event)}</th><td>{total:,.0f}</td><td>{per_operation}</td>")
-    title = f"{escape(counted.name)}: {len(counted.threads)} hardware threads for {counted.runtime_s:.3f} s"
-    return f"<h3>Counters</h3><p class=meta>{title}</p>{table(['event', 'sum', 'per operation'], lines)}"
+        is_known = total is not None and operations
+        per_operation = units.digits(total / operations) if is_known else units.NOT_MEASURED
+        whole = units.NOT_MEASURED if total is None else f"{total:,.0f}"
+        lines.append(f"<th>{escape(event)}</th><td>{whole}</td><td>{per_operation}</td>")
+    threads = f"{len(counted.threads)} threads for " if counted.threads else ""
+    title = f"{escape(counted.name)}, {counted.tool}: {threads}{counted.runtime_s:.3f} s"
+    notes = "".join(f"<p class=meta>{escape(note)}</p>" for note in counted.notes)
+    rows = table(["event", "sum", "per operation"], lines)
+    return f"<h3>Counters</h3><p class=meta>{title}</p>{notes}{rows}"

@@ -3,8 +3,10 @@
 import csv
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from pathlib import Path
+
+from fordway.report.counters.counted import Counted, CounterError
+
+TOOL = "likwid-perfctr"
 
 RUNTIME = re.compile(r"(Runtime \(RDTSC\)|RDTSC Runtime) \[s\]")
 """Names of the row with the duration of counting, in tables of metrics and in tables of events."""
@@ -14,61 +16,13 @@ THREAD = re.compile(r"(HWThread|Core) (\d+)")
 (`Core`).
 """
 
-COVERED_MIN = 0.99
-"""Minimum share of a run that counters must cover. The limit is below 1 because printed times are rounded."""
-
-
-class LikwidError(Exception):
-    """The output is unusable. The message gives the reason and the remedy."""
-
-
-@dataclass
-class Counted:
-    """Events, summed over all hardware threads, and the duration of counting."""
-
-    name: str
-    """Name of the file."""
-    runtime_s: float | None = None
-    threads: list[str] = field(default_factory=list)
-    events: dict[str, float] = field(default_factory=dict)
-
-    def check_covers(self, elapsed_ns: int) -> None:
-        """Raises `LikwidError` if the counters do not cover the whole run. Counters of a part of the run do
-        not represent the run.
-        """
-        elapsed_s = elapsed_ns / 1e9
-        if self.runtime_s is None:
-            raise LikwidError(
-                f"{self.name} does not state the time of counting: choose a performance group with the "
-                "metric 'Runtime (RDTSC) [s]'"
-            )
-        if self.runtime_s < COVERED_MIN * elapsed_s:
-            raise LikwidError(
-                f"{self.name} covers {self.runtime_s:.3f} s of a run of {elapsed_s:.3f} s, so its counters "
-                "are not used; wrap the whole command in likwid-perfctr, or count for longer (-S)"
-            )
-
-
-def read_counted(path: Path) -> Counted:
-    """Returns the counters in the file `path`, which contains tables or CSV (`-O`). Raises `LikwidError`."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise LikwidError(f"{path} cannot be read: {error}") from error
-    counted = parse_counted(path.name, text)
-    if not counted.events:
-        raise LikwidError(
-            f"{path} has no table of events: give the output of likwid-perfctr, with or without -O"
-        )
-    return counted
-
 
 def parse_counted(name: str, text: str) -> Counted:
     """Returns the counters in `text`, which may also contain output of the counted program.
 
     If `text` contains no tables, the result has no events.
     """
-    counted = Counted(name)
+    counted = Counted(name, TOOL)
     heads: list[str] = []
     regions: list[str] = []
     for cells in _rows(text):
@@ -85,7 +39,7 @@ def parse_counted(name: str, text: str) -> Counted:
 
 
 def _with_region(name: str, regions: list[str], heading: str = "") -> list[str]:
-    """Returns the regions of the marker API up to `heading`. Raises `LikwidError` if there are several
+    """Returns the regions of the marker API up to `heading`. Raises `CounterError` if there are several
     regions.
 
     Each region has separate tables of counters, in which the events have the same names.
@@ -94,7 +48,7 @@ def _with_region(name: str, regions: list[str], heading: str = "") -> list[str]:
         return regions
     region = heading.removeprefix("Region ").split(",")[0].strip()
     if regions and region not in regions:
-        raise LikwidError(
+        raise CounterError(
             f"{name} has several regions of the marker API ({regions[0]}, {region}): give the output of one "
             "region, or count the whole command without -m"
         )
