@@ -64,6 +64,8 @@ pub enum DisturbanceCause {
     Frequency,
     /// The load generator started requests late.
     Generator,
+    /// A lane alternated between two speeds.
+    TwoModes,
 }
 
 /// Identifies one result of a run by its lane and its phase.

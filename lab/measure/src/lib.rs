@@ -7,6 +7,7 @@
 mod conditions;
 mod counters;
 mod machine;
+mod modes;
 mod names;
 mod record;
 mod run;
@@ -19,6 +20,7 @@ pub use conditions::{
 };
 pub use counters::{CountersIncomplete, NetworkTraffic, ProcessCounters, RunningCounters};
 pub use machine::{FileSystem, Machine};
+pub use modes::{TwoModes, two_modes};
 pub use names::unknown_name;
 pub use record::{BlockRecord, ObjectDirectoryCounts, OperationRecord, RankRecord, RunRecords};
 pub use run::{

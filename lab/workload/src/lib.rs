@@ -43,6 +43,6 @@ pub use phase::{MAX_RAW_OPERATIONS, RunControl, WorkloadRank};
 pub use posix::{PosixTarget, SyncLevel};
 pub use result::{PhaseResult, RankResult};
 pub use site::WorkloadLocation;
-pub use target::{DelayInjectingTarget, InjectedDelayCounter, MeasuredTarget, StoreTarget};
+pub use target::{DelayInjectingTarget, InjectedDelayCounter, MeasuredTarget, ServerPid, StoreTarget};
 pub use team::RankTeam;
 pub use tree::{FileTree, TreeFile, TreeLimits, TreeProgress};

@@ -14,7 +14,7 @@ use std::{fs, io};
 use fordway_measure::RowDescription;
 use fordway_store::{Bucket, Error, ErrorKind, Result, Store};
 
-use crate::{MeasuredTarget, PosixTarget, StoreTarget};
+use crate::{MeasuredTarget, PosixTarget, ServerPid, StoreTarget};
 
 /// A bucket or directory, which may not exist yet. Clones refer to the same bucket or directory.
 #[derive(Clone)]
@@ -133,7 +133,7 @@ impl WorkloadLocation {
                 self.lane.clone(),
                 store.clone(),
                 self.name.clone(),
-                *server_pid,
+                server_pid.map(ServerPid::new),
             )),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fordway_measure::{RowDescription, SeededRandom};
@@ -44,6 +44,27 @@ pub trait MeasuredTarget: Send + Sync {
     fn clean_up(&self) -> Result<()>;
 }
 
+/// The process ID of a server, which changes when the server is started again. Clones share one value.
+#[derive(Clone, Debug)]
+pub struct ServerPid(Arc<AtomicU32>);
+
+impl ServerPid {
+    /// Creates a shared process ID.
+    pub fn new(pid: u32) -> Self {
+        ServerPid(Arc::new(AtomicU32::new(pid)))
+    }
+
+    /// Returns the current process ID.
+    pub fn get(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Replaces the process ID.
+    pub fn set(&self, pid: u32) {
+        self.0.store(pid, Ordering::Relaxed);
+    }
+}
+
 /// A target on any store, in its own bucket or below a prefix in an existing bucket.
 pub struct StoreTarget {
     lane: RowDescription,
@@ -51,7 +72,7 @@ pub struct StoreTarget {
     bucket: Bucket,
     /// The prefix of all keys; empty if the target has its own bucket, which is removed at the end.
     prefix: String,
-    server_pid: Option<u32>,
+    server_pid: Option<ServerPid>,
 }
 
 impl StoreTarget {
@@ -60,7 +81,7 @@ impl StoreTarget {
         lane: RowDescription,
         store: Arc<dyn Store>,
         bucket: Bucket,
-        server_pid: Option<u32>,
+        server_pid: Option<ServerPid>,
     ) -> Result<Self> {
         store.create_bucket(&bucket)?;
         Ok(StoreTarget::within(lane, store, bucket, server_pid))
@@ -76,7 +97,7 @@ impl StoreTarget {
         lane: RowDescription,
         store: Arc<dyn Store>,
         bucket: Bucket,
-        server_pid: Option<u32>,
+        server_pid: Option<ServerPid>,
     ) -> Self {
         StoreTarget { lane, store, bucket, prefix: String::new(), server_pid }
     }
@@ -110,7 +131,7 @@ impl MeasuredTarget for StoreTarget {
     }
 
     fn server_pid(&self) -> Option<u32> {
-        self.server_pid
+        self.server_pid.as_ref().map(ServerPid::get)
     }
 
     fn put(&self, key: &Key, body: &[u8]) -> Result<()> {

@@ -53,7 +53,7 @@ fn compare(
     tree: &FileTree,
     targets: &[Box<dyn MeasuredTarget>],
 ) -> Result<ComparisonResults> {
-    run(plan, tree, targets, &AtomicBool::new(false), &mut |_| {})
+    run(plan, tree, targets, &AtomicBool::new(false), &mut || Ok(()), &mut |_| {})
 }
 
 fn lanes(targets: &[Box<dyn MeasuredTarget>]) -> Vec<RowDescription> {
@@ -243,6 +243,29 @@ fn refuses(name: &str, puts: u64, refusal: ErrorKind) -> Box<dyn MeasuredTarget>
     Box::new(Liar { within: memory(name), lies: AtomicBool::new(false), puts, refusal })
 }
 
+/// Servers are started again between rounds. If one does not start, the rounds that were complete before remain in the
+/// results.
+#[test]
+fn servers_are_started_again_between_rounds() {
+    let (tree, stop) = (tree(3), AtomicBool::new(false));
+    let targets: Vec<Box<dyn MeasuredTarget>> = vec![Box::new(memory("memory"))];
+    let compare = |refused: u32| {
+        let mut started = 0;
+        let mut renew = || {
+            started += 1;
+            if started == refused { Err(ErrorKind::Unavailable.into()) } else { Ok(()) }
+        };
+        let outcome = run(&PLAN, &tree, &targets, &stop, &mut renew, &mut |_| {});
+        (outcome, started)
+    };
+    let (outcome, started) = compare(0);
+    assert_eq!((outcome.unwrap().failures.len(), started), (0, u32::from(PLAN.warm_up + PLAN.rounds) - 1));
+    let (outcome, _) = compare(u32::from(PLAN.warm_up) + 2);
+    let end = outcome.unwrap().early_end.expect("a server did not start");
+    assert_eq!((end.rounds, end.error.kind()), (2, ErrorKind::Unavailable));
+    assert_eq!(compare(1).0.expect_err("no round is complete").kind(), ErrorKind::Unavailable);
+}
+
 /// If a server stops answering, the rounds that were complete before must remain in the results.
 #[test]
 fn an_unreachable_server_does_not_lose_the_complete_rounds() {
@@ -267,7 +290,8 @@ fn a_request_to_stop_is_heeded_within_a_block() {
         stop.store(true, Ordering::Relaxed);
     };
     let targets: Vec<Box<dyn MeasuredTarget>> = vec![Box::new(memory("memory"))];
-    let error = run(&PLAN, &tree(200), &targets, &stop, &mut progress).expect_err("it was stopped");
+    let error =
+        run(&PLAN, &tree(200), &targets, &stop, &mut || Ok(()), &mut progress).expect_err("it was stopped");
     assert_eq!((error.kind(), blocks), (ErrorKind::Interrupted, 1));
 }
 
@@ -280,7 +304,7 @@ fn an_interrupted_comparison_keeps_its_complete_rounds() {
         stop.store(is_late, Ordering::Relaxed);
     };
     let targets: Vec<Box<dyn MeasuredTarget>> = vec![Box::new(memory("memory"))];
-    let outcome = run(&plan, &tree(50), &targets, &stop, &mut progress).unwrap();
+    let outcome = run(&plan, &tree(50), &targets, &stop, &mut || Ok(()), &mut progress).unwrap();
     assert_eq!(outcome.early_end.as_ref().map(|end| end.rounds), Some(3));
     let rounds: std::collections::BTreeSet<u16> =
         outcome.records.blocks.iter().map(|block| block.round).collect();

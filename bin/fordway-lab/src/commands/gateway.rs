@@ -1,6 +1,6 @@
 //! A gateway that a measurement starts.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Read};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::process::CommandExt as _;
@@ -12,6 +12,7 @@ use std::time::Duration;
 use fordway_client::node::{NodeAddress, NodeStore};
 use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_http::{HttpVersion, TlsRoots};
+use fordway_netlab::NetworkNamespace;
 use fordway_netlab::setup::NetworkEndpoint;
 use fordway_posix::Durability;
 use fordway_serve::AccessKeyPair;
@@ -30,6 +31,8 @@ const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 pub(super) struct GatewayProcess {
     program: GatewayProgram,
     speaks: GatewayProtocol,
+    /// The command that started the program; `None` in a container.
+    command: Option<GatewayCommand>,
 }
 
 enum GatewayProgram {
@@ -74,12 +77,12 @@ impl RestTransport {
         }
     }
 
-    fn add_options(self, command: &mut Command) {
+    fn options(self) -> &'static [&'static str] {
         match self {
             #[cfg(feature = "http3")]
-            RestTransport::Http3 => command.arg("--http3"),
-            _ => command,
-        };
+            RestTransport::Http3 => &["--http3"],
+            _ => &[],
+        }
     }
 
     /// Returns the HTTP version of the clients.
@@ -168,22 +171,20 @@ impl GatewayProcess {
         durability: Durability,
     ) -> Result<Self> {
         let address = end.map_or(LOOPBACK, |end| end.address);
-        let mut command = command("serve", root, etag, durability)?;
+        let mut command = GatewayCommand::new("serve", root, etag, durability)?;
         let certificate = transport.certificate(address)?;
         if let Some(made) = &certificate {
-            command.arg("--tls-cert").arg(made.path()).arg("--tls-key").arg(made.key_path());
+            command.add([OsStr::new("--tls-cert"), made.path().as_os_str()]);
+            command.add([OsStr::new("--tls-key"), made.key_path().as_os_str()]);
         }
-        transport.add_options(&mut command);
-        let started = match end {
-            None => Self::start_http(command, certificate, address),
-            Some(end) => {
-                // Suppress the gateway's note that other machines can read its traffic, because no other machine is in
-                // that network.
-                command.arg("--quiet");
-                end.network.run(|| Self::start_http(command, certificate, address))?
-            }
-        };
-        Ok(started?.asked_in(transport.version()))
+        command.add(transport.options());
+        if let Some(end) = end {
+            // Suppress the gateway's note that other machines can read its traffic, because no other machine is in that
+            // network.
+            command.add(["--quiet"]);
+            command.network = Some(end.network.clone());
+        }
+        Self::start_http(command, certificate, SocketAddr::new(address, 0), transport.version())
     }
 
     /// Like [`start`](Self::start), in a container. Errors: the errors of starting a container; `Unavailable` if the
@@ -214,6 +215,7 @@ impl GatewayProcess {
         Ok(GatewayProcess {
             program: GatewayProgram::Contained(contained),
             speaks: GatewayProtocol::Http { endpoint, identity, certificate, version },
+            command: None,
         })
     }
 
@@ -227,20 +229,20 @@ impl GatewayProcess {
     }
 
     fn start_http(
-        mut command: Command,
+        mut command: GatewayCommand,
         certificate: Option<ServerCertificate>,
-        address: IpAddr,
+        address: SocketAddr,
+        version: HttpVersion,
     ) -> Result<Self> {
         let identity = AccessKeyPair::generate()?;
-        command
-            .args(["--listen", &SocketAddr::new(address, 0).to_string()])
-            .env("AWS_ACCESS_KEY_ID", &identity.access_key)
-            .env("AWS_SECRET_ACCESS_KEY", &identity.secret_key);
-        let (process, endpoint) = ready(command, "http")?;
-        Ok(GatewayProcess {
-            program: GatewayProgram::Bare(process),
-            speaks: GatewayProtocol::Http { endpoint, identity, certificate, version: HttpVersion::Http1 },
-        })
+        command.keys = Some(identity.clone());
+        let (process, endpoint) = command.start("http", ["--listen", &address.to_string()])?;
+        // When the gateway is started again, clients must find it at the same address.
+        let place = endpoint.split_once("://").map_or(&*endpoint, |(_, place)| place);
+        command.add(["--listen", place]);
+        let program = GatewayProgram::Bare(process);
+        let speaks = GatewayProtocol::Http { endpoint, identity, certificate, version };
+        Ok(GatewayProcess { program, speaks, command: Some(command) })
     }
 
     /// Serves `root` in the protocol of the node lane, on a socket in a new directory.
@@ -249,11 +251,22 @@ impl GatewayProcess {
         let dir = dir.map_err(|error| file_error("creating", "a directory for a socket", error))?;
         let socket = dir.path().join("node.sock");
         check_socket_path(&socket)?;
-        let mut command = command("node", root, etag, durability)?;
-        command.arg("--socket").arg(&socket);
-        let (process, _) = ready(command, "node")?;
+        let mut command = GatewayCommand::new("node", root, etag, durability)?;
+        command.add([OsStr::new("--socket"), socket.as_os_str()]);
+        let (process, _) = command.start("node", [])?;
         let speaks = GatewayProtocol::Node { socket, _dir: dir };
-        Ok(GatewayProcess { program: GatewayProgram::Bare(process), speaks })
+        Ok(GatewayProcess { program: GatewayProgram::Bare(process), speaks, command: Some(command) })
+    }
+
+    /// Stops the gateway, and starts it again at the same address and with the same keys. Clients connect again. Has no
+    /// effect on a gateway in a container. Errors: `Internal` if the gateway exited with a failure; `Unavailable` if it
+    /// does not start.
+    pub(super) fn start_again(&mut self) -> Result<()> {
+        let Some(command) = self.command.clone() else { return Ok(()) };
+        self.program.stop()?;
+        let (process, _) = command.start(command.lane, [])?;
+        self.program = GatewayProgram::Bare(process);
+        Ok(())
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -316,21 +329,31 @@ impl GatewayProcess {
 
     /// Stops the gateway. Errors: `Internal` if the gateway exited with a failure.
     pub(super) fn stop(mut self) -> Result<()> {
-        match self.program.end()? {
+        self.program.stop()
+    }
+}
+
+impl GatewayProgram {
+    /// Stops the program. Errors: `Internal` if the program exited with a failure.
+    fn stop(&mut self) -> Result<()> {
+        match self.end()? {
             Some(ended) if !ended.success() => {
                 Err(Error::new(ErrorKind::Internal, format!("the gateway exited with {ended}")))
             }
             _ => Ok(()),
         }
     }
-}
 
-impl GatewayProgram {
     /// Stops the program; returns its exit status, which is unknown for a container.
     fn end(&mut self) -> Result<Option<ExitStatus>> {
         match self {
             GatewayProgram::Bare(process) => {
+                // Client processes that were forked since have a copy of this end of the pipe, so that closing it may not
+                // be enough. The process has not been waited for, so its ID cannot have been reused.
                 drop(process.stdin.take());
+                if let Ok(None) = process.try_wait() {
+                    let _ = fordway_sys::terminate(process.id());
+                }
                 let ended = process.wait();
                 ended.map(Some).map_err(|error| file_error("waiting for", "the gateway", error))
             }
@@ -348,20 +371,53 @@ impl Drop for GatewayProgram {
     }
 }
 
-/// Returns the command that serves `root`, without the address to listen on.
-fn command(name: &str, root: &Path, etag: ETagPolicy, durability: Durability) -> Result<Command> {
-    let mut command = Command::new(gateway_program()?);
-    command
-        .args([name, "--until-eof"])
-        .args(options(etag, durability))
-        .arg(root)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        // Ctrl-C signals the whole process group of the terminal. The gateway must not receive this signal, because the
-        // clean-up of this process uses the gateway. The gateway exits at the end of its standard input, even if this
-        // process is killed.
-        .process_group(0);
-    Ok(command)
+/// The command that starts a gateway.
+#[derive(Clone)]
+struct GatewayCommand {
+    /// The name of the lane, for errors.
+    lane: &'static str,
+    words: Vec<OsString>,
+    /// The keys that the gateway accepts.
+    keys: Option<AccessKeyPair>,
+    /// The network in which the gateway runs; `None` for the network of this process.
+    network: Option<NetworkNamespace>,
+}
+
+impl GatewayCommand {
+    /// Returns the command that serves `root`, without the address to listen on.
+    fn new(name: &'static str, root: &Path, etag: ETagPolicy, durability: Durability) -> Result<Self> {
+        let mut words = vec![gateway_program()?.into_os_string()];
+        words.extend([name, "--until-eof"].map(OsString::from));
+        words.extend(options(etag, durability).map(OsString::from));
+        words.push(root.as_os_str().to_owned());
+        Ok(GatewayCommand { lane: name, words, keys: None, network: None })
+    }
+
+    fn add<W: AsRef<OsStr>>(&mut self, words: impl IntoIterator<Item = W>) {
+        self.words.extend(words.into_iter().map(|word| word.as_ref().to_owned()));
+    }
+
+    /// Starts a gateway and waits until it is ready; returns the process and its endpoint. Errors: `Unavailable` if the
+    /// gateway does not start.
+    fn start<const N: usize>(&self, lane: &str, more: [&str; N]) -> Result<(Child, String)> {
+        let mut command = Command::new(&self.words[0]);
+        command
+            .args(&self.words[1..])
+            .args(more)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            // Ctrl-C signals the whole process group of the terminal. The gateway must not receive this signal, because
+            // the clean-up of this process uses the gateway. The gateway exits at the end of its standard input, even if
+            // this process is killed.
+            .process_group(0);
+        if let Some(keys) = &self.keys {
+            command.env("AWS_ACCESS_KEY_ID", &keys.access_key).env("AWS_SECRET_ACCESS_KEY", &keys.secret_key);
+        }
+        match &self.network {
+            None => ready(command, lane),
+            Some(network) => network.run(|| ready(command, lane))?,
+        }
+    }
 }
 
 /// The maximum length of a socket's path, which the size of `sockaddr_un` determines.

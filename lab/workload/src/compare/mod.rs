@@ -7,9 +7,11 @@
 //!
 //! [`share`] performs the part of a block that one client works on. A client is this process, or a child of it
 //! ([`clients`]). [`cache`] makes content cold before it is read.
+//! [`modes`] finds lanes that alternate between two speeds.
 
 mod cache;
 mod clients;
+mod modes;
 mod share;
 
 use std::path::PathBuf;
@@ -21,9 +23,12 @@ use fordway_sys::process_cpu_ns;
 use serde::{Deserialize, Serialize};
 
 pub use self::cache::{CacheEviction, check_eviction};
+pub use self::modes::doubts_about_modes;
 
 use self::clients::ClientProcess;
-use self::share::{AccessOutcome, BlockShare, CheckedAccess, FileRangeAccess, ShareWork, SharedInputs};
+use self::share::{
+    AccessOutcome, BlockShare, CheckedAccess, FileRangeAccess, ShareResult, ShareWork, SharedInputs,
+};
 use super::tree;
 use crate::{EarlyEnd, FileTree, MeasuredTarget, TreeFile};
 
@@ -161,11 +166,15 @@ pub struct CompareProgress {
 /// (no space, no permission, server unreachable) end the run early. Setting `stop` also ends the run early. The outcome
 /// of a run that ends early contains the complete recorded rounds. Errors: the reason for the early end (`Interrupted`
 /// for `stop`) if no recorded round was complete.
+///
+/// Calls `renew` between rounds, which starts the servers of targets again. A server that happens to be fast or slow, for
+/// example because of its place in memory, would otherwise be so in all rounds, and intervals would not show it.
 pub fn run(
     plan: &ComparePlan,
     tree: &FileTree,
     targets: &[Box<dyn MeasuredTarget>],
     stop: &AtomicBool,
+    renew: &mut dyn FnMut() -> Result<()>,
     progress: &mut dyn FnMut(CompareProgress),
 ) -> Result<ComparisonResults> {
     let clock = RunClock::start();
@@ -190,7 +199,8 @@ pub fn run(
         total: 0,
     };
     for round in 0..plan.warm_up + plan.rounds {
-        match comparison.round(tree, round) {
+        let renewed = if round == 0 { Ok(()) } else { renew().and_then(|()| comparison.connect()) };
+        match renewed.and_then(|()| comparison.round(tree, round)) {
             // Neither a signal nor a server that stops answering invalidates the complete rounds.
             Err(error) if round > plan.warm_up => {
                 let complete = round - plan.warm_up;
@@ -220,6 +230,36 @@ struct ComparisonState<'c> {
 }
 
 impl ComparisonState<'_> {
+    /// Makes one call on each thread of each client to every target that has a server, so that no measured call opens
+    /// a connection. Errors: the errors of the calls.
+    fn connect(&mut self) -> Result<()> {
+        let calls = vec![FileRangeAccess { file: 0, offset: 0, len: 0 }; self.plan.concurrency()];
+        for lane in 0..self.targets.len() {
+            if self.targets[lane].server_pid().is_none() {
+                continue;
+            }
+            for done in self.perform(lane, ComparePhase::List, &calls)?.accesses {
+                if let AccessOutcome::Failed(error) = done.outcome {
+                    return Err(error.into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Performs one block. The clients start at the same time.
+    fn perform(
+        &mut self,
+        target: usize,
+        phase: ComparePhase,
+        jobs: &[FileRangeAccess],
+    ) -> Result<ShareResult> {
+        match self.clients.is_empty() {
+            true => Ok(self.own.perform(&BlockShare { target, phase, jobs: jobs.to_vec(), start_ns: 0 })),
+            false => clients::perform(&mut self.clients, (target, phase), jobs, self.own.clock()),
+        }
+    }
+
     fn round(&mut self, tree: &FileTree, round: u16) -> Result<()> {
         let mut files: Vec<usize> = (0..tree.items.len()).collect();
         self.random.shuffle(&mut files);
@@ -303,10 +343,7 @@ impl ComparisonState<'_> {
         let target = &*self.targets[lane];
         let server_cpu = || target.server_pid().and_then(|pid| process_cpu_ns(pid).ok());
         let server_before = server_cpu();
-        let done = match self.clients.is_empty() {
-            true => self.own.perform(&BlockShare { target: lane, phase, jobs: jobs.to_vec(), start_ns: 0 }),
-            false => clients::perform(&mut self.clients, (lane, phase), jobs, self.own.clock())?,
-        };
+        let done = self.perform(lane, phase, jobs)?;
         // The servers are idle while clients verify content, so the verification does not count as their CPU time.
         let server_after = server_cpu();
         let mut counted = BlockRecord {

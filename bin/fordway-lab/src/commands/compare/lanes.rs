@@ -10,9 +10,10 @@ use fordway_machine::MachineWatch;
 use fordway_measure::RowDescription;
 use fordway_netlab::setup::NetworkEndpoint;
 use fordway_posix::{Durability, PosixConfig, PosixStore};
-use fordway_store::{Bucket, Error, ErrorKind, Result};
+use fordway_store::{Bucket, Error, ErrorKind, Result, Store};
 use fordway_workload::{
-    DelayInjectingTarget, InjectedDelayCounter, MeasuredTarget, PosixTarget, StoreTarget, SyncLevel,
+    DelayInjectingTarget, InjectedDelayCounter, MeasuredTarget, PosixTarget, ServerPid, StoreTarget,
+    SyncLevel,
 };
 
 use crate::args::{CompareArgs, LaneArg, TargetArg};
@@ -51,8 +52,29 @@ impl LaneSite<'_> {
 pub(super) struct ComparedLanes {
     targets: Vec<Box<dyn MeasuredTarget>>,
     delays: Option<InjectedDelayCounter>,
-    /// The gateways that were started, each with the lane that it serves.
-    gateways: Vec<(LaneArg, GatewayProcess)>,
+    gateways: LaneGateways,
+}
+
+/// The gateways that were started.
+#[derive(Default)]
+pub(super) struct LaneGateways(Vec<LaneGateway>);
+
+/// A gateway, and the lane that it serves.
+struct LaneGateway {
+    lane: LaneArg,
+    process: GatewayProcess,
+    pid: ServerPid,
+}
+
+impl LaneGateways {
+    /// Starts every gateway again. Errors: the first error, after which the remaining gateways run on.
+    pub(super) fn start_again(&mut self) -> Result<()> {
+        for gateway in &mut self.0 {
+            gateway.process.start_again()?;
+            gateway.pid.set(gateway.process.pid());
+        }
+        Ok(())
+    }
 }
 
 /// The services that have separate rows, and the function that opens a service.
@@ -134,12 +156,12 @@ impl ComparedLanes {
                 Ok(Box::new(StoreTarget::new(lane, Arc::new(store), bucket, None)?))
             }
             LaneArg::Node => {
-                let gateway = self.gateway(lane, site)?;
+                let (client, pid) = self.client(lane, site)?;
                 let lane = described(
                     lane,
                     "messages over a Unix socket to a gateway process on the same directory, descriptors of large files",
                 );
-                Ok(Box::new(StoreTarget::new(lane, gateway.client()?, bucket, Some(gateway.pid()))?))
+                Ok(Box::new(StoreTarget::new(lane, client, bucket, Some(pid))?))
             }
             LaneArg::Http => self.rest_target(lane, "HTTP/1.1", bucket, site),
             LaneArg::Https => self.rest_target(lane, "HTTP/1.1 and TLS", bucket, site),
@@ -161,20 +183,21 @@ impl ComparedLanes {
             Some(link) => format!("over an emulated link ({link})"),
             None => "on loopback".to_owned(),
         };
-        let gateway = self.gateway(lane, site)?;
+        let (client, pid) = self.client(lane, site)?;
         let description =
             format!("S3 REST over {protocol} {over} to a gateway process on the same directory");
         let lane = described(lane, &description);
-        Ok(Box::new(StoreTarget::new(lane, gateway.client()?, bucket, Some(gateway.pid()))?))
+        Ok(Box::new(StoreTarget::new(lane, client, bucket, Some(pid))?))
     }
 
-    /// Returns the gateway of `lane`, which is started on first use.
-    fn gateway(&mut self, lane: LaneArg, site: &LaneSite) -> Result<&GatewayProcess> {
-        let known = self.gateways.iter().position(|(of, _)| *of == lane);
+    /// Returns a client of the gateway of `lane`, which is started on first use, and the process ID of the gateway.
+    fn client(&mut self, lane: LaneArg, site: &LaneSite) -> Result<(Arc<dyn Store>, ServerPid)> {
+        let gateways = &mut self.gateways.0;
+        let known = gateways.iter().position(|gateway| gateway.lane == lane);
         let at = match known {
             Some(at) => at,
             None => {
-                let gateway = match lane {
+                let process = match lane {
                     LaneArg::Posix | LaneArg::Embedded => {
                         return Err(Error::new(ErrorKind::Internal, "this lane needs no gateway"));
                     }
@@ -187,15 +210,17 @@ impl ComparedLanes {
                     #[cfg(feature = "http3")]
                     LaneArg::Http3 => site.start(RestTransport::Http3)?,
                 };
-                self.gateways.push((lane, gateway));
-                self.gateways.len() - 1
+                let pid = ServerPid::new(process.pid());
+                gateways.push(LaneGateway { lane, process, pid });
+                gateways.len() - 1
             }
         };
-        Ok(&self.gateways[at].1)
+        Ok((gateways[at].process.client()?, gateways[at].pid.clone()))
     }
 
-    pub(super) fn targets(&self) -> &[Box<dyn MeasuredTarget>] {
-        &self.targets
+    /// Returns the targets, and the gateways behind some of them.
+    pub(super) fn parts(&mut self) -> (&[Box<dyn MeasuredTarget>], &mut LaneGateways) {
+        (&self.targets, &mut self.gateways)
     }
 
     pub(super) fn descriptions(&self) -> Vec<RowDescription> {
@@ -211,7 +236,8 @@ impl ComparedLanes {
     /// Errors: the first error.
     pub(super) fn close(self) -> Result<()> {
         let cleaned = self.targets.iter().map(|target| target.clean_up()).fold(Ok(()), Result::and);
-        let stopped = self.gateways.into_iter().map(|(_, gateway)| gateway.stop()).fold(Ok(()), Result::and);
+        let gateways = self.gateways.0.into_iter();
+        let stopped = gateways.map(|gateway| gateway.process.stop()).fold(Ok(()), Result::and);
         cleaned.and(stopped)
     }
 }

@@ -17,7 +17,7 @@ use fordway_measure::{
 use fordway_store::{ETagPolicy, Error, ErrorKind, Result};
 use fordway_workload::compare::{
     CacheEviction, CompareClients, ComparePhase, ComparePlan, CompareProgress, ComparisonResults,
-    check_eviction, run as compare,
+    check_eviction, doubts_about_modes, run as compare,
 };
 use fordway_workload::summary::{RunParallelism, forget_waiting, summarise};
 use fordway_workload::{FileTree, TreeLimits, TreeProgress};
@@ -51,9 +51,9 @@ pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &CommandCont
     let link = args.link.as_ref().map(|link| network::enter(link, &targets)).transpose()?;
     let far = link.as_ref().map(network::far_end).transpose()?;
     let site = LaneSite { args, place: place.path(), far };
-    let (lanes, watch) = ComparedLanes::open(&site, (&targets, &open), watch)?;
+    let (mut lanes, watch) = ComparedLanes::open(&site, (&targets, &open), watch)?;
     introduce(args, &tree, &place, &plan, context);
-    let outcome = measure(&plan, &tree, &lanes, context);
+    let outcome = measure(&plan, &tree, &mut lanes, context);
     let injected = lanes.mean_slept_ns();
     let names = lanes.descriptions();
     let closed = lanes.close();
@@ -74,6 +74,11 @@ pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &CommandCont
         run.parameters.insert("instrument_check".into(), json!(check));
     }
     commands::judge(&mut run, watch);
+    if let Some(conditions) = &mut run.conditions {
+        doubts_about_modes(&run.lanes, &outcome.records)
+            .into_iter()
+            .for_each(|doubt| conditions.doubt(doubt));
+    }
     let removed = remove(place);
     let exit = report((args, &out), &run, &outcome, check, context)?;
     // A failure of the clean-up does not invalidate the rounds, so the failure is returned only after the report of the
@@ -185,14 +190,16 @@ fn introduce(
 fn measure(
     plan: &ComparePlan,
     tree: &FileTree,
-    lanes: &ComparedLanes,
+    lanes: &mut ComparedLanes,
     context: &CommandContext,
 ) -> Result<ComparisonResults> {
     context.output.start_steps();
     let mut progress = |at: CompareProgress| {
         context.output.steps(at.done, at.total, format_args!("round {} {}", at.round + 1, at.phase.name()));
     };
-    let outcome = compare(plan, tree, lanes.targets(), context.interrupt.flag(), &mut progress);
+    let (targets, gateways) = lanes.parts();
+    let mut renew = || gateways.start_again();
+    let outcome = compare(plan, tree, targets, context.interrupt.flag(), &mut renew, &mut progress);
     context.output.end_progress();
     outcome
 }
