@@ -21,6 +21,7 @@ import pandas
 import pytest
 from fsspec.callbacks import Callback
 from fsspec.compression import available_compressions
+from fsspec.transaction import Transaction
 from gateways import KEYS, LANES, endpoint
 
 from fordway.errors import (
@@ -314,6 +315,41 @@ def test_a_transaction_publishes_only_files_that_were_closed(fs: ObjectFileSyste
     assert fs.find(bucket) == []
 
 
+def complete_as_before_2026_9(transaction: Transaction, commit: bool = True) -> None:
+    """Ends a transaction as fsspec 2026.7 does."""
+    while transaction.files:
+        file = transaction.files.popleft()
+        if commit:
+            file.commit()
+        else:
+            file.discard()
+    transaction.fs._intrans = False
+    transaction.fs._transaction = None
+    transaction.fs = None
+
+
+def test_writes_after_a_failed_transaction_are_published(
+    fs: ObjectFileSystem, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Transaction, "complete", complete_as_before_2026_9)
+    with pytest.raises(InvalidArgumentError, match="before it was closed"), fs.transaction:
+        fs.pipe(f"{bucket}/before", b"published")
+        fs.open(f"{bucket}/forgotten", "wb").write(b"never closed")
+        fs.pipe(f"{bucket}/behind", b"discarded")
+        with fs.open(f"{bucket}/before", "ab") as file:
+            file.write(b" and appended")
+    with fs.open(f"{bucket}/later", "wb") as file:
+        file.write(b"important")
+    fs.pipe(f"{bucket}/piped", b"important too")
+    fs.start_transaction()
+    fs.open(f"{bucket}/forgotten", "wb")
+    with pytest.raises(InvalidArgumentError, match="before it was closed"):
+        fs.end_transaction()
+    fs.pipe(f"{bucket}/last", b"")
+    assert below(bucket, fs.find(bucket)) == ["before", "last", "later", "piped"]
+    assert fs.cat(f"{bucket}/before") == b"published"
+
+
 def test_a_pickled_file_reads_the_version_that_was_opened(fs: ObjectFileSystem, bucket: str) -> None:
     path = f"{bucket}/a"
     fs.pipe(path, b"0123456789")
@@ -524,6 +560,35 @@ def test_transactions(fs: ObjectFileSystem, bucket: str, tmp_path: Path) -> None
     assert fs.cat(f"{bucket}/one") == b"1"
 
 
+def test_a_download_does_not_leave_its_directory(
+    fs: ObjectFileSystem, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Before version 2026.9, fsspec does not check the paths.
+    monkeypatch.setattr("fsspec.spec.check_contained", lambda *_: None, raising=False)
+    into = tmp_path / "deep" / "into"
+    into.mkdir(parents=True)
+    for key in ("in/../../outside", "plain/file"):
+        fs.pipe(f"{bucket}/{key}", b"content")
+    for source in (f"{bucket}/in", f"{bucket}/in/", f"{bucket}/in/**", bucket):
+        with pytest.raises(InvalidArgumentError, match=r"would be copied to .*, outside of"):
+            fs.get(source, f"{into}/", recursive=True)
+    fs.pipe(f"{bucket}/..", b"content")
+    with pytest.raises(InvalidArgumentError, match="outside of"):
+        fs.get([f"{bucket}/plain/file", f"{bucket}/.."], into)
+    assert [*tmp_path.rglob("*")] == [into.parent, into]
+    fs.get(f"{bucket}/in/../../outside", f"{into}/")
+    fs.get([f"{bucket}/in/../../outside"], [f"{into}/../named"])
+    fs.get(f"{bucket}/plain", into, recursive=True)
+    assert sorted(str(each.relative_to(tmp_path)) for each in tmp_path.rglob("*")) == [
+        "deep",
+        "deep/into",
+        "deep/into/outside",
+        "deep/into/plain",
+        "deep/into/plain/file",
+        "deep/named",
+    ]
+
+
 def test_files_and_trees_are_copied_both_ways(fs: ObjectFileSystem, bucket: str, tmp_path: Path) -> None:
     (tmp_path / "from" / "deep").mkdir(parents=True)
     (tmp_path / "from" / "large.json").write_bytes(CONTENT * 40)
@@ -645,7 +710,7 @@ def test_s3_addresses_can_be_taken_over(place: str, bucket: str, monkeypatch: py
     register_s3()
     with fsspec.open(f"s3://{bucket}/a", "wb", endpoint_url=place) as file:
         file.write(b"abc")
-    files, path = fsspec.url_to_fs(f"s3a://{bucket}/a", endpoint=place)
+    files, path = fsspec.core.url_to_fs(f"s3a://{bucket}/a", endpoint=place)
     assert isinstance(files, S3ObjectFileSystem) and path == f"{bucket}/a"
     assert files.cat(path) == b"abc"
     assert files.unstrip_protocol(path) == f"s3://{bucket}/a"

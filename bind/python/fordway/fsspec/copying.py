@@ -1,10 +1,12 @@
-"""Determines which objects fsspec's `cp` and `mv` copy, and to which keys."""
+"""Determines which objects fsspec's `cp`, `mv` and `get` copy, and to which keys or files."""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from fsspec.core import has_magic
+from fsspec.implementations.local import make_path_posix, trailing_sep
 from fsspec.utils import other_paths
 
 from fordway.errors import InvalidArgumentError
@@ -86,3 +88,32 @@ def _parents(paths: Iterable[str]) -> Iterable[str]:
     for path in paths:
         while path := path.rpartition("/")[0]:
             yield path
+
+
+def planned_downloads(
+    fs: ObjectFileSystem, rpath: str | list[str], lpath: str, recursive: bool, maxdepth: int | None
+) -> tuple[list[str], list[str]]:
+    """Returns the sources of `get` and their local paths, according to fsspec's rules.
+
+    Raises `InvalidArgumentError` if a local path is not in the directory `lpath`, because the key has
+    segments `..`. Before version 2026.9, fsspec itself does not check the paths.
+    """
+    sources = fs.expand_path(rpath, recursive=recursive, maxdepth=maxdepth)
+    is_one_path = isinstance(rpath, str)
+    if is_one_path and (not recursive or maxdepth is not None):
+        sources = [each for each in sources if not trailing_sep(each) and not fs.isdir(each)]
+    if not sources:
+        return [], []
+    root = make_path_posix(lpath)
+    is_inside = False
+    if is_one_path and has_magic(rpath):
+        is_inside = len(sources) == 1
+    elif is_one_path and not trailing_sep(rpath):
+        is_inside = trailing_sep(root) or os.path.isdir(root)  # noqa: PTH112 (`Path` drops a trailing slash)
+    targets = other_paths(sources, root, exists=is_inside, flatten=not is_one_path)
+    top = os.path.abspath(root)  # noqa: PTH100 (links are not resolved)
+    for source, target in zip(sources, targets, strict=True):
+        if os.path.commonpath([top, os.path.abspath(target)]) != top:  # noqa: PTH100
+            why = f"{source} would be copied to {target}, outside of {lpath}; copy it alone, to a named file"
+            raise InvalidArgumentError(why, "InvalidArgument", source)
+    return sources, targets

@@ -27,7 +27,7 @@ from fordway.errors import (
     PreconditionFailedError,
     UnsupportedError,
 )
-from fordway.fsspec.copying import check_no_move_into_itself, planned_pairs
+from fordway.fsspec.copying import check_no_move_into_itself, planned_downloads, planned_pairs
 from fordway.fsspec.coroutines import Coroutines
 from fordway.fsspec.files import (
     COPY_BYTES,
@@ -38,6 +38,7 @@ from fordway.fsspec.files import (
 )
 from fordway.fsspec.local import opened_target
 from fordway.fsspec.slices import one_each, within
+from fordway.fsspec.transactions import ObjectTransaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -85,6 +86,7 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
 
     protocol: str | tuple[str, ...] = ("fordway",)
     root_marker = ""
+    transaction_type = ObjectTransaction
 
     _aws_variables = _AwsVariables()
     # fsspec returns an existing instance only if these attributes are also equal.
@@ -346,6 +348,26 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
         else:
             read = iter(self.store.get_ranges(*address, wanted, if_match=etag) if wanted else [])
         return [next(read) if length > 0 else b"" for _, length in ranges]
+
+    def get(
+        self,
+        rpath: str | list[str],
+        lpath: str | os.PathLike[str] | list[str],
+        recursive: bool = False,
+        callback: Callback = DEFAULT_CALLBACK,
+        maxdepth: int | None = None,
+        **options: Any,  # noqa: ANN401
+    ) -> None:
+        """Copies objects to files, and also directories if `recursive` is true.
+
+        If a file would be outside of `lpath`, because its key has segments `..`, copies nothing and raises
+        `InvalidArgumentError`. There is no check if `lpath` is a list.
+        """
+        if isinstance(lpath, list):
+            super().get(rpath, lpath, recursive, callback, maxdepth, **options)
+            return
+        sources, targets = planned_downloads(self, rpath, stringify_path(lpath), recursive, maxdepth)
+        super().get(sources, targets, callback=callback, **options)
 
     def get_file(
         self,
