@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::{ptr, slice};
 
 use fordway_store::{
-    FileRegion, ObjectContent, ObjectInfo, OpenObject, Result, TRUSTED_BYTES, content_error,
+    FileRegion, ObjectContent, ObjectInfo, OpenObject, Result, TRUSTED_BYTES, Writer, content_error,
 };
 use fordway_sys::{only_in_memory, read_cached, read_uninit};
 use pyo3::buffer::PyBuffer;
@@ -163,7 +163,7 @@ const PIECE_BYTES: usize = 1 << 20;
 /// `None` for a buffer or any other object.
 pub(crate) fn pieces<'py>(data: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyIterator>>> {
     let py = data.py();
-    if PyMemoryView::from(data).is_ok() || data.is_instance_of::<PyString>() {
+    if PyMemoryView::from(data).is_ok() || data.is_instance_of::<PyString>() || is_array_of_times(data)? {
         return Ok(None);
     }
     if let Some(read) = data.getattr_opt("read")? {
@@ -174,13 +174,35 @@ pub(crate) fn pieces<'py>(data: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py
     Ok(data.try_iter().ok())
 }
 
+/// Writes the pieces of content, one after another.
+pub(crate) fn write_pieces(
+    py: Python<'_>,
+    writer: &mut dyn Writer,
+    pieces: Bound<'_, PyIterator>,
+) -> PyResult<()> {
+    for piece in pieces {
+        let bytes = held_bytes(py, piece?)?;
+        without_interpreter(py, || writer.write(&bytes))?;
+    }
+    Ok(())
+}
+
+/// Returns whether `data` is a NumPy array of dates (`datetime64`) or durations (`timedelta64`). NumPy gives no buffer
+/// for these arrays.
+fn is_array_of_times(data: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let Some(item_type) = data.getattr_opt("dtype")? else { return Ok(false) };
+    let Some(kind) = item_type.getattr_opt("kind")? else { return Ok(false) };
+    Ok(kind.eq("M")? || kind.eq("m")?)
+}
+
 /// Returns the buffer of an object as bytes, regardless of its item type. Errors: `TypeError` for an object without a
 /// buffer, and for a buffer of pointers to Python objects; `BufferError` for a buffer that is not contiguous.
 pub(crate) fn u8_buffer(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<PyBuffer<u8>> {
     if let Ok(buffer) = data.extract() {
         return Ok(buffer);
     }
-    let view = PyMemoryView::from(data).map_err(|cause| {
+    let times = is_array_of_times(data)?.then(|| data.call_method1("view", ("i8",))).transpose()?;
+    let view = PyMemoryView::from(times.as_ref().unwrap_or(data)).map_err(|cause| {
         let error = PyTypeError::new_err(format!(
             "expected bytes or another buffer, not {}; encode text, and read files",
             data.get_type()

@@ -12,6 +12,7 @@ import pickle
 import subprocess
 import sys
 import uuid
+import weakref
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -296,6 +297,34 @@ def test_compressed_files_are_written_and_read(fs: ObjectFileSystem, bucket: str
     named = f"{bucket}/lines.gz"
     fs.write_text(named, "text", compression="infer")
     assert fs.cat(named)[:2] == b"\x1f\x8b" and fs.read_text(named, compression="infer") == "text"
+
+
+class Local:
+    """A local variable of a function, to find out when the function's frame is freed."""
+
+
+@pytest.mark.parametrize("is_in_transaction", [False, True])
+def test_a_file_frees_the_frame_that_opened_it(
+    fs: ObjectFileSystem, bucket: str, is_in_transaction: bool
+) -> None:
+    def write_missing(path: str) -> weakref.ref[Local]:
+        local = Local()
+        try:
+            fs.info(path)
+        except FileNotFoundError:
+            with fs.open(path, "wb") as file:
+                file.write(b"content")
+        return weakref.ref(local)
+
+    gc.collect()
+    gc.disable()
+    try:
+        with fs.transaction if is_in_transaction else contextlib.nullcontext():
+            written = write_missing(f"{bucket}/key")
+        assert written() is None
+    finally:
+        gc.enable()
+    assert fs.cat(f"{bucket}/key") == b"content"
 
 
 def test_a_transaction_publishes_only_files_that_were_closed(fs: ObjectFileSystem, bucket: str) -> None:
