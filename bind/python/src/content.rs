@@ -163,7 +163,10 @@ const PIECE_BYTES: usize = 1 << 20;
 /// `None` for a buffer or any other object.
 pub(crate) fn pieces<'py>(data: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyIterator>>> {
     let py = data.py();
-    if PyMemoryView::from(data).is_ok() || data.is_instance_of::<PyString>() || is_array_of_times(data)? {
+    if PyMemoryView::from(data).is_ok() || data.is_instance_of::<PyString>() {
+        return Ok(None);
+    }
+    if item_bytes_of_times(data)?.is_some() {
         return Ok(None);
     }
     if let Some(read) = data.getattr_opt("read")? {
@@ -187,12 +190,13 @@ pub(crate) fn write_pieces(
     Ok(())
 }
 
-/// Returns whether `data` is a NumPy array of dates (`datetime64`) or durations (`timedelta64`). NumPy gives no buffer
-/// for these arrays.
-fn is_array_of_times(data: &Bound<'_, PyAny>) -> PyResult<bool> {
-    let Some(item_type) = data.getattr_opt("dtype")? else { return Ok(false) };
-    let Some(kind) = item_type.getattr_opt("kind")? else { return Ok(false) };
-    Ok(kind.eq("M")? || kind.eq("m")?)
+/// Returns the size of an item if `data` is a NumPy array of dates (`datetime64`), of durations (`timedelta64`) or of
+/// records, which may contain dates. NumPy gives no buffer for dates and durations.
+fn item_bytes_of_times(data: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
+    let Some(item_type) = data.getattr_opt("dtype")? else { return Ok(None) };
+    let Some(kind) = item_type.getattr_opt("kind")? else { return Ok(None) };
+    let is_refused = kind.eq("M")? || kind.eq("m")? || kind.eq("V")?;
+    is_refused.then(|| item_type.getattr("itemsize")?.extract()).transpose()
 }
 
 /// Returns the buffer of an object as bytes, regardless of its item type. Errors: `TypeError` for an object without a
@@ -201,8 +205,12 @@ pub(crate) fn u8_buffer(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<PyB
     if let Ok(buffer) = data.extract() {
         return Ok(buffer);
     }
-    let times = is_array_of_times(data)?.then(|| data.call_method1("view", ("i8",))).transpose()?;
-    let view = PyMemoryView::from(times.as_ref().unwrap_or(data)).map_err(|cause| {
+    let opaque = |item_bytes| data.call_method1("view", (format!("V{item_bytes}"),));
+    let view = match item_bytes_of_times(data)? {
+        Some(item_bytes) if PyMemoryView::from(data).is_err() => PyMemoryView::from(&opaque(item_bytes)?),
+        _ => PyMemoryView::from(data),
+    };
+    let view = view.map_err(|cause| {
         let error = PyTypeError::new_err(format!(
             "expected bytes or another buffer, not {}; encode text, and read files",
             data.get_type()
