@@ -11,7 +11,6 @@ import os
 import pickle
 import subprocess
 import sys
-import uuid
 import weakref
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +22,7 @@ import pytest
 from fsspec.callbacks import Callback
 from fsspec.compression import available_compressions
 from fsspec.transaction import Transaction
-from gateways import KEYS, LANES, endpoint
+from fsspec_lanes import below, bucket, contents, fs, place
 
 from fordway.errors import (
     FordwayError,
@@ -34,31 +33,11 @@ from fordway.errors import (
 from fordway.fsspec import ObjectFileSystem, S3ObjectFileSystem, register_s3
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    pass
+
+__all__ = ["bucket", "fs", "place"]
 
 CONTENT = bytes(number * 7 % 251 for number in range(300_000))
-
-
-@pytest.fixture(scope="module", params=LANES)
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in KEYS.items():
-            patch.setenv(name, value)
-        with endpoint(request.param, tmp_path_factory.mktemp("lane")) as where:
-            yield where
-
-
-@pytest.fixture
-def fs(place: str) -> ObjectFileSystem:
-    return fsspec.filesystem("fordway", endpoint=place, skip_instance_cache=True)
-
-
-@pytest.fixture
-def bucket(fs: ObjectFileSystem) -> Iterator[str]:
-    name = f"run-{uuid.uuid4().hex[:12]}"
-    fs.mkdir(name)
-    yield name
-    fs.rm(name, recursive=True)
 
 
 @pytest.fixture
@@ -67,10 +46,6 @@ def tree(fs: ObjectFileSystem, bucket: str) -> str:
         fs.pipe(f"{bucket}/{key}", key.encode())
     fs.store.put(bucket, "marked/", b"")
     return bucket
-
-
-def below(bucket: str, names: list[str]) -> list[str]:
-    return [name.removeprefix(f"{bucket}/") for name in names]
 
 
 def test_listings(fs: ObjectFileSystem, tree: str) -> None:
@@ -400,11 +375,6 @@ def test_a_move_to_the_same_place_keeps_the_object(fs: ObjectFileSystem, bucket:
     assert below(bucket, fs.find(bucket)) == ["moved"]
 
 
-def contents(fs: ObjectFileSystem, bucket: str) -> dict[str, bytes]:
-    """Returns the contents of all objects of a bucket, including objects that mark directories."""
-    return {each.key: fs.store.get(bucket, each.key) for each in fs.store.list(bucket)}
-
-
 @pytest.mark.parametrize(
     ("source", "target", "options"),
     [
@@ -587,35 +557,6 @@ def test_transactions(fs: ObjectFileSystem, bucket: str, tmp_path: Path) -> None
         raise ZeroDivisionError
     assert below(bucket, fs.find(bucket)) == ["one", "three", "two"]
     assert fs.cat(f"{bucket}/one") == b"1"
-
-
-def test_a_download_does_not_leave_its_directory(
-    fs: ObjectFileSystem, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Before version 2026.9, fsspec does not check the paths.
-    monkeypatch.setattr("fsspec.spec.check_contained", lambda *_: None, raising=False)
-    into = tmp_path / "deep" / "into"
-    into.mkdir(parents=True)
-    for key in ("in/../../outside", "plain/file"):
-        fs.pipe(f"{bucket}/{key}", b"content")
-    for source in (f"{bucket}/in", f"{bucket}/in/", f"{bucket}/in/**", bucket):
-        with pytest.raises(InvalidArgumentError, match=r"would be copied to .*, outside of"):
-            fs.get(source, f"{into}/", recursive=True)
-    fs.pipe(f"{bucket}/..", b"content")
-    with pytest.raises(InvalidArgumentError, match="outside of"):
-        fs.get([f"{bucket}/plain/file", f"{bucket}/.."], into)
-    assert [*tmp_path.rglob("*")] == [into.parent, into]
-    fs.get(f"{bucket}/in/../../outside", f"{into}/")
-    fs.get([f"{bucket}/in/../../outside"], [f"{into}/../named"])
-    fs.get(f"{bucket}/plain", into, recursive=True)
-    assert sorted(str(each.relative_to(tmp_path)) for each in tmp_path.rglob("*")) == [
-        "deep",
-        "deep/into",
-        "deep/into/outside",
-        "deep/into/plain",
-        "deep/into/plain/file",
-        "deep/named",
-    ]
 
 
 def test_files_and_trees_are_copied_both_ways(fs: ObjectFileSystem, bucket: str, tmp_path: Path) -> None:
