@@ -668,12 +668,13 @@ class Upload:
     def key(self) -> str:
         """The key."""
 
-    def put_part(self, number: int, data: ReadableBuffer, *, checksum: str | None = None) -> PutInfo:
-        """Sends a contiguous buffer as part `number` (1 to 10,000), replacing any part with that number.
+    def put_part(self, number: int, data: ObjectData, *, checksum: str | None = None) -> PutInfo:
+        """Sends a buffer as part `number` (1 to 10,000), replacing any part with that number.
 
-        Every part except the last must be at least 5 MiB. `checksum` is the algorithm of the returned
-        checksum, by default the upload's. Raises `NotFoundError` if the upload is completed or aborted, and
-        `InvalidArgumentError` if the upload has another algorithm.
+        `data` may also be a binary file or an iterable of buffers, as for `Store.put`. Only the lane `http`
+        keeps the whole part in memory. Every part except the last must be at least 5 MiB. `checksum` is the
+        algorithm of the returned checksum, by default the upload's. Raises `NotFoundError` if the upload is
+        completed or aborted, and `InvalidArgumentError` if the upload has another algorithm.
         """
 
     def copy_part(

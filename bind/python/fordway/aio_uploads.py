@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from fordway import PartPage, PartSummary, PutInfo
-    from fordway._fordway import ReadableBuffer
+    from fordway._fordway import ObjectData
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -75,7 +75,7 @@ class AsyncUpload:
         return await self._threads.run(functools.partial(method, self.upload, *args, **kwargs))
 
     def put_part(
-        self, number: int, data: ReadableBuffer, *, checksum: str | None = None
+        self, number: int, data: ObjectData, *, checksum: str | None = None
     ) -> Coroutine[Any, Any, PutInfo]:
         """Sends a part, as `fordway.Upload.put_part` does.
 

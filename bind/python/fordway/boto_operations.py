@@ -75,7 +75,14 @@ TO_ITSELF = (
 """AWS's message for a copy that changes nothing."""
 OTHER_CHECKSUM = "The provided 'x-amz-content-sha256' header does not match what was computed."
 """AWS's message for a body whose checksum differs from the checksum in the request."""
+DIRECTIVES = ("MetadataDirective", "TaggingDirective")
 SOURCE_FIELDS = {"Bucket", "Key", "VersionId"}
+METADATA_BYTES_MAX = 2048
+"""S3's limit for the names and values of user metadata."""
+NULL_VERSION, VERSION_BYTES_MIN = "null", 24
+"""The ID of a version that was written while the bucket kept no versions, and the length of the shortest
+other ID. A gateway refuses shorter IDs.
+"""
 ABSENT = "-"
 """A valid name, in place of a parameter that a call does not have."""
 
@@ -133,6 +140,23 @@ def milliseconds(time: datetime) -> datetime:
 def stated_etag(text: str | None) -> str | None:
     """Returns the ETag of a request's condition in the store's form, without quotes."""
     return text.strip('"') if text else None
+
+
+def asked_version(parameters: Parameters) -> str | None:
+    """Returns the version that a call names, if any. Raises a gateway's error for an invalid ID."""
+    version: str | None = parameters.get("VersionId")
+    if version is not None and version != NULL_VERSION and len(version.encode()) < VERSION_BYTES_MIN:
+        if not version:
+            why = "versionId is empty; omit it to select the latest version"
+            raise InvalidArgumentError(why, "InvalidArgument", detail=why)
+        facts = {"ArgumentName": "versionId", "ArgumentValue": version}
+        raise RefusedError("Invalid version id specified", "InvalidArgument", facts)
+    return version
+
+
+def asked_algorithm(parameters: Parameters) -> str:
+    """Returns the checksum algorithm of a call, which is by default the one that botocore adds."""
+    return str(parameters.get("ChecksumAlgorithm", "CRC32")).upper()
 
 
 def is_plain(store: Store, bucket: str) -> bool:
@@ -268,13 +292,15 @@ def content_of(parameters: Parameters) -> Any:  # noqa: ANN401 (all that botocor
 
 
 def _description(parameters: Parameters) -> dict[str, Any] | None:
-    """Returns the arguments that describe an object. Returns `None` for metadata that a header cannot
-    contain, and for a time that botocore must convert.
+    """Returns the arguments that describe an object. Returns `None` for metadata that headers cannot contain
+    or that a gateway refuses, and for a time that botocore must convert.
     """
     if parameters.keys().isdisjoint(DESCRIPTIVE):
         return {}
     metadata = {name: text.strip(" ") for name, text in parameters.get("Metadata", {}).items()}
     if not all(HEADER_NAME.fullmatch(name) and PRINTABLE.fullmatch(text) for name, text in metadata.items()):
+        return None
+    if sum(len(name) + len(text) for name, text in metadata.items()) > METADATA_BYTES_MAX:
         return None
     # A gateway decodes encoded words (RFC 2047), and removes `aws-chunked`.
     if any(map(is_encoded, metadata.values())) or not all(map(_is_plain_header, _described_by(parameters))):
@@ -315,7 +341,7 @@ def put_arguments(parameters: Parameters) -> dict[str, Any] | None:
     if described is None or parameters.get("StorageClass", "STANDARD") != "STANDARD":
         return None
     tags = boto_tags.of_header(parameters.get("Tagging"))
-    return {**described, "tags": tags, "checksum": parameters.get("ChecksumAlgorithm", "CRC32")}
+    return {**described, "tags": tags, "checksum": asked_algorithm(parameters)}
 
 
 @operation(
@@ -340,8 +366,7 @@ def put_object(store: Store, parameters: Parameters) -> Response | None:
 
 def put_response(made: PutInfo, parameters: Parameters) -> Response:
     """Returns the response to a put, or to a part."""
-    algorithm = parameters.get("ChecksumAlgorithm", "CRC32")
-    version = stated_version(made)
+    version, algorithm = stated_version(made), asked_algorithm(parameters)
     return response(ETag=f'"{made.etag}"', VersionId=version) | checksum_fields(algorithm, made.checksum)
 
 
@@ -381,7 +406,7 @@ def get_object(store: Store, parameters: Parameters) -> Response | None:
         parameters["Key"],
         start=start,
         length=length,
-        version=parameters.get("VersionId"),
+        version=asked_version(parameters),
         if_match=stated_etag(parameters.get("IfMatch")),
         if_none_match=stated_etag(parameters.get("IfNoneMatch")),
     )
@@ -412,7 +437,7 @@ def unsent(store: Store, operation: str, parameters: Parameters, error: FordwayE
     if operation != "GetObject" or error.kind not in ("InvalidRange", "NotModified"):
         return None
     try:
-        return store.head(parameters["Bucket"], parameters["Key"], version=parameters.get("VersionId"))
+        return store.head(parameters["Bucket"], parameters["Key"], version=asked_version(parameters))
     except FordwayError:
         return None
 
@@ -420,7 +445,7 @@ def unsent(store: Store, operation: str, parameters: Parameters, error: FordwayE
 @operation("Bucket Key", "VersionId ChecksumMode")
 def head_object(store: Store, parameters: Parameters) -> Response:
     """Returns the properties of an object."""
-    info = store.head(parameters["Bucket"], parameters["Key"], version=parameters.get("VersionId"))
+    info = store.head(parameters["Bucket"], parameters["Key"], version=asked_version(parameters))
     described = _described(info, parameters.get("ChecksumMode"))
     return response(ContentLength=info.size, TagCount=info.tag_count or None, **described)
 
@@ -431,7 +456,7 @@ def delete_object(store: Store, parameters: Parameters) -> Response:
     done = store.delete(
         parameters["Bucket"],
         parameters["Key"],
-        version=parameters.get("VersionId"),
+        version=asked_version(parameters),
         if_match=stated_etag(parameters.get("IfMatch")),
     )
     if done is None:
@@ -626,6 +651,8 @@ def _replacements(parameters: Parameters) -> dict[str, Any] | None:
     send.
     """
     arguments: dict[str, Any] = {}
+    if any(parameters.get(name, "COPY") not in ("COPY", "REPLACE") for name in DIRECTIVES):
+        return None
     if parameters.get("MetadataDirective") == "REPLACE":
         described = _description(parameters)
         if described is None:
@@ -697,9 +724,11 @@ def delete_bucket(store: Store, parameters: Parameters) -> Response:
 @operation()
 def list_buckets(store: Store, _: Parameters) -> Response:
     """Returns all buckets."""
-    found = store.list_buckets()
     return response(
-        Buckets=[{"Name": bucket.name, "CreationDate": milliseconds(bucket.created)} for bucket in found]
+        Buckets=[
+            {"Name": bucket.name, "CreationDate": milliseconds(bucket.created), "BucketRegion": REGION}
+            for bucket in store.list_buckets()
+        ]
     )
 
 
@@ -720,7 +749,7 @@ def get_bucket_versioning(store: Store, parameters: Parameters) -> Response:
 @operation("Bucket Key", "VersionId")
 def get_object_tagging(store: Store, parameters: Parameters) -> Response:
     """Returns an object's tags."""
-    version = parameters.get("VersionId")
+    version = asked_version(parameters)
     tags = store.tags(parameters["Bucket"], parameters["Key"], version=version)
     entries = [{"Key": name, "Value": value} for name, value in tags.items()]
     return response(VersionId=version, TagSet=entries)
@@ -729,7 +758,7 @@ def get_object_tagging(store: Store, parameters: Parameters) -> Response:
 @operation("Bucket Key Tagging", "VersionId ChecksumAlgorithm")
 def put_object_tagging(store: Store, parameters: Parameters) -> Response | None:
     """Replaces an object's tags."""
-    version, asked = parameters.get("VersionId"), parameters["Tagging"]
+    version, asked = asked_version(parameters), parameters["Tagging"]
     entries = asked.get("TagSet") if isinstance(asked, dict) and asked.keys() == {"TagSet"} else None
     if entries is None or any(entry.keys() != {"Key", "Value"} for entry in entries):
         return None
@@ -744,6 +773,6 @@ def put_object_tagging(store: Store, parameters: Parameters) -> Response | None:
 @operation("Bucket Key", "VersionId")
 def delete_object_tagging(store: Store, parameters: Parameters) -> Response:
     """Removes an object's tags."""
-    version = parameters.get("VersionId")
+    version = asked_version(parameters)
     store.set_tags(parameters["Bucket"], parameters["Key"], {}, version=version)
     return response(204, VersionId=version)

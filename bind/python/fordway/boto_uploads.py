@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from fordway.boto_operations import (
     DESCRIPTION,
+    asked_algorithm,
     checksum_fields,
     content_of,
     copy_source,
@@ -45,27 +46,28 @@ OTHER_PART = "{}: part {} does not match the stated checksum; list the parts and
 @operation("Bucket Key", f"Tagging ChecksumAlgorithm StorageClass {DESCRIPTION}")
 def create_multipart_upload(store: Store, parameters: Parameters) -> Response | None:
     """Starts an upload."""
-    algorithm, arguments = parameters.get("ChecksumAlgorithm"), put_arguments(parameters)
+    arguments = put_arguments(parameters)
     if arguments is None:
         return None
     # botocore adds a default algorithm to parts, but not to this request.
+    algorithm = asked_algorithm(parameters) if "ChecksumAlgorithm" in parameters else None
     upload = store.upload(parameters["Bucket"], parameters["Key"], **arguments | {"checksum": algorithm})
     names = {"Bucket": upload.bucket, "Key": upload.key, "UploadId": upload.id}
-    kind = None if algorithm is None else "COMPOSITE"
+    # These are S3's defaults. A call with another type is sent to a gateway.
+    kind = {None: None, "CRC64NVME": "FULL_OBJECT"}.get(algorithm, "COMPOSITE")
     return response(ChecksumAlgorithm=algorithm, ChecksumType=kind, **names)
 
 
 @operation("Bucket Key UploadId PartNumber", "Body ChecksumAlgorithm ContentLength")
 def upload_part(store: Store, parameters: Parameters) -> Response | None:
     """Sends a part."""
-    number, algorithm = parameters["PartNumber"], parameters.get("ChecksumAlgorithm", "CRC32")
+    number, algorithm = parameters["PartNumber"], asked_algorithm(parameters)
     upload = store.resume_upload(parameters["Bucket"], parameters["Key"], parameters["UploadId"])
     if not _is_part_number(number) or _algorithm_of(upload) not in (None, algorithm):
         return None
     content = content_of(parameters)
     if content is None:
         return None
-    content = content.read() if hasattr(content, "read") else content
     made = upload.put_part(number, content, checksum=algorithm)
     answer = put_response(made, parameters)
     # In S3, only the checksums of whole objects have a type.

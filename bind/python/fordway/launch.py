@@ -77,11 +77,17 @@ def main() -> None:
         metavar="DIR",
         help="the directory with Fordway's drop-in for libs3 (`make libs3` builds out/lib)",
     )
-    parser.add_argument("program", metavar="PROGRAM", help="the program to run")
-    parser.add_argument("arguments", metavar="ARGUMENT", nargs=argparse.REMAINDER, help="its arguments")
+    # With two arguments, PROGRAM and a remainder, argparse would drop a `--` that follows PROGRAM.
+    parser.add_argument(
+        "command", metavar="PROGRAM", nargs=argparse.PARSER, help="the program to run, and its arguments"
+    )
     asked = parser.parse_args()
+    # Not every version of argparse removes the `--` before PROGRAM.
+    command = asked.command[1:] if asked.command[0] == "--" else asked.command
+    if not command:
+        parser.error("the following arguments are required: PROGRAM")
     try:
-        end_like(run(asked.root, [asked.program, *asked.arguments], asked.explain, asked.libs3))
+        end_like(run(asked.root, command, asked.explain, asked.libs3))
     except (FordwayError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201 (this is the command)
         sys.exit(NOT_FOUND if isinstance(error, FileNotFoundError) else 1)
@@ -105,7 +111,10 @@ def run(root: Path, command: list[str], is_explained: bool, libs3: Path | None =
             variables["FORDWAY_EXPLAIN"] = "1"
             said = f"is in process, with {' or '.join(libraries)}" if libraries else "goes to its own host"
             print(f"fordway run: libs3 {said}", file=sys.stderr)  # noqa: T201
-        with subprocess.Popen(command, env=variables, preexec_fn=ending_with_parent()) as program:
+        # The program inherits open descriptors, for example those of a shell's `<(...)` or `3<file`.
+        with subprocess.Popen(
+            command, env=variables, close_fds=False, preexec_fn=ending_with_parent()
+        ) as program:
             programs.append(program)
             return program.wait()
 
@@ -184,13 +193,29 @@ def environment(
         **kept,
         **keys,
         **rclone_remote(address, keys),
+        **direct_connections(inherited),
         "AWS_ENDPOINT_URL": address,
         # s5cmd reads the endpoint from this variable.
         "S3_ENDPOINT_URL": address,
         # Programs with the Rust library object_store (obstore, polars) otherwise refuse the address.
         "AWS_ALLOW_HTTP": "true",
-        "FORDWAY_STORE": f"file://{root}",
+        # In a URL, the part of the path after a `?` would be options of the store.
+        "FORDWAY_STORE": str(root),
         "PYTHONPATH": os.pathsep.join(path),
+    }
+
+
+def direct_connections(inherited: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables with which clients connect to the gateway directly, even if the environment names
+    a proxy.
+    """
+    names = ("no_proxy", "NO_PROXY")
+    # Some clients read only one of the variables, and others prefer one of them.
+    other = next(filter(None, map(inherited.get, names)), "")
+    excepted = {name: inherited.get(name) or other for name in names}
+    return {
+        name: hosts if hosts.strip() == "*" else ",".join(filter(None, [hosts, "127.0.0.1"]))
+        for name, hosts in excepted.items()
     }
 
 

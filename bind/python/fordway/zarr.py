@@ -81,6 +81,12 @@ class ZarrStore(Store):
     supports_writes = True
     supports_deletes = True
     supports_listing = True
+    # Until zarr 3.1.2, a store must define the two names that follow.
+    supports_partial_writes = False
+
+    async def set_partial_values(self, key_start_values: Iterable[tuple[str, int, bytes]]) -> None:
+        """Raises `NotImplementedError`, because an object is only written as a whole."""
+        raise NotImplementedError("an object is only written as a whole")
 
     def _key(self, key: str) -> str:
         return f"{self.prefix}/{key}" if self.prefix else key
@@ -165,7 +171,7 @@ class ZarrStore(Store):
         self._check_writable()
         if not isinstance(value, Buffer):
             raise TypeError(f"the value of a key is a Buffer of Zarr, and not {type(value)}")
-        store.put(self.bucket, self._key(key), value.as_buffer_like(), if_none_match=if_none_match)
+        store.put(self.bucket, self._key(key), value.as_numpy_array(), if_none_match=if_none_match)
 
     async def delete(self, key: str) -> None:
         """Removes a value. Does nothing if there is none."""

@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::{ptr, slice};
 
 use fordway_store::{
-    FileRegion, ObjectContent, ObjectInfo, OpenObject, Result, TRUSTED_BYTES, content_error,
+    FileRegion, ObjectContent, ObjectInfo, OpenObject, Result, TRUSTED_BYTES, Writer, content_error,
 };
 use fordway_sys::{only_in_memory, read_cached, read_uninit};
 use pyo3::buffer::PyBuffer;
@@ -166,6 +166,9 @@ pub(crate) fn pieces<'py>(data: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py
     if PyMemoryView::from(data).is_ok() || data.is_instance_of::<PyString>() {
         return Ok(None);
     }
+    if item_bytes_of_times(data)?.is_some() {
+        return Ok(None);
+    }
     if let Some(read) = data.getattr_opt("read")? {
         let block = py.import("functools")?.getattr("partial")?.call1((read, PIECE_BYTES))?;
         let blocks = py.import("builtins")?.getattr("iter")?.call1((block, PyBytes::new(py, b"")))?;
@@ -174,13 +177,40 @@ pub(crate) fn pieces<'py>(data: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py
     Ok(data.try_iter().ok())
 }
 
+/// Writes the pieces of content, one after another.
+pub(crate) fn write_pieces(
+    py: Python<'_>,
+    writer: &mut dyn Writer,
+    pieces: Bound<'_, PyIterator>,
+) -> PyResult<()> {
+    for piece in pieces {
+        let bytes = held_bytes(py, piece?)?;
+        without_interpreter(py, || writer.write(&bytes))?;
+    }
+    Ok(())
+}
+
+/// Returns the size of an item if `data` is a NumPy array of dates (`datetime64`), of durations (`timedelta64`) or of
+/// records, which may contain dates. NumPy gives no buffer for dates and durations.
+fn item_bytes_of_times(data: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
+    let Some(item_type) = data.getattr_opt("dtype")? else { return Ok(None) };
+    let Some(kind) = item_type.getattr_opt("kind")? else { return Ok(None) };
+    let is_refused = kind.eq("M")? || kind.eq("m")? || kind.eq("V")?;
+    is_refused.then(|| item_type.getattr("itemsize")?.extract()).transpose()
+}
+
 /// Returns the buffer of an object as bytes, regardless of its item type. Errors: `TypeError` for an object without a
 /// buffer, and for a buffer of pointers to Python objects; `BufferError` for a buffer that is not contiguous.
 pub(crate) fn u8_buffer(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<PyBuffer<u8>> {
     if let Ok(buffer) = data.extract() {
         return Ok(buffer);
     }
-    let view = PyMemoryView::from(data).map_err(|cause| {
+    let opaque = |item_bytes| data.call_method1("view", (format!("V{item_bytes}"),));
+    let view = match item_bytes_of_times(data)? {
+        Some(item_bytes) if PyMemoryView::from(data).is_err() => PyMemoryView::from(&opaque(item_bytes)?),
+        _ => PyMemoryView::from(data),
+    };
+    let view = view.map_err(|cause| {
         let error = PyTypeError::new_err(format!(
             "expected bytes or another buffer, not {}; encode text, and read files",
             data.get_type()

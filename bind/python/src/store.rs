@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use fordway_store::{
     Bucket, ByteRange, Conditions, CopyOptions, DeleteOptions, Error, ErrorKind, ExpectedContent, GetOptions,
     Key, ListQuery, MAX_KEYS, ObjectInfo, OpenObject, PutOptions, PutResult, Result, UploadPage,
-    UploadsQuery, VersionId, VersioningState, VersionsQuery, Writer,
+    UploadsQuery, VersionId, VersioningState, VersionsQuery,
 };
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyIterator, PyString};
+use pyo3::types::{PyBytes, PyDict, PyString};
 
 use super::listing::PyObjectInfo;
 use crate::argument::{
@@ -20,7 +20,7 @@ use crate::argument::{
 };
 use crate::buffer::{MappedContent, read_into};
 use crate::cancellation;
-use crate::content::{CopiedOrOpenContent, bytes_of_buffer, held_bytes, pieces, u8_buffer};
+use crate::content::{CopiedOrOpenContent, bytes_of_buffer, held_bytes, pieces, u8_buffer, write_pieces};
 use crate::interpreter::{drop_without_interpreter, raised, to_python, without_interpreter};
 use crate::listing::{EntryIterator, PyBucketInfo, PyDeleteInfo, PyListPage, PyPutInfo, VersionIterator};
 use crate::opening::OpenArguments;
@@ -805,14 +805,6 @@ fn put_data(
     }
     // If the call was cancelled in the meantime, nothing is published.
     without_interpreter(py, || writer.commit(&ExpectedContent::default()))
-}
-
-fn write_pieces(py: Python<'_>, writer: &mut dyn Writer, pieces: Bound<'_, PyIterator>) -> PyResult<()> {
-    for piece in pieces {
-        let bytes = held_bytes(py, piece?)?;
-        without_interpreter(py, || writer.write(&bytes))?;
-    }
-    Ok(())
 }
 
 fn named(keys: Vec<String>) -> Result<Vec<Key>> {

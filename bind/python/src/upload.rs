@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use fordway_store::{
-    Bucket, ChecksumAlgorithmAndType, CompleteOptions, CompletedPart, ETag, Error, ErrorKind,
-    ExpectedContent, Key, MAX_KEYS, PartInfo, PartListing, PartOptions, PartsQuery, PutOptions, Result,
-    Store, UploadId, UploadPage, UploadSummary, UploadsQuery,
+    Bucket, ChecksumAlgorithm, ChecksumAlgorithmAndType, CompleteOptions, CompletedPart, ETag, Error,
+    ErrorKind, ExpectedContent, Key, MAX_KEYS, PartInfo, PartListing, PartOptions, PartsQuery, PutOptions,
+    Result, Store, UploadId, UploadPage, UploadSummary, UploadsQuery, Writer,
 };
 use fordway_sys::ProcessIdentity;
 use pyo3::prelude::*;
@@ -16,8 +16,8 @@ use pyo3::types::PyList;
 use crate::argument::{
     ByteCount, PartNumber, ReadArguments, StartOffset, checksum_algorithm, conditions, part_marker,
 };
-use crate::content::held_bytes;
-use crate::interpreter::{to_python, without_interpreter};
+use crate::content::{held_bytes, pieces, write_pieces};
+use crate::interpreter::{drop_without_interpreter, to_python, without_interpreter};
 use crate::listing::PyPutInfo;
 
 /// An object that is uploaded in parts, and becomes visible as a whole when it is completed.
@@ -113,6 +113,16 @@ impl PyUpload {
         sent
     }
 
+    fn part_writer(
+        &self,
+        PartNumber(number): PartNumber,
+        checksum: Option<ChecksumAlgorithm>,
+        size_hint: Option<u64>,
+    ) -> Result<Box<dyn Writer>> {
+        let options = PartOptions { checksum, size_hint, ..PartOptions::default() };
+        self.store.part_writer(&self.bucket, &self.key, &self.id, number, &options)
+    }
+
     fn all_parts(&self) -> Result<Vec<PartInfo>> {
         let mut parts: Vec<PartInfo> = Vec::new();
         loop {
@@ -186,11 +196,12 @@ impl PyUpload {
         self.key.to_string()
     }
 
-    /// Sends a contiguous buffer as part `number` (1 to 10,000), replacing any part with that number.
+    /// Sends a buffer as part `number` (1 to 10,000), replacing any part with that number.
     ///
-    /// Every part except the last must be at least 5 MiB. `checksum` is the algorithm of the returned
-    /// checksum, by default the upload's. Raises `NotFoundError` if the upload is completed or aborted, and
-    /// `InvalidArgumentError` if the upload has another algorithm.
+    /// `data` may also be a binary file or an iterable of buffers, as for `Store.put`. Only the lane `http`
+    /// keeps the whole part in memory. Every part except the last must be at least 5 MiB. `checksum` is the
+    /// algorithm of the returned checksum, by default the upload's. Raises `NotFoundError` if the upload is
+    /// completed or aborted, and `InvalidArgumentError` if the upload has another algorithm.
     #[pyo3(signature = (number, data, *, checksum=None))]
     fn put_part(
         &self,
@@ -202,15 +213,20 @@ impl PyUpload {
         self.noting_part(number, || {
             let checksum =
                 checksum.map(checksum_algorithm).transpose().map_err(|error| to_python(py, &error))?;
-            let bytes = held_bytes(py, data)?;
-            without_interpreter(py, || {
-                let options =
-                    PartOptions { checksum, size_hint: Some(bytes.len() as u64), ..PartOptions::default() };
-                let mut writer =
-                    self.store.part_writer(&self.bucket, &self.key, &self.id, number.0, &options)?;
-                writer.write(&bytes)?;
-                writer.commit(&ExpectedContent::default()).map(PyPutInfo::from)
-            })
+            let Some(pieces) = pieces(&data)? else {
+                let bytes = held_bytes(py, data)?;
+                return without_interpreter(py, || {
+                    let mut writer = self.part_writer(number, checksum, Some(bytes.len() as u64))?;
+                    writer.write(&bytes)?;
+                    writer.commit(&ExpectedContent::default()).map(PyPutInfo::from)
+                });
+            };
+            let mut writer = without_interpreter(py, || self.part_writer(number, checksum, None))?;
+            if let Err(error) = write_pieces(py, &mut *writer, pieces) {
+                drop_without_interpreter(writer);
+                return Err(error);
+            }
+            without_interpreter(py, || writer.commit(&ExpectedContent::default()).map(PyPutInfo::from))
         })
     }
 

@@ -9,6 +9,7 @@ use std::thread::{self, ThreadId};
 use fordway_store::{Error, ErrorKind, ExpectedContent, Result, Writer};
 use fordway_sys::ProcessIdentity;
 use pyo3::exceptions::PyRuntimeWarning;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -31,8 +32,10 @@ pub(crate) struct PyObjectWriter {
     /// A forked child neither commits nor discards an object that its parent is writing.
     begun_by: ProcessIdentity,
     /// The exception that was being handled when the writer was created. If another exception is being handled when the
-    /// writer is closed, the object is discarded.
-    begun_in: Py<PyAny>,
+    /// writer is closed, the object is discarded. `None` if there was no exception, and after the object is committed or
+    /// discarded: through its traceback, the exception refers to all local variables of the caller. The lock is held
+    /// only while the GIL is held.
+    begun_in: Mutex<Option<Py<PyAny>>>,
     /// The URL of the object (`s3://BUCKET/KEY`).
     target: String,
     written_bytes: AtomicU64,
@@ -74,11 +77,33 @@ impl PyObjectWriter {
             inner: Mutex::new(WriterState::Open(writer)),
             write_ended: Condvar::new(),
             begun_by: ProcessIdentity::current(),
-            begun_in: handled_exception(py)?.unbind(),
+            begun_in: Mutex::new(
+                Some(handled_exception(py)?.unbind()).filter(|handled| !handled.is_none(py)),
+            ),
             target,
             written_bytes: AtomicU64::new(0),
             stated_bytes,
         })
+    }
+
+    fn begun_in(&self) -> MutexGuard<'_, Option<Py<PyAny>>> {
+        self.begun_in.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns whether `handled` is the exception that was being handled when the writer was created.
+    fn is_begun_in(&self, handled: &Bound<'_, PyAny>) -> bool {
+        self.begun_in().as_ref().is_some_and(|begun_in| handled.is(begun_in))
+    }
+
+    /// Releases the exception in which the writer was created, if the object has been committed or discarded.
+    fn release_exception(&self, py: Python<'_>) {
+        let is_over = |inner: MutexGuard<'_, WriterState>| matches!(*inner, WriterState::Over);
+        if self.begun_in().is_none() || !py.detach(|| self.locked().is_some_and(is_over)) {
+            return;
+        }
+        // The exception is dropped without the lock, because dropping it may run any code.
+        let begun_in = self.begun_in().take();
+        drop(begun_in);
     }
 
     /// Locks the state. Returns `None` in a forked child, where the lock may stay locked because its owner does not
@@ -177,15 +202,19 @@ impl PyObjectWriter {
     /// Publishes the object unless the writer is already closed. Errors: as for [`Writer::commit`] and
     /// [`PyObjectWriter::take`].
     fn publish(&self, py: Python<'_>) -> PyResult<()> {
-        without_interpreter(py, || match self.take()? {
+        let published = without_interpreter(py, || match self.take()? {
             Some(writer) => writer.commit(&self.expected()).map(drop),
             None => Ok(()),
-        })
+        });
+        self.release_exception(py);
+        published
     }
 
     /// Discards the object. Issues a warning, because the caller may not expect the object to be discarded.
     fn discard_while_handling(&self, py: Python<'_>, handled: &Bound<'_, PyAny>) -> PyResult<()> {
-        if !without_interpreter(py, || Ok(self.abandon()))? {
+        let abandoned = without_interpreter(py, || Ok(self.abandon()));
+        self.release_exception(py);
+        if !abandoned? {
             return Ok(());
         }
         let why = format!(
@@ -302,18 +331,22 @@ impl PyObjectWriter {
     ///
     /// Raises `PreconditionFailedError`, and `InvalidArgumentError` if the writer is closed.
     fn commit(&self, py: Python<'_>) -> PyResult<String> {
-        without_interpreter(py, || {
+        let etag = without_interpreter(py, || {
             let writer = self.take()?.ok_or_else(closed)?;
             Ok(writer.commit(&self.expected())?.etag.to_string())
-        })
+        });
+        self.release_exception(py);
+        etag
     }
 
     /// Discards the written data; does nothing if the writer is closed.
     fn discard(&self, py: Python<'_>) -> PyResult<()> {
-        without_interpreter(py, || {
+        let discarded = without_interpreter(py, || {
             self.abandon();
             Ok(())
-        })
+        });
+        self.release_exception(py);
+        discarded
     }
 
     /// Publishes the object, unless an exception raised after the writer was begun is being handled.
@@ -323,7 +356,7 @@ impl PyObjectWriter {
     /// `InvalidArgumentError` if a write failed, because nothing is published then.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let handled = handled_exception(py)?;
-        match handled.is_none() || handled.is(&self.begun_in) {
+        match handled.is_none() || self.is_begun_in(&handled) {
             true => self.publish(py),
             false => self.discard_while_handling(py, &handled),
         }
@@ -373,5 +406,16 @@ impl PyObjectWriter {
             true => self.publish(py),
             false => self.discard(py),
         }
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        // Python's garbage collector must not wait. It frees no object that it did not visit.
+        let Ok(begun_in) = self.begun_in.try_lock() else { return Ok(()) };
+        visit.call(&*begun_in)
+    }
+
+    fn __clear__(&self) {
+        let begun_in = self.begun_in().take();
+        drop(begun_in);
     }
 }

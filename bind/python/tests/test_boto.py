@@ -75,6 +75,14 @@ CALLS = [
     ("get_object", {"Key": "n\0"}),
     ("get_object", {"Key": "empty", "Range": "bytes=0-"}),
     ("get_object", {"Key": "tagged", "VersionId": "0" * 32}),
+    ("get_object", {"Key": "tagged", "VersionId": "null"}),
+    *(
+        (name, {"Key": "tagged", "VersionId": version})
+        for name in ("get_object", "head_object", "delete_object", "get_object_tagging")
+        for version in ("None", "", "0" * 23, "ä" * 24, "0" * 1025)
+    ),
+    ("put_object", {"Key": "sums", "Body": b"abc", "ChecksumAlgorithm": "sha256"}),
+    ("put_object", {"Key": "sums", "Body": b"abc", "Metadata": {"a": "x" * 2047}}),
     ("head_object", {"Key": "a b/ü"}),
     ("head_object", {"Key": "nothing"}),
     ("list_objects_v2", {}),
@@ -186,6 +194,10 @@ FOR_A_GATEWAY = [
     ("put_object", {"Key": "key", "ContentEncoding": "aws-chunked,gzip"}),
     ("put_object", {"Key": "key", "ContentType": "  text/x "}),
     ("put_object", {"Key": "key", "ContentType": ""}),
+    ("put_object", {"Key": "key", "Metadata": {"a": "x" * 2048}}),
+    ("copy_object", {"Key": "to", "CopySource": f"{BUCKET}/key", "MetadataDirective": "REPLACED"}),
+    ("copy_object", {"Key": "to", "CopySource": f"{BUCKET}/key", "TaggingDirective": "replace"}),
+    ("copy_object", {"Key": "to", "CopySource": f"{BUCKET}/key", "MetadataDirective": ""}),
     ("list_objects_v2", {"ContinuationToken": "!!!"}),
     ("list_objects_v2", {"ContinuationToken": "a2V5!"}),
     ("list_objects_v2", {"ContinuationToken": "a2V5Cg=="}),

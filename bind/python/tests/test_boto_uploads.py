@@ -4,6 +4,7 @@ same directory.
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -192,6 +193,7 @@ PARTS = [
     ({}, {}),
     ({}, {"ChecksumAlgorithm": "SHA1"}),
     ({"ChecksumAlgorithm": "SHA256"}, {"ChecksumAlgorithm": "SHA256"}),
+    ({"ChecksumAlgorithm": "sha256"}, {"ChecksumAlgorithm": "sha256"}),
     ({"ChecksumAlgorithm": "SHA256"}, {}),
     ({"ChecksumAlgorithm": "SHA256"}, {"ChecksumAlgorithm": "SHA1"}),
 ]
@@ -216,6 +218,40 @@ def test_the_checksums_of_parts_are_those_of_a_gateway(
         done.pop("Location", None)
         outcomes.append([started.get("ChecksumAlgorithm"), started.get("ChecksumType"), part, done])
     assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize("algorithm", ["CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256"])
+def test_the_type_of_the_checksum_is_that_of_a_gateway(clients: tuple[Any, Any], algorithm: str) -> None:
+    ours, theirs = (
+        outcome(client, "create_multipart_upload", {"Key": "key", "ChecksumAlgorithm": algorithm})
+        for client in clients
+    )
+    assert ours == theirs
+
+
+class CountingFile(io.BytesIO):
+    """A file that records the size of the largest read."""
+
+    largest_read_bytes = 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        data = super().read(size)
+        self.largest_read_bytes = max(self.largest_read_bytes, len(data))
+        return data
+
+
+@pytest.mark.parametrize("more", [{}, {"ContentLength": 6 << 20}])
+def test_the_file_of_a_part_is_never_in_memory_as_a_whole(
+    clients: tuple[Any, Any], more: dict[str, Any]
+) -> None:
+    within, through = clients
+    names = {"Bucket": BUCKET, "Key": "key"}
+    names["UploadId"] = within.create_multipart_upload(**names)["UploadId"]
+    file, data = CountingFile(bytes(6 << 20)), bytes(6 << 20)
+    ours = within.upload_part(**names, PartNumber=1, Body=file, **more)
+    theirs = through.upload_part(**names, PartNumber=1, Body=data)
+    assert compared(ours) == compared(theirs)
+    assert file.largest_read_bytes <= 1 << 20
 
 
 def test_a_range_beyond_the_source_of_a_part_is_refused_as_by_a_gateway(clients: tuple[Any, Any]) -> None:

@@ -11,7 +11,7 @@ import os
 import pickle
 import subprocess
 import sys
-import uuid
+import weakref
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +21,8 @@ import pandas
 import pytest
 from fsspec.callbacks import Callback
 from fsspec.compression import available_compressions
-from gateways import KEYS, LANES, endpoint
+from fsspec.transaction import Transaction
+from fsspec_lanes import below, bucket, contents, fs, place
 
 from fordway.errors import (
     FordwayError,
@@ -32,31 +33,11 @@ from fordway.errors import (
 from fordway.fsspec import ObjectFileSystem, S3ObjectFileSystem, register_s3
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    pass
+
+__all__ = ["bucket", "fs", "place"]
 
 CONTENT = bytes(number * 7 % 251 for number in range(300_000))
-
-
-@pytest.fixture(scope="module", params=LANES)
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in KEYS.items():
-            patch.setenv(name, value)
-        with endpoint(request.param, tmp_path_factory.mktemp("lane")) as where:
-            yield where
-
-
-@pytest.fixture
-def fs(place: str) -> ObjectFileSystem:
-    return fsspec.filesystem("fordway", endpoint=place, skip_instance_cache=True)
-
-
-@pytest.fixture
-def bucket(fs: ObjectFileSystem) -> Iterator[str]:
-    name = f"run-{uuid.uuid4().hex[:12]}"
-    fs.mkdir(name)
-    yield name
-    fs.rm(name, recursive=True)
 
 
 @pytest.fixture
@@ -65,10 +46,6 @@ def tree(fs: ObjectFileSystem, bucket: str) -> str:
         fs.pipe(f"{bucket}/{key}", key.encode())
     fs.store.put(bucket, "marked/", b"")
     return bucket
-
-
-def below(bucket: str, names: list[str]) -> list[str]:
-    return [name.removeprefix(f"{bucket}/") for name in names]
 
 
 def test_listings(fs: ObjectFileSystem, tree: str) -> None:
@@ -297,6 +274,34 @@ def test_compressed_files_are_written_and_read(fs: ObjectFileSystem, bucket: str
     assert fs.cat(named)[:2] == b"\x1f\x8b" and fs.read_text(named, compression="infer") == "text"
 
 
+class Local:
+    """A local variable of a function, to find out when the function's frame is freed."""
+
+
+@pytest.mark.parametrize("is_in_transaction", [False, True])
+def test_a_file_frees_the_frame_that_opened_it(
+    fs: ObjectFileSystem, bucket: str, is_in_transaction: bool
+) -> None:
+    def write_missing(path: str) -> weakref.ref[Local]:
+        local = Local()
+        try:
+            fs.info(path)
+        except FileNotFoundError:
+            with fs.open(path, "wb") as file:
+                file.write(b"content")
+        return weakref.ref(local)
+
+    gc.collect()
+    gc.disable()
+    try:
+        with fs.transaction if is_in_transaction else contextlib.nullcontext():
+            written = write_missing(f"{bucket}/key")
+        assert written() is None
+    finally:
+        gc.enable()
+    assert fs.cat(f"{bucket}/key") == b"content"
+
+
 def test_a_transaction_publishes_only_files_that_were_closed(fs: ObjectFileSystem, bucket: str) -> None:
     for mode, compression, data in (("wb", None, b"a"), ("w", None, "a"), ("wb", "gzip", b"a")):
         with pytest.raises(InvalidArgumentError, match="before it was closed"), fs.transaction:
@@ -312,6 +317,41 @@ def test_a_transaction_publishes_only_files_that_were_closed(fs: ObjectFileSyste
         with contextlib.suppress(ValueError):
             open_one.close()
     assert fs.find(bucket) == []
+
+
+def complete_as_before_2026_9(transaction: Transaction, commit: bool = True) -> None:
+    """Ends a transaction as fsspec 2026.7 does."""
+    while transaction.files:
+        file = transaction.files.popleft()
+        if commit:
+            file.commit()
+        else:
+            file.discard()
+    transaction.fs._intrans = False
+    transaction.fs._transaction = None
+    transaction.fs = None
+
+
+def test_writes_after_a_failed_transaction_are_published(
+    fs: ObjectFileSystem, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Transaction, "complete", complete_as_before_2026_9)
+    with pytest.raises(InvalidArgumentError, match="before it was closed"), fs.transaction:
+        fs.pipe(f"{bucket}/before", b"published")
+        fs.open(f"{bucket}/forgotten", "wb").write(b"never closed")
+        fs.pipe(f"{bucket}/behind", b"discarded")
+        with fs.open(f"{bucket}/before", "ab") as file:
+            file.write(b" and appended")
+    with fs.open(f"{bucket}/later", "wb") as file:
+        file.write(b"important")
+    fs.pipe(f"{bucket}/piped", b"important too")
+    fs.start_transaction()
+    fs.open(f"{bucket}/forgotten", "wb")
+    with pytest.raises(InvalidArgumentError, match="before it was closed"):
+        fs.end_transaction()
+    fs.pipe(f"{bucket}/last", b"")
+    assert below(bucket, fs.find(bucket)) == ["before", "last", "later", "piped"]
+    assert fs.cat(f"{bucket}/before") == b"published"
 
 
 def test_a_pickled_file_reads_the_version_that_was_opened(fs: ObjectFileSystem, bucket: str) -> None:
@@ -333,11 +373,6 @@ def test_a_move_to_the_same_place_keeps_the_object(fs: ObjectFileSystem, bucket:
     assert fs.cat(f"{bucket}/key") == b"abc"
     fs.mv(f"{bucket}/key", f"{bucket}/moved")
     assert below(bucket, fs.find(bucket)) == ["moved"]
-
-
-def contents(fs: ObjectFileSystem, bucket: str) -> dict[str, bytes]:
-    """Returns the contents of all objects of a bucket, including objects that mark directories."""
-    return {each.key: fs.store.get(bucket, each.key) for each in fs.store.list(bucket)}
 
 
 @pytest.mark.parametrize(
@@ -645,7 +680,7 @@ def test_s3_addresses_can_be_taken_over(place: str, bucket: str, monkeypatch: py
     register_s3()
     with fsspec.open(f"s3://{bucket}/a", "wb", endpoint_url=place) as file:
         file.write(b"abc")
-    files, path = fsspec.url_to_fs(f"s3a://{bucket}/a", endpoint=place)
+    files, path = fsspec.core.url_to_fs(f"s3a://{bucket}/a", endpoint=place)
     assert isinstance(files, S3ObjectFileSystem) and path == f"{bucket}/a"
     assert files.cat(path) == b"abc"
     assert files.unstrip_protocol(path) == f"s3://{bucket}/a"

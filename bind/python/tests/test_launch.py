@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import select
 import shutil
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from gateways import program
+
+import fordway.launch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,6 +103,89 @@ def test_ctrl_c_ends_the_program_first(command: list[str]) -> None:
     with subprocess.Popen(words, start_new_session=True, preexec_fn=as_at_a_terminal) as ran:
         ran.wait(PATIENCE_S)
     assert ran.returncode == 3
+
+
+def test_the_program_inherits_open_descriptors(command: list[str]) -> None:
+    script = '"$@" cat <(echo "by a path") && "$@" cat /dev/fd/7 7<<<"by its number"'
+    ran = subprocess.run(
+        ["bash", "-c", script, "bash", *command], capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert (ran.returncode, ran.stdout) == (0, "by a path\nby its number\n"), ran.stderr
+
+
+@pytest.mark.parametrize("is_marked", [True, False])
+@pytest.mark.parametrize("words", [["--", "a", "--", "-v"], ["-v", "--root", "none"], []])
+def test_the_program_gets_all_its_arguments(command: list[str], is_marked: bool, words: list[str]) -> None:
+    command = command if is_marked else command[:-1]
+    shown = subprocess.run([*command, "echo", *words], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert shown.stdout == " ".join(words) + "\n", shown.stderr
+
+
+def test_a_program_must_be_named(command: list[str]) -> None:
+    for words in (command, command[:-1]):
+        ran = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S)
+        assert ran.returncode == 2 and "arguments are required: PROGRAM" in ran.stderr
+
+
+UNSUPPORTED_IN_PROCESS = """
+import boto3
+from botocore.config import Config
+client = boto3.client("s3", config=Config(retries={"max_attempts": 0}))
+client.create_bucket(Bucket="bucket")
+client.put_object(Bucket="bucket", Key="key", Body=b"abc", ACL="private")
+"""
+
+
+def test_no_proxy_is_used_for_the_gateway(command: list[str], tmp_path: Path) -> None:
+    variables = os.environ | dict.fromkeys(("http_proxy", "HTTP_PROXY"), "http://127.0.0.1:9")
+    for excepted in ({"NO_PROXY": "localhost"}, {"no_proxy": "*"}, {}):
+        given = {name: value for name, value in variables.items() if name.lower() != "no_proxy"} | excepted
+        ran = subprocess.run(
+            [*command, sys.executable, "-c", UNSUPPORTED_IN_PROCESS],
+            env=given,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+        )
+        assert ran.returncode == 0, ran.stderr
+        assert (tmp_path / "bucket/key").read_bytes() == b"abc"
+        shutil.rmtree(tmp_path / "bucket")
+
+
+def test_hosts_without_a_proxy_are_kept() -> None:
+    for given, wanted in (
+        ({}, ("127.0.0.1", "127.0.0.1")),
+        ({"no_proxy": "a,.b"}, ("a,.b,127.0.0.1", "a,.b,127.0.0.1")),
+        ({"NO_PROXY": "a"}, ("a,127.0.0.1", "a,127.0.0.1")),
+        ({"no_proxy": "a", "NO_PROXY": "*"}, ("a,127.0.0.1", "*")),
+    ):
+        found = fordway.launch.direct_connections(given)
+        assert (found["no_proxy"], found["NO_PROXY"]) == wanted
+
+
+def test_the_directory_may_have_any_name(command: list[str], tmp_path: Path) -> None:
+    root = tmp_path / "of?durability=none"
+    root.mkdir()
+    ran = subprocess.run(
+        [*command[:4], str(root), "--", sys.executable, "-c", UNSUPPORTED_IN_PROCESS],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert [path.name for path in tmp_path.iterdir()] == [root.name]
+    assert (root / "bucket/key").read_bytes() == b"abc"
+
+
+def test_every_python_can_import_the_hook() -> None:
+    """Python before 3.10 refuses `A | B` when it evaluates an annotation."""
+    source = (fordway.launch.HOOK / "sitecustomize.py").read_text()
+    tree = ast.parse(source, feature_version=(3, 7))
+    annotations = [
+        getattr(node, "returns", None) or getattr(node, "annotation", None) for node in ast.walk(tree)
+    ]
+    inside = [node for each in filter(None, annotations) for node in ast.walk(each)]
+    assert inside and not [node for node in inside if isinstance(node, ast.BinOp | ast.Subscript)]
 
 
 OBSTORE = """

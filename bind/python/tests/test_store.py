@@ -58,6 +58,23 @@ def test_a_buffer_of_other_items_is_its_bytes(store: fordway.Store) -> None:
     assert back.tolist() == [-2.0, -2.0]
 
 
+@pytest.mark.parametrize("item_type", ["M8[ns]", "m8[s]", ">M8[D]", [("time", "M8[us]"), ("number", "u1")]])
+def test_an_array_of_times_is_its_bytes(store: fordway.Store, item_type: str | list[tuple]) -> None:
+    times = np.frombuffer(bytes(range(72)), "u8" if isinstance(item_type, str) else "V9")[:6].view(item_type)
+    for shape in (times, times.reshape(2, 3), times[:0], times[2]):
+        store.put(BUCKET, "times", shape)
+        assert store.get(BUCKET, "times") == shape.tobytes()
+    assert all(not isinstance(each, Exception) for each in store.put_many(BUCKET, [("many", times)]))
+    with store.writer(BUCKET, "written") as writer:
+        writer.write(times)
+    assert store.get(BUCKET, "many") == store.get(BUCKET, "written") == times.tobytes()
+    with pytest.raises(BufferError, match="contiguous"):
+        store.put(BUCKET, "times", times[::2])
+    back = np.zeros_like(times)
+    store.get_into(BUCKET, "many", back)
+    assert (back == times).all()
+
+
 @pytest.mark.parametrize(
     ("data", "error", "says"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
 import os
 import pickle
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +25,7 @@ import fordway.aio
 from fordway import errors
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
 BUCKET = "bucket"
 PART_BYTES = 5 << 20
@@ -272,6 +274,41 @@ def test_a_writer_that_an_exception_ends_publishes_nothing(store: fordway.Store)
     assert store.get(BUCKET, "whole") == b"whole"
 
 
+class Local:
+    """A local variable of a function, to find out when the function's frame is freed."""
+
+
+def begun_while_handling(
+    store: fordway.Store, key: str, end: Callable[[fordway.ObjectWriter], object]
+) -> weakref.ref[Local]:
+    local = Local()
+    try:
+        store.head(BUCKET, key)
+    except FileNotFoundError:
+        writer = store.writer(BUCKET, key)
+        writer.write(b"whole")
+        end(writer)
+    return weakref.ref(local)
+
+
+def test_a_writer_frees_the_frame_that_began_it(store: fordway.Store) -> None:
+    gc.disable()
+    try:
+        ends = {"closed": "close", "committed": "commit", "discarded": "discard"}
+        for key, end in ends.items():
+            assert begun_while_handling(store, key, lambda writer, end=end: getattr(writer, end)())() is None
+        assert (
+            begun_while_handling(store, "block", lambda writer: writer.__exit__(None, None, None))() is None
+        )
+    finally:
+        gc.enable()
+    assert keys(store) == ["block", "closed", "committed"]
+    forgotten = begun_while_handling(store, "forgotten", lambda writer: None)
+    gc.collect()
+    assert forgotten() is None
+    assert keys(store) == ["block", "closed", "committed"]
+
+
 def test_an_upload_is_published_as_a_whole(store: fordway.Store) -> None:
     first, last = os.urandom(PART_BYTES), b"end"
     upload = store.upload(BUCKET, "key", content_type="text/plain", metadata={"a": "b"}, tags={"t": "1"})
@@ -291,6 +328,23 @@ def test_an_upload_is_published_as_a_whole(store: fordway.Store) -> None:
     assert store.get(BUCKET, "key") == first + last
     assert (info.etag, info.content_type, info.metadata) == (made.etag, "text/plain", {"a": "b"})
     assert (store.tags(BUCKET, "key"), store.list_uploads(BUCKET)) == ({"t": "1"}, [])
+
+
+def test_a_part_may_be_a_file_or_an_iterable(store: fordway.Store, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(first := os.urandom(PART_BYTES + 1))
+    upload = store.upload(BUCKET, "key")
+    with (tmp_path / "file").open("rb") as file:
+        file.seek(1)
+        made = upload.put_part(1, file, checksum="CRC32")
+    assert made.checksum == upload.put_part(1, first[1:], checksum="CRC32").checksum
+    upload.put_part(2, (piece for piece in (b"a", bytearray(b"b"), memoryview(b"c"))))
+    with pytest.raises(TypeError, match="expected bytes or another buffer"):
+        upload.put_part(3, [b"a", 1])
+    assert [part.number for part in upload.parts()] == [1, 2]
+    with pytest.raises(errors.InvalidArgumentError, match="send them again"):
+        upload.complete()
+    upload.complete([(part.number, part.etag) for part in upload.parts()])
+    assert store.get(BUCKET, "key") == first[1:] + b"abc"
 
 
 def test_uploads_and_parts_are_listed_in_pages(store: fordway.Store) -> None:

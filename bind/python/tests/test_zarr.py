@@ -6,6 +6,7 @@ import asyncio
 import pickle
 import subprocess
 import sys
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,33 @@ class TestZarrStore(StoreTests[ZarrStore, cpu.Buffer]):
 
     def test_store_supports_listing(self, store: ZarrStore) -> None:
         assert store.supports_listing
+
+
+class StoreBefore313(ABC):
+    """What zarr before version 3.1.3 also requires of a store."""
+
+    @property
+    @abstractmethod
+    def supports_partial_writes(self) -> bool: ...
+
+    @abstractmethod
+    async def set_partial_values(self, key_start_values: object) -> None: ...
+
+
+def test_older_versions_of_zarr_accept_the_store(
+    where: str, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("zarr.core.buffer.Buffer.as_buffer_like", raising=False)
+
+    class StoreOfOlderZarr(ZarrStore, StoreBefore313):
+        pass
+
+    store = StoreOfOlderZarr(bucket, endpoint=where)
+    assert not store.supports_partial_writes
+    with pytest.raises(NotImplementedError):
+        asyncio.run(store.set_partial_values([("key", 0, b"x")]))
+    store.set_sync("key", cpu.Buffer.from_bytes(b"content"))
+    assert fordway.open(where).get(bucket, "key") == b"content"
 
 
 def test_an_array_is_what_was_written(where: str, bucket: str) -> None:

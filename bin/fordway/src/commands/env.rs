@@ -10,6 +10,9 @@ use serde::Serialize;
 
 use crate::args::{ClientToolArg, EnvArgs};
 
+/// The SDKs' variable for the endpoint.
+pub(super) const AWS_ENDPOINT: &str = "AWS_ENDPOINT_URL";
+
 pub(super) fn run(
     args: &EnvArgs,
     lane: &LaneConfigOverrides,
@@ -140,7 +143,7 @@ impl ClientToolSettings {
 
     fn text(&self, tool: ClientToolArg) -> String {
         match tool {
-            ClientToolArg::Shell => self.shell("AWS_ENDPOINT_URL"),
+            ClientToolArg::Shell => self.shell(AWS_ENDPOINT),
             ClientToolArg::S5cmd => self.shell("S3_ENDPOINT_URL"),
             ClientToolArg::AwsCli => self.aws_profile(),
             ClientToolArg::Rclone => self.rclone_remote(),
@@ -158,6 +161,10 @@ impl ClientToolSettings {
     /// Returns assignments for a shell; `endpoint` is the name of the program's variable for the endpoint.
     pub(super) fn shell(&self, endpoint: &str) -> String {
         let mut text = export(endpoint, &self.endpoint);
+        if endpoint == AWS_ENDPOINT {
+            // The SDKs prefer the first variable, and ignore the endpoint if the second variable is set.
+            text += "unset AWS_ENDPOINT_URL_S3 AWS_IGNORE_CONFIGURED_ENDPOINT_URLS\n";
+        }
         if let Some(AccessKeyPair { access_key, secret_key }) = &self.keys {
             text += &export("AWS_ACCESS_KEY_ID", access_key);
             text += &export("AWS_SECRET_ACCESS_KEY", secret_key);
@@ -384,6 +391,18 @@ mod tests {
             let script = format!("{text}printf '%s|%s' \"${variable}\" \"$AWS_SECRET_ACCESS_KEY\"");
             assert_eq!(output("sh", &["-c", &script]), format!("http://h:1|{SECRET}"));
         }
+    }
+
+    #[test]
+    fn no_variable_of_an_earlier_session_selects_another_server() {
+        let stale = "export AWS_ENDPOINT_URL_S3=http://old AWS_IGNORE_CONFIGURED_ENDPOINT_URLS=true\n";
+        let text = settings("http://h:1").text(ClientToolArg::Shell);
+        let script = format!(
+            "set -eu\n{stale}{text}\
+             printf '%s|' \"$AWS_ENDPOINT_URL\" \"${{AWS_ENDPOINT_URL_S3-unset}}\" \
+             \"${{AWS_IGNORE_CONFIGURED_ENDPOINT_URLS-unset}}\"\n{text}"
+        );
+        assert_eq!(output("sh", &["-c", &script]), "http://h:1|unset|unset|");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use fordway_command::file_error;
 use fordway_serve::AccessKeyPair;
 use fordway_store::Result;
 
-use super::env::ClientToolSettings;
+use super::env::{AWS_ENDPOINT, ClientToolSettings};
 
 /// Writes `path` atomically, readable only by its owner. Errors: the errors of the file system.
 pub(super) fn write(path: &Path, endpoint: &str, keys: Option<&AccessKeyPair>) -> Result<()> {
@@ -22,7 +22,7 @@ pub(super) fn write(path: &Path, endpoint: &str, keys: Option<&AccessKeyPair>) -
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     // A temporary file has mode 0600 from the start, regardless of the mode of any existing file at `path`.
     let mut file = tempfile::Builder::new().prefix(".fordway-").tempfile_in(parent).map_err(failed)?;
-    file.write_all(settings.shell("AWS_ENDPOINT_URL").as_bytes()).map_err(failed)?;
+    file.write_all(settings.shell(AWS_ENDPOINT).as_bytes()).map_err(failed)?;
     file.persist(path).map_err(|error| failed(error.error))?;
     Ok(())
 }

@@ -200,6 +200,8 @@ class NewObject(io.BufferedIOBase):
             if not self._is_over:
                 self._finish()
         finally:
+            # Through its traceback, the exception refers to all local variables of the caller.
+            self._begun_in = None
             super().close()
 
     def _finish(self) -> None:

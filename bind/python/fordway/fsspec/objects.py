@@ -27,7 +27,7 @@ from fordway.errors import (
     PreconditionFailedError,
     UnsupportedError,
 )
-from fordway.fsspec.copying import check_no_move_into_itself, planned_pairs
+from fordway.fsspec.copying import check_no_move_into_itself, planned_copies, planned_downloads
 from fordway.fsspec.coroutines import Coroutines
 from fordway.fsspec.files import (
     COPY_BYTES,
@@ -38,6 +38,8 @@ from fordway.fsspec.files import (
 )
 from fordway.fsspec.local import opened_target
 from fordway.fsspec.slices import one_each, within
+from fordway.fsspec.transactions import ObjectTransaction
+from fordway.fsspec.walking import prefix_of, walked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -85,6 +87,7 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
 
     protocol: str | tuple[str, ...] = ("fordway",)
     root_marker = ""
+    transaction_type = ObjectTransaction
 
     _aws_variables = _AwsVariables()
     # fsspec returns an existing instance only if these attributes are also equal.
@@ -169,17 +172,20 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
         """Returns the entries of a directory, or the object if `path` is an object. Raises
         `FileNotFoundError`.
         """
-        bucket, key = self._split(path)
-        if not bucket:
-            found = [_directory(each.name) for each in self.store.list_buckets()]
-        else:
-            prefix = f"{key}/" if key else ""
-            listed = self.store.list(bucket, prefix, "/")
-            found = [_entry(bucket, each) for each in listed if getattr(each, "key", None) != prefix]
-            if not found and key:
-                about = self.info(path)
-                found = [about] if about["type"] == "file" else []
+        found = self._entries(self._strip_protocol(path))
         return found if detail else sorted(each["name"] for each in found)
+
+    def _entries(self, path: str) -> list[Details]:
+        """Returns the entries of a directory. The path must be one that a listing returned."""
+        bucket, prefix = prefix_of(path)
+        if not bucket:
+            return [_directory(each.name) for each in self.store.list_buckets()]
+        listed = self.store.list(bucket, prefix, "/")
+        found = [_entry(bucket, each) for each in listed if getattr(each, "key", None) != prefix]
+        if not found and prefix and not path.endswith("/"):
+            about = self.info(path)
+            found = [about] if about["type"] == "file" else []
+        return found
 
     def walk(
         self,
@@ -187,15 +193,27 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
         maxdepth: int | None = None,
         topdown: bool = True,
         on_error: str | Callable[[OSError], None] = "omit",
-        **options: Any,  # noqa: ANN401
+        detail: bool = False,
+        **_: Any,  # noqa: ANN401
     ) -> Iterator[tuple[str, Any, Any]]:
         """Yields each directory, with its subdirectories and files. `on_error="omit"` omits only directories
         that do not exist, because an incomplete listing must not look complete.
         """
-        # fsspec passes the options to the walks of subdirectories, but not `on_error`.
-        chosen = options.setdefault("walk_on_error", on_error)
-        handler = _raise_unless_missing if chosen == "omit" else chosen
-        yield from super().walk(path, maxdepth=maxdepth, topdown=topdown, on_error=handler, **options)
+        if maxdepth is not None and maxdepth < 1:
+            raise ValueError("maxdepth must be at least 1")
+        named = _raise if on_error == "raise" else _raise_unless_missing
+        handler = on_error if callable(on_error) else named
+        for each in walked(self._entries, self._strip_protocol(path), maxdepth, topdown, handler):
+            root, directories, files = each
+            if detail:
+                yield each
+                continue
+            names = list(directories)
+            yield root, names, list(files)
+            # The caller may remove directories from the list, so that they are not walked.
+            chosen = {name: directories[name] for name in names if name in directories}
+            directories.clear()
+            directories.update(chosen)
 
     def find(
         self,
@@ -249,10 +267,18 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
         **options: Any,  # noqa: ANN401
     ) -> int | dict[str, int]:
         """Returns the total size of all objects below a directory, in bytes. With `total=False`, returns the
-        size of each object.
+        size of each object, apart from objects that mark directories.
 
         Cost: as for `find`.
         """
+        bucket, key = self._split(path)
+        if total and bucket and maxdepth is None:
+            try:
+                sizes = [each.size for each in self.store.list(bucket, f"{key}/" if key else "")]
+            except FileNotFoundError:
+                return 0
+            if sizes:
+                return sum(sizes)
         found = self.find(path, maxdepth=maxdepth, withdirs=withdirs, detail=True, **options)
         sizes = {name: about["size"] for name, about in found.items()}
         return sum(sizes.values()) if total else sizes
@@ -347,6 +373,27 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
             read = iter(self.store.get_ranges(*address, wanted, if_match=etag) if wanted else [])
         return [next(read) if length > 0 else b"" for _, length in ranges]
 
+    def get(
+        self,
+        rpath: str | list[str],
+        lpath: str | os.PathLike[str] | list[str],
+        recursive: bool = False,
+        callback: Callback = DEFAULT_CALLBACK,
+        maxdepth: int | None = None,
+        **options: Any,  # noqa: ANN401
+    ) -> None:
+        """Copies objects to files, and also directories if `recursive` is true.
+
+        Copies nothing and raises `InvalidArgumentError` if a file would be outside of `lpath`, because its
+        key has segments `..`, or if two objects have the same path, such as `a/b` and `a//b`. There is no
+        check if `lpath` is a list.
+        """
+        if isinstance(lpath, list):
+            super().get(rpath, lpath, recursive, callback, maxdepth, **options)
+            return
+        sources, targets = planned_downloads(self, rpath, stringify_path(lpath), recursive, maxdepth)
+        super().get(sources, targets, callback=callback, **options)
+
     def get_file(
         self,
         rpath: str,
@@ -440,9 +487,11 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
         another copy.
         """
         is_ignored = (on_error or ("ignore" if recursive else "raise")) == "ignore"
-        for source, target in planned_pairs(self, path1, path2, recursive, maxdepth):
+        plan = planned_copies(self, path1, path2, recursive, maxdepth)
+        copy = self._copy_exactly if plan.is_exact else self.cp_file
+        for source, target in plan.pairs:
             try:
-                self.cp_file(source, target)
+                copy(source, target)
             except FileNotFoundError as error:
                 # Only the target's bucket can be missing here, which is an error even with
                 # `on_error="ignore"`.
@@ -466,9 +515,10 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
             return
         if not isinstance(path1, list):
             self._check_removal(stringify_path(path1), recursive)
-        pairs = planned_pairs(self, path1, path2, recursive, maxdepth)
-        check_no_move_into_itself(pairs)
-        copied = [self._copied(*pair) for pair in pairs]
+        plan = planned_copies(self, path1, path2, recursive, maxdepth)
+        check_no_move_into_itself(plan)
+        copy = self._copied_exactly if plan.is_exact else self._copied
+        copied = [copy(*pair) for pair in plan.pairs]
         failed = None
         for source in filter(None, copied):
             bucket, key, etag = source
@@ -480,30 +530,44 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
                 failed = failed or error
         if failed is not None:
             raise failed
-        for bucket, key in (self._split(source) for source, _ in pairs if maxdepth is None):
-            if not key:
+        for source, _ in plan.trees or plan.pairs:
+            bucket, key = self._split(source)
+            if not key and maxdepth is None:
                 self.store.delete_bucket(bucket)
 
     def _copied(self, path1: str, path2: str) -> tuple[str, str, str] | None:
         """Copies an object, or the object that marks a directory. Returns the bucket, key and ETag of the
         source.
         """
-        (bucket, key), (to_bucket, to_key) = self._split(path1), self._split(path2)
-        for end in ("", "/") if key else ():
+        source, target = self._strip_protocol(path1), self._strip_protocol(path2)
+        for end in ("", "/") if "/" in source else ():
             try:
-                etag = self.store.head(bucket, key + end).etag
+                return self._copied_exactly(source + end, target + end)
             except NotFoundError as error:
                 if error.kind != "NoSuchKey":
                     raise
-                continue
-            if not to_key and not end:
-                raise is_a_directory(path2, "a bucket; write BUCKET/KEY")
-            if to_key:
-                # If another writer replaces the source before the copy, `mv` does not remove the source.
-                self.store.copy(bucket, key + end, to_bucket, to_key + end)
-            return bucket, key + end, etag
         self._check_directory(path1)
         return None
+
+    def _copied_exactly(self, source: str, target: str) -> tuple[str, str, str]:
+        """Copies an object between exact addresses `BUCKET/KEY`. Returns the bucket, key and ETag of the
+        source.
+        """
+        bucket, _, key = source.partition("/")
+        # If another writer replaces the source before the copy, `mv` does not remove the source.
+        etag = self.store.head(bucket, key).etag
+        self._copy_exactly(source, target)
+        return bucket, key, etag
+
+    def _copy_exactly(self, source: str, target: str) -> None:
+        """Copies an object between exact addresses `BUCKET/KEY`. A bucket needs no object that marks it as a
+        directory.
+        """
+        (bucket, _, key), (to_bucket, _, to_key) = source.partition("/"), target.partition("/")
+        if to_key:
+            self.store.copy(bucket, key, to_bucket, to_key)
+        elif not key.endswith("/"):
+            raise is_a_directory(target, "a bucket; write BUCKET/KEY")
 
     def cp_file(self, path1: str, path2: str, **_: Any) -> None:  # noqa: ANN401
         """Copies an object within the store, so that this process does not transfer the content. For a
@@ -702,7 +766,7 @@ def _file(name: str, found: fordway.ObjectInfo | fordway.ObjectSummary) -> Detai
 
 def _entry(bucket: str, listed: fordway.ObjectSummary | fordway.CommonPrefix) -> Details:
     if isinstance(listed, fordway.CommonPrefix):
-        return _directory(f"{bucket}/{listed.prefix.rstrip('/')}")
+        return _directory(f"{bucket}/{listed.prefix.removesuffix('/')}")
     return _file(f"{bucket}/{listed.key}", listed)
 
 
@@ -712,6 +776,10 @@ def _parents(key: str, skipped: int) -> Iterator[str]:
     while end >= 0:
         yield key[:end]
         end = key.find("/", end + 1)
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def _raise_unless_missing(error: OSError) -> None:

@@ -1,6 +1,7 @@
 """The module that `fordway run` adds to a Python program, so that boto3 needs no server.
 
-Python imports this module when it starts. The module does nothing until a program imports botocore.
+Python imports this module when it starts. The module does nothing until a program imports botocore. Every
+Python that the program starts imports it, so it must run on Python 3.6.
 """
 
 import importlib.util
@@ -18,7 +19,7 @@ module, so the import must be complete.
 class AfterImport(MetaPathFinder, Loader):
     """Imports the target module as usual, and then installs `fordway.boto`."""
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: object = None, target: object = None) -> "ModuleSpec | None":
         """Finds the target module, and then stops intercepting imports."""
         if name != TARGET_MODULE:
             return None
@@ -37,8 +38,9 @@ class AfterImport(MetaPathFinder, Loader):
         self._loader.exec_module(module)
         try:
             import fordway.boto
-        except ImportError as error:
-            explain(f"boto goes to the gateway, because this Python lacks fordway ({error})")
+        except Exception as error:
+            # An older Python may find a fordway that it cannot run.
+            explain(f"boto goes to the gateway, because this Python cannot import fordway ({error})")
             return
         fordway.boto.install()
         if os.environ.get("FORDWAY_EXPLAIN"):
