@@ -28,7 +28,8 @@ pub use run::{
 };
 pub use stats::{ConfidenceInterval, LatencyHistogram, SeededRandom, median, median_interval};
 pub use table::{
-    bytes_text, load_table, ns_text, parallel_table, rate_text, ratio_text, table, transfer_table,
+    bytes_text, exact_bytes_text, load_table, ns_text, parallel_table, rate_text, ratio_text, table,
+    transfer_table,
 };
 
 use std::time::Instant;

@@ -23,7 +23,7 @@ use clap::CommandFactory;
 use fordway_command::{CommandContext, CommandExit, file_error, manual};
 use fordway_machine::MachineWatch;
 use fordway_measure::{ResultReliability, RunDocument};
-use fordway_store::Result;
+use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::rest::late_requests;
 use serde::Serialize;
 
@@ -66,6 +66,19 @@ fn man(args: &ManArgs, context: &CommandContext) -> Result<CommandExit> {
         Some(directory) => manual::write_pages(LabCommandLine::command(), directory)?,
     }
     Ok(CommandExit::Ok)
+}
+
+/// Checks a list that a run varies. A value that occurs twice would yield two phases, or two lanes, with one name.
+/// Errors: `InvalidArgument` if a value occurs twice.
+fn refuse_repeats<T: PartialEq + std::fmt::Debug>(option: &str, values: &[T]) -> Result<()> {
+    let is_repeated = |(at, value): (usize, &T)| values[..at].contains(value);
+    match values.iter().enumerate().any(is_repeated) {
+        true => {
+            let detail = format!("{option} contains a value twice: {values:?}; give each value once");
+            Err(Error::new(ErrorKind::InvalidArgument, detail))
+        }
+        false => Ok(()),
+    }
 }
 
 /// Stops observing the machine and adds the observed conditions to the run.

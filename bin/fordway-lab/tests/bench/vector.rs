@@ -43,6 +43,18 @@ fn a_benchmark_makes_a_run() {
     assert!(run.summaries[0].ratio.is_none() && run.summaries[1].ratio.is_some());
 }
 
+#[test]
+fn a_window_is_measured_once() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-lab"));
+    command.args(["bench", "vector", "http://127.0.0.1:1/", "--ranges", "/dev/null", "--window", "4,4"]);
+    let output = command.output().unwrap();
+    let warned = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.code() == Some(2) && warned.contains("--window contains a value twice"),
+        "{warned}"
+    );
+}
+
 /// A server that fails after some rounds must not discard these rounds.
 #[test]
 fn complete_rounds_are_kept_after_an_error() {

@@ -119,6 +119,7 @@ fn wrong_words_are_refused() {
         (&["--setup", "moon"][..], "there is no set-up"),
         (&["--min", "5", "--max", "4"][..], "swap them"),
         (&["--setup", "bare,bare"][..], "two set-ups called"),
+        (&["--concurrency", "4,4"][..], "contains a value twice"),
         (&["--cores", "4096"][..], "processors of this machine"),
         (&["--setup", "bare", "--pong", "http://h"][..], "--setup loopback"),
     ] {

@@ -22,6 +22,7 @@ const PHASE: &str = "read";
 
 pub(super) fn run(args: &VectorReadBenchArgs, context: &CommandContext) -> Result<CommandExit> {
     args.output.out.as_deref().map_or(Ok(()), run_output::check)?;
+    commands::refuse_repeats("--window", &args.window)?;
     let started = (jiff::Timestamp::now(), Instant::now());
     let machine = Machine::observe(&[]);
     let watch = MachineWatch::start(&[], args.trust.force)?.beside_unknown_servers();

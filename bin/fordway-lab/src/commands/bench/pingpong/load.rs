@@ -13,6 +13,7 @@ use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::rest::{CompletedRequest, LoadFailure, NetworkTraffic, RequestChannel};
 
 use crate::args::{ConnectionReuseArg, PingpongBenchArgs, SizeDistributionArg};
+use crate::commands;
 use crate::commands::pingpong::PongHttpClient;
 
 /// One combination of values for the options that a run varies.
@@ -51,7 +52,7 @@ pub(super) fn windows(args: &PingpongBenchArgs) -> Vec<Option<u64>> {
 }
 
 /// Returns all combinations. Errors: `InvalidArgument` if more processors are requested than the machine has, or if a
-/// window is too small.
+/// window is too small, or if a list contains a value twice.
 pub(super) fn points(args: &PingpongBenchArgs, cores: usize) -> Result<Vec<PingpongParameterSet>> {
     let refused = |detail: String| Err(Error::new(ErrorKind::InvalidArgument, detail));
     if let Some(too_many) = args.cores.iter().find(|wanted| usize::from(**wanted) > cores) {
@@ -60,6 +61,10 @@ pub(super) fn points(args: &PingpongBenchArgs, cores: usize) -> Result<Vec<Pingp
     if let Some(small) = args.tcp_rmem.iter().find(|bytes| **bytes < 4096) {
         return refused(format!("--tcp-rmem {} is too small; the minimum is 4 KiB", bytes_text(*small)));
     }
+    commands::refuse_repeats("--connection-policy", &args.connection_policy)?;
+    commands::refuse_repeats("--concurrency", &args.concurrency)?;
+    commands::refuse_repeats("--cores", &args.cores)?;
+    commands::refuse_repeats("--tcp-rmem", &args.tcp_rmem)?;
     let cores: Vec<Option<u16>> = match args.cores.is_empty() {
         true => vec![None],
         false => args.cores.iter().copied().map(Some).collect(),
