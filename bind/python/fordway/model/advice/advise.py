@@ -165,8 +165,8 @@ def _networks(machine: Machine, link: NetworkPath, lanes: list[str]) -> list[str
     ]
     if machine.link is not None and any(crosses(lane, targets) for lane in lanes):
         said.append(
-            f"lanes of HTTP were measured over an emulated link ({machine.link}): --rtt and --bandwidth do not "
-            "change them"
+            f"lanes of HTTP were measured over an emulated link ({machine.link}): --rtt and --bandwidth do "
+            "not change them"
         )
     elif not link.is_given and any(crosses(lane, targets) for lane in lanes):
         said.append("lanes of HTTP are over loopback, as measured: give --rtt and --bandwidth of the network")
