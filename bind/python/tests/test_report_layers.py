@@ -302,6 +302,26 @@ def test_other_tables_are_refused(tmp_path: Path) -> None:
         published.read(other)
 
 
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ('"m","x","/mping/9","0","10","9","1","1","2,5","0","200"', "Requests per second is '2,5' in row 1"),
+        ('"m","x","/mping/9","many","10","9","1","1","2","0","200"', "Failed requests is 'many'"),
+        ('"m","x","/mping/9","0","ten","9","1","1","2","0","200"', "Concurrency Level is 'ten'"),
+        ('"m","x","/mping/9","0","10","9","1","1","-2","0","200"', "Requests per second is '-2"),
+        ('"m","x","/mping/-9","0","10","9","1","1","2","0","200"', "whose size is impossible"),
+        ('"m","x","/mping/1e30","0","10","9","1","1","2","0","200"', "whose size is impossible"),
+    ],
+)
+def test_impossible_cells_are_refused_in_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], row: str, said: str
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(HEADER + row + "\n")
+    assert cli.main([str(path)]) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_the_page_has_all_figures_and_tables(tmp_path: Path) -> None:
     random = np.random.default_rng(1)
     rows = [
