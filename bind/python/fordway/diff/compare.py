@@ -370,8 +370,8 @@ def _work(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
 def _as_work(name: str, value: object) -> object:
     """Returns the part of a parameter's value that defines the work.
 
-    Omits the seed of an object such as the settings of a wire. Omits the directory of a job's program, because
-    a comparison may be of two builds.
+    Omits the seed of an object such as the settings of a wire. Omits the directory of a job's program,
+    because a comparison may be of two builds.
     """
     if name == "job" and isinstance(value, list) and value:
         return [Path(str(value[0])).name, *value[1:]]

@@ -62,7 +62,7 @@ class Points:
         return len(self.rows)
 
     def where(self, keep: Sequence[bool] | pd.Series) -> "Points":
-        """Returns the rows that `keep` selects. The result shares the lists of sentences with the original."""
+        """Returns the rows that `keep` selects. The result shares the lists of notes and doubts."""
         rows = self.rows[list(keep)].reset_index(drop=True)
         return Points(rows, self.statistic, self.notes, self.refused, self.doubts)
 
