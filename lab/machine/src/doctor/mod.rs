@@ -23,6 +23,12 @@ pub fn processors(tree: &SystemTree) -> Result<Vec<usize>, UnreadableFile> {
     checks::allowed(tree)
 }
 
+/// Returns the smallest limit of memory that control groups impose on this process, in bytes; `None` if there is no
+/// limit, or if it cannot be read.
+pub fn memory_limit_bytes(tree: &SystemTree) -> Option<u64> {
+    checks::memory_limit_bytes(tree)
+}
+
 /// The number of improvements that Richter lists.
 pub const RICHTERS_POINTS: u8 = 17;
 

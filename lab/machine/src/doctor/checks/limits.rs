@@ -172,12 +172,20 @@ pub(super) fn exclusive(tree: &SystemTree) -> DoctorCheckResult {
     })
 }
 
-pub(super) fn memory(tree: &SystemTree) -> DoctorCheckResult {
-    let group = ControlGroupDirectories::of(tree, "memory")?;
+/// Returns the smallest limit of memory of all groups, in bytes; `None` if there is no limit, or if it cannot be read.
+pub(crate) fn memory_limit_bytes(tree: &SystemTree) -> Option<u64> {
+    least_memory_limit(tree, &ControlGroupDirectories::of(tree, "memory").ok()?)
+}
+
+fn least_memory_limit(tree: &SystemTree, group: &ControlGroupDirectories) -> Option<u64> {
     let name = if group.is_v2 { "memory.max" } else { "memory.limit_in_bytes" };
     let limits = group.texts(tree, name);
-    let limit =
-        limits.iter().filter_map(|(_, text)| text.parse().ok()).filter(|n: &u64| *n < NO_LIMIT_BYTES).min();
+    limits.iter().filter_map(|(_, text)| text.parse().ok()).filter(|n: &u64| *n < NO_LIMIT_BYTES).min()
+}
+
+pub(super) fn memory(tree: &SystemTree) -> DoctorCheckResult {
+    let group = ControlGroupDirectories::of(tree, "memory")?;
+    let limit = least_memory_limit(tree, &group);
     if let Some(slowed) = slowed_down(tree, &group) {
         return Ok(slowed);
     }

@@ -9,7 +9,7 @@ mod network;
 mod pressure;
 mod processors;
 
-pub(crate) use limits::{CpuQuotaCounters, quota_counters};
+pub(crate) use limits::{CpuQuotaCounters, memory_limit_bytes, quota_counters};
 pub(super) use processors::allowed;
 
 use DoctorCheckFunction::{Interface, Node, Rdma};
