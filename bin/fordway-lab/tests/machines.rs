@@ -130,7 +130,7 @@ fn an_interrupted_measurement_reports_its_complete_rounds() {
         "--name",
         "a",
         "--rounds",
-        "1000",
+        "100",
         "--catalogue",
         "ours.toml",
     ]);

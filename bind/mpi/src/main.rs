@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use clap::{Args, Parser, Subcommand};
 use fordway_lanes::LaneConfigOverrides;
-use fordway_measure::{Machine, RowDescription, RunClock, RunDocument};
+use fordway_measure::{Machine, RowDescription, RunClock, RunDocument, mode_warnings, result_file};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{Signal, is_ignored};
 use fordway_workload::bench::{LaneResults, MeasurementArgs, RunMetadata, WorkloadPlan, describe};
@@ -144,12 +144,7 @@ fn end_the_job_on_panic(rank: i32) {
 
 /// Runs a workload on the ranks of `team`; returns whether every operation succeeded and no signal
 /// stopped the run.
-fn run(
-    workload: &WorkloadPlan,
-    setting: &MeasurementArgs,
-    trust: ForceArgs,
-    team: &MpiTeam,
-) -> Result<bool> {
+fn run(workload: &WorkloadPlan, setting: &MeasurementArgs, trust: ForceArgs, team: &MpiTeam) -> Result<bool> {
     let show = |_: &str, _: u64| {};
     let control = RunControl::new(&STOP, &show);
     let crew = WorkloadRank::new(team, &control, RunClock::start());
@@ -177,6 +172,7 @@ fn run(
     };
     let (mut run, records) = describe(workload, header, &measured);
     if let Some(conditions) = watch.conditions(team)? {
+        run.warnings.extend(mode_warnings(&run, &records));
         run.add_conditions(conditions);
     }
     let is_good = measured.early_end.is_none() && run.summaries.iter().all(|summary| summary.errors == 0);
@@ -214,8 +210,8 @@ fn report(workload: &WorkloadPlan, run: &RunDocument, lanes: &[LaneResults], pat
     run.conditions.iter().for_each(|conditions| println!("{conditions}"));
     run.warnings.iter().for_each(|warning| eprintln!("fordway-mpi: warning: {warning}"));
     if let WorkloadPlan::Io500(plan) = workload {
-        for (score, text) in io500::score(plan, lanes) {
-            let file = path.join(format!("result-{}.txt", score.lane));
+        for (score, text) in io500::score(plan, lanes, run.conditions.as_ref()) {
+            let file = path.join(result_file(&score.lane));
             std::fs::write(&file, &text).map_err(|error| {
                 Error::new(ErrorKind::Io, format!("writing {}", file.display())).caused_by(error)
             })?;

@@ -28,7 +28,9 @@ impl NodeWatch {
         let ranks: Vec<Option<u32>> = told.iter().map(|told| process_on(&node, told)).collect();
         let is_observer = ranks.iter().position(Option::is_some) == Some(team.rank());
         let started = match is_observer {
-            true => MachineWatch::start(&ranks.into_iter().flatten().collect::<Vec<_>>(), is_forced).map(Some),
+            true => {
+                MachineWatch::start(&ranks.into_iter().flatten().collect::<Vec<_>>(), is_forced).map(Some)
+            }
             false => Ok(None),
         };
         team.wait_idly();

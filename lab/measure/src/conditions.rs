@@ -167,7 +167,9 @@ impl RunReliabilityReport {
             all.verdict = all.verdict.max(node.verdict);
             all.is_forced |= node.is_forced;
             if !is_one {
-                node.doubts.iter_mut().for_each(|doubt| doubt.observed = format!("{name}: {}", doubt.observed));
+                node.doubts
+                    .iter_mut()
+                    .for_each(|doubt| doubt.observed = format!("{name}: {}", doubt.observed));
             }
             all.doubts.append(&mut node.doubts);
             all.figures = all.figures.worst(&node.figures);

@@ -7,6 +7,7 @@
 mod conditions;
 mod counters;
 mod machine;
+mod modes;
 mod names;
 mod record;
 mod run;
@@ -19,12 +20,13 @@ pub use conditions::{
 };
 pub use counters::{CountersIncomplete, NetworkTraffic, ProcessCounters, RunningCounters};
 pub use machine::{FileSystem, Machine};
+pub use modes::mode_warnings;
 pub use names::unknown_name;
 pub use record::{BlockRecord, ObjectDirectoryCounts, OperationRecord, RankRecord, RunRecords};
 pub use run::{
     Io500Scores, LaneIo500Score, LanePhaseResult, LatencyQuantiles, LimitingResource, LoadGeneratorSummary,
     MessageTransferSummary, ParallelJobSummary, RowDescription, RunDocument, RunError, SCHEMA,
-    SCHEMA_VERSION, SpeedRatio, SpeedVerdict, TcpConnectionStats,
+    SCHEMA_VERSION, SpeedRatio, SpeedVerdict, TcpConnectionStats, result_file,
 };
 pub use stats::{ConfidenceInterval, LatencyHistogram, SeededRandom, median, median_interval};
 pub use table::{

@@ -387,7 +387,9 @@ pub fn describe(
 
 fn scores(workload: &WorkloadPlan, lanes: &[LaneResults]) -> Vec<LaneIo500Score> {
     match workload {
-        WorkloadPlan::Io500(plan) => io500::score(plan, lanes).into_iter().map(|(score, _)| score).collect(),
+        WorkloadPlan::Io500(plan) => {
+            io500::score(plan, lanes, None).into_iter().map(|(score, _)| score).collect()
+        }
         _ => Vec::new(),
     }
 }

@@ -136,7 +136,8 @@ fn buckets_and_directories_of_others_are_kept() {
     std::fs::create_dir(dir.path().join("bench-set.0.3")).unwrap();
     let site = WorkloadLocation::files(dir.path(), name());
     run(&mdworkbench(set), &site, false).expect_err("the directory exists");
-    let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let left: Vec<_> =
+        std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["bench-set.0.3"]);
 }
 
@@ -230,7 +231,7 @@ fn io500_has_all_phases_scores_and_a_stamp() {
             has_unknown_server: false,
             rounds: vec![results],
         };
-        let scored = score(&plan, &[lane]);
+        let scored = score(&plan, &[lane], None);
         assert!(scored[0].0.scores.is_some() && scored[0].1.contains("[SCORE ] Bandwidth"));
     }
 }

@@ -22,7 +22,7 @@ use std::process::Stdio;
 use clap::CommandFactory;
 use fordway_command::{CommandContext, CommandExit, file_error, manual};
 use fordway_machine::MachineWatch;
-use fordway_measure::{ResultReliability, RunDocument};
+use fordway_measure::{ResultReliability, RunDocument, RunRecords, mode_warnings};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::rest::late_requests;
 use serde::Serialize;
@@ -88,6 +88,13 @@ fn judge(run: &mut RunDocument, watch: MachineWatch) {
     run.add_conditions(conditions);
 }
 
+/// Like [`judge`], and adds a warning for each result whose rounds have two modes.
+fn judge_rounds(run: &mut RunDocument, records: &RunRecords, watch: MachineWatch) {
+    let modes = mode_warnings(run, records);
+    run.warnings.extend(modes);
+    judge(run, watch);
+}
+
 /// Prints the conditions of a run, and its warnings.
 fn write_trust(run: &RunDocument, context: &CommandContext) -> Result<()> {
     if let Some(conditions) = &run.conditions {
@@ -138,6 +145,22 @@ const REPORT_HEAD_BYTES: u64 = 65_536;
 /// The strings that identify a report: one for this version, and one for older versions.
 const REPORT_MARKS: [&str; 2] = ["<meta name=\"generator\" content=\"Fordway\">", "· Fordway</title>"];
 
+/// Writes the HTML page of a run, unless `no_report` is set. Without a new page, removes the page of an older run.
+fn write_or_remove_page(run: &Path, no_report: bool, context: &CommandContext) -> Result<()> {
+    match no_report {
+        true => remove_page(&run.with_extension("html"), context),
+        false => return write_page(run, context),
+    }
+    Ok(())
+}
+
+/// Removes the page of an older run, which would be mistaken for the page of the new run.
+fn remove_page(html: &Path, context: &CommandContext) {
+    if is_report(html) && std::fs::remove_file(html).is_ok() {
+        context.output.note(&format!("removed the report of an older run, {}", html.display()));
+    }
+}
+
 /// Runs `fordway-report` to write the HTML page of a run. Looks for the program in the directory of this binary, then
 /// on PATH, which includes an active virtual environment.
 fn write_page(run: &Path, context: &CommandContext) -> Result<()> {
@@ -150,6 +173,7 @@ fn write_page(run: &Path, context: &CommandContext) -> Result<()> {
         Ok(status) if status.success() => context.output.text(&format!("report: {}", html.display())),
         Ok(status) => {
             context.output.note(&format!("no HTML report: {} exited with {status}", program.display()));
+            remove_page(&html, context);
             Ok(())
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -157,9 +181,7 @@ fn write_page(run: &Path, context: &CommandContext) -> Result<()> {
                 "no HTML report: it needs the Python package, which `make build` installs in .venv of the \
                  source tree; add .venv/bin to PATH and run `fordway report` on the run",
             );
-            if is_report(&html) && std::fs::remove_file(&html).is_ok() {
-                context.output.note(&format!("removed the report of an older run, {}", html.display()));
-            }
+            remove_page(&html, context);
             Ok(())
         }
         Err(error) => Err(file_error("running", program.display(), error)),

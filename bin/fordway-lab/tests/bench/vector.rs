@@ -40,6 +40,8 @@ fn a_benchmark_makes_a_run() {
     for summary in &run.summaries {
         assert_eq!((summary.operations, summary.errors, summary.bytes), (9, 0, 3 * 17), "{}", summary.lane);
     }
+    assert_eq!((&run.parameters["ranges"], &run.parameters["range_bytes"]), (&5.into(), &17.into()));
+    assert_eq!(run.parameters["ranges_digest"].as_str().map(str::len), Some(16));
     assert!(run.summaries[0].ratio.is_none() && run.summaries[1].ratio.is_some());
 }
 

@@ -56,7 +56,7 @@ pub(super) fn run(
             format!("interrupted: the results cover only what was measured before; the reason: {error}");
         run.0.warnings.push(warning);
     }
-    commands::judge(&mut run.0, watch);
+    commands::judge_rounds(&mut run.0, &run.1, watch);
     let exit = report(args, run, context)?;
     Ok(early_end.map_or(exit, |error| CommandExit::of(&error)))
 }

@@ -73,7 +73,7 @@ pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &CommandCont
     if let Some(check) = check {
         run.parameters.insert("instrument_check".into(), json!(check));
     }
-    commands::judge(&mut run, watch);
+    commands::judge_rounds(&mut run, &outcome.records, watch);
     let removed = remove(place);
     let exit = report((args, &out), &run, &outcome, check, context)?;
     // A failure of the clean-up does not invalidate the rounds, so the failure is returned only after the report of the
@@ -300,14 +300,12 @@ fn report(
     context.output.text(&table(run))?;
     commands::write_trust(run, context)?;
     if let Some(check) = check {
-        context.output.row(&check)?;
+        commands::write_row(&check, ("", ""), run, context)?;
         context.output.text(&check.to_string())?;
     }
     run_output::write(out, run, &outcome.records)?;
     context.output.text(&format!("run: {}", out.display()))?;
-    if !args.page.no_report {
-        super::write_page(out, context)?;
-    }
+    super::write_or_remove_page(out, args.page.no_report, context)?;
     if let Some(end) = &outcome.early_end {
         return Ok(CommandExit::of(&end.error));
     }

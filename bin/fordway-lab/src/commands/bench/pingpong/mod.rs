@@ -258,7 +258,7 @@ impl PingpongRunMetadata<'_> {
                 "interrupted: the results cover only the rounds that were complete; the reason: {error}"
             ));
         }
-        commands::judge(&mut run, watch);
+        commands::judge_rounds(&mut run, &records, watch);
         commands::write_summaries(&run, context)?;
         context.output.text(&load_table(&run))?;
         commands::write_trust(&run, context)?;
