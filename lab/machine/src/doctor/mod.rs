@@ -7,8 +7,8 @@ mod noise;
 mod shared;
 mod tree;
 
-pub use checks::examine;
 pub(crate) use checks::{CpuQuotaCounters, quota_counters};
+pub use checks::{examine, remember_counters};
 pub use fix::{JobScheduler, JobSize};
 pub use noise::SystemNoise;
 pub(crate) use noise::WorkQuantum;
