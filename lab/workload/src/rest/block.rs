@@ -561,7 +561,7 @@ mod tests {
             LoadPeriod { start, end, halves: None, budget: None, stop: &stop, done: &done, keep: None };
         let mut recorder = LoadRecorder::default();
         open(&mut channel, schedule, &stretch, &mut recorder).unwrap();
-        assert!(recorder.latency.len() > 0 && start.elapsed() > SlowChannel::DELAY);
+        assert!(!recorder.latency.is_empty() && start.elapsed() > SlowChannel::DELAY);
         // In the time until the last response, there are 600 arrivals.
         assert!(recorder.skipped < 300, "{}", recorder.skipped);
     }
