@@ -80,6 +80,17 @@ fn every_path_is_taken_apart() {
     assert_eq!(printed.matches("medians do not add up exactly").count(), 1, "{printed}");
 }
 
+/// Readers of run files identify a result by its phase, so neighbouring sizes need different names.
+#[test]
+fn neighbouring_sizes_are_different_phases() {
+    let dir = tempfile::tempdir().unwrap();
+    let sizes = ["--size", "4095", "--size", "4KiB", "--only-sizes", "--path", "posix"];
+    let ran = fordway(dir.path(), &[&["ledger", "--root", ".", "--duration", "1ms"][..], &sizes].concat());
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let run = RunDocument::read(&dir.path().join("ledger.run")).unwrap();
+    assert_eq!(run.phases, ["4095 B", "4 KiB"]);
+}
+
 /// The client copies content once more if the content arrives in one message with the head. The client does not copy
 /// content that is passed as a file descriptor.
 #[test]

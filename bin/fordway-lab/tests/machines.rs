@@ -3,7 +3,8 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -97,6 +98,55 @@ fn a_machine_is_added_once() {
     assert!(catalogue.starts_with("# ours\n[machine.a]\nthreads = 1\n\n[machine.b]\n"), "{catalogue}");
     let ran = fordway(dir.path(), "/nonexistent", &["compare", "ours.toml"]);
     assert!(ran.status.success(), "{}", text(&ran.stderr));
+}
+
+/// A catalogue outlives the warning that the command printed, so the catalogue must contain the doubts.
+#[test]
+fn doubts_about_a_machine_are_told_by_those_who_use_its_values() {
+    let dir = tempfile::tempdir().unwrap();
+    let machines = "[machine.a]\nthreads = 1\n[machine.a.how]\nconditions = \"measured by force\"\n\
+         [machine.b]\nthreads = 2\n";
+    fs::write(dir.path().join("ours.toml"), machines).unwrap();
+    for words in [&["compare", "ours.toml"][..], &["pick", "--like", "b", "--in", "ours.toml"]] {
+        let ran = fordway(dir.path(), "/nonexistent", words);
+        let told = text(&ran.stderr);
+        assert!(ran.status.success(), "{told}");
+        assert_eq!(told.matches("the values of a are in doubt: measured by force").count(), 1, "{told}");
+        assert!(!told.contains("values of b"), "{told}");
+    }
+}
+
+#[test]
+fn an_interrupted_measurement_reports_its_complete_rounds() {
+    let dir = tempfile::tempdir().unwrap();
+    let said = "{\"end\": {\"sum_received\": {\"bits_per_second\": 8000000}}}";
+    let script = format!("/bin/sleep 0.2; echo \"Server listening on 1\"; echo '{said}'");
+    let bin = with_program(dir.path(), "iperf3", &script);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-lab"));
+    command.args([
+        "machines",
+        "measure",
+        "--json",
+        "--name",
+        "a",
+        "--rounds",
+        "100",
+        "--catalogue",
+        "ours.toml",
+    ]);
+    command.args(["--feature", "loopback_mb_per_s", "--disk", "/var/tmp"]).env_clear();
+    command.env("FORDWAY_LAB_FORCE", "1").env("PATH", bin).current_dir(dir.path());
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(3));
+    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    let ran = child.wait_with_output().unwrap();
+    assert_eq!(ran.status.code(), Some(130), "{}", text(&ran.stderr));
+    let measured: Value = serde_json::from_slice(&ran.stdout).unwrap();
+    let values = feature(&measured, "loopback_mb_per_s")["values"].as_array().unwrap();
+    assert!((1..100).contains(&values.len()), "{values:?}");
+    assert!(text(&ran.stderr).contains("interrupted: the results cover only"), "{}", text(&ran.stderr));
+    assert!(!dir.path().join("ours.toml").exists());
 }
 
 /// Uses a stand-in for fio that counts its calls. Writes and reads alternate, so the medians of three rounds are 3 MB/s

@@ -87,6 +87,23 @@ fn a_target_that_becomes_full_sets_the_exit_code() {
     drop(disk);
 }
 
+/// A page of an older run must not remain next to a new run, even if the new run has no page.
+#[test]
+fn the_page_of_an_older_run_is_removed() {
+    let place = tempfile::tempdir().unwrap();
+    let dir = place.path();
+    std::fs::create_dir(dir.join("tree")).unwrap();
+    std::fs::write(dir.join("tree/f"), "content").unwrap();
+    let page = "<!doctype html><head><meta name=\"generator\" content=\"Fordway\"></head>";
+    for (content, remains) in [(page, false), ("<!doctype html>mine", true)] {
+        std::fs::write(dir.join("x.html"), content).unwrap();
+        let words = ["compare", "tree", "--root", ".", "--no-report", "--lane", "posix", "--rounds", "1"];
+        let ended = lab(&[&words[..], &["--out", "x.run"]].concat(), dir);
+        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+        assert_eq!(dir.join("x.html").exists(), remains);
+    }
+}
+
 #[test]
 fn a_full_disk_does_not_lose_the_table() {
     let place = tempfile::tempdir().unwrap();

@@ -3,6 +3,7 @@
 mod stencil;
 mod team;
 mod transport;
+mod watch;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -11,7 +12,7 @@ use std::time::Instant;
 
 use clap::{Args, Parser, Subcommand};
 use fordway_lanes::LaneConfigOverrides;
-use fordway_measure::{Machine, RowDescription, RunClock, RunDocument};
+use fordway_measure::{Machine, RowDescription, RunClock, RunDocument, doubts_about_modes, result_file};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{Signal, is_ignored};
 use fordway_workload::bench::{LaneResults, MeasurementArgs, RunMetadata, WorkloadPlan, describe};
@@ -19,10 +20,10 @@ use fordway_workload::io500::{self, Io500Plan};
 use fordway_workload::ior::IorPlan;
 use fordway_workload::mdtest::MdtestPlan;
 use fordway_workload::mdworkbench::MdworkbenchPlan;
-use fordway_workload::options::with_new_name;
+use fordway_workload::options::{ForceArgs, with_new_name};
 use fordway_workload::report::table;
 use fordway_workload::team::usable_processors;
-use fordway_workload::{RankTeam, RunControl, WorkloadLocation, WorkloadRank};
+use fordway_workload::{RankTeam, RunControl, WorkloadLocation, WorkloadRank, run_output};
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::Communicator;
 use signal_hook::iterator::Signals;
@@ -30,6 +31,7 @@ use signal_hook::iterator::Signals;
 use self::stencil::StencilArgs;
 use self::team::MpiTeam;
 use self::transport::MpiTransportBenchArgs;
+use self::watch::NodeWatch;
 
 /// Set by SIGINT, SIGTERM and SIGHUP. `mpirun` forwards some of them to the ranks.
 static STOP: AtomicBool = AtomicBool::new(false);
@@ -67,20 +69,22 @@ struct MpiBenchmarkArgs<P: Args> {
     setting: MeasurementArgs,
     #[command(flatten)]
     plan: P,
+    #[command(flatten)]
+    trust: ForceArgs,
 }
 
 impl MpiBenchmark {
     /// Runs on the ranks of `world`; returns whether every operation succeeded.
     fn run(self, world: SimpleCommunicator) -> Result<bool> {
-        let (workload, setting) = match self {
-            MpiBenchmark::Ior(job) => (WorkloadPlan::Ior(job.plan), job.setting),
-            MpiBenchmark::Mdtest(job) => (WorkloadPlan::Mdtest(job.plan), job.setting),
-            MpiBenchmark::Mdworkbench(job) => (WorkloadPlan::Mdworkbench(job.plan), job.setting),
-            MpiBenchmark::Io500(job) => (WorkloadPlan::Io500(job.plan), job.setting),
+        let (workload, setting, trust) = match self {
+            MpiBenchmark::Ior(job) => (WorkloadPlan::Ior(job.plan), job.setting, job.trust),
+            MpiBenchmark::Mdtest(job) => (WorkloadPlan::Mdtest(job.plan), job.setting, job.trust),
+            MpiBenchmark::Mdworkbench(job) => (WorkloadPlan::Mdworkbench(job.plan), job.setting, job.trust),
+            MpiBenchmark::Io500(job) => (WorkloadPlan::Io500(job.plan), job.setting, job.trust),
             MpiBenchmark::Transport(args) => return transport::run_ranks(&args, &world, &STOP),
             MpiBenchmark::Stencil(args) => return stencil::run(&args, &world),
         };
-        run(&workload, &setting, &MpiTeam::new(world))
+        run(&workload, &setting, trust, &MpiTeam::new(world))
     }
 }
 
@@ -140,10 +144,12 @@ fn end_the_job_on_panic(rank: i32) {
 
 /// Runs a workload on the ranks of `team`; returns whether every operation succeeded and no signal
 /// stopped the run.
-fn run(workload: &WorkloadPlan, setting: &MeasurementArgs, team: &MpiTeam) -> Result<bool> {
+fn run(workload: &WorkloadPlan, setting: &MeasurementArgs, trust: ForceArgs, team: &MpiTeam) -> Result<bool> {
     let show = |_: &str, _: u64| {};
-    let watch = RunControl::new(&STOP, &show);
-    let crew = WorkloadRank::new(team, &watch, RunClock::start());
+    let control = RunControl::new(&STOP, &show);
+    let crew = WorkloadRank::new(team, &control, RunClock::start());
+    let path = setting.path(workload);
+    crew.first_does(|| run_output::check(&path))?;
     let opened = open(setting);
     let (sites, outcome) = opened.map_or_else(|error| (Vec::new(), Err(error)), |sites| (sites, Ok(())));
     // All ranks must fail together. If only this rank failed, the other ranks would wait for it in the workload.
@@ -153,6 +159,8 @@ fn run(workload: &WorkloadPlan, setting: &MeasurementArgs, team: &MpiTeam) -> Re
     let mut machine = Machine::observe(&dirs);
     // The counters of a phase are sums over all ranks, so the processors of all ranks are counted.
     machine.cpus = usable_processors(team)?.unwrap_or(machine.cpus * team.size());
+    let has_unknown_servers = sites.iter().any(WorkloadLocation::has_unknown_server);
+    let watch = NodeWatch::start((&crew, team), trust.force, has_unknown_servers)?;
     let measured = setting.run(workload, &crew, &sites)?;
     let header = RunMetadata {
         cpus_at_once: machine.cpus,
@@ -162,9 +170,12 @@ fn run(workload: &WorkloadPlan, setting: &MeasurementArgs, team: &MpiTeam) -> Re
         ranks: team.size(),
         parameters: setting.parameters(),
     };
-    let (run, records) = describe(workload, header, &measured);
+    let (mut run, records) = describe(workload, header, &measured);
+    if let Some(mut conditions) = watch.conditions(team)? {
+        doubts_about_modes(&run, &records).into_iter().for_each(|doubt| conditions.doubt(doubt));
+        run.add_conditions(conditions);
+    }
     let is_good = measured.early_end.is_none() && run.summaries.iter().all(|summary| summary.errors == 0);
-    let path = setting.path(workload);
     crew.first_does(|| {
         run.write(&path, &records).map_err(|error| Error::new(ErrorKind::Io, error.to_string()))?;
         report(workload, &run, &measured.lanes, &path)
@@ -196,10 +207,11 @@ fn open(setting: &MeasurementArgs) -> Result<Vec<WorkloadLocation>> {
 /// Prints the table, warnings and scores on rank 0, and writes the scores to the run file.
 fn report(workload: &WorkloadPlan, run: &RunDocument, lanes: &[LaneResults], path: &Path) -> Result<()> {
     println!("{}", table(run, lanes));
+    run.conditions.iter().for_each(|conditions| println!("{conditions}"));
     run.warnings.iter().for_each(|warning| eprintln!("fordway-mpi: warning: {warning}"));
     if let WorkloadPlan::Io500(plan) = workload {
-        for (score, text) in io500::score(plan, lanes) {
-            let file = path.join(format!("result-{}.txt", score.lane));
+        for (score, text) in io500::score(plan, lanes, run.conditions.as_ref()) {
+            let file = path.join(result_file(&score.lane));
             std::fs::write(&file, &text).map_err(|error| {
                 Error::new(ErrorKind::Io, format!("writing {}", file.display())).caused_by(error)
             })?;

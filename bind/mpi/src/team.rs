@@ -1,5 +1,7 @@
 //! Implements [`RankTeam`] for the ranks of an MPI job.
 
+use std::time::Duration;
+
 use fordway_store::Result;
 use fordway_workload::RankTeam;
 use fordway_workload::team::mpi_layout;
@@ -25,6 +27,15 @@ impl MpiTeam {
         all
     }
 
+    /// Waits until all ranks have called this method. Unlike [`barrier`](RankTeam::barrier), waiting takes no CPU time.
+    pub(crate) fn wait_idly(&self) {
+        let mut request = self.world.immediate_barrier();
+        while let Err(unfinished) = request.test() {
+            request = unfinished;
+            std::thread::sleep(IDLE);
+        }
+    }
+
     /// Fills `data`, which has the same length on all ranks, with the data of `rank`.
     fn broadcast_from(&self, rank: i32, data: &mut [u8]) {
         let root = self.world.process_at_rank(rank);
@@ -45,6 +56,8 @@ impl MpiTeam {
     }
 }
 
+/// How often a rank that waits without using CPU time checks whether the other ranks have arrived.
+const IDLE: Duration = Duration::from_millis(1);
 /// The maximum size of a message, in bytes. MPI counts the bytes of a message in a 32-bit integer.
 const MESSAGE_BYTES: usize = 1 << 30;
 

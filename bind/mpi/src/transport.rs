@@ -5,17 +5,22 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use fordway_measure::{Machine, RowDescription, transfer_table};
+use fordway_measure::{Machine, RowDescription, RunClock, transfer_table};
 use fordway_store::{Error, ErrorKind, Result};
+use fordway_workload::options::ForceArgs;
 use fordway_workload::summary::RunHeader;
 use fordway_workload::transport::{
     LinkTransport, MessageLink, MessageTransport, MpiJobDescription, MpiJobProcess, TransportMessageArgs,
     answer, describe, follow, run,
 };
+use fordway_workload::{RunControl, WorkloadRank, run_output};
 use mpi::Rank;
 use mpi::request::multiple_scope;
 use mpi::topology::{Process, SimpleCommunicator};
 use mpi::traits::{Communicator, Destination, Source};
+
+use crate::team::MpiTeam;
+use crate::watch::NodeWatch;
 
 /// How often an idle rank checks for a message.
 const IDLE: Duration = Duration::from_millis(1);
@@ -34,6 +39,8 @@ pub(crate) struct MpiTransportBenchArgs {
     /// Print the MPI library that this program is linked to, and exit
     #[arg(long)]
     pub(crate) which: bool,
+    #[command(flatten)]
+    trust: ForceArgs,
     /// Receive commands from the listener at this address
     #[arg(long, value_name = "HOST:PORT", hide = true)]
     control: Option<SocketAddr>,
@@ -58,10 +65,18 @@ pub(crate) fn run_ranks(
         let why = format!("transport needs 2 ranks but has {}; start it with mpirun -n 2", world.size());
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
+    let team = MpiTeam::new(SimpleCommunicator::world());
+    // If another program gives the commands, that program also observes the machine.
+    let watch = match args.control {
+        Some(_) => None,
+        None => Some(watch(args, &team, stop)?),
+    };
     let mut link = MpiLink { world: SimpleCommunicator::world(), other: 1 - world.rank() };
     if world.rank() == 1 {
         link.send(&MpiJobProcess::own().to_bytes())?;
-        return follow(&mut link).map(|()| true);
+        let followed = follow(&mut link);
+        watch.map_or(Ok(None), |watch| watch.conditions(&team))?;
+        return followed.map(|()| true);
     }
     let mut theirs = [0; 8];
     link.receive(&mut theirs)?;
@@ -72,22 +87,37 @@ pub(crate) fn run_ranks(
     let description = format!("2 ranks of {}, as the launcher placed them", hello.implementation);
     let lane = RowDescription { name: "mpi".to_owned(), description };
     let mut linked = LinkTransport::new(lane, link);
-    match args.control {
-        Some(control) => answer(control, &hello, &mut linked).map(|()| true),
-        None => by_itself(&args.setting, linked, stop),
+    match (args.control, watch) {
+        (Some(control), _) => answer(control, &hello, &mut linked).map(|()| true),
+        (None, watch) => by_itself(&args.setting, linked, stop, (watch, &team)),
     }
+}
+
+/// Checks the output directory, and starts to observe the nodes of both ranks.
+fn watch(args: &MpiTransportBenchArgs, team: &MpiTeam, stop: &AtomicBool) -> Result<NodeWatch> {
+    let show = |_: &str, _: u64| {};
+    let control = RunControl::new(stop, &show);
+    let crew = WorkloadRank::new(team, &control, RunClock::start());
+    crew.first_does(|| run_output::check(&args.setting.path()))?;
+    NodeWatch::start((&crew, team), args.trust.force, false)
 }
 
 fn by_itself(
     setting: &TransportMessageArgs,
     linked: LinkTransport<MpiLink>,
     stop: &AtomicBool,
+    (watch, team): (Option<NodeWatch>, &MpiTeam),
 ) -> Result<bool> {
     let started = (jiff::Timestamp::now(), Instant::now());
     let machine = Machine::observe(&[]);
-    let plan = setting.plan()?;
     let lane = linked.lane().clone();
-    let outcome = run(&plan, &mut [Box::new(linked)], stop, &mut |_| ())?;
+    let measured = setting.plan().and_then(|plan| {
+        let outcome = run(&plan, &mut [Box::new(linked)], stop, &mut |_| ())?;
+        Ok((plan, outcome))
+    });
+    // The other rank waits here, even if this rank has failed.
+    let conditions = watch.map_or(Ok(None), |watch| watch.conditions(team))?;
+    let (plan, outcome) = measured?;
     let header = RunHeader {
         machine,
         started: started.0.to_string(),
@@ -95,13 +125,15 @@ fn by_itself(
         parameters: setting.parameters(),
         warnings: Vec::new(),
     };
-    let run = describe(&plan, vec![lane], &outcome, header);
+    let mut run = describe(&plan, vec![lane], &outcome, header);
+    conditions.into_iter().for_each(|conditions| run.add_conditions(conditions));
+    println!("{}", transfer_table(&run));
+    run.conditions.iter().for_each(|conditions| println!("{conditions}"));
+    run.warnings.iter().for_each(|warning| eprintln!("fordway-mpi: warning: {warning}"));
     run.write(&setting.path(), &outcome.records)
         .map_err(|error| Error::new(ErrorKind::Io, error.to_string()))?;
-    println!("{}", transfer_table(&run));
-    run.warnings.iter().for_each(|warning| eprintln!("fordway-mpi: warning: {warning}"));
     println!("run: {}", setting.path().display());
-    Ok(run.summaries.iter().all(|summary| summary.errors == 0))
+    Ok(outcome.interrupted_after.is_none() && run.summaries.iter().all(|summary| summary.errors == 0))
 }
 
 /// The link to the other rank. MPI aborts the job if a message cannot be sent, so no method returns an error.

@@ -33,7 +33,9 @@ fn mpirun(dir: &Path, words: &[&str]) -> Command {
     command
         .env("AWS_ACCESS_KEY_ID", "key")
         .env("AWS_SECRET_ACCESS_KEY", "secret")
-        .env("AWS_REGION", "us-east-1");
+        .env("AWS_REGION", "us-east-1")
+        // Other tests may keep this machine busy.
+        .env("FORDWAY_LAB_FORCE", "1");
     command
 }
 
@@ -84,6 +86,7 @@ fn all_workloads_on_all_lanes() {
         assert_eq!((run.lanes.len(), run.phases.len()), (3, phases), "{workload}: {:?}", run.phases);
         assert_eq!(run.parameters["ranks"], RANKS);
         assert!(processors.contains(&run.machine.cpus), "{}", run.machine.cpus);
+        assert!(run.conditions.is_some() && all.contains("conditions: "), "{all}");
         for row in &run.summaries {
             // Each rank may be bound to one processor, and both together use more than one.
             assert!(!row.limit.evidence.contains("report this bug"), "{}", row.limit.evidence);
@@ -109,6 +112,23 @@ fn sums_over_ranks_are_those_of_the_files() {
     let (refused, all) = finished(mpirun(dir.path(), &words));
     assert!(!refused.status.success() && all.contains("choose another --name"), "{all}");
     assert_eq!(all.matches("choose another --name").count(), 1, "one rank tells: {all}");
+}
+
+/// A directory with other files must be refused before anything is measured, and must not be changed.
+#[test]
+fn files_that_are_no_run_are_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("mine")).unwrap();
+    for name in ["run.json", "ledger.json"] {
+        std::fs::write(dir.path().join("mine").join(name), "{\"mine\": 1}").unwrap();
+    }
+    for words in [&["mdtest", ".", "--items", "5"][..], &["transport", "--size", "1"]] {
+        let (output, all) = finished(mpirun(dir.path(), &[words, &["--out", "mine"]].concat()));
+        assert!(!output.status.success() && all.contains("holds files but no run"), "{all}");
+        assert_eq!(all.matches("holds files but no run").count(), 1, "{all}");
+        assert_eq!(std::fs::read_dir(dir.path().join("mine")).unwrap().count(), 2);
+        assert!(!dir.path().join("fordway-bench").exists());
+    }
 }
 
 /// Returns the process of rank `rank`, or `None` if it is not running yet. The process is identified by its
@@ -138,6 +158,7 @@ fn an_ignored_hang_up_stays_ignored() {
     let mut command = Command::new("sh");
     command.args(["-c", "trap '' HUP; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_fordway-mpi")]);
     command.args(["mdtest", ".", "--items", "100000000", "--stonewall", "60"]).current_dir(dir.path());
+    command.env("FORDWAY_LAB_FORCE", "1");
     let mut job = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let end = Instant::now() + PATIENCE;
     while !dir.path().join("fordway-bench").exists() {
@@ -198,6 +219,7 @@ fn transport_makes_a_run() {
         assert_eq!((row.errors, row.bytes), (0, of.messages * of.size_bytes), "{}", row.phase);
         assert!(of.server_cpu_ns_per_message.is_some());
     }
+    assert!(run.conditions.is_some(), "{all}");
 }
 
 #[test]

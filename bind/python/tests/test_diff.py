@@ -133,6 +133,28 @@ def test_different_loads_are_different_work(
     assert cli.main([str(before), str(after), "--different-work"]) == 0
 
 
+def test_another_job_is_different_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = write_run(tmp_path / "a.run", job=["old/solver", "--cells", "100"])
+    after = write_run(tmp_path / "b.run", job=["new/solver", "--cells", "1000"])
+    assert cli.main([str(before), str(after)]) == 2
+    assert "different work (job: " in capsys.readouterr().err
+    rebuilt = write_run(tmp_path / "c.run", job=["new/solver", "--cells", "100"])
+    assert diff(capsys, before, rebuilt)[0] == 0
+
+
+def test_the_conditions_of_both_runs_are_fields(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before, after = write_run(tmp_path / "a.run"), write_run(tmp_path / "b.run")
+    info = json.loads((after / "run.json").read_text())
+    info["conditions"] |= {"verdict": "refused", "is_forced": True}
+    (after / "run.json").write_text(json.dumps(info))
+    before_info = json.loads((before / "run.json").read_text())
+    verdict = before_info["conditions"]["verdict"]
+    assert diff(capsys, before, after)[1]["conditions"] == {"before": verdict, "after": "refused"}
+    del before_info["conditions"]
+    (before / "run.json").write_text(json.dumps(before_info))
+    assert diff(capsys, before, after)[1]["conditions"]["before"] == "unknown"
+
+
 def test_another_seed_of_a_wire_is_no_different_work(tmp_path: Path) -> None:
     before = write_run(tmp_path / "a.run", wire=WIRE)
     after = write_run(tmp_path / "b.run", wire=WIRE | {"seed": 2})

@@ -10,6 +10,8 @@ import pandas as pd
 import pytest
 from model_data import model, refused, write
 
+from fordway.model import adequacy
+
 SIZES = 2 ** np.arange(0, 24, 2)
 
 
@@ -70,6 +72,48 @@ def test_one_outlier_among_repetitions_is_named(
     found = model(capsys, "fit", path, "--model", "linear", "--method", method)
     assert found["reliable"] is True
     assert any("1 outlier(s) of 240 rows" in each and "row 8" in each for each in found["warnings"])
+
+
+@pytest.mark.parametrize("method", ["relative", "robust"])
+def test_one_outlier_among_few_repetitions_is_named_and_no_group(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], method: str
+) -> None:
+    sizes = np.append(np.repeat(4 ** np.arange(0, 9), 4), 1024)
+    times = np.append(line(sizes[:-1]), 90_000)
+    path = write(tmp_path / "a.csv", table(times, sizes))
+    found = model(capsys, "fit", path, "--model", "linear", "--method", method)
+    assert not any("two kinds" in each for each in found["warnings"])
+    (said,) = (each for each in found["warnings"] if "1 outlier(s) of 37 rows" in each)
+    assert "row 37" in said
+    assert ("--method robust" in said) == (method == "relative")
+    if method == "robust":
+        assert found["reliable"] is True
+        assert data.value(found, "t0") == pytest.approx(100, rel=0.02)
+
+
+@pytest.mark.parametrize("factor", [1.3, 1.45, 2.0])
+def test_two_protocols_that_differ_by_more_than_their_scatter(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], factor: float
+) -> None:
+    sizes = np.repeat(SIZES, 4)
+    times = line(sizes) * np.where(np.arange(len(sizes)) % 4 < 2, 1, factor)
+    found = model(capsys, "fit", write(tmp_path / "a.csv", table(times, sizes)), "--model", "linear")
+    assert found["reliable"] is False
+    assert any(f"differ by a factor of {factor:.1f}" in each for each in found["warnings"])
+
+
+@pytest.mark.parametrize("repetitions", [4, 5, 10])
+@pytest.mark.parametrize("scatter", [0.02, 0.1, 0.3])
+def test_noise_is_not_taken_for_two_protocols(repetitions: int, scatter: float) -> None:
+    said = 0
+    for seed in range(100):
+        random = np.random.default_rng(seed)
+        noise = np.exp(scatter * random.standard_normal((len(SIZES), repetitions)))
+        said += adequacy._two_levels(list(np.sort(100 * noise, axis=1))) is not None
+        # A clock with a tick of 1 µs has few values for times of a few µs.
+        coarse = np.maximum(np.round(3 * noise), 1)
+        said += adequacy._two_levels(list(np.sort(coarse, axis=1))) is not None
+    assert said <= 2
 
 
 def test_a_few_outliers_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ from advice_data import Lane, Tree, write_machine
 from model_data import model, refused
 from sample_run import BLOCK_TYPES, OPERATION_TYPES, write_arrow, write_sample_run
 
+from fordway.model import cli
 from fordway.model.advice import cost, link, objects
 
 LANES = {"posix": Lane(10, 0.0002), "http": Lane(80, 0.0006, made_us=9)}
@@ -95,10 +96,29 @@ def test_intervals_hold_what_another_pass_takes(tmp_path: Path, capsys: pytest.C
     assert np.median(widths) < 4
 
 
+def test_one_round_yields_neither_intervals_nor_a_choice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lanes = {"posix": Lane(10, noise=0.1, state=0.15), "http": Lane(90, noise=0.1, state=0.15)}
+    run = write_machine(tmp_path / "x.run", lanes, rounds=1)
+    drawn = tmp_path / "advice.svg"
+    words = ["--sizes", "4KiBx1000", "--phase", "put,get", "--plot", str(drawn)]
+    found = advised(capsys, run, *words)
+    for part in [*found["phases"], found["total"]]:
+        assert part["choice"]["lane"] is None
+        assert "one round" in part["choice"]["why"]
+        for each in part["lanes"]:
+            assert each["seconds"] > 0
+            assert (each["low"], each["high"]) == (None, None)
+    assert drawn.exists()
+    assert cli.main(["advise", "--machine", str(run), *words[:4]]) == 0
+    assert "cannot tell between posix, http: one round" in capsys.readouterr().out
+
+
 def test_a_single_slow_operation_does_not_make_an_interval_endless(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = write_machine(tmp_path / "x.run", {"slow": Lane(10, noise=0.1)}, Tree(300), rounds=1)
+    run = write_machine(tmp_path / "x.run", {"slow": Lane(10, noise=0.1)}, Tree(300), rounds=2)
     operations, blocks = (
         pa.ipc.open_file((run / f"{name}.arrow").read_bytes()).read_pandas()
         for name in ("operations", "blocks")

@@ -221,6 +221,78 @@ def test_doubts_about_a_run_are_warnings_of_its_model(
         assert [each for each in warnings if said in each and doubt in each]
 
 
+def test_doubts_are_inherited_by_predictions_checks_and_probes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_sample_run(tmp_path / "a.run")
+    info = json.loads((run / "run.json").read_text())
+    info["conditions"] |= {"verdict": "refused", "is_forced": True}
+    (run / "run.json").write_text(json.dumps(info))
+    words = [str(run), "--lane", "http"]
+    found = model(capsys, "fit", *words, "--model", "linear")
+    (tmp_path / "fit.json").write_text(json.dumps(found))
+    for again in (["predict", str(tmp_path / "fit.json"), "--size", "4KiB"],):
+        warnings = model(capsys, *again)["warnings"]
+        assert [each for each in warnings if "measurements in doubt: a was measured by force" in each]
+    quiet = write_sample_run(tmp_path / "b.run")
+    info["conditions"] |= {"verdict": "measured", "is_forced": False, "doubts": []}
+    (quiet / "run.json").write_text(json.dumps(info))
+    checked = model(capsys, "check", str(quiet), "--lane", "http", "--fit", str(tmp_path / "fit.json"))
+    assert [each for each in checked["warnings"] if "measurements in doubt: a was measured" in each]
+    probe = {"schema": "fordway.probe", "quantities": [{"name": "rtt", "value": 60.0, "unit": "us"}]}
+    for verdict, is_told in (("measured", False), ("refused", True)):
+        probe["conditions"] = info["conditions"] | {"verdict": verdict, "is_forced": is_told}
+        (tmp_path / "probe.json").write_text(json.dumps(probe))
+        probed = model(capsys, "fit", str(quiet), "--lane", "http", "--machine", str(tmp_path / "probe.json"))
+        assert any("probe.json was measured by force" in each for each in probed["warnings"]) == is_told
+
+
+@pytest.mark.parametrize(
+    "content", [{}, {"quantities": None}, {"quantities": [{"name": "rtt"}]}, {"quantities": [1]}]
+)
+def test_a_damaged_probe_is_refused_in_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: dict
+) -> None:
+    run = write_sample_run(tmp_path / "a.run")
+    (tmp_path / "probe.json").write_text(json.dumps({"schema": "fordway.probe"} | content))
+    said = refused(capsys, "fit", str(run), "--lane", "http", "--machine", str(tmp_path / "probe.json"))
+    assert "is not a valid probe" in said
+
+
+@pytest.mark.parametrize(
+    "head", ['lat_avg_us,"lat_avg_us"', "lat_avg_us,lat_avg_us.1", 'lat_avg_us, "lat_avg_us" ']
+)
+def test_a_column_that_occurs_twice_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], head: str
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(f"size_B,{head}\n" + "".join(f"{4**at},{100 + at},{200 + at}\n" for at in range(8)))
+    assert "has the column lat_avg_us twice" in refused(capsys, "fit", str(path))
+
+
+def test_a_known_name_with_an_unknown_unit_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.csv"
+    rows = "".join(f"{4**at},{200 + at},{100 + at}\n" for at in range(8))
+    path.write_text("size_B,lat_avg_usec,lat_p50_us\n" + rows)
+    found = model(capsys, "fit", str(path), "--model", "linear")
+    assert found["statistic"] == "p50"
+    assert any("the unit in the name of lat_avg_usec is unknown" in each for each in found["warnings"])
+
+
+def test_sizes_in_bytes_are_preferred_to_names_in_kilobytes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.csv"
+    sizes = [4**at for at in range(12)]
+    rows = "".join(f"{max(1, size // 1000)},{size},{100 + size / 1000}\n" for size in sizes)
+    path.write_text("name_KB,obj_size_B,lat_avg_us\n" + rows)
+    found = model(capsys, "fit", str(path), "--model", "linear")
+    assert [each["size_bytes"] for each in found["points"]] == sizes
+    assert found["coefficients"][0]["value"] == pytest.approx(100, rel=1e-6)
+
+
 def test_summaries_of_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "a.json"
     lines = [json.dumps(_summary(size, 100 + size / 500)) for size in (100, 1_000, 10_000, 100_000)]

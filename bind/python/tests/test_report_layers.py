@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from layers_data import messages, run_of
+from scipy.stats import t as student
 from test_report import Page
 from test_report_kinds import bench
 
@@ -60,6 +61,29 @@ def test_two_jumps_are_both_found() -> None:
 def test_few_messages_and_one_size_tell_nothing() -> None:
     assert found(with_step(messages(1, 40), STEP, 5e6)) == []
     assert found(messages(1).assign(bytes=1000)) == []
+
+
+@pytest.mark.parametrize(
+    ("vxlan", "known", "unknown"),
+    [
+        (messages(2, 600), "Times do not jump by 10% or more at any size.", ""),
+        (messages(2, 40), "Times of the other set-ups do not jump", "vxlan, p (40 messages of"),
+        (messages(2).assign(bytes=1000), "Times of the other set-ups do", "(1,600 messages of 1 sizes)"),
+        (messages(2).head(0), "Times of the other set-ups do not jump", "vxlan, p (0 messages of 0 sizes)"),
+    ],
+)
+def test_the_absence_of_jumps_is_only_stated_after_a_search(
+    vxlan: pd.DataFrame, known: str, unknown: str
+) -> None:
+    run = run_of({("bare", "p"): messages(1, 600), ("vxlan", "p"): vxlan})
+    said = tables_layers.changes(run, figures.lane_colours(run.lanes))
+    assert known in said
+    assert ("Cannot tell whether times jump" in said) == bool(unknown)
+    assert unknown in said
+    few = run_of({("bare", "p"): messages(1, 40)})
+    said = tables_layers.changes(few, figures.lane_colours(few.lanes))
+    assert "Cannot tell whether times jump: bare, p (40 messages" in said
+    assert "do not jump" not in said
 
 
 def sweep(place: float, moved: float) -> list[windows.Verdict]:
@@ -128,6 +152,43 @@ def test_the_bands_of_a_loss_hold_the_truth() -> None:
         all_classes += len(ratios)
         held += int(((ratios["low"] <= 0.8) & (ratios["high"] >= 0.8)).sum())
     assert 0.85 < held / all_classes <= 1
+
+
+@pytest.mark.parametrize(("messages_of_round", "state"), [(5, 0.0), (5, 0.1), (20, 0.05), (20, 0.1)])
+def test_the_bands_of_a_loss_include_the_variation_between_rounds(
+    messages_of_round: int, state: float
+) -> None:
+    """Simulates set-ups of equal speed, whose rounds differ by `state`."""
+    held, widths = [], []
+    for seed in range(200):
+        random = np.random.default_rng(seed)
+        rows = {}
+        for lane in ("bare", "vxlan"):
+            rounds = np.repeat(np.arange(8), messages_of_round)
+            of_round = np.exp(state * random.standard_normal(8))[rounds]
+            times = 300e3 * of_round * random.lognormal(0, 0.12, len(rounds))
+            rows[lane, "p"] = pd.DataFrame({"bytes": 1000, "duration_ns": times, "round": rounds})
+        (ratio,) = loss.against_reference(run_of(rows), "p", "vxlan", seed).itertuples()
+        held.append(ratio.low <= 1 <= ratio.high)
+        widths.append(ratio.high / ratio.low)
+    # The intervals should contain 95 % of the ratios. The standard deviation of the share is 1.5 %.
+    assert np.mean(held) >= 0.9
+    assert np.median(widths) < (1.6 if state else 1.4)
+
+
+def test_the_quantiles_of_students_distribution_are_right() -> None:
+    for freedom in (1, 2, 7, 10, 11, 15, 30, 200, 999):
+        assert loss._student(freedom) == pytest.approx(student.ppf(0.975, freedom), abs=0.003)
+
+
+def test_one_round_has_no_band() -> None:
+    rows = messages(1).assign(round=0)
+    run = run_of({("bare", "p"): rows, ("vxlan", "p"): rows})
+    ratios = loss.against_reference(run, "p", "vxlan")
+    assert (ratios["ratio"] == 1).all()
+    assert ratios[["low", "high"]].isna().all(axis=None)
+    figure = kinds.draw_all(run, figures.lane_colours(run.lanes)).figures["layers"]
+    assert page.inline_svg(figure, "x").startswith("<svg")
 
 
 def test_guidance_tells_small_from_big() -> None:
@@ -239,6 +300,49 @@ def test_other_tables_are_refused(tmp_path: Path) -> None:
     other.write_text(HEADER + '"m","x","/mping/many","0","1","1","1","1","1","0","200"\n')
     with pytest.raises(RunFileError, match="not a number of bytes"):
         published.read(other)
+
+
+def test_parameters_are_no_raw_json() -> None:
+    setups = [
+        {
+            "name": "vxlan",
+            "emulated": False,
+            "started_in_ns": 12_345,
+            "settings": [{"net/ipv4/tcp_rmem": "4096"}],
+        },
+        {"name": "<vm>", "emulated": True, "started_in_ns": 5, "problem": "no & kernel"},
+    ]
+    wire = {"rtt": {"secs": 0, "nanos": 30_000_000}, "loss": 0.01, "congestion_control": None}
+    run = run_of({("bare", "p"): messages(1, 9)}, {"setups": setups, "wire": wire, "sizes_bytes": [1, 4096]})
+    said = page._parameters(run)
+    assert "{" not in said
+    assert "rtt 30.0 ms; loss 0.01; congestion_control not set" in said
+    assert "4096 (4.00 KiB)" in said
+    assert "<h4>setups</h4>" in said
+    assert '<td class="text">12345 (12.3 µs)</td>' in said
+    assert "net/ipv4/tcp_rmem 4096" in said
+    assert "&lt;vm&gt;" in said
+    assert "no &amp; kernel" in said
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ('"m","x","/mping/9","0","10","9","1","1","2,5","0","200"', "Requests per second is '2,5' in row 1"),
+        ('"m","x","/mping/9","many","10","9","1","1","2","0","200"', "Failed requests is 'many'"),
+        ('"m","x","/mping/9","0","ten","9","1","1","2","0","200"', "Concurrency Level is 'ten'"),
+        ('"m","x","/mping/9","0","10","9","1","1","-2","0","200"', "Requests per second is '-2"),
+        ('"m","x","/mping/-9","0","10","9","1","1","2","0","200"', "whose size is impossible"),
+        ('"m","x","/mping/1e30","0","10","9","1","1","2","0","200"', "whose size is impossible"),
+    ],
+)
+def test_impossible_cells_are_refused_in_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], row: str, said: str
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(HEADER + row + "\n")
+    assert cli.main([str(path)]) == 1
+    assert said in capsys.readouterr().err
 
 
 def test_the_page_has_all_figures_and_tables(tmp_path: Path) -> None:

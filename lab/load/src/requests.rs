@@ -84,6 +84,13 @@ impl RequestSequence {
         let (origin, _) = Origin::parse(&format!("{scheme}://{host}"))?;
         let path = if path.is_empty() { "/".to_owned() } else { path.replace(NUMBER_FOR_SHORT, NUMBER) };
         check(&plan.url, &path, query)?;
+        if plan.objects > 1 && !path.contains(NUMBER) {
+            let detail = format!(
+                "the path of the URL has no {NUMBER}, so {} objects cannot be requested; add {NUMBER}",
+                plan.objects
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, detail));
+        }
         let path = match path.split_once(NUMBER) {
             Some((before, after)) => (before.to_owned(), Some(after.to_owned())),
             None => (path, None),
@@ -286,12 +293,14 @@ mod tests {
             "http://h/a#b",
             "http://h/{number}{n}",
             "http://h/{m}",
+            // Several objects need a number in the path.
+            "http://h/x",
         ] {
             let refused =
                 requests(LoadMethod::Get, bad, None).err().unwrap_or_else(|| panic!("{bad:?} passed"));
             assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{bad:?}");
         }
-        let refused = requests(LoadMethod::Put, "http://h/x", Some(u64::MAX)).err().expect("too large");
+        let refused = requests(LoadMethod::Put, "http://h/{n}", Some(u64::MAX)).err().expect("too large");
         assert_eq!(refused.kind(), ErrorKind::EntityTooLarge);
     }
 }

@@ -9,6 +9,8 @@ use toml::{Table as Toml, Value};
 /// The TOML key of a machine's notes, which describe how the value of each feature was obtained. No computation uses
 /// these notes.
 const HOW: &str = "how";
+/// The key of the note that describes why the values of a machine are in doubt.
+const CONDITIONS: &str = "conditions";
 
 /// A machine and its known features.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,6 +58,16 @@ impl MachineEntry {
     /// Records how the value of a feature was obtained, or why it could not be obtained.
     pub fn explain(&mut self, feature: MachineFeature, how: &str) {
         self.how.insert(feature.name().to_owned(), Value::String(how.to_owned()));
+    }
+
+    /// Records why the values of all features are in doubt.
+    pub fn doubt(&mut self, why: &str) {
+        self.how.insert(CONDITIONS.to_owned(), Value::String(why.to_owned()));
+    }
+
+    /// Returns why the values of all features are in doubt; `None` if no doubt was recorded.
+    pub fn doubts(&self) -> Option<&str> {
+        self.how.get(CONDITIONS)?.as_str()
     }
 
     /// Formats the machine as the TOML table `machine.NAME`, which is an entry of a catalogue.
@@ -239,6 +251,8 @@ mod tests {
         entry.set(MachineFeature::DiskRead, 12_345.678).unwrap();
         entry.set(MachineFeature::CpuTime, 0.001_234_56).unwrap();
         entry.explain(MachineFeature::Network, "not measured: no --peer");
+        assert_eq!(entry.doubts(), None);
+        entry.doubt("refused, and measured because of --force");
         let text = entry.to_toml();
         assert!(text.contains("threads = 2\n"), "{text}");
         let read = MachineCatalogue::parse(&text).unwrap();
@@ -247,6 +261,7 @@ mod tests {
         assert_eq!(read.get(MachineFeature::CpuTime), Some(0.001_235));
         assert_eq!(read.get(MachineFeature::Network), None);
         assert_eq!(read.how, entry.how);
+        assert_eq!(read.doubts(), Some("refused, and measured because of --force"));
     }
 
     #[test]

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use fordway_machine::doctor::DoctorVerdict::{CannotSee, Costs, Ok as Fine};
-use fordway_machine::doctor::{DoctorFinding, DoctorVerdict, SystemTree, examine, processors};
+use fordway_machine::doctor::{
+    DoctorFinding, DoctorVerdict, SystemTree, examine, processors, remember_counters,
+};
 use tempfile::TempDir;
 
 /// A machine with two sockets: processors 0 and 2 are on NUMA node 0, and 1 and 3 on NUMA node 1. The process may use
@@ -123,6 +125,35 @@ fn memory_high_costs_if_it_was_reached() {
         "exceeded 8.0 GiB (memory.high) 918273 times",
     );
     holds(&[limit, (&events, &at("0"))], "memory-limit", Fine, "120.0 GiB");
+}
+
+/// The doctor on a running node judges by the increase of counters, and not by what happened long ago.
+#[test]
+fn counters_cost_if_they_increase() {
+    let heat = "sys/devices/system/cpu/cpu2/thermal_throttle/core_throttle_count".to_owned();
+    let (events, stat) = (format!("{JOB}/memory.events"), format!("{JOB}/cpu.stat"));
+    let hits = |times: u64| format!("low 0\nhigh 0\nmax {times}\noom 0\n");
+    let periods = |throttled: u64| {
+        format!("usage_usec 9\nnr_periods 500\nnr_throttled {throttled}\nthrottled_usec 1000000\n")
+    };
+    for (check, path, earlier, later) in [
+        ("heat", heat, "17\n".to_owned(), "19\n".to_owned()),
+        ("memory-limit", events, hits(5), hits(6)),
+        ("throttling", stat, periods(5), periods(9)),
+    ] {
+        let node = AlteredNode::new(&[(&path, &earlier)]);
+        assert_eq!(node.finding(check).verdict, Costs, "{check}: a copy has no second reading");
+        let mut tree = SystemTree::at(node.0.path());
+        remember_counters(&mut tree);
+        let of = |tree: &SystemTree| {
+            examine(tree).into_iter().find(|finding| finding.check == check).expect("the check exists")
+        };
+        let still = of(&tree);
+        assert_eq!(still.verdict, Fine, "{still:?}");
+        assert!(still.what.contains("this test, but"), "{still:?}");
+        node.write(&path, &later);
+        assert_eq!(of(&tree).verdict, Costs, "{check}");
+    }
 }
 
 #[test]

@@ -5,7 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use fordway_machine::doctor::DoctorVerdict::{CannotSee, Costs, Ok as Fine};
-use fordway_machine::doctor::{DoctorFinding, DoctorVerdict, JobScheduler, JobSize, SystemTree, examine};
+use fordway_machine::doctor::{
+    DoctorFinding, DoctorVerdict, JobScheduler, JobSize, SystemTree, examine, memory_limit_bytes,
+};
 
 const KINDS: [&str; 7] = [
     "vm-virtio",
@@ -108,6 +110,8 @@ fn a_container_with_limits_and_no_interface() {
             ("link-speed", CannotSee, "container's own network"),
         ],
     );
+    assert_eq!(memory_limit_bytes(&SystemTree::at(node("container-quota"))), Some(2 << 30));
+    assert_eq!(memory_limit_bytes(&SystemTree::at(node("missing"))), None);
 }
 
 #[test]

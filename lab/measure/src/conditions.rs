@@ -113,6 +113,31 @@ pub struct DisturbanceFigures {
     pub frequency_max_mhz: Option<f64>,
 }
 
+impl DisturbanceFigures {
+    /// Returns, for each figure, the worse of the two values.
+    fn worst(&self, other: &Self) -> Self {
+        let most = |of: fn(&Self) -> Option<f64>| of(self).into_iter().chain(of(other)).reduce(f64::max);
+        let least = |of: fn(&Self) -> Option<f64>| of(self).into_iter().chain(of(other)).reduce(f64::min);
+        DisturbanceFigures {
+            lost_before_share: most(|figures| figures.lost_before_share),
+            lost_after_share: most(|figures| figures.lost_after_share),
+            others_share: most(|figures| figures.others_share),
+            stolen_share: most(|figures| figures.stolen_share),
+            run_queue_share: most(|figures| figures.run_queue_share),
+            quota_processors: least(|figures| figures.quota_processors),
+            throttled_share: most(|figures| figures.throttled_share),
+            throttled_s: most(|figures| figures.throttled_s),
+            pressure_cpu_share: most(|figures| figures.pressure_cpu_share),
+            pressure_memory_share: most(|figures| figures.pressure_memory_share),
+            pressure_io_share: most(|figures| figures.pressure_io_share),
+            pressure_io_before_share: most(|figures| figures.pressure_io_before_share),
+            work_slowdown: most(|figures| figures.work_slowdown),
+            frequency_min_mhz: least(|figures| figures.frequency_min_mhz),
+            frequency_max_mhz: most(|figures| figures.frequency_max_mhz),
+        }
+    }
+}
+
 /// The verdict about one result of a run, and the doubts that concern this result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ResultReliability<'c> {
@@ -132,6 +157,26 @@ impl RunReliabilityReport {
         let doubts: Vec<&MeasurementWarning> = self.doubts.iter().filter(concerns).collect();
         let verdict = if doubts.is_empty() { RunReliability::Measured } else { self.verdict };
         ResultReliability { verdict, doubts }
+    }
+
+    /// Combines the reports of the nodes of a run, each with the node's name. The combined report contains the worst
+    /// verdict, all doubts, and the worst value of each figure.
+    pub fn of_nodes(nodes: impl IntoIterator<Item = (String, RunReliabilityReport)>) -> Self {
+        let nodes: Vec<_> = nodes.into_iter().collect();
+        let is_one = nodes.len() == 1;
+        let mut all = RunReliabilityReport::default();
+        for (name, mut node) in nodes {
+            all.verdict = all.verdict.max(node.verdict);
+            all.is_forced |= node.is_forced;
+            if !is_one {
+                node.doubts
+                    .iter_mut()
+                    .for_each(|doubt| doubt.observed = format!("{name}: {}", doubt.observed));
+            }
+            all.doubts.append(&mut node.doubts);
+            all.figures = all.figures.worst(&node.figures);
+        }
+        all
     }
 
     /// Adds a doubt. A verdict of `measured` becomes `doubtful`.
@@ -207,6 +252,28 @@ mod tests {
             remedy: "add --threads".into(),
             cells,
         }
+    }
+
+    #[test]
+    fn the_worst_node_decides() {
+        let quiet = RunReliabilityReport {
+            figures: DisturbanceFigures {
+                others_share: Some(0.1),
+                frequency_min_mhz: Some(900.0),
+                ..DisturbanceFigures::default()
+            },
+            ..RunReliabilityReport::default()
+        };
+        let figures =
+            DisturbanceFigures { others_share: Some(0.4), frequency_min_mhz: Some(800.0), ..quiet.figures };
+        let mut busy = RunReliabilityReport { figures, is_forced: true, ..RunReliabilityReport::default() };
+        busy.doubt(doubt(vec![]));
+        let all = RunReliabilityReport::of_nodes([("n1".into(), quiet.clone()), ("n2".into(), busy)]);
+        assert_eq!((all.verdict, all.is_forced), (RunReliability::Doubtful, true));
+        assert_eq!(all.doubts[0].observed, "n2: requests started late");
+        assert_eq!((all.figures.others_share, all.figures.frequency_min_mhz), (Some(0.4), Some(800.0)));
+        assert_eq!(all.figures.stolen_share, None);
+        assert_eq!(RunReliabilityReport::of_nodes([("n1".into(), quiet.clone())]), quiet);
     }
 
     #[test]

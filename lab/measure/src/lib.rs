@@ -20,17 +20,18 @@ pub use conditions::{
 };
 pub use counters::{CountersIncomplete, NetworkTraffic, ProcessCounters, RunningCounters};
 pub use machine::{FileSystem, Machine};
-pub use modes::{TwoModes, two_modes};
+pub use modes::doubts_about_modes;
 pub use names::unknown_name;
 pub use record::{BlockRecord, ObjectDirectoryCounts, OperationRecord, RankRecord, RunRecords};
 pub use run::{
     Io500Scores, LaneIo500Score, LanePhaseResult, LatencyQuantiles, LimitingResource, LoadGeneratorSummary,
     MessageTransferSummary, ParallelJobSummary, RowDescription, RunDocument, RunError, SCHEMA,
-    SCHEMA_VERSION, SpeedRatio, SpeedVerdict, TcpConnectionStats,
+    SCHEMA_VERSION, SpeedRatio, SpeedVerdict, TcpConnectionStats, result_file,
 };
 pub use stats::{ConfidenceInterval, LatencyHistogram, SeededRandom, median, median_interval};
 pub use table::{
-    bytes_text, load_table, ns_text, parallel_table, rate_text, ratio_text, table, transfer_table,
+    bytes_text, exact_bytes_text, load_table, ns_text, parallel_table, rate_text, ratio_text, table,
+    transfer_table,
 };
 
 use std::time::Instant;

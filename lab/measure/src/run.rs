@@ -387,6 +387,17 @@ const FILES: [&str; 7] = [
     "speedup.json",
 ];
 
+/// Returns the names of the results in IO500's format that the run in `dir` has for each of its lanes.
+fn result_files(dir: &Path) -> Vec<String> {
+    let lanes = RunDocument::read(dir).map_or_else(|_| Vec::new(), |run| run.lanes);
+    lanes.iter().map(|lane| result_file(&lane.name)).collect()
+}
+
+/// Returns the name of the file that contains a lane's result in IO500's format.
+pub fn result_file(lane: &str) -> String {
+    format!("result-{lane}.txt")
+}
+
 /// Files of a run that still have temporary names. Dropping this value removes these files.
 struct StagedFiles<'d> {
     dir: &'d Path,
@@ -413,7 +424,8 @@ impl StagedFiles<'_> {
     fn publish(mut self) -> Result<(), RunError> {
         let failed =
             |name: &str, error: io::Error| RunError { path: self.dir.join(name), source: error.into() };
-        for name in FILES {
+        let further = result_files(self.dir);
+        for name in FILES.into_iter().chain(further.iter().map(String::as_str)) {
             match fs::remove_file(self.dir.join(name)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(name, error)),
                 _ => {}
@@ -669,7 +681,12 @@ mod tests {
         assert_eq!(RunDocument::read(dir).unwrap(), run());
         fs::remove_dir(dir.join(".run.json.tmp")).unwrap();
         assert_eq!(names(), before.map(str::to_owned).into());
+        // Results of lanes belong to the old run, and other files do not.
+        let lane = &run().lanes[0].name;
+        fs::write(dir.join(result_file(lane)), "old").unwrap();
+        fs::write(dir.join("result-mine.txt"), "mine").unwrap();
         other.write(dir, &RunRecords::default()).unwrap();
+        fs::remove_file(dir.join("result-mine.txt")).unwrap();
         assert_eq!(names(), ["blocks.arrow", "operations.arrow", "run.json"].map(str::to_owned).into());
         assert_eq!(RunDocument::read(dir).unwrap(), other);
     }

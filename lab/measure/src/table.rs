@@ -277,6 +277,15 @@ pub fn bytes_text(bytes: u64) -> String {
     format!("{} {}", three_digits(bytes as f64 / (1u64 << (10 * power)) as f64), UNITS[power])
 }
 
+/// Formats a size without rounding (`4096` is `4 KiB`, and `4097` is `4097 B`). Names of phases need this function:
+/// different phases must have different names.
+pub fn exact_bytes_text(bytes: u64) -> String {
+    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let fits = |(power, _): &(u32, &str)| bytes > 0 && bytes.is_multiple_of(1 << power);
+    let (power, unit) = units.into_iter().find(fits).unwrap_or((0, "B"));
+    format!("{} {unit}", bytes >> power)
+}
+
 /// Formats a time in nanoseconds: `1500` becomes `1.50 µs`.
 pub fn ns_text(ns: u64) -> String {
     let (divisor, unit) = match ns {
@@ -311,6 +320,12 @@ fn three_digits(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_two_sizes_have_one_name() {
+        let names = [0, 1, 1023, 1024, 4096, 4097, 3 << 20, 1 << 30].map(exact_bytes_text);
+        assert_eq!(names, ["0 B", "1 B", "1023 B", "1 KiB", "4 KiB", "4097 B", "3 MiB", "1 GiB"]);
+    }
 
     #[test]
     fn texts() {

@@ -91,7 +91,7 @@ impl WorkloadPlan {
             _ => true,
         };
         if begins {
-            crew.first_does(|| site.make().map_err(|error| naming_the_bucket(error, site)))?;
+            crew.first_does(|| site.make())?;
         }
         let outcome = match self {
             WorkloadPlan::Ior(plan) => plan.run(crew, site),
@@ -141,20 +141,6 @@ fn with_left_over(error: Error, left: &Error, site: &WorkloadLocation) -> Error 
         site.lane().name
     );
     Error::new(error.kind(), detail)
-}
-
-fn naming_the_bucket(error: Error, site: &WorkloadLocation) -> Error {
-    match error.kind() {
-        ErrorKind::BucketAlreadyOwnedByYou => Error::new(
-            ErrorKind::BucketAlreadyOwnedByYou,
-            format!(
-                "{} already exists on lane {}; remove it, or choose another --name",
-                site.name(),
-                site.lane().name
-            ),
-        ),
-        _ => error,
-    }
 }
 
 /// The targets on which a workload runs, and the number of rounds.
@@ -401,7 +387,9 @@ pub fn describe(
 
 fn scores(workload: &WorkloadPlan, lanes: &[LaneResults]) -> Vec<LaneIo500Score> {
     match workload {
-        WorkloadPlan::Io500(plan) => io500::score(plan, lanes).into_iter().map(|(score, _)| score).collect(),
+        WorkloadPlan::Io500(plan) => {
+            io500::score(plan, lanes, None).into_iter().map(|(score, _)| score).collect()
+        }
         _ => Vec::new(),
     }
 }

@@ -312,10 +312,10 @@ impl IorFile {
         }
     }
 
-    /// Removes the file's bucket, if the file is a bucket. All ranks call this function.
+    /// Removes the file's bucket, if the file is a bucket that this run has created. All ranks call this function.
     fn remove(&self, shape: &ResolvedIorPlan, rank: usize) -> Result<()> {
         let is_mine = shape.file_per_process || rank == 0;
-        if self.is_bucket() && is_mine { self.site.remove() } else { Ok(()) }
+        if self.is_bucket() && is_mine { self.site.remove_if_made() } else { Ok(()) }
     }
 
     fn is_bucket(&self) -> bool {

@@ -30,6 +30,7 @@ mod posix;
 pub mod report;
 pub mod rest;
 mod result;
+pub mod run_output;
 mod site;
 pub mod speedup;
 pub mod summary;

@@ -145,11 +145,15 @@ impl MdworkbenchPlan {
         Ok(results)
     }
 
-    /// Removes the data sets' buckets, if each data set has its own bucket.
+    /// Removes the data sets' buckets, if each data set has its own bucket. A bucket that neither this run nor the run
+    /// whose state was read has created is kept.
     pub(crate) fn clean_up(&self, crew: &WorkloadRank, site: &WorkloadLocation) -> Result<()> {
         let sets = RankDatasetContext { plan: self, crew, site };
         let mut own = (0..self.datasets).filter(|_| self.buckets == DatasetPlacement::Dataset);
-        crew.agree(own.try_for_each(|set| sets.site_of(crew.team.rank(), set)?.remove()))
+        crew.agree(own.try_for_each(|set| {
+            let site = sets.site_of(crew.team.rank(), set)?;
+            if self.begins() { site.remove_if_made() } else { site.remove() }
+        }))
     }
 }
 

@@ -6,9 +6,9 @@
 //! each page, which costs one memory write per 4 KiB. A page from another offset, another writer or an earlier transfer
 //! is therefore detected, and verification is a plain memory comparison.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::{fs, io};
 
 use fordway_measure::RowDescription;
@@ -22,7 +22,11 @@ pub struct WorkloadLocation {
     lane: RowDescription,
     name: Bucket,
     kind: WorkloadLocationKind,
+    made: MadeBuckets,
 }
+
+/// The names of the buckets or directories that this run has created. All clones of a site share one list.
+type MadeBuckets = Arc<Mutex<BTreeSet<String>>>;
 
 #[derive(Clone)]
 enum WorkloadLocationKind {
@@ -47,7 +51,8 @@ impl WorkloadLocation {
         let description =
             format!("plain open, pwrite, pread, stat and unlink by absolute path below {}", parent.display());
         let lane = RowDescription { name: "posix".into(), description };
-        WorkloadLocation { lane, name, kind: WorkloadLocationKind::Files { parent: parent.to_owned() } }
+        let kind = WorkloadLocationKind::Files { parent: parent.to_owned() };
+        WorkloadLocation { lane, name, kind, made: MadeBuckets::default() }
     }
 
     /// Creates a site for the bucket `name` of `store`. `server_pid` is the process whose CPU time counts as the
@@ -58,7 +63,8 @@ impl WorkloadLocation {
         name: Bucket,
         server_pid: Option<u32>,
     ) -> Self {
-        WorkloadLocation { lane, name, kind: WorkloadLocationKind::Objects { store, server_pid } }
+        let kind = WorkloadLocationKind::Objects { store, server_pid };
+        WorkloadLocation { lane, name, kind, made: MadeBuckets::default() }
     }
 
     /// Makes the name of each lane unique: the second `posix` becomes `posix-2`.
@@ -108,6 +114,28 @@ impl WorkloadLocation {
 
     /// Creates the bucket or directory. Errors: `BucketAlreadyOwnedByYou` if the bucket or directory exists.
     pub(crate) fn make(&self) -> Result<()> {
+        self.create().map_err(|error| self.naming_the_bucket(error))?;
+        self.made().insert(self.name.to_string());
+        Ok(())
+    }
+
+    fn made(&self) -> std::sync::MutexGuard<'_, BTreeSet<String>> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn naming_the_bucket(&self, error: Error) -> Error {
+        match error.kind() {
+            ErrorKind::BucketAlreadyOwnedByYou => {
+                let (name, lane) = (&self.name, &self.lane.name);
+                let detail =
+                    format!("{name} already exists on lane {lane}; remove it, or choose another --name");
+                Error::new(ErrorKind::BucketAlreadyOwnedByYou, detail)
+            }
+            _ => error,
+        }
+    }
+
+    fn create(&self) -> Result<()> {
         match &self.kind {
             WorkloadLocationKind::Objects { store, .. } => store.create_bucket(&self.name),
             WorkloadLocationKind::Files { parent } => fs::create_dir(parent.join(self.name.as_str()))
@@ -150,6 +178,14 @@ impl WorkloadLocation {
         match self.target().clean_up() {
             Err(error) if error.kind() == ErrorKind::NoSuchBucket => Ok(()),
             done => done,
+        }
+    }
+
+    /// Like [`remove`](Self::remove), but keeps a bucket or directory that this run has not created.
+    pub(crate) fn remove_if_made(&self) -> Result<()> {
+        match self.made().remove(self.name.as_str()) {
+            true => self.remove(),
+            false => Ok(()),
         }
     }
 

@@ -114,6 +114,33 @@ fn ior_on_files() {
     assert!(file.exists(), "what another run left is not touched");
 }
 
+/// A workload with several buckets may find one of them only after it has created others.
+#[test]
+fn buckets_and_directories_of_others_are_kept() {
+    let set = "--datasets 4 --objects 2 --buckets dataset";
+    for (workload, taken) in [
+        (ior("--mapping bucket -t 1KiB -b 2KiB"), "bench-ior-data.00000001"),
+        (mdworkbench(set), "bench-set.0.3"),
+    ] {
+        let store = Arc::new(MemoryStore::default());
+        let (bucket, key) = (Bucket::new(taken).unwrap(), Key::new("thesis").unwrap());
+        store.create_bucket(&bucket).unwrap();
+        store.put(&bucket, &key, b"mine", &PutOptions::default()).unwrap();
+        let refused = run(&workload, &objects(&store), false).expect_err("the bucket exists");
+        assert_eq!(refused.kind(), ErrorKind::BucketAlreadyOwnedByYou);
+        assert!(refused.to_string().contains(taken), "{refused}");
+        assert_eq!(store.list_buckets().unwrap().len(), 1, "the run removes what it created");
+        assert_eq!(sizes(&store, taken), [4]);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("bench-set.0.3")).unwrap();
+    let site = WorkloadLocation::files(dir.path(), name());
+    run(&mdworkbench(set), &site, false).expect_err("the directory exists");
+    let left: Vec<_> =
+        std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["bench-set.0.3"]);
+}
+
 #[test]
 fn mdtest_on_both_kinds() {
     let dir = tempfile::tempdir().unwrap();
@@ -204,7 +231,7 @@ fn io500_has_all_phases_scores_and_a_stamp() {
             has_unknown_server: false,
             rounds: vec![results],
         };
-        let scored = score(&plan, &[lane]);
+        let scored = score(&plan, &[lane], None);
         assert!(scored[0].0.scores.is_some() && scored[0].1.contains("[SCORE ] Bandwidth"));
     }
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_machine::doctor::{
     DoctorFinding, DoctorVerdict, JobScheduler, JobSize, RICHTERS_POINTS, SystemNoise, SystemTree, examine,
-    examine_mounts, processors, share_caches, verdict_on,
+    examine_mounts, processors, remember_counters, share_caches, verdict_on,
 };
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{MountGuaranteeVerdict, MountProperties};
@@ -31,11 +31,14 @@ pub(super) fn run(args: &DoctorArgs, context: &CommandContext) -> Result<Command
         }
         return Ok(CommandExit::Ok);
     }
-    let tree = tree(args)?;
-    let mut findings = examine(&tree);
+    let mut tree = tree(args)?;
+    let mut measured = Vec::new();
     if args.root.is_none() && !args.no_measure {
-        findings.extend(measure(&tree, args, context)?);
+        // The measurement keeps all processors busy, so the counters that it increases show effects on a program.
+        remember_counters(&mut tree);
+        measured = measure(&tree, args, context)?;
     }
+    let findings = [examine(&tree), measured].concat();
     match args.fix {
         Some(fix) => print_fix(fix, args.nodes, &tree, &findings, context)?,
         None => print(&findings, context)?,

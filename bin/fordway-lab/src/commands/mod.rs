@@ -22,8 +22,8 @@ use std::process::Stdio;
 use clap::CommandFactory;
 use fordway_command::{CommandContext, CommandExit, file_error, manual};
 use fordway_machine::MachineWatch;
-use fordway_measure::{ResultReliability, RunDocument};
-use fordway_store::Result;
+use fordway_measure::{ResultReliability, RunDocument, RunRecords, doubts_about_modes};
+use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::rest::late_requests;
 use serde::Serialize;
 
@@ -68,11 +68,33 @@ fn man(args: &ManArgs, context: &CommandContext) -> Result<CommandExit> {
     Ok(CommandExit::Ok)
 }
 
+/// Checks a list that a run varies. A value that occurs twice would yield two phases, or two lanes, with one name.
+/// Errors: `InvalidArgument` if a value occurs twice.
+fn refuse_repeats<T: PartialEq + std::fmt::Debug>(option: &str, values: &[T]) -> Result<()> {
+    let is_repeated = |(at, value): (usize, &T)| values[..at].contains(value);
+    match values.iter().enumerate().any(is_repeated) {
+        true => {
+            let detail = format!("{option} contains a value twice: {values:?}; give each value once");
+            Err(Error::new(ErrorKind::InvalidArgument, detail))
+        }
+        false => Ok(()),
+    }
+}
+
 /// Stops observing the machine and adds the observed conditions to the run.
 fn judge(run: &mut RunDocument, watch: MachineWatch) {
     let mut conditions = watch.conditions();
     late_requests(&run.summaries).into_iter().for_each(|doubt| conditions.doubt(doubt));
     run.add_conditions(conditions);
+}
+
+/// Like [`judge`], and doubts each result that has two modes.
+fn judge_rounds(run: &mut RunDocument, records: &RunRecords, watch: MachineWatch) {
+    judge(run, watch);
+    let doubts = doubts_about_modes(run, records);
+    if let Some(conditions) = &mut run.conditions {
+        doubts.into_iter().for_each(|doubt| conditions.doubt(doubt));
+    }
 }
 
 /// Prints the conditions of a run, and its warnings.
@@ -125,6 +147,22 @@ const REPORT_HEAD_BYTES: u64 = 65_536;
 /// The strings that identify a report: one for this version, and one for older versions.
 const REPORT_MARKS: [&str; 2] = ["<meta name=\"generator\" content=\"Fordway\">", "· Fordway</title>"];
 
+/// Writes the HTML page of a run, unless `no_report` is set. Without a new page, removes the page of an older run.
+fn write_or_remove_page(run: &Path, no_report: bool, context: &CommandContext) -> Result<()> {
+    match no_report {
+        true => remove_page(&run.with_extension("html"), context),
+        false => return write_page(run, context),
+    }
+    Ok(())
+}
+
+/// Removes the page of an older run, which would be mistaken for the page of the new run.
+fn remove_page(html: &Path, context: &CommandContext) {
+    if is_report(html) && std::fs::remove_file(html).is_ok() {
+        context.output.note(&format!("removed the report of an older run, {}", html.display()));
+    }
+}
+
 /// Runs `fordway-report` to write the HTML page of a run. Looks for the program in the directory of this binary, then
 /// on PATH, which includes an active virtual environment.
 fn write_page(run: &Path, context: &CommandContext) -> Result<()> {
@@ -137,6 +175,7 @@ fn write_page(run: &Path, context: &CommandContext) -> Result<()> {
         Ok(status) if status.success() => context.output.text(&format!("report: {}", html.display())),
         Ok(status) => {
             context.output.note(&format!("no HTML report: {} exited with {status}", program.display()));
+            remove_page(&html, context);
             Ok(())
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -144,9 +183,7 @@ fn write_page(run: &Path, context: &CommandContext) -> Result<()> {
                 "no HTML report: it needs the Python package, which `make build` installs in .venv of the \
                  source tree; add .venv/bin to PATH and run `fordway report` on the run",
             );
-            if is_report(&html) && std::fs::remove_file(&html).is_ok() {
-                context.output.note(&format!("removed the report of an older run, {}", html.display()));
-            }
+            remove_page(&html, context);
             Ok(())
         }
         Err(error) => Err(file_error("running", program.display(), error)),

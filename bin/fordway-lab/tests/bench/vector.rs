@@ -40,7 +40,21 @@ fn a_benchmark_makes_a_run() {
     for summary in &run.summaries {
         assert_eq!((summary.operations, summary.errors, summary.bytes), (9, 0, 3 * 17), "{}", summary.lane);
     }
+    assert_eq!((&run.parameters["ranges"], &run.parameters["range_bytes"]), (&5.into(), &17.into()));
+    assert_eq!(run.parameters["ranges_digest"].as_str().map(str::len), Some(16));
     assert!(run.summaries[0].ratio.is_none() && run.summaries[1].ratio.is_some());
+}
+
+#[test]
+fn a_window_is_measured_once() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-lab"));
+    command.args(["bench", "vector", "http://127.0.0.1:1/", "--ranges", "/dev/null", "--window", "4,4"]);
+    let output = command.output().unwrap();
+    let warned = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.code() == Some(2) && warned.contains("--window contains a value twice"),
+        "{warned}"
+    );
 }
 
 /// A server that fails after some rounds must not discard these rounds.

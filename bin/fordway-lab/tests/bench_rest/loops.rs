@@ -62,6 +62,25 @@ fn bodies_are_sent_whole_and_sweeps_measure_all_combinations() {
     assert_eq!(summaries[3]["bytes"], 20 * (3 << 20));
 }
 
+/// Readers of run files identify a result by its phase, so neighbouring sizes need different names.
+#[test]
+fn each_combination_is_a_phase_of_its_own() {
+    let server = Server::start(|stream| server::serve(stream, Duration::ZERO, &answer(0)));
+    let url = server.url("/o");
+    let few = [url.as_str(), "--method", "PUT", "--requests", "2", "--warm-up", "0s"];
+    let (output, summaries) = bench(&[&few[..], &["--size", "65535,65536,65537"]].concat());
+    assert!(output.status.success(), "{}", stderr(&output));
+    let phases: Vec<&str> = summaries.iter().filter_map(|summary| summary["phase"].as_str()).collect();
+    assert_eq!(phases, ["PUT 65535 B c=1 t=1", "PUT 64 KiB c=1 t=1", "PUT 65537 B c=1 t=1"]);
+    for list in
+        [["--size", "1KiB,1024"], ["--connections", "4,4"], ["--threads", "1,1"], ["--http", "1.1,1.1"]]
+    {
+        let (output, _) = bench(&[&few[..], &list].concat());
+        assert_eq!(output.status.code(), Some(2), "{list:?}");
+        assert!(stderr(&output).contains("contains a value twice"), "{}", stderr(&output));
+    }
+}
+
 /// Each fault of a server must be reported in a column and in a message, and must never cause a crash or an endless
 /// wait.
 #[test]

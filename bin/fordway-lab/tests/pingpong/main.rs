@@ -113,12 +113,60 @@ fn a_run_without_root_measures_the_loopback_device_and_any_pong() {
     assert_eq!((info["kind"].as_str(), info["parameters"]["seed"].as_u64()), (Some("pingpong"), Some(1)));
 }
 
+/// Serves requests for any number of bytes, and after `answers` responses accepts requests without answering them.
+fn a_pong_that_dies(answers: usize) -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/{{size}}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        let mut open = Vec::new();
+        for (number, stream) in listener.incoming().enumerate() {
+            let mut stream = stream.unwrap();
+            let mut line = String::new();
+            let mut reader = BufReader::new(stream.try_clone().unwrap());
+            reader.read_line(&mut line).unwrap();
+            let path = line.split(' ').nth(1).unwrap_or_default().trim_start_matches('/');
+            let bytes: usize = path.parse().unwrap_or(0);
+            // The connection must stay open, and the whole request must be read.
+            while reader.read_line(&mut line).is_ok_and(|read| read > 2) {}
+            if number < answers {
+                let head = format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {bytes}\r\n\r\n");
+                let answer = [head.as_bytes(), &vec![b'x'; bytes]].concat();
+                std::io::Write::write_all(&mut stream, &answer).unwrap();
+            } else {
+                open.push(stream);
+            }
+        }
+    });
+    url
+}
+
+/// Each message of a set-up that no longer answers takes the whole time limit, so the run must end.
+#[test]
+fn a_run_ends_when_pong_stops_answering() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("x.run");
+    let (pong, out) = (a_pong_that_dies(250), out.to_str().unwrap());
+    let words =
+        ["--setup", "loopback", "--pong", &pong, "--connection-policy", "per-request", "--retries", "0"];
+    let few = ["--points", "100", "--repetitions", "1", "--rounds", "50", "--warm-up", "0s", "--max", "1000"];
+    let ports = ["--set", "port=28880", "--set", "ping-port=28881", "--timeout", "400ms", "--out", out];
+    let since = std::time::Instant::now();
+    let output = bench(&[&words[..], &few, &ports].concat());
+    assert!(since.elapsed() < std::time::Duration::from_secs(60), "{:?}", since.elapsed());
+    assert!(said(&output).contains("10 messages in a row were not answered"), "{}", said(&output));
+    assert!(![Some(0), Some(1), Some(2)].contains(&output.status.code()), "{output:?}");
+    let row = &rows(&output)[0];
+    assert_eq!((row["operations"].as_u64(), row["errors"].as_u64()), (Some(200), Some(0)), "{row}");
+    assert!(std::path::Path::new(out).join("run.json").exists());
+}
+
 #[test]
 fn wrong_words_are_refused() {
     for (words, reason) in [
         (&["--setup", "moon"][..], "there is no set-up"),
         (&["--min", "5", "--max", "4"][..], "swap them"),
         (&["--setup", "bare,bare"][..], "two set-ups called"),
+        (&["--concurrency", "4,4"][..], "contains a value twice"),
         (&["--cores", "4096"][..], "processors of this machine"),
         (&["--setup", "bare", "--pong", "http://h"][..], "--setup loopback"),
     ] {

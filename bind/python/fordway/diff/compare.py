@@ -90,6 +90,9 @@ WORK = frozenset(
         "mapping",
         "fsync",
         "reorder",
+        "job",
+        "range_bytes",
+        "ranges_digest",
         "wire",
         "pong_options",
     }
@@ -151,6 +154,10 @@ class RunDifference:
     failures: list[str]
     """Cells in which a larger share of the operations failed in the second run."""
     cells: list[CellDifference]
+    conditions: dict[str, str]
+    """The verdict on the conditions of each run: `measured`, `doubtful`, `refused` (the run was forced), or
+    `unknown`.
+    """
 
     @property
     def is_worse(self) -> bool:
@@ -191,7 +198,9 @@ def compare(before: Path, after: Path, least: float, *, different_work: bool = F
     cells = [_cell(cell, *pair, confidence, least) for cell, pair in zip(common, pairs, strict=True)]
     notes = sorted(alone) + list(_doubts(infos))
     notes = [f"the runs did different work: {each}" for each in work] + notes
-    return RunDifference(list(_settings(*infos)), notes, list(_failures(*infos)), cells)
+    verdicts = [(info.get("conditions") or {}).get("verdict", "unknown") for info in infos]
+    conditions = dict(zip(("before", "after"), verdicts, strict=True))
+    return RunDifference(list(_settings(*infos)), notes, list(_failures(*infos)), cells, conditions)
 
 
 def _failures(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
@@ -354,12 +363,18 @@ def _work(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
     for name in one:
         # A measurement of speed-up has a list of ranks, each of which is a phase.
         is_work = name in WORK and not (name == "ranks" and isinstance(one[name], list))
-        if is_work and name in other and _without_seed(one[name]) != _without_seed(other[name]):
+        if is_work and name in other and _as_work(name, one[name]) != _as_work(name, other[name]):
             yield f"{name}: {one[name]} and {other[name]}"
 
 
-def _without_seed(value: object) -> object:
-    """Returns the value of a parameter. Omits the seed of an object such as the settings of a wire."""
+def _as_work(name: str, value: object) -> object:
+    """Returns the part of a parameter's value that defines the work.
+
+    Omits the seed of an object such as the settings of a wire. Omits the directory of a job's program,
+    because a comparison may be of two builds.
+    """
+    if name == "job" and isinstance(value, list) and value:
+        return [Path(str(value[0])).name, *value[1:]]
     return {key: each for key, each in value.items() if key != "seed"} if isinstance(value, dict) else value
 
 

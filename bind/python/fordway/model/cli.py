@@ -52,6 +52,7 @@ def _check(chosen: Namespace) -> int:
     if chosen.fit:
         stored = predict.read_fit(chosen.fit)
         constants = predict.constants_of(stored, constants)
+        rows.doubts.extend(predict.doubts_of(stored))
         result = study.hold(rows, constants, *predict.coefficients(stored))
     elif chosen.model:
         result = study.hold(rows, constants, models.MODELS[chosen.model])
@@ -106,8 +107,9 @@ def _read(chosen: Namespace) -> "Points":
 
     if chosen.plot:
         plot.check_form(chosen.plot)
-    options.take_probe(chosen)
+    doubts = options.take_probe(chosen)
     points = readers.read(chosen.files, options.choice(chosen))
+    points.doubts.extend(doubts)
     return checks.checked(points, options.load(chosen), skip_bad=chosen.skip_bad)
 
 

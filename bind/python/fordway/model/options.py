@@ -199,12 +199,15 @@ PROBED = {
 """The option that each quantity of a probe can replace."""
 
 
-def take_probe(chosen: Namespace) -> None:
-    """Fills missing options with the values of a probe of the machine. Raises `MeasurementError`."""
+def take_probe(chosen: Namespace) -> list[str]:
+    """Fills missing options with the values of a probe of the machine. Returns the reasons to doubt these
+    values. Raises `MeasurementError`.
+    """
     from fordway.model import points
+    from fordway.report import runfile, shape
 
     if getattr(chosen, "machine", None) is None:
-        return
+        return []
     try:
         probe = json.loads(chosen.machine.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -213,10 +216,20 @@ def take_probe(chosen: Namespace) -> None:
         raise points.MeasurementError(
             f"{chosen.machine} is not the output of `fordway machines probe --json`"
         )
+    quantities = [{"name": str, "value": shape.Or(shape.NUMBER), "unit": str}]
+    form = {"quantities": quantities, "conditions": shape.Optional(shape.Or(shape.CONDITIONS))}
+    if problem := shape.problem(probe, form):
+        raise points.MeasurementError(
+            f"{chosen.machine} is not a valid probe: {problem}; run `fordway machines probe --json` again"
+        )
+    used = []
     for found in probe["quantities"]:
         option = PROBED.get(found["name"])
         if option and found["value"] is not None and getattr(chosen, option) is None:
             setattr(chosen, option, f"{found['value']}{found['unit']}")
+            used.append(found["name"])
+    # A probe whose values are not used does not matter.
+    return runfile.doubts_of(chosen.machine.name, probe) if used else []
 
 
 def quantity(text: str | None, kind: str) -> float | None:

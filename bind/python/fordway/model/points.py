@@ -53,14 +53,18 @@ class Points:
     """Sentences for readers of the result: omitted rows and doubtful values."""
     refused: list[str] = field(default_factory=list)
     """Sentences about measurements that exist but are not used."""
+    doubts: list[str] = field(default_factory=list)
+    """Reasons to doubt all rows of a run or a probe, such as a busy machine. Everything that is computed from
+    the rows inherits them.
+    """
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def where(self, keep: Sequence[bool] | pd.Series) -> "Points":
-        """Returns the rows that `keep` selects. The result shares the lists of notes with the original."""
+        """Returns the rows that `keep` selects. The result shares the lists of notes and doubts."""
         rows = self.rows[list(keep)].reset_index(drop=True)
-        return Points(rows, self.statistic, self.notes, self.refused)
+        return Points(rows, self.statistic, self.notes, self.refused, self.doubts)
 
     def has(self, column: str) -> bool:
         """Returns whether there are rows and all of them have `column`."""
@@ -79,5 +83,7 @@ def joined(parts: Sequence[Points]) -> Points:
     if len({part.statistic for part in parts}) > 1:
         raise MeasurementError("some files have mean times and others only medians: model them separately")
     rows = pd.concat([part.rows for part in parts], ignore_index=True)
-    notes = [note for part in parts for note in part.notes]
-    return Points(rows, parts[0].statistic, notes, [note for part in parts for note in part.refused])
+    notes, refused, doubts = (
+        [note for part in parts for note in getattr(part, name)] for name in ("notes", "refused", "doubts")
+    )
+    return Points(rows, parts[0].statistic, notes, refused, doubts)

@@ -26,6 +26,7 @@ FIT = {
         {"median_pct": shape.NUMBER, "max_pct": shape.NUMBER, "within_10_pct": int, "rows": int}
     ),
     "reliable": shape.Or(bool),
+    "doubts": shape.Optional([str]),
 }
 """The expected structure of a stored fit."""
 AT_HAND = {"size", "mhz", "connections"}
@@ -191,7 +192,15 @@ def _impossible(sizes: list[float], predicted: np.ndarray) -> list[str]:
     return [f"no time is predicted for {listed} B, because the model gives one below 0"] if listed else []
 
 
+def doubts_of(found: dict[str, Any]) -> list[str]:
+    """Returns the reasons to doubt the measurements to which a stored fit was fitted."""
+    return [f"the fit is of measurements in doubt: {each}" for each in found.get("doubts", [])]
+
+
 def _doubts(found: dict[str, Any]) -> list[str]:
-    if found["reliable"] is not False:
-        return []
-    return ["the coefficients are not reliable (see the fit): predictions hold between measured sizes only"]
+    said = doubts_of(found)
+    if found["reliable"] is False:
+        said.append(
+            "the coefficients are not reliable (see the fit): predictions hold between measured sizes only"
+        )
+    return said

@@ -3,6 +3,7 @@
 Examples are `obj_size_B`, `lat_avg_us` and `server_CUC_cycles`; `docs/explain/model.md` lists all names.
 """
 
+import csv
 import io
 import re
 from collections import Counter
@@ -33,6 +34,9 @@ PLAIN = {
 }
 SHIFTED_ROWS_MIN = 4
 """Minimum number of rows for the check whether decimal commas moved cells to the next column."""
+_WITH_UNIT = [*SIZES, *(name for names in TIMES.values() for name in names)]
+"""Names that a unit follows."""
+
 ERRORS = ["failed", "errored", "errors", "non_2xx", "non2xx"]
 """Columns of failed requests, apart from every column whose name starts with `err_`."""
 TIMEOUTS = ["err_timeout", "timeout", "timeouts"]
@@ -64,6 +68,12 @@ def read(name: str, text: str, statistic: str) -> Points:
     _check_shifted(name, rows, reader)
     points = _marked(points, rows, reader)
     ignored = [column for column in rows if column not in reader.used and not _is_known(column)]
+    unknown = [column for column in ignored if _unit_of(column, _WITH_UNIT) is not None]
+    if unknown:
+        points.notes.append(
+            f"{name}: the unit in the name of {', '.join(unknown)} is unknown; name it such as "
+            f"{SIZES[0]}_B or {TIMES['mean'][0]}_us"
+        )
     if ignored:
         points.notes.append(f"{name} has columns that are ignored: {', '.join(ignored)}")
     return points
@@ -96,7 +106,10 @@ def _is_known(column: str) -> bool:
     """Returns whether a column has a known name, or a known name followed by `_` and a suffix. The values of
     such a column may not be needed.
     """
-    names = [*SIZES, *(each for kind in (TIMES, PLAIN) for names in kind.values() for each in names)]
+    unit = _unit_of(column, _WITH_UNIT)
+    if unit is not None:
+        return unit in quantities.KINDS["time"] or unit in quantities.KINDS["size"]
+    names = [each for names in PLAIN.values() for each in names]
     names += ["name_KB", "nreq_assumed", "counters_valid", "source", "clock"]
     return column in names or any(column.startswith(f"{each}_") for each in names)
 
@@ -109,9 +122,7 @@ def table(name: str, text: str) -> pd.DataFrame:
             raise MeasurementError(
                 f"{name} separates its columns with {named}: save it with commas, and with decimal points"
             )
-    twice = [
-        column for column, count in Counter(map(str.strip, head.split(","))).items() if count > 1 and column
-    ]
+    twice = _repeated(next(csv.reader([head], skipinitialspace=True), []))
     if twice:
         raise MeasurementError(f"{name} has the column {twice[0]} twice: remove one of them")
     try:
@@ -129,6 +140,16 @@ def table(name: str, text: str) -> pd.DataFrame:
     if not len(rows):
         raise MeasurementError(f"{name} has a header but no rows: there is nothing to fit")
     return rows
+
+
+def _repeated(columns: list[str]) -> list[str]:
+    """Returns the names that several columns have. When pandas writes columns of one name, it appends `.1`
+    to the second.
+    """
+    names = [column.strip() for column in columns]
+    plain = [re.sub(r"\.[0-9]+$", "", name) for name in names]
+    names = [short if short in names else name for name, short in zip(names, plain, strict=True)]
+    return [name for name, count in Counter(names).items() if count > 1 and name]
 
 
 def header(text: str) -> str:
@@ -256,12 +277,14 @@ class Table:
         return self.with_unit(TIMES[statistic], "time"), statistic
 
     def size(self, found: dict[str, pd.Series]) -> pd.Series:
-        """Returns the sizes of objects.
+        """Returns the sizes of objects. Names in KB are rounded, so they are used only if there is no column
+        of sizes.
 
         A KB in `name_KB` may be 1,000 or 1,024 bytes. The number of bytes read per request determines which
         of the two values applies.
         """
-        if "name_KB" not in self.table:
+        has_sizes = any(_unit_of(column, SIZES) in quantities.KINDS["size"] for column in self.table)
+        if has_sizes or "name_KB" not in self.table:
             return self.with_unit(SIZES, "size")
         named, each = self.number("name_KB"), found["read_bytes"] / found["requests"]
         binary = (each >= 0.995 * named * 1024) & each.notna()

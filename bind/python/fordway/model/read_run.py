@@ -33,7 +33,7 @@ def read_directory(path: Path, statistic: str, lane: str | None, phase: str | No
         points = read_summaries(run.name, run.info["summaries"], statistic, lane)
     else:
         points = _classes(run, "mean" if statistic == "auto" else statistic, lane, phase or "get")
-    points.notes += runfile.doubts_of(run.name, run.info)
+    points.doubts += runfile.doubts_of(run.name, run.info)
     return points
 
 
@@ -47,7 +47,7 @@ def read_json(name: str, text: str, statistic: str, lane: str | None) -> Points:
                 summaries += part.get("summaries", [part]) or []
                 doubts += _doubts(name, part)
     points = read_summaries(name, summaries, statistic, lane)
-    points.notes += dict.fromkeys(doubts)
+    points.doubts += dict.fromkeys(doubts)
     return points
 
 

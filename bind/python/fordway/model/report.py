@@ -53,7 +53,8 @@ def document(
                 "rtt_us": constants.path.rtt_us,
                 "small_bytes": constants.small_bytes,
             },
-            "warnings": [*result.warnings, *points.refused, *points.notes],
+            "doubts": list(points.doubts),
+            "warnings": [*result.warnings, *points.refused, *points.notes, *points.doubts],
         }
     )
 
@@ -264,7 +265,12 @@ def data_document(points: Points, load: checks.LoadProperties, constants: Consta
             "asked_rate_per_s": load.asked_rate_per_s,
             "points": _rows(columns),
             "missing": found.missing,
-            "warnings": [*mathis.exceeded(points, bounds), *points.refused, *points.notes],
+            "warnings": [
+                *mathis.exceeded(points, bounds),
+                *points.refused,
+                *points.notes,
+                *points.doubts,
+            ],
         }
     )
 

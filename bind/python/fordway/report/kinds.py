@@ -88,10 +88,10 @@ DRAWINGS = {
     "layers": Drawing(
         "Rate relative to the reference",
         "Higher is faster; the line at 1 is the reference. Each dot is the ratio of the medians of one size "
-        "class; the band is its 95 % bootstrap interval. Dashed lines mark multiples of the initial TCP "
-        "receive window. A plus at the upper edge marks an interval that "
-        "ends above the axis. A triangle there marks a size at which the time jumps; the search for "
-        "jumps does not use the window.",
+        "class; the band is its 95 % bootstrap interval over rounds (over rows, for published tables). "
+        "Dashed lines mark multiples of the initial TCP receive window. A plus at the upper edge marks an "
+        "interval that ends above the axis. A triangle there marks a size at which the time jumps; the "
+        "search for jumps does not use the window.",
         figures_layers.layers,
     ),
     "transfer": Drawing(

@@ -210,15 +210,41 @@ def inline_svg(figure: Figure, prefix: str) -> str:
 
 
 def _parameters(run: Run) -> str:
-    return _pairs((name, _value(name, value)) for name, value in run.info["parameters"].items())
+    """Returns the parameters as a list. Lists of objects, such as the set-ups, follow as tables."""
+    given = run.info["parameters"]
+    tables = {name: value for name, value in given.items() if _is_table(value)}
+    pairs = _pairs((name, _value(name, value)) for name, value in given.items() if name not in tables)
+    return pairs + "".join(f"<h4>{escape(name)}</h4>{_rows(value)}" for name, value in tables.items())
+
+
+def _is_table(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(each, dict) for each in value)
+
+
+def _rows(objects: list[dict[str, Any]]) -> str:
+    """Returns a table with a row for each object, and a column for each of their fields."""
+    names = list(dict.fromkeys(name for each in objects for name in each))
+    heads = "".join(f"<th class=text>{escape(name)}</th>" for name in names)
+    lines = (
+        "".join(f'<td class="text">{escape(_value(name, each.get(name)))}</td>' for name in names)
+        for each in objects
+    )
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _value(name: str, value: object) -> str:
-    """Returns a value as stored in the run. If the name of the value contains a unit, adds the value in
-    readable form.
-    """
+    """Returns a value as text. If the name of the value contains a unit, adds the value in readable form."""
     if value is None:
         return "not set"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(_value(name, each) for each in value) or "none"
+    if isinstance(value, dict):
+        if value.keys() == {"secs", "nanos"} and all(isinstance(each, int) for each in value.values()):
+            return units.duration(value["secs"] * 1_000_000_000 + value["nanos"])
+        return "; ".join(f"{inner} {_value(inner, each)}" for inner, each in value.items()) or "none"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     if isinstance(value, int) and name.endswith("_bytes"):
         return f"{text} ({units.size(value)})"

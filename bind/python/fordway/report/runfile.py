@@ -16,7 +16,7 @@ SCHEMA = "fordway.run"
 SCHEMA_VERSION = 1
 """Newest version of the format that this reader supports."""
 
-OPERATION_COLUMNS = ["lane", "phase", "start_ns", "duration_ns", "intended_ns", "bytes", "ok"]
+OPERATION_COLUMNS = ["lane", "phase", "round", "start_ns", "duration_ns", "intended_ns", "bytes", "ok"]
 """Columns of `operations.arrow` that the figures need. Other columns are not read into memory."""
 
 BLOCK_COLUMNS = ["lane", "phase", "round", "block", "operations", "bytes", "elapsed_ns"]
@@ -44,8 +44,8 @@ class Run:
     info: dict[str, Any]
     """Content of `run.json`."""
     operations: pd.DataFrame
-    """One row for each successful operation: `lane`, `phase`, `duration_ns` and `bytes`. In the open loop,
-    the duration counts from the intended start, as in the summaries.
+    """One row for each successful operation: `lane`, `phase`, `round`, `duration_ns` and `bytes`. In the open
+    loop, the duration counts from the intended start, as in the summaries. Published tables have no rounds.
     """
     counted: Counted | None = None
     """Hardware counters of this run."""

@@ -3,6 +3,7 @@
 from html import escape
 
 from fordway.report import units
+from fordway.report.layers import changes as changes_of
 from fordway.report.layers import guidance, windows
 from fordway.report.layers.classes import MESSAGES_MIN, Classes, bands
 from fordway.report.runfile import Run
@@ -109,8 +110,9 @@ def failures(run: Run, colours: dict[str, str]) -> str:
 def changes(run: Run, colours: dict[str, str]) -> str:
     """Returns the table of sizes at which times jump, and whether the jumps move with the window."""
     found = windows.all_changes(run)
+    said = _unsearched(run, is_empty=not found)
     if not found:
-        return "<h3>Jumps</h3><p class=meta>Times do not jump by 10 % or more at any size.</p>"
+        return f"<h3>Jumps</h3>{said}"
     heads = ["load", "<th class=text>set-up</th>", "from", "95 % interval", "time beyond it", "by chance"]
     rows = [
         f"{_head(one.phase, one.lane, colours)}"
@@ -119,7 +121,25 @@ def changes(run: Run, colours: dict[str, str]) -> str:
         f"<td>{one.change.jump:.2f}×</td><td>at most {one.change.chance:.1%}</td>"
         for one in found
     ]
-    return f"<h3>Jumps</h3>{table(heads, rows)}{_verdicts(run, found, colours)}"
+    return f"<h3>Jumps</h3>{table(heads, rows)}{said}{_verdicts(run, found, colours)}"
+
+
+def _unsearched(run: Run, *, is_empty: bool) -> str:
+    """Returns what is known of set-ups without jumps. The absence of jumps is only stated for set-ups with
+    enough messages to detect jumps.
+    """
+    unsearched = windows.unsearched(run)
+    said = []
+    if is_empty and len(unsearched) < len(run.phases) * len(run.lanes):
+        others = " of the other set-ups" if unsearched else ""
+        said.append(f"Times{others} do not jump by {changes_of.JUMP_MIN:.0%} or more at any size.")
+    if unsearched:
+        said.append(
+            f"Cannot tell whether times jump: {'; '.join(unsearched)}. The search needs "
+            f"{changes_of.MESSAGES_MIN} messages, and {changes_of.SIZES_MIN} sizes and "
+            f"{changes_of.SIDE_MIN} messages on each side of a jump."
+        )
+    return f"<p class=meta>{escape(' '.join(said))}</p>" if said else ""
 
 
 def _verdicts(run: Run, found: list[windows.Found], colours: dict[str, str]) -> str:

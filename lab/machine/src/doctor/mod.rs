@@ -7,8 +7,8 @@ mod noise;
 mod shared;
 mod tree;
 
-pub use checks::examine;
 pub(crate) use checks::{CpuQuotaCounters, quota_counters};
+pub use checks::{examine, remember_counters};
 pub use fix::{JobScheduler, JobSize};
 pub use noise::SystemNoise;
 pub(crate) use noise::WorkQuantum;
@@ -21,6 +21,12 @@ use serde::Serialize;
 /// read.
 pub fn processors(tree: &SystemTree) -> Result<Vec<usize>, UnreadableFile> {
     checks::allowed(tree)
+}
+
+/// Returns the smallest limit of memory that control groups impose on this process, in bytes; `None` if there is no
+/// limit, or if it cannot be read.
+pub fn memory_limit_bytes(tree: &SystemTree) -> Option<u64> {
+    checks::memory_limit_bytes(tree)
 }
 
 /// The number of improvements that Richter lists.

@@ -1,6 +1,7 @@
 //! The files that checks read: files of this node, or a copy of another node's files.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::fmt;
 use std::fs;
 use std::io::{self, Read};
@@ -24,6 +25,10 @@ pub struct SystemTree {
     root: PathBuf,
     copy: Option<PathBuf>,
     seen: RefCell<Vec<String>>,
+    /// The texts of the files that are read at the moment, if they are recorded.
+    recorded: RefCell<Option<HashMap<String, String>>>,
+    /// The texts that files with counters had earlier.
+    earlier: HashMap<String, String>,
 }
 
 /// A file that could not be read, and the reason.
@@ -36,7 +41,13 @@ pub struct UnreadableFile {
 impl SystemTree {
     /// Creates a tree that reads files below `root`, which takes the place of `/`.
     pub fn at(root: impl Into<PathBuf>) -> Self {
-        SystemTree { root: root.into(), copy: None, seen: RefCell::default() }
+        SystemTree {
+            root: root.into(),
+            copy: None,
+            seen: RefCell::default(),
+            recorded: RefCell::default(),
+            earlier: HashMap::new(),
+        }
     }
 
     /// Also copies everything that is read from now on to `directory`, so that the node can be examined on another
@@ -50,7 +61,28 @@ impl SystemTree {
         let text = read_bounded(&self.root.join(path)).map_err(|error| UnreadableFile::of(path, &error))?;
         self.note(path);
         self.write_copy(path, |copy| fs::write(copy, &text));
+        self.record(path, &text);
         Ok(text.trim().to_owned())
+    }
+
+    /// Stores the texts of all files that `examine` reads, so that a later check can compute how much their counters have
+    /// increased.
+    pub(super) fn remember(&mut self, examine: impl FnOnce(&Self)) {
+        *self.recorded.borrow_mut() = Some(HashMap::new());
+        examine(self);
+        self.take_seen();
+        self.earlier = self.recorded.take().unwrap_or_default();
+    }
+
+    fn record(&self, path: &str, text: &str) {
+        if let Some(recorded) = self.recorded.borrow_mut().as_mut() {
+            recorded.insert(path.to_owned(), text.trim().to_owned());
+        }
+    }
+
+    /// Returns the text that a file had when it was remembered; `None` if it was not remembered.
+    pub(crate) fn earlier(&self, path: &str) -> Option<&str> {
+        self.earlier.get(path).map(String::as_str)
     }
 
     /// Returns the names in a directory, sorted.
@@ -71,6 +103,7 @@ impl SystemTree {
             let path = format!("{before}{number}{after}");
             let text = read_bounded(&self.root.join(&path)).ok()?;
             self.write_copy(&path, |copy| fs::write(copy, &text));
+            self.record(&path, &text);
             Some((*number, text.trim().to_owned()))
         };
         let found: Vec<_> = numbers.iter().take(MAX_EACH).filter_map(text).collect();

@@ -187,6 +187,13 @@ impl NetworkSetup {
         Ok(setup)
     }
 
+    /// Returns whether `ping` or `pong` may run outside of this process and its descendants, as in a container of a
+    /// container engine, or on another machine. The commands of such a set-up only ask another program to start them.
+    pub fn runs_elsewhere(&self) -> bool {
+        let has_command = self.pong.command.is_some() || self.ping.command.is_some();
+        self.on == SetupNetworkKind::Machine && has_command
+    }
+
     /// Returns whether the set-up emulates a machine, either by its definition or by its accelerator.
     pub fn emulates(&self) -> bool {
         self.is_emulated || self.accelerator().is_some_and(step::emulates)
@@ -460,6 +467,14 @@ fn unknown(word: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn programs_of_engines_and_other_machines_are_unknown_processes() {
+        for setup in NetworkSetup::all().unwrap() {
+            let elsewhere = ["docker", "kubernetes", "podman", "slurm", "ssh"].contains(&setup.name.as_str());
+            assert_eq!(setup.runs_elsewhere(), elsewhere, "{}", setup.name);
+        }
+    }
 
     #[test]
     fn all_that_are_built_in_are_sound() {

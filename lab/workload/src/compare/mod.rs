@@ -7,11 +7,9 @@
 //!
 //! [`share`] performs the part of a block that one client works on. A client is this process, or a child of it
 //! ([`clients`]). [`cache`] makes content cold before it is read.
-//! [`modes`] finds lanes that alternate between two speeds.
 
 mod cache;
 mod clients;
-mod modes;
 mod share;
 
 use std::path::PathBuf;
@@ -23,7 +21,6 @@ use fordway_sys::process_cpu_ns;
 use serde::{Deserialize, Serialize};
 
 pub use self::cache::{CacheEviction, check_eviction};
-pub use self::modes::doubts_about_modes;
 
 use self::clients::ClientProcess;
 use self::share::{

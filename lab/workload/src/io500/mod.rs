@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
-use fordway_measure::{Io500Scores, LaneIo500Score};
+use fordway_measure::{Io500Scores, LaneIo500Score, RunReliability, RunReliabilityReport};
 use fordway_store::{Error, ErrorKind, GetOptions, Key, ListEntry, ListQuery, Result};
 use fordway_wire::size_text::parse_bytes;
 use serde::Serialize;
@@ -303,20 +303,27 @@ pub(crate) fn unit(phase: &str) -> &'static str {
 }
 
 /// Scores each lane by its first round. Returns, for each lane, the score and the text of the run in the format of
-/// IO500's `result.txt`.
-pub fn score(plan: &Io500Plan, lanes: &[LaneResults]) -> Vec<(LaneIo500Score, String)> {
+/// IO500's `result.txt`, in which the score also states whether the `conditions` of the run cast doubt on it.
+pub fn score(
+    plan: &Io500Plan,
+    lanes: &[LaneResults],
+    conditions: Option<&RunReliabilityReport>,
+) -> Vec<(LaneIo500Score, String)> {
+    let in_doubt = conditions.filter(|conditions| conditions.verdict != RunReliability::Measured);
     let of_lane = |lane: &LaneResults| {
         let results = lane.rounds.first().map_or(&[][..], Vec::as_slice);
         let stamp = plan.stamp(results);
-        let text = result_text(results, stamp.as_deref());
+        let doubt = in_doubt.map(|conditions| format!("conditions: {}", conditions.verdict));
+        let stamps: Vec<&str> = stamp.iter().chain(&doubt).map(String::as_str).collect();
+        let text = result_text(results, &stamps);
         (LaneIo500Score { lane: lane.lane.name.clone(), scores: scores_of(results), stamp }, text)
     };
     lanes.iter().map(of_lane).collect()
 }
 
-/// Returns the run in the format of IO500's `result.txt`. `stamp` is the reason why the result cannot be compared with
-/// other results.
-fn result_text(results: &[PhaseResult], stamp: Option<&str>) -> String {
+/// Returns the run in the format of IO500's `result.txt`. `stamps` are the reasons why the result cannot be compared
+/// with other results, or is in doubt.
+fn result_text(results: &[PhaseResult], stamps: &[&str]) -> String {
     let mut text = String::from("IO500 phases by Fordway, not by the official program\n");
     for result in results {
         let seconds = result.elapsed_ns() as f64 / 1e9;
@@ -333,7 +340,7 @@ fn result_text(results: &[PhaseResult], stamp: Option<&str>) -> String {
             unit(&result.phase)
         );
     }
-    let stamp = stamp.map_or(String::new(), |stamp| format!(" [{stamp}]"));
+    let stamp: String = stamps.iter().map(|stamp| format!(" [{stamp}]")).collect();
     let _ = match scores_of(results) {
         Some(Io500Scores { bandwidth_gib_per_s, metadata_kiops, total }) => writeln!(
             text,
@@ -375,14 +382,16 @@ mod tests {
         let mut failed = results();
         failed[5].ranks[0].errors = 1;
         assert_eq!(scores_of(&failed), None);
-        let text = result_text(&failed, Some("non-compliant"));
+        let text = result_text(&failed, &["non-compliant"]);
         assert!(text.contains("[INVALID: 1 errors]") && text.contains("[SCORE ] none"), "{text}");
         assert!(text.ends_with("[non-compliant]\n"), "{text}");
     }
 
     #[test]
     fn the_text_has_a_line_for_each_phase() {
-        let text = result_text(&results(), None);
+        let text = result_text(&results(), &["non-compliant", "conditions: refused"]);
+        assert!(text.ends_with(" [non-compliant] [conditions: refused]\n"), "{text}");
+        let text = result_text(&results(), &[]);
         assert!(
             text.contains("[RESULT]       ior-easy-write        1.000000 GiB/s : time 1.000 seconds\n"),
             "{text}"

@@ -424,8 +424,12 @@ pub(super) fn open(
     let mut intended = vec![stretch.start; slots];
     let mut idle: VecDeque<usize> = (0..slots).collect();
     let mut has_more = true;
+    let mut stopped_at = None;
     loop {
         let now = Instant::now();
+        if stretch.stop.load(Ordering::Relaxed) {
+            stopped_at.get_or_insert(now);
+        }
         has_more = has_more && !stretch.is_over(now);
         while let Some(due) = stretch.next(&schedule).filter(|due| has_more && *due <= now) {
             let Some(slot) = idle.pop_front() else { break };
@@ -443,7 +447,7 @@ pub(super) fn open(
         }
         has_more = has_more && stretch.next(&schedule).is_some();
         if !has_more && idle.len() == slots {
-            recorder.skipped += stretch.skipped(schedule);
+            recorder.skipped += stretch.skipped(schedule, stopped_at);
             return Ok(());
         }
         // Without an idle slot, no request can start even if one is due, so wait for a response first.
@@ -477,14 +481,88 @@ impl LoadPeriod<'_> {
 
     /// Returns the number of arrivals that were due within the period and are still in `schedule`, excluding arrivals
     /// after a stop. Returns 0 if the block ends after a given number of requests instead of at a given time.
-    fn skipped(&self, mut schedule: ArrivalSchedule) -> u64 {
+    fn skipped(&self, mut schedule: ArrivalSchedule, stopped_at: Option<Instant>) -> u64 {
         let Some(end) = self.end else { return 0 };
-        let end_ns = end.min(Instant::now()).duration_since(self.start).as_nanos() as u64;
+        // The last responses may arrive long after a stop, so the current time is not the time of the stop.
+        let end = end.min(stopped_at.unwrap_or_else(Instant::now));
+        let end_ns = end.saturating_duration_since(self.start).as_nanos() as u64;
         let mut skipped = 0;
         while schedule.peek_ns() < end_ns {
             schedule.advance();
             skipped += 1;
         }
         skipped
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server that responds to every request after [`SlowChannel::DELAY`], and a signal that arrives before.
+    struct SlowChannel<'a> {
+        started: Vec<Option<Instant>>,
+        stop: &'a AtomicBool,
+    }
+
+    impl SlowChannel<'_> {
+        const DELAY: Duration = Duration::from_millis(600);
+    }
+
+    impl RequestChannel for SlowChannel<'_> {
+        fn slots(&self) -> usize {
+            self.started.len()
+        }
+
+        fn start(&mut self, slot: usize) {
+            self.started[slot] = Some(Instant::now());
+        }
+
+        fn wait(&mut self, limit: Duration, answers: &mut Vec<CompletedRequest>) -> Result<()> {
+            std::thread::sleep(limit.min(Duration::from_millis(10)));
+            self.stop.store(true, Ordering::Relaxed);
+            let ended = Instant::now();
+            for (slot, request) in self.started.iter_mut().enumerate() {
+                if let Some(started) = request.take_if(|started| ended.duration_since(*started) > Self::DELAY)
+                {
+                    let (body_bytes, retries) = (0, 0);
+                    let first_byte = Some(ended);
+                    answers.push(CompletedRequest {
+                        slot,
+                        started,
+                        first_byte,
+                        ended,
+                        body_bytes,
+                        retries,
+                        failure: None,
+                    });
+                }
+            }
+            Ok(())
+        }
+
+        fn traffic(&self) -> NetworkTraffic {
+            NetworkTraffic::default()
+        }
+
+        fn connections(&self) -> Option<TcpConnectionStats> {
+            None
+        }
+    }
+
+    #[test]
+    fn arrivals_after_a_stop_are_not_missed() {
+        let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
+        let mut channel = SlowChannel { started: vec![None; 100], stop: &stop };
+        let schedule = ArrivalSchedule::new(ArrivalProcess::Fixed(1e3), 0, 1, 1).unwrap();
+        let start = Instant::now();
+        let end = Some(start + Duration::from_secs(60));
+        let stretch =
+            LoadPeriod { start, end, halves: None, budget: None, stop: &stop, done: &done, keep: None };
+        let mut recorder = LoadRecorder::default();
+        open(&mut channel, schedule, &stretch, &mut recorder).unwrap();
+        assert!(!recorder.latency.is_empty() && start.elapsed() > SlowChannel::DELAY);
+        // In the time until the last response, there are 600 arrivals.
+        assert!(recorder.skipped < 300, "{}", recorder.skipped);
     }
 }

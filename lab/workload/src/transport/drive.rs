@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use fordway_measure::{
     BlockRecord, LanePhaseResult, LimitingResource, Machine, MessageTransferSummary, OperationRecord,
-    RowDescription, RunClock, RunDocument, RunRecords, SCHEMA, SCHEMA_VERSION, SeededRandom, median,
-    median_interval,
+    RowDescription, RunClock, RunDocument, RunRecords, SCHEMA, SCHEMA_VERSION, SeededRandom,
+    exact_bytes_text, median, median_interval,
 };
 use fordway_store::{Error, ErrorKind, Result};
 
-use super::{MessageBlockResult, MessageBlockTask, MessageExchangePattern, MessageTransport, exact_text};
+use super::{MessageBlockResult, MessageBlockTask, MessageExchangePattern, MessageTransport};
 use crate::summary::{RunHeader, RunParallelism, summarise_phase};
 
 /// The maximum number of windows in a block.
@@ -99,7 +99,7 @@ impl TransportPlan {
 impl MessageBlockTask {
     /// Returns the name of the task's phase.
     pub(super) fn phase(&self) -> String {
-        format!("{} {}", self.exchange.name(), exact_text(self.size_bytes))
+        format!("{} {}", self.exchange.name(), exact_bytes_text(self.size_bytes))
     }
 }
 

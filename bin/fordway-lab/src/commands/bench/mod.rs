@@ -13,7 +13,9 @@ use std::time::Instant;
 use fordway_client::s3::S3Config;
 use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_machine::MachineWatch;
-use fordway_measure::{LaneIo500Score, Machine, RowDescription, RunClock, RunDocument, RunRecords};
+use fordway_measure::{
+    LaneIo500Score, Machine, RowDescription, RunClock, RunDocument, RunRecords, result_file,
+};
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Result, Store};
 use fordway_workload::bench::{
@@ -93,7 +95,7 @@ fn run_ranks(
         parameters: args.setting.parameters(),
     };
     let (mut run, records) = describe(&workload, header, &measured);
-    commands::judge(&mut run, watch);
+    commands::judge_rounds(&mut run, &records, watch);
     report(&workload, (&run, &records), lanes, &path, context)?;
     for table in published.iter().filter_map(|number| PublishedTable::find(*number)) {
         context.output.text(&beside_published(lanes, table))?;
@@ -145,20 +147,25 @@ fn report(
     commands::write_trust(run, context)?;
     run_output::write(path, run, records)?;
     if let WorkloadPlan::Io500(plan) = workload {
-        for (score, text) in io500::score(plan, lanes) {
-            write_score(&score, &text, path, context)?;
+        for (score, text) in io500::score(plan, lanes, run.conditions.as_ref()) {
+            write_score(&score, &text, (run, path), context)?;
         }
     }
     context.output.text(&format!("run: {}", path.display()))
 }
 
 /// Prints one lane's scores and writes them to a file in IO500's format.
-fn write_score(score: &LaneIo500Score, text: &str, path: &Path, context: &CommandContext) -> Result<()> {
-    let file = path.join(format!("result-{}.txt", score.lane));
+fn write_score(
+    score: &LaneIo500Score,
+    text: &str,
+    (run, path): (&RunDocument, &Path),
+    context: &CommandContext,
+) -> Result<()> {
+    let file = path.join(result_file(&score.lane));
     std::fs::write(&file, text).map_err(|error| file_error("writing", file.display(), error))?;
     let last = text.lines().last().unwrap_or_default();
     context.output.text(&format!("{}: {last}\n  {}", score.lane, file.display()))?;
-    context.output.row(score)
+    commands::write_row(score, (&score.lane, ""), run, context)
 }
 
 /// Checks that the user specified a target or an endpoint. Otherwise, a benchmark would create thousands of objects at

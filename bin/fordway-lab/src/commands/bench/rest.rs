@@ -16,7 +16,7 @@ use fordway_load::{
 use fordway_machine::MachineWatch;
 use fordway_measure::{
     LanePhaseResult, Machine, RowDescription, RunClock, RunDocument, SCHEMA, SCHEMA_VERSION,
-    TcpConnectionStats, bytes_text, load_table, rate_text,
+    TcpConnectionStats, exact_bytes_text, load_table, rate_text,
 };
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::rest::{
@@ -56,7 +56,7 @@ pub(super) fn run(
             format!("interrupted: the results cover only what was measured before; the reason: {error}");
         run.0.warnings.push(warning);
     }
-    commands::judge(&mut run.0, watch);
+    commands::judge_rounds(&mut run.0, &run.1, watch);
     let exit = report(args, run, context)?;
     Ok(early_end.map_or(exit, |error| CommandExit::of(&error)))
 }
@@ -375,11 +375,20 @@ struct RestParameterSet {
 impl RestParameterSet {
     /// Returns the combination's name in tables.
     fn label(&self, args: &RestBenchArgs) -> String {
-        let size = self.size_bytes.map_or(String::new(), |bytes| format!(" {}", bytes_text(bytes)));
+        let size = self.size_bytes.map_or(String::new(), |bytes| format!(" {}", exact_bytes_text(bytes)));
         let streams = if self.streams > 1 { format!(" x {} streams", self.streams) } else { String::new() };
         let method = method(args.method).name();
         format!("{method}{size} c={}{streams} t={}", self.connections, self.threads)
     }
+}
+
+/// Checks the options that accept lists. Errors: `InvalidArgument` if a list contains a value twice.
+fn refuse_repeats(args: &RestBenchArgs) -> Result<()> {
+    commands::refuse_repeats("--size", &args.size)?;
+    commands::refuse_repeats("--http", &args.http)?;
+    commands::refuse_repeats("--connections", &args.connections)?;
+    commands::refuse_repeats("--streams", &args.streams)?;
+    commands::refuse_repeats("--threads", &args.threads)
 }
 
 /// Returns all combinations, grouped by size. Errors: `InvalidArgument` for invalid options, an impossible combination,
@@ -392,6 +401,7 @@ fn points(args: &RestBenchArgs) -> Result<Vec<RestParameterSet>> {
     if args.duration.is_zero() {
         return refused("a --duration of 0 measures nothing; use one such as 10s");
     }
+    refuse_repeats(args)?;
     let sizes: Vec<Option<u64>> = match (args.method, args.size.is_empty()) {
         (HttpMethodArg::Put, true) => vec![Some(DEFAULT_PUT_BYTES)],
         (_, true) => vec![None],

@@ -22,6 +22,7 @@ const PHASE: &str = "read";
 
 pub(super) fn run(args: &VectorReadBenchArgs, context: &CommandContext) -> Result<CommandExit> {
     args.output.out.as_deref().map_or(Ok(()), run_output::check)?;
+    commands::refuse_repeats("--window", &args.window)?;
     let started = (jiff::Timestamp::now(), Instant::now());
     let machine = Machine::observe(&[]);
     let watch = MachineWatch::start(&[], args.trust.force)?.beside_unknown_servers();
@@ -33,7 +34,7 @@ pub(super) fn run(args: &VectorReadBenchArgs, context: &CommandContext) -> Resul
     let measured = measure_all(args, &ranges, context);
     context.output.end_progress();
     let (records, early_end) = measured?;
-    let mut run = describe(args, machine, started, &records, ranges.len());
+    let mut run = describe(args, machine, started, &records, &ranges);
     if let Some(error) = &early_end {
         let complete = records.blocks.len() / args.window.len();
         run.warnings.push(format!(
@@ -41,7 +42,7 @@ pub(super) fn run(args: &VectorReadBenchArgs, context: &CommandContext) -> Resul
             args.rounds
         ));
     }
-    commands::judge(&mut run, watch);
+    commands::judge_rounds(&mut run, &records, watch);
     report(args, &run, &records, context)?;
     Ok(early_end.map_or(CommandExit::Ok, |error| CommandExit::of(&error)))
 }
@@ -131,7 +132,7 @@ fn describe(
     machine: Machine,
     started: (jiff::Timestamp, Instant),
     records: &RunRecords,
-    ranges: usize,
+    ranges: &[(u64, usize)],
 ) -> RunDocument {
     let lanes: Vec<RowDescription> = args.window.iter().map(|window| lane(*window)).collect();
     let capacity = RunParallelism::of(1, &machine);
@@ -139,7 +140,9 @@ fn describe(
     summaries.iter_mut().for_each(forget_waiting);
     let parameters = json!({
         "url": args.url,
-        "ranges": ranges,
+        "ranges": ranges.len(),
+        "range_bytes": ranges.iter().map(|(_, length)| *length as u64).sum::<u64>(),
+        "ranges_digest": digest(ranges),
         "per_call": args.calls.per_call,
         "connections": args.calls.connections,
         "http": args.calls.http.number(),
@@ -162,6 +165,14 @@ fn describe(
         warnings: Vec::new(),
         conditions: None,
     }
+}
+
+/// Returns a digest of the ranges (FNV-1a, 64 bits), which shows whether two runs read the same ranges.
+fn digest(ranges: &[(u64, usize)]) -> String {
+    let numbers = ranges.iter().flat_map(|(offset, length)| [*offset, *length as u64]);
+    let mixed = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+    let hash = numbers.flat_map(u64::to_le_bytes).fold(0xcbf2_9ce4_8422_2325, mixed);
+    format!("{hash:016x}")
 }
 
 fn lane(window: u32) -> RowDescription {

@@ -17,7 +17,7 @@ use fordway_measure::{
 use fordway_store::{ETagPolicy, Error, ErrorKind, Result};
 use fordway_workload::compare::{
     CacheEviction, CompareClients, ComparePhase, ComparePlan, CompareProgress, ComparisonResults,
-    check_eviction, doubts_about_modes, run as compare,
+    check_eviction, run as compare,
 };
 use fordway_workload::summary::{RunParallelism, forget_waiting, summarise};
 use fordway_workload::{FileTree, TreeLimits, TreeProgress};
@@ -73,12 +73,7 @@ pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &CommandCont
     if let Some(check) = check {
         run.parameters.insert("instrument_check".into(), json!(check));
     }
-    commands::judge(&mut run, watch);
-    if let Some(conditions) = &mut run.conditions {
-        doubts_about_modes(&run.lanes, &outcome.records)
-            .into_iter()
-            .for_each(|doubt| conditions.doubt(doubt));
-    }
+    commands::judge_rounds(&mut run, &outcome.records, watch);
     let removed = remove(place);
     let exit = report((args, &out), &run, &outcome, check, context)?;
     // A failure of the clean-up does not invalidate the rounds, so the failure is returned only after the report of the
@@ -307,14 +302,12 @@ fn report(
     context.output.text(&table(run))?;
     commands::write_trust(run, context)?;
     if let Some(check) = check {
-        context.output.row(&check)?;
+        commands::write_row(&check, ("", ""), run, context)?;
         context.output.text(&check.to_string())?;
     }
     run_output::write(out, run, &outcome.records)?;
     context.output.text(&format!("run: {}", out.display()))?;
-    if !args.page.no_report {
-        super::write_page(out, context)?;
-    }
+    super::write_or_remove_page(out, args.page.no_report, context)?;
     if let Some(end) = &outcome.early_end {
         return Ok(CommandExit::of(&end.error));
     }

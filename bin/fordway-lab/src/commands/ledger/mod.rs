@@ -16,7 +16,7 @@ use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_machine::MachineWatch;
 use fordway_measure::{
     LimitingResource, Machine, RowDescription, RunClock, RunDocument, RunRecords, SCHEMA, SCHEMA_VERSION,
-    bytes_text,
+    bytes_text, exact_bytes_text,
 };
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{pin_process, pin_thread};
@@ -158,7 +158,7 @@ fn describe(
     started: (jiff::Timestamp, Instant),
 ) -> RunDocument {
     let LedgerRunResult { lanes, records, account, placement, left_out, .. } = work;
-    let phases: Vec<String> = plan.sizes.iter().map(|size| bytes_text(*size)).collect();
+    let phases: Vec<String> = plan.sizes.iter().map(|size| exact_bytes_text(*size)).collect();
     let capacity = RunParallelism::of(1, &machine);
     let of_phase = |(number, name): (usize, &String)| {
         let mut summaries = summarise_phase(lanes, (number as u8, name), records, capacity);

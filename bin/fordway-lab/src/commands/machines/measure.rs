@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use fordway_command::{CommandContext, CommandExit, InterruptFlag, file_error};
 use fordway_machine::{MachineEntry, MachineFeature};
-use fordway_measure::{Machine, RunReliabilityReport, median};
+use fordway_measure::{Machine, RunReliability, RunReliabilityReport, median};
 use fordway_posix::Durability;
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, GetOptions, Key, PutOptions, Result, Store};
 use serde::Serialize;
 
-use super::probe::StreamTriadParameters;
+use super::probe::{StreamTriadParameters, usable_memory_bytes};
 use super::tools::{self, MeasuredDisk};
 use super::{ProbedQuantity, catalogue};
 use crate::args::MeasureArgs;
@@ -63,14 +63,21 @@ pub(super) fn run(args: &MeasureArgs, context: &CommandContext) -> Result<Comman
     }
     let watch = super::watch(args.trust, args.peer.as_deref())?;
     let features = measure(args, &machine, context)?;
+    let is_early = context.interrupt.is_raised();
     let measured =
         MachineMeasurements { schema: SCHEMA, name, machine, features, conditions: watch.conditions() };
-    if let Some(file) = &args.catalogue {
-        add(file, &measured.entry()?)?;
-        context.output.note(&format!("added {} to {}", measured.name, file.display()));
+    match &args.catalogue {
+        Some(_) if is_early => {
+            context.output.note("not added to the catalogue: the measurement is incomplete")
+        }
+        Some(file) => {
+            add(file, &measured.entry()?)?;
+            context.output.note(&format!("added {} to {}", measured.name, file.display()));
+        }
+        None => {}
     }
     context.output.record(&measured)?;
-    Ok(CommandExit::Ok)
+    Ok(if is_early { super::interrupted(context) } else { CommandExit::Ok })
 }
 
 fn measure(
@@ -84,8 +91,9 @@ fn measure(
         machine.cpus_at_once() as f64,
         "processors that a process can use",
     )];
-    features.extend(machine.memory_bytes.map(|bytes| {
-        count(MachineFeature::Memory, bytes as f64 / BYTES_PER_MB, "MemTotal of /proc/meminfo")
+    features.extend(usable_memory_bytes(machine).map(|bytes| {
+        let how = "MemTotal of /proc/meminfo, or the limit of this process's control groups";
+        count(MachineFeature::Memory, bytes as f64 / BYTES_PER_MB, how)
     }));
     let mut benchmarks = benchmarks(args, machine, &disk, context);
     let is_asked = |feature: &MachineFeature| args.features.is_empty() || args.features.contains(feature);
@@ -140,7 +148,7 @@ fn one<'a>(
 }
 
 fn triad(machine: &Machine) -> MachineBenchmark<'static> {
-    let triad = StreamTriadParameters::of(machine);
+    let triad = StreamTriadParameters::of(machine, usable_memory_bytes(machine));
     let how = triad.as_ref().map_or_else(|_| String::new(), StreamTriadParameters::how);
     one(&[MachineFeature::MemoryTriad], how, move || match &triad {
         Ok(triad) => Ok(triad.mb_per_s()),
@@ -168,7 +176,8 @@ fn gets<'a>(
     one(features, HOW.to_owned(), run)
 }
 
-/// Runs all benchmarks and reports the results. Errors: only `Interrupted`.
+/// Runs all benchmarks and reports the results. After a signal, the results cover the complete rounds. Errors: only
+/// `Interrupted`, if no round was complete.
 fn in_turn(
     benchmarks: &mut [MachineBenchmark],
     rounds: u16,
@@ -185,7 +194,7 @@ fn in_turn(
 type BenchmarkRoundResults = Result<Vec<Vec<f64>>>;
 
 /// Runs the benchmarks in round-robin order, so that changes on the machine affect all of them. A benchmark that has
-/// failed is not run again.
+/// failed is not run again. Errors: only `Interrupted`, if a signal arrives before a round is complete.
 fn run_in_turn(
     benchmarks: &mut [MachineBenchmark],
     rounds: u16,
@@ -196,15 +205,27 @@ fn run_in_turn(
     for step in 0..total {
         let at = step as usize % benchmarks.len();
         context.output.steps(step, total, benchmarks[at].features[0].name());
-        context.interrupt.check()?;
-        let Ok(values) = &mut found[at] else { continue };
-        match (benchmarks[at].run)() {
-            Ok(new) => values.push(new),
-            Err(error) if error.kind() == ErrorKind::Interrupted => return Err(error),
-            Err(error) => found[at] = Err(error),
+        let new = match (&found[at], context.interrupt.check()) {
+            (_, Err(interrupted)) => Err(interrupted),
+            (Err(_), Ok(())) => continue,
+            (Ok(_), Ok(())) => (benchmarks[at].run)(),
+        };
+        match (new, &mut found[at]) {
+            (Ok(new), Ok(values)) => values.push(new),
+            (Err(error), _) if error.kind() == ErrorKind::Interrupted => {
+                let complete = step as usize / benchmarks.len();
+                keep_rounds(&mut found, complete);
+                return if complete > 0 { Ok(found) } else { Err(error) };
+            }
+            (Err(error), _) => found[at] = Err(error),
+            (Ok(_), Err(_)) => {}
         }
     }
     Ok(found)
+}
+
+fn keep_rounds(found: &mut [BenchmarkRoundResults], rounds: usize) {
+    found.iter_mut().flatten().for_each(|values| values.truncate(rounds));
 }
 
 impl MachineBenchmark<'_> {
@@ -234,6 +255,9 @@ impl MachineMeasurements {
     /// returns such a value.
     fn entry(&self) -> Result<MachineEntry> {
         let mut entry = MachineEntry::new(&self.name);
+        if self.conditions.verdict != RunReliability::Measured {
+            entry.doubt(self.conditions.to_string().trim_start_matches("conditions: "));
+        }
         for FeatureMeasurement { feature, quantity, .. } in &self.features {
             match quantity.value {
                 Some(value) => {

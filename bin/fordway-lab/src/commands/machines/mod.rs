@@ -35,17 +35,31 @@ pub(super) fn run(args: &MachinesArgs, context: &CommandContext) -> Result<Comma
 fn probe(args: &ProbeArgs, context: &CommandContext) -> Result<CommandExit> {
     let machine = Machine::observe(&[]);
     let watch = watch(args.trust, args.peer.as_deref())?;
+    let threads = machine.cpus_at_once();
+    let (peer, disk) = (args.peer.as_deref(), args.disk.as_deref());
     let mut quantities = vec![probe::reference_clock()];
-    context.interrupt.check()?;
-    quantities.extend(probe::memory_bandwidth(&machine));
-    context.interrupt.check()?;
-    quantities.extend(probe::network(args.peer.as_deref())?);
-    context.interrupt.check()?;
-    quantities.extend(probe::disk(args.disk.as_deref())?);
+    let steps: [&dyn Fn() -> Result<Vec<ProbedQuantity>>; 3] = [
+        &|| Ok(probe::memory_bandwidth(threads, probe::usable_memory_bytes(&machine))),
+        &|| probe::network(peer),
+        &|| probe::disk(disk),
+    ];
+    // After a signal, the quantities that are already known are reported.
+    for step in steps {
+        if !context.interrupt.is_raised() {
+            quantities.extend(step()?);
+        }
+    }
+    let is_early = context.interrupt.is_raised();
     let probe =
         MachineProbeReport { schema: PROBE_SCHEMA, machine, quantities, conditions: watch.conditions() };
     context.output.record(&probe)?;
-    Ok(CommandExit::Ok)
+    Ok(if is_early { interrupted(context) } else { CommandExit::Ok })
+}
+
+/// Reports that the results are incomplete because of a signal.
+fn interrupted(context: &CommandContext) -> CommandExit {
+    context.output.note("interrupted: the results cover only what was measured before");
+    CommandExit::Interrupted
 }
 
 /// Starts observing the machine for the duration of a measurement. With a `peer`, the CPU time of other processes
@@ -74,6 +88,15 @@ fn warn_of_left_out(left_out: &[OmittedFeature], context: &CommandContext) {
     for OmittedFeature { feature, missing_in } in left_out {
         let (feature, machines) = (feature.name(), missing_in.join(", "));
         context.output.note(&format!("not comparing {feature}, which is unknown for {machines}"));
+    }
+}
+
+/// Warns about machines whose values are in doubt.
+fn warn_of_doubts<'a>(entries: impl IntoIterator<Item = &'a MachineEntry>, context: &CommandContext) {
+    for entry in entries {
+        if let Some(doubts) = entry.doubts() {
+            context.output.note(&format!("warning: the values of {} are in doubt: {doubts}", entry.name));
+        }
     }
 }
 
@@ -147,7 +170,10 @@ fn compare(args: &SimilarityArgs, context: &CommandContext) -> Result<CommandExi
         (Some(file), _) => (None, parsed(file, SimilarityTable::parse)?),
         (None, Some(rows)) => {
             let rows = catalogue(rows)?;
-            let columns = args.columns.as_deref().map_or_else(|| Ok(rows.clone()), catalogue)?;
+            let columns = args.columns.as_deref().map(catalogue).transpose()?;
+            warn_of_doubts(rows.entries(), context);
+            warn_of_doubts(columns.iter().flat_map(MachineCatalogue::entries), context);
+            let columns = columns.unwrap_or_else(|| rows.clone());
             let (choice, table) = similarities(&rows, &columns, &args.features)?;
             (Some(choice), table)
         }
@@ -258,6 +284,7 @@ fn pick(args: &PickArgs, context: &CommandContext) -> Result<CommandExit> {
         context.output.note(&none);
         return Ok(CommandExit::Failure);
     }
+    warn_of_doubts(allowed.iter().copied().chain([&like]), context);
     let ranking = rank(like, &allowed, &args.features)?;
     warn_of_left_out(&ranking.left_out, context);
     context.output.record(&ranking)?;

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use fordway_command::file_error;
 use fordway_http::{HttpClient, HttpExchangeRequest, HttpVersion, Origin, ReplayPolicy, Timeouts, TlsRoots};
+use fordway_machine::doctor::{SystemTree, memory_limit_bytes};
 use fordway_measure::{FileSystem, Machine, bytes_text, median};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{drop_cached, reference_cycles, tcp_info};
@@ -90,24 +91,41 @@ pub(super) fn reference_clock() -> ProbedQuantity {
     ProbedQuantity::new(name, mhz, unit, "time-stamp counter against the monotonic clock over 100 ms")
 }
 
+/// Returns the memory that this process may use, in bytes: the machine's memory, or the smallest limit of its control
+/// groups. A process that exceeds such a limit is killed.
+pub(super) fn usable_memory_bytes(machine: &Machine) -> Option<u64> {
+    machine.memory_bytes.into_iter().chain(memory_limit_bytes(&SystemTree::at("/"))).min()
+}
+
+/// Checks that a measurement needs at most a quarter of the usable memory. Errors: the reason why it needs too much.
+fn check_memory(wanted: u64, usable: Option<u64>) -> std::result::Result<(), String> {
+    match usable {
+        Some(usable) if wanted <= usable / 4 => Ok(()),
+        _ => {
+            let usable = usable.map_or("an unknown size".to_owned(), bytes_text);
+            let wanted = bytes_text(wanted);
+            Err(format!("it takes {wanted} of memory, more than a quarter of the usable memory ({usable})"))
+        }
+    }
+}
+
 /// Measures the number of bytes that copies in memory read and write per second, with one thread and with one thread
 /// for each processor.
-pub(super) fn memory_bandwidth(machine: &Machine) -> Vec<ProbedQuantity> {
-    let one = "mem_tp";
-    let all = "mem_tp_all";
-    let threads = machine.cpus_at_once();
-    let wanted = 2 * (BUFFER_BYTES * threads) as u64;
-    if machine.memory_bytes.is_none_or(|memory| wanted > memory / 4) {
-        let why = format!("it takes {} of memory, more than a quarter of the memory", bytes_text(wanted));
-        return [one, all].map(|name| ProbedQuantity::unknown(name, "MB/s", &*why)).into();
-    }
-    let how = |who: &str| {
-        let size = bytes_text(BUFFER_BYTES as u64);
-        format!("copies of {size} by {who}, bytes read and written, the fastest of {COPIES}")
+pub(super) fn memory_bandwidth(threads: usize, usable: Option<u64>) -> Vec<ProbedQuantity> {
+    let of = |name: &'static str, threads: usize, who: String| match check_memory(
+        2 * (BUFFER_BYTES * threads) as u64,
+        usable,
+    ) {
+        Err(why) => ProbedQuantity::unknown(name, "MB/s", why),
+        Ok(()) => {
+            let size = bytes_text(BUFFER_BYTES as u64);
+            let how = format!("copies of {size} by {who}, bytes read and written, the fastest of {COPIES}");
+            ProbedQuantity::new(name, copy_mb_per_s(threads), "MB/s", how)
+        }
     };
     vec![
-        ProbedQuantity::new(one, copy_mb_per_s(1), "MB/s", how("one thread")),
-        ProbedQuantity::new(all, copy_mb_per_s(threads), "MB/s", how(&format!("{threads} threads at once"))),
+        of("mem_tp", 1, "one thread".to_owned()),
+        of("mem_tp_all", threads, format!("{threads} threads at once")),
     ]
 }
 
@@ -170,15 +188,11 @@ pub(super) struct StreamTriadParameters {
 
 impl StreamTriadParameters {
     /// Chooses the amount of work for this machine. Errors: `InvalidArgument` if the arrays need more than a quarter of
-    /// the machine's memory.
-    pub(super) fn of(machine: &Machine) -> Result<Self> {
+    /// the `usable` memory.
+    pub(super) fn of(machine: &Machine, usable: Option<u64>) -> Result<Self> {
         let cache_bytes = last_level_cache_bytes(Path::new(CPUS));
         let array_bytes = (TIMES_CACHE * cache_bytes.unwrap_or(0)).max(ARRAY_BYTES_MIN);
-        let wanted = 3 * array_bytes;
-        if machine.memory_bytes.is_none_or(|memory| wanted > memory / 4) {
-            let why = format!("it takes {} of memory, more than a quarter of the memory", bytes_text(wanted));
-            return Err(Error::new(ErrorKind::InvalidArgument, why));
-        }
+        check_memory(3 * array_bytes, usable).map_err(|why| Error::new(ErrorKind::InvalidArgument, why))?;
         Ok(StreamTriadParameters { array_bytes, cache_bytes, threads: machine.cpus_at_once() })
     }
 
@@ -376,9 +390,16 @@ mod tests {
 
     #[test]
     fn a_machine_without_the_memory_is_told() {
-        let small = Machine { cpus: 1, memory_bytes: Some(1 << 20), ..Machine::default() };
-        let error = StreamTriadParameters::of(&small).err().expect("it was measured");
+        let machine = Machine { cpus: 1, memory_bytes: Some(1 << 40), ..Machine::default() };
+        // A control group may allow less than the machine has.
+        let error = StreamTriadParameters::of(&machine, Some(1 << 20)).err().expect("it was measured");
         assert!(error.to_string().contains("more than a quarter"), "{error}");
+        let copies = memory_bandwidth(4, Some(256 << 20));
+        assert!(copies.iter().all(|copy| copy.value.is_none() && copy.how.contains("256 MiB")));
+        // One thread needs less memory than all threads.
+        let copies = memory_bandwidth(1 << 20, Some(1 << 30));
+        assert!(copies[0].value.is_some() && copies[1].value.is_none());
+        assert!(usable_memory_bytes(&machine).is_some_and(|bytes| bytes <= 1 << 40));
         let triad = StreamTriadParameters { array_bytes: 1 << 16, cache_bytes: None, threads: 2 };
         assert!(triad.mb_per_s() > 0.0 && triad.how().contains("3 arrays of 64.0 KiB"));
     }

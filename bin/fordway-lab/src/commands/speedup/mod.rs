@@ -137,14 +137,14 @@ fn report(
     commands::write_summaries(run, context)?;
     context.output.text(&parallel_table(run))?;
     for fit in fitted {
-        context.output.row(fit)?;
+        commands::write_row(fit, (&fit.lane, ""), run, context)?;
         context.output.text(&sentence(fit))?;
     }
     commands::write_trust(run, context)?;
     write(args, run, outcome, fitted)?;
     let out = args.output.path("speedup");
     context.output.text(&format!("run: {}", out.display()))?;
-    if args.page.no_report { Ok(()) } else { super::write_page(&out, context) }
+    commands::write_or_remove_page(&out, args.page.no_report, context)
 }
 
 /// Describes a fit, and states whether the fit is reliable.

@@ -90,7 +90,7 @@ def _compared(found: dict[str, Times]) -> dict[str, Any]:
 
 
 def _lane(lane: str, own: Times) -> dict[str, Any]:
-    low, high = own.interval()
+    low, high = own.interval() or (None, None)
     nodes = None if own.cost is None else own.cost.form.nodes
     return {
         "lane": lane,
@@ -110,6 +110,9 @@ def choose(found: dict[str, Times]) -> dict[str, Any]:
     """
     if len(found) < 2:
         return {"lane": None, "between": list(found), "why": "there is nothing to choose from"}
+    if any(own.interval() is None for own in found.values()):
+        why = "one round does not show how much rounds differ; measure more rounds"
+        return {"lane": None, "between": list(found), "why": why}
     in_order = sorted(found, key=lambda lane: found[lane].seconds)
     best = in_order[0]
     near = [best, *(lane for lane in in_order[1:] if not _faster(found[best], found[lane]))]

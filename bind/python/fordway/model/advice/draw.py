@@ -29,8 +29,10 @@ def _phase(axes: mpl.axes.Axes, part: dict[str, Any]) -> None:
     lanes, choice = part["lanes"], part["choice"]
     for at, each in enumerate(lanes):
         color = CHOSEN if each["lane"] in (choice["lane"], *choice["between"]) else OTHER
-        low, high, middle = (1e9 * max(each[name], 1e-9) for name in ("low", "high", "seconds"))
-        axes.plot([low, high], [at, at], color=color, linewidth=3, alpha=0.4)
+        if each["low"] is not None:
+            bounds = [1e9 * max(each[name], 1e-9) for name in ("low", "high")]
+            axes.plot(bounds, [at, at], color=color, linewidth=3, alpha=0.4)
+        middle = 1e9 * max(each["seconds"], 1e-9)
         axes.plot([middle], [at], "o", color=color)
     axes.set(xscale="log", title=part["phase"], ylim=(len(lanes) - 0.5, -0.5))
     axes.set_yticks(range(len(lanes)), [each["lane"] for each in lanes])

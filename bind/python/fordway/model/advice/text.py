@@ -54,7 +54,8 @@ def _parts(found: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _figures(each: dict[str, Any]) -> list[str]:
     left_out = each["left_out_pct"]
-    times = [duration(1e9 * each[name]) for name in ("seconds", "low", "high")]
+    seconds = [each[name] for name in ("seconds", "low", "high")]
+    times = ["-" if value is None else duration(1e9 * value) for value in seconds]
     return [*times, "-" if left_out is None else f"{left_out:.0f}", f"{100 * each['outside_share']:.0f}"]
 
 

@@ -38,9 +38,15 @@ class Times:
     rounds: float = 1.0
     """Ratio of the time of the longest round to the time of the shortest round, for the same work."""
     cost: Cost | None = None
+    round_count: int = 2
+    """Number of rounds on which the draws are based."""
 
-    def interval(self) -> tuple[float, float]:
-        """Returns the bounds of the middle `LEVEL` of the draws."""
+    def interval(self) -> tuple[float, float] | None:
+        """Returns the bounds of the middle `LEVEL` of the draws. Returns `None` if there is only one round,
+        because one round does not show how much rounds differ.
+        """
+        if self.round_count < 2:
+            return None
         low, high = np.quantile(self.draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
         return float(low), float(high)
 
@@ -127,6 +133,7 @@ def _of_lane(
         _outside(fitted, moved, work @ values, phase),
         float(state.max() / state.min()),
         fitted,
+        len(np.unique(rounds.number[own])),
     )
 
 
@@ -224,6 +231,7 @@ def _over(link: NetworkPath, times: Times, moved: pd.DataFrame, phase: str, thre
         times.outside,
         times.rounds,
         times.cost,
+        times.round_count,
     )
 
 
@@ -235,5 +243,7 @@ def total(phases: list[dict[str, Times]]) -> dict[str, Times]:
         parts = [phase[lane] for phase in phases]
         seconds = sum(part.seconds for part in parts)
         outside = sum(part.outside * part.seconds for part in parts) / seconds if seconds else 0.0
-        found[lane] = Times(seconds, np.sum([part.draws for part in parts], axis=0), None, outside)
+        draws = np.sum([part.draws for part in parts], axis=0)
+        count = min(part.round_count for part in parts)
+        found[lane] = Times(seconds, draws, None, outside, round_count=count)
     return found

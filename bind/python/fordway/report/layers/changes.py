@@ -60,11 +60,18 @@ class Change:
     """
 
 
+def can_search(sizes: np.ndarray) -> bool:
+    """Returns whether messages of `sizes` are enough to detect jumps."""
+    return len(sizes) >= MESSAGES_MIN and len(_starts(np.sort(sizes))) > 0
+
+
 def find(sizes: np.ndarray, times: np.ndarray, seed: int = 1) -> list[Change]:
-    """Returns the jumps of `times` over `sizes`, in order of size."""
+    """Returns the jumps of `times` over `sizes`, in order of size. There are none if the messages are not
+    enough to detect jumps (`can_search`).
+    """
     order = np.argsort(sizes, kind="stable")
     size, time = sizes[order].astype(float), np.log(np.maximum(times[order].astype(float), 1))
-    if len(size) < MESSAGES_MIN or size[0] == size[-1]:
+    if not can_search(size):
         return []
     random = np.random.default_rng(seed)
     starts = _starts(size)

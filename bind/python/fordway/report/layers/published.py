@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fordway.report import units
+from fordway.report import shape, units
 from fordway.report.runfile import Run, RunFileError
 
 WINDOW_BYTES = 87_380
@@ -16,6 +16,9 @@ REFERENCES = ("reference", "bare")
 """Prefixes of the names of reference set-ups, which the tables do not mark in any other way."""
 
 PHASE = "one connection per request"
+SIZE_BYTES_MAX = 2**53
+"""Maximum size that a table may state. Larger sizes are not exact as floating-point numbers."""
+
 TIME, RATE = "Time per request", ("Requests per second (mean)", "Requests per second")
 CONCURRENCY = "Concurrency Level"
 FAILED, TAGS = "Failed requests", ("Experiment Tag", "Tag")
@@ -49,26 +52,44 @@ def _rows(path: Path, table: pd.DataFrame, tag: str) -> pd.DataFrame:
     if size.isna().any():
         wrong = table.loc[size.isna(), "Document Path"].iloc[0]
         raise RunFileError(f"{path} has a document {wrong!r}, whose last part is not a number of bytes")
+    if not size.between(0, SIZE_BYTES_MAX).all():
+        wrong = table.loc[~size.between(0, SIZE_BYTES_MAX), "Document Path"].iloc[0]
+        raise RunFileError(f"{path} has a document {wrong!r}, whose size is impossible")
     lane = table[tag].astype(str)
     if "Machine Tag" in table and table["Machine Tag"].nunique() > 1:
         lane = lane + " on " + table["Machine Tag"].astype(str)
     rate = next((name for name in RATE if name in table), None)
     # The rate is the total across all connections. The time per request has several definitions, so it is
     # used only if the table has no rate.
-    at_once = pd.to_numeric(table.get(CONCURRENCY, pd.Series(1, index=table.index))).fillna(1)
-    seconds = at_once / table[rate].replace(0, np.nan) if rate else table[TIME] / 1e3
-    failed = table.get(FAILED, pd.Series(0, index=table.index)).fillna(0)
+    at_once = _numbers(path, table, CONCURRENCY, 1)
+    seconds = at_once / _numbers(path, table, rate).replace(0, np.nan) if rate else None
+    seconds = _numbers(path, table, TIME) / 1e3 if seconds is None else seconds
     rows = pd.DataFrame(
         {
             "lane": lane,
             "phase": PHASE,
             "duration_ns": seconds.astype(float) * 1e9,
             "bytes": size.astype(np.uint64),
-            "failed": failed.astype(int),
-            "retries": table.get("Retries", pd.Series(0, index=table.index)).fillna(0).astype(int),
+            "failed": _numbers(path, table, FAILED, 0).astype(int),
+            "retries": _numbers(path, table, "Retries", 0).astype(int),
         }
     )
     return rows.assign(ok=(rows["failed"] == 0) & (rows["duration_ns"] > 0))
+
+
+def _numbers(path: Path, table: pd.DataFrame, column: str, missing: float | None = None) -> pd.Series:
+    """Returns a column as numbers of at least 0, with `missing` for missing values. Raises `RunFileError`."""
+    if column not in table:
+        return pd.Series(missing, index=table.index, dtype=float)
+    cells = table[column]
+    numbers = pd.to_numeric(cells, errors="coerce").astype(float)
+    wrong = (numbers.isna() & cells.notna()) | (numbers < 0) | (numbers > shape.NUMBER_MAX)
+    if wrong.any():
+        cell, row = str(cells[wrong].iloc[0]), int(np.flatnonzero(wrong)[0]) + 1
+        raise RunFileError(
+            f"{path}: {column} is {cell!r} in row {row}, which is not a possible number; use decimal points"
+        )
+    return numbers if missing is None else numbers.fillna(missing)
 
 
 def _lanes(rows: pd.DataFrame) -> list[str]:

@@ -4,6 +4,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from fordway.report.layers import changes
 from fordway.report.layers.changes import Change
 from fordway.report.runfile import Run
@@ -62,6 +64,18 @@ def all_changes(run: Run) -> list[Found]:
         sizes, times = rows["bytes"].to_numpy(dtype=float), rows["duration_ns"].to_numpy(dtype=float)
         found += [Found(lane, phase, change) for change in changes.find(sizes, times)]
     return found
+
+
+def unsearched(run: Run) -> list[str]:
+    """Returns a text for each set-up and phase with too few messages or sizes to detect jumps."""
+    said = []
+    for phase in run.phases:
+        for lane in run.lanes:
+            rows = run.operations
+            sizes = rows.loc[(rows["phase"] == phase) & (rows["lane"] == lane), "bytes"].to_numpy(dtype=float)
+            if not changes.can_search(sizes):
+                said.append(f"{lane}, {phase} ({len(sizes):,} messages of {len(np.unique(sizes)):,} sizes)")
+    return said
 
 
 def verdicts(run: Run, found: list[Found]) -> list[Verdict]:

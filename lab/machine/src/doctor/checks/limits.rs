@@ -58,14 +58,25 @@ pub(super) fn throttling(tree: &SystemTree) -> DoctorCheckResult {
     let Some((share, seconds)) = worst else {
         return Ok(FindingDraft::ok("no processor time was withheld: no quota is set here"));
     };
-    let said = match share > 0.0 {
-        true => FindingDraft::costs(
-            format!(
-                "stopped in {share:.1} % of its periods, {seconds:.1} s in total: other ranks wait for it during that time"
-            ),
-            "raise the quota to whole processors, or start fewer threads",
-        ),
-        false => FindingDraft::ok("its quota has never stopped it"),
+    let since = |(path, text): &(String, String)| {
+        Some(CpuThrottling::of(text)?.since(&CpuThrottling::of(tree.earlier(path)?)?).share())
+    };
+    let recent = texts.iter().filter_map(since).max_by(f64::total_cmp);
+    let total = format!("{share:.1} % of its periods, {seconds:.1} s in total");
+    let costs = |what: String| {
+        FindingDraft::costs(what, "raise the quota to whole processors, or start fewer threads")
+    };
+    let said = match recent {
+        _ if share == 0.0 => FindingDraft::ok("its quota has never stopped it"),
+        None => costs(format!("stopped in {total}: other ranks wait for it during that time")),
+        Some(0.0) => FindingDraft::ok(format!(
+            "its quota did not stop it during this test, but stopped it in {total} since the group was created"
+        )),
+        Some(recent) => costs(format!(
+            "stopped in {:.1} % of its periods during this test: other ranks wait for it during that time; since the \
+             group was created, in {total}",
+            100.0 * recent
+        )),
     };
     Ok(said.measured("periods stopped", share, "%").measured("stopped", seconds, "s"))
 }
@@ -172,21 +183,35 @@ pub(super) fn exclusive(tree: &SystemTree) -> DoctorCheckResult {
     })
 }
 
-pub(super) fn memory(tree: &SystemTree) -> DoctorCheckResult {
-    let group = ControlGroupDirectories::of(tree, "memory")?;
+/// Returns the smallest limit of memory of all groups, in bytes; `None` if there is no limit, or if it cannot be read.
+pub(crate) fn memory_limit_bytes(tree: &SystemTree) -> Option<u64> {
+    least_memory_limit(tree, &ControlGroupDirectories::of(tree, "memory").ok()?)
+}
+
+fn least_memory_limit(tree: &SystemTree, group: &ControlGroupDirectories) -> Option<u64> {
     let name = if group.is_v2 { "memory.max" } else { "memory.limit_in_bytes" };
     let limits = group.texts(tree, name);
-    let limit =
-        limits.iter().filter_map(|(_, text)| text.parse().ok()).filter(|n: &u64| *n < NO_LIMIT_BYTES).min();
+    limits.iter().filter_map(|(_, text)| text.parse().ok()).filter(|n: &u64| *n < NO_LIMIT_BYTES).min()
+}
+
+pub(super) fn memory(tree: &SystemTree) -> DoctorCheckResult {
+    let group = ControlGroupDirectories::of(tree, "memory")?;
+    let limit = least_memory_limit(tree, &group);
     if let Some(slowed) = slowed_down(tree, &group) {
         return Ok(slowed);
     }
     let Some(limit) = limit else { return Ok(FindingDraft::ok("no limit of memory")) };
-    let hits = if group.is_v2 { hits_v2(tree, &group) } else { hits_v1(tree, &group) };
+    let (hits, recent) = match group.is_v2 {
+        true => counted(tree, &group, "memory.events", |text| value_of(text, "max")?.parse().ok()),
+        false => counted(tree, &group, "memory.failcnt", |text| text.parse().ok()),
+    };
     let gib = limit as f64 / f64::from(1 << 30);
-    let said = match hits {
-        0 => FindingDraft::ok(format!("limited to {gib:.1} GiB, never reached; cached files count too")),
-        hits => FindingDraft::costs(
+    let said = match (hits, recent) {
+        (0, _) => FindingDraft::ok(format!("limited to {gib:.1} GiB, never reached; cached files count too")),
+        (hits, Some(0)) => FindingDraft::ok(format!(
+            "limited to {gib:.1} GiB, not reached during this test, but {hits} times since the group was created"
+        )),
+        (hits, _) => FindingDraft::costs(
             format!(
                 "limited to {gib:.1} GiB, reached {hits} times: each time the program waits while the kernel reclaims pages"
             ),
@@ -201,8 +226,7 @@ pub(super) fn memory(tree: &SystemTree) -> DoctorCheckResult {
 fn slowed_down(tree: &SystemTree, group: &ControlGroupDirectories) -> Option<FindingDraft> {
     let high = group.texts(tree, "memory.high");
     let least: u64 = high.iter().filter_map(|(_, text)| text.parse().ok()).min()?;
-    let events = group.texts(tree, "memory.events");
-    let times = events.iter().filter_map(|(_, text)| value_of(text, "high")?.parse::<u64>().ok()).max()?;
+    let (times, recent) = counted(tree, group, "memory.events", |text| value_of(text, "high")?.parse().ok());
     let gib = least as f64 / f64::from(1 << 30);
     let said = FindingDraft::costs(
         format!(
@@ -210,16 +234,22 @@ fn slowed_down(tree: &SystemTree, group: &ControlGroupDirectories) -> Option<Fin
         ),
         "request more memory, or have memory.high raised",
     );
-    (times > 0).then(|| said.measured("limit", gib, "GiB"))
+    (times > 0 && recent != Some(0)).then(|| said.measured("limit", gib, "GiB"))
 }
 
-fn hits_v2(tree: &SystemTree, group: &ControlGroupDirectories) -> u64 {
-    let hits = |(_, text): &(String, String)| value_of(text, "max")?.parse::<u64>().ok();
-    group.texts(tree, "memory.events").iter().filter_map(hits).max().unwrap_or(0)
-}
-
-fn hits_v1(tree: &SystemTree, group: &ControlGroupDirectories) -> u64 {
-    group.texts(tree, "memory.failcnt").iter().filter_map(|(_, text)| text.parse().ok()).max().unwrap_or(0)
+/// Returns the largest count that `parse` finds in the files `name` of all groups, and the largest increase since the
+/// files were remembered; `None` if they were not remembered.
+fn counted(
+    tree: &SystemTree,
+    group: &ControlGroupDirectories,
+    name: &str,
+    parse: fn(&str) -> Option<u64>,
+) -> (u64, Option<u64>) {
+    let texts = group.texts(tree, name);
+    let total = texts.iter().filter_map(|(_, text)| parse(text)).max().unwrap_or(0);
+    let since =
+        |(path, text): &(String, String)| Some(parse(text)?.saturating_sub(parse(tree.earlier(path)?)?));
+    (total, texts.iter().filter_map(since).max())
 }
 
 pub(super) fn io(tree: &SystemTree) -> DoctorCheckResult {

@@ -9,7 +9,7 @@ mod network;
 mod pressure;
 mod processors;
 
-pub(crate) use limits::{CpuQuotaCounters, quota_counters};
+pub(crate) use limits::{CpuQuotaCounters, memory_limit_bytes, quota_counters};
 pub(super) use processors::allowed;
 
 use DoctorCheckFunction::{Interface, Node, Rdma};
@@ -79,6 +79,19 @@ const CHECKS: &[DoctorCheck] = &[
     DoctorCheck { name: "placement", richter: &[9, 13], ask: Node(placement) },
     DoctorCheck { name: "problem-size", richter: &[15], ask: Node(problem_size) },
 ];
+
+/// The checks that judge counters. The counters have increased since boot, or since a control group was created, so
+/// their values alone do not show whether the cause still exists.
+const COUNTING: [&str; 4] = ["steal", "throttling", "memory-limit", "heat"];
+
+/// Stores the current values of all counters in `tree`. [`examine`] then judges by the increase since this call.
+pub fn remember_counters(tree: &mut SystemTree) {
+    tree.remember(|tree| {
+        for check in CHECKS.iter().filter(|check| COUNTING.contains(&check.name)) {
+            check.findings(tree);
+        }
+    });
+}
 
 /// Runs every check on `tree`. A file that cannot be read results in a finding, not an error. Cost: reads about 100
 /// small files.

@@ -57,18 +57,21 @@ pub(super) fn online(tree: &SystemTree) -> Result<Vec<usize>, UnreadableFile> {
 pub(super) fn steal(tree: &SystemTree) -> DoctorCheckResult {
     let text = tree.read(STAT)?;
     let line = value_of(&text, "cpu").ok_or_else(|| UnreadableFile::unknown(STAT, &text))?;
-    // The fields are: user nice system idle iowait irq softirq steal. `user` already includes the time of guests.
-    let ticks: Vec<f64> = line.split_whitespace().take(8).filter_map(|tick| tick.parse().ok()).collect();
-    let [.., stolen] = ticks[..] else { return Err(UnreadableFile::unknown(STAT, line)) };
-    if ticks.len() < 8 || !ticks.iter().all(|tick| tick.is_finite()) {
-        return Err(UnreadableFile::unknown(STAT, line));
-    }
-    let share = 100.0 * stolen / ticks.iter().sum::<f64>().max(1.0);
+    let (stolen, all) = ticks(line).ok_or_else(|| UnreadableFile::unknown(STAT, line))?;
+    let share = 100.0 * stolen / all.max(1.0);
+    let earlier = tree.earlier(STAT).and_then(|text| ticks(value_of(text, "cpu")?));
+    let recent = earlier.map(|before| (stolen - before.0, all - before.1));
+    // A single tick may be a coincidence.
+    let is_recent = recent.is_none_or(|(stolen, all)| stolen >= 2.0 && 100.0 * stolen / all >= STEAL_COSTS);
+    let (judged, period) = match recent {
+        Some((stolen, all)) => (100.0 * stolen / all.max(1.0), "during this test"),
+        None => (share, "since boot"),
+    };
     let said = match is_guest(tree) {
         Some(false) => FindingDraft::ok("no hypervisor, so no time is stolen"),
-        _ if share >= STEAL_COSTS => FindingDraft::costs(
+        _ if judged >= STEAL_COSTS && is_recent => FindingDraft::costs(
             format!(
-                "other guests took {share:.1} % of the processors' time since boot while this guest had work; at \
+                "other guests took {judged:.1} % of the processors' time {period} while this guest had work; at \
                  a barrier all ranks wait for the rank that was interrupted"
             ),
             "request dedicated processors (OpenStack: hw:cpu_policy=dedicated; clouds: dedicated hosts, no burstable types)",
@@ -82,6 +85,14 @@ pub(super) fn steal(tree: &SystemTree) -> DoctorCheckResult {
         }
     };
     Ok(said.measured("stolen since boot", share, "%"))
+}
+
+/// Returns the stolen time and the whole time of all processors, in ticks.
+fn ticks(line: &str) -> Option<(f64, f64)> {
+    // The fields are: user nice system idle iowait irq softirq steal. `user` already includes the time of guests.
+    let ticks: Vec<f64> = line.split_whitespace().take(8).filter_map(|tick| tick.parse().ok()).collect();
+    let is_whole = ticks.len() == 8 && ticks.iter().all(|tick| tick.is_finite());
+    is_whole.then(|| (ticks[7], ticks.iter().sum()))
 }
 
 /// Checks for nested virtual machines. A guest cannot see whether its host is also a guest.

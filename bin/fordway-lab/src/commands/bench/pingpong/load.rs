@@ -3,7 +3,7 @@
 //! processors and the TCP window.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use fordway_http::HttpResponse;
@@ -13,6 +13,7 @@ use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::rest::{CompletedRequest, LoadFailure, NetworkTraffic, RequestChannel};
 
 use crate::args::{ConnectionReuseArg, PingpongBenchArgs, SizeDistributionArg};
+use crate::commands;
 use crate::commands::pingpong::PongHttpClient;
 
 /// One combination of values for the options that a run varies.
@@ -51,7 +52,7 @@ pub(super) fn windows(args: &PingpongBenchArgs) -> Vec<Option<u64>> {
 }
 
 /// Returns all combinations. Errors: `InvalidArgument` if more processors are requested than the machine has, or if a
-/// window is too small.
+/// window is too small, or if a list contains a value twice.
 pub(super) fn points(args: &PingpongBenchArgs, cores: usize) -> Result<Vec<PingpongParameterSet>> {
     let refused = |detail: String| Err(Error::new(ErrorKind::InvalidArgument, detail));
     if let Some(too_many) = args.cores.iter().find(|wanted| usize::from(**wanted) > cores) {
@@ -60,6 +61,10 @@ pub(super) fn points(args: &PingpongBenchArgs, cores: usize) -> Result<Vec<Pingp
     if let Some(small) = args.tcp_rmem.iter().find(|bytes| **bytes < 4096) {
         return refused(format!("--tcp-rmem {} is too small; the minimum is 4 KiB", bytes_text(*small)));
     }
+    commands::refuse_repeats("--connection-policy", &args.connection_policy)?;
+    commands::refuse_repeats("--concurrency", &args.concurrency)?;
+    commands::refuse_repeats("--cores", &args.cores)?;
+    commands::refuse_repeats("--tcp-rmem", &args.tcp_rmem)?;
     let cores: Vec<Option<u16>> = match args.cores.is_empty() {
         true => vec![None],
         false => args.cores.iter().copied().map(Some).collect(),
@@ -166,10 +171,46 @@ impl MessageSizeSequence {
     }
 }
 
+/// The number of unanswered messages in a row after which a set-up is considered dead.
+const UNANSWERED_MAX: u32 = 10;
+
+/// Counts unanswered messages of a set-up, over all threads of a block. A message counts if its failure took a
+/// considerable part of the time limit. Messages that fail at once do not prolong a run, and are results like others.
+#[derive(Debug)]
+pub(super) struct UnansweredMessages {
+    in_a_row: AtomicU32,
+    timeout: Duration,
+}
+
+impl UnansweredMessages {
+    pub(super) fn new(timeout: Duration) -> Self {
+        UnansweredMessages { in_a_row: AtomicU32::new(0), timeout }
+    }
+
+    /// Counts a message. Errors: `Timeout` if too many messages in a row were not answered.
+    fn count(&self, failure: Option<&LoadFailure>, took: Duration) -> Result<()> {
+        let Some(failure) = failure.filter(|_| took >= self.timeout / 2) else {
+            self.in_a_row.store(0, Ordering::Relaxed);
+            return Ok(());
+        };
+        match self.in_a_row.fetch_add(1, Ordering::Relaxed) + 1 {
+            UNANSWERED_MAX.. => {
+                let detail = format!(
+                    "{UNANSWERED_MAX} messages in a row were not answered within --timeout: {}",
+                    failure.detail
+                );
+                Err(Error::new(ErrorKind::Timeout, detail))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// One thread's connection to `ping`.
 pub(super) struct PingChannel {
     caller: PongHttpClient,
     sizes: Arc<MessageSizeSequence>,
+    unanswered: Arc<UnansweredMessages>,
     keep: bool,
     room: Vec<u8>,
     is_due: bool,
@@ -187,12 +228,12 @@ struct MessageOutcome {
 impl PingChannel {
     pub(super) fn new(
         address: &str,
-        sizes: Arc<MessageSizeSequence>,
+        (sizes, unanswered): (&Arc<MessageSizeSequence>, &Arc<UnansweredMessages>),
         keep: bool,
-        timeout: Duration,
     ) -> Result<Self> {
-        let caller = PongHttpClient::new(&format!("http://{address}"), "ping", timeout)?;
-        Ok(PingChannel { caller, sizes, keep, room: Vec::new(), is_due: false, connections: 0 })
+        let caller = PongHttpClient::new(&format!("http://{address}"), "ping", unanswered.timeout)?;
+        let (sizes, unanswered) = (Arc::clone(sizes), Arc::clone(unanswered));
+        Ok(PingChannel { caller, sizes, unanswered, keep, room: Vec::new(), is_due: false, connections: 0 })
     }
 
     fn receive(&mut self, bytes: u64) -> Result<MessageOutcome> {
@@ -232,7 +273,8 @@ impl RequestChannel for PingChannel {
         self.is_due = true;
     }
 
-    /// Waits for the whole response, because the thread has no other request in flight.
+    /// Waits for the whole response, because the thread has no other request in flight. Errors: `Timeout` if the set-up
+    /// no longer answers.
     fn wait(&mut self, _limit: Duration, answers: &mut Vec<CompletedRequest>) -> Result<()> {
         if !std::mem::take(&mut self.is_due) {
             return Ok(());
@@ -248,6 +290,7 @@ impl RequestChannel for PingChannel {
                 (None, 0, Some(failure))
             }
         };
+        self.unanswered.count(failure.as_ref(), ended.duration_since(started))?;
         // A failed operation is recorded with the requested size, because failures are also analysed by size.
         answers.push(CompletedRequest {
             slot: 0,

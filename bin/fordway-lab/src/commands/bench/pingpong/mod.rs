@@ -20,7 +20,9 @@ use fordway_workload::rest::{
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use self::load::{MessageSizeRange, MessageSizeSequence, PingChannel, PingpongParameterSet, points};
+use self::load::{
+    MessageSizeRange, MessageSizeSequence, PingChannel, PingpongParameterSet, UnansweredMessages, points,
+};
 use self::setups::{MeasuredNetworkSetup, wire};
 use crate::args::{ConnectionReuseArg, PingpongBenchArgs, SizeDistributionArg};
 use crate::commands;
@@ -34,12 +36,13 @@ pub(super) fn run(args: &PingpongBenchArgs, context: &CommandContext) -> Result<
     let seed = args.chance.seed()?;
     let started = (jiff::Timestamp::now(), Instant::now());
     let machine = Machine::observe(&[]);
-    let watch = MachineWatch::start(&[], args.trust.force)?;
-    let watch = if args.pong.is_some() { watch.beside_unknown_servers() } else { watch };
     let cores = fordway_sys::usable_cores();
     let (points, range) = (points(args, cores.len())?, MessageSizeRange::new(args)?);
     let setups = setups::chosen(args)?;
     check_pong(args, &setups)?;
+    let watch = MachineWatch::start(&[], args.trust.force)?;
+    let has_unknown_servers = args.pong.is_some() || setups.iter().any(NetworkSetup::runs_elsewhere);
+    let watch = if has_unknown_servers { watch.beside_unknown_servers() } else { watch };
     context.output.start_steps();
     let lanes = setups::bring_up(args, setups, context)?;
     let task = PingpongMeasurementPlan { args, points: &points, range, seed, cores };
@@ -193,12 +196,12 @@ impl PingpongMeasurementPlan<'_> {
             keep_operations: true,
         };
         let keep = point.policy == ConnectionReuseArg::Kept;
+        let unanswered = Arc::new(UnansweredMessages::new(self.args.timeout));
         let connect = |_| -> Result<Box<dyn rest::RequestChannel>> {
             if let Some(network) = running.ping_network() {
                 network.enter()?;
             }
-            let siege = PingChannel::new(&running.ping_address, Arc::clone(&sizes), keep, self.args.timeout)?;
-            Ok(Box::new(siege))
+            Ok(Box::new(PingChannel::new(&running.ping_address, (&sizes, &unanswered), keep)?))
         };
         rest::run_block(&plan, place, clock, &connect, context.interrupt.flag(), &mut |_| ())
     }
@@ -255,7 +258,7 @@ impl PingpongRunMetadata<'_> {
                 "interrupted: the results cover only the rounds that were complete; the reason: {error}"
             ));
         }
-        commands::judge(&mut run, watch);
+        commands::judge_rounds(&mut run, &records, watch);
         commands::write_summaries(&run, context)?;
         context.output.text(&load_table(&run))?;
         commands::write_trust(&run, context)?;

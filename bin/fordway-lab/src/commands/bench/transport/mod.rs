@@ -61,7 +61,7 @@ pub(super) fn run(args: &TransportBenchArgs, context: &CommandContext) -> Result
         warnings: missing,
     };
     let mut run = describe(&plan, lanes, &outcome, header);
-    commands::judge(&mut run, watch);
+    commands::judge_rounds(&mut run, &outcome.records, watch);
     let exit = report(args, (&run, &outcome.records), context)?;
     if outcome.interrupted_after.is_some() {
         return Ok(CommandExit::Interrupted);
@@ -115,9 +115,7 @@ fn report(
     commands::write_trust(run, context)?;
     run_output::write(&args.setting.path(), run, records)?;
     context.output.text(&format!("run: {}", args.setting.path().display()))?;
-    if !args.page.no_report {
-        commands::write_page(&args.setting.path(), context)?;
-    }
+    commands::write_or_remove_page(&args.setting.path(), args.page.no_report, context)?;
     let is_wrong = run.summaries.iter().any(|summary| summary.errors > 0);
     Ok(if is_wrong { CommandExit::Corrupt } else { CommandExit::Ok })
 }

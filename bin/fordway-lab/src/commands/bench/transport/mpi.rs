@@ -85,7 +85,22 @@ pub(super) fn find(args: &TransportBenchArgs) -> (Vec<MpiProgram>, Vec<String>) 
             Err(why) => missing.push(why),
         }
     }
-    (found, missing)
+    (distinct(found, &mut missing), missing)
+}
+
+/// Returns the first program of each MPI implementation, because the names of transports contain only the
+/// implementation. Adds a message to `missing` for each other program.
+fn distinct(all: Vec<MpiProgram>, missing: &mut Vec<String>) -> Vec<MpiProgram> {
+    let mut found: Vec<MpiProgram> = Vec::new();
+    for mpi in all {
+        if found.iter().any(|other| other.name() == mpi.name()) {
+            let (binary, name) = (mpi.binary.display(), mpi.name());
+            missing.push(format!("skipped {binary}: --mpi contains an earlier program of {name}"));
+        } else {
+            found.push(mpi);
+        }
+    }
+    found
 }
 
 fn default_binary() -> Option<PathBuf> {
@@ -267,6 +282,15 @@ mod tests {
             implementation: implementation.to_owned(),
             launcher: PathBuf::new(),
         }
+    }
+
+    #[test]
+    fn no_two_transports_have_one_name() {
+        let mut missing = Vec::new();
+        let all = vec![mpi("Open MPI v4.1.4"), mpi("MPICH Version: 4.0.2"), mpi("Open MPI v5.0.7")];
+        let names: Vec<_> = distinct(all, &mut missing).iter().map(MpiProgram::name).collect();
+        assert_eq!(names, ["openmpi", "mpich"]);
+        assert!(missing.len() == 1 && missing[0].contains("an earlier program of openmpi"), "{missing:?}");
     }
 
     #[test]

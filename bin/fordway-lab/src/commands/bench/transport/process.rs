@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 use std::io::ErrorKind::WouldBlock;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -101,10 +101,12 @@ impl ChildProgramListener {
         self.0.local_addr().map_err(|error| file_error("listening on", "the loopback interface", error))
     }
 
-    /// Returns the connection made by `program`. Errors: `Unavailable` if the program exits first.
+    /// Returns the connection made by `program`. Connections of other users are closed: they could send invented
+    /// figures, or the process IDs of other programs. Errors: `Unavailable` if the program exits first.
     pub(super) fn wait_for(&self, program: &mut ChildProgram) -> Result<TcpStream> {
         let accepted = program.until(|| match self.0.accept() {
             Err(error) if error.kind() == WouldBlock => None,
+            Ok((stream, _)) if !is_own(&stream) => None,
             done => Some(done.map(|(stream, _)| stream)),
         })?;
         let failed = |error| file_error("accepting a connection of", &program.name, error);
@@ -112,6 +114,33 @@ impl ChildProgramListener {
         stream.set_nonblocking(false).map_err(failed)?;
         Ok(stream)
     }
+}
+
+/// Returns whether a process of this user opened the other end of a loopback connection. Returns true if the kernel
+/// does not list the connections.
+fn is_own(stream: &TcpStream) -> bool {
+    let (Ok(table), Ok(peer), Ok(own)) =
+        (std::fs::read_to_string("/proc/net/tcp"), stream.peer_addr(), stream.local_addr())
+    else {
+        return true;
+    };
+    uid_of(&table, peer, own) == Some(rustix::process::getuid().as_raw())
+}
+
+/// Returns the user who opened the socket at `local` that is connected to `remote`, from the text of `/proc/net/tcp`;
+/// `None` if there is no such socket.
+fn uid_of(table: &str, local: SocketAddr, remote: SocketAddr) -> Option<u32> {
+    let text = |address: SocketAddr| match address.ip() {
+        // The kernel prints an address as a number in its own byte order.
+        IpAddr::V4(ip) => format!("{:08X}:{:04X}", u32::from_ne_bytes(ip.octets()), address.port()),
+        IpAddr::V6(_) => String::new(),
+    };
+    let (local, remote) = (text(local), text(remote));
+    table.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let is_it = *fields.get(1)? == local && *fields.get(2)? == remote;
+        if is_it { fields.get(7)?.parse().ok() } else { None }
+    })
 }
 
 /// The path of nginx on Debian, in a directory that is in PATH only for root.
@@ -169,4 +198,26 @@ fn text(root: &Path, dir: &Path, address: SocketAddr) -> String {
         let _ = writeln!(text, "{kind}_temp_path {dir}/{kind};");
     }
     text + &format!("server {{ listen {address}; root {root}; }} }}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_user_of_a_connection_is_known() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (stream, _) = listener.accept().unwrap();
+        assert!(is_own(&stream));
+        let (peer, own) = (client.local_addr().unwrap(), client.peer_addr().unwrap());
+        let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        assert_eq!(uid_of(&table, peer, own), Some(rustix::process::getuid().as_raw()));
+        assert_eq!(uid_of(&table, own, "127.0.0.1:1".parse().unwrap()), None);
+        // The end of this connection at port 40000 belongs to the user 1000.
+        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n\
+             1: 0100007F:9C40 0100007F:1F90 01 00000000:00000000 00:00000000 00000000  1000        0 1 1\n";
+        let found = uid_of(table, "127.0.0.1:40000".parse().unwrap(), "127.0.0.1:8080".parse().unwrap());
+        assert_eq!(found, cfg!(target_endian = "little").then_some(1000));
+    }
 }
