@@ -57,11 +57,13 @@ pub fn doubts_about_modes(run: &RunDocument, records: &RunRecords) -> Vec<Measur
             phase: run.phases.get(usize::from(phase))?.clone(),
         };
         // A block with failures on one lane took less time.
-        let pair = |block: &&BlockRecord| {
-            let other = first.get(&(block.phase, block.block))?;
-            (other.operations == block.operations).then_some((*block, *other))
-        };
-        let pairs: Vec<_> = (lane > 0).then(|| blocks.iter().filter_map(pair).collect()).unwrap_or_default();
+        let mut pairs = Vec::new();
+        for block in blocks.iter().filter(|_| lane > 0) {
+            let other = first.get(&(block.phase, block.block));
+            pairs.extend(
+                other.filter(|other| other.operations == block.operations).map(|other| (*block, *other)),
+            );
+        }
         let modes = match pairs.is_empty() {
             true => {
                 two_modes(&levels(&blocks, |block| (block.round, block.elapsed_ns, block.operations.into())))?
