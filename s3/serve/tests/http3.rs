@@ -78,7 +78,7 @@ fn a_request_on_which_the_gateway_works_for_long_is_not_ended() {
     const HEADER: Duration = Duration::from_secs(3);
     let certificate = Certificate::new();
     let fixture = serve_through(
-        |inner| std::sync::Arc::new(SlowStore { inner, delay: 3 * HEADER }),
+        |inner| std::sync::Arc::new(SlowStore { inner, delay: 3 * HEADER, after_head: |_| () }),
         |config| {
             config.tls = Some(certificate.load());
             config.http3 = true;
