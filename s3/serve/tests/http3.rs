@@ -130,6 +130,26 @@ fn a_tour() {
     });
 }
 
+/// Policies permit addresses, and QUIC clients can move.
+#[test]
+fn a_client_keeps_the_address_of_its_handshake() {
+    let (fixture, certificate) = serve_http3(|_| ());
+    run(async {
+        let mut http3 = Http3::connect(&fixture.client, &certificate).await;
+        let get = Call::on("GET", "none");
+        assert_eq!(http3.send(&get).await.status, 404);
+        let move_to =
+            |address: &str| http3.endpoint.rebind(std::net::UdpSocket::bind(address).unwrap()).unwrap();
+        move_to("127.0.0.1:0");
+        assert_eq!(http3.clone().send(&get).await.status, 404, "the port may change");
+        move_to("127.0.0.2:0");
+        let mut stream = http3.start(&get).await;
+        let _ = stream.finish().await;
+        let answer = tokio::time::timeout(Duration::from_secs(60), stream.recv_response()).await;
+        assert!(answer.expect("the connection remains open").is_err());
+    });
+}
+
 #[test]
 fn policies_see_that_quic_has_tls_1_3() {
     let (fixture, certificate) = serve_http3(|_| ());
