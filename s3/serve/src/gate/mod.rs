@@ -386,17 +386,25 @@ fn check_is_readable(name: &HeaderName, headers: &HeaderMap) -> Result<(), GateR
     if headers.get_all(name).iter().all(|value| is_readable(name, value)) {
         return Ok(());
     }
-    let message = format!("the header {name} has characters other than printable ASCII; encode them");
+    let fault = if is_metadata(name) { "is not UTF-8" } else { "has characters other than printable ASCII" };
+    let message = format!("the header {name} {fault}; encode its value");
     let code = if *name == CONTENT_MD5 { "InvalidDigest" } else { "InvalidArgument" };
     Err(GateRefusal::bad(code, message))
 }
 
 /// Returns whether the value of a header consists of printable ASCII characters, if the header is one that later code
-/// reads as text. User metadata may have any characters.
+/// reads as text. User metadata may have any characters in UTF-8. The S3 layer ignores other values when it checks a
+/// signature.
 pub(crate) fn is_readable(name: &HeaderName, value: &HeaderValue) -> bool {
-    let text = name.as_str();
-    let is_text = *name == CONTENT_MD5 || text.starts_with("x-amz-") && !text.starts_with("x-amz-meta-");
+    if is_metadata(name) {
+        return std::str::from_utf8(value.as_bytes()).is_ok();
+    }
+    let is_text = *name == CONTENT_MD5 || name.as_str().starts_with("x-amz-");
     !is_text || value.to_str().is_ok()
+}
+
+fn is_metadata(name: &HeaderName) -> bool {
+    name.as_str().starts_with("x-amz-meta-")
 }
 
 /// Returns whether the header makes a request conditional, in HTTP or in S3.
@@ -562,6 +570,12 @@ fn take_hoisted(
         }
     }
     Ok(())
+}
+
+/// Returns the operation with this name.
+#[cfg(test)]
+pub(crate) fn operation_named(name: &str) -> &'static OperationRule {
+    TABLE.named(name).expect(name)
 }
 
 #[cfg(test)]
