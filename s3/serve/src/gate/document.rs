@@ -15,13 +15,13 @@ use http::{HeaderMap, HeaderName, Request};
 use http_body::{Body, Frame, SizeHint};
 
 use crate::gate::table::{PathResource, TABLE};
+use crate::aws_chunked::{CONTENT_SHA256, is_in_chunks};
 use crate::gate::{CONTENT_MD5, GateRefusal, OperationRule};
 use crate::http1::{BROKEN, STALLED};
 use crate::message::composed;
 
 /// The maximum size of a document in bytes. For example, a list of 10,000 parts with checksums is about 2 MiB long.
 const DOCUMENT_BYTES_MAX: usize = 4 * 1024 * 1024;
-const CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256");
 
 /// The reason why the document in a request's body is refused. The cell is empty until the document is refused. Clones
 /// share the reason.
@@ -45,11 +45,6 @@ pub(crate) fn decoded_md5(text: &str) -> Option<[u8; 16]> {
     const BASE64: GeneralPurpose =
         GeneralPurpose::new(&STANDARD, GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true));
     BASE64.decode(text).ok()?.try_into().ok()
-}
-
-/// Returns whether the body is `aws-chunked`.
-fn is_in_chunks(headers: &HeaderMap) -> bool {
-    headers.get(CONTENT_SHA256).is_some_and(|value| value.as_bytes().starts_with(b"STREAMING-"))
 }
 
 /// Replaces the body of a request with a checked document if the operation has a document. Errors: the head shows that

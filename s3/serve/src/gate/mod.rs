@@ -21,6 +21,7 @@ pub(crate) use document::{check_elements_of, decoded_md5, take_document};
 pub(crate) use table::OperationRule;
 use table::{PathResource, PermittedValues, TABLE};
 
+use crate::aws_chunked::is_in_chunks;
 use crate::domains::BucketDomains;
 use crate::message::composed;
 
@@ -114,14 +115,12 @@ pub(crate) fn take_host<B>(request: &mut Request<B>) -> Result<(), GateRefusal> 
 
 /// Refuses an upload whose head does not specify the length of the body. Over HTTP/1, a request with neither
 /// `Content-Length` nor `Transfer-Encoding` has no body, so the gateway would store an empty object instead of the
-/// client's content. The module `signature` checks the length of an `aws-chunked` body. Errors: `MissingContentLength`.
+/// client's content. The module `aws_chunked` checks the length of an `aws-chunked` body. Errors: `MissingContentLength`.
 fn check_has_length<B>(operation: &OperationRule, request: &Request<B>) -> Result<(), GateRefusal> {
     let headers = request.headers();
-    let is_upload = ["PutObject", "UploadPart"].contains(&operation.name);
-    let hash = headers.get("x-amz-content-sha256");
-    let is_in_chunks = hash.is_some_and(|hash| hash.as_bytes().starts_with(b"STREAMING-"));
     let has_body = request.version() > Version::HTTP_11 || headers.contains_key(header::TRANSFER_ENCODING);
-    if !is_upload || headers.contains_key(header::CONTENT_LENGTH) || (is_in_chunks && has_body) {
+    let is_stated = headers.contains_key(header::CONTENT_LENGTH) || (is_in_chunks(headers) && has_body);
+    if is_stated || !operation.is_upload() {
         return Ok(());
     }
     let detail = "state the length of the body; content of unknown length needs a multipart upload, whose parts have \
