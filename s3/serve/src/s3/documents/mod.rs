@@ -18,7 +18,7 @@ use std::sync::Arc;
 use fordway_policy::Policy;
 use fordway_store::{Bucket, BucketDocumentKind, Error, ErrorKind, Result, Store};
 use fordway_wire::s3_error::from_s3;
-use fordway_wire::s3_xml::{XmlElement, without_cdata};
+use fordway_wire::s3_xml::{XmlElement, simplified};
 use http::{HeaderValue, StatusCode, header};
 use s3s::xml::{DeError, Deserialize, Deserializer, Serialize, Serializer};
 use s3s::{Body, S3Request, S3Response};
@@ -229,8 +229,8 @@ fn in_namespace(mut document: Vec<u8>) -> Vec<u8> {
 
 /// Parses a document. Errors: `MalformedXML`.
 pub(crate) fn read<T: for<'xml> Deserialize<'xml>>(document: &[u8]) -> OperationResult<T> {
-    // The deserializer ignores CDATA sections.
-    let document = without_cdata(document);
+    // The deserializer ignores CDATA sections, and compares names with their prefixes.
+    let document = simplified(document);
     let mut input = Deserializer::new(&document);
     let read = T::deserialize(&mut input).and_then(|value| input.expect_eof().map(|()| value));
     read.map_err(|error| {
