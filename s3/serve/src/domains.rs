@@ -33,6 +33,11 @@ impl BucketDomains {
         BucketDomains(Vec::new())
     }
 
+    /// Returns whether only the path of a request can name the bucket.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Returns the bucket that precedes one of the domains in a `Host` header, if there is one. The longest domain that
     /// fits decides, so the bucket does not depend on the order of the domains.
     pub(crate) fn bucket_of<'h>(&self, host: &'h str) -> Option<&'h str> {
