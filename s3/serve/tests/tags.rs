@@ -52,15 +52,10 @@ fn cdata_sections_are_read() {
     let delete = "<Delete><Object><Key>a<![CDATA[b]]></Key></Object></Delete>";
     assert_eq!(on_bucket(&fixture, "POST", "delete", delete).ok().elements("Key"), ["ab"]);
     fixture.client.send(&Call::on("GET", "a")).ok();
-    let put =
-        |change: &dyn Fn(&str) -> String| on_bucket(&fixture, "POST", "delete", &change(delete)).error();
-    assert_eq!(put(&|delete| delete.replace("]]>", "")), (400, "MalformedXML".to_owned()));
-    // The S3 layer does not accept a longer document.
-    let many = "&".repeat(100);
-    assert_eq!(
-        put(&|delete| delete.replace("[b]", &format!("[{many}]"))),
-        (501, "NotImplemented".to_owned())
-    );
+    let broken = on_bucket(&fixture, "POST", "delete", &delete.replace("]]>", ""));
+    assert_eq!(broken.error(), (400, "MalformedXML".to_owned()));
+    let references = delete.replace("[b]", &format!("[{}]", "&".repeat(100)));
+    assert_eq!(on_bucket(&fixture, "POST", "delete", &references).ok().elements("Key").len(), 1);
 }
 
 /// Some libraries write every name with a prefix, and every character beyond ASCII as a reference.

@@ -102,16 +102,13 @@ pub fn new_bucket(document: &[u8]) -> Result<CreateBucketDocument> {
 }
 
 /// Returns the document in the form that simple parsers read correctly: without prefixes of namespaces, CDATA sections
-/// and comments, and with the characters themselves in place of references to characters above U+FFFF. A document that
-/// already has this form remains unchanged. A document that is not XML remains not XML.
-pub fn simplified(document: &[u8]) -> Cow<'_, [u8]> {
-    let text = std::str::from_utf8(document).ok().filter(|_| !is_simple(document));
-    text.and_then(with_simple_events).map_or(Cow::Borrowed(document), Cow::Owned)
-}
-
-/// Returns whether a document contains the start of a CDATA section, perhaps in a comment.
-pub fn may_have_cdata(document: &[u8]) -> bool {
-    memchr::memmem::find(document, b"<![CDATA[").is_some()
+/// and comments, and with the characters themselves in place of references to characters above U+FFFF. Returns `None` if
+/// the document does not have this form and is not XML.
+pub fn simplified(document: &[u8]) -> Option<Cow<'_, [u8]>> {
+    match is_simple(document) {
+        true => Some(Cow::Borrowed(document)),
+        false => with_simple_events(std::str::from_utf8(document).ok()?).map(Cow::Owned),
+    }
 }
 
 /// Returns whether [`simplified`] has nothing to change.
@@ -348,11 +345,14 @@ mod tests {
             ),
             ("<a>&#x1F600;&#128512;&#13;&#60;</a>", "<a>\u{1f600}\u{1f600}&#13;&#60;</a>"),
         ] {
-            let simple = simplified(document.as_bytes());
+            let simple = simplified(document.as_bytes()).unwrap();
             assert_eq!(String::from_utf8_lossy(&simple), expected);
         }
-        for same in ["<a>&lt;:</a>", "<a b='c:d' />", "<a><![CDATA[", "<![CDATA[</b>", "\u{fffe}"] {
-            assert_eq!(*simplified(same.as_bytes()), *same.as_bytes(), "{same}");
+        for same in ["<a>&lt;:</a>", "<a b='c:d' />", "\u{fffe}"] {
+            assert_eq!(simplified(same.as_bytes()).unwrap(), same.as_bytes(), "{same}");
+        }
+        for broken in ["<a><![CDATA[", "<![CDATA[</b>", "<n:a></m:a>", "<a>&#+65;</a>"] {
+            assert_eq!(simplified(broken.as_bytes()), None, "{broken}");
         }
         assert!(is_simple(b"<?xml version=\"1.0\"?>\n<a b='c:d'>e:f</a>"));
     }

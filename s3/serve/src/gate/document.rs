@@ -2,7 +2,6 @@
 //! checksums in the head of the request. The gate passes the document to the S3 layer only if the document has no
 //! unknown elements.
 
-use std::borrow::Cow;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
@@ -11,7 +10,7 @@ use base64::alphabet::STANDARD;
 use base64::engine::{Engine as _, GeneralPurpose, GeneralPurposeConfig};
 use bytes::{Bytes, BytesMut};
 use fordway_store::{Checksum, ChecksumAlgorithm};
-use fordway_wire::s3_xml::{may_have_cdata, simplified, unknown_element};
+use fordway_wire::s3_xml::unknown_element;
 use http::{HeaderMap, HeaderName, Request};
 use http_body::{Body, Frame, SizeHint};
 
@@ -35,10 +34,6 @@ impl RequestBodyRefusal {
         self.0.get()
     }
 }
-
-/// The operations whose documents the S3 layer parses. The S3 layer ignores CDATA sections and elements with prefixes, so
-/// it would delete or tag objects that the document does not name.
-const READ_BY_THE_S3_LAYER: [&str; 3] = ["DeleteObjects", "PutBucketVersioning", "PutObjectTagging"];
 
 /// Decodes the value of `Content-MD5`; `None` if the value is not the base64 encoding of 16 bytes. The unused trailing
 /// bits may be set, as on AWS.
@@ -132,29 +127,6 @@ impl DocumentDigests {
         }
         check_elements(self.operation, document)
     }
-
-    /// Checks the document, and returns it in a form that the S3 layer reads as the gate does. Errors: as for
-    /// [`DocumentDigests::check`]; `MalformedXML` or `NotImplemented` if the document has no such form.
-    fn checked(&self, document: Bytes) -> Result<Bytes, GateRefusal> {
-        self.check(&document)?;
-        if !READ_BY_THE_S3_LAYER.contains(&self.operation.name) {
-            return Ok(document);
-        }
-        match simplified(&document) {
-            Cow::Borrowed(_) if may_have_cdata(&document) => {
-                Err(GateRefusal::bad("MalformedXML", "the document is not XML; correct it"))
-            }
-            Cow::Borrowed(_) => Ok(document),
-            Cow::Owned(mut simple) if simple.len() <= document.len() => {
-                // The S3 layer compares the length with `Content-Length`.
-                simple.resize(document.len(), b' ');
-                Ok(simple.into())
-            }
-            Cow::Owned(_) => Err(GateRefusal::not_implemented(
-                "CDATA sections with many special characters are not supported here; write &amp; and &lt; instead",
-            )),
-        }
-    }
 }
 
 /// Checks that the document of an operation has no unknown elements. Errors: `NotImplemented`.
@@ -230,8 +202,8 @@ impl Body for VerifiedDocumentBody {
             let Some(frame) = ready!(Pin::new(&mut self.inner).poll_frame(context)) else {
                 self.is_over = true;
                 let whole = std::mem::take(&mut self.read).freeze();
-                return Poll::Ready(Some(match self.claims.checked(whole) {
-                    Ok(document) => Ok(Frame::data(document)),
+                return Poll::Ready(Some(match self.claims.check(&whole) {
+                    Ok(()) => Ok(Frame::data(whole)),
                     Err(refusal) => Err(self.refuse(refusal)),
                 }));
             };
