@@ -318,7 +318,6 @@ mod tests {
 
     use fordway_store::{BucketDocumentOperations as _, MemoryStore, Objects as _};
     use http::{HeaderMap, Uri};
-    use s3s::dto::Delete;
 
     use super::*;
     use crate::access::POLICY;
@@ -337,12 +336,11 @@ mod tests {
     fn other_clients_are_served_while_many_keys_are_checked() {
         let object = |at: usize| ObjectIdentifier { key: format!("k{at}"), ..Default::default() };
         let delete = Delete { objects: (0..KEYS_MAX).map(object).collect(), quiet: None };
-        let input = DeleteObjectsInput::builder().bucket("bucket".to_owned()).delete(delete).build().unwrap();
         let (headers, uri) = (HeaderMap::new(), Uri::from_static("/bucket"));
         let facts = PolicyRequestContext::new(&headers, &uri, None);
         let identity = AccessKeyPair::generate().unwrap();
         let user = Users::one(identity.clone(), store_with_policy()).find(&identity.access_key).unwrap();
-        let mut checked = pin!(refused(&user, &facts, &input));
+        let mut checked = pin!(refused(&user, &facts, "bucket", &delete));
         let mut turns = 0;
         let counted = poll_fn(|context| {
             turns += 1;
