@@ -60,7 +60,7 @@ fn take_hello(fixture: &Fixture) {
     fixture.client.send(&Call::on("DELETE", "k")).ok();
 }
 
-/// boto3 and aws-cli send such requests with `--no-sign-request`, and SDKs that add a header only while signing omit it.
+/// boto3 and aws-cli send such requests with `--no-sign-request`. SDKs that add a header only while signing omit it.
 #[test]
 fn an_anonymous_upload_is_decoded() {
     let fixture = open_to_all();
