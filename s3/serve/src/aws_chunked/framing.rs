@@ -31,9 +31,9 @@ const SIGNATURE_DIGITS: usize = 64;
 
 /// Replaces the body of a request with a body that checks its chunks while it is read. Reading fails if the body ends
 /// before its last chunk, if a chunk before the last chunk is too small, if a signed chunk is too large, or if a
-/// trailer is missing or has no name. The decoder of the body detects all other faults. Without this check, the S3 layer
-/// would accept a body whose last chunk is truncated or missing, although no signature confirms the end of such a body.
-/// Cost: for an `aws-chunked` body, a check of the bytes between its chunks.
+/// trailer is missing or has no name. The decoder of the body detects all other faults. Without this check, the S3
+/// layer would accept a body whose last chunk is truncated or missing, although no signature confirms the end of such a
+/// body. Cost: for an `aws-chunked` body, a check of the bytes between its chunks.
 pub(crate) fn ending_whole(request: Request<s3s::Body>) -> Request<s3s::Body> {
     if !is_in_chunks(request.headers()) {
         return request;
