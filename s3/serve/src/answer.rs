@@ -16,6 +16,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::access::RequestNetworkOrigin;
+use crate::aws_chunked::{ending_whole, take_upload};
 use crate::content::{BodyExtension, MultipartContent};
 use crate::domains::BucketDomains;
 use crate::file_server::{FileServerRegion, NetworkFileServer};
@@ -24,7 +25,6 @@ use crate::limits::{BodyTransferLimits, ConnectionLimitState, LimitCounters, Una
 use crate::monitor::{RequestId, RequestMonitor, RequestTrace};
 use crate::multiplexed::{ClientWait, SharedConnectionState};
 use crate::s3::documents::cors;
-use crate::signature::ending_whole;
 use crate::signature_v2::spell_path_as_signed;
 use crate::sts::TokenService;
 use crate::tls::TlsCertificate;
@@ -375,6 +375,9 @@ async fn of_s3_layer(shared: &GatewayState, mut request: Request<s3s::Body>) -> 
         return refused(&refusal);
     }
     signature::announce_trailers(request.headers_mut());
+    if let Err(refusal) = take_upload(&mut request) {
+        return refused(&refusal);
+    }
     if shared.allows_version_2 {
         spell_path_as_signed(&mut request, &shared.users);
     }

@@ -7,7 +7,7 @@ use percent_encoding::percent_decode_str;
 use s3s::S3Result;
 use s3s::host::{S3Host, VirtualHost};
 
-/// The lowercase domains that a bucket's name may precede in a host name.
+/// The lowercase domains that a bucket's name may precede in a host name. A domain precedes its parent domains.
 #[derive(Clone, Debug)]
 pub(crate) struct BucketDomains(Vec<String>);
 
@@ -23,7 +23,9 @@ impl BucketDomains {
                 ),
             )),
         });
-        Ok(BucketDomains(names.collect::<Result<_>>()?))
+        let mut names: Vec<String> = names.collect::<Result<_>>()?;
+        names.sort_by_key(|name| std::cmp::Reverse(name.len()));
+        Ok(BucketDomains(names))
     }
 
     /// Returns an empty list of domains. With an empty list, only the path of a request can name the bucket.
@@ -31,15 +33,21 @@ impl BucketDomains {
         BucketDomains(Vec::new())
     }
 
-    /// Returns the bucket that precedes one of the domains in a `Host` header, if there is one.
+    /// Returns whether only the path of a request can name the bucket.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns the bucket that precedes one of the domains in a `Host` header, if there is one. The longest domain that
+    /// fits decides, so the bucket does not depend on the order of the domains.
     pub(crate) fn bucket_of<'h>(&self, host: &'h str) -> Option<&'h str> {
         let name = without_port(host);
-        self.0.iter().find_map(|domain| {
-            let start = name.len().checked_sub(domain.len())?;
-            let (before, end) = name.split_at_checked(start)?;
-            let bucket = before.strip_suffix('.')?;
-            (end.eq_ignore_ascii_case(domain) && !bucket.is_empty()).then_some(bucket)
-        })
+        let before = self.0.iter().find_map(|domain| {
+            let (before, end) = name.split_at_checked(name.len().checked_sub(domain.len())?)?;
+            let is_domain = end.eq_ignore_ascii_case(domain) && (before.is_empty() || before.ends_with('.'));
+            is_domain.then_some(before)
+        });
+        before?.strip_suffix('.').filter(|bucket| !bucket.is_empty())
     }
 }
 
@@ -102,6 +110,22 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(domains.bucket_of(host), bucket, "{host}");
+        }
+    }
+
+    #[test]
+    fn the_longest_domain_counts() {
+        for names in [["example.org", "s3.example.org"], ["s3.example.org", "example.org"]] {
+            let domains = BucketDomains::new(&names.map(str::to_owned)).unwrap();
+            for (host, bucket) in [
+                ("s3.example.org", None),
+                ("data.s3.example.org", Some("data")),
+                ("data.example.org", Some("data")),
+                ("my-s3.example.org", Some("my-s3")),
+                ("example.org", None),
+            ] {
+                assert_eq!(domains.bucket_of(host), bucket, "{host}");
+            }
         }
     }
 

@@ -13,6 +13,7 @@ use std::time::Duration;
 use fordway_store::{Bucket, Key, MemoryStore, Objects as _, PutOptions, Store};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Uri};
 
+use crate::aws_chunked;
 use crate::domains::BucketDomains;
 use crate::gate;
 use crate::http1::{
@@ -102,9 +103,9 @@ pub fn http1_chunks(bytes: &[u8]) {
 /// Passes an `aws-chunked` body in pieces of several sizes to the framing check. The result must be the same for every
 /// size.
 pub fn signed_chunks(bytes: &[u8]) {
-    let whole = signature::check_framing(bytes, bytes.len().max(1));
+    let whole = aws_chunked::check_framing(bytes, bytes.len().max(1));
     for piece in pieces(bytes) {
-        assert_eq!(signature::check_framing(bytes, piece), whole, "in pieces of {piece} bytes");
+        assert_eq!(aws_chunked::check_framing(bytes, piece), whole, "in pieces of {piece} bytes");
     }
 }
 

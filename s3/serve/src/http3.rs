@@ -48,6 +48,8 @@ const LINGER: Duration = Duration::from_millis(500);
 
 /// The error code sent to a client whose address has too many connections (H3_EXCESSIVE_LOAD, RFC 9114 section 8.1).
 const EXCESSIVE_LOAD: VarInt = VarInt::from_u32(0x107);
+/// The error code sent to a client that has moved to another address (H3_NO_ERROR, RFC 9114 section 8.1).
+const MOVED: VarInt = VarInt::from_u32(0x100);
 
 type Http3ServerConnection = h3::server::Connection<h3_quinn::Connection, Bytes>;
 type Http3RequestResolver = RequestResolver<h3_quinn::Connection, Bytes>;
@@ -202,6 +204,7 @@ async fn exchange(
             return Err(error);
         }
     };
+    check_address(ways.1, caller)?;
     let (body, length) = body_of(&request, stated, receive, limits);
     // This future is larger than the state for sending the response. The future is boxed, so that its memory is freed
     // when the response begins.
@@ -214,6 +217,20 @@ async fn exchange(
         send.stop_stream(Code::H3_INTERNAL_ERROR);
     }
     sent
+}
+
+/// Checks that the client still has the address of its handshake, because policies and the access log use this address.
+/// The port may change, as behind an address translator. Otherwise, closes the connection, so that the client opens
+/// another one. Errors: `ConnectionAborted`.
+fn check_address(window: &SendWindow, caller: &ConnectionPeer) -> io::Result<()> {
+    let now = window.connection.remote_address().ip();
+    match caller {
+        ConnectionPeer::Remote { address, .. } if address.ip() != now => {
+            window.connection.close(MOVED, b"the client has moved to another address");
+            Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the client has moved to another address"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Returns the code that tells a client why its request was reset (RFC 9114 section 8.1). A malformed request gets

@@ -305,7 +305,7 @@ const UNSIGNED: [&str; 3] = ["x-amz-content-sha256", "x-amz-date", "x-amz-user-a
 /// Errors: `AccessDenied`.
 fn check_all_signed(headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
     let signed = signed_headers(headers, uri).unwrap_or_default();
-    let is_signed = |name: &str| signed.split(';').any(|known| known.eq_ignore_ascii_case(name));
+    let is_signed = |name: &str| signed.split(';').any(|known| known == name);
     // An empty `x-amz-trailer` header has no meaning. The gateway itself adds an empty `x-amz-trailer` to each request
     // without this header.
     let is_announced_nothing = |name: &str| name == "x-amz-trailer" && headers[name].is_empty();
@@ -327,14 +327,24 @@ fn check_all_signed(headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
     Err(S3Error::with_message(S3ErrorCode::AccessDenied, text))
 }
 
-/// Checks that a version 4 signature covers the `host` header, as AWS requires. Errors: `AccessDenied`, or AWS's code
-/// for a malformed signature if no header is signed.
+/// Checks that a version 4 signature covers the `host` header, as AWS requires, and that it covers every header that it
+/// names. The S3 layer ignores other names, so that anybody can add such names to a signature. Errors: `AccessDenied`,
+/// or AWS's code for a malformed signature.
 fn check_form(headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
     let signed = signed_headers(headers, uri).unwrap_or_default();
     if signed.split(';').all(|name| name.trim().is_empty()) {
         return Err(malformed(uri, "SignedHeaders names no header; sign at least host"));
     }
-    if !signed.split(';').any(|name| name.eq_ignore_ascii_case("host")) {
+    if signed.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        return Err(malformed(uri, "SignedHeaders has a name in upper case; write the names in lower case"));
+    }
+    if signed.split(';').any(|name| !headers.contains_key(name)) {
+        return Err(malformed(
+            uri,
+            "SignedHeaders names a header that the request lacks; send it, or omit the name",
+        ));
+    }
+    if !signed.split(';').any(|name| name == "host") {
         return Err(s3_error!(
             AccessDenied,
             "the header host is not signed; sign it, so that nobody can send the request elsewhere"

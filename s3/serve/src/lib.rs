@@ -9,6 +9,7 @@
 //! * `connection`, `tls`: one client, with or without TLS, and its HTTP version
 //! * `http1`: HTTP/1.1 on one socket, without a general-purpose server
 //! * `http2`, `http3`: concurrent requests on one connection; `multiplexed`: the code that `http2` and `http3` share
+//! * `aws_chunked`: uploads whose body is in chunks
 //! * `content`, `buffers`: the content of bodies and its memory, for all HTTP versions
 //! * `file_server`: threads for calls that wait for a file server
 //! * `limits`: limits on users and on clients whose user is not known yet, and turn-taking among users
@@ -30,6 +31,7 @@
 
 mod access;
 mod answer;
+mod aws_chunked;
 mod buffers;
 mod connection;
 mod content;

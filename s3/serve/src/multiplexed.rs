@@ -112,7 +112,7 @@ pub(crate) async fn exchange<B: IncomingFrames>(
     // socket.
     let (status, body_bytes) = (response.status(), response.body().len());
     counted.is_over = true;
-    account.answered(trace.account(), status);
+    account.answered(trace.account(), trace.is_authenticated(), status);
     shared.monitor.finish(&trace, &ResponseOutcome { status, body_bytes, ready, is_complete: true });
     let held = connection.held.answer(trace.account().cloned());
     waits.set_sending(false);

@@ -2,6 +2,7 @@
 
 mod client;
 
+use std::io::Write as _;
 use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
@@ -195,6 +196,33 @@ fn what_was_not_signed_changes_nothing() {
     assert_eq!(put_to(&further, "").error(), (403, "SignatureDoesNotMatch".to_owned()));
     // Headers that are redundant or harmless need not be signed.
     put("x-amz-content-sha256: UNSIGNED-PAYLOAD\r\nx-amz-user-agent: test\r\n").ok();
+}
+
+/// The S3 layer ignores names in `SignedHeaders` that it does not find. Anybody can add such names to a signature.
+#[test]
+fn names_that_were_added_to_a_signature_sign_nothing() {
+    let fixture = serve();
+    fixture.client.send(&Call::on("PUT", "secret").body("top secret")).ok();
+    let head = String::from_utf8(fixture.client.head(&Call::on("PUT", "k"))).unwrap();
+    let send = |name: &str, header: &[u8]| {
+        let head = head.replace(";x-amz-date,", &format!(";x-amz-date;{name},"));
+        let mut stream = fixture.client.connect();
+        let end = head.strip_suffix("\r\n").unwrap();
+        stream.write_all(&[end.as_bytes(), header, b"\r\n"].concat()).unwrap();
+        client::read_answer(&mut stream, "PUT").error()
+    };
+    let copy = format!("x-amz-copy-source: /{BUCKET}/secret\r\n").into_bytes();
+    let denied = (403, "AccessDenied".to_owned());
+    for name in ["X-Amz-Copy-Source", "x-amz-Copy-source"] {
+        assert_eq!(send(name, &copy), denied, "{name}");
+    }
+    assert_eq!(send("x-amz-copy-source", &copy), (403, "SignatureDoesNotMatch".to_owned()));
+    assert_eq!(send("x-amz-meta-a", b"x-amz-meta-a: \xff\r\n"), (400, "InvalidArgument".to_owned()));
+    for name in ["Host", "x-amz-meta-a"] {
+        assert_eq!(send(name, b""), (400, "AuthorizationHeaderMalformed".to_owned()), "{name}");
+    }
+    assert_eq!(fixture.client.send(&Call::on("GET", "k")).status, 404);
+    fixture.client.send_raw("PUT", &head).ok();
 }
 
 /// Returns a GET request whose signature, in a header or in the URL, covers exactly the headers in `names`.

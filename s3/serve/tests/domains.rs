@@ -33,6 +33,23 @@ fn the_bucket_is_in_the_host_and_the_key_in_the_path() {
 }
 
 #[test]
+fn the_access_log_names_the_bucket_in_the_host() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let fixture = serve_with(|config| {
+        config.domains = vec!["s3.example.org".to_owned()];
+        config.access_log = Some(log.clone());
+    });
+    for header in ["accept", "x-other"] {
+        let call = Call::new("GET", "/a%20b/c").header("host", "data.s3.example.org").header(header, "1");
+        assert_eq!(fixture.client.send(&call).error(), (404, "NoSuchBucket".to_owned()));
+    }
+    drop(fixture);
+    let text = std::fs::read_to_string(&log).unwrap();
+    assert_eq!(text.matches(r#""bucket":"data","key":"a b/c""#).count(), 2, "{text}");
+}
+
+#[test]
 fn other_hosts_leave_the_bucket_to_the_path() {
     let fixture = serve();
     for host in ["s3.example.org", "localhost:9000", "other.example.org", "127.0.0.1:9000"] {

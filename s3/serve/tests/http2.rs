@@ -159,7 +159,7 @@ fn a_client_that_neither_sends_nor_takes_is_cut_off() {
 #[test]
 fn a_request_on_which_the_gateway_works_for_long_is_not_ended() {
     let fixture = serve_through(
-        |inner| std::sync::Arc::new(SlowStore { inner, delay: 4 * WAIT }),
+        |inner| std::sync::Arc::new(SlowStore { inner, delay: 4 * WAIT, after_head: |_| () }),
         |config| config.stall_timeout = WAIT,
     );
     fixture.store.put(&bucket(), &key("k"), b"content", &PutOptions::default()).unwrap();

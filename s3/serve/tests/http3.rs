@@ -78,7 +78,7 @@ fn a_request_on_which_the_gateway_works_for_long_is_not_ended() {
     const HEADER: Duration = Duration::from_secs(3);
     let certificate = Certificate::new();
     let fixture = serve_through(
-        |inner| std::sync::Arc::new(SlowStore { inner, delay: 3 * HEADER }),
+        |inner| std::sync::Arc::new(SlowStore { inner, delay: 3 * HEADER, after_head: |_| () }),
         |config| {
             config.tls = Some(certificate.load());
             config.http3 = true;
@@ -127,6 +127,26 @@ fn a_tour() {
         assert_eq!(listed.elements("Key"), ["a b+"]);
         assert_eq!(http3.send(&Call::new("PUT", "/new-bucket")).await.status, 200);
         assert_eq!(http3.send(&Call::on("DELETE", "a%20b%2B")).await.status, 204);
+    });
+}
+
+/// Policies permit addresses, and QUIC clients can move.
+#[test]
+fn a_client_keeps_the_address_of_its_handshake() {
+    let (fixture, certificate) = serve_http3(|_| ());
+    run(async {
+        let mut http3 = Http3::connect(&fixture.client, &certificate).await;
+        let get = Call::on("GET", "none");
+        assert_eq!(http3.send(&get).await.status, 404);
+        let move_to =
+            |address: &str| http3.endpoint.rebind(std::net::UdpSocket::bind(address).unwrap()).unwrap();
+        move_to("127.0.0.1:0");
+        assert_eq!(http3.clone().send(&get).await.status, 404, "the port may change");
+        move_to("127.0.0.2:0");
+        let mut stream = http3.start(&get).await;
+        let _ = stream.finish().await;
+        let answer = tokio::time::timeout(Duration::from_secs(60), stream.recv_response()).await;
+        assert!(answer.expect("the connection remains open").is_err());
     });
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 #[cfg(feature = "http3")]
 use bytes::Bytes;
 use client::http2::{Http2, push, run};
-use client::{Answer, Call, Client, key, lasting, next_answer, read_answer};
+use client::{Answer, Call, Client, key, lasting, next_answer, read_answer, serve_openly};
 use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, RunningGateway, StoreOpenFunction, Users};
 use fordway_store::{Bucket, MemoryStore, Objects, PutOptions};
 
@@ -376,6 +376,25 @@ fn an_address_has_few_connections_without_a_valid_signature() {
     }
     drop(strangers);
     ground.counters().wait_for("fordway_connections_refused_total 1");
+}
+
+/// An anonymous request that is answered does not authenticate its connection.
+#[test]
+fn an_address_has_few_anonymous_connections() {
+    let fixture = serve_openly(|config| config.address_connections_max = 3);
+    let request = b"GET /none HTTP/1.1\r\nhost: h\r\n\r\n";
+    let strangers: Vec<_> = (0..3)
+        .map(|_| {
+            let mut stream = fixture.client.connect();
+            stream.write_all(request).unwrap();
+            assert!(next_answer(&mut stream).0.starts_with("HTTP/1.1 403"));
+            stream
+        })
+        .collect();
+    assert_slow_down(&fixture.client.send(&Call::new("GET", "/")));
+    let mut first = strangers.into_iter().next().unwrap();
+    first.write_all(&lasting(&fixture.client, &Call::new("GET", "/"))).unwrap();
+    assert!(next_answer(&mut first).0.starts_with("HTTP/1.1 200"));
 }
 
 #[test]

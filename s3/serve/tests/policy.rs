@@ -7,28 +7,14 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use client::http2::{Http2, run};
-use client::{Answer, BUCKET, Call, Client, Fixture};
-use fordway_serve::{AccessKeyPair, AnonymousUser, Gateway, GatewayConfig, Users};
-use fordway_store::{Checksum, ChecksumAlgorithm, MemoryStore, Objects};
+use client::{Answer, BUCKET, Call, Client, Fixture, serve_openly};
+use fordway_serve::{AccessKeyPair, AnonymousUser, Users};
+use fordway_store::{Checksum, ChecksumAlgorithm, MemoryStore};
 use fordway_wire::date::format_iso8601;
 
 /// Starts a gateway that serves anonymous requests if a policy permits them.
 fn open_to_all() -> Fixture {
-    open_to_all_with(|_| ())
-}
-
-fn open_to_all_with(change: impl FnOnce(&mut GatewayConfig)) -> Fixture {
-    let store = MemoryStore::default();
-    store.create_bucket(&client::bucket()).unwrap();
-    let identity = AccessKeyPair::generate().unwrap();
-    let users = Users::one(identity.clone(), Arc::new(store.clone()));
-    let users = users.with_anonymous(AnonymousUser { name: "nobody".to_owned(), acts_as: None }).unwrap();
-    let mut config =
-        GatewayConfig { threads: 1, ..GatewayConfig::new(SocketAddr::from(([127, 0, 0, 1], 0))) };
-    change(&mut config);
-    let gateway = Gateway::bind(users, config).unwrap().spawn().unwrap();
-    let client = Client { address: gateway.local_addr(), identity, clock_offset_s: 0, dates_by_date: false };
-    Fixture { store, client, gateway }
+    serve_openly(|_| ())
 }
 
 fn policy(fixture: &Fixture, method: &str, body: &str) -> Answer {
@@ -487,6 +473,30 @@ fn tags_of_copies_are_checked() {
     assert_eq!(head("open").header("x-amz-tagging-count"), Some("1"));
 }
 
+/// The signature of a URL never covers the content, whatever its holder states.
+#[test]
+fn a_policy_can_refuse_content_that_is_not_signed() {
+    let fixture = client::serve();
+    put_policy(
+        &fixture,
+        r#"{"Effect": "Deny", "Principal": "*", "Action": "s3:PutObject", "Resource": "ARN/*",
+            "Condition": {"StringEquals": {"s3:x-amz-content-sha256": "UNSIGNED-PAYLOAD"}}}"#,
+    );
+    let put = || Call::on("PUT", "k").body("hello");
+    assert_denied(&fixture.client.send(&put().payload("UNSIGNED-PAYLOAD")));
+    fixture.client.send(&put()).ok();
+    let query = fixture.client.presigned("PUT", &at("k"), 60);
+    let hash = client::hex(&Checksum::of(ChecksumAlgorithm::Sha256, b"hello").value);
+    for header in ["".to_owned(), format!("x-amz-content-sha256: {hash}\r\n")] {
+        let host = fixture.client.address;
+        let request = format!(
+            "PUT {}?{query} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n{header}content-length: 5\r\n\r\nhello",
+            at("k")
+        );
+        assert_denied(&fixture.client.send_raw("PUT", &request));
+    }
+}
+
 /// The retention and the legal hold are in the body, so the policy is checked after the body has been read.
 #[test]
 fn locks_of_requests_are_checked() {
@@ -622,7 +632,7 @@ fn a_user_without_a_uid_of_its_own_is_refused() {
 
 #[test]
 fn refused_anonymous_requests_are_counted() {
-    let fixture = open_to_all_with(|config| {
+    let fixture = serve_openly(|config| {
         config.metrics = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
         config.user_limits.requests_max = 0;
     });
@@ -648,7 +658,7 @@ fn an_unverified_signature_meets_no_condition() {
     let http_date = fordway_wire::date::format_http(SystemTime::now());
     let now = ("date", http_date.as_str());
     for signature_v2 in [false, true] {
-        let fixture = open_to_all_with(|config| config.signature_v2 = signature_v2);
+        let fixture = serve_openly(|config| config.signature_v2 = signature_v2);
         fixture.client.send(&Call::on("PUT", "public/k").body("hello")).ok();
         let only_signed = r#"{"Effect": "Deny", "Principal": "*", "Action": "s3:GetObject", "Resource": "ARN/*",
             "Condition": {"StringNotEquals": {"s3:signatureversion": ["AWS4-HMAC-SHA256", "AWS"]}}}"#;

@@ -2,7 +2,12 @@
 
 mod client;
 
-use client::{Answer, Call, Fixture, serve};
+use std::sync::Arc;
+use std::time::Duration;
+
+use client::slow::SlowStore;
+use client::{Answer, Call, Fixture, bucket, key, serve, serve_through};
+use fordway_store::{MemoryStore, Objects, PutOptions, Store};
 
 fn filled() -> Fixture {
     let fixture = serve();
@@ -74,6 +79,29 @@ fn a_part_of_what_has_changed_is_the_whole() {
     for method in ["GET", "HEAD"] {
         assert_eq!(ask(method, &tag).status, 206);
         assert_eq!(ask(method, "\"other\"").header("content-length"), Some("10"));
+    }
+}
+
+/// A client appends a part to what it has, so the part must be of the version that `If-Range` names.
+#[test]
+fn a_part_is_of_the_version_that_the_client_has() {
+    let replace = |store: &MemoryStore| {
+        store.put(&bucket(), &key("k"), b"9876543210!", &PutOptions::default()).unwrap();
+    };
+    let slow =
+        |inner| Arc::new(SlowStore { inner, delay: Duration::ZERO, after_head: replace }) as Arc<dyn Store>;
+    let fixture = serve_through(slow, |_| ());
+    let old = fixture.store.put(&bucket(), &key("k"), b"0123456789", &PutOptions::default()).unwrap();
+    let ask = |range: &str, tag: &str| {
+        fixture.client.send(&Call::on("GET", "k").header("range", range).header("if-range", tag)).ok()
+    };
+    let tag = format!("\"{}\"", old.etag);
+    let part = ask("bytes=1-2", &tag);
+    assert_eq!((part.status, part.text().as_str(), part.header("etag")), (206, "12", Some(&*tag)));
+    for range in ["bytes=1-2", "bytes=1-2,4-5", "bytes=1000-"] {
+        replace(&fixture.store);
+        let whole = ask(range, &tag);
+        assert_eq!((whole.status, whole.text().as_str()), (200, "9876543210!"), "{range}");
     }
 }
 

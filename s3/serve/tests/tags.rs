@@ -39,21 +39,57 @@ fn tags_are_set_read_and_removed() {
 
 /// A parser that ignored CDATA sections would set wrong tags and delete a wrong object.
 #[test]
-fn cdata_sections_are_read_or_refused() {
+fn cdata_sections_are_read() {
     let fixture = serve();
-    let bucket = format!("/{}", client::BUCKET);
-    let on_bucket = |method: &'static str, query: &'static str, body: &str| {
-        fixture.client.send(&Call::new(method, &*bucket).query(query).body(body))
-    };
-    fixture.client.send(&Call::on("PUT", "a").body("z")).ok();
+    for key in ["a", "ab"] {
+        fixture.client.send(&Call::on("PUT", key).body("z")).ok();
+    }
     let set = "<Tagging><TagSet><Tag><Key><![CDATA[a]]></Key><Value>1<![CDATA[2]]>3</Value></Tag></TagSet></Tagging>";
-    on_bucket("PUT", "tagging", set).ok();
-    assert_eq!(on_bucket("GET", "tagging", "").ok().elements("Value"), ["123"]);
-    let refused = (501, "NotImplemented".to_owned());
-    assert_eq!(tagging(&fixture, "PUT", "a", set).error(), refused);
+    on_bucket(&fixture, "PUT", "tagging", set).ok();
+    assert_eq!(on_bucket(&fixture, "GET", "tagging", "").ok().elements("Value"), ["123"]);
+    tagging(&fixture, "PUT", "a", set).ok();
+    assert_eq!(tags(&fixture, "a"), owned(&[("a", "123")]));
     let delete = "<Delete><Object><Key>a<![CDATA[b]]></Key></Object></Delete>";
-    assert_eq!(on_bucket("POST", "delete", delete).error(), refused);
+    assert_eq!(on_bucket(&fixture, "POST", "delete", delete).ok().elements("Key"), ["ab"]);
     fixture.client.send(&Call::on("GET", "a")).ok();
+    let broken = on_bucket(&fixture, "POST", "delete", &delete.replace("]]>", ""));
+    assert_eq!(broken.error(), (400, "MalformedXML".to_owned()));
+    let references = delete.replace("[b]", &format!("[{}]", "&".repeat(100)));
+    assert_eq!(on_bucket(&fixture, "POST", "delete", &references).ok().elements("Key").len(), 1);
+}
+
+/// Some libraries write every name with a prefix, and every character beyond ASCII as a reference.
+#[test]
+fn names_with_prefixes_and_references_are_read() {
+    let fixture = serve();
+    for key in ["k", "%F0%9F%98%80"] {
+        fixture.client.send(&Call::on("PUT", key).body("z")).ok();
+    }
+    for set in [
+        "<Tagging><TagSet xmlns:n='x'><n:Tag><n:Key>a</n:Key><n:Value>1</n:Value></n:Tag></TagSet></Tagging>",
+        "<n:Tagging xmlns:n='x'><n:TagSet><n:Tag><n:Key>a</n:Key><n:Value>1</n:Value></n:Tag></n:TagSet></n:Tagging>",
+    ] {
+        tagging(&fixture, "DELETE", "k", "");
+        tagging(&fixture, "PUT", "k", set).ok();
+        assert_eq!(tags(&fixture, "k"), owned(&[("a", "1")]), "{set}");
+        on_bucket(&fixture, "PUT", "tagging", set).ok();
+        assert_eq!(on_bucket(&fixture, "GET", "tagging", "").ok().elements("Value"), ["1"], "{set}");
+    }
+    let rule = "<n:AllowedMethod>GET</n:AllowedMethod><n:AllowedOrigin>*</n:AllowedOrigin>";
+    let cors =
+        format!("<n:CORSConfiguration xmlns:n='x'><n:CORSRule>{rule}</n:CORSRule></n:CORSConfiguration>");
+    on_bucket(&fixture, "PUT", "cors", &cors).ok();
+    let versioning =
+        "<n:VersioningConfiguration xmlns:n='x'><n:Status>Enabled</n:Status></n:VersioningConfiguration>";
+    on_bucket(&fixture, "PUT", "versioning", versioning).ok();
+    let delete = "<n:Delete xmlns:n='x'><n:Object><n:Key>&#x1F600;</n:Key></n:Object></n:Delete>";
+    assert_eq!(on_bucket(&fixture, "POST", "delete", delete).ok().elements("Key"), ["\u{1f600}"]);
+    let listed = on_bucket(&fixture, "GET", "list-type=2", "").ok();
+    assert_eq!(listed.elements("Key"), ["k"]);
+}
+
+fn on_bucket(fixture: &Fixture, method: &'static str, query: &'static str, body: &str) -> Answer {
+    fixture.client.send(&Call::new(method, format!("/{}", client::BUCKET)).query(query).body(body))
 }
 
 #[test]

@@ -7,7 +7,7 @@ use fordway_store::{
     Checksum, ChecksumAlgorithm, CompletedPart, Error, ErrorKind, Result, Tags, VersioningState,
 };
 
-use quick_xml::events::Event;
+use quick_xml::events::{BytesEnd, BytesStart, BytesText, Event};
 use quick_xml::{Reader, Writer};
 
 use super::{etag, for_each_element, number, required};
@@ -101,28 +101,51 @@ pub fn new_bucket(document: &[u8]) -> Result<CreateBucketDocument> {
     Ok(asked)
 }
 
-/// Returns the document with escaped text in place of CDATA sections, for parsers that ignore such sections. A document
-/// that is not XML remains unchanged.
-pub fn without_cdata(document: &[u8]) -> Cow<'_, [u8]> {
-    let text = std::str::from_utf8(document).ok().filter(|_| may_have_cdata(document));
-    text.and_then(with_escaped_cdata).map_or(Cow::Borrowed(document), Cow::Owned)
+/// Returns the document in the form that simple parsers read correctly: without prefixes of namespaces, CDATA sections
+/// and comments, and with the characters themselves in place of references to characters above U+FFFF. Returns `None` if
+/// the document does not have this form and is not XML.
+pub fn simplified(document: &[u8]) -> Option<Cow<'_, [u8]>> {
+    match is_simple(document) {
+        true => Some(Cow::Borrowed(document)),
+        false => with_simple_events(std::str::from_utf8(document).ok()?).map(Cow::Owned),
+    }
 }
 
-/// Returns whether a document contains the start of a CDATA section, perhaps in a comment.
-pub fn may_have_cdata(document: &[u8]) -> bool {
-    memchr::memmem::find(document, b"<![CDATA[").is_some()
+/// Returns whether [`simplified`] has nothing to change.
+fn is_simple(document: &[u8]) -> bool {
+    let is_plain_tag = |at: usize| {
+        let name = document[at + 1..].iter().take_while(|byte| !b" \t\r\n>".contains(byte));
+        document.get(at + 1) != Some(&b'!') && name.into_iter().all(|byte| *byte != b':')
+    };
+    memchr::memchr_iter(b'<', document).all(is_plain_tag) && memchr::memmem::find(document, b"&#").is_none()
 }
 
-fn with_escaped_cdata(document: &str) -> Option<Vec<u8>> {
+fn with_simple_events(document: &str) -> Option<Vec<u8>> {
     let (mut reader, mut writer) = (Reader::from_str(document), Writer::new(Vec::new()));
     loop {
         let event = match reader.read_event().ok()? {
             Event::Eof => return Some(writer.into_inner()),
-            Event::CData(section) => Event::Text(section.escape().ok()?),
+            Event::Comment(_) => continue,
+            Event::CData(section) => Event::Text(section.minimal_escape().ok()?),
+            Event::Start(start) => Event::Start(without_prefix(start)),
+            Event::Empty(start) => Event::Empty(without_prefix(start)),
+            Event::End(end) => Event::End(BytesEnd::new(end.local_name().into_inner().to_owned())),
+            Event::GeneralRef(reference) => match reference.resolve_char_ref().ok()? {
+                Some(character @ '\u{10000}'..) => {
+                    Event::Text(BytesText::new(character.encode_utf8(&mut [0; 4])).into_owned())
+                }
+                _ => Event::GeneralRef(reference),
+            },
             event => event,
         };
         writer.write_event(event).ok()?;
     }
+}
+
+fn without_prefix(mut start: BytesStart<'_>) -> BytesStart<'_> {
+    let name = start.local_name().into_inner().to_owned();
+    start.set_name(name.as_ref());
+    start
 }
 
 /// Returns the path, below the root, of the first unknown element; `None` if all elements are known. Also returns
@@ -309,13 +332,29 @@ mod tests {
     }
 
     #[test]
-    fn cdata_becomes_escaped_text() {
-        let document = "<?xml version=\"1.0\"?><!-- <![CDATA[ --><a b='1'>x<![CDATA[<&]]>y<c />&amp;</a>";
-        let expected = document.replace("<![CDATA[<&]]>", "&lt;&amp;");
-        assert_eq!(*without_cdata(document.as_bytes()), *expected.as_bytes());
-        for same in ["<a>&lt;</a>", "<a><![CDATA[", "<![CDATA[</b>", "\u{fffe}"] {
-            assert_eq!(*without_cdata(same.as_bytes()), *same.as_bytes(), "{same}");
+    fn a_document_becomes_simple() {
+        for (document, expected) in [
+            (
+                "<?xml version=\"1.0\"?><a b='1'>x<![CDATA[<&]]>y<c />&amp;</a>",
+                "<?xml version=\"1.0\"?><a b='1'>x&lt;&amp;y<c />&amp;</a>",
+            ),
+            ("<!-- <![CDATA[ --><a>x<!-- <b> -->y</a>", "<a>xy</a>"),
+            (
+                "<n:a xmlns:n=\"x:y\"><n:b/><c:d n:e='1'>f</c:d></n:a>",
+                "<a xmlns:n=\"x:y\"><b/><d n:e='1'>f</d></a>",
+            ),
+            ("<a>&#x1F600;&#128512;&#13;&#60;</a>", "<a>\u{1f600}\u{1f600}&#13;&#60;</a>"),
+        ] {
+            let simple = simplified(document.as_bytes()).unwrap();
+            assert_eq!(String::from_utf8_lossy(&simple), expected);
         }
+        for same in ["<a>&lt;:</a>", "<a b='c:d' />", "\u{fffe}"] {
+            assert_eq!(simplified(same.as_bytes()).unwrap(), same.as_bytes(), "{same}");
+        }
+        for broken in ["<a><![CDATA[", "<![CDATA[</b>", "<n:a></m:a>", "<a>&#+65;</a>"] {
+            assert_eq!(simplified(broken.as_bytes()), None, "{broken}");
+        }
+        assert!(is_simple(b"<?xml version=\"1.0\"?>\n<a b='c:d'>e:f</a>"));
     }
 
     #[test]

@@ -14,8 +14,8 @@ mod tree;
 
 pub use bodies::{
     CreateBucketDocument, ResponseDocumentBuilder, complete_multipart_upload, completed_parts,
-    create_bucket_configuration, delete, escaped, may_have_cdata, new_bucket, tagging, unknown_element,
-    versioning_configuration, without_cdata,
+    create_bucket_configuration, delete, escaped, new_bucket, simplified, tagging, unknown_element,
+    versioning_configuration,
 };
 pub use list::{
     ListObjectsPage, ListedBucket, VersionsResponseContext, bucket_versioning, list_all_my_buckets,

@@ -303,7 +303,7 @@ pub const TARGETS: &[FuzzTarget] = &[
         name: "signature",
         run: fordway_serve::fuzzing::signature_form,
         sources: &[
-            "s3/serve/src/signature.rs: check_form check_credential check_header check_components stamp is_stamp check_payload_hash check_decoded_length PresignedParameters",
+            "s3/serve/src/signature.rs: check_form check_credential check_header check_components stamp is_stamp check_payload_hash PresignedParameters",
         ],
         words: S3_HEADERS,
         cost: 1,
@@ -330,7 +330,7 @@ pub const TARGETS: &[FuzzTarget] = &[
     FuzzTarget {
         name: "signed-chunks",
         run: fordway_serve::fuzzing::signed_chunks,
-        sources: &["s3/serve/src/http1/chunked.rs", "s3/serve/src/signature.rs: ChunkFramingCheck"],
+        sources: &["s3/serve/src/http1/chunked.rs", "s3/serve/src/aws_chunked/framing.rs: ChunkFramingCheck"],
         words: CHUNKS,
         cost: 1,
     },

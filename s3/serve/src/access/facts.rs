@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use fordway_policy::{ANONYMOUS_USER_ID, Action, ConditionKeyValues};
 use fordway_store::Tags;
 use fordway_wire::date::{format_iso8601, parse_amz_date, parse_iso8601};
+use fordway_wire::sigv4::UNSIGNED_PAYLOAD;
 use fordway_wire::tagging;
 use http::{HeaderMap, Uri, header};
 use percent_encoding::percent_decode_str;
@@ -191,6 +192,10 @@ impl<'r> PolicyRequestContext<'r> {
                 keys.add(format!("s3:{name}"), value);
             }
         }
+        if self.is_presigned() {
+            // The signature of a URL never covers the content, whatever the sender of the request states.
+            keys.replace("s3:x-amz-content-sha256", [Cow::Borrowed(UNSIGNED_PAYLOAD)]);
+        }
         self.add_tags(&mut keys);
         for (key, value) in self.stated.unwrap_or_default() {
             keys.replace(key, [Cow::Borrowed(value.as_str())]);
@@ -286,7 +291,7 @@ impl<'r> PolicyRequestContext<'r> {
             ),
             None => {
                 let has = |name| self.parameter(name).is_some();
-                (self.parameter("X-Amz-Date"), has("X-Amz-Signature"), has("Signature"))
+                (self.parameter("X-Amz-Date"), self.is_presigned(), has("Signature"))
             }
         };
         if !is_v4 && !is_v2 {
@@ -294,9 +299,16 @@ impl<'r> PolicyRequestContext<'r> {
         }
         keys.add("s3:authtype", if header.is_some() { "REST-HEADER" } else { "REST-QUERY-STRING" });
         keys.add("s3:signatureversion", if is_v4 { "AWS4-HMAC-SHA256" } else { "AWS" });
-        if let Some(age) = date.as_deref().and_then(signature_age_ms) {
+        // As on AWS, a version 2 signature has no age.
+        let age = if is_v4 { date.as_deref().and_then(signature_age_ms) } else { Some("0".to_owned()) };
+        if let Some(age) = age {
             keys.add("s3:signatureage", age);
         }
+    }
+
+    /// Returns whether the request's version 4 signature is in its URL.
+    fn is_presigned(&self) -> bool {
+        self.parameter("X-Amz-Signature").is_some()
     }
 
     /// Returns the value of the header with the tags of a new object.

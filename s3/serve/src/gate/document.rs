@@ -10,10 +10,11 @@ use base64::alphabet::STANDARD;
 use base64::engine::{Engine as _, GeneralPurpose, GeneralPurposeConfig};
 use bytes::{Bytes, BytesMut};
 use fordway_store::{Checksum, ChecksumAlgorithm};
-use fordway_wire::s3_xml::{may_have_cdata, unknown_element};
+use fordway_wire::s3_xml::unknown_element;
 use http::{HeaderMap, HeaderName, Request};
 use http_body::{Body, Frame, SizeHint};
 
+use crate::aws_chunked::{CONTENT_SHA256, is_in_chunks};
 use crate::gate::table::{PathResource, TABLE};
 use crate::gate::{CONTENT_MD5, GateRefusal, OperationRule};
 use crate::http1::{BROKEN, STALLED};
@@ -21,7 +22,6 @@ use crate::message::composed;
 
 /// The maximum size of a document in bytes. For example, a list of 10,000 parts with checksums is about 2 MiB long.
 const DOCUMENT_BYTES_MAX: usize = 4 * 1024 * 1024;
-const CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256");
 
 /// The reason why the document in a request's body is refused. The cell is empty until the document is refused. Clones
 /// share the reason.
@@ -35,21 +35,12 @@ impl RequestBodyRefusal {
     }
 }
 
-/// The operations whose documents the S3 layer parses. The S3 layer ignores CDATA sections, so it would delete or tag
-/// objects that the document does not name. The gate therefore refuses CDATA sections in these documents.
-const READ_BY_THE_S3_LAYER: [&str; 3] = ["DeleteObjects", "PutBucketVersioning", "PutObjectTagging"];
-
 /// Decodes the value of `Content-MD5`; `None` if the value is not the base64 encoding of 16 bytes. The unused trailing
 /// bits may be set, as on AWS.
 pub(crate) fn decoded_md5(text: &str) -> Option<[u8; 16]> {
     const BASE64: GeneralPurpose =
         GeneralPurpose::new(&STANDARD, GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true));
     BASE64.decode(text).ok()?.try_into().ok()
-}
-
-/// Returns whether the body is `aws-chunked`.
-fn is_in_chunks(headers: &HeaderMap) -> bool {
-    headers.get(CONTENT_SHA256).is_some_and(|value| value.as_bytes().starts_with(b"STREAMING-"))
 }
 
 /// Replaces the body of a request with a checked document if the operation has a document. Errors: the head shows that
@@ -133,10 +124,6 @@ impl DocumentDigests {
             && digest(stated.algorithm, document) != stated.value
         {
             return Err(wrong(stated.algorithm.name()));
-        }
-        if READ_BY_THE_S3_LAYER.contains(&self.operation.name) && may_have_cdata(document) {
-            let message = "CDATA sections are not supported here; write &amp; and &lt; instead";
-            return Err(GateRefusal::not_implemented(message));
         }
         check_elements(self.operation, document)
     }

@@ -21,6 +21,7 @@ pub(crate) use document::{check_elements_of, decoded_md5, take_document};
 pub(crate) use table::OperationRule;
 use table::{PathResource, PermittedValues, TABLE};
 
+use crate::aws_chunked::is_in_chunks;
 use crate::domains::BucketDomains;
 use crate::message::composed;
 
@@ -114,14 +115,12 @@ pub(crate) fn take_host<B>(request: &mut Request<B>) -> Result<(), GateRefusal> 
 
 /// Refuses an upload whose head does not specify the length of the body. Over HTTP/1, a request with neither
 /// `Content-Length` nor `Transfer-Encoding` has no body, so the gateway would store an empty object instead of the
-/// client's content. The module `signature` checks the length of an `aws-chunked` body. Errors: `MissingContentLength`.
+/// client's content. The module `aws_chunked` checks the length of an `aws-chunked` body. Errors: `MissingContentLength`.
 fn check_has_length<B>(operation: &OperationRule, request: &Request<B>) -> Result<(), GateRefusal> {
     let headers = request.headers();
-    let is_upload = ["PutObject", "UploadPart"].contains(&operation.name);
-    let hash = headers.get("x-amz-content-sha256");
-    let is_in_chunks = hash.is_some_and(|hash| hash.as_bytes().starts_with(b"STREAMING-"));
     let has_body = request.version() > Version::HTTP_11 || headers.contains_key(header::TRANSFER_ENCODING);
-    if !is_upload || headers.contains_key(header::CONTENT_LENGTH) || (is_in_chunks && has_body) {
+    let is_stated = headers.contains_key(header::CONTENT_LENGTH) || (is_in_chunks(headers) && has_body);
+    if is_stated || !operation.is_upload() {
         return Ok(());
     }
     let detail = "state the length of the body; content of unknown length needs a multipart upload, whose parts have \
@@ -386,17 +385,25 @@ fn check_is_readable(name: &HeaderName, headers: &HeaderMap) -> Result<(), GateR
     if headers.get_all(name).iter().all(|value| is_readable(name, value)) {
         return Ok(());
     }
-    let message = format!("the header {name} has characters other than printable ASCII; encode them");
+    let fault = if is_metadata(name) { "is not UTF-8" } else { "has characters other than printable ASCII" };
+    let message = format!("the header {name} {fault}; encode its value");
     let code = if *name == CONTENT_MD5 { "InvalidDigest" } else { "InvalidArgument" };
     Err(GateRefusal::bad(code, message))
 }
 
 /// Returns whether the value of a header consists of printable ASCII characters, if the header is one that later code
-/// reads as text. User metadata may have any characters.
+/// reads as text. User metadata may have any characters in UTF-8. The S3 layer ignores other values when it checks a
+/// signature.
 pub(crate) fn is_readable(name: &HeaderName, value: &HeaderValue) -> bool {
-    let text = name.as_str();
-    let is_text = *name == CONTENT_MD5 || text.starts_with("x-amz-") && !text.starts_with("x-amz-meta-");
+    if is_metadata(name) {
+        return std::str::from_utf8(value.as_bytes()).is_ok();
+    }
+    let is_text = *name == CONTENT_MD5 || name.as_str().starts_with("x-amz-");
     !is_text || value.to_str().is_ok()
+}
+
+fn is_metadata(name: &HeaderName) -> bool {
+    name.as_str().starts_with("x-amz-meta-")
 }
 
 /// Returns whether the header makes a request conditional, in HTTP or in S3.
@@ -562,6 +569,12 @@ fn take_hoisted(
         }
     }
     Ok(())
+}
+
+/// Returns the operation with this name.
+#[cfg(test)]
+pub(crate) fn operation_named(name: &str) -> &'static OperationRule {
+    TABLE.named(name).expect(name)
 }
 
 #[cfg(test)]

@@ -84,6 +84,11 @@ impl OperationRule {
         self.name == "PostObject"
     }
 
+    /// Returns whether the body is the content of an object or of a part.
+    pub(crate) fn is_upload(&self) -> bool {
+        ["PutObject", "UploadPart"].contains(&self.name)
+    }
+
     /// Returns all supported operations.
     #[cfg(test)]
     pub(crate) fn offered() -> impl Iterator<Item = &'static OperationRule> {

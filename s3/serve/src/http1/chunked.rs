@@ -58,6 +58,11 @@ impl ChunkDecoder {
         matches!(self.state, ChunkState::Done)
     }
 
+    /// Returns the number of bytes of the current chunk that have not been consumed.
+    pub(crate) fn data_left(&self) -> u64 {
+        if let ChunkState::Data(left) = self.state { left } else { 0 }
+    }
+
     fn size(&mut self, bytes: &[u8]) -> Result<ChunkStep, MessageRefusal> {
         let Some(line) = line(bytes, SIZE_LINE_BYTES_MAX)? else { return Ok(ChunkStep::More) };
         let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();

@@ -110,7 +110,8 @@ impl ConnectionDriver<'_> {
             let again = match self.next(&mut wire, stop.as_mut()).await? {
                 NextConnectionEvent::Request(received) => self.exchange(wire, received).await?,
                 NextConnectionEvent::Answered(PreparedResponse { outgoing, keep_alive, form, trace }) => {
-                    let is_welcome = self.account.answered(trace.account(), outgoing.status);
+                    let is_welcome =
+                        self.account.answered(trace.account(), trace.is_authenticated(), outgoing.status);
                     let goes_on = keep_alive && is_welcome && !self.stopped.is_stopped();
                     self.send(outgoing, &mut wire, goes_on, form, &trace).await?;
                     go_on_or_close(wire, goes_on).await
@@ -338,7 +339,7 @@ impl ConnectionDriver<'_> {
                 return Err(error);
             }
         };
-        let is_welcome = self.account.answered(trace.account(), outgoing.status);
+        let is_welcome = self.account.answered(trace.account(), trace.is_authenticated(), outgoing.status);
         let goes_on = keep_alive
             && is_welcome
             && returned.can_go_on()

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use http::StatusCode;
@@ -84,6 +84,8 @@ fn network_of(address: IpAddr) -> IpAddr {
 pub(crate) struct ConnectionLimitState {
     /// The connection's entry in the table of addresses; `None` after the first valid signature.
     address: Mutex<Option<AddressSlot>>,
+    /// Whether `address` may be `Some`.
+    has_slot: AtomicBool,
     /// The id of the latest user's [`UserResourceUsage`]; 0 before the first valid signature.
     user_id: AtomicU64,
     user: Mutex<Option<Arc<UserResourceUsage>>>,
@@ -94,6 +96,7 @@ pub(crate) struct ConnectionLimitState {
 impl ConnectionLimitState {
     pub(crate) fn new(address: Option<AddressSlot>, counters: Arc<LimitCounters>) -> Self {
         ConnectionLimitState {
+            has_slot: AtomicBool::new(address.is_some()),
             address: Mutex::new(address),
             user_id: AtomicU64::new(0),
             user: Mutex::default(),
@@ -102,14 +105,25 @@ impl ConnectionLimitState {
         }
     }
 
-    /// Records the response to a request. `user` is `None` if the request had no valid signature. Returns whether the
-    /// connection may remain open. Cost: two atomic loads if the previous request was from the same user.
-    pub(crate) fn answered(&self, user: Option<&Arc<UserResourceUsage>>, status: StatusCode) -> bool {
-        let Some(user) = user else { return self.answered_stranger(status) };
-        if self.user_id() != user.id() {
+    /// Records the response to a request. `user` is the user who sent the request, if known, perhaps as an anonymous
+    /// user; `is_signed` tells whether the request had a valid signature. Returns whether the connection may remain
+    /// open. Cost: three atomic loads if the previous request was from the same user.
+    pub(crate) fn answered(
+        &self,
+        user: Option<&Arc<UserResourceUsage>>,
+        is_signed: bool,
+        status: StatusCode,
+    ) -> bool {
+        if let Some(user) = user.filter(|user| self.user_id() != user.id()) {
             *self.user.lock().unwrap_or_else(PoisonError::into_inner) = Some(user.clone());
             self.user_id.store(user.id(), Ordering::Relaxed);
+        }
+        if !is_signed {
+            return self.answered_stranger(status);
+        }
+        if self.has_slot.load(Ordering::Relaxed) {
             drop(self.address.lock().unwrap_or_else(PoisonError::into_inner).take());
+            self.has_slot.store(false, Ordering::Relaxed);
         }
         if self.unsigned.load(Ordering::Relaxed) > 0 {
             self.unsigned.store(0, Ordering::Relaxed);
@@ -159,10 +173,27 @@ mod tests {
         let _second = table.add(one).unwrap();
         assert!(table.add(one).is_none() && table.add(other).is_some());
         let user = UserResourceUsage::new(UserLimitOverrides::default(), UserLimits::default());
-        assert!(first.answered(Some(&user), StatusCode::OK));
+        assert!(first.answered(Some(&user), true, StatusCode::OK));
         let _third = table.add(one).expect("the first is signed");
         assert_eq!(counters.refused_connections.load(Ordering::Relaxed), 1);
         assert_eq!(first.user().map(|user| user.id()), Some(user.id()));
+    }
+
+    /// An anonymous request has a user, but no signature.
+    #[test]
+    fn an_anonymous_request_keeps_its_address_and_its_count() {
+        let counters = Arc::<LimitCounters>::default();
+        let table = UnauthenticatedConnections::new(1, counters.clone());
+        let one = "10.0.0.1".parse().unwrap();
+        let state = ConnectionLimitState::new(table.add(one), counters);
+        let user = UserResourceUsage::new(UserLimitOverrides::default(), UserLimits::default());
+        assert!(state.answered(Some(&user), false, StatusCode::OK) && table.add(one).is_none());
+        assert_eq!(state.user_id(), user.id(), "the user has turns");
+        for _ in 1..UNSIGNED_MAX {
+            assert!(state.answered(Some(&user), false, StatusCode::FORBIDDEN));
+            assert!(state.answered(Some(&user), false, StatusCode::OK));
+        }
+        assert!(state.answered(Some(&user), true, StatusCode::OK) && table.add(one).is_some(), "signed");
     }
 
     #[test]
@@ -176,12 +207,13 @@ mod tests {
     fn a_connection_without_valid_signatures_ends() {
         let account = ConnectionLimitState::new(None, Arc::default());
         let user = UserResourceUsage::new(UserLimitOverrides::default(), UserLimits::default());
-        let refuse =
-            |count: u32| (0..count).filter(|_| account.answered(None, StatusCode::FORBIDDEN)).count() as u32;
+        let refuse = |count: u32| {
+            (0..count).filter(|_| account.answered(None, false, StatusCode::FORBIDDEN)).count() as u32
+        };
         assert_eq!(refuse(UNSIGNED_MAX - 1), UNSIGNED_MAX - 1);
-        assert!(account.answered(Some(&user), StatusCode::OK), "a valid signature resets the count");
+        assert!(account.answered(Some(&user), true, StatusCode::OK), "a valid signature resets the count");
         assert_eq!(refuse(UNSIGNED_MAX - 1), UNSIGNED_MAX - 1);
-        assert!(account.answered(None, StatusCode::OK), "a preflight request has no signature");
+        assert!(account.answered(None, false, StatusCode::OK), "a preflight request has no signature");
         assert_eq!(refuse(1), 0);
         assert_eq!(account.counters.closed_connections.load(Ordering::Relaxed), 1);
     }

@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::limits::{LimitReason, LimitRefusal, RequestSlot, UserResourceUsage};
 use crate::monitor::{OperationCode, RequestId, ResponseOutcome};
 use crate::unsigned::ConnectionPeer;
-use crate::users::User;
+use crate::users::{AuthenticationMethod, User};
 
 /// A request in progress.
 pub(crate) struct RequestTrace {
@@ -93,9 +93,15 @@ impl RequestTrace {
         self.limited.store(reason as u8, Ordering::Relaxed);
     }
 
-    /// Returns the [`UserResourceUsage`] of the user whose signature was verified.
+    /// Returns the [`UserResourceUsage`] of the user who sent the request, if the user is known.
     pub(crate) fn account(&self) -> Option<&Arc<UserResourceUsage>> {
         self.identified().map(|identified| &identified.user.account)
+    }
+
+    /// Returns whether a signature was verified, or the kernel identified the user. The user of an anonymous request is
+    /// known, but not authenticated.
+    pub(crate) fn is_authenticated(&self) -> bool {
+        self.identified().is_some_and(|identified| identified.user.kind != AuthenticationMethod::Anonymous)
     }
 
     /// Returns whether the rate of the request's user is limited.

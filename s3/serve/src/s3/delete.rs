@@ -10,16 +10,17 @@ use fordway_store::{
 use fordway_wire::s3_error::{ACCESS_DENIED, detail, to_s3};
 use fordway_wire::s3_xml::ResponseDocumentBuilder;
 use http::StatusCode;
-use s3s::dto::{
-    DeleteObjectInput, DeleteObjectOutput, DeleteObjectsInput, DeleteObjectsOutput, ObjectIdentifier,
-    Timestamp,
-};
-use s3s::{S3ErrorCode, S3Response};
+use s3s::dto::{Delete, DeleteObjectInput, DeleteObjectOutput, ObjectIdentifier, Timestamp};
+use s3s::{Body, S3ErrorCode, S3Request, S3Response};
 use time::OffsetDateTime;
 
 use crate::access::{IF_MATCH, PolicyRequestContext, authorise, is_open};
-use crate::s3::convert::{names, version, version_name, write_conditions, written};
+use crate::s3::apart::change_apart;
+use crate::s3::buckets::is_true;
+use crate::s3::convert::{names, version, version_name, write_conditions};
 use crate::s3::error::{OperationResult, S3Failure};
+use crate::s3::lock::BYPASS;
+use crate::s3::{convert, documents};
 use crate::users::User;
 
 /// The maximum number of keys in one DeleteObjects request (S3's limit).
@@ -49,18 +50,33 @@ pub(super) fn one(store: &dyn Store, input: DeleteObjectInput) -> OperationResul
     })
 }
 
+/// Deletes the objects that the document in a request names.
+pub(super) async fn serve(
+    user: Arc<User>,
+    bucket: String,
+    request: S3Request<Body>,
+) -> OperationResult<S3Response<Body>> {
+    let S3Request { input, headers, uri, extensions, .. } = request;
+    let delete: Delete = documents::sent(input).await?;
+    let facts = PolicyRequestContext::new(&headers, &uri, extensions.get().copied());
+    let refused = refused(&user, &facts, &bucket, &delete).await?;
+    let bypass = is_true(headers.get(BYPASS));
+    change_apart(user, move |store| many(store, bucket, delete, (bypass, &refused))).await
+}
+
 /// For each object in a request, returns the reason why the bucket's rules forbid the deletion; `None` if the rules
 /// permit the deletion. The result is empty if the rules forbid no deletion. Errors: errors of reading the rules.
-pub(super) async fn refused(
+async fn refused(
     user: &Arc<User>,
     facts: &PolicyRequestContext<'_>,
-    input: &DeleteObjectsInput,
+    bucket: &str,
+    delete: &Delete,
 ) -> OperationResult<Vec<Option<String>>> {
-    let is_open = Bucket::new(input.bucket.as_str())
-        .is_ok_and(|bucket| is_open(user, &bucket, Instant::now()).unwrap_or(false));
+    let is_open =
+        Bucket::new(bucket).is_ok_and(|bucket| is_open(user, &bucket, Instant::now()).unwrap_or(false));
     let (mut refused, mut turn) = (Vec::new(), Instant::now());
     // A request with more keys than S3 allows is refused later.
-    for (at, object) in input.delete.objects.iter().take(KEYS_MAX).filter(|_| !is_open).enumerate() {
+    for (at, object) in delete.objects.iter().take(KEYS_MAX).filter(|_| !is_open).enumerate() {
         if at % KEYS_PER_TURN == KEYS_PER_TURN - 1 || turn.elapsed() >= TURN {
             tokio::task::yield_now().await;
             turn = Instant::now();
@@ -70,7 +86,7 @@ pub(super) async fn refused(
             refused.push(refusal);
             continue;
         }
-        let names = (input.bucket.as_str(), object.key.as_str());
+        let names = (bucket, object.key.as_str());
         let condition = object.e_tag.as_ref().map(|tag| (IF_MATCH, tag.value().to_owned()));
         let facts = facts.of_version(version);
         let facts = if condition.is_some() { facts.with(condition.as_slice()) } else { facts };
@@ -100,13 +116,13 @@ fn unfit_for_rules(object: &ObjectIdentifier) -> Option<Option<String>> {
     has_long_tag.then(|| Some("the ETag is too long; state the ETag of the object".to_owned()))
 }
 
-pub(super) fn many(
+fn many(
     store: &dyn Store,
-    input: DeleteObjectsInput,
-    refused: &[Option<String>],
-) -> OperationResult<S3Response<DeleteObjectsOutput>> {
-    let bucket = Bucket::new(input.bucket)?;
-    let objects = input.delete.objects;
+    bucket: String,
+    Delete { objects, quiet }: Delete,
+    (bypass, refused): (bool, &[Option<String>]),
+) -> OperationResult<S3Response<Body>> {
+    let bucket = Bucket::new(bucket)?;
     if objects.is_empty() || objects.len() > KEYS_MAX {
         return Err(malformed(format!("name 1 to {KEYS_MAX} keys, not {}", objects.len())));
     }
@@ -116,9 +132,8 @@ pub(super) fn many(
     }
     store.head_bucket(&bucket)?;
 
-    let quiet = input.delete.quiet.unwrap_or(false);
+    let quiet = quiet.unwrap_or(false);
     let mut document = ResponseDocumentBuilder::new("DeleteResult");
-    let bypass = input.bypass_governance_retention.unwrap_or(false);
     let refusal = |at: usize| refused.get(at).and_then(Option::as_deref);
     let permitted: Vec<_> = objects
         .iter()
@@ -142,7 +157,7 @@ pub(super) fn many(
             None => write_failure(&mut document, object, "InternalError", "the store reported no result"),
         }
     }
-    Ok(written(DeleteObjectsOutput::default(), document))
+    Ok(convert::document(document))
 }
 
 /// Converts the text of a refusal, which consists of AWS's message and the gateway's own text, to the message of one
@@ -303,7 +318,6 @@ mod tests {
 
     use fordway_store::{BucketDocumentOperations as _, MemoryStore, Objects as _};
     use http::{HeaderMap, Uri};
-    use s3s::dto::Delete;
 
     use super::*;
     use crate::access::POLICY;
@@ -322,12 +336,11 @@ mod tests {
     fn other_clients_are_served_while_many_keys_are_checked() {
         let object = |at: usize| ObjectIdentifier { key: format!("k{at}"), ..Default::default() };
         let delete = Delete { objects: (0..KEYS_MAX).map(object).collect(), quiet: None };
-        let input = DeleteObjectsInput::builder().bucket("bucket".to_owned()).delete(delete).build().unwrap();
         let (headers, uri) = (HeaderMap::new(), Uri::from_static("/bucket"));
         let facts = PolicyRequestContext::new(&headers, &uri, None);
         let identity = AccessKeyPair::generate().unwrap();
         let user = Users::one(identity.clone(), store_with_policy()).find(&identity.access_key).unwrap();
-        let mut checked = pin!(refused(&user, &facts, &input));
+        let mut checked = pin!(refused(&user, &facts, "bucket", &delete));
         let mut turns = 0;
         let counted = poll_fn(|context| {
             turns += 1;

@@ -9,12 +9,11 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use s3s::{S3Error, S3ErrorCode};
 
+use crate::aws_chunked::{BAD_TRAILER, CUT_SHORT, LARGE_CHUNK, NOT_CHUNKED, SMALL_CHUNK};
 use crate::gate::NO_ACLS;
 use crate::http1::{BROKEN, STALLED};
 use crate::limits::{LimitReason, LimitRefusal};
 use crate::message::composed;
-use crate::signature::{BAD_TRAILER, CUT_SHORT, SMALL_CHUNK};
-use crate::unsigned::NOT_CHUNKED;
 
 /// The header with the code of an error, sent in addition to the document because a response to HEAD has no document.
 const CODE_HEADER: HeaderName = HeaderName::from_static("x-fordway-error-code");
@@ -154,6 +153,10 @@ pub(super) fn unreadable_body(error: &(dyn std::error::Error + Send + Sync)) -> 
         let words = "Only the last chunk is allowed to have a size less than 8192 bytes";
         return S3Failure::aws("InvalidChunkSizeError", StatusCode::BAD_REQUEST, words, "send larger chunks");
     }
+    if says(LARGE_CHUNK) {
+        let message = format!("{LARGE_CHUNK}; sign smaller chunks, or send the body as UNSIGNED-PAYLOAD");
+        return S3Failure::new("InvalidChunkSizeError", StatusCode::BAD_REQUEST, message);
+    }
     if says(BAD_TRAILER) {
         return malformed_trailer(BAD_TRAILER);
     }
@@ -281,6 +284,7 @@ mod tests {
         assert_eq!(code("UploadStreamError: Incomplete").code().as_str(), "IncompleteBody");
         assert_eq!(code(&format!("Underlying: {STALLED}")).code().as_str(), "RequestTimeout");
         assert_eq!(code(&format!("Underlying: {SMALL_CHUNK}")).code().as_str(), "InvalidChunkSizeError");
+        assert_eq!(code(&format!("Underlying: {LARGE_CHUNK}")).code().as_str(), "InvalidChunkSizeError");
         assert_eq!(code(&format!("Underlying: {BAD_TRAILER}")).code().as_str(), "MalformedTrailerError");
     }
 }

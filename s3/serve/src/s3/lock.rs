@@ -27,7 +27,7 @@ use crate::users::User;
 const MODE: &str = "x-amz-object-lock-mode";
 const UNTIL: &str = "x-amz-object-lock-retain-until-date";
 const LEGAL_HOLD: &str = "x-amz-object-lock-legal-hold";
-const BYPASS: &str = "x-amz-bypass-governance-retention";
+pub(super) const BYPASS: &str = "x-amz-bypass-governance-retention";
 
 /// Returns the lock for a new version, from the head of a request. Errors: `InvalidArgument`; `InvalidRequest` in a
 /// bucket without object lock. Cost: nothing for a request without object lock headers.

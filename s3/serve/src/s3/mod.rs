@@ -33,7 +33,6 @@ use s3s::validation::NameValidation;
 use s3s::{S3, S3Request, S3Response, S3Result};
 
 use crate::GatewayConfig;
-use crate::access::{PolicyRequestContext, authorise_tags};
 use crate::domains::BucketDomains;
 use crate::identity::{NoSecretKeys, RequestAuthenticator, SecretKeyLookup};
 use crate::users::{User, Users};
@@ -224,14 +223,6 @@ impl S3 for S3Frontend {
         look_up(user, move |store| versions::get(store, bucket.clone())).await.map(S3Response::new)
     }
 
-    async fn put_bucket_versioning(
-        &self,
-        request: S3Request<PutBucketVersioningInput>,
-    ) -> S3Result<S3Response<PutBucketVersioningOutput>> {
-        let user = caller(&request)?;
-        plain(change_apart(user, |store| versions::put(store, request.input)).await)
-    }
-
     async fn list_object_versions(
         &self,
         request: S3Request<ListObjectVersionsInput>,
@@ -292,21 +283,6 @@ impl S3 for S3Frontend {
         look_up(user, move |store| tagging::get(store, input.clone())).await
     }
 
-    async fn put_object_tagging(
-        &self,
-        request: S3Request<PutObjectTaggingInput>,
-    ) -> S3Result<S3Response<PutObjectTaggingOutput>> {
-        let user = caller(&request)?;
-        let facts =
-            PolicyRequestContext::new(&request.headers, &request.uri, request.extensions.get().copied());
-        let names = (request.input.bucket.as_str(), request.input.key.as_str());
-        let tags = tagging::sent(&request.input).map_err(|S3Failure(error)| error)?;
-        let permitted = authorise_tags(&user, names, &facts, &tags).await;
-        permitted.map_err(|S3Failure(error)| error)?;
-        let input = request.input;
-        plain(until_unlocked(user, move |store| tagging::put(store, input.clone())).await)
-    }
-
     async fn delete_object_tagging(
         &self,
         request: S3Request<DeleteObjectTaggingInput>,
@@ -354,20 +330,6 @@ impl S3 for S3Frontend {
         let user = caller(&request)?;
         let input = request.input;
         plain(until_unlocked(user, move |store| delete::one(store, input.clone())).await)
-    }
-
-    async fn delete_objects(
-        &self,
-        request: S3Request<DeleteObjectsInput>,
-    ) -> S3Result<S3Response<DeleteObjectsOutput>> {
-        let user = caller(&request)?;
-        let facts =
-            PolicyRequestContext::new(&request.headers, &request.uri, request.extensions.get().copied());
-        let refused = delete::refused(&user, &facts, &request.input).await;
-        let refused = refused.map_err(|S3Failure(error)| error)?;
-        change_apart(user, move |store| delete::many(store, request.input, &refused))
-            .await
-            .map_err(|S3Failure(error)| error)
     }
 
     async fn abort_multipart_upload(

@@ -96,10 +96,12 @@ impl ReadRequest {
 
     pub(super) fn get(&self, store: &dyn Store) -> OperationResult<S3Response<Body>> {
         let whole = GetOptions { range: None, ..self.options.clone() };
-        let is_ranged = self.options.range.is_some() || !self.ranges.is_empty();
-        let has_changed = is_ranged && self.if_range.is_some() && !self.is_still(store, &whole)?;
+        let mut found = store.get(&self.bucket, &self.key, &self.options);
+        let has_changed = self.if_range.is_some() && self.has_changed(store, &whole, &found)?;
+        if has_changed && self.options.range.is_some() {
+            found = store.get(&self.bucket, &self.key, &whole);
+        }
         let options = if has_changed { &whole } else { &self.options };
-        let found = store.get(&self.bucket, &self.key, options);
         let object = found.map_err(|error| self.explained(store, error))?;
         let headers = self.headers(store, options, &object.info)?;
         if !self.ranges.is_empty() && !has_changed {
@@ -129,11 +131,23 @@ impl ReadRequest {
         Ok(answer(&options, &info, &range, headers))
     }
 
-    /// Returns whether the object still meets the condition in `If-Range`. If the object does not meet the condition,
-    /// the response is the whole object.
-    fn is_still(&self, store: &dyn Store, whole: &GetOptions) -> OperationResult<bool> {
-        let info = store.head(&self.bucket, &self.key, whole);
-        Ok(self.means(&info.map_err(|error| self.explained(store, error))?))
+    /// Returns whether the object that was found does not meet the condition in `If-Range`. The response is then the
+    /// whole object. The check needs the object that was opened, because another writer may replace the object at any
+    /// time.
+    fn has_changed(
+        &self,
+        store: &dyn Store,
+        whole: &GetOptions,
+        found: &fordway_store::Result<OpenObject>,
+    ) -> OperationResult<bool> {
+        match found {
+            Ok(object) => Ok(!self.means(&object.info)),
+            Err(error) if error.kind() == ErrorKind::InvalidRange => {
+                let info = store.head(&self.bucket, &self.key, whole);
+                Ok(!self.means(&info.map_err(|error| self.explained(store, error))?))
+            }
+            Err(_) => Ok(false),
+        }
     }
 
     fn means(&self, info: &ObjectInfo) -> bool {
@@ -210,7 +224,7 @@ impl ReadRequest {
     }
 
     /// Adds the headers that HTTP requires for some errors: `ETag` for 304, `Allow` for 405, the size for 416 (RFC 9110
-    /// sections 15.4.5, 15.5.6 and 15.5.17). For a delete marker, also adds the version ID of the marker and, for 405,
+    /// sections 15.4.5, 15.5.6 and 15.5.17). There is no `ETag` if another writer has replaced the object meanwhile. For a delete marker, also adds the version ID of the marker and, for 405,
     /// the time of the marker.
     fn explained(&self, store: &dyn Store, error: Error) -> S3Failure {
         let kind = error.kind();
@@ -238,11 +252,15 @@ impl ReadRequest {
         if matches!(kind, ErrorKind::NotModified | ErrorKind::InvalidRange)
             && let Ok(info) = store.head(&self.bucket, &self.key, &plain)
         {
-            let (name, value) = match kind {
-                ErrorKind::NotModified => (header::ETAG, format!("\"{}\"", info.etag)),
-                _ => (header::CONTENT_RANGE, format!("bytes */{}", info.size)),
+            let is_still =
+                || self.options.conditions.check_read(&info).is_err_and(|error| error.kind() == kind);
+            let header = match kind {
+                ErrorKind::NotModified => is_still().then(|| (header::ETAG, format!("\"{}\"", info.etag))),
+                _ => Some((header::CONTENT_RANGE, format!("bytes */{}", info.size))),
             };
-            if let Ok(value) = HeaderValue::try_from(value) {
+            if let Some((name, value)) = header
+                && let Ok(value) = HeaderValue::try_from(value)
+            {
                 failure.add_header(name, value);
             }
         }
@@ -396,6 +414,30 @@ mod tests {
         let kept_bytes =
             boundary.capacity() + content_type.capacity() + size_of_val(parts.ranges.as_slices().0);
         assert!(kept_bytes < long.len() + 32 * 1024, "{kept_bytes}");
+    }
+
+    /// Another writer may replace the object before the headers of the error are written.
+    #[test]
+    fn the_etag_of_304_is_that_of_the_version_that_the_client_has() {
+        let store = MemoryStore::default();
+        let (bucket, key) = (Bucket::new("bucket").unwrap(), Key::new("k").unwrap());
+        store.create_bucket(&bucket).unwrap();
+        let put = |content: &[u8]| {
+            let made = store.put(&bucket, &key, content, &PutOptions::default()).unwrap();
+            HeaderValue::try_from(format!("\"{}\"", made.etag)).unwrap()
+        };
+        let old = put(b"old");
+        let headers = HeaderMap::from_iter([(header::IF_NONE_MATCH, old.clone())]);
+        let names = ("bucket".to_owned(), "k".to_owned());
+        let request = ReadRequest::read(&names, &headers, &Uri::from_static("/bucket/k"), false).unwrap();
+        let etag = || {
+            let S3Failure(error) =
+                request.explained(&store, Error::new(ErrorKind::NotModified, "not modified"));
+            error.headers().unwrap().get(header::ETAG).cloned()
+        };
+        assert_eq!(etag(), Some(old));
+        put(b"new");
+        assert_eq!(etag(), None);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Operations that the gateway serves itself. For these operations, the S3 layer only checks signatures. In operations
 //! that read or write objects, the S3 layer ignores some request headers, or refuses headers that HTTP requires servers
-//! to ignore.
+//! to ignore. In documents, the S3 layer ignores elements with prefixes and CDATA sections.
 
 use std::sync::Arc;
 
@@ -20,25 +20,29 @@ use crate::s3::error::{OperationResult, S3Failure};
 use crate::s3::look_up::look_up;
 use crate::s3::reads::ReadRequest;
 use crate::s3::{
-    acl, buckets, caller, copy, documents, error, lock, multipart, owner_of_bucket, rename, upload,
+    acl, buckets, caller, copy, delete, documents, error, lock, multipart, owner_of_bucket, rename, tagging,
+    upload, versions,
 };
 
 /// The operations that this module serves, except operations on documents.
-const SERVED: [&str; 17] = [
+const SERVED: [&str; 20] = [
     "CompleteMultipartUpload",
     "CopyObject",
     "CreateBucket",
     "CreateMultipartUpload",
+    "DeleteObjects",
     "GetObject",
     "GetObjectLegalHold",
     "GetObjectLockConfiguration",
     "GetObjectRetention",
     "HeadObject",
     "PutBucketAcl",
+    "PutBucketVersioning",
     "PutObject",
     "PutObjectLegalHold",
     "PutObjectLockConfiguration",
     "PutObjectRetention",
+    "PutObjectTagging",
     "RenameObject",
     "UploadPart",
     "UploadPartCopy",
@@ -75,8 +79,9 @@ impl S3Route for ObjectRoutes {
     async fn check_access(&self, request: &mut S3Request<Body>) -> S3Result<()> {
         let user = self.admission.admit_request(request)?;
         let name = operation(&request.extensions);
-        RequestAuthenticator::take_note(&mut request.extensions, &user, OperationCode::named(name), || None)?;
         let names = self.domains.names(&request.headers, &request.uri);
+        let code = OperationCode::named(name);
+        RequestAuthenticator::take_note(&mut request.extensions, &user, code, || Some(names.clone()))?;
         let user = user.at(&names.0).map_err(|error| S3Failure::from(error).0)?;
         let facts =
             PolicyRequestContext::new(&request.headers, &request.uri, request.extensions.get().copied());
@@ -139,6 +144,9 @@ impl ObjectRoutes {
             }
             "PutObjectRetention" => lock::put_retention(user, names, request).await,
             "PutObjectLegalHold" => lock::put_legal_hold(user, names, request).await,
+            "DeleteObjects" => delete::serve(user, names.0, request).await,
+            "PutBucketVersioning" => versions::put(user, names.0, request).await,
+            "PutObjectTagging" => tagging::put(user, names, request).await,
             "RenameObject" => {
                 let rename =
                     move |store: &dyn fordway_store::Store| rename::rename(store, &names, &request.headers);

@@ -1,18 +1,24 @@
 //! Tags of objects.
 
+use std::sync::Arc;
+
 use fordway_store::{MAX_TAGS, Store, Tags, is_of_tags, is_reserved_tag};
 use fordway_wire::s3_xml::ResponseDocumentBuilder;
 use fordway_wire::tagging;
-use http::StatusCode;
-use s3s::S3Response;
+use http::{HeaderMap, StatusCode};
 use s3s::dto::{
     DeleteObjectTaggingInput, DeleteObjectTaggingOutput, GetObjectTaggingInput, GetObjectTaggingOutput,
-    PutObjectTaggingInput, PutObjectTaggingOutput, Tagging,
+    Tagging,
 };
+use s3s::{Body, S3Request, S3Response};
 
+use crate::access::{PolicyRequestContext, authorise_tags};
 use crate::message::composed;
-use crate::s3::convert::{names, version, version_name, written};
+use crate::s3::apart::until_unlocked;
+use crate::s3::convert::{VERSION_ID, add_text, names, parameter, version, version_name, written};
+use crate::s3::documents;
 use crate::s3::error::{OperationResult, S3Failure};
+use crate::users::User;
 
 /// The maximum number of characters of a tag's name (S3's limit).
 const NAME_CHARS_MAX: usize = 128;
@@ -35,20 +41,30 @@ pub(super) fn get(
     Ok(written(output, document))
 }
 
-pub(super) fn put(
-    store: &dyn Store,
-    input: PutObjectTaggingInput,
-) -> OperationResult<PutObjectTaggingOutput> {
-    let (bucket, key) = names(&input.bucket, &input.key)?;
-    let version = version(input.version_id.as_deref())?;
-    let tags = sent(&input)?;
-    store.set_tags(&bucket, &key, version.as_ref(), &tags)?;
-    Ok(PutObjectTaggingOutput { version_id: version_name(version) })
-}
-
-/// Returns the tags in a request. Errors: `MalformedXML`, `BadRequest`, `InvalidTag`.
-pub(super) fn sent(input: &PutObjectTaggingInput) -> OperationResult<Tags> {
-    Ok(tagging::collect(listed(&input.tagging)?)?)
+/// Replaces the tags of an object.
+pub(super) async fn put(
+    user: Arc<User>,
+    (bucket, key): (String, String),
+    request: S3Request<Body>,
+) -> OperationResult<S3Response<Body>> {
+    let S3Request { input, headers, uri, extensions, .. } = request;
+    let document: Tagging = documents::sent(input).await?;
+    let tags = tagging::collect(listed(&document)?)?;
+    let facts = PolicyRequestContext::new(&headers, &uri, extensions.get().copied());
+    authorise_tags(&user, (&bucket, &key), &facts, &tags).await?;
+    let named = parameter(&uri, "versionId");
+    let replace = move |store: &dyn Store| {
+        let (bucket, key) = names(&bucket, &key)?;
+        let version = version(named.as_deref())?;
+        store.set_tags(&bucket, &key, version.as_ref(), &tags)?;
+        Ok(version)
+    };
+    let version = until_unlocked(user, replace).await?;
+    let mut headers = HeaderMap::new();
+    if let Some(version) = version_name(version) {
+        add_text(&mut headers, VERSION_ID, &version);
+    }
+    Ok(S3Response::with_headers(Body::empty(), headers))
 }
 
 /// Returns the tags in a document for an object. Errors: `MalformedXML`, `BadRequest`, `InvalidTag`.

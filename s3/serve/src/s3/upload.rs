@@ -15,6 +15,7 @@ use http::{HeaderMap, HeaderName, StatusCode, header};
 use http_body::Body as _;
 use s3s::{Body, S3Request, S3Response, TrailingHeaders};
 
+use crate::aws_chunked::{TrailerFields, decoded_length, taken_body};
 use crate::file_server::NetworkFileServer;
 use crate::gate::decoded_md5;
 use crate::message::composed;
@@ -26,7 +27,6 @@ use crate::s3::convert::{
 use crate::s3::error::{OperationResult, S3Failure, malformed_trailer, unreadable_body, wrong_sha256};
 use crate::s3::lock;
 use crate::s3::multipart::part_number;
-use crate::unsigned::TrailerFields;
 use crate::users::User;
 
 const TRAILER_SIGNATURE: HeaderName = HeaderName::from_static("x-amz-trailer-signature");
@@ -51,12 +51,13 @@ pub(super) async fn put(
 ) -> OperationResult<S3Response<Body>> {
     let names = names(bucket, key)?;
     let trailing = BodyTrailers::of(&mut request);
-    let size = stated_size(&request.headers);
+    let size = stated_size(&request.headers, trailing.as_ref());
+    let body = taken_body(&mut request.extensions).unwrap_or(request.input);
     let headers = request.headers;
     let begin =
         move |store: &dyn Store| ObjectUpload::begin(store, (&names.0, &names.1), &headers, size, trailing);
     let upload = here_unless_remote(user, begin).await?;
-    let made = upload.receive(request.input, pace, user.server.as_ref()).await?;
+    let made = upload.receive(body, pace, user.server.as_ref()).await?;
     let kind = made.checksum.as_ref().map(Checksum::checksum_type);
     let mut headers = checksum_headers(made.checksum.as_ref(), kind);
     add_text(&mut headers, header::ETAG, &quoted(&made.etag));
@@ -150,7 +151,9 @@ pub(super) async fn put_part(
     let upload = fordway_store::UploadId::new(asked("uploadId"))?;
     let number = part_number(asked("partNumber").parse().unwrap_or(0))?;
     let trailing = BodyTrailers::of(&mut request);
-    let checks = ContentChecks::read(&request.headers, stated_size(&request.headers), trailing)?;
+    let body = taken_body(&mut request.extensions).unwrap_or(request.input);
+    let size = stated_size(&request.headers, trailing.as_ref());
+    let checks = ContentChecks::read(&request.headers, size, trailing)?;
     let options = PartOptions {
         check_md5: checks.md5.is_some(),
         checksum: checks.checksum.algorithm,
@@ -166,7 +169,7 @@ pub(super) async fn put_part(
         })
     };
     let (part, server) = (here_unless_remote(user, begin).await?, user.server.as_ref());
-    let (part, received) = receive(request.input, part, server, |_| {}).await?;
+    let (part, received) = receive(body, part, server, |_| {}).await?;
     let made = pace.publish(part, checks.expected(received)?, server).await?;
     let mut headers = checksum_headers(made.checksum.as_ref(), None);
     add_text(&mut headers, header::ETAG, &quoted(&made.etag));
@@ -238,8 +241,10 @@ impl ContentChecks {
     }
 }
 
-fn stated_size(headers: &HeaderMap) -> Option<u64> {
-    headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+/// Returns the length of the content. `Content-Length` is the length of the encoded body if the body is in chunks.
+fn stated_size(headers: &HeaderMap, trailing: Option<&BodyTrailers>) -> Option<u64> {
+    let decoded = trailing.and_then(|_| decoded_length(headers));
+    decoded.or_else(|| headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok())
 }
 
 /// The checksum of an upload. A header or a trailer contains the value of the checksum. If neither contains the value,
@@ -256,14 +261,15 @@ struct StatedChecksum {
 pub(super) enum BodyTrailers {
     /// Trailers decoded by the S3 layer, which checks their signature.
     Signed(TrailingHeaders),
-    /// Trailers decoded by [`crate::unsigned`].
+    /// Trailers decoded by [`crate::aws_chunked`].
     Unsigned(TrailerFields),
 }
 
 impl BodyTrailers {
+    /// Returns the trailers of a request whose body is in chunks.
     fn of<T>(request: &mut S3Request<T>) -> Option<Self> {
-        let signed = request.trailing_headers.take().map(BodyTrailers::Signed);
-        signed.or_else(|| request.extensions.remove::<TrailerFields>().map(BodyTrailers::Unsigned))
+        let unsigned = request.extensions.remove::<TrailerFields>().map(BodyTrailers::Unsigned);
+        unsigned.or_else(|| request.trailing_headers.take().map(BodyTrailers::Signed))
     }
 
     fn get(&self, name: &str) -> Option<String> {
@@ -286,11 +292,17 @@ impl BodyTrailers {
 }
 
 impl StatedChecksum {
+    /// Reads the checksum in the head of an upload. `trailing` is `None` if the body cannot have trailers.
     fn new(headers: &HeaderMap, trailing: Option<BodyTrailers>) -> OperationResult<Self> {
         let value = stated_checksum(headers).map_err(invalid_request)?;
         let announced = announced_algorithm(headers)?;
         if announced.is_some() && value.is_some() {
             return Err(several_checksums());
+        }
+        if announced.is_some() && trailing.is_none() {
+            return Err(malformed_trailer(
+                "x-amz-trailer announces a trailer, but the body is not in chunks",
+            ));
         }
         let named = || -> OperationResult<_> {
             let name = ALGORITHM_NAMES.iter().find_map(|name| headers.get(name)?.to_str().ok());

@@ -1,22 +1,27 @@
 //! Versioning of buckets, and listings of their versions.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use fordway_store::{
     Bucket, Error, ErrorKind, MAX_KEYS, ObjectContent, Store, VersioningState, VersionsQuery,
 };
 use fordway_wire::s3_xml::{VersionsResponseContext, list_versions_result};
 use http::StatusCode;
-use s3s::S3Response;
 use s3s::dto::{
     BucketVersioningStatus, GetBucketVersioningOutput, ListObjectVersionsInput, ListObjectVersionsOutput,
-    MFADelete, Owner, PutBucketVersioningInput, PutBucketVersioningOutput,
+    MFADelete, Owner, VersioningConfiguration,
 };
+use s3s::{Body, S3Request, S3Response};
 
 use crate::answer::PreparedBody;
 use crate::content::BodyExtension;
+use crate::s3::apart::change_apart;
 use crate::s3::convert::{page_size, refuse, version};
+use crate::s3::documents;
 use crate::s3::error::{OperationResult, S3Failure};
 use crate::s3::list::NameEncoding;
+use crate::users::User;
 
 pub(super) fn get(store: &dyn Store, bucket: String) -> OperationResult<GetBucketVersioningOutput> {
     let status = match store.versioning(&Bucket::new(bucket)?)? {
@@ -30,14 +35,21 @@ pub(super) fn get(store: &dyn Store, bucket: String) -> OperationResult<GetBucke
     })
 }
 
-pub(super) fn put(
-    store: &dyn Store,
-    input: PutBucketVersioningInput,
-) -> OperationResult<PutBucketVersioningOutput> {
-    let asked = input.versioning_configuration;
-    let wants_mfa = asked.mfa_delete.is_some_and(|mfa| mfa.as_str() == MFADelete::ENABLED);
+/// Enables or suspends the versioning of a bucket.
+pub(super) async fn put(
+    user: Arc<User>,
+    bucket: String,
+    request: S3Request<Body>,
+) -> OperationResult<S3Response<Body>> {
+    let wanted: VersioningConfiguration = documents::sent(request.input).await?;
+    change_apart(user, move |store| set(store, bucket, &wanted)).await?;
+    Ok(S3Response::new(Body::empty()))
+}
+
+fn set(store: &dyn Store, bucket: String, wanted: &VersioningConfiguration) -> OperationResult<()> {
+    let wants_mfa = wanted.mfa_delete.as_ref().is_some_and(|mfa| mfa.as_str() == MFADelete::ENABLED);
     refuse(&[("MfaDelete", wants_mfa)])?;
-    let versioning = match asked.status.as_ref().map(BucketVersioningStatus::as_str) {
+    let versioning = match wanted.status.as_ref().map(BucketVersioningStatus::as_str) {
         Some(BucketVersioningStatus::ENABLED) => VersioningState::Enabled,
         Some(BucketVersioningStatus::SUSPENDED) => VersioningState::Suspended,
         _ => {
@@ -45,13 +57,12 @@ pub(super) fn put(
             return Err(S3Failure::new("MalformedXML", StatusCode::BAD_REQUEST, message));
         }
     };
-    let bucket = Bucket::new(input.bucket)?;
+    let bucket = Bucket::new(bucket)?;
     if versioning == VersioningState::Suspended && store.lock_configuration(&bucket)?.is_some() {
         let words = "An Object Lock configuration is present on this bucket, so the versioning state cannot be changed.";
         return Err(S3Failure::aws("InvalidBucketState", StatusCode::CONFLICT, words, "use another bucket"));
     }
-    store.set_versioning(&bucket, versioning)?;
-    Ok(PutBucketVersioningOutput::default())
+    Ok(store.set_versioning(&bucket, versioning)?)
 }
 
 /// Lists versions. The gateway writes the document itself, because the S3 layer would write versions and delete markers

@@ -16,6 +16,7 @@ type Sender = h3::client::SendRequest<h3_quinn::OpenStreams, Bytes>;
 #[derive(Clone)]
 pub struct Http3 {
     pub connection: quinn::Connection,
+    pub endpoint: quinn::Endpoint,
     send: Sender,
     client: Client,
 }
@@ -34,7 +35,7 @@ impl Http3 {
         let (mut driver, send) =
             h3::client::new(h3_quinn::Connection::new(connection.clone())).await.unwrap();
         tokio::spawn(async move { std::future::poll_fn(|context| driver.poll_close(context)).await });
-        Ok(Http3 { connection, send, client: client.clone() })
+        Ok(Http3 { connection, endpoint, send, client: client.clone() })
     }
 
     pub async fn connect(client: &Client, certificate: &Certificate) -> Self {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
-use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, RunningGateway, Users};
+use fordway_serve::{AccessKeyPair, AnonymousUser, Gateway, GatewayConfig, RunningGateway, Users};
 use fordway_store::{Bucket, Key, MemoryStore, Objects, Store};
 use hmac::{Hmac, KeyInit as _, Mac};
 use sha2::{Digest as _, Sha256};
@@ -49,6 +49,21 @@ pub fn serve_through(
     change(&mut config);
     let gateway =
         Gateway::bind(Users::one(identity.clone(), wrap(store.clone())), config).unwrap().spawn().unwrap();
+    let client = Client { address: gateway.local_addr(), identity, clock_offset_s: 0, dates_by_date: false };
+    Fixture { store, client, gateway }
+}
+
+/// Starts a gateway that serves anonymous requests if the rules of the bucket permit them.
+pub fn serve_openly(change: impl FnOnce(&mut GatewayConfig)) -> Fixture {
+    let store = MemoryStore::default();
+    store.create_bucket(&bucket()).unwrap();
+    let identity = AccessKeyPair::generate().unwrap();
+    let users = Users::one(identity.clone(), Arc::new(store.clone()));
+    let users = users.with_anonymous(AnonymousUser { name: "nobody".to_owned(), acts_as: None }).unwrap();
+    let mut config =
+        GatewayConfig { threads: 1, ..GatewayConfig::new(SocketAddr::from(([127, 0, 0, 1], 0))) };
+    change(&mut config);
+    let gateway = Gateway::bind(users, config).unwrap().spawn().unwrap();
     let client = Client { address: gateway.local_addr(), identity, clock_offset_s: 0, dates_by_date: false };
     Fixture { store, client, gateway }
 }

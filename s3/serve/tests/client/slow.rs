@@ -15,6 +15,8 @@ use fordway_store::{
 pub struct SlowStore {
     pub inner: MemoryStore,
     pub delay: Duration,
+    /// Called after every `head`, as another writer at that moment.
+    pub after_head: fn(&MemoryStore),
 }
 
 impl Objects for SlowStore {
@@ -47,7 +49,9 @@ impl Objects for SlowStore {
     }
 
     fn head(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<ObjectInfo> {
-        self.inner.head(bucket, key, options)
+        let info = self.inner.head(bucket, key, options);
+        (self.after_head)(&self.inner);
+        info
     }
 
     fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<DeleteResult> {

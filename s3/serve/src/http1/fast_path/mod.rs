@@ -82,7 +82,10 @@ impl FastPath {
         if !is_open(&user, &bucket, at)? {
             return None;
         }
-        trace.admit(IdentifiedOperation { user: user.clone(), operation, names: None, at }).ok()?;
+        // The path names the bucket, unless the host may name it.
+        let is_logged = trace.asked.is_some() && !self.domains.is_empty();
+        let logged = is_logged.then(|| (bucket.as_str().to_owned(), key.as_str().to_owned()));
+        trace.admit(IdentifiedOperation { user: user.clone(), operation, names: logged, at }).ok()?;
         let (store, names) = (&*user.store, (&bucket, &key));
         let outgoing = match &plain.method {
             ObjectMethod::Head => head_of(store, names, &plain),

@@ -18,10 +18,10 @@ use std::sync::Arc;
 use fordway_policy::Policy;
 use fordway_store::{Bucket, BucketDocumentKind, Error, ErrorKind, Result, Store};
 use fordway_wire::s3_error::from_s3;
-use fordway_wire::s3_xml::{XmlElement, without_cdata};
+use fordway_wire::s3_xml::{XmlElement, simplified};
 use http::{HeaderValue, StatusCode, header};
 use s3s::xml::{DeError, Deserialize, Deserializer, Serialize, Serializer};
-use s3s::{Body, S3Request, S3Response};
+use s3s::{Body, S3Error, S3ErrorCode, S3Request, S3Response};
 
 use crate::access::{POLICY, forget_rules};
 use crate::gate::{GateRefusal, check_elements_of};
@@ -227,10 +227,22 @@ fn in_namespace(mut document: Vec<u8>) -> Vec<u8> {
     document
 }
 
+/// Reads and parses the document in the body of a request. Errors: `MissingRequestBodyError`, `MalformedXML`, errors of
+/// the body.
+pub(crate) async fn sent<T: for<'xml> Deserialize<'xml>>(mut body: Body) -> OperationResult<T> {
+    // `crate::gate` has already limited the size of the body.
+    let document = body.store_all_limited(usize::MAX).await.map_err(|error| unreadable_body(&*error))?;
+    if document.is_empty() {
+        return Err(S3Error::from(S3ErrorCode::MissingRequestBodyError).into());
+    }
+    read(&document)
+}
+
 /// Parses a document. Errors: `MalformedXML`.
 pub(crate) fn read<T: for<'xml> Deserialize<'xml>>(document: &[u8]) -> OperationResult<T> {
-    // The deserializer ignores CDATA sections.
-    let document = without_cdata(document);
+    // The deserializer ignores CDATA sections, and compares names with their prefixes.
+    let document = simplified(document);
+    let document = document.ok_or_else(|| malformed("the document is not XML; correct it".to_owned()))?;
     let mut input = Deserializer::new(&document);
     let read = T::deserialize(&mut input).and_then(|value| input.expect_eof().map(|()| value));
     read.map_err(|error| {

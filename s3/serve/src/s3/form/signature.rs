@@ -79,7 +79,9 @@ impl<'f> FormSignature<'f> {
     /// Returns the values of the condition keys about the signature.
     pub(super) fn condition_keys(&self) -> Vec<(&'static str, String)> {
         let version = if self.credential.is_some() { signature::ALGORITHM } else { "AWS" };
-        let age = self.date.and_then(signature_age_ms).map(|age| ("s3:signatureage", age));
+        // As on AWS, a version 2 signature has no age.
+        let age = self.date.map_or_else(|| Some("0".to_owned()), signature_age_ms);
+        let age = age.map(|age| ("s3:signatureage", age));
         let keys = [("s3:authtype", "POST".to_owned()), ("s3:signatureversion", version.to_owned())];
         keys.into_iter().chain(age).collect()
     }
