@@ -17,7 +17,7 @@ use crate::transfer::{
     self, ClaimedDestinations, OverwritePolicy, PostponedRemovals, TransferAction, TransferSettings,
     unsupported,
 };
-use crate::wildcard::{FilterRules, directory};
+use crate::wildcard::{FilterRules, has_wildcard, object_name};
 use crate::{dav, web};
 
 type TransferActionIterator<'a> = Box<dyn Iterator<Item = Result<TransferAction>> + 'a>;
@@ -267,8 +267,7 @@ fn one(
     filters: &FilterRules,
 ) -> Result<Option<TransferAction>> {
     let name = match from {
-        // The name of a key that ends in a slash includes the slash.
-        StorageAddress::S3(_, key) => key[directory(key.strip_suffix('/').unwrap_or(key)).len()..].to_owned(),
+        StorageAddress::S3(_, key) => object_name(key).to_owned(),
         StorageAddress::Local(path) => base_name(path)?,
         StorageAddress::Service | StorageAddress::Stdio
             if matches!(target, DestinationPathRule::Exactly(_)) =>
@@ -369,12 +368,13 @@ pub(super) fn mv(args: &MvArgs, context: &CommandContext) -> Result<CommandExit>
     let options = AddressOptions { recursive: args.recursive, raw: args.raw, has_version: false };
     let sources = sources(&args.paths.sources, options, context)?;
     let selection = args.transfer.selection().refusing_linked_directories();
+    super::check_filters_of_removal(&sources, &selection)?;
     copy_all(&sources, &args.paths.destination, &selection, &settings, context)
 }
 
 pub(super) fn sync(args: &SyncArgs, context: &CommandContext) -> Result<CommandExit> {
-    let from = StorageAddress::parse(&args.source)?.into_directory();
-    let to = StorageAddress::parse(&args.destination)?.into_directory();
+    let from = synchronized(&args.source, args.raw)?;
+    let to = synchronized(&args.destination, args.raw)?;
     let rules = SyncRules {
         direction: direction(&from, &to)?,
         size_only: args.size_only,
@@ -388,7 +388,7 @@ pub(super) fn sync(args: &SyncArgs, context: &CommandContext) -> Result<CommandE
     let separate = overlap::check_separate(&from, &to, context)?;
     let (filters, selection) = (&args.transfer.filters, &args.transfer.selection());
     // Both sides are filtered, so that --delete does not remove objects and files that the filters exclude.
-    let source = wanted(plan::items(context, &from, selection)?, filters);
+    let source = wanted(source_items(context, &from, selection, args.delete)?, filters);
     let destination = wanted(destination_items(context, &to, selection)?, filters);
     let lane = context.store()?.lane();
     let copy = |item: SyncItem| {
@@ -416,6 +416,37 @@ pub(super) fn sync(args: &SyncArgs, context: &CommandContext) -> Result<CommandE
         make_destination(&to)?;
     }
     Ok(exit)
+}
+
+/// Parses an address of `sync`. Errors: `InvalidArgument` for a wildcard, unless `raw` is set. Otherwise, a source with a
+/// wildcard would count as an empty prefix.
+fn synchronized(text: &str, raw: bool) -> Result<StorageAddress> {
+    match StorageAddress::parse(text)? {
+        StorageAddress::S3(_, key) if !raw && has_wildcard(&key) => {
+            let why = format!(
+                "`sync` does not expand the wildcard in {text}; use `cp`, or select objects below a prefix with \
+                 --exclude '*' --include PATTERN (add --raw to treat * and ? as literal characters)"
+            );
+            Err(Error::new(ErrorKind::InvalidArgument, why))
+        }
+        place => Ok(place.into_directory()),
+    }
+}
+
+/// Lists the source. Errors: the errors of [`plan::items`]; with `deletes`, `NoSuchKey` if no object is below a prefix,
+/// because the prefix may be mistyped, and everything at the destination would be removed. A whole bucket may be empty.
+fn source_items(
+    context: &CommandContext,
+    from: &StorageAddress,
+    filters: &FilterRules,
+    deletes: bool,
+) -> Result<SyncItemIterator> {
+    match from {
+        StorageAddress::S3(_, prefix) if deletes && !prefix.is_empty() => {
+            super::items_below(context, from, filters)
+        }
+        _ => plan::items(context, from, filters),
+    }
 }
 
 /// Returns whether an item exists at the source although the listing of the source does not contain it. Either another

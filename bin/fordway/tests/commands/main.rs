@@ -13,6 +13,7 @@ mod policy;
 mod proportion;
 mod reading;
 mod replicas;
+mod selection;
 mod sources;
 mod special;
 mod support;
