@@ -59,7 +59,7 @@ pub fn run_on_lane(
 /// Finishes a command. When this function returns, all errors have been reported.
 pub fn finish(ended: Result<CommandExit>, context: &CommandContext) -> CommandExit {
     let exit = ended.unwrap_or_else(|error| tell(context, &error));
-    match context.output.flush() {
+    match context.output.finish() {
         Err(error) if exit == CommandExit::Ok => tell(context, &error),
         _ => exit,
     }

@@ -11,7 +11,7 @@ use fordway_http::replicas::ReplicatedFile;
 use fordway_store::{Error, ErrorKind, Result};
 
 use super::web::PartialDownloadFile;
-use crate::transfer::OverwritePolicy;
+use crate::transfer::{OverwritePolicy, SourceFate, finish_file};
 use crate::web;
 
 /// Copies all files of the Metalink or list of URLs at `source`.
@@ -114,5 +114,8 @@ pub(crate) fn copy_into(
 fn complete(file: &ReplicatedFile, part: &Path, progress: &mut dyn FnMut(u64) -> Result<()>) -> Result<u64> {
     let failed = |error| file_error("writing", part.display(), error);
     let part = OpenOptions::new().read(true).write(true).open(part).map_err(failed)?;
-    file.complete(&part, progress)
+    let resumed_bytes = file.complete(&part, progress)?;
+    // Some file systems report a delayed error only to the descriptor that was used for the write.
+    finish_file(&part, SourceFate::Kept).map_err(failed)?;
+    Ok(resumed_bytes)
 }

@@ -24,7 +24,8 @@ use serde::Serialize;
 
 use crate::replicas;
 use crate::transfer::{
-    FileAccessRights, MadeDirectories, NEW_FILE_MODE, OverwritePolicy, PRIVATE_MODE, is_open_file, parent,
+    FileAccessRights, MadeDirectories, NEW_FILE_MODE, OverwritePolicy, PRIVATE_MODE, SourceFate, finish_file,
+    is_open_file, parent,
 };
 
 fn open(url: &str, context: &CommandContext) -> Result<RemoteFile> {
@@ -411,8 +412,8 @@ impl<'c> PartialDownloadFile<'c> {
         self.context.output.note(&format!("{kept}; run the same command again to resume"));
     }
 
-    /// Renames the part to `path`, and removes the part files of earlier copies to `path`. Errors:
-    /// `PreconditionFailed` if an existing file must not be replaced; `ConditionalConflict` if the part file was
+    /// Checks that the part was written, renames it to `path`, and removes the part files of earlier copies to `path`.
+    /// Errors: those of delayed writes; `PreconditionFailed` if an existing file must not be replaced; `ConditionalConflict` if the part file was
     /// removed or replaced, for example by the user.
     pub(crate) fn publish(mut self, path: &Path, existing: OverwritePolicy) -> Result<()> {
         let failed = |error| file_error("writing", path.display(), error);
@@ -420,6 +421,7 @@ impl<'c> PartialDownloadFile<'c> {
             let why = format!("{} was removed or replaced during the copy", self.path.display());
             return Err(Error::new(ErrorKind::ConditionalConflict, why));
         }
+        finish_file(&self.file, SourceFate::Kept).map_err(failed)?;
         if existing == OverwritePolicy::Replace {
             let rights = FileAccessRights::find(path);
             rights.map_or(Ok(()), |rights| rights.give_to(&self.file, 0)).map_err(failed)?;

@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use crate::args::{MetalinkArgs, MetalinkMakeArgs, MetalinkShowArgs, MetalinkSubcommand, ReplicaArgs};
 use crate::replicas::ReplicaOpener;
-use crate::transfer::open_special;
+use crate::transfer::{SourceFate, finish_file, open_special};
 use crate::web;
 
 /// The smallest default size of a piece, in bytes. Smaller pieces would add digests to the Metalink for little benefit.
@@ -98,10 +98,11 @@ fn document(files: Vec<MetalinkFile>) -> Result<String> {
 fn write(path: &Path, files: Vec<MetalinkFile>, context: &CommandContext) -> Result<()> {
     let count = files.len();
     let document = document(files)?;
-    let written = match open_special(path, &context.output) {
-        Some(opened) => opened.and_then(|mut file| file.write_all(document.as_bytes())),
-        None => std::fs::write(path, document),
-    };
+    let opened = open_special(path, &context.output).unwrap_or_else(|| File::create(path));
+    let written = opened.and_then(|mut file| {
+        file.write_all(document.as_bytes())?;
+        finish_file(&file, SourceFate::Kept)
+    });
     written.map_err(|error| file_error("writing", path.display(), error))?;
     let to = path.display().to_string();
     context.output.event(&MetalinkMakeOutput { action: "make", to, files: count })

@@ -20,8 +20,8 @@ use crate::args::{CatArgs, CpArgs, PresignArgs, ReadArgs, ReplicaArgs};
 use crate::replicas::ReplicaOpener;
 use crate::transfer::plan::SyncItem;
 use crate::transfer::{
-    ContentVerifier, MadeDirectories, ObjectMetadataRules, ObjectReadSource, open_special, parent,
-    temporary_beside,
+    ContentVerifier, MadeDirectories, ObjectMetadataRules, ObjectReadSource, SourceFate, finish_file,
+    open_special, parent, temporary_beside,
 };
 use crate::web;
 use crate::wildcard::{FilterRules, object_name};
@@ -122,6 +122,7 @@ fn write_all(
     let mut file = BufWriter::with_capacity(1 << 20, file);
     let cost = measure(reading, context, &mut |call| file.write_all(call.bytes).map_err(failed))?;
     file.flush().map_err(failed)?;
+    finish_file(file.get_ref(), SourceFate::Kept).map_err(failed)?;
     Ok(cost)
 }
 

@@ -20,8 +20,8 @@ use super::copy::{DavCopyEndpoint, DavCopyOptions, content_type, is_one_server, 
 use crate::args::{ReplicaArgs, ThirdPartyCopyArg};
 use crate::replicas::ReplicaOpener;
 use crate::transfer::{
-    LocalSourceStamps, OverwritePolicy, PostponedRemovals, SharedTransferCounts, WrittenFiles, changed,
-    check_unchanged,
+    LocalSourceStamps, OverwritePolicy, PostponedRemovals, SharedTransferCounts, SourceFate, WrittenFiles,
+    changed, check_unchanged, finish_file,
 };
 use crate::web;
 
@@ -179,6 +179,10 @@ impl<'c> DavCopier<'c> {
                     self.written.claim(&path)?;
                 }
                 web::download_to_target(url, &path, existing, &places, self.context)?;
+                if self.order.moves {
+                    let written = File::open(&path).and_then(|file| finish_file(&file, SourceFate::Removed));
+                    written.map_err(|error| file_error("writing", path.display(), error))?;
+                }
                 DavCopyOutcome::Told
             }
             (DavCopyEndpoint::Web(from), DavCopyEndpoint::Web(to)) if is_one_server(from, to) => {

@@ -126,9 +126,8 @@ fn is_device(path: &Path) -> bool {
 /// Redirects output data from standard output to a file.
 fn print_into(path: &Path, context: &CommandContext) -> Result<()> {
     let opened = File::options().write(true).create(true).truncate(true).open(path);
-    let file = opened.map_err(|error| file_error("writing to", path.display(), error))?;
-    context.output.redirect(file);
-    Ok(())
+    let redirected = opened.and_then(|file| context.output.redirect(file));
+    redirected.map_err(|error| file_error("writing to", path.display(), error))
 }
 
 impl DavixToolCommand for DavixPutArgs {

@@ -16,6 +16,7 @@ use tempfile::NamedTempFile;
 
 use super::MadeDirectories;
 use super::access::{FileAccessRights, NEW_FILE_MODE, PRIVATE_MODE};
+use super::finish::finish_file;
 use super::special::open_special;
 use super::upload::{part_ranges, replaced};
 use super::{OverwritePolicy, TransferRunner};
@@ -55,6 +56,7 @@ impl TransferRunner<'_> {
             self.context.interrupt.temporary(temporary.path(), IncompleteFileKind::Useless);
         let info = self.fetch(from, size, temporary.as_file_mut(), path)?;
         let failed = |error| file_error("writing", path.display(), error);
+        finish_file(temporary.as_file(), self.settings.source_fate()).map_err(failed)?;
         temporary.as_file().set_modified(info.modified).map_err(failed)?;
         self.context.interrupt.check()?;
         match self.settings.existing {
@@ -81,7 +83,10 @@ impl TransferRunner<'_> {
     ) -> Result<ObjectInfo> {
         let mut file = opened.map_err(|error| file_error("opening", path.display(), error))?;
         let object = self.store().get(from.0, from.1, &self.source())?;
-        self.fetch_stream(object, from, &mut file, path)
+        let info = self.fetch_stream(object, from, &mut file, path)?;
+        finish_file(&file, self.settings.source_fate())
+            .map_err(|error| file_error("writing", path.display(), error))?;
+        Ok(info)
     }
 
     /// Fetches the content in one stream or in parts. If the size is unknown, the first response provides it.
