@@ -218,6 +218,13 @@ fn one(source: &DavCopyEndpoint, destination: &DavCopyEndpoint, is_directory: bo
         let why = format!("{} is a directory; add --recursive to select everything below it", path.display());
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
+    if let DavCopyEndpoint::Local(path) = source
+        && path.metadata().is_ok_and(|about| !about.is_file())
+    {
+        // Opening a pipe would wait for its writer, even after a signal.
+        let why = format!("{} is not a regular file; pipe it in and use - as the source", path.display());
+        return Err(Error::new(ErrorKind::InvalidArgument, why));
+    }
     let to = if is_directory { destination.below(&source.name()?) } else { destination.clone() };
     let relative = if *source == DavCopyEndpoint::Stdin { String::new() } else { source.name()? };
     let size_bytes = size_of(source);
