@@ -6,7 +6,7 @@ pub(crate) use fordway_command::web::{http_url, is_address};
 
 use std::fmt;
 use std::fs::{File, OpenOptions, TryLockError};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -20,12 +20,13 @@ use fordway_http::vector::{RemoteFile, copy_unsized, is_without_size};
 use fordway_store::{ByteRange, Error, ErrorKind, Result};
 use fordway_wire::uri;
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 use serde::Serialize;
 
 use crate::replicas;
 use crate::transfer::{
     FileAccessRights, MadeDirectories, NEW_FILE_MODE, OverwritePolicy, PRIVATE_MODE, SourceFate, finish_file,
-    is_open_file, parent,
+    is_open_file, parent, rename_to_new,
 };
 
 fn open(url: &str, context: &CommandContext) -> Result<RemoteFile> {
@@ -339,6 +340,8 @@ pub(crate) struct PartialDownloadFile<'c> {
     path: PathBuf,
     file: File,
     leftover: IncompleteFileKind,
+    /// Whether the part file has a random name instead of a lock.
+    has_random_name: bool,
     context: &'c CommandContext,
     made: MadeDirectories,
     /// Whether the part has been published, or is kept for the next download.
@@ -350,7 +353,8 @@ pub(crate) struct PartialDownloadFile<'c> {
 impl<'c> PartialDownloadFile<'c> {
     /// Opens the part file for a copy to `path`, identified by `hasher`, and keeps its content. If `path` exists, the
     /// part file gets the access rights of the file at `path`. Until the returned value is dropped, no other copy
-    /// writes, renames or removes the part file. Errors: `Unavailable` while another process writes the part file;
+    /// writes, renames or removes the part file. On a file system without locks, creates a part file with a random name
+    /// instead, from which no later copy can resume. Errors: `Unavailable` while another process writes the part file;
     /// `AccessDenied` if the part file does not belong to this user.
     pub(crate) fn open(
         path: &Path,
@@ -358,15 +362,32 @@ impl<'c> PartialDownloadFile<'c> {
         context: &'c CommandContext,
     ) -> Result<Self> {
         let rights = FileAccessRights::find(path);
-        let path = beside(path, hasher);
-        let failed = |error| file_error("writing", path.display(), error);
         let made = MadeDirectories::default();
         let mode = if rights.is_some() { PRIVATE_MODE } else { NEW_FILE_MODE };
-        let file = open_locked(&path, mode, &made)?;
+        let part = beside(path, hasher);
+        let locked = open_locked(&part, mode, &made)?;
+        let has_random_name = locked.is_none();
+        let (file, path, leftover) = match locked {
+            Some(file) => (file, part, leftover),
+            None => {
+                let (file, part) = create_unlocked(path, mode, &made)?;
+                (file, part, IncompleteFileKind::Useless)
+            }
+        };
+        let failed = |error| file_error("writing", path.display(), error);
         // The next download must be able to open the part, regardless of the target's rights.
         rights.map_or(Ok(()), |rights| rights.give_to(&file, PRIVATE_MODE)).map_err(failed)?;
         let _temporary = context.interrupt.temporary(&path, leftover);
-        Ok(PartialDownloadFile { path, file, leftover, context, made, is_settled: false, _temporary })
+        Ok(PartialDownloadFile {
+            path,
+            file,
+            leftover,
+            has_random_name,
+            context,
+            made,
+            is_settled: false,
+            _temporary,
+        })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -386,6 +407,10 @@ impl<'c> PartialDownloadFile<'c> {
         identity: (&DefaultHasher, IncompleteFileKind),
     ) -> Result<Self> {
         let other = beside(path, identity.0);
+        // On a file system without locks, the part file keeps its random name.
+        if self.has_random_name {
+            return Ok(self);
+        }
         if rename_to_new(&self.path, &other).map_err(|error| file_error("writing", other.display(), error))? {
             self._temporary = self.context.interrupt.temporary(&other, identity.1);
             (self.path, self.leftover) = (other, identity.1);
@@ -430,13 +455,10 @@ impl<'c> PartialDownloadFile<'c> {
             remove_superseded(path, self.context);
             return Ok(());
         }
-        // Unlike a rename, a hard link never replaces a file. Dropping `self` then removes the part file's own name.
-        match std::fs::hard_link(&self.path, path) {
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-                return Err(there_already(path));
-            }
-            linked => linked.map_err(failed)?,
+        if !rename_to_new(&self.path, path).map_err(failed)? {
+            return Err(there_already(path));
         }
+        self.is_settled = true;
         remove_superseded(path, self.context);
         Ok(())
     }
@@ -489,9 +511,10 @@ fn remove_unused(path: &Path) {
 /// removed the part file before this copy had the lock.
 const OPEN_ATTEMPTS: usize = 10;
 
-/// Opens the part file at `path` and locks it. Errors: `Unavailable` while another process writes the part file;
-/// `AccessDenied` if the part file does not belong to this user.
-fn open_locked(path: &Path, mode: u32, made: &MadeDirectories) -> Result<File> {
+/// Opens the part file at `path` and locks it. Returns `None` if the file system has no locks. Errors:
+/// `Unavailable` while another process writes the part file; `AccessDenied` if the part file does not belong to this
+/// user.
+fn open_locked(path: &Path, mode: u32, made: &MadeDirectories) -> Result<Option<File>> {
     // Any user who may write to the directory can predict the name, and could put a link or a FIFO there.
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
     let open = || OpenOptions::new().append(true).create(true).mode(mode).custom_flags(flags).open(path);
@@ -500,17 +523,41 @@ fn open_locked(path: &Path, mode: u32, made: &MadeDirectories) -> Result<File> {
             true => not_own(path),
             false => file_error("writing", path.display(), error),
         })?;
-        lock(&file).map_err(|error| match error {
-            TryLockError::WouldBlock => written_by_another(path),
-            TryLockError::Error(error) => file_error("locking", path.display(), error),
-        })?;
+        match lock(&file) {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(written_by_another(path)),
+            Err(TryLockError::Error(error)) if has_no_locks(&error) => {
+                check_own(&file, path)?;
+                // Another node may have mounted the file system with locks, and may resume from the content.
+                if file.metadata().is_ok_and(|about| about.len() == 0) && is_at(&file, path) {
+                    // An empty file that remains is only a nuisance.
+                    let _removed = std::fs::remove_file(path);
+                }
+                return Ok(None);
+            }
+            Err(TryLockError::Error(error)) => return Err(file_error("locking", path.display(), error)),
+        }
         // The copy that had the lock may have published the file. The file is then complete, and no longer a part file.
         if is_at(&file, path) {
             check_own(&file, path)?;
-            return Ok(file);
+            return Ok(Some(file));
         }
     }
     Err(written_by_another(path))
+}
+
+/// Returns whether an attempt to lock a file has failed because the file system has no locks, like a Lustre mount
+/// without the option `flock`, or because the lock service of an NFS server does not respond.
+fn has_no_locks(error: &std::io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::NOSYS | Errno::NOLCK | Errno::OPNOTSUPP))
+}
+
+/// Creates a part file for a copy to `path` with a random name, which no other copy uses.
+fn create_unlocked(path: &Path, mode: u32, made: &MadeDirectories) -> Result<(File, PathBuf)> {
+    let part = beside(path, &RandomState::new().build_hasher());
+    let create = || OpenOptions::new().append(true).create_new(true).mode(mode).open(&part);
+    let file = made.open_in(parent(&part), create);
+    file.map(|file| (file, part.clone())).map_err(|error| file_error("writing", part.display(), error))
 }
 
 fn written_by_another(path: &Path) -> Error {
@@ -523,17 +570,6 @@ fn written_by_another(path: &Path) -> Error {
 fn is_at(file: &File, path: &Path) -> bool {
     let both = file.metadata().and_then(|about| Ok((about, path.symlink_metadata()?)));
     both.is_ok_and(|(about, named)| (about.dev(), about.ino()) == (named.dev(), named.ino()))
-}
-
-/// Renames a file, unless the new name exists. Returns whether the file was renamed.
-fn rename_to_new(from: &Path, to: &Path) -> std::io::Result<bool> {
-    match std::fs::hard_link(from, to) {
-        Ok(()) => std::fs::remove_file(from).map(|()| true),
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(false),
-        // Some file systems have no hard links.
-        Err(_) if to.symlink_metadata().is_ok() => Ok(false),
-        Err(_) => std::fs::rename(from, to).map(|()| true),
-    }
 }
 
 /// Checks that an existing part file belongs to this user and has no other name. Errors: `AccessDenied`.

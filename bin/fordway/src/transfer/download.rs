@@ -16,7 +16,7 @@ use tempfile::NamedTempFile;
 
 use super::MadeDirectories;
 use super::access::{FileAccessRights, NEW_FILE_MODE, PRIVATE_MODE};
-use super::finish::finish_file;
+use super::finish::{finish_file, rename_to_new};
 use super::special::open_special;
 use super::upload::{part_ranges, replaced};
 use super::{OverwritePolicy, TransferRunner};
@@ -59,19 +59,17 @@ impl TransferRunner<'_> {
         finish_file(temporary.as_file(), self.settings.source_fate()).map_err(failed)?;
         temporary.as_file().set_modified(info.modified).map_err(failed)?;
         self.context.interrupt.check()?;
-        match self.settings.existing {
-            OverwritePolicy::Replace => temporary.persist(path).map_err(|error| failed(error.error))?,
-            OverwritePolicy::Skip | OverwritePolicy::Fail => {
-                // Another program may have created the file since the earlier check, so do not replace a file here.
-                temporary.persist_noclobber(path).map_err(|error| match error.error.kind() {
-                    std::io::ErrorKind::AlreadyExists => Error::new(
-                        ErrorKind::PreconditionFailed,
-                        format!("{} already exists", path.display()),
-                    ),
-                    _ => failed(error.error),
-                })?
-            }
-        };
+        if self.settings.existing == OverwritePolicy::Replace {
+            temporary.persist(path).map_err(|error| failed(error.error))?;
+            return Ok(info);
+        }
+        // Another program may have created the file since the earlier check, so do not replace a file here.
+        let temporary = temporary.into_temp_path();
+        if !rename_to_new(&temporary, path).map_err(failed)? {
+            let why = format!("{} already exists", path.display());
+            return Err(Error::new(ErrorKind::PreconditionFailed, why));
+        }
+        temporary.keep().map_err(|error| failed(error.error))?;
         Ok(info)
     }
 

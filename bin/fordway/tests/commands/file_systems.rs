@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-use fordway_testkit::hostile::{HostileServer, ResponseFaultScript};
+use fordway_testkit::hostile::{HostileServer, ResponseFault, ResponseFaultScript};
 use tempfile::TempDir;
 
 use crate::binary;
@@ -167,4 +167,37 @@ fn a_move_forces_the_content_to_stable_storage_before_it_removes_the_source() {
     assert_eq!(place.run(&["cp", "s3://bucket/key", "DIR/unsynced/"]).0, Some(0));
     assert_eq!(place.run(&["mv", "s3://bucket/key", "DIR/"]).0, Some(0));
     assert_eq!(place.read("key").unwrap(), "content\n");
+}
+
+/// Lustre without the mount option `flock` has no locks, and exFAT has no hard links.
+#[test]
+fn files_are_copied_to_a_file_system_without_locks_and_hard_links() {
+    let Some(place) = Place::new() else { return };
+    let content = vec![b'x'; 100_000];
+    let server = HostileServer::start(content.clone(), ResponseFaultScript::honest());
+    let (url, file) = (server.url(), place.dir.path().join("file"));
+    std::fs::write(&file, &content).unwrap();
+    let make = ["metalink", "make", "DIR/file", "--replica", &url, "--out", "DIR/m.meta4"];
+    assert_eq!(place.run(&make).0, Some(0));
+    for words in [
+        &["cp", &url, "DIR/plain/"][..],
+        &["cp", "--no-clobber", &url, "DIR/plain/new"],
+        &["cp", "--if-none-match", &url, "DIR/plain/new"],
+        &["cp", "--metalink", "DIR/m.meta4", "DIR/plain/"],
+        &["cp", "--if-none-match", "s3://bucket/key", "DIR/plain/new"],
+    ] {
+        let (code, said) = place.run(words);
+        let existed = words[1] == "--if-none-match";
+        assert_eq!(code, Some(if existed { 5 } else { 0 }), "{words:?}: {said}");
+        let name = if words.last().unwrap().ends_with("new") { "plain/new" } else { "plain/file" };
+        assert!(place.read(name).unwrap().into_bytes() == content, "{words:?}");
+        if name == "plain/file" {
+            std::fs::remove_file(place.dir.path().join(name)).unwrap();
+        }
+    }
+    // Nothing can be resumed, so a failed copy leaves no part file.
+    let wrong = ResponseFault::Header("Repr-Digest", format!("sha-256=:{}=:", "A".repeat(43)));
+    server.follow(ResponseFaultScript::honest().always(wrong));
+    assert_eq!(place.run(&["cp", "--metalink", "none", &url, "DIR/plain/"]).0, Some(8));
+    assert_eq!(place.names("plain"), ["new"]);
 }
