@@ -287,6 +287,14 @@ pub(crate) fn temporary_beside(path: &Path, made: &MadeDirectories) -> Result<Na
     opened.map_err(|error| file_error("creating a file in", parent.display(), error))
 }
 
+/// Creates an empty file with a name like that of [`temporary_beside`]. The file is removed when the returned value is
+/// dropped.
+pub(super) fn probe_in(directory: &Path) -> io::Result<NamedTempFile> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(TEMPORARY_PREFIX).suffix(TEMPORARY_SUFFIX).rand_bytes(TEMPORARY_RANDOM_BYTES);
+    builder.tempfile_in(directory)
+}
+
 const TEMPORARY_PREFIX: &str = ".fordway-";
 const TEMPORARY_SUFFIX: &str = ".part";
 /// The number of letters and digits between the prefix and the suffix of a hidden file's name.
