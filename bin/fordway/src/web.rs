@@ -23,6 +23,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use serde::Serialize;
 
+use crate::args::TransferArgs;
 use crate::replicas;
 use crate::transfer::{
     FileAccessRights, MadeDirectories, NEW_FILE_MODE, OverwritePolicy, PRIVATE_MODE, SourceFate, finish_file,
@@ -31,6 +32,25 @@ use crate::transfer::{
 
 fn open(url: &str, context: &CommandContext) -> Result<RemoteFile> {
     RemoteFile::open(context.web()?, &http_url(url))
+}
+
+/// Checks that a file exists. Errors: the errors of opening the file.
+pub(crate) fn check_exists(url: &str, context: &CommandContext) -> Result<()> {
+    match open(url, context) {
+        Err(error) if !is_without_size(&error) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Checks that no option of a copy from or to a web server would be without effect. Errors: `InvalidArgument`.
+pub(crate) fn check_transfer(args: &TransferArgs) -> Result<()> {
+    match args.checksum_algorithm {
+        Some(_) => {
+            let why = "--checksum-algorithm only applies to objects, not to files on web servers";
+            Err(Error::new(ErrorKind::InvalidArgument, why))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Writes a file, or a range of it, to standard output. With `--metalink`, `url` may be empty.
@@ -42,7 +62,7 @@ pub(crate) fn write_out(
 ) -> Result<()> {
     let mut file = match places.open(url, context) {
         Err(error) if is_without_size(&error) && range.is_none() => {
-            copy_unsized(context.web()?, &http_url(url), &mut |bytes| {
+            copy_unsized(context.web()?, &http_url(url), places.verify, &mut |bytes| {
                 context.interrupt.check()?;
                 context.output.data(bytes)
             })?;
@@ -154,7 +174,9 @@ pub(crate) fn download_to_target(
     }
     let file = match places.open(url, context) {
         Ok(OpenedRemoteFile::One(file)) => file,
-        Err(error) if is_without_size(&error) => return download_unsized(url, path, existing, context),
+        Err(error) if is_without_size(&error) => {
+            return download_unsized((url, places.verify), path, existing, context);
+        }
         Err(error) => return Err(error),
         Ok(OpenedRemoteFile::Many(file)) => return replicas::copy(file, url, path, existing, context),
     };
@@ -162,7 +184,7 @@ pub(crate) fn download_to_target(
     (url, &file.version().etag, file.size_bytes()).hash(&mut hasher);
     let leftover = if is_marked(&file) { IncompleteFileKind::Resumable } else { IncompleteFileKind::Useless };
     let part = PartialDownloadFile::open(path, (&hasher, leftover), context)?;
-    match copy_one(&file, &part, context) {
+    match copy_one(&file, &part, places.verify, context) {
         Ok((resumed_bytes, verified)) => {
             part.publish(path, existing)?;
             let (to, bytes) = (path.display().to_string(), file.size_bytes());
@@ -193,9 +215,9 @@ pub(crate) fn download_to_target(
     }
 }
 
-/// Copies a file whose size the server does not report.
+/// Copies a file whose size the server does not report, and verifies it if `verify` is set.
 fn download_unsized(
-    url: &str,
+    (url, verify): (&str, bool),
     path: &Path,
     existing: OverwritePolicy,
     context: &CommandContext,
@@ -206,7 +228,7 @@ fn download_unsized(
     let failed = |error| file_error("writing", part.path().display(), error);
     part.file().set_len(0).map_err(failed)?;
     let mut bytes = 0;
-    let verified = copy_unsized(context.web()?, &http_url(url), &mut |chunk| {
+    let verified = copy_unsized(context.web()?, &http_url(url), verify, &mut |chunk| {
         context.interrupt.check()?;
         bytes += chunk.len() as u64;
         part.file().write_all(chunk).map_err(failed)
@@ -228,16 +250,17 @@ fn download_unsized(
 fn copy_one(
     file: &RemoteFile,
     part: &PartialDownloadFile<'_>,
+    verify: bool,
     context: &CommandContext,
 ) -> Result<(u64, Option<&'static str>)> {
     let failed = |error| file_error("writing", part.path().display(), error);
     let resumed_bytes = resumable_bytes(part.file(), file).map_err(failed)?;
     context.output.expect_bytes(file.size_bytes() - resumed_bytes);
-    match fetch(file, part, resumed_bytes, context) {
+    match fetch(file, part, (resumed_bytes, verify), context) {
         Err(error) if error.kind() == ErrorKind::BadDigest => {
             tracing::warn!(%error, "copying again from the start");
             context.output.expect_bytes(file.size_bytes());
-            Ok((resumed_bytes, fetch(file, part, 0, context)?))
+            Ok((resumed_bytes, fetch(file, part, (0, verify), context)?))
         }
         fetched => Ok((resumed_bytes, fetched?)),
     }
@@ -253,11 +276,12 @@ pub(crate) fn is_wanted(path: &Path, existing: OverwritePolicy) -> Result<bool> 
     }
 }
 
-/// Truncates the part to `start` bytes, and appends the rest of the file.
+/// Truncates the part to `start` bytes, and appends the rest of the file. With `verify`, checks the whole file against
+/// the server's digest, if any.
 fn fetch(
     file: &RemoteFile,
     part: &PartialDownloadFile<'_>,
-    start: u64,
+    (start, verify): (u64, bool),
     context: &CommandContext,
 ) -> Result<Option<&'static str>> {
     let (path, mut part) = (part.path(), part.file());
@@ -267,11 +291,15 @@ fn fetch(
         let again = File::open(path).map_err(|error| file_error("reading", path.display(), error))?;
         Ok(Box::new(again) as Box<dyn Read>)
     };
-    file.copy_verified(start, &received, &mut |chunk| {
+    let mut append = |chunk: &[u8]| {
         context.interrupt.check()?;
         context.output.advance_bytes(chunk.len() as u64);
         part.write_all(chunk).map_err(failed)
-    })
+    };
+    match verify {
+        true => file.copy_verified(start, &received, &mut append),
+        false => file.copy_range(start..file.size_bytes(), &mut append).map(|()| None),
+    }
 }
 
 /// Returns how many bytes of a part belong to the opened version. The hash in the part's name identifies the version if

@@ -14,8 +14,8 @@ use crate::args::{CpArgs, MvArgs, SyncArgs};
 use crate::replicas::{self, ReplicaOpener};
 use crate::transfer::plan::{self, SyncDirection, SyncItem, SyncItemIterator, SyncRules, SyncStep};
 use crate::transfer::{
-    self, ClaimedDestinations, OverwritePolicy, PostponedRemovals, TransferAction, TransferSettings,
-    unsupported,
+    self, ClaimedDestinations, ObjectMetadataRules, OverwritePolicy, PostponedRemovals, TransferAction,
+    TransferSettings, unsupported,
 };
 use crate::wildcard::{FilterRules, has_wildcard, object_name};
 use crate::{dav, web};
@@ -28,6 +28,7 @@ pub(super) fn run(args: &CpArgs, context: &CommandContext) -> Result<CommandExit
         && args.paths.destination != "-"
         && !web::is_address(&args.paths.destination)
         && !args.recursive
+        && !args.transfer.dry_run
     {
         return copy_url(url, args, context);
     }
@@ -42,8 +43,10 @@ pub(super) fn run(args: &CpArgs, context: &CommandContext) -> Result<CommandExit
     let existing = existing(args.no_clobber, args.if_none_match);
     let order = dav::DavCopyOptions::of_cp(args, existing);
     if order.concerns_web() {
+        check_no_version(args)?;
         return dav::copy(&order, context);
     }
+    replicas::check_unused(&args.replicas)?;
     let has_version = args.version_id.is_some();
     let options = AddressOptions { recursive: args.recursive, raw: args.raw, has_version };
     let sources = sources(&args.paths.sources, options, context)?;
@@ -103,7 +106,10 @@ pub(super) fn copy_all(
 
 /// Copies a file from a web server; the file must be the only source.
 fn copy_url(url: &str, args: &CpArgs, context: &CommandContext) -> Result<CommandExit> {
-    check_alone(args)?;
+    check_download(args)?;
+    if !args.transfer.filters.admit(&web::name_of(url)) {
+        return Ok(CommandExit::Ok);
+    }
     let places = ReplicaOpener::usual(&args.replicas, !args.transfer.no_verify);
     let existing = existing(args.no_clobber, args.if_none_match);
     web::download(url, &args.paths.destination, existing, &places, context).map(|()| CommandExit::Ok)
@@ -111,18 +117,33 @@ fn copy_url(url: &str, args: &CpArgs, context: &CommandContext) -> Result<Comman
 
 /// Copies the files that a Metalink describes.
 fn copy_described(source: &str, args: &CpArgs, context: &CommandContext) -> Result<CommandExit> {
-    check_alone(args)?;
-    let places = ReplicaOpener::usual(&args.replicas, !args.transfer.no_verify);
-    let existing = existing(args.no_clobber, args.if_none_match);
-    replicas::copy_all(source, &args.paths.destination, existing, &places, context).map(|()| CommandExit::Ok)
-}
-
-fn check_alone(args: &CpArgs) -> Result<()> {
-    if args.transfer.dry_run || args.version_id.is_some() {
-        let why = "--dry-run and --version-id cannot be used with an http(s) address";
+    check_download(args)?;
+    if args.transfer.dry_run || args.recursive {
+        let why = "--dry-run and --recursive cannot be used with --metalink without a URL";
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
-    Ok(())
+    let places = ReplicaOpener::usual(&args.replicas, !args.transfer.no_verify);
+    let existing = existing(args.no_clobber, args.if_none_match);
+    let to = (args.paths.destination.as_str(), existing);
+    replicas::copy_all(source, to, &args.transfer.filters, &places, context)
+}
+
+/// Checks that no option of a download from a web server would be without effect. Errors: `InvalidArgument`.
+fn check_download(args: &CpArgs) -> Result<()> {
+    check_no_version(args)?;
+    web::check_transfer(&args.transfer)?;
+    let to = StorageAddress::Local(PathBuf::from(&args.paths.destination));
+    ObjectMetadataRules::of(&args.transfer.object)?.check(&StorageAddress::Service, &to)
+}
+
+fn check_no_version(args: &CpArgs) -> Result<()> {
+    match args.version_id {
+        Some(_) => {
+            let why = "--version-id cannot be used with an http(s) or dav(s) address";
+            Err(Error::new(ErrorKind::InvalidArgument, why))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Checks that the source or the destination is in a store. Errors: `InvalidArgument` if neither of them is in a store.
@@ -382,6 +403,10 @@ pub(super) fn sync(args: &SyncArgs, context: &CommandContext) -> Result<CommandE
         delete: args.delete,
         keeps_existing: args.no_clobber,
     };
+    if rules.exact_timestamps && rules.direction != SyncDirection::Download {
+        let why = "--exact-timestamps only applies to downloads";
+        return Err(Error::new(ErrorKind::InvalidArgument, why));
+    }
     let settings = TransferSettings::of(&args.transfer, existing(args.no_clobber, false))?;
     let settings = settings.removing_extras(args.delete);
     settings.metadata.check(&from, &to)?;

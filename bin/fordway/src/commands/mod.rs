@@ -86,7 +86,7 @@ fn dispatch(
 }
 
 /// Calls `act` for each item. Reports failures and continues with the other items. Returns the first failure.
-fn for_each<T>(
+pub(crate) fn for_each<T>(
     context: &CommandContext,
     items: impl IntoIterator<Item = T>,
     mut act: impl FnMut(T) -> Result<CommandExit>,
