@@ -1,5 +1,6 @@
 //! The files that a move has written. Links at the destination can lead from several requested paths to the same file,
-//! and some file systems ignore the case of names. A second download would then replace the content of the first, whose source no longer exists.
+//! and some file systems ignore the case of names. A second download would then replace the content of the first, whose
+//! source no longer exists.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};

@@ -10,8 +10,9 @@ use tempfile::TempDir;
 
 use crate::binary;
 
-/// In `late`, `close` and `fdatasync` report that the quota is exceeded, as NFS and FUSE do after a delayed write. In `unsynced`,
-/// `fdatasync` fails. In `plain`, there are neither locks nor hard links, as on Lustre without `flock` and on exFAT.
+/// In `late`, `close` and `fdatasync` report that the quota is exceeded, as NFS and FUSE do after a delayed write. In
+/// `unsynced`, `fdatasync` fails. In `plain`, there are neither locks nor hard links, as on Lustre without `flock` and
+/// on exFAT.
 const REPLACEMENTS: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
