@@ -51,6 +51,12 @@ impl ETag {
         ETag::of(&format!("{}-{count}", text(&hex_digits(md5))))
     }
 
+    /// Like [`ETag::new`], for a tag that is not an MD5 even if it looks like one. S3's tags of encrypted objects are
+    /// such tags.
+    pub fn new_not_md5(tag: &str) -> Self {
+        ETag(InlineText::allocated(&ETag::new(tag).0))
+    }
+
     /// Returns the tag without quotes.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -60,7 +66,8 @@ impl ETag {
     pub fn as_md5(&self) -> Option<[u8; 16]> {
         let digits = self.as_str().as_bytes();
         let mut md5 = [0; 16];
-        if digits.len() != 32 {
+        // An MD5 is stored inline. A shorter allocation marks a tag of `new_not_md5`.
+        if digits.len() != 32 || self.0.is_allocated() {
             return None;
         }
         for (byte, pair) in md5.iter_mut().zip(digits.chunks_exact(2)) {
@@ -137,5 +144,8 @@ mod tests {
         assert_eq!(ETag::new("\"x\""), ETag::new("x"));
         assert_eq!(ETag::opaque(255).as_str(), "000000000000000000000000000000ff-1");
         assert_eq!(ETag::opaque(255).as_md5(), None);
+        let encrypted = ETag::new_not_md5(&format!("\"{md5}\""));
+        assert_eq!(encrypted, md5);
+        assert_eq!((encrypted.as_md5(), encrypted.clone().as_md5()), (None, None));
     }
 }

@@ -125,6 +125,18 @@ pub(crate) enum InlineText<const N: usize> {
     Long(Box<str>),
 }
 
+impl<const N: usize> InlineText<N> {
+    /// Stores the text in an allocation, even if it is short.
+    pub(crate) fn allocated(text: &str) -> Self {
+        InlineText::Long(text.into())
+    }
+
+    /// Returns whether the text is stored in an allocation.
+    pub(crate) fn is_allocated(&self) -> bool {
+        matches!(self, InlineText::Long(_))
+    }
+}
+
 impl<const N: usize> From<&str> for InlineText<N> {
     fn from(text: &str) -> Self {
         ArrayString::from(text).map_or_else(|_| InlineText::Long(text.into()), InlineText::Short)

@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -335,6 +335,19 @@ pub fn set_size(file: impl AsFd, bytes: u64) -> Result<()> {
 /// Forces a file's content to stable storage. Cost: one `fdatasync`.
 pub fn sync_data(file: impl AsFd) -> Result<()> {
     fdatasync(file)
+}
+
+/// Reports the errors that closing the file would report. NFS, FUSE and other network file systems send written data to
+/// the server later, and report that the server has refused the data when the file is closed. The file stays open, and
+/// keeps its locks of the kind that `flock` sets. Local file systems reserve space at each write, so they have nothing to
+/// report. Errors: those of the delayed writes, such as `NOSPC`, `DQUOT` or `IO`. Cost: one `fcntl` and one `close`.
+pub fn close_errors(file: impl AsFd) -> Result<()> {
+    let copy = rustix::io::fcntl_dupfd_cloexec(file, 0)?;
+    // SAFETY: `into_raw_fd` passes the ownership of the descriptor to this function, which closes it once.
+    match unsafe { libc::close(copy.into_raw_fd()) } {
+        0 => Ok(()),
+        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+    }
 }
 
 /// Forces a file's content, attributes and times, or a directory's entries and attributes, to stable storage. Cost: one

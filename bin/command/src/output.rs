@@ -2,12 +2,14 @@
 
 use std::borrow::Cow;
 use std::fmt::Display;
+use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_sys::{StandardStream, was_closed_at_start};
+use fordway_sys::{StandardStream, close_errors, was_closed_at_start};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
@@ -25,6 +27,8 @@ pub enum OutputFormat {
 /// Standard output, standard error and the progress bar, shared by all threads of a command.
 pub struct CommandOutputStreams {
     stdout: Mutex<Box<dyn Write + Send>>,
+    /// The file that the data is written to, if it is known.
+    file: Mutex<Option<Box<dyn AsFd + Send>>>,
     stderr: Mutex<Box<dyn Write + Send>>,
     format: OutputFormat,
     quiet: bool,
@@ -50,6 +54,7 @@ impl CommandOutputStreams {
         CommandOutputStreams {
             bar,
             is_closed,
+            file: Mutex::new(Some(Box::new(io::stdout()))),
             ..CommandOutputStreams::to(stdout, io::stderr(), format, quiet)
         }
     }
@@ -63,6 +68,7 @@ impl CommandOutputStreams {
     ) -> Self {
         CommandOutputStreams {
             stdout: Mutex::new(Box::new(stdout)),
+            file: Mutex::default(),
             stderr: Mutex::new(Box::new(stderr)),
             format,
             quiet,
@@ -78,9 +84,11 @@ impl CommandOutputStreams {
         self.format == OutputFormat::Json
     }
 
-    /// Prints data to `stream` from now on, instead of standard output.
-    pub fn redirect(&self, stream: impl Write + Send + 'static) {
-        *lock(&self.stdout) = Box::new(stream);
+    /// Prints data to `file` from now on, instead of standard output. Errors: the errors of duplicating a descriptor.
+    pub fn redirect(&self, file: File) -> io::Result<()> {
+        *lock(&self.file) = Some(Box::new(file.try_clone()?));
+        *lock(&self.stdout) = Box::new(file);
+        Ok(())
     }
 
     /// Prints no further events, because the command writes content to standard output under another name, such as
@@ -152,6 +160,16 @@ impl CommandOutputStreams {
     /// Flushes the buffered output.
     pub fn flush(&self) -> Result<()> {
         self.written(lock(&self.stdout).flush())
+    }
+
+    /// Flushes the buffered output at the end of a command. Also reports the errors of writes that a network file system
+    /// has delayed.
+    pub fn finish(&self) -> Result<()> {
+        self.flush()?;
+        match &*lock(&self.file) {
+            Some(file) => self.written(close_errors(file).map_err(io::Error::from)),
+            None => Ok(()),
+        }
     }
 
     fn written(&self, result: io::Result<()>) -> Result<()> {

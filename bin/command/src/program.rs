@@ -1,6 +1,7 @@
 //! Connects commands to `main`: logging, signals, the command's context, and the exit code.
 
 use std::io::{self, IsTerminal, Read, Write as _};
+use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,6 +26,10 @@ use crate::output::{CommandOutputStreams, OutputFormat};
 /// Whether waits for other hosts must end, because a signal has requested a stop.
 static ENDS_WAITS: AtomicBool = AtomicBool::new(false);
 
+/// How long a command of `fordway` may take to end after a signal. The command is usually blocked if it takes longer,
+/// for example in a write to a pipe that no process reads.
+const SIGNAL_GRACE: Duration = Duration::from_secs(3);
+
 /// How often a server checks whether it should stop.
 const STOP_POLL: Duration = Duration::from_millis(50);
 
@@ -37,29 +42,38 @@ pub fn run(
     log: Option<&str>,
     command: impl FnOnce(&CommandContext) -> CommandExit,
 ) -> ExitCode {
-    run_on_lane(global, global.lane_options(), log, |context| command(context).into())
+    run_with(global, (global.lane_options(), log), None, |context| command(context).into())
 }
 
 /// Like [`run`], but opens the lane with the options `lane` instead of the global options, and lets the command return
-/// any exit code.
+/// any exit code. A command that does not end within [`SIGNAL_GRACE`] after a signal is ended, unless it is a server.
 pub fn run_on_lane(
     global: &GlobalArgs,
     lane: LaneConfigOverrides,
     log: Option<&str>,
     command: impl FnOnce(&CommandContext) -> ExitCode,
 ) -> ExitCode {
+    run_with(global, (lane, log), Some(SIGNAL_GRACE), command)
+}
+
+fn run_with(
+    global: &GlobalArgs,
+    (lane, log): (LaneConfigOverrides, Option<&str>),
+    grace: Option<Duration>,
+    command: impl FnOnce(&CommandContext) -> ExitCode,
+) -> ExitCode {
     start_logging(log);
     survive_file_size_limit();
     let interrupt = InterruptFlag::default();
     let context = surroundings(global, lane, interrupt.clone());
-    stop_on_signals(interrupt);
+    stop_on_signals(interrupt, grace);
     command(&context)
 }
 
 /// Finishes a command. When this function returns, all errors have been reported.
 pub fn finish(ended: Result<CommandExit>, context: &CommandContext) -> CommandExit {
     let exit = ended.unwrap_or_else(|error| tell(context, &error));
-    match context.output.flush() {
+    match context.output.finish() {
         Err(error) if exit == CommandExit::Ok => tell(context, &error),
         _ => exit,
     }
@@ -79,10 +93,11 @@ fn tell(context: &CommandContext, error: &Error) -> CommandExit {
 
 /// Handles signals: SIGINT, SIGTERM and SIGHUP stop transfers at their next chunk, and end waits for other hosts. The
 /// program then removes its temporary files. A server finishes its requests, so a signal does not end its waits. A
-/// second signal ends the process even if the process hangs in a read. A gateway handles SIGHUP differently: it reloads
-/// its files. A signal that is ignored when the process starts, such as SIGHUP under `nohup`, stays ignored. Only a
-/// gateway that reloads its files still handles SIGHUP.
-fn stop_on_signals(interrupt: InterruptFlag) {
+/// second signal ends the process even if the process hangs in a read or write. If `grace` is set, the process also ends
+/// when this time has passed after the first signal, unless it is a server. A gateway handles SIGHUP differently: it
+/// reloads its files. A signal that is ignored when the process starts, such as SIGHUP under `nohup`, stays ignored.
+/// Only a gateway that reloads its files still handles SIGHUP.
+fn stop_on_signals(interrupt: InterruptFlag, grace: Option<Duration>) {
     let caught = [Signal::INT, Signal::TERM, Signal::HUP].into_iter().filter(|signal| !is_ignored(*signal));
     let mut signals = match Signals::new(caught.map(Signal::as_raw)) {
         Ok(signals) => signals,
@@ -101,22 +116,50 @@ fn stop_on_signals(interrupt: InterruptFlag) {
             }
             let is_second = interrupt.raise();
             ENDS_WAITS.store(!interrupt.is_of_server(), Ordering::Relaxed);
-            if is_second {
-                for kept in interrupt.leave() {
-                    let kept = kept.display();
-                    // Ignore the error: if standard error is closed, there is nowhere to report it.
-                    let _ = writeln!(
-                        std::io::stderr(),
-                        "fordway: {kept} is kept; run the same command again to resume"
-                    );
-                }
-                std::process::exit(CommandExit::Interrupted as i32);
+            match grace {
+                _ if is_second => leave(&interrupt),
+                Some(grace) => leave_after(grace, interrupt.clone()),
+                None => {}
             }
         }
     };
-    if let Err(error) = std::thread::Builder::new().name("fordway-signals".to_owned()).spawn(wait) {
+    if let Err(error) = spawn("fordway-signals", wait) {
         tracing::warn!(%error, "cannot handle signals");
     }
+}
+
+/// Ends the process after this time, unless the process is a server. A server takes as long as its requests need.
+fn leave_after(grace: Duration, interrupt: InterruptFlag) {
+    let wait = move || {
+        std::thread::sleep(grace);
+        if !interrupt.is_of_server() {
+            leave(&interrupt);
+        }
+    };
+    if let Err(error) = spawn("fordway-grace", wait) {
+        tracing::warn!(%error, "only a second signal ends a command that is blocked");
+    }
+}
+
+/// Ends the process without waiting for its other threads. Removes temporary files, and prints a note for each file
+/// that is kept.
+fn leave(interrupt: &InterruptFlag) {
+    for kept in interrupt.leave() {
+        // The reader of standard error may be blocked too.
+        if !may_write_now(&std::io::stderr()) {
+            break;
+        }
+        let kept = kept.display();
+        // Ignore the error: if standard error is closed, there is nowhere to report it.
+        let _ = writeln!(std::io::stderr(), "fordway: {kept} is kept; run the same command again to resume");
+    }
+    std::process::exit(CommandExit::Interrupted as i32);
+}
+
+/// Returns whether a short write to `file` does not wait for a reader.
+fn may_write_now(file: &impl AsFd) -> bool {
+    let mut wanted = [PollFd::new(file, PollFlags::OUT)];
+    !matches!(poll(&mut wanted, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(0))
 }
 
 /// Makes a write beyond the file-size limit (RLIMIT_FSIZE) fail with an error. By default, the signal SIGXFSZ would

@@ -364,7 +364,7 @@ impl OpenedRemoteFile {
             passed.update(bytes);
             sink(bytes).inspect_err(|_| has_sink_failed = true)
         };
-        let copied = match range == (0..file.size_bytes()) {
+        let copied = match places.verify && range == (0..file.size_bytes()) {
             // Bytes that have been passed to `sink` cannot be replaced, so a mismatch with the server's digest is an
             // error.
             true => file.copy_verified(0, &|| Ok(Box::new(std::io::empty())), &mut counted).map(drop),

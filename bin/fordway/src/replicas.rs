@@ -2,26 +2,47 @@
 
 pub(crate) use fordway_command::replicas::{ReplicaOpener, named};
 
+use std::collections::HashSet;
 use std::fs::OpenOptions;
 use std::hash::{DefaultHasher, Hash};
 use std::path::Path;
 
-use fordway_command::{CommandContext, IncompleteFileKind, file_error};
+use fordway_command::{CommandContext, CommandExit, IncompleteFileKind, file_error};
 use fordway_http::replicas::ReplicatedFile;
 use fordway_store::{Error, ErrorKind, Result};
 
 use super::web::PartialDownloadFile;
-use crate::transfer::OverwritePolicy;
-use crate::web;
+use crate::args::ReplicaArgs;
+use crate::transfer::{OverwritePolicy, SourceFate, finish_file};
+use crate::wildcard::FilterRules;
+use crate::{commands, web};
 
-/// Copies all files of the Metalink or list of URLs at `source`.
+/// Checks that no option for replicas was given to a command that reads no files from web servers. Errors:
+/// `InvalidArgument`.
+pub(crate) fn check_unused(args: &ReplicaArgs) -> Result<()> {
+    let options = [
+        ("--metalink", args.metalink.is_some()),
+        ("--streams", args.streams.is_some()),
+        ("--location", !args.location.is_empty()),
+    ];
+    match options.into_iter().find(|(_, is_given)| *is_given) {
+        Some((name, _)) => {
+            let why = format!("{name} only applies to downloads from web servers");
+            Err(Error::new(ErrorKind::InvalidArgument, why))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Copies those files of the Metalink or list of URLs at `source` that the filters admit. Reports failures and continues
+/// with the other files.
 pub(crate) fn copy_all(
     source: &str,
-    destination: &str,
-    existing: OverwritePolicy,
+    (destination, existing): (&str, OverwritePolicy),
+    filters: &FilterRules,
     places: &ReplicaOpener<'_>,
     context: &CommandContext,
-) -> Result<()> {
+) -> Result<CommandExit> {
     let metalink = places.read(source, context)?;
     let is_directory = destination.ends_with('/') || Path::new(destination).is_dir();
     if metalink.files.len() != 1 && !is_directory {
@@ -29,25 +50,27 @@ pub(crate) fn copy_all(
         let why = format!("{source} describes {count} files; specify a directory, such as {destination}/");
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
-    for described in &metalink.files {
-        context.interrupt.check()?;
+    let mut taken = HashSet::new();
+    commands::for_each(context, &metalink.files, |described| {
         let first = described.replicas.first().map_or("", |replica| replica.url.as_str());
         let name = if described.name.is_empty() { web::name_of(first) } else { described.name.clone() };
-        let path = web::place(&name, source, destination)?;
+        if !filters.admit(&name) {
+            return Ok(CommandExit::Ok);
+        }
+        let path = web::regular_target(&web::place(&name, source, destination)?)?;
+        if !taken.insert(path.clone()) {
+            let why = format!("{source} describes two files that would be copied to {}", path.display());
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        }
         if web::is_wanted(&path, existing)? {
             context.output.start_progress();
-            let copied = copy(
-                places.replicated(described, named(&[source]), context)?,
-                source,
-                &path,
-                existing,
-                context,
-            );
+            let opened = places.replicated(described, named(&[source]), context);
+            let copied = opened.and_then(|file| copy(file, source, &path, existing, context));
             context.output.end_progress();
             copied?;
         }
-    }
-    Ok(())
+        Ok(CommandExit::Ok)
+    })
 }
 
 /// Copies a file to `path`, through a part file next to it.
@@ -114,5 +137,8 @@ pub(crate) fn copy_into(
 fn complete(file: &ReplicatedFile, part: &Path, progress: &mut dyn FnMut(u64) -> Result<()>) -> Result<u64> {
     let failed = |error| file_error("writing", part.display(), error);
     let part = OpenOptions::new().read(true).write(true).open(part).map_err(failed)?;
-    file.complete(&part, progress)
+    let resumed_bytes = file.complete(&part, progress)?;
+    // Some file systems report a delayed error only to the descriptor that was used for the write.
+    finish_file(&part, SourceFate::Kept).map_err(failed)?;
+    Ok(resumed_bytes)
 }

@@ -6,7 +6,7 @@ pub(crate) use fordway_command::web::{http_url, is_address};
 
 use std::fmt;
 use std::fs::{File, OpenOptions, TryLockError};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -20,15 +20,37 @@ use fordway_http::vector::{RemoteFile, copy_unsized, is_without_size};
 use fordway_store::{ByteRange, Error, ErrorKind, Result};
 use fordway_wire::uri;
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 use serde::Serialize;
 
+use crate::args::TransferArgs;
 use crate::replicas;
 use crate::transfer::{
-    FileAccessRights, MadeDirectories, NEW_FILE_MODE, OverwritePolicy, PRIVATE_MODE, is_open_file, parent,
+    FileAccessRights, MadeDirectories, NEW_FILE_MODE, OverwritePolicy, PRIVATE_MODE, SourceFate, finish_file,
+    is_open_file, parent, rename_to_new,
 };
 
 fn open(url: &str, context: &CommandContext) -> Result<RemoteFile> {
     RemoteFile::open(context.web()?, &http_url(url))
+}
+
+/// Checks that a file exists. Errors: the errors of opening the file.
+pub(crate) fn check_exists(url: &str, context: &CommandContext) -> Result<()> {
+    match open(url, context) {
+        Err(error) if !is_without_size(&error) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Checks that no option of a copy from or to a web server would be without effect. Errors: `InvalidArgument`.
+pub(crate) fn check_transfer(args: &TransferArgs) -> Result<()> {
+    match args.checksum_algorithm {
+        Some(_) => {
+            let why = "--checksum-algorithm only applies to objects, not to files on web servers";
+            Err(Error::new(ErrorKind::InvalidArgument, why))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Writes a file, or a range of it, to standard output. With `--metalink`, `url` may be empty.
@@ -40,7 +62,7 @@ pub(crate) fn write_out(
 ) -> Result<()> {
     let mut file = match places.open(url, context) {
         Err(error) if is_without_size(&error) && range.is_none() => {
-            copy_unsized(context.web()?, &http_url(url), &mut |bytes| {
+            copy_unsized(context.web()?, &http_url(url), places.verify, &mut |bytes| {
                 context.interrupt.check()?;
                 context.output.data(bytes)
             })?;
@@ -152,7 +174,9 @@ pub(crate) fn download_to_target(
     }
     let file = match places.open(url, context) {
         Ok(OpenedRemoteFile::One(file)) => file,
-        Err(error) if is_without_size(&error) => return download_unsized(url, path, existing, context),
+        Err(error) if is_without_size(&error) => {
+            return download_unsized((url, places.verify), path, existing, context);
+        }
         Err(error) => return Err(error),
         Ok(OpenedRemoteFile::Many(file)) => return replicas::copy(file, url, path, existing, context),
     };
@@ -160,7 +184,7 @@ pub(crate) fn download_to_target(
     (url, &file.version().etag, file.size_bytes()).hash(&mut hasher);
     let leftover = if is_marked(&file) { IncompleteFileKind::Resumable } else { IncompleteFileKind::Useless };
     let part = PartialDownloadFile::open(path, (&hasher, leftover), context)?;
-    match copy_one(&file, &part, context) {
+    match copy_one(&file, &part, places.verify, context) {
         Ok((resumed_bytes, verified)) => {
             part.publish(path, existing)?;
             let (to, bytes) = (path.display().to_string(), file.size_bytes());
@@ -191,9 +215,9 @@ pub(crate) fn download_to_target(
     }
 }
 
-/// Copies a file whose size the server does not report.
+/// Copies a file whose size the server does not report, and verifies it if `verify` is set.
 fn download_unsized(
-    url: &str,
+    (url, verify): (&str, bool),
     path: &Path,
     existing: OverwritePolicy,
     context: &CommandContext,
@@ -204,7 +228,7 @@ fn download_unsized(
     let failed = |error| file_error("writing", part.path().display(), error);
     part.file().set_len(0).map_err(failed)?;
     let mut bytes = 0;
-    let verified = copy_unsized(context.web()?, &http_url(url), &mut |chunk| {
+    let verified = copy_unsized(context.web()?, &http_url(url), verify, &mut |chunk| {
         context.interrupt.check()?;
         bytes += chunk.len() as u64;
         part.file().write_all(chunk).map_err(failed)
@@ -226,16 +250,17 @@ fn download_unsized(
 fn copy_one(
     file: &RemoteFile,
     part: &PartialDownloadFile<'_>,
+    verify: bool,
     context: &CommandContext,
 ) -> Result<(u64, Option<&'static str>)> {
     let failed = |error| file_error("writing", part.path().display(), error);
     let resumed_bytes = resumable_bytes(part.file(), file).map_err(failed)?;
     context.output.expect_bytes(file.size_bytes() - resumed_bytes);
-    match fetch(file, part, resumed_bytes, context) {
+    match fetch(file, part, (resumed_bytes, verify), context) {
         Err(error) if error.kind() == ErrorKind::BadDigest => {
             tracing::warn!(%error, "copying again from the start");
             context.output.expect_bytes(file.size_bytes());
-            Ok((resumed_bytes, fetch(file, part, 0, context)?))
+            Ok((resumed_bytes, fetch(file, part, (0, verify), context)?))
         }
         fetched => Ok((resumed_bytes, fetched?)),
     }
@@ -251,11 +276,12 @@ pub(crate) fn is_wanted(path: &Path, existing: OverwritePolicy) -> Result<bool> 
     }
 }
 
-/// Truncates the part to `start` bytes, and appends the rest of the file.
+/// Truncates the part to `start` bytes, and appends the rest of the file. With `verify`, checks the whole file against
+/// the server's digest, if any.
 fn fetch(
     file: &RemoteFile,
     part: &PartialDownloadFile<'_>,
-    start: u64,
+    (start, verify): (u64, bool),
     context: &CommandContext,
 ) -> Result<Option<&'static str>> {
     let (path, mut part) = (part.path(), part.file());
@@ -265,11 +291,15 @@ fn fetch(
         let again = File::open(path).map_err(|error| file_error("reading", path.display(), error))?;
         Ok(Box::new(again) as Box<dyn Read>)
     };
-    file.copy_verified(start, &received, &mut |chunk| {
+    let mut append = |chunk: &[u8]| {
         context.interrupt.check()?;
         context.output.advance_bytes(chunk.len() as u64);
         part.write_all(chunk).map_err(failed)
-    })
+    };
+    match verify {
+        true => file.copy_verified(start, &received, &mut append),
+        false => file.copy_range(start..file.size_bytes(), &mut append).map(|()| None),
+    }
 }
 
 /// Returns how many bytes of a part belong to the opened version. The hash in the part's name identifies the version if
@@ -338,6 +368,8 @@ pub(crate) struct PartialDownloadFile<'c> {
     path: PathBuf,
     file: File,
     leftover: IncompleteFileKind,
+    /// Whether the part file has a random name instead of a lock.
+    has_random_name: bool,
     context: &'c CommandContext,
     made: MadeDirectories,
     /// Whether the part has been published, or is kept for the next download.
@@ -349,7 +381,8 @@ pub(crate) struct PartialDownloadFile<'c> {
 impl<'c> PartialDownloadFile<'c> {
     /// Opens the part file for a copy to `path`, identified by `hasher`, and keeps its content. If `path` exists, the
     /// part file gets the access rights of the file at `path`. Until the returned value is dropped, no other copy
-    /// writes, renames or removes the part file. Errors: `Unavailable` while another process writes the part file;
+    /// writes, renames or removes the part file. On a file system without locks, creates a part file with a random name
+    /// instead, from which no later copy can resume. Errors: `Unavailable` while another process writes the part file;
     /// `AccessDenied` if the part file does not belong to this user.
     pub(crate) fn open(
         path: &Path,
@@ -357,15 +390,32 @@ impl<'c> PartialDownloadFile<'c> {
         context: &'c CommandContext,
     ) -> Result<Self> {
         let rights = FileAccessRights::find(path);
-        let path = beside(path, hasher);
-        let failed = |error| file_error("writing", path.display(), error);
         let made = MadeDirectories::default();
         let mode = if rights.is_some() { PRIVATE_MODE } else { NEW_FILE_MODE };
-        let file = open_locked(&path, mode, &made)?;
+        let part = beside(path, hasher);
+        let locked = open_locked(&part, mode, &made)?;
+        let has_random_name = locked.is_none();
+        let (file, path, leftover) = match locked {
+            Some(file) => (file, part, leftover),
+            None => {
+                let (file, part) = create_unlocked(path, mode, &made)?;
+                (file, part, IncompleteFileKind::Useless)
+            }
+        };
+        let failed = |error| file_error("writing", path.display(), error);
         // The next download must be able to open the part, regardless of the target's rights.
         rights.map_or(Ok(()), |rights| rights.give_to(&file, PRIVATE_MODE)).map_err(failed)?;
         let _temporary = context.interrupt.temporary(&path, leftover);
-        Ok(PartialDownloadFile { path, file, leftover, context, made, is_settled: false, _temporary })
+        Ok(PartialDownloadFile {
+            path,
+            file,
+            leftover,
+            has_random_name,
+            context,
+            made,
+            is_settled: false,
+            _temporary,
+        })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -385,6 +435,10 @@ impl<'c> PartialDownloadFile<'c> {
         identity: (&DefaultHasher, IncompleteFileKind),
     ) -> Result<Self> {
         let other = beside(path, identity.0);
+        // On a file system without locks, the part file keeps its random name.
+        if self.has_random_name {
+            return Ok(self);
+        }
         if rename_to_new(&self.path, &other).map_err(|error| file_error("writing", other.display(), error))? {
             self._temporary = self.context.interrupt.temporary(&other, identity.1);
             (self.path, self.leftover) = (other, identity.1);
@@ -411,15 +465,16 @@ impl<'c> PartialDownloadFile<'c> {
         self.context.output.note(&format!("{kept}; run the same command again to resume"));
     }
 
-    /// Renames the part to `path`, and removes the part files of earlier copies to `path`. Errors:
-    /// `PreconditionFailed` if an existing file must not be replaced; `ConditionalConflict` if the part file was
-    /// removed or replaced, for example by the user.
+    /// Checks that the part was written, renames it to `path`, and removes the part files of earlier copies to `path`.
+    /// Errors: those of delayed writes; `PreconditionFailed` if an existing file must not be replaced;
+    /// `ConditionalConflict` if the part file was removed or replaced, for example by the user.
     pub(crate) fn publish(mut self, path: &Path, existing: OverwritePolicy) -> Result<()> {
         let failed = |error| file_error("writing", path.display(), error);
         if !is_at(&self.file, &self.path) {
             let why = format!("{} was removed or replaced during the copy", self.path.display());
             return Err(Error::new(ErrorKind::ConditionalConflict, why));
         }
+        finish_file(&self.file, SourceFate::Kept).map_err(failed)?;
         if existing == OverwritePolicy::Replace {
             let rights = FileAccessRights::find(path);
             rights.map_or(Ok(()), |rights| rights.give_to(&self.file, 0)).map_err(failed)?;
@@ -428,13 +483,10 @@ impl<'c> PartialDownloadFile<'c> {
             remove_superseded(path, self.context);
             return Ok(());
         }
-        // Unlike a rename, a hard link never replaces a file. Dropping `self` then removes the part file's own name.
-        match std::fs::hard_link(&self.path, path) {
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-                return Err(there_already(path));
-            }
-            linked => linked.map_err(failed)?,
+        if !rename_to_new(&self.path, path).map_err(failed)? {
+            return Err(there_already(path));
         }
+        self.is_settled = true;
         remove_superseded(path, self.context);
         Ok(())
     }
@@ -487,9 +539,10 @@ fn remove_unused(path: &Path) {
 /// removed the part file before this copy had the lock.
 const OPEN_ATTEMPTS: usize = 10;
 
-/// Opens the part file at `path` and locks it. Errors: `Unavailable` while another process writes the part file;
-/// `AccessDenied` if the part file does not belong to this user.
-fn open_locked(path: &Path, mode: u32, made: &MadeDirectories) -> Result<File> {
+/// Opens the part file at `path` and locks it. Returns `None` if the file system has no locks. Errors:
+/// `Unavailable` while another process writes the part file; `AccessDenied` if the part file does not belong to this
+/// user.
+fn open_locked(path: &Path, mode: u32, made: &MadeDirectories) -> Result<Option<File>> {
     // Any user who may write to the directory can predict the name, and could put a link or a FIFO there.
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
     let open = || OpenOptions::new().append(true).create(true).mode(mode).custom_flags(flags).open(path);
@@ -498,17 +551,41 @@ fn open_locked(path: &Path, mode: u32, made: &MadeDirectories) -> Result<File> {
             true => not_own(path),
             false => file_error("writing", path.display(), error),
         })?;
-        lock(&file).map_err(|error| match error {
-            TryLockError::WouldBlock => written_by_another(path),
-            TryLockError::Error(error) => file_error("locking", path.display(), error),
-        })?;
+        match lock(&file) {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(written_by_another(path)),
+            Err(TryLockError::Error(error)) if has_no_locks(&error) => {
+                check_own(&file, path)?;
+                // Another node may have mounted the file system with locks, and may resume from the content.
+                if file.metadata().is_ok_and(|about| about.len() == 0) && is_at(&file, path) {
+                    // An empty file that remains is only a nuisance.
+                    let _removed = std::fs::remove_file(path);
+                }
+                return Ok(None);
+            }
+            Err(TryLockError::Error(error)) => return Err(file_error("locking", path.display(), error)),
+        }
         // The copy that had the lock may have published the file. The file is then complete, and no longer a part file.
         if is_at(&file, path) {
             check_own(&file, path)?;
-            return Ok(file);
+            return Ok(Some(file));
         }
     }
     Err(written_by_another(path))
+}
+
+/// Returns whether an attempt to lock a file has failed because the file system has no locks, like a Lustre mount
+/// without the option `flock`, or because the lock service of an NFS server does not respond.
+fn has_no_locks(error: &std::io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::NOSYS | Errno::NOLCK | Errno::OPNOTSUPP))
+}
+
+/// Creates a part file for a copy to `path` with a random name, which no other copy uses.
+fn create_unlocked(path: &Path, mode: u32, made: &MadeDirectories) -> Result<(File, PathBuf)> {
+    let part = beside(path, &RandomState::new().build_hasher());
+    let create = || OpenOptions::new().append(true).create_new(true).mode(mode).open(&part);
+    let file = made.open_in(parent(&part), create);
+    file.map(|file| (file, part.clone())).map_err(|error| file_error("writing", part.display(), error))
 }
 
 fn written_by_another(path: &Path) -> Error {
@@ -521,17 +598,6 @@ fn written_by_another(path: &Path) -> Error {
 fn is_at(file: &File, path: &Path) -> bool {
     let both = file.metadata().and_then(|about| Ok((about, path.symlink_metadata()?)));
     both.is_ok_and(|(about, named)| (about.dev(), about.ino()) == (named.dev(), named.ino()))
-}
-
-/// Renames a file, unless the new name exists. Returns whether the file was renamed.
-fn rename_to_new(from: &Path, to: &Path) -> std::io::Result<bool> {
-    match std::fs::hard_link(from, to) {
-        Ok(()) => std::fs::remove_file(from).map(|()| true),
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(false),
-        // Some file systems have no hard links.
-        Err(_) if to.symlink_metadata().is_ok() => Ok(false),
-        Err(_) => std::fs::rename(from, to).map(|()| true),
-    }
 }
 
 /// Checks that an existing part file belongs to this user and has no other name. Errors: `AccessDenied`.

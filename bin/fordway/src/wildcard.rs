@@ -33,6 +33,11 @@ impl WildcardPattern {
         WildcardPattern(tokens)
     }
 
+    /// Returns whether the pattern matches every name.
+    fn is_of_all(&self) -> bool {
+        !self.0.is_empty() && self.0.iter().all(|token| *token == PatternToken::AnyMany)
+    }
+
     /// Returns whether all of `text` matches. The worst-case time is proportional to the product of the lengths of the
     /// pattern and the text.
     pub(crate) fn matches(&self, text: &str) -> bool {
@@ -118,6 +123,12 @@ pub(crate) fn directory(key: &str) -> &str {
     &key[..key.rfind('/').map_or(0, |slash| slash + 1)]
 }
 
+/// Returns the name of a single object, which the filters are applied to: the last segment of its key. A slash at the
+/// end belongs to the name.
+pub(crate) fn object_name(key: &str) -> &str {
+    &key[directory(key.strip_suffix('/').unwrap_or(key)).len()..]
+}
+
 /// The filters `--include` and `--exclude`, in the order of the command line. The last filter that matches decides.
 #[derive(Clone, Debug, Default)]
 pub struct FilterRules {
@@ -142,6 +153,20 @@ impl FilterRules {
     /// Returns whether there are no filters, in which case every name is selected.
     pub(crate) fn is_empty(&self) -> bool {
         self.rules.is_empty()
+    }
+
+    /// Returns whether the first filter is an `--include` that has no effect. In s5cmd and rclone, such a filter excludes
+    /// everything else. The pattern `*` has the same meaning in all programs.
+    pub(crate) fn begin_with_include(&self) -> bool {
+        let first = self.rules.first();
+        first.is_some_and(|(action, pattern)| *action == FilterAction::Include && !pattern.is_of_all())
+    }
+
+    /// Returns whether there is an `--include`, and the filters also select names that match no filter. In s5cmd, an
+    /// `--include` excludes these names.
+    pub(crate) fn admit_more_than_included(&self) -> bool {
+        let has_include = self.rules.iter().any(|(action, _)| *action == FilterAction::Include);
+        has_include && !self.rules.iter().any(|(_, pattern)| pattern.is_of_all())
     }
 
     /// Returns a copy of these filters that also excludes symbolic links if `skips_links` is set.

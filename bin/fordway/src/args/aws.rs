@@ -29,9 +29,11 @@ const ENCRYPTION: &str = "encryption by the server is not supported; encrypt the
 const TIME_LIMIT: &str = "the time limits are fixed; requests that may be repeated are repeated";
 
 /// The options, and how the parser treats each of them.
-const OPTIONS: [(&str, Treatment); 23] = {
+const OPTIONS: [(&str, Treatment); 27] = {
     use Treatment::{AcceptedFlag, Number, RefusedFlag, Value};
     [
+        ("bucket-name-prefix", Value(&[], "list all buckets, and select some with `grep`")),
+        ("bucket-region", Value(&[], "all buckets of an endpoint are listed, regardless of their region")),
         ("ca-bundle", Value(&[], "set the environment variable AWS_CA_BUNDLE to the file")),
         ("case-conflict", Value(&["ignore"], "names are not compared; only `ignore` is supported")),
         ("checksum-mode", Value(&["ENABLED"], "only ENABLED is supported, the default; see --no-verify")),
@@ -46,6 +48,8 @@ const OPTIONS: [(&str, Treatment); 23] = {
             ),
         ),
         ("debug", RefusedFlag("set the environment variable FORDWAY_LOG=debug")),
+        // The size of parts grows with the length of a stream.
+        ("expected-size", Number),
         ("force-glacier-transfer", AcceptedFlag),
         (
             "grants",
@@ -79,6 +83,10 @@ const OPTIONS: [(&str, Treatment); 23] = {
         ("sse-c-copy-source-key", Value(&[], ENCRYPTION)),
         ("sse-c-key", Value(&[], ENCRYPTION)),
         ("sse-kms-key-id", Value(&[], ENCRYPTION)),
+        (
+            "validate-same-s3-paths",
+            RefusedFlag("access points are not resolved; compare the two addresses before the move"),
+        ),
         (
             "website-redirect",
             Value(&[], "websites are not supported; upload the content to this key instead"),

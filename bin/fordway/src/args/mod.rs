@@ -43,6 +43,7 @@ use fordway_store::VersionId;
 /// The command line of `fordway`, which accesses objects in a directory or on an S3 service.
 #[derive(Debug, Parser)]
 #[command(name = "fordway", version, long_version = long_version(FEATURES), propagate_version = true, max_term_width = 100)]
+#[command(args_override_self = true)]
 #[command(about = "Work with S3 objects in a local directory or on an S3 service")]
 #[command(after_help = after_help())]
 pub struct CommandLine {

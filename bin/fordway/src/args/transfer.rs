@@ -132,11 +132,15 @@ pub struct SyncArgs {
     /// A directory or s3://BUCKET[/PREFIX]
     pub destination: String,
     /// Remove files and objects at the destination that do not exist at the source. Nothing is removed below a symbolic
-    /// link to a directory
+    /// link to a directory. A prefix without any object is an error
     #[arg(long)]
     pub delete: bool,
+    /// Treat * and ? in the addresses as literal characters; otherwise, they are an error
+    #[arg(long)]
+    pub raw: bool,
     /// Skip objects and files that already exist at the destination, even if they differ
-    #[arg(long, short, visible_alias = "no-overwrite")]
+    // No short option: in rsync and rclone, `-n` is a dry run.
+    #[arg(long, visible_alias = "no-overwrite")]
     pub no_clobber: bool,
     /// Download whenever the modification times differ, not only if the local file is newer
     #[arg(long)]
@@ -366,7 +370,8 @@ const OPTIONS: [(&str, FilterAction, &str); 2] = [
     (
         "include",
         FilterAction::Include,
-        "Include paths that match this pattern even if an earlier --exclude matches them",
+        "Include paths that match this pattern even if an earlier --exclude matches them; to select only these paths, \
+         write --exclude '*' --include PATTERN",
     ),
 ];
 
@@ -394,7 +399,13 @@ impl FromArgMatches for FilterRules {
         rules.sort_by_key(|(at, ..)| *at);
         let in_order =
             rules.into_iter().map(|(_, verdict, text)| (verdict, WildcardPattern::of_filter(text)));
-        Ok(FilterRules::new(in_order.collect()))
+        let filters = FilterRules::new(in_order.collect());
+        if filters.begin_with_include() {
+            let why = "--include has no effect without an earlier --exclude; to select only the paths that match, write \
+                       --exclude '*' --include PATTERN\n";
+            return Err(Error::raw(ErrorKind::ArgumentConflict, why));
+        }
+        Ok(filters)
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
@@ -532,7 +543,7 @@ mod tests {
     #[test]
     fn order_decides() {
         assert!(admit(&["--exclude", "*", "--include", "*.txt"], "a.txt"));
-        assert!(!admit(&["--include", "*.txt", "--exclude", "*"], "a.txt"));
+        assert!(!admit(&["--include", "*", "--exclude", "*.txt"], "a.txt"));
         assert!(!admit(&["--exclude", "*", "--include", "*.txt", "--exclude", "b*"], "b.txt"));
     }
 }

@@ -15,7 +15,7 @@ use super::cp::from_item;
 use super::{AddressOptions, SourceSelection};
 use crate::args::{MbArgs, MkdirArgs, RbArgs, RmArgs, TagArgs, VersioningArgs, VersioningChange};
 use crate::transfer::{self, LinkRemoval, RemovedLinks, TransferAction, TransferSettings, plan};
-use crate::wildcard::{FilterRules, directory};
+use crate::wildcard::{FilterRules, object_name};
 use crate::{dav, web};
 
 /// A bucket that was created or removed.
@@ -136,6 +136,7 @@ pub(super) fn rm(args: &RmArgs, context: &CommandContext) -> Result<CommandExit>
         StorageAddress::parse(text)?.into_s3()?;
         sources.push(SourceSelection::resolve(text, options, context)?);
     }
+    super::check_filters_of_removal(&sources, &args.filters)?;
     if let Some(version) = &args.version_id {
         let (bucket, key) = only_object(&sources)?;
         if args.dry_run {
@@ -170,9 +171,7 @@ fn removals<'a>(
         (Err(error), _) => Box::new(std::iter::once(Err(error))),
         (Ok(None), SourceSelection::One(place)) => {
             let is_admitted = match &place {
-                StorageAddress::S3(_, key) => {
-                    filters.admit(&key[directory(key.strip_suffix('/').unwrap_or(key)).len()..])
-                }
+                StorageAddress::S3(_, key) => filters.admit(object_name(key)),
                 _ => true,
             };
             Box::new(is_admitted.then_some(Ok(TransferAction::Remove(place))).into_iter())

@@ -14,10 +14,10 @@ use crate::args::{CpArgs, MvArgs, SyncArgs};
 use crate::replicas::{self, ReplicaOpener};
 use crate::transfer::plan::{self, SyncDirection, SyncItem, SyncItemIterator, SyncRules, SyncStep};
 use crate::transfer::{
-    self, ClaimedDestinations, OverwritePolicy, PostponedRemovals, TransferAction, TransferSettings,
-    unsupported,
+    self, ClaimedDestinations, ObjectMetadataRules, OverwritePolicy, PostponedRemovals, TransferAction,
+    TransferSettings, unsupported,
 };
-use crate::wildcard::{FilterRules, directory};
+use crate::wildcard::{FilterRules, has_wildcard, object_name};
 use crate::{dav, web};
 
 type TransferActionIterator<'a> = Box<dyn Iterator<Item = Result<TransferAction>> + 'a>;
@@ -28,6 +28,7 @@ pub(super) fn run(args: &CpArgs, context: &CommandContext) -> Result<CommandExit
         && args.paths.destination != "-"
         && !web::is_address(&args.paths.destination)
         && !args.recursive
+        && !args.transfer.dry_run
     {
         return copy_url(url, args, context);
     }
@@ -42,8 +43,10 @@ pub(super) fn run(args: &CpArgs, context: &CommandContext) -> Result<CommandExit
     let existing = existing(args.no_clobber, args.if_none_match);
     let order = dav::DavCopyOptions::of_cp(args, existing);
     if order.concerns_web() {
+        check_no_version(args)?;
         return dav::copy(&order, context);
     }
+    replicas::check_unused(&args.replicas)?;
     let has_version = args.version_id.is_some();
     let options = AddressOptions { recursive: args.recursive, raw: args.raw, has_version };
     let sources = sources(&args.paths.sources, options, context)?;
@@ -103,7 +106,10 @@ pub(super) fn copy_all(
 
 /// Copies a file from a web server; the file must be the only source.
 fn copy_url(url: &str, args: &CpArgs, context: &CommandContext) -> Result<CommandExit> {
-    check_alone(args)?;
+    check_download(args)?;
+    if !args.transfer.filters.admit(&web::name_of(url)) {
+        return Ok(CommandExit::Ok);
+    }
     let places = ReplicaOpener::usual(&args.replicas, !args.transfer.no_verify);
     let existing = existing(args.no_clobber, args.if_none_match);
     web::download(url, &args.paths.destination, existing, &places, context).map(|()| CommandExit::Ok)
@@ -111,18 +117,33 @@ fn copy_url(url: &str, args: &CpArgs, context: &CommandContext) -> Result<Comman
 
 /// Copies the files that a Metalink describes.
 fn copy_described(source: &str, args: &CpArgs, context: &CommandContext) -> Result<CommandExit> {
-    check_alone(args)?;
-    let places = ReplicaOpener::usual(&args.replicas, !args.transfer.no_verify);
-    let existing = existing(args.no_clobber, args.if_none_match);
-    replicas::copy_all(source, &args.paths.destination, existing, &places, context).map(|()| CommandExit::Ok)
-}
-
-fn check_alone(args: &CpArgs) -> Result<()> {
-    if args.transfer.dry_run || args.version_id.is_some() {
-        let why = "--dry-run and --version-id cannot be used with an http(s) address";
+    check_download(args)?;
+    if args.transfer.dry_run || args.recursive {
+        let why = "--dry-run and --recursive cannot be used with --metalink without a URL";
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
-    Ok(())
+    let places = ReplicaOpener::usual(&args.replicas, !args.transfer.no_verify);
+    let existing = existing(args.no_clobber, args.if_none_match);
+    let to = (args.paths.destination.as_str(), existing);
+    replicas::copy_all(source, to, &args.transfer.filters, &places, context)
+}
+
+/// Checks that no option of a download from a web server would be without effect. Errors: `InvalidArgument`.
+fn check_download(args: &CpArgs) -> Result<()> {
+    check_no_version(args)?;
+    web::check_transfer(&args.transfer)?;
+    let to = StorageAddress::Local(PathBuf::from(&args.paths.destination));
+    ObjectMetadataRules::of(&args.transfer.object)?.check(&StorageAddress::Service, &to)
+}
+
+fn check_no_version(args: &CpArgs) -> Result<()> {
+    match args.version_id {
+        Some(_) => {
+            let why = "--version-id cannot be used with an http(s) or dav(s) address";
+            Err(Error::new(ErrorKind::InvalidArgument, why))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Checks that the source or the destination is in a store. Errors: `InvalidArgument` if neither of them is in a store.
@@ -267,8 +288,7 @@ fn one(
     filters: &FilterRules,
 ) -> Result<Option<TransferAction>> {
     let name = match from {
-        // The name of a key that ends in a slash includes the slash.
-        StorageAddress::S3(_, key) => key[directory(key.strip_suffix('/').unwrap_or(key)).len()..].to_owned(),
+        StorageAddress::S3(_, key) => object_name(key).to_owned(),
         StorageAddress::Local(path) => base_name(path)?,
         StorageAddress::Service | StorageAddress::Stdio
             if matches!(target, DestinationPathRule::Exactly(_)) =>
@@ -369,12 +389,13 @@ pub(super) fn mv(args: &MvArgs, context: &CommandContext) -> Result<CommandExit>
     let options = AddressOptions { recursive: args.recursive, raw: args.raw, has_version: false };
     let sources = sources(&args.paths.sources, options, context)?;
     let selection = args.transfer.selection().refusing_linked_directories();
+    super::check_filters_of_removal(&sources, &selection)?;
     copy_all(&sources, &args.paths.destination, &selection, &settings, context)
 }
 
 pub(super) fn sync(args: &SyncArgs, context: &CommandContext) -> Result<CommandExit> {
-    let from = StorageAddress::parse(&args.source)?.into_directory();
-    let to = StorageAddress::parse(&args.destination)?.into_directory();
+    let from = synchronized(&args.source, args.raw)?;
+    let to = synchronized(&args.destination, args.raw)?;
     let rules = SyncRules {
         direction: direction(&from, &to)?,
         size_only: args.size_only,
@@ -382,13 +403,17 @@ pub(super) fn sync(args: &SyncArgs, context: &CommandContext) -> Result<CommandE
         delete: args.delete,
         keeps_existing: args.no_clobber,
     };
+    if rules.exact_timestamps && rules.direction != SyncDirection::Download {
+        let why = "--exact-timestamps only applies to downloads";
+        return Err(Error::new(ErrorKind::InvalidArgument, why));
+    }
     let settings = TransferSettings::of(&args.transfer, existing(args.no_clobber, false))?;
     let settings = settings.removing_extras(args.delete);
     settings.metadata.check(&from, &to)?;
     let separate = overlap::check_separate(&from, &to, context)?;
     let (filters, selection) = (&args.transfer.filters, &args.transfer.selection());
     // Both sides are filtered, so that --delete does not remove objects and files that the filters exclude.
-    let source = wanted(plan::items(context, &from, selection)?, filters);
+    let source = wanted(source_items(context, &from, selection, args.delete)?, filters);
     let destination = wanted(destination_items(context, &to, selection)?, filters);
     let lane = context.store()?.lane();
     let copy = |item: SyncItem| {
@@ -416,6 +441,37 @@ pub(super) fn sync(args: &SyncArgs, context: &CommandContext) -> Result<CommandE
         make_destination(&to)?;
     }
     Ok(exit)
+}
+
+/// Parses an address of `sync`. Errors: `InvalidArgument` for a wildcard, unless `raw` is set. Otherwise, a source with a
+/// wildcard would count as an empty prefix.
+fn synchronized(text: &str, raw: bool) -> Result<StorageAddress> {
+    match StorageAddress::parse(text)? {
+        StorageAddress::S3(_, key) if !raw && has_wildcard(&key) => {
+            let why = format!(
+                "`sync` does not expand the wildcard in {text}; use `cp`, or select objects below a prefix with \
+                 --exclude '*' --include PATTERN (add --raw to treat * and ? as literal characters)"
+            );
+            Err(Error::new(ErrorKind::InvalidArgument, why))
+        }
+        place => Ok(place.into_directory()),
+    }
+}
+
+/// Lists the source. Errors: the errors of [`plan::items`]; with `deletes`, `NoSuchKey` if no object is below a prefix,
+/// because the prefix may be mistyped, and everything at the destination would be removed. A whole bucket may be empty.
+fn source_items(
+    context: &CommandContext,
+    from: &StorageAddress,
+    filters: &FilterRules,
+    deletes: bool,
+) -> Result<SyncItemIterator> {
+    match from {
+        StorageAddress::S3(_, prefix) if deletes && !prefix.is_empty() => {
+            super::items_below(context, from, filters)
+        }
+        _ => plan::items(context, from, filters),
+    }
 }
 
 /// Returns whether an item exists at the source although the listing of the source does not contain it. Either another

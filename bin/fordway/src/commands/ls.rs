@@ -87,7 +87,7 @@ pub(super) fn run(args: &LsArgs, context: &CommandContext) -> Result<CommandExit
             }
         }
         place @ StorageAddress::Local(_) if is_missing(&place) => return Err(forgotten_scheme(&place)),
-        StorageAddress::Local(path) => lister.directory(&path, args.recursive).map(|()| false)?,
+        StorageAddress::Local(path) => return lister.local(&path, args),
         stdio @ StorageAddress::Stdio => stdio.into_s3().map(|_| false)?,
     };
     if args.summarize {
@@ -146,16 +146,28 @@ impl ListingPrinter<'_> {
         self.content(&object.key, name, object.size, object.modified, etag)
     }
 
-    fn directory(&mut self, path: &Path, recursive: bool) -> Result<()> {
-        if recursive {
-            for item in
-                plan::items(self.context, &StorageAddress::Local(path.to_owned()), &FilterRules::default())?
-            {
-                let SyncItem { relative, size, modified } = item?;
-                self.content(&relative, &relative, size, modified, None)?;
-            }
-            return Ok(());
+    fn local(&mut self, path: &Path, args: &LsArgs) -> Result<CommandExit> {
+        let exit = match args.recursive {
+            true => self.tree(path)?,
+            false => self.directory(path).map(|()| CommandExit::Ok)?,
+        };
+        if args.summarize {
+            self.summary()?;
         }
+        Ok(exit)
+    }
+
+    /// Prints all files below a directory. Reports each entry that cannot be listed, and continues with the others.
+    fn tree(&mut self, path: &Path) -> Result<CommandExit> {
+        let root = StorageAddress::Local(path.to_owned());
+        let items = plan::items(self.context, &root, &FilterRules::default())?;
+        super::for_each(self.context, items, |item| {
+            let SyncItem { relative, size, modified } = item?;
+            self.content(&relative, &relative, size, modified, None).map(|()| CommandExit::Ok)
+        })
+    }
+
+    fn directory(&mut self, path: &Path) -> Result<()> {
         let failed = |error| file_error("reading", path.display(), error);
         if !path.metadata().map_err(failed)?.is_dir() {
             return self.file(path);

@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use fordway_command::units::human_bytes;
-use fordway_command::{CommandContext, CommandExit, file_error};
+use fordway_command::{CommandContext, CommandExit, file_error, shown_name};
 use fordway_http::replicas::{check_replica, discover, is_metalink_name};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::file_hash::FileHasher;
@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use crate::args::{MetalinkArgs, MetalinkMakeArgs, MetalinkShowArgs, MetalinkSubcommand, ReplicaArgs};
 use crate::replicas::ReplicaOpener;
-use crate::transfer::open_special;
+use crate::transfer::{SourceFate, check_unchanged, finish_file, open_special};
 use crate::web;
 
 /// The smallest default size of a piece, in bytes. Smaller pieces would add digests to the Metalink for little benefit.
@@ -98,10 +98,11 @@ fn document(files: Vec<MetalinkFile>) -> Result<String> {
 fn write(path: &Path, files: Vec<MetalinkFile>, context: &CommandContext) -> Result<()> {
     let count = files.len();
     let document = document(files)?;
-    let written = match open_special(path, &context.output) {
-        Some(opened) => opened.and_then(|mut file| file.write_all(document.as_bytes())),
-        None => std::fs::write(path, document),
-    };
+    let opened = open_special(path, &context.output).unwrap_or_else(|| File::create(path));
+    let written = opened.and_then(|mut file| {
+        file.write_all(document.as_bytes())?;
+        finish_file(&file, SourceFate::Kept)
+    });
     written.map_err(|error| file_error("writing", path.display(), error))?;
     let to = path.display().to_string();
     context.output.event(&MetalinkMakeOutput { action: "make", to, files: count })
@@ -144,7 +145,8 @@ fn describe(
         Error::new(ErrorKind::InvalidArgument, why)
     })?;
     let file = open_regular(path)?;
-    let size = file.metadata().map_err(|error| file_error("reading", path.display(), error))?.len();
+    let before = file.metadata().map_err(|error| file_error("reading", path.display(), error))?;
+    let size = before.len();
     let length_bytes = piece_length(size, piece_size)?;
     let replicas = (1..).zip(places).map(|(priority, place)| MetalinkUrl {
         url: if place.url.ends_with('/') {
@@ -159,7 +161,8 @@ fn describe(
         MetalinkFile { name: name.to_owned(), replicas: replicas.collect(), ..MetalinkFile::default() };
     // The name and the addresses are checked before the file is read, because reading may take long.
     document(vec![described.clone()])?;
-    add_digests(&mut described, (file, path), length_bytes, context)?;
+    add_digests(&mut described, (&file, path), length_bytes, context)?;
+    check_unchanged(&path.display().to_string(), &before, &file)?;
     Ok(described)
 }
 
@@ -198,7 +201,7 @@ fn piece_length(size: u64, wanted: Option<u64>) -> Result<u64> {
 /// Adds the size and the digests of the file and of its pieces of `length_bytes` bytes.
 fn add_digests(
     described: &mut MetalinkFile,
-    (mut file, path): (File, &Path),
+    (mut file, path): (&File, &Path),
     length_bytes: u64,
     context: &CommandContext,
 ) -> Result<()> {
@@ -295,7 +298,8 @@ impl MetalinkFileOutput {
 
 impl fmt::Display for MetalinkFileOutput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "      File: {}", if self.name.is_empty() { "(not named)" } else { &self.name })?;
+        let name = if self.name.is_empty() { "(not named)" } else { &self.name };
+        write!(f, "      File: {}", shown_name(name))?;
         if let Some(size) = self.size_bytes {
             write!(f, "\n      Size: {} ({size} bytes)", human_bytes(size))?;
         }
@@ -311,7 +315,7 @@ impl fmt::Display for MetalinkFileOutput {
         for MetalinkReplicaOutput { url, priority, location } in &self.replicas {
             let rank = if *priority == PRIORITY_LAST { "last".to_owned() } else { priority.to_string() };
             let place = location.as_deref().map(|place| format!(" ({place})")).unwrap_or_default();
-            write!(f, "\n{rank:>10}: {url}{place}")?;
+            write!(f, "\n{rank:>10}: {}{}", shown_name(url), shown_name(&place))?;
         }
         Ok(())
     }

@@ -86,7 +86,7 @@ fn dispatch(
 }
 
 /// Calls `act` for each item. Reports failures and continues with the other items. Returns the first failure.
-fn for_each<T>(
+pub(crate) fn for_each<T>(
     context: &CommandContext,
     items: impl IntoIterator<Item = T>,
     mut act: impl FnMut(T) -> Result<CommandExit>,
@@ -271,16 +271,7 @@ impl SourceSelection {
     fn items(&self, context: &CommandContext, filters: &FilterRules) -> Result<Option<SyncItemIterator>> {
         match self {
             SourceSelection::One(_) => Ok(None),
-            SourceSelection::Below(root) => {
-                let mut items = plan::items(context, root, filters)?.peekable();
-                match root {
-                    StorageAddress::S3(_, prefix) if !prefix.is_empty() && items.peek().is_none() => {
-                        let why = format!("there is no object below {root}");
-                        Err(Error::new(ErrorKind::NoSuchKey, why))
-                    }
-                    _ => Ok(Some(Box::new(items))),
-                }
-            }
+            SourceSelection::Below(root) => items_below(context, root, filters).map(Some),
             SourceSelection::Matching(bucket, wildcard) => {
                 let mut items = plan::matching(context, bucket, wildcard)?.peekable();
                 if items.peek().is_none() {
@@ -296,6 +287,35 @@ impl SourceSelection {
             }
         }
     }
+}
+
+/// Lists everything below a directory or prefix, as [`plan::items`] does. Errors: `NoSuchKey` if no object is below the
+/// prefix. A whole bucket may be empty.
+fn items_below(
+    context: &CommandContext,
+    root: &StorageAddress,
+    filters: &FilterRules,
+) -> Result<SyncItemIterator> {
+    let mut items = plan::items(context, root, filters)?.peekable();
+    match root {
+        StorageAddress::S3(_, prefix) if !prefix.is_empty() && items.peek().is_none() => {
+            Err(Error::new(ErrorKind::NoSuchKey, format!("there is no object below {root}")))
+        }
+        _ => Ok(Box::new(items)),
+    }
+}
+
+/// Checks the filters of a command that removes its sources. Errors: `InvalidArgument` for filters that select more with
+/// a wildcard than in s5cmd, where only names that match an `--include` are selected. `aws s3` has no wildcards.
+fn check_filters_of_removal(sources: &[SourceSelection], filters: &FilterRules) -> Result<()> {
+    let has_wildcard = sources.iter().any(|source| matches!(source, SourceSelection::Matching(..)));
+    if !has_wildcard || !filters.admit_more_than_included() {
+        return Ok(());
+    }
+    let why = "these filters also select objects that match no --include, unlike in s5cmd; to select only the objects \
+               that match, write --exclude '*' --include PATTERN; to use the filters of `aws s3`, replace the wildcard \
+               with --recursive";
+    Err(Error::new(ErrorKind::InvalidArgument, why))
 }
 
 /// Returns whether an object exists. Errors: errors of the store.

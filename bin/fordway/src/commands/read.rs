@@ -18,12 +18,13 @@ use super::SourceSelection;
 use super::change::only_object;
 use crate::args::{CatArgs, CpArgs, PresignArgs, ReadArgs, ReplicaArgs};
 use crate::replicas::ReplicaOpener;
+use crate::transfer::plan::SyncItem;
 use crate::transfer::{
-    ContentVerifier, MadeDirectories, ObjectMetadataRules, ObjectReadSource, open_special, parent,
-    temporary_beside,
+    ContentVerifier, MadeDirectories, ObjectMetadataRules, ObjectReadSource, SourceFate, finish_file,
+    open_special, parent, temporary_beside,
 };
 use crate::web;
-use crate::wildcard::FilterRules;
+use crate::wildcard::{FilterRules, object_name};
 
 /// The maximum number of bytes to read at once; larger blocks are read in several parts.
 const BLOCK_BYTES_MAX: usize = 1 << 30;
@@ -121,34 +122,52 @@ fn write_all(
     let mut file = BufWriter::with_capacity(1 << 20, file);
     let cost = measure(reading, context, &mut |call| file.write_all(call.bytes).map_err(failed))?;
     file.flush().map_err(failed)?;
+    finish_file(file.get_ref(), SourceFate::Kept).map_err(failed)?;
     Ok(cost)
 }
 
-/// The part of each object to write, and how to write it.
+/// The objects and the part of each object to write, and how to write it.
 struct CatOptions<'a> {
     options: GetOptions,
     verify: bool,
     replicas: &'a ReplicaArgs,
+    filters: FilterRules,
 }
 
 pub(super) fn cat(args: &CatArgs, context: &CommandContext) -> Result<CommandExit> {
     let options = GetOptions { range: args.range, version: args.version_id.clone(), ..Default::default() };
     let verify = !args.no_verify && args.range.is_none();
-    let wanted = CatOptions { options, verify, replicas: &args.replicas };
+    let wanted = CatOptions { options, verify, replicas: &args.replicas, filters: FilterRules::default() };
     write_sources(&args.addresses, args.raw, &wanted, context)
 }
 
 /// Runs `cp SOURCE... -`, which writes the sources to standard output.
 pub(super) fn copy_out(args: &CpArgs, context: &CommandContext) -> Result<CommandExit> {
-    if args.recursive || args.transfer.dry_run {
-        let why = "--recursive and --dry-run cannot be used with standard output (-) as the destination";
-        return Err(Error::new(ErrorKind::InvalidArgument, why));
-    }
+    check_options_of_output(args)?;
     ObjectMetadataRules::of(&args.transfer.object)?
         .check(&StorageAddress::Service, &StorageAddress::Stdio)?;
     let options = GetOptions { version: args.version_id.clone(), ..Default::default() };
-    let wanted = CatOptions { options, verify: !args.transfer.no_verify, replicas: &args.replicas };
+    let (verify, filters) = (!args.transfer.no_verify, args.transfer.selection());
+    let wanted = CatOptions { options, verify, replicas: &args.replicas, filters };
     write_sources(&args.paths.sources, args.raw, &wanted, context)
+}
+
+/// Checks that no option of `cp SOURCE... -` would be without effect. Errors: `InvalidArgument`.
+fn check_options_of_output(args: &CpArgs) -> Result<()> {
+    let options = [
+        ("--recursive", args.recursive),
+        ("--dry-run", args.transfer.dry_run),
+        ("--no-clobber", args.no_clobber),
+        ("--if-none-match", args.if_none_match),
+        ("--checksum-algorithm", args.transfer.checksum_algorithm.is_some()),
+    ];
+    match options.into_iter().find(|(_, is_given)| *is_given) {
+        Some((name, _)) => {
+            let why = format!("{name} cannot be used with standard output (-) as the destination");
+            Err(Error::new(ErrorKind::InvalidArgument, why))
+        }
+        None => Ok(()),
+    }
 }
 
 fn write_sources(
@@ -160,17 +179,28 @@ fn write_sources(
     context.output.check_open()?;
     // Pieces are verified against their digests even if only a range is requested.
     let places = ReplicaOpener::usual(wanted.replicas, wanted.verify || wanted.options.range.is_some());
+    let filters = &wanted.filters;
     if addresses.is_empty() {
+        if !filters.is_empty() {
+            let why = "--exclude and --include have no effect on --metalink without a URL";
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        }
         return web::write_out("", wanted.options.range, &places, context).map(|()| CommandExit::Ok);
     }
     if wanted.options.version.is_some() {
         let sources: Result<Vec<_>> =
             addresses.iter().map(|text| SourceSelection::resolve_flat(text, raw, true, context)).collect();
         let (bucket, key) = only_object(&sources?)?;
+        if !filters.admit(object_name(key.as_str())) {
+            return Ok(CommandExit::Ok);
+        }
         return write_object(&bucket, &key, wanted, context).map(|()| CommandExit::Ok);
     }
     super::for_each(context, addresses, |text| {
         if web::is_address(text) {
+            if !filters.admit(&web::name_of(text)) {
+                return Ok(CommandExit::Ok);
+            }
             return web::write_out(text, wanted.options.range, &places, context).map(|()| CommandExit::Ok);
         }
         write_source(&SourceSelection::resolve_flat(text, raw, false, context)?, wanted, context)
@@ -182,13 +212,19 @@ fn write_source(
     wanted: &CatOptions<'_>,
     context: &CommandContext,
 ) -> Result<CommandExit> {
-    let Some(items) = source.items(context, &FilterRules::default())? else {
+    let filters = &wanted.filters;
+    let Some(items) = source.items(context, filters)? else {
         let SourceSelection::One(place) = source else { return Ok(CommandExit::Ok) };
         let (bucket, key) = place.clone().into_object()?;
+        if !filters.admit(object_name(key.as_str())) {
+            return Ok(CommandExit::Ok);
+        }
         return write_object(&bucket, &key, wanted, context).map(|()| CommandExit::Ok);
     };
     let root = source.root();
-    super::for_each(context, items, |item| {
+    let is_wanted =
+        |item: &Result<_>| item.as_ref().map_or(true, |item: &SyncItem| filters.admit(&item.relative));
+    super::for_each(context, items.filter(is_wanted), |item| {
         let (bucket, key) = super::cp::from_item(&root, &item?).into_object()?;
         write_object(&bucket, &key, wanted, context).map(|()| CommandExit::Ok)
     })

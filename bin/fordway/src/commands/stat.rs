@@ -6,7 +6,7 @@ use std::fmt;
 use std::time::SystemTime;
 
 use fordway_command::units::{human_bytes, local_time, show_bytes, utc_time};
-use fordway_command::{CommandContext, CommandExit, StorageAddress};
+use fordway_command::{CommandContext, CommandExit, StorageAddress, shown_name};
 use fordway_posix::{PosixConfig, PosixStore, UsageEvent, UserSpaceUsage};
 use fordway_store::{
     Bucket, Error, ErrorKind, GetOptions, Key, Metadata, ObjectInfo, Objects, Result, VersionId,
@@ -132,7 +132,7 @@ impl<'r> ObjectStatOutput<'r> {
 
 impl fmt::Display for ObjectStatOutput<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "    Object: s3://{}/{}", self.bucket, self.key)?;
+        writeln!(f, "    Object: s3://{}/{}", self.bucket, shown_name(self.key))?;
         writeln!(f, "      Size: {} ({} bytes)", human_bytes(self.size_bytes), self.size_bytes)?;
         write!(f, "  Modified: {}\n      ETag: {}", self.shown_time, self.etag)?;
         if let Some(version) = self.version_id {
@@ -187,7 +187,7 @@ struct DiskUsageOutput<'r> {
 impl fmt::Display for DiskUsageOutput<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let size = show_bytes(self.size_bytes, self.human);
-        write!(f, "{size:>14} {:>10} objects  {}", self.objects, self.address)
+        write!(f, "{size:>14} {:>10} objects  {}", self.objects, shown_name(self.address))
     }
 }
 

@@ -10,7 +10,8 @@ use fordway_wire::uri;
 
 use super::client;
 use super::task::{DavCopier, DavCopyTask};
-use crate::args::{CpArgs, MvArgs, ThirdPartyCopyArg, TransferArgs};
+use crate::args::{CpArgs, MvArgs, ReplicaArgs, ThirdPartyCopyArg, TransferArgs};
+use crate::replicas;
 use crate::transfer::{
     self, ClaimedDestinations, ObjectMetadataRules, OverwritePolicy, PostponedRemovals, plan,
 };
@@ -25,6 +26,8 @@ pub(crate) struct DavCopyOptions<'o> {
     pub(crate) existing: OverwritePolicy,
     pub(crate) third_party: ThirdPartyCopyArg,
     pub(crate) transfer: &'o TransferArgs,
+    /// How to use replicas of downloaded files.
+    pub(crate) replicas: ReplicaArgs,
     filters: FilterRules,
     /// Whether each source is removed after it has been copied.
     pub(crate) moves: bool,
@@ -39,6 +42,7 @@ impl<'o> DavCopyOptions<'o> {
             existing,
             third_party: args.third_party,
             transfer: &args.transfer,
+            replicas: args.replicas.clone(),
             filters: args.transfer.selection(),
             moves: false,
         }
@@ -52,6 +56,7 @@ impl<'o> DavCopyOptions<'o> {
             existing,
             third_party: args.third_party,
             transfer: &args.transfer,
+            replicas: ReplicaArgs::default(),
             filters: args.transfer.selection().refusing_linked_directories(),
             moves: true,
         }
@@ -138,8 +143,8 @@ impl std::fmt::Display for DavCopyEndpoint {
 
 /// Copies or moves files. Reports failures and continues with the other files.
 pub(crate) fn copy(order: &DavCopyOptions<'_>, context: &CommandContext) -> Result<CommandExit> {
-    ObjectMetadataRules::of(&order.transfer.object)?.check_web()?;
     let destination = DavCopyEndpoint::parse(order.destination)?;
+    check_options(order, &destination)?;
     let sources =
         order.sources.iter().map(|text| DavCopyEndpoint::parse(text)).collect::<Result<Vec<_>>>()?;
     let is_directory = order.destination.ends_with('/')
@@ -169,6 +174,28 @@ pub(crate) fn copy(order: &DavCopyOptions<'_>, context: &CommandContext) -> Resu
     transfer::for_each(order.transfer.jobs, tasks, |task| copier.perform(task));
     context.output.end_progress();
     copier.finish()
+}
+
+/// Checks that no option would be without effect. Errors: `InvalidArgument`.
+fn check_options(order: &DavCopyOptions<'_>, destination: &DavCopyEndpoint) -> Result<()> {
+    let metadata = ObjectMetadataRules::of(&order.transfer.object)?;
+    match destination {
+        DavCopyEndpoint::Local(path) => {
+            metadata.check(&StorageAddress::Service, &StorageAddress::Local(path.clone()))?;
+        }
+        DavCopyEndpoint::Web(_) | DavCopyEndpoint::Stdin => metadata.check_web()?,
+    }
+    web::check_transfer(order.transfer)?;
+    if !matches!(destination, DavCopyEndpoint::Local(_)) {
+        return replicas::check_unused(&order.replicas);
+    }
+    // A list of replicas describes certain files, so its digests do not apply to other files.
+    if order.replicas.metalink.as_deref().is_some_and(|source| source != "none") {
+        let why = "--metalink cannot be used with several URLs or with --recursive; copy the files separately, or copy \
+                   all files that the Metalink describes without giving a URL";
+        return Err(Error::new(ErrorKind::InvalidArgument, why));
+    }
+    Ok(())
 }
 
 /// Returns the copy tasks for one source.
@@ -216,6 +243,13 @@ fn one(source: &DavCopyEndpoint, destination: &DavCopyEndpoint, is_directory: bo
         && path.is_dir()
     {
         let why = format!("{} is a directory; add --recursive to select everything below it", path.display());
+        return Err(Error::new(ErrorKind::InvalidArgument, why));
+    }
+    if let DavCopyEndpoint::Local(path) = source
+        && path.metadata().is_ok_and(|about| !about.is_file())
+    {
+        // Opening a pipe would wait for its writer, even after a signal.
+        let why = format!("{} is not a regular file; pipe it in and use - as the source", path.display());
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     let to = if is_directory { destination.below(&source.name()?) } else { destination.clone() };

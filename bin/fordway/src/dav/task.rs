@@ -17,11 +17,11 @@ use fordway_wire::file_hash::{FileHash, FileHashAlgorithm, FileHasher};
 
 use super::DavActionOutput;
 use super::copy::{DavCopyEndpoint, DavCopyOptions, content_type, is_one_server, parent};
-use crate::args::{ReplicaArgs, ThirdPartyCopyArg};
+use crate::args::ThirdPartyCopyArg;
 use crate::replicas::ReplicaOpener;
 use crate::transfer::{
-    LocalSourceStamps, OverwritePolicy, PostponedRemovals, SharedTransferCounts, WrittenFiles, changed,
-    check_unchanged,
+    LocalSourceStamps, OverwritePolicy, PostponedRemovals, SharedTransferCounts, SourceFate, WrittenFiles,
+    changed, check_unchanged, finish_file,
 };
 use crate::web;
 
@@ -141,6 +141,7 @@ impl<'c> DavCopier<'c> {
             };
         }
         if self.order.transfer.dry_run {
+            self.rehearse(task)?;
             let operation = if self.order.moves { "move" } else { "copy" };
             return Ok(DavCopyOutcome::Done { operation, size_bytes: task.size_bytes, by: None });
         }
@@ -161,6 +162,26 @@ impl<'c> DavCopier<'c> {
         }
     }
 
+    /// Checks in a dry run that the source exists, unless a listing contained its size, and that a local destination is
+    /// not a directory. Errors: the errors of the copy.
+    fn rehearse(&self, task: &DavCopyTask) -> Result<()> {
+        match &task.from {
+            DavCopyEndpoint::Local(path) => {
+                path.metadata().map_err(|error| file_error("reading", path.display(), error))?;
+            }
+            // The source may be a whole collection.
+            DavCopyEndpoint::Web(url) if self.order.recursive && task.size_bytes.is_none() => {
+                self.dav.stat(url)?;
+            }
+            DavCopyEndpoint::Web(url) if task.size_bytes.is_none() => web::check_exists(url, self.context)?,
+            DavCopyEndpoint::Web(_) | DavCopyEndpoint::Stdin => {}
+        }
+        match &task.to {
+            DavCopyEndpoint::Local(path) => web::regular_target(path).map(drop),
+            DavCopyEndpoint::Web(_) | DavCopyEndpoint::Stdin => Ok(()),
+        }
+    }
+
     fn copy_content(&self, task: &DavCopyTask) -> Result<DavCopyOutcome> {
         let source = if self.order.moves { self.source_of_move(&task.from)? } else { None };
         let copied = match (&task.from, &task.to) {
@@ -169,8 +190,7 @@ impl<'c> DavCopier<'c> {
             }
             (DavCopyEndpoint::Stdin, DavCopyEndpoint::Web(url)) => self.upload_stream(url)?,
             (DavCopyEndpoint::Web(url), DavCopyEndpoint::Local(path)) => {
-                let replicas = ReplicaArgs::default();
-                let places = ReplicaOpener::usual(&replicas, true);
+                let places = ReplicaOpener::usual(&self.order.replicas, !self.order.transfer.no_verify);
                 // If another program creates the file now, the download must fail, so that a move does not remove its
                 // source. `copy` converts the failure to a skip.
                 let existing = if self.only_new() { OverwritePolicy::Fail } else { OverwritePolicy::Replace };
@@ -179,6 +199,10 @@ impl<'c> DavCopier<'c> {
                     self.written.claim(&path)?;
                 }
                 web::download_to_target(url, &path, existing, &places, self.context)?;
+                if self.order.moves {
+                    let written = File::open(&path).and_then(|file| finish_file(&file, SourceFate::Removed));
+                    written.map_err(|error| file_error("writing", path.display(), error))?;
+                }
                 DavCopyOutcome::Told
             }
             (DavCopyEndpoint::Web(from), DavCopyEndpoint::Web(to)) if is_one_server(from, to) => {

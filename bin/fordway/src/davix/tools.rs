@@ -55,6 +55,15 @@ fn metalink_word(url: &str, options: &DavixOptions) -> Option<&'static str> {
     (!is_wanted || is_metalink_name(url)).then_some("--metalink=none")
 }
 
+impl DavixGetArgs {
+    fn metalink_word(&self, address: &DavixAddress) -> Option<&'static OsStr> {
+        match address {
+            DavixAddress::Web(url) => metalink_word(url, &self.options).map(OsStr::new),
+            DavixAddress::S3(_) => None,
+        }
+    }
+}
+
 impl DavixToolCommand for DavixGetArgs {
     fn options(&self) -> &DavixOptions {
         &self.options
@@ -73,10 +82,10 @@ impl DavixToolCommand for DavixGetArgs {
             let jobs = jobs(threads);
             let directory = file.cloned().unwrap_or_else(|| usual_directory(&word));
             let directory = local_word(&directory);
-            return own_command(
-                &words!["cp", "--recursive", "--raw", &jobs, "--", &word, &directory],
-                context,
-            );
+            let mut words = words!["cp", "--recursive", "--raw", &jobs].to_vec();
+            words.extend(self.metalink_word(address));
+            words.extend(words!["--", &word, &directory]);
+            return own_command(&words, context);
         }
         let first = match file {
             Some(file) if !is_device(file) => words!["cp", "--raw"],
@@ -87,9 +96,7 @@ impl DavixToolCommand for DavixGetArgs {
             None => words!["cat", "--raw"],
         };
         let mut words = first.to_vec();
-        if let DavixAddress::Web(url) = address {
-            words.extend(metalink_word(url, &self.options).map(OsStr::new));
-        }
+        words.extend(self.metalink_word(address));
         words.extend(words!["--", &word]);
         let file = file.filter(|file| !is_device(file)).map(|file| local_word(file));
         words.extend(file.as_ref().map(|file| file.as_os_str()));
@@ -126,9 +133,8 @@ fn is_device(path: &Path) -> bool {
 /// Redirects output data from standard output to a file.
 fn print_into(path: &Path, context: &CommandContext) -> Result<()> {
     let opened = File::options().write(true).create(true).truncate(true).open(path);
-    let file = opened.map_err(|error| file_error("writing to", path.display(), error))?;
-    context.output.redirect(file);
-    Ok(())
+    let redirected = opened.and_then(|file| context.output.redirect(file));
+    redirected.map_err(|error| file_error("writing to", path.display(), error))
 }
 
 impl DavixToolCommand for DavixPutArgs {

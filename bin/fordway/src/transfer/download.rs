@@ -16,6 +16,7 @@ use tempfile::NamedTempFile;
 
 use super::MadeDirectories;
 use super::access::{FileAccessRights, NEW_FILE_MODE, PRIVATE_MODE};
+use super::finish::{finish_file, rename_to_new};
 use super::special::open_special;
 use super::upload::{part_ranges, replaced};
 use super::{OverwritePolicy, TransferRunner};
@@ -55,21 +56,20 @@ impl TransferRunner<'_> {
             self.context.interrupt.temporary(temporary.path(), IncompleteFileKind::Useless);
         let info = self.fetch(from, size, temporary.as_file_mut(), path)?;
         let failed = |error| file_error("writing", path.display(), error);
+        finish_file(temporary.as_file(), self.settings.source_fate()).map_err(failed)?;
         temporary.as_file().set_modified(info.modified).map_err(failed)?;
         self.context.interrupt.check()?;
-        match self.settings.existing {
-            OverwritePolicy::Replace => temporary.persist(path).map_err(|error| failed(error.error))?,
-            OverwritePolicy::Skip | OverwritePolicy::Fail => {
-                // Another program may have created the file since the earlier check, so do not replace a file here.
-                temporary.persist_noclobber(path).map_err(|error| match error.error.kind() {
-                    std::io::ErrorKind::AlreadyExists => Error::new(
-                        ErrorKind::PreconditionFailed,
-                        format!("{} already exists", path.display()),
-                    ),
-                    _ => failed(error.error),
-                })?
-            }
-        };
+        if self.settings.existing == OverwritePolicy::Replace {
+            temporary.persist(path).map_err(|error| failed(error.error))?;
+            return Ok(info);
+        }
+        // Another program may have created the file since the earlier check, so do not replace a file here.
+        let temporary = temporary.into_temp_path();
+        if !rename_to_new(&temporary, path).map_err(failed)? {
+            let why = format!("{} already exists", path.display());
+            return Err(Error::new(ErrorKind::PreconditionFailed, why));
+        }
+        temporary.keep().map_err(|error| failed(error.error))?;
         Ok(info)
     }
 
@@ -81,7 +81,10 @@ impl TransferRunner<'_> {
     ) -> Result<ObjectInfo> {
         let mut file = opened.map_err(|error| file_error("opening", path.display(), error))?;
         let object = self.store().get(from.0, from.1, &self.source())?;
-        self.fetch_stream(object, from, &mut file, path)
+        let info = self.fetch_stream(object, from, &mut file, path)?;
+        finish_file(&file, self.settings.source_fate())
+            .map_err(|error| file_error("writing", path.display(), error))?;
+        Ok(info)
     }
 
     /// Fetches the content in one stream or in parts. If the size is unknown, the first response provides it.
@@ -282,6 +285,14 @@ pub(crate) fn temporary_beside(path: &Path, made: &MadeDirectories) -> Result<Na
         Ok(file)
     });
     opened.map_err(|error| file_error("creating a file in", parent.display(), error))
+}
+
+/// Creates an empty file with a name like that of [`temporary_beside`]. The file is removed when the returned value is
+/// dropped.
+pub(super) fn probe_in(directory: &Path) -> io::Result<NamedTempFile> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(TEMPORARY_PREFIX).suffix(TEMPORARY_SUFFIX).rand_bytes(TEMPORARY_RANDOM_BYTES);
+    builder.tempfile_in(directory)
 }
 
 const TEMPORARY_PREFIX: &str = ".fordway-";

@@ -7,6 +7,7 @@
 //! - `blocked` keeps downloads that have to wait for removals;
 //! - `access` gives a downloaded file the access rights of the file that it replaces;
 //! - `directories` records which directories were created for downloads;
+//! - `finish` checks that a file was written before its source is removed;
 //! - `links` removes links that lead out of a bucket, instead of the objects behind these links;
 //! - `metadata` determines the metadata of new objects;
 //! - `receive` continues a download whose connection broke;
@@ -21,6 +22,7 @@ mod blocked;
 mod budget;
 mod directories;
 mod download;
+mod finish;
 mod links;
 mod metadata;
 mod moved;
@@ -34,6 +36,7 @@ mod written;
 pub(crate) use access::{FileAccessRights, NEW_FILE_MODE, PRIVATE_MODE};
 pub(crate) use directories::MadeDirectories;
 pub(crate) use download::{ContentVerifier, parent, temporary_beside};
+pub(crate) use finish::{SourceFate, finish_file, rename_to_new};
 pub(crate) use links::{LinkRemoval, RemovedLinks};
 pub(crate) use metadata::ObjectMetadataRules;
 pub(crate) use moved::{LocalSourceStamps, changed};
@@ -134,6 +137,11 @@ impl TransferSettings {
     /// Returns whether each source is removed after it is copied.
     pub(crate) fn removes_sources(&self) -> bool {
         self.removes_sources
+    }
+
+    /// Returns whether each source is kept or removed after it is copied.
+    fn source_fate(&self) -> SourceFate {
+        if self.removes_sources { SourceFate::Removed } else { SourceFate::Kept }
     }
 
     /// Sets whether the command also removes files and objects that the source does not have.

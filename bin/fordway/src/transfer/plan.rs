@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::iter::Peekable;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use fordway_command::{CommandContext, StorageAddress, file_error};
 use fordway_store::{Bucket, Error, ErrorKind, ListEntry, ListQuery, ObjectSummary, Result, Store};
@@ -61,9 +61,10 @@ impl SyncRules {
                 let (from, to) = (whole_seconds(source.modified), whole_seconds(destination.modified));
                 if self.exact_timestamps { from == to } else { to <= from }
             }
-            SyncDirection::Upload | SyncDirection::Copy => {
-                destination.modified >= rounded_like(destination.modified, source.modified)
-            }
+            // The times are not rounded. A file that was changed within the second of its upload would otherwise never
+            // be uploaded. Therefore a file that was written within the second of its upload is uploaded twice if the
+            // listing only shows seconds.
+            SyncDirection::Upload | SyncDirection::Copy => destination.modified >= source.modified,
         }
     }
 }
@@ -71,16 +72,6 @@ impl SyncRules {
 /// Returns the time in seconds since 1970, rounded down, because services keep times in seconds.
 fn whole_seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
-}
-
-/// Rounds `time` down to the unit in which a listing shows `listed`: a second, a millisecond, a microsecond or a
-/// nanosecond. Without rounding, a file would appear newer than its upload if the listing shows only milliseconds.
-fn rounded_like(listed: SystemTime, time: SystemTime) -> SystemTime {
-    let shown_ns = listed.duration_since(UNIX_EPOCH).map_or(0, |since| since.subsec_nanos());
-    let units_ns = [1_000_000_000, 1_000_000, 1_000];
-    let unit_ns = units_ns.into_iter().find(|unit| shown_ns.is_multiple_of(*unit));
-    let Ok(since) = time.duration_since(UNIX_EPOCH) else { return time };
-    time - Duration::from_nanos(u64::from(since.subsec_nanos() % unit_ns.unwrap_or(1)))
 }
 
 /// Merges two listings, both in byte order, into steps. Keeps only one item of each listing in memory.
@@ -540,6 +531,8 @@ fn walk_error(error: walkdir::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const RULES: SyncRules = SyncRules {
@@ -602,16 +595,14 @@ mod tests {
         let download = SyncRules { direction: SyncDirection::Download, ..RULES };
         let exact = SyncRules { exact_timestamps: true, ..download };
         for (from, to, upload) in [
-            // Listings in nanoseconds, microseconds and milliseconds.
             (300_000_002, 300_000_001, true),
             (300_000_001, 300_000_001, false),
             (300_000_001, 300_000_002, false),
-            (300_001_999, 300_001_000, false),
-            (300_002_000, 300_001_000, true),
-            (300_999_999, 300_000_000, false),
-            (301_000_000, 300_000_000, true),
-            // A listing in seconds.
-            (999_999_999, 0, false),
+            // Listings in milliseconds and seconds. The file may have been changed after its upload.
+            (300_999_999, 300_000_000, true),
+            (300_000_000, 300_000_000, false),
+            (700_000_000, 0, true),
+            (0, 0, false),
         ] {
             for direction in [SyncDirection::Upload, SyncDirection::Copy] {
                 assert_eq!(copied(from, to, SyncRules { direction, ..RULES }), upload, "{from} {to}");

@@ -1,5 +1,6 @@
-//! The files that a move has written. Links at the destination can lead from several requested paths to the same file.
-//! A second download would then replace the content of the first, whose source no longer exists.
+//! The files that a move has written. Links at the destination can lead from several requested paths to the same file,
+//! and some file systems ignore the case of names. A second download would then replace the content of the first, whose
+//! source no longer exists.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -7,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use fordway_store::{Error, ErrorKind, Result};
+
+use super::download::probe_in;
 
 /// The files that the downloads of a move have written or are writing.
 #[derive(Default)]
@@ -18,21 +21,42 @@ pub(crate) struct WrittenFiles {
 
 impl WrittenFiles {
     /// Claims the file at `path` for one download. `path` itself must not be a link that the download follows, but its
-    /// directories may be links. Errors: `InvalidArgument` if another download has claimed the file.
+    /// directories may be links. Errors: `InvalidArgument` if another download has claimed the file. Cost: if another
+    /// claimed path differs only in case, creates a file to find out whether the file system ignores case.
     pub(crate) fn claim(&self, path: &Path) -> Result<()> {
+        self.claim_unless(path, ignores_case)
+    }
+
+    /// Like [`claim`](Self::claim). `ignores_case` returns whether names in a directory that differ only in case are the
+    /// same name.
+    fn claim_unless(&self, path: &Path, ignores_case: impl FnOnce(&Path) -> bool) -> Result<()> {
         let directory = resolved(super::parent(path));
         let file = directory.join(path.file_name().unwrap_or_default());
+        let folded = file.to_string_lossy().to_lowercase();
         let mut claimed = self.claimed.lock().unwrap_or_else(PoisonError::into_inner);
-        if claimed.insert(self.hasher.hash_one(&file)) {
-            return Ok(());
-        }
+        let is_new = claimed.insert(self.hasher.hash_one((false, &file)));
+        let is_new_folded = claimed.insert(self.hasher.hash_one((true, &folded)));
+        drop(claimed);
+        let cause = match is_new {
+            true if is_new_folded || !ignores_case(&directory) => return Ok(()),
+            true => "the destination does not distinguish upper and lower case",
+            false => "a link at the destination leads to the file",
+        };
         let why = format!(
-            "a link at the destination leads to {}, which is the destination of two sources; this source was not \
-             moved",
+            "{cause}, so {} is the destination of two sources; this source was not moved",
             file.display()
         );
         Err(Error::new(ErrorKind::InvalidArgument, why))
     }
+}
+
+/// Returns whether two names that differ only in case are the same name in `directory`, as on FAT and NTFS. If the
+/// directory does not exist yet, returns the result for its closest parent.
+fn ignores_case(directory: &Path) -> bool {
+    let Some(directory) = directory.ancestors().find(|directory| directory.is_dir()) else { return false };
+    let Ok(probe) = probe_in(directory) else { return false };
+    let name = probe.path().file_name().unwrap_or_default().to_string_lossy().to_uppercase();
+    directory.join(name).symlink_metadata().is_ok()
 }
 
 /// Returns an absolute path without links. The last directories of the path need not exist.
@@ -78,5 +102,22 @@ mod tests {
         for path in ["link/a", "real/b", "link/new/a"] {
             assert_eq!(claim(path).unwrap_err().kind(), ErrorKind::InvalidArgument, "{path}");
         }
+    }
+
+    #[test]
+    fn a_file_is_claimed_once_if_case_is_ignored() {
+        let dir = tempfile::tempdir().unwrap();
+        for (ignores_case, is_refused) in [(true, true), (false, false)] {
+            let written = WrittenFiles::default();
+            let claim = |path: &str| written.claim_unless(&dir.path().join(path), |_| ignores_case);
+            claim("p/A").unwrap();
+            claim("p/b").unwrap();
+            claim("p/\u{e4}").unwrap();
+            for path in ["p/a", "P/B", "P/\u{c4}"] {
+                assert_eq!(claim(path).is_err(), is_refused, "{path}");
+            }
+        }
+        assert!(!ignores_case(&dir.path().join("none")));
+        assert_eq!(dir.path().read_dir().unwrap().count(), 0);
     }
 }

@@ -115,6 +115,8 @@ fn usage_errors_say_what_is_wanted() {
         (&["sync", "d", "s3://b/k", "--acl", "public-read"], "only `private` is supported"),
         (&["sync", "d", "s3://b/k", "--sse", "AES256"], "encryption by the server is not supported"),
         (&["cp", "--debug", "f", "s3://b/k"], "FORDWAY_LOG=debug"),
+        (&["mv", "--validate-same-s3-paths", "s3://a/k", "s3://b/k"], "access points are not resolved"),
+        (&["ls", "--bucket-name-prefix", "x"], "`grep`"),
         (&["ls", "s3://b", "--output", "json"], "use --json"),
         (&["read", "s3://b/k"], "<--ranges <FILE>|--sequential <SIZE>>"),
         (&["read", "s3://b/k", "--sequential", "0"], "a block must have at least one byte"),

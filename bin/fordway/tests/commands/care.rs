@@ -58,6 +58,8 @@ fn names_do_not_control_the_terminal() {
     let (rig, _) = rig_with_a_bucket();
     let (evil, shown) = ("a\u{1b}]0;t\u{7}\nremove: k", r"a\u{1b}]0;t\u{7}\nremove: k");
     rig.memory.put(&bucket("bkt"), &name(evil), b"content", &PutOptions::default()).unwrap();
+    let below = format!("{evil}-p/x");
+    rig.memory.put(&bucket("bkt"), &name(&below), b"content", &PutOptions::default()).unwrap();
     let dir = rig.path("root/bkt").join(format!("{evil}-dir"));
     std::fs::create_dir(&dir).unwrap();
     let dir = std::fs::File::open(dir).unwrap();
@@ -66,6 +68,9 @@ fn names_do_not_control_the_terminal() {
     for ran in [
         rig.run(&["ls", "s3://bkt/"]),
         rig.run(&["rm", "--recursive", "--dryrun", "s3://bkt/"]),
+        rig.run(&["du", "s3://bkt/"]),
+        rig.run(&["du", &format!("s3://bkt/{evil}")]),
+        rig.run(&["stat", &format!("s3://bkt/{evil}")]),
         rig.run(&["cat", &format!("s3://bkt/{evil}")]),
         rig.run(&["cat", &format!("s3://bkt/{evil}-none")]),
         rig.run(&["gc", "DIR/root", "--older-than", "0s"]),

@@ -199,3 +199,15 @@ fn presign_needs_a_lane_with_urls() {
     let ran = rig.run(&["presign", "s3://bkt/k", "--expires-in", "60", "--method", "put"]).ok();
     assert_eq!(ran.stdout, "https://host/bkt/k?method=PUT&expires=60\n");
 }
+
+/// The help promises that the remaining objects are still processed.
+#[test]
+fn a_local_listing_continues_after_an_entry_that_cannot_be_listed() {
+    let rig = Rig::new();
+    rig.write("t/z", "12");
+    std::os::unix::fs::symlink("nowhere", rig.path("t/dangling")).unwrap();
+    let ran = rig.run(&["ls", "-r", "--summarize", "DIR/t"]);
+    assert_ne!(ran.exit, CommandExit::Ok);
+    assert!(ran.stderr.contains("t/dangling is a dangling link"), "{}", ran.stderr);
+    assert!(ran.stdout.contains(" 2 z\n") && ran.stdout.contains("Total Size: 2"), "{}", ran.stdout);
+}

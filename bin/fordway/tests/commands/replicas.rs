@@ -343,3 +343,51 @@ fn a_copy_that_was_killed_is_gone_on_with() {
     assert!(std::fs::read(copy).unwrap() == large);
     assert!(!rig.files().iter().any(|name| name.starts_with(".copy.")), "{:?}", rig.files());
 }
+
+/// The name comes from a server.
+#[test]
+fn a_name_in_a_metalink_forges_no_line() {
+    let rig = Rig::new();
+    let file = "<file name=\"a&#10;      Size: 1\"><url>http://h/a</url></file>";
+    rig.write("m.meta4", format!("<metalink xmlns=\"urn:ietf:params:xml:ns:metalink\">{file}</metalink>"));
+    let ran = rig.run(&["metalink", "show", "DIR/m.meta4"]);
+    assert!(!ran.stdout.lines().any(|line| line.starts_with("      Size: 1")), "{}", ran.stdout);
+    assert!(ran.exit != CommandExit::Ok || ran.stdout.contains("a\\n      Size: 1"), "{}", ran.stdout);
+}
+
+/// The help promises that the remaining files are still processed.
+#[test]
+fn one_failure_does_not_end_the_copy_of_all_files_of_a_metalink() {
+    let (good, gone) = (
+        server(ResponseFaultScript::honest()),
+        server(ResponseFaultScript::honest().always(ResponseFault::Status(404, None))),
+    );
+    let rig = Rig::new();
+    let file = |name: &str, server: &HostileServer| {
+        format!("<file name=\"{name}\"><url>{}</url></file>", server.url())
+    };
+    let files = [file("a", &good), file("b", &gone), file("c", &good), file("a", &good)].concat();
+    rig.write("m.meta4", format!("<metalink xmlns=\"urn:ietf:params:xml:ns:metalink\">{files}</metalink>"));
+    let ran = rig.run(&["cp", "--metalink", "DIR/m.meta4", "DIR/d/"]).ended(CommandExit::NotFound);
+    assert!(ran.stderr.contains("describes two files that would be copied to"), "{}", ran.stderr);
+    assert_eq!(left(&rig), ["d/a", "d/c"]);
+    rig.run(&["cp", "--metalink", "DIR/m.meta4", "--exclude", "*", "--include", "c", "DIR/e/"]).ok();
+    assert_eq!(left(&rig), ["d/a", "d/c", "e/c"]);
+}
+
+/// As in a copy of a URL, the file that a link leads to is replaced, and a pipe is refused.
+#[test]
+fn a_file_of_a_metalink_does_not_replace_a_link_or_a_pipe() {
+    let good = server(ResponseFaultScript::honest());
+    let rig = rig(&[&good]);
+    rig.write("scratch/real", "old");
+    std::fs::create_dir(rig.path("d")).unwrap();
+    std::os::unix::fs::symlink("../scratch/real", rig.path("d/file")).unwrap();
+    rig.run(&["cp", "--metalink", "DIR/m.meta4", "DIR/d"]).ok();
+    assert!(rig.path("d/file").is_symlink());
+    assert!(std::fs::read(rig.path("scratch/real")).unwrap() == content());
+    std::fs::create_dir(rig.path("e")).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, rig.path("e/file"), rustix::fs::Mode::RWXU).unwrap();
+    rig.run(&["cp", "--metalink", "DIR/m.meta4", "DIR/e"]).ended(CommandExit::Usage);
+    assert!(!rig.path("e/file").metadata().unwrap().is_file());
+}

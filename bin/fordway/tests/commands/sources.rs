@@ -1,8 +1,9 @@
 //! Tests the sources that `cp`, `mv` and `cat` accept, and the errors for other sources.
 
 use fordway_command::CommandExit;
+use fordway_store::{GetOptions, Objects};
 
-use crate::support::Rig;
+use crate::support::{Rig, bucket, name};
 
 #[test]
 fn two_sources_never_go_to_one_place() {
@@ -190,4 +191,10 @@ fn quiet_has_the_name_that_aws_uses() {
     let rig = Rig::new();
     rig.write("f", "x");
     assert_eq!(rig.run(&["cp", "--only-show-errors", "DIR/f", "s3://bkt/"]).ok().stdout, "");
+    // As in `aws`, an option may be repeated, and the last value counts.
+    let twice = ["--quiet", "--only-show-errors", "--acl", "private", "--acl", "private"];
+    let types = ["--content-type", "text/x", "--content-type", "text/y"];
+    rig.run(&[&["cp", "DIR/f", "s3://bkt/"][..], &twice, &types].concat()).ok();
+    let info = rig.memory.head(&bucket("bkt"), &name("f"), &GetOptions::default()).unwrap();
+    assert_eq!(info.metadata.content_type.as_deref(), Some("text/y"));
 }

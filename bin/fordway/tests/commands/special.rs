@@ -170,10 +170,35 @@ fn a_pipe_is_refused_without_waiting_for_its_writer() {
     let dir = place();
     let pipe = dir.path().join("pipe");
     rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).unwrap();
-    let child = fordway(dir.path(), &["cp", pipe.to_str().unwrap(), "s3://bucket/piped"]).spawn().unwrap();
+    let server = HostileServer::start(Vec::new(), ResponseFaultScript::honest());
+    for (command, to) in [("cp", "s3://bucket/piped"), ("cp", &server.url()), ("mv", &server.url())] {
+        let child = fordway(dir.path(), &[command, pipe.to_str().unwrap(), to]).spawn().unwrap();
+        let (code, said) = stopped(child);
+        assert_eq!(code, Some(2), "{command} {to}: {said}");
+        assert!(said.contains("is not a regular file; pipe it in"), "{command} {to}: {said}");
+    }
+}
+
+/// The kernel restarts these system calls after the signal handler has returned.
+#[test]
+fn one_signal_ends_a_command_that_is_blocked() {
+    let dir = place();
+    let pipe = dir.path().join("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).unwrap();
+    // Nothing reads from the pipe.
+    let child = fordway(dir.path(), &["cp", "s3://bucket/key", pipe.to_str().unwrap()]).spawn().unwrap();
+    let start = Instant::now();
     let (code, said) = stopped(child);
-    assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("is not a regular file; pipe it in"), "{said}");
+    assert_eq!(code, Some(130), "{said}");
+    assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
+
+    std::fs::write(dir.path().join("root/bucket/large"), vec![0; 1 << 20]).unwrap();
+    let mut child =
+        fordway(dir.path(), &["cat", "s3://bucket/large"]).stdout(Stdio::piped()).spawn().unwrap();
+    let reader = child.stdout.take();
+    let (code, said) = stopped(child);
+    assert_eq!(code, Some(130), "{said}");
+    drop(reader);
 }
 
 #[test]

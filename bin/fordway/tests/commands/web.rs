@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use fordway_command::CommandExit;
 use fordway_store::{Checksum, ChecksumAlgorithm};
-use fordway_testkit::hostile::{HostileServer, ResponseFault, ResponseFaultScript};
+use fordway_testkit::hostile::{HostileServer, RecordedRequest, ResponseFault, ResponseFaultScript};
 
 use crate::support::Rig;
 
@@ -368,7 +368,6 @@ fn what_web_servers_cannot_do_is_said() {
     for (words, hint) in [
         (vec!["du", &url], "does not support the web address"),
         (vec!["cp", &url, "s3://bkt/k"], "copy it to a file first"),
-        (vec!["cp", "--dry-run", &url, "DIR/x"], "--dry-run"),
         (vec!["cp", "s3://bkt/k", &url], "copy it to a file first"),
         (vec!["cp", &url, "/dev/null"], "is not a file"),
     ] {
@@ -442,4 +441,93 @@ fn a_copy_over_several_connections_needs_no_digest() {
         assert!(copied.stdout.contains(r#""verified":null"#), "{}", copied.stdout);
         assert!(std::fs::read(rig.path("copy")).unwrap() == content());
     }
+}
+
+/// Users need `--no-verify` exactly when a server states a wrong digest.
+#[test]
+fn a_wrong_digest_is_ignored_on_request() {
+    let wrong = ResponseFault::Header("Repr-Digest", format!("sha-256=:{}=:", "A".repeat(43)));
+    let whole = || ResponseFaultScript::honest().always(wrong.clone());
+    let unsized_file = || whole().always(ResponseFault::WholeForRange).always(ResponseFault::Chunked(70_000));
+    let (rig, server) = (Rig::new(), server());
+    let url = server.url();
+    let other = format!("{url}2");
+    let streams = ["cp", &url, "DIR/copy", "--streams", "2"];
+    for words in [&["cp", &url, "DIR/copy"][..], &["cat", &url], &["cp", &url, "-"], &streams] {
+        for script in [whole(), unsized_file()] {
+            server.follow(script.clone());
+            rig.run(words).ended(CommandExit::Corrupt);
+            let ran = rig.run(&[words, &["--no-verify"]].concat()).ok();
+            let copied = if words.contains(&"DIR/copy") {
+                std::fs::read(rig.path("copy")).unwrap()
+            } else {
+                ran.stdout.into_bytes()
+            };
+            assert!(copied == content(), "{words:?}");
+        }
+    }
+    server.follow(whole());
+    rig.run(&["cp", "--metalink", "none", &url, &other, "DIR/two/"]).ended(CommandExit::Corrupt);
+    rig.run(&["cp", "--metalink", "none", "--no-verify", &url, &other, "DIR/two/"]).ok();
+    assert!(std::fs::read(rig.path("two/file2")).unwrap() == content());
+}
+
+/// With `none`, the server is not asked for replicas, for several files as for one.
+#[test]
+fn replicas_of_several_files_are_not_searched_on_request() {
+    for (words, is_searched) in [(&["cp"][..], true), (&["cp", "--metalink", "none"], false)] {
+        let gone = ResponseFaultScript::honest().always(ResponseFault::Status(404, None));
+        let (rig, server) = (Rig::new(), HostileServer::start(content(), gone));
+        let urls = [server.url(), format!("{}2", server.url())];
+        rig.run(&[words, &[&urls[0], &urls[1], "DIR/d/"]].concat()).ended(CommandExit::NotFound);
+        let asks = |request: &RecordedRequest| request.target.contains("meta");
+        assert_eq!(server.requests().iter().any(asks), is_searched, "{words:?}");
+    }
+}
+
+#[test]
+fn options_without_effect_on_web_addresses_are_refused() {
+    let (rig, server) = (Rig::new(), server());
+    let (url, other) = (server.url(), format!("{}2", server.url()));
+    rig.put("k", "k");
+    rig.write("list", &url);
+    for (words, named) in [
+        (&["cp", "--metalink", "DIR/list", &url, &other, "DIR/d/"][..], "--metalink"),
+        (&["cp", "-r", "--metalink", "DIR/list", &url, "DIR/d"], "--metalink"),
+        (&["cp", "--metalink", "DIR/list", "s3://bkt/k", "DIR/d/"], "--metalink"),
+        (&["cp", "--streams", "2", "s3://bkt/k", "s3://bkt/l"], "--streams"),
+        (&["cp", "--location", "ch", "DIR/list", &url], "--location"),
+        (&["cp", "--version-id", "v", &url, "DIR/d"], "--version-id"),
+        (&["cp", "--version-id", "v", &url, &other, "DIR/d/"], "--version-id"),
+        (&["cp", "--content-type", "text/x", &url, "DIR/d"], "metadata"),
+        (&["cp", "--content-type", "text/x", &url, &other, "DIR/d/"], "metadata"),
+        (&["cp", "--checksum-algorithm", "SHA1", &url, "DIR/d"], "--checksum-algorithm"),
+        (&["cp", "--checksum-algorithm", "SHA1", &url, &other, "DIR/d/"], "--checksum-algorithm"),
+        (&["sync", "DIR", "s3://bkt/s", "--exact-timestamps"], "--exact-timestamps"),
+    ] {
+        let ran = rig.run(words).ended(CommandExit::Usage);
+        assert!(ran.stderr.contains(named), "{words:?}: {}", ran.stderr);
+    }
+    assert_eq!((rig.files(), rig.keys()), (vec!["list".to_owned()], vec!["k".to_owned()]));
+    // The filters also apply to a single file.
+    assert_eq!(rig.run(&["cp", "--exclude", "f*", &url, "DIR/d/"]).ok().stdout, "");
+    rig.run(&["cp", "--exclude", "x*", &url, "DIR/d/"]).ok();
+    assert_eq!(rig.files(), ["d/file", "list"]);
+}
+
+#[test]
+fn a_dry_run_makes_the_first_checks() {
+    let (rig, server) = (Rig::new(), server());
+    let (url, other) = (server.url(), format!("{}2", server.url()));
+    for words in [&["cp", "--dry-run", &url, "DIR/d/"][..], &["cp", "--dry-run", &url, &other, "DIR/d/"]] {
+        let ran = rig.run(words).ok();
+        assert_eq!(ran.stdout.lines().count(), words.len() - 3, "{}", ran.stdout);
+        assert!(ran.stdout.starts_with("(dryrun) copy: "), "{}", ran.stdout);
+    }
+    assert!(rig.files().is_empty());
+    std::fs::create_dir_all(rig.path("d/file")).unwrap();
+    rig.run(&["cp", "--dry-run", &url, &other, "DIR/d/"]).ended(CommandExit::Usage);
+    rig.run(&["cp", "--dry-run", "DIR/none", &url]).ended(CommandExit::NotFound);
+    server.follow(ResponseFaultScript::honest().always(ResponseFault::Status(404, None)));
+    rig.run(&["cp", "--dry-run", &url, &other, "DIR/e/"]).ended(CommandExit::NotFound);
 }

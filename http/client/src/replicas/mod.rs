@@ -288,7 +288,8 @@ impl ReplicatedFile {
         shared.size_bytes = size.map_err(|error| error.during_at("open", LANE, &name))?;
         shared.check_size()?;
         shared.check_pieces()?;
-        let hash = described.strongest_hash().cloned().map(FileDigest::Hash);
+        let hash =
+            described.strongest_hash().cloned().map(FileDigest::Hash).filter(|_| shared.options.verify);
         let (shared, cache) = (Arc::new(shared), Mutex::default());
         Ok(ReplicatedFile { shared, cache, name, hash, is_hash_stated: false })
     }
@@ -298,7 +299,7 @@ impl ReplicatedFile {
     /// Cost: at most one request (HEAD). Without a response, the file remains without a digest.
     pub fn ask_for_digest(&mut self) {
         let is_known = self.hash.is_some() || self.shared.pieces.is_some();
-        if is_known || self.shared.board().sites.len() > 1 {
+        if !self.shared.options.verify || is_known || self.shared.board().sites.len() > 1 {
             return;
         }
         let spare = self.shared.spare.lock().unwrap_or_else(PoisonError::into_inner);

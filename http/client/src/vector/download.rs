@@ -83,11 +83,13 @@ impl RemoteFile {
 
 /// Copies a file whose size the server does not report. Passes its bytes to `sink` as they arrive, and then checks them
 /// against the digest that the server sent, if any. Returns the name of the digest. A copy of unknown size cannot be
-/// resumed. Errors: as for [`RemoteFile::open`] and [`RemoteFile::copy_verified`]; `BadResponse` if the response does
-/// not specify where it ends. Cost: one request, plus one per redirection.
+/// resumed. Without `verify`, the bytes are not checked. Errors: as for [`RemoteFile::open`] and
+/// [`RemoteFile::copy_verified`]; `BadResponse` if the response does not specify where it ends. Cost: one request, plus
+/// one per redirection.
 pub fn copy_unsized(
     session: &Arc<HttpSession>,
     url: &str,
+    verify: bool,
     sink: &mut DownloadSink<'_>,
 ) -> Result<Option<&'static str>> {
     let mut route = RedirectRoute::start(session, WebFileAddress::parse(url)?)?;
@@ -95,7 +97,8 @@ pub fn copy_unsized(
     loop {
         match begin_unsized(&route) {
             Ok(ContentOrRedirect::Content(mut answer)) => {
-                return pass_on(&mut answer, &retries, sink).map_err(|error| route.named("read", error));
+                return pass_on(&mut answer, verify, &retries, sink)
+                    .map_err(|error| route.named("read", error));
             }
             Ok(ContentOrRedirect::Elsewhere(moved)) => {
                 route.follow(&moved).map_err(|error| route.named("read", error))?;
@@ -130,14 +133,17 @@ fn begin_unsized(route: &RedirectRoute) -> Result<ContentOrRedirect, OpenFailure
     }
 }
 
-/// Passes the whole body to `sink`, and checks it against the digest in the head, if any.
+/// Passes the whole body to `sink`, and with `verify` checks it against the digest in the head, if any.
 fn pass_on(
     answer: &mut HttpResponse,
+    verify: bool,
     retries: &RetryBudget,
     sink: &mut DownloadSink<'_>,
 ) -> Result<Option<&'static str>> {
     let (mut check, mut buffer) = (DigestCheck::default(), vec![0; CHUNK_BYTES]);
-    check.begin(answer, 0);
+    if verify {
+        check.begin(answer, 0);
+    }
     loop {
         let got = answer.read(&mut buffer).map_err(body_error)?;
         if got == 0 {

@@ -163,9 +163,13 @@ pub(super) fn put_result(response: &HttpResponse) -> Result<PutResult> {
     Ok(PutResult { etag, modified, checksum, version })
 }
 
-/// Returns the ETag in a response, or an empty ETag.
+/// Returns the ETag in a response, or an empty ETag. The ETag of an object that is encrypted with a key of KMS or of the
+/// client looks like an MD5, but is not the MD5 of the content.
 pub(super) fn etag(response: &HttpResponse) -> ETag {
-    ETag::new(response.header("etag").unwrap_or_default())
+    let tag = response.header("etag").unwrap_or_default();
+    let is_of_kms = response.header("x-amz-server-side-encryption").is_some_and(|kind| kind != "AES256");
+    let is_of_client = response.header("x-amz-server-side-encryption-customer-algorithm").is_some();
+    if is_of_kms || is_of_client { ETag::new_not_md5(tag) } else { ETag::new(tag) }
 }
 
 /// Returns the time of publication: the `Date` of the response or, if the response has no `Date`, the local time.

@@ -29,7 +29,10 @@ impl CredentialProfile {
     pub(super) fn load(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
         let get = |name: &str| variable(name).filter(|value| !value.is_empty());
         let home = PathBuf::from(get("HOME").unwrap_or_default());
-        let path = |name: &str, usual: &str| get(name).map_or_else(|| home.join(usual), PathBuf::from);
+        let path = |name: &str, usual: &str| match get(name) {
+            Some(path) => named_file(name, &path, &home),
+            None => home.join(usual),
+        };
         let credentials_file = path("AWS_SHARED_CREDENTIALS_FILE", ".aws/credentials");
         let config_file = path("AWS_CONFIG_FILE", ".aws/config");
         let secrets = read_sections(&credentials_file)?;
@@ -108,6 +111,17 @@ impl CredentialProfile {
             self.config.1.extend(of_sections(config, &[title]));
         }
     }
+}
+
+/// Returns the file that an environment variable names. Expands `~` like botocore, because no shell expands it in the
+/// settings of a service or a container. Logs a warning if the file does not exist.
+fn named_file(variable: &str, path: &str, home: &Path) -> PathBuf {
+    let below_home = path.strip_prefix("~/").filter(|_| !home.as_os_str().is_empty());
+    let file = below_home.map_or_else(|| PathBuf::from(path), |rest| home.join(rest));
+    if matches!(file.try_exists(), Ok(false)) {
+        tracing::warn!("{variable} names the file {}, which does not exist", file.display());
+    }
+    file
 }
 
 fn of_sections(sections: &[ProfileSection], titles: &[String]) -> ProfileSettings {
@@ -223,6 +237,17 @@ mod tests {
         let dir = std::env::temp_dir().to_string_lossy().into_owned();
         let unreadable = CredentialProfile::load(&|name| (name == "AWS_CONFIG_FILE").then(|| dir.clone()));
         assert_eq!(unreadable.err().expect("a directory is not a file").kind(), ErrorKind::Io);
+    }
+
+    #[test]
+    fn a_tilde_in_a_variable_is_the_home() {
+        let home = Path::new("/home/me");
+        for (given, found) in
+            [("~/.aws/work", "/home/me/.aws/work"), ("/a", "/a"), ("~a/b", "~a/b"), ("a", "a")]
+        {
+            assert_eq!(named_file("AWS_CONFIG_FILE", given, home), Path::new(found));
+        }
+        assert_eq!(named_file("AWS_CONFIG_FILE", "~/a", Path::new("")), Path::new("~/a"));
     }
 
     #[test]

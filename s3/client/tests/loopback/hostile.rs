@@ -364,6 +364,27 @@ fn corrupted_bytes_are_found_by_their_checksum() {
     assert_eq!(read(&Server::answering(vec![right]), once).unwrap(), b"as written");
 }
 
+/// The ETags of objects that are encrypted with a key of KMS or of the client look like an MD5.
+#[test]
+fn the_etag_of_an_encrypted_object_is_not_an_md5() {
+    let tag = "0123456789abcdef0123456789abcdef";
+    for (encryption, is_md5) in [
+        ("", true),
+        ("x-amz-server-side-encryption: AES256\r\n", true),
+        ("x-amz-server-side-encryption: aws:kms\r\n", false),
+        ("x-amz-server-side-encryption: aws:kms:dsse\r\n", false),
+        ("x-amz-server-side-encryption-customer-algorithm: AES256\r\n", false),
+    ] {
+        let headers = format!("ETag: \"{tag}\"\r\n{encryption}");
+        let store = |body| Server::answering(vec![answer(200, &headers, body)]).store(once);
+        let opened = store("body").get(&bucket(), &key("k"), &GetOptions::default()).unwrap();
+        let found = store("").head(&bucket(), &key("k"), &GetOptions::default()).unwrap();
+        for info in [&opened.info, &found] {
+            assert_eq!((info.etag.as_str(), info.etag.as_md5().is_some()), (tag, is_md5), "{encryption}");
+        }
+    }
+}
+
 #[test]
 fn ranges_are_what_was_asked_for() {
     let part = |range: &str| answer(206, &format!("content-range: bytes {range}\r\n"), "2345");

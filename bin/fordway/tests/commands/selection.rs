@@ -1,0 +1,140 @@
+//! Tests what addresses, wildcards and filters select. A selection that differs from what the user meant can remove or
+//! replace everything, so a command line with two meanings is refused.
+
+use fordway_command::CommandExit;
+
+use crate::binary;
+use crate::support::Rig;
+
+/// Returns a rig with objects in `logs/` and files in `DIR/d`.
+fn rig() -> Rig {
+    let rig = Rig::new();
+    for key in ["logs/a.log", "logs/b.log", "logs/c.keep", "logs/d.h5", "other"] {
+        rig.put(key, key);
+    }
+    rig.write("d/mine", "mine");
+    rig
+}
+
+const KEYS: [&str; 5] = ["logs/a.log", "logs/b.log", "logs/c.keep", "logs/d.h5", "other"];
+
+/// s5cmd expands a wildcard in an address of `sync`. A literal `*` would select nothing, and `--delete` would then
+/// remove the whole destination.
+#[test]
+fn sync_refuses_wildcards() {
+    let rig = rig();
+    for words in [
+        &["sync", "s3://bkt/logs/*", "DIR/d"][..],
+        &["sync", "s3://bkt/logs/*", "DIR/d", "--delete"],
+        &["sync", "s3://bkt/logs/?.log", "s3://bkt/backup", "--delete"],
+        &["sync", "DIR/d", "s3://bkt/logs/*"],
+        &["sync", "DIR/d", "s3://bkt/*/x", "--delete", "--dry-run"],
+    ] {
+        let ran = rig.run(words).ended(CommandExit::Usage);
+        assert!(ran.stderr.contains("--exclude '*' --include"), "{}", ran.stderr);
+        assert!(ran.stderr.contains("--raw"), "{}", ran.stderr);
+    }
+    assert_eq!(rig.keys(), KEYS);
+    assert_eq!(rig.files(), ["d/mine"]);
+    rig.put("odd*/a", "1");
+    rig.run(&["sync", "--raw", "s3://bkt/odd*", "DIR/odd"]).ok();
+    rig.run(&["sync", "--raw", "DIR/odd", "s3://bkt/even?"]).ok();
+    assert_eq!(rig.get("even?/a").unwrap(), b"1");
+    // A local name may contain these characters.
+    rig.write("local*/b", "2");
+    rig.run(&["sync", "DIR/local*", "s3://bkt/local"]).ok();
+    assert_eq!(rig.get("local/b").unwrap(), b"2");
+}
+
+/// A mistyped prefix, or the key of an object, must not empty the destination.
+#[test]
+fn sync_removes_nothing_if_nothing_is_below_the_prefix() {
+    let rig = rig();
+    for source in ["s3://bkt/typo", "s3://bkt/other", "s3://bkt/logs/a.log/"] {
+        for to in ["DIR/d", "s3://bkt/logs"] {
+            for more in [&[][..], &["--dry-run"], &["--exclude", "x"]] {
+                let words = [&["sync", source, to, "--delete"], more].concat();
+                if source.starts_with("s3://bkt/logs") && to.starts_with("s3://bkt/logs") {
+                    continue;
+                }
+                let ran = rig.run(&words).ended(CommandExit::NotFound);
+                assert!(ran.stderr.contains("there is no object below"), "{}", ran.stderr);
+            }
+        }
+    }
+    assert_eq!(rig.keys(), KEYS);
+    assert_eq!(rig.files(), ["d/mine"]);
+    // Without --delete, nothing is lost. A marker shows that the prefix is meant to be empty.
+    rig.run(&["sync", "s3://bkt/typo", "DIR/d"]).ok();
+    rig.run(&["mkdir", "s3://bkt/empty"]).ok();
+    rig.run(&["sync", "s3://bkt/empty", "DIR/d", "--delete"]).ok();
+    assert!(rig.files().is_empty());
+    // An empty directory and an empty bucket have been found, so they are not a typo.
+    std::fs::create_dir(rig.path("none")).unwrap();
+    rig.run(&["sync", "DIR/none", "s3://bkt/logs", "--delete"]).ok();
+    assert_eq!(rig.keys(), ["empty/", "other"]);
+}
+
+/// In rsync and rclone, `-n` is a dry run.
+#[test]
+fn sync_has_no_option_n() {
+    let ran = binary::fordway(&["sync", "-n", "--delete", "d", "s3://b/p"], "");
+    assert_eq!(ran.status.code(), Some(2));
+    assert!(binary::text(&ran.stderr).contains("unexpected argument '-n'"), "{}", binary::text(&ran.stderr));
+    let rig = rig();
+    rig.run(&["sync", "--no-clobber", "DIR/d", "s3://bkt/d"]).ok();
+    assert_eq!(rig.get("d/mine").unwrap(), b"mine");
+}
+
+/// In s5cmd and rclone, `--include` alone selects only what matches. In `aws s3`, it has no effect.
+#[test]
+fn an_include_without_an_earlier_exclude_is_refused() {
+    for words in [
+        &["rm", "--include", "*.log", "s3://b/logs/*"][..],
+        &["rm", "-r", "--include", "*.log", "--exclude", "*", "s3://b/logs"],
+        &["mv", "-r", "--include", "a*", "s3://b/logs", "d"],
+        &["cp", "-r", "s3://b/logs", "d", "--include", "**.log"],
+        &["sync", "s3://b/logs", "d", "--delete", "--include", "a", "--exclude", "b"],
+    ] {
+        let ran = binary::fordway(words, "");
+        let said = binary::text(&ran.stderr);
+        assert_eq!(ran.status.code(), Some(2), "{words:?}: {said}");
+        assert!(said.contains("--exclude '*' --include"), "{words:?}: {said}");
+    }
+    let rig = rig();
+    // This has the same meaning in all programs.
+    rig.run(&["cp", "-r", "--include", "*", "--exclude", "*.log", "s3://bkt/logs", "DIR/all"]).ok();
+    rig.run(&["rm", "--exclude", "*", "--include", "*.log", "s3://bkt/logs/*"]).ok();
+    assert_eq!(rig.keys(), ["logs/c.keep", "logs/d.h5", "other"]);
+    assert_eq!(rig.files(), ["all/c.keep", "all/d.h5", "d/mine"]);
+}
+
+/// With a wildcard, the filters are those of s5cmd, where only included names are selected. `aws s3` has no wildcards.
+#[test]
+fn a_wildcard_with_an_include_removes_only_what_is_included() {
+    let rig = rig();
+    let filters = ["--exclude", "*.keep", "--include", "*.log"];
+    for words in [&["rm", "s3://bkt/logs/*"][..], &["mv", "s3://bkt/logs/*", "DIR/moved/"]] {
+        let ran = rig.run(&[words, &filters].concat()).ended(CommandExit::Usage);
+        assert!(ran.stderr.contains("--exclude '*' --include"), "{}", ran.stderr);
+    }
+    assert_eq!(rig.keys(), KEYS);
+    // With --recursive, the filters are those of `aws s3`.
+    rig.run(&[&["rm", "-r", "s3://bkt/logs"][..], &filters].concat()).ok();
+    assert_eq!(rig.keys(), ["logs/c.keep", "other"]);
+}
+
+#[test]
+fn filters_apply_to_standard_output() {
+    let rig = rig();
+    let filtered = |words: &[&str]| rig.run(words).ok().stdout;
+    assert_eq!(filtered(&["cp", "s3://bkt/logs/*", "-", "--exclude", "*.log"]), "logs/c.keeplogs/d.h5");
+    let only = ["--exclude", "*", "--include", "b*"];
+    assert_eq!(filtered(&[&["cp", "s3://bkt/logs/*", "-"], &only[..]].concat()), "logs/b.log");
+    assert_eq!(filtered(&["cp", "s3://bkt/other", "-", "--exclude", "o*"]), "");
+    assert_eq!(filtered(&["cp", "s3://bkt/other", "-", "--exclude", "x"]), "other");
+    for option in [&["--no-clobber"][..], &["--if-none-match"], &["--checksum-algorithm", "SHA1"]] {
+        let ran = rig.run(&[&["cp", "s3://bkt/other", "-"], option].concat()).ended(CommandExit::Usage);
+        assert!(ran.stderr.contains(option[0]) && ran.stdout.is_empty(), "{}", ran.stderr);
+    }
+}
