@@ -17,7 +17,7 @@ use fordway_sys::{
 };
 
 use crate::actors::ImpersonatedUserCache;
-use crate::area::{TrustedOwner, mode_of_dir, names_of, read_small};
+use crate::area::{TrustedOwner, mode_of_dir, mode_of_file, names_of, read_small};
 use crate::errors::from_errno;
 use crate::layout::{
     LOCKS, MARKERS, ODD, VERSIONS, is_private_dir_name, is_private_name, is_upload_dir, join, meta_dir,
@@ -148,7 +148,7 @@ fn migrate_file(
     // Every file that Fordway creates in this directory has a single hard link and is empty, except that `markers` may
     // have one byte.
     let is_ours = state.is_file && state.links == 1 && state.size <= u64::from(name == MARKERS);
-    if is_ours && hand_over(of, &file, state.mode & !0o666 | of.mode & 0o666, true)? {
+    if is_ours && hand_over(of, &file, state.mode & !0o666 | mode_of_file(of, name), true)? {
         tell(MigrationStep { path: path.to_owned(), done: "given to the bucket's owner, with its mode" })?;
     }
     Ok(())
