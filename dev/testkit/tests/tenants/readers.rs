@@ -33,7 +33,8 @@ fn mode_of(ground: &Ground, path: &str) -> u32 {
 /// Checks that Bob can open neither the lock table nor the lock of the upload, in which he could take a read lock.
 #[track_caller]
 fn assert_bob_gets_no_lock(ground: &Ground, bucket: &Bucket, upload: &UploadId) {
-    let locks = [format!("{bucket}/.fordway/locks"), format!("{bucket}/.fordway/mpu/{}/data", upload.as_str())];
+    let locks =
+        [format!("{bucket}/.fordway/locks"), format!("{bucket}/.fordway/mpu/{}/data", upload.as_str())];
     let paths: Vec<PathBuf> = locks.iter().map(|path| ground.path(path)).collect();
     as_user(BOB, || {
         for path in &paths {
@@ -48,7 +49,8 @@ fn who_may_only_read_a_bucket_gets_none_of_its_locks() {
     if !is_root() {
         return;
     }
-    for (lane, mode) in Lane::ALL.into_iter().flat_map(|lane| [(lane, 0o755), (lane, 0o775), (lane, 0o1775)]) {
+    for (lane, mode) in Lane::ALL.into_iter().flat_map(|lane| [(lane, 0o755), (lane, 0o775), (lane, 0o1775)])
+    {
         let ground = Ground::new();
         let alices = ground.bucket("alice", ALICE, mode);
         let (upload, parts) = ground.on(lane, ALICE, |store| use_bucket(store, &alices));
@@ -112,7 +114,10 @@ fn locks_of_earlier_releases_are_closed_to_readers() {
             Ok(())
         };
         ground.embedded().migrate(&[], tell).unwrap();
-        assert!(changed.contains(&dir) && changed.contains(&"alice/.fordway/locks".to_owned()), "{changed:?}");
+        assert!(
+            changed.contains(&dir) && changed.contains(&"alice/.fordway/locks".to_owned()),
+            "{changed:?}"
+        );
         assert_bob_gets_no_lock(&ground, &alices, &upload);
     }
 }
