@@ -229,7 +229,7 @@ impl StagedFile {
             };
             if is_done {
                 if is_versioned && record.version.is_none() {
-                    inner.forget_null(&bucket, key)?;
+                    inner.forget_null(&bucket, key, contents)?;
                 }
                 inner.remove_marker(&bucket, key, contents)?;
                 if !is_versioned {

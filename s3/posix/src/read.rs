@@ -24,6 +24,7 @@ use crate::record::{ContentChangeStamp, NOTHING, ObjectRecord, etag_of_file};
 use crate::shared::{MAX_STALE, NAME_TIMEOUT, PAUSE, retry_stale, stat_at_server, wait_for_server};
 use crate::sidecar::{RECORD_BYTES, decode_record};
 use crate::stage::{give_way, is_bare};
+use crate::versions::owners::VersionOwners;
 use crate::volume::{StoreRootDirectory, unreadable};
 
 /// On a shared file system, content up to this size, in bytes, is read as soon as its file is opened.
@@ -554,7 +555,7 @@ impl StoreRootDirectory {
         if error.kind() != ErrorKind::NoSuchKey || !is_versioned() {
             return error;
         }
-        match self.newest_archived(bucket, key) {
+        match self.newest_archived(bucket, key, VersionOwners::Any) {
             Ok(Some(newest)) if newest.is_marker => error.at_marker(newest.as_marker()),
             _ => error,
         }

@@ -11,3 +11,4 @@ mod lifecycle;
 mod links;
 mod matrix;
 mod readers;
+mod versions;
