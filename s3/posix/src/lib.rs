@@ -24,6 +24,7 @@
 mod actors;
 mod area;
 mod buckets;
+mod contested;
 mod delete;
 mod dirs;
 mod emptied;

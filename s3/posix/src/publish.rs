@@ -431,6 +431,9 @@ impl StagedFile {
     fn move_to_odd(&mut self, key: &Key) -> Result<bool> {
         let place = odd(&self.bucket, key);
         let is_other = place != self.place;
+        if is_other {
+            self.inner.check_odd_path(&self.bucket, key)?;
+        }
         self.turn_to(&place)?;
         Ok(is_other)
     }

@@ -482,9 +482,10 @@ impl StoreRootDirectory {
     ) -> Result<Option<(ObjectPath<'static>, ObjectFile)>> {
         self.refresh(bucket, key, contents)?;
         let odd = odd(bucket, key);
+        let own = self.callers_place(bucket, key, contents);
         let places =
             plain(bucket, key).map(ObjectPath::into_owned).into_iter().chain(contents.has_odd.then_some(odd));
-        for place in places {
+        for place in own.into_iter().chain(places) {
             let opened = match contents.versioning {
                 VersioningState::Unversioned => self.open_file(bucket, &place)?,
                 _ => self.open_to_keep(bucket, &place)?,

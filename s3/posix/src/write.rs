@@ -119,7 +119,21 @@ impl PosixStoreState {
                 return staged;
             }
         }
+        self.check_odd_path(bucket, key)?;
         StagedFile::with_mode(self, bucket, odd(bucket, key), false, mode)
+    }
+
+    /// Checks that no other user can later hide an object at the odd path of `key` (see
+    /// [`StoreRootDirectory::check_blocked_path`]). Cost: usually none; more for a key that has a plain path, in a bucket
+    /// with the sticky bit.
+    pub(crate) fn check_odd_path(&self, bucket: &Bucket, key: &Key) -> Result<()> {
+        if plain(bucket, key).is_none() {
+            return Ok(());
+        }
+        match self.volume.guard_now(bucket)? {
+            Some(guard) => self.volume.check_blocked_path(bucket, key, guard),
+            None => Ok(()),
+        }
     }
 
     /// Stores an object's record with the open `file`, whose state is `stat`. If the file system has no extended

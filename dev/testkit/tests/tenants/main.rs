@@ -4,6 +4,7 @@
 
 mod area;
 mod buckets;
+mod contested;
 mod criticals;
 mod delays;
 mod ground;

@@ -487,7 +487,11 @@ impl<'s> LifecycleRun<'s> {
                 match is_unversioned && is_due {
                     true => {
                         ChangeRecorder::of(inner, bucket, contents).record(&key, EventKind::Expire, || {
-                            inner.remove(bucket, &key, contents)?;
+                            // If another user's file has the same key, only the file that is due is removed.
+                            match inner.volume.contested_place(bucket, &key, contents, seen.stat.user) {
+                                Some(place) => drop(inner.remove_at(bucket, &place, contents)?),
+                                None => inner.remove(bucket, &key, contents)?,
+                            }
                             Ok((ExpiryRecheckResult::Changed, EventFacts::removed(None)))
                         })
                     }
