@@ -12,4 +12,5 @@ mod lifecycle;
 mod links;
 mod matrix;
 mod readers;
+mod records;
 mod versions;
