@@ -342,19 +342,23 @@ impl PosixStoreState {
         self.volume.freshen_file(&place, sharing)?;
         let path = place.path();
         let failed = |errno| from_errno(errno, "reading the document");
+        let ignored = |error| if self.is_strangers(bucket, &place) { Ok(None) } else { Err(error) };
         let file = match self.volume.open_private(&place, sharing) {
             Ok(file) => file,
             Err(Errno::NOENT | Errno::NOTDIR) => return self.volume.require_bucket(bucket).map(|()| None),
-            Err(Errno::LOOP | Errno::NXIO) => return Err(not_ours(&path, "is not a regular file")),
+            Err(Errno::LOOP | Errno::NXIO) => return ignored(not_ours(&path, "is not a regular file")),
+            Err(errno @ (Errno::ACCESS | Errno::PERM | Errno::AGAIN)) => return ignored(failed(errno)),
             Err(errno) => return Err(failed(errno)),
         };
-        let read = read_small(&file, MAX_DOCUMENT_BYTES);
-        let Some((document, state)) = read.map_err(failed)? else {
-            return Err(not_ours(&path, "is not a small regular file"));
+        let Some((document, state)) = (match read_small(&file, MAX_DOCUMENT_BYTES) {
+            Err(Errno::ISDIR) => None,
+            read => read.map_err(failed)?,
+        }) else {
+            return ignored(not_ours(&path, "is not a small regular file"));
         };
         match self.volume.keeper(bucket, kind)? {
             Some(keeper) if !keeper.trusts(state.user) => {
-                Err(not_ours(&path, &format!("belongs to the user with the id {}", state.user)))
+                ignored(not_ours(&path, &format!("belongs to the user with the id {}", state.user)))
             }
             Some(_) if is_writable_by_others(&state) => Err(Error::new(
                 ErrorKind::AccessDenied,
@@ -364,6 +368,17 @@ impl PosixStoreState {
             )),
             _ => Ok(Some((document, state.user))),
         }
+    }
+
+    /// Returns whether the file at `place`, a path in the private directory, certainly replaces no file of the bucket's
+    /// owner: the bucket and its private directory have the sticky bit, and the file belongs to another user, who could
+    /// not remove the owner's file.
+    fn is_strangers(&self, bucket: &Bucket, place: &ObjectPath) -> bool {
+        let Ok(Some(guard)) = self.volume.guard_now(bucket) else { return false };
+        let Ok(dir) = self.volume.open_dir(&place.dir) else { return false };
+        let is_safe =
+            stat(&dir).is_ok_and(|dir| guard.trusts(dir.user) && guard.danger(&dir, dir.user).is_none());
+        is_safe && stat_in(&dir, &place.name).is_ok_and(|state| !guard.trusts(state.user))
     }
 
     pub(crate) fn set_document(

@@ -21,7 +21,7 @@ use crate::area::{TrustedOwner, mode_of_dir, mode_of_file, names_of, read_small}
 use crate::errors::from_errno;
 use crate::layout::{
     LOCKS, MARKERS, ODD, VERSIONS, is_private_dir_name, is_private_name, is_upload_dir, join, meta_dir,
-    private_dir,
+    private_dir, tmp_dir, uploads_dir, versions_dir,
 };
 use crate::record::ObjectRecord;
 use crate::scan::{BucketArea, chosen_buckets, each_entry, known_kind, open_child, path_of_child};
@@ -89,8 +89,11 @@ fn migrate_owners(
             migrate_dir(&of, (&dir, &path), 0, tell)?;
             // The lock table is missing if an earlier migration was interrupted after it had created the directory.
             // This migration then creates the table.
-            if TrustedOwner::of(&of).is_some() && stat_in(&dir, LOCKS) == Err(Errno::NOENT) {
-                volume.open_shared_file(bucket, LOCKS)?;
+            if TrustedOwner::of(&of).is_some() {
+                if stat_in(&dir, LOCKS) == Err(Errno::NOENT) {
+                    volume.open_shared_file(bucket, LOCKS)?;
+                }
+                make_common_dirs(volume, bucket)?;
             }
             Ok(())
         }
@@ -99,12 +102,26 @@ fn migrate_owners(
         Err(Errno::NOENT) if TrustedOwner::of(&of).is_some() => {
             volume.parent_of(bucket, &path)?;
             volume.open_shared_file(bucket, LOCKS)?;
+            make_common_dirs(volume, bucket)?;
             tell(MigrationStep { path, done: "made for all writers of the bucket" })
         }
         // `fsck` reports a private area that is not a directory.
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
         Err(errno) => Err(from_errno(errno, "opening .fordway")),
     }
+}
+
+/// Creates the directories that most writes need. If another user created one of them, that user could deny access to it.
+/// The directories `odd` and `meta` are not created, because each write costs more if they exist.
+fn make_common_dirs(volume: &StoreRootDirectory, bucket: &Bucket) -> Result<()> {
+    for path in [tmp_dir(bucket), uploads_dir(bucket), versions_dir(bucket)] {
+        // `fsck` reports a file in the place of a directory.
+        match volume.make_dirs(bucket, &path) {
+            Ok(_) | Err(Errno::ACCESS | Errno::PERM | Errno::NOTDIR | Errno::LOOP) => {}
+            Err(errno) => return Err(from_errno(errno, "making a directory in .fordway")),
+        }
+    }
+    Ok(())
 }
 
 fn migrate_dir(

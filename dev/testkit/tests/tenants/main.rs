@@ -3,6 +3,7 @@
 //! these tests are skipped without root.
 
 mod area;
+mod blocked;
 mod buckets;
 mod contested;
 mod criticals;
