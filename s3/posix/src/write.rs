@@ -130,7 +130,7 @@ impl PosixStoreState {
         if plain(bucket, key).is_none() {
             return Ok(());
         }
-        match self.volume.guard_now(bucket)? {
+        match self.volume.guard(bucket)? {
             Some(guard) => self.volume.check_blocked_path(bucket, key, guard),
             None => Ok(()),
         }
