@@ -487,7 +487,7 @@ impl<'s> LifecycleRun<'s> {
                 match is_unversioned && is_due {
                     true => {
                         ChangeRecorder::of(inner, bucket, contents).record(&key, EventKind::Expire, || {
-                            inner.remove(bucket, &key, contents)?;
+                            inner.remove_seen(bucket, &key, contents)?;
                             Ok((ExpiryRecheckResult::Changed, EventFacts::removed(None)))
                         })
                     }
