@@ -10,3 +10,4 @@ mod ground;
 mod lifecycle;
 mod links;
 mod matrix;
+mod restore;
