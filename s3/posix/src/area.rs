@@ -421,10 +421,11 @@ impl StoreRootDirectory {
         self.bucket_state(bucket).map_err(|errno| from_errno(errno, "reading the metadata of the bucket"))
     }
 
-    /// Returns whether the file at the path `plain` of a key replaces the file with the state `odd` at the key's odd path.
-    /// Returns `false` if another user put the file there without the right to replace the odd file: in a bucket with
-    /// the sticky bit, only the owner of the odd file, the bucket's owner and root have this right. Anyone who may write
-    /// to a directory on the path could have renamed a file of any user, so the directories must be protected as well.
+    /// Returns whether the file at the path `plain` of a key replaces the file with the state `odd` at the key's odd
+    /// path. Returns `false` if another user put the file there without the right to replace the odd file: in a bucket
+    /// with the sticky bit, only the owner of the odd file, the bucket's owner and root have this right. Anyone who may
+    /// write to a directory on the path could have renamed a file of any user, so the directories must be protected as
+    /// well.
     pub(crate) fn may_replace_odd(
         &self,
         bucket: &Bucket,

@@ -110,9 +110,9 @@ impl PosixStoreState {
         Ok(())
     }
 
-    /// Removes the key's file as [`PosixStoreState::remove`] does, but keeps a hidden file at the key's odd path that the
-    /// plain file must not replace ([`StoreRootDirectory::may_replace_odd`]). The caller has examined only the plain
-    /// file.
+    /// Removes the key's file as [`PosixStoreState::remove`] does, but keeps a hidden file at the key's odd path that
+    /// the plain file must not replace ([`StoreRootDirectory::may_replace_odd`]). The caller has examined only the
+    /// plain file.
     pub(crate) fn remove_seen(
         &self,
         bucket: &Bucket,

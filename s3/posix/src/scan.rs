@@ -109,8 +109,8 @@ impl PosixStore {
     }
 }
 
-/// Opens the directory `name` in `parent` for [`each_entry`], without following a symbolic link. Errors: also `ACCESS` if
-/// the caller may read the names in the directory, but may not examine the files to which they belong.
+/// Opens the directory `name` in `parent` for [`each_entry`], without following a symbolic link. Errors: also `ACCESS`
+/// if the caller may read the names in the directory, but may not examine the files to which they belong.
 pub(crate) fn open_child(parent: &File, name: &str) -> Result<File, Errno> {
     let dir = open_in(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
     stat_in(&dir, ".")?;

@@ -382,10 +382,10 @@ pub(crate) fn inode_of(name: &str) -> Option<u64> {
     u64::from_str_radix(name, 16).ok().filter(|inode| sidecar_name(*inode) == name)
 }
 
-/// Returns the record in the attribute of the file `name` if the rest of the record is in a sidecar file. Returns `None`
-/// for a symbolic link. If the caller may not read the attribute, reads it as the owner of the file. A file whose
-/// attribute cannot be read must not be taken for a file without a record: its sidecar file may be the only copy of the
-/// metadata. Cost: one `getxattrat`.
+/// Returns the record in the attribute of the file `name` if the rest of the record is in a sidecar file. Returns
+/// `None` for a symbolic link. If the caller may not read the attribute, reads it as the owner of the file. A file
+/// whose attribute cannot be read must not be taken for a file without a record: its sidecar file may be the only copy
+/// of the metadata. Cost: one `getxattrat`.
 pub(crate) fn short_record(
     actors: &ImpersonatedUserCache,
     dir: &File,

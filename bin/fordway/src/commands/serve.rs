@@ -185,8 +185,8 @@ fn tls(args: &ServeArgs) -> Result<Option<TlsCertificate>> {
     TlsCertificate::load(certificate, key).map(Some)
 }
 
-/// Handles SIGHUP. A signal that arrives before the gateway can reload its files is remembered, because it must not stop
-/// the gateway.
+/// Handles SIGHUP. A signal that arrives before the gateway can reload its files is remembered, because it must not
+/// stop the gateway.
 #[derive(Clone, Default)]
 struct ReloadOnHangUp(Arc<Mutex<HangUpState>>);
 

@@ -80,8 +80,8 @@ fn gc_still_collects_what_is_left() {
     }
 }
 
-/// Alice's object is in the private area, because Bob's file took the place of its directory. Later, Bob removes his file
-/// and puts another one at the object's path.
+/// Alice's object is in the private area, because Bob's file took the place of its directory. Later, Bob removes his
+/// file and puts another one at the object's path.
 #[test]
 fn an_object_that_another_users_file_hides_is_not_garbage() {
     if !is_root() {

@@ -149,9 +149,8 @@ impl GcRun<'_> {
     }
 
     /// Removes the inode number of a file that owns a sidecar file from `orphans`. Returns `false` if the file's record
-    /// is in a sidecar file that is missing but may exist under another name, or if the file's attribute cannot be read.
-    /// Cost: one `getxattrat`, and a read of the
-    /// sidecar file if there is one.
+    /// is in a sidecar file that is missing but may exist under another name, or if the file's attribute cannot be
+    /// read. Cost: one `getxattrat`, and a read of the sidecar file if there is one.
     fn strike_file(
         &mut self,
         bucket: &Bucket,

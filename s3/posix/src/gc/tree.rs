@@ -174,8 +174,8 @@ fn is_marker(volume: &StoreRootDirectory, bucket: &Bucket, path: &str) -> bool {
 }
 
 /// Returns whether the directory has an object's record. The directory is then an object, even if the bucket's private
-/// area does not state that there are such objects: the directory may be below a bucket that was moved into this bucket,
-/// or the private area may be lost.
+/// area does not state that there are such objects: the directory may be below a bucket that was moved into this
+/// bucket, or the private area may be lost.
 fn has_record(parent: &File, name: &str) -> Result<bool, Errno> {
     match get_xattr_in(parent, name, ATTRIBUTE, &mut [0; 8]) {
         Ok(found) => Ok(found.is_some()),
