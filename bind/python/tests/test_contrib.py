@@ -198,7 +198,7 @@ def test_the_prolog_finds_the_program_of_a_package_and_of_a_build(directory: str
         stranger = subprocess.Popen(["sleep", "60"])
         try:
             record = place / "fordway" / ("7-http/pid" if kind else "7.pid")
-            record.write_text(f"{stranger.pid} 1")
+            record.write_text(f"{stranger.pid} 1\n")
             assert run("slurm-epilog").returncode == 0
             assert stranger.poll() is None
         finally:
