@@ -20,7 +20,9 @@ use fordway_sys::{
 
 use crate::dirs::DirectoryHandle;
 use crate::errors::from_errno;
-use crate::layout::{LOCKS, is_events_dir, is_hidden_name, is_tmp_dir, is_upload_dir, private_dir, tmp_dir};
+use crate::layout::{
+    LOCKS, ObjectPath, is_events_dir, is_hidden_name, is_tmp_dir, is_upload_dir, private_dir, tmp_dir,
+};
 use crate::stage::{DIR_MODE, HiddenName, MAX_RACES, give_way, hidden_name};
 use crate::volume::StoreRootDirectory;
 
@@ -449,6 +451,35 @@ impl StoreRootDirectory {
 
     fn state_of(&self, bucket: &Bucket) -> Result<FileStat> {
         self.bucket_state(bucket).map_err(|errno| from_errno(errno, "reading the metadata of the bucket"))
+    }
+
+    /// Returns whether the file at the path `plain` of a key replaces the file with the state `odd` at the key's odd
+    /// path. Returns `false` if another user put the file there without the right to replace the odd file: in a bucket
+    /// with the sticky bit, only the owner of the odd file, the bucket's owner and root have this right. Anyone who may
+    /// write to a directory on the path could have renamed a file of any user, so the directories must be protected as
+    /// well.
+    pub(crate) fn may_replace_odd(
+        &self,
+        bucket: &Bucket,
+        plain: &ObjectPath,
+        odd: &FileStat,
+    ) -> Result<bool> {
+        let Some(guard) = self.guard_now(bucket)? else { return Ok(true) };
+        let look = || {
+            let mut dir = open_in(self.open_dir(bucket.as_str())?, ".", OFlags::PATH, Mode::empty())?;
+            for name in plain.dir.split('/').skip(1) {
+                dir = open_in(&dir, name, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
+                if guard.danger(&stat(&dir)?, odd.user).is_some() {
+                    return Ok(false);
+                }
+            }
+            let file = stat_in(&dir, &plain.name)?;
+            Ok(file.is_file && (file.user == odd.user || guard.trusts(file.user)))
+        };
+        match look() {
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(false),
+            done => done.map_err(|errno| from_errno(errno, "examining the file that hides the object")),
+        }
     }
 
     /// Checks that the caller may keep files in the directory `path` in the private area. Errors: `AccessDenied` if a

@@ -68,6 +68,13 @@ impl BucketSettings {
 
 impl PosixStoreState {
     pub(crate) fn list_buckets(&self) -> Result<Vec<BucketInfo>> {
+        // The result omits names that have disappeared in the meantime, symbolic links that do not lead to a directory
+        // beneath the root, and buckets that cannot be examined.
+        Ok(self.bucket_names()?.iter().filter_map(|name| self.head_bucket(name).ok()).collect())
+    }
+
+    /// Returns the names in the root that may belong to buckets, in order. Symbolic links are included.
+    pub(crate) fn bucket_names(&self) -> Result<Vec<Bucket>> {
         let mut names = Vec::new();
         let dir = open_in(self.volume.root.dir(), ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
         dir.and_then(|dir| {
@@ -79,9 +86,7 @@ impl PosixStoreState {
         })
         .map_err(|errno| from_errno(errno, "reading the root"))?;
         names.sort_unstable();
-        // The result omits names that have disappeared in the meantime, and symbolic links that do not lead to a
-        // directory beneath the root.
-        Ok(names.iter().filter_map(|name| self.head_bucket(name).ok()).collect())
+        Ok(names)
     }
 
     pub(crate) fn head_bucket(&self, bucket: &Bucket) -> Result<BucketInfo> {
@@ -108,12 +113,12 @@ impl PosixStoreState {
     }
 
     /// Returns `BucketAlreadyOwnedByYou` or `BucketAlreadyExists` for a new bucket whose name is taken. Root counts as
-    /// the owner of every bucket.
+    /// the owner of every bucket. A name that is not a bucket, such as a file or a link that leads nowhere, is nobody's.
     fn why_taken(&self, bucket: &Bucket) -> ErrorKind {
         let user = file_user();
         match self.volume.owner_of(bucket) {
-            Ok(owner) if user != 0 && owner != user => ErrorKind::BucketAlreadyExists,
-            _ => ErrorKind::BucketAlreadyOwnedByYou,
+            Ok(owner) if user == 0 || owner == user => ErrorKind::BucketAlreadyOwnedByYou,
+            _ => ErrorKind::BucketAlreadyExists,
         }
     }
 

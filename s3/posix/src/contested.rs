@@ -27,20 +27,12 @@ impl StoreRootDirectory {
         if guard.trusts(caller) {
             return None;
         }
-        self.contested_place(bucket, key, contents, caller)
+        self.contested_place(bucket, key, caller)
     }
 
-    /// Returns the path of the file of `user` if the key's two files belong to different users. Cost: none, unless the
-    /// bucket has odd keys and the sticky bit; otherwise two `newfstatat`.
+    /// Returns the path of the file of `user` if the key's two files belong to different users. Cost: two `newfstatat`.
     #[cold]
-    pub(crate) fn contested_place(
-        &self,
-        bucket: &Bucket,
-        key: &Key,
-        contents: PrivateDirectoryContents,
-        user: u32,
-    ) -> Option<ObjectPath<'static>> {
-        contents.guard.filter(|_| contents.has_odd)?;
+    fn contested_place(&self, bucket: &Bucket, key: &Key, user: u32) -> Option<ObjectPath<'static>> {
         let places = [plain(bucket, key)?.into_owned(), odd(bucket, key)];
         let owner_at = |place: &ObjectPath| {
             let state = self.open_dir(&place.dir).and_then(|dir| stat_in(dir, &place.name));

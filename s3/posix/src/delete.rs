@@ -114,6 +114,31 @@ impl PosixStoreState {
         Ok(())
     }
 
+    /// Removes the key's file as [`PosixStoreState::remove`] does, but keeps a hidden file at the key's odd path that
+    /// the plain file must not replace ([`StoreRootDirectory::may_replace_odd`]). The caller has examined only the
+    /// plain file.
+    pub(crate) fn remove_seen(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        contents: PrivateDirectoryContents,
+    ) -> Result<()> {
+        if contents.has_odd
+            && contents.guard.is_some()
+            && let Some(place) = plain(bucket, key)
+            && self.volume.is_file(&place.path())
+        {
+            let hidden = odd(bucket, key);
+            let stat = self.volume.open_dir(&hidden.dir).and_then(|dir| stat_in(dir, &hidden.name));
+            if let Ok(stat) = stat
+                && !self.volume.may_replace_odd(bucket, &place, &stat)?
+            {
+                return self.remove_at(bucket, &place, contents).map(drop);
+            }
+        }
+        self.remove(bucket, key, contents)
+    }
+
     /// Removes the file at the key's odd path, which the file at `place` hides. Does nothing if `place` is the odd
     /// path. In a bucket that keeps versions, the hidden file is a version, and becomes an old version before the odd
     /// path is removed. Another user's file remains (see [`crate::contested`]). Returns the order that the ID of a new

@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use fordway_posix::{PosixConfig, PosixStore};
+use fordway_posix::{MigrationEvent, PosixConfig, PosixStore};
 
 use fordway_store::{
     Bucket, BucketDocumentKind, CompleteOptions, CompletedPart, DeleteOptions, ErrorKind, ExpectedContent,
@@ -480,8 +480,11 @@ fn an_old_root_is_migrated() {
     }
     ground.on(Lane::Http, ALICE, |store| denied("odd key", put(store, &shared, "alice//key", b"new")));
     let mut done = Vec::new();
-    let migrated = ground.embedded().migrate(&[], &mut |migrated| {
-        done.push(migrated.path);
+    let migrated = ground.embedded().migrate(&[], &mut |event| {
+        match event {
+            MigrationEvent::Done(step) => done.push(step.path),
+            MigrationEvent::Failed(error) => panic!("{error}"),
+        }
         Ok(())
     });
     migrated.unwrap();

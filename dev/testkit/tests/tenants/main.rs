@@ -14,4 +14,5 @@ mod links;
 mod matrix;
 mod readers;
 mod records;
+mod restore;
 mod versions;
