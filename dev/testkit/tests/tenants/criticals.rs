@@ -80,8 +80,8 @@ fn gc_still_collects_what_is_left() {
     }
 }
 
-/// Alice's object is in the private area, because Bob's file took the place of its directory. Later, Bob removes his
-/// file and puts another one at the object's path.
+/// Alice's object is in the private area, because another file of hers took the place of its directory. After Alice has
+/// removed this file, Bob puts another one at the object's path.
 #[test]
 fn an_object_that_another_users_file_hides_is_not_garbage() {
     if !is_root() {
@@ -91,7 +91,7 @@ fn an_object_that_another_users_file_hides_is_not_garbage() {
     for by_rename in [false, true] {
         let ground = Ground::new();
         let lab = ground.bucket("lab", 0, 0o1777);
-        ground.write("lab/results", BOB, 0o644, "in the way");
+        ground.write("lab/results", ALICE, 0o644, "in the way");
         ground.on(Lane::Http, ALICE, |store| put(store, &lab, "results/run1.csv", b"Alice's").unwrap());
         assert!(ground.path(hidden).exists());
         fs::remove_file(ground.path("lab/results")).unwrap();

@@ -5,7 +5,7 @@ use std::io::ErrorKind as IoErrorKind;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::PathBuf;
 
-use fordway_posix::MigrationStep;
+use fordway_posix::MigrationEvent;
 use fordway_store::{
     Bucket, CompleteOptions, CompletedPart, DeleteOptions, ExpectedContent, PartOptions, PutOptions, Store,
     UploadId,
@@ -109,8 +109,10 @@ fn locks_of_earlier_releases_are_closed_to_readers() {
             continue;
         }
         let mut changed = Vec::new();
-        let tell = &mut |step: MigrationStep| {
-            changed.push(step.path);
+        let tell = &mut |event: MigrationEvent| {
+            if let MigrationEvent::Done(step) = event {
+                changed.push(step.path);
+            }
             Ok(())
         };
         ground.embedded().migrate(&[], tell).unwrap();
