@@ -457,8 +457,8 @@ mod tests {
             let set = |found: &VersionLookup| found.names.iter().map(NoncurrentVersionName::name).collect::<BTreeSet<_>>();
             prop_assert_eq!((order(&scanned), set(&scanned)), (order(&indexed), set(&indexed)));
             prop_assert!(indexed.names.is_sorted_by_key(|found| std::cmp::Reverse(found.order)));
-            let parse = |name: &Box<str>| NoncurrentVersionName::parse(name).filter(|_| counts(name));
-            let newest = names.iter().rev().find_map(parse).map(|found| found.order);
+            let parse = |name: &str| NoncurrentVersionName::parse(name).filter(|_| counts(name));
+            let newest = names.iter().rev().find_map(|name| parse(name)).map(|found| found.order);
             prop_assert_eq!(scanned.newest().map(|found| found.order), newest);
         }
     }
