@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.machinery
 import importlib.util
 import os
 import pwd
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -164,11 +166,45 @@ def test_the_prolog_finds_the_program_of_a_package_and_of_a_build(directory: str
             text = (TREE / "contrib" / f"{name}{kind}").read_text()
             for old, new in paths.items():
                 text = text.replace(old, new)
-            return subprocess.run(["bash", "-c", text], env=environment, capture_output=True, text=True)
+            command = ["bash", "-c", text]
+            pipe = subprocess.PIPE
+            with subprocess.Popen(
+                command, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+            ) as script:
+                out, said = script.communicate()
+            # When a prolog ends, Slurm kills the process group of the prolog.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(script.pid, signal.SIGKILL)
+            return subprocess.CompletedProcess(command, script.returncode, out, said)
+
+        def gateway() -> str:
+            return (place / "fordway" / ("7-http/pid" if kind else "7.pid")).read_text()
 
         started = run("slurm-prolog")
+        assert started.returncode == 0, started.stderr
+        first = gateway()
+        again = run("slurm-prolog")
+        assert (again.returncode, gateway()) == (0, first), again.stderr
+        process = Path("/proc") / first.split()[0]
+        assert "fordway" in (process / "cmdline").read_text(), "the gateway outlives the prolog"
         ended = run("slurm-epilog")
-        assert (started.returncode, ended.returncode) == (0, 0), started.stderr + ended.stderr
+        assert ended.returncode == 0, ended.stderr
+        assert not process.exists()
+        assert not (place / "fordway" / ("7-http" if kind else "7.pid")).exists()
+        started = run("slurm-prolog")
+        assert started.returncode == 0, started.stderr
+        pid = int(gateway().split()[0])
+        # The number in the file now belongs to another process, which the epilog must not kill.
+        stranger = subprocess.Popen(["sleep", "60"])
+        try:
+            record = place / "fordway" / ("7-http/pid" if kind else "7.pid")
+            record.write_text(f"{stranger.pid} 1\n")
+            assert run("slurm-epilog").returncode == 0
+            assert stranger.poll() is None
+        finally:
+            stranger.kill()
+            stranger.wait()
+            os.kill(pid, signal.SIGTERM)
         (place / directory / "fordway").unlink()
         refused = run("slurm-prolog")
         assert refused.returncode == 1 and "set FORDWAY_BIN" in refused.stderr, refused.stderr

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use fordway_posix::{FindingSeverity, FsckEvent, FsckOptions, PosixConfig, PosixStore};
+use fordway_posix::{FindingSeverity, FsckEvent, FsckOptions, MigrationEvent, PosixConfig, PosixStore};
 use fordway_store::{
     Bucket, ChecksumAlgorithm, CompleteOptions, CompletedPart, DeleteOptions, ETagPolicy, ExpectedContent,
     GetOptions, Key, MIN_PART_BYTES, Metadata, MultipartUploadOperations, ObjectTagOperations,
@@ -137,9 +137,12 @@ fn damage(store: &PosixStore) -> Vec<String> {
 
 fn migrate(store: &PosixStore) -> Vec<&'static str> {
     let mut done = Vec::new();
-    let migrated = store.migrate(&[], &mut |migrated| {
-        done.push(migrated.done);
-        Ok(())
+    let migrated = store.migrate(&[], &mut |event| match event {
+        MigrationEvent::Done(step) => {
+            done.push(step.done);
+            Ok(())
+        }
+        MigrationEvent::Failed(error) => Err(error),
     });
     migrated.unwrap();
     done
@@ -192,6 +195,67 @@ fn comes_back(program: &str, command: &str) {
 #[test]
 fn rsync_keeps_everything() {
     comes_back("rsync", "rsync -aHAX FROM/ TO/");
+}
+
+/// Returns tags that do not fit into an extended attribute, with one more tag.
+fn many_tags_and(value: &str) -> Tags {
+    let mut tags = many_tags();
+    tags.pop_last();
+    tags.insert("round".to_owned(), value.to_owned());
+    tags
+}
+
+/// A root is copied each night to the same directory. A change of tags changes only the sidecar file, whose name in the
+/// copy belongs to no object.
+#[test]
+fn a_repeated_copy_has_the_latest_tags() {
+    let dir = tempfile::tempdir().unwrap();
+    if fordway_needs::program("rsync").is_none() {
+        return;
+    }
+    if !has_attributes(dir.path()) {
+        return fordway_needs::skip("the file system of temporary files has no attributes");
+    }
+    let (root, copied) = (dir.path().join("root"), dir.path().join("copy"));
+    fs::create_dir(&root).unwrap();
+    fs::create_dir(&copied).unwrap();
+    Original::make(&root);
+    let plain = bucket("plain");
+    let open = |path: &Path| PosixStore::open(path, PosixConfig::default()).unwrap();
+    let tags = |path: &Path, name: &str| open(path).tags(&plain, &key(name), None).unwrap();
+    for night in ["first", "second", "third"] {
+        open(&root).set_tags(&plain, &key("apart"), None, &many_tags_and(night)).unwrap();
+        assert!(copy("rsync -aHAX FROM/ TO/", &root, &copied));
+        migrate(&open(&copied));
+        assert_eq!(tags(&copied, "apart"), many_tags_and(night), "{night}");
+        assert_eq!(tags(&copied, "also-apart"), many_tags(), "{night}");
+        assert_eq!(migrate(&open(&copied)), [""; 0], "{night}: a second time there is nothing to do");
+    }
+    // A change in the copy itself is kept until the original changes.
+    open(&copied).set_tags(&plain, &key("apart"), None, &many_tags_and("in the copy")).unwrap();
+    migrate(&open(&copied));
+    assert_eq!(tags(&copied, "apart"), many_tags_and("in the copy"));
+}
+
+/// A POSIX program copies an object with its attributes and times. The copy has its own tags from then on.
+#[test]
+fn a_migration_does_not_mix_up_an_object_and_its_copy() {
+    let dir = tempfile::tempdir().unwrap();
+    if !has_attributes(dir.path()) {
+        return fordway_needs::skip("the file system of temporary files has no attributes");
+    }
+    let store = PosixStore::open(dir.path(), PosixConfig::default()).unwrap();
+    let plain = bucket("plain");
+    store.create_bucket(&plain).unwrap();
+    store.put(&plain, &key("one"), b"one", &options_of("apart")).unwrap();
+    assert!(copy("cp -a FROM/plain/one TO/plain/two", dir.path(), dir.path()));
+    migrate(&store);
+    store.set_tags(&plain, &key("two"), None, &many_tags_and("two")).unwrap();
+    store.set_tags(&plain, &key("one"), None, &many_tags_and("one")).unwrap();
+    migrate(&store);
+    for name in ["one", "two"] {
+        assert_eq!(store.tags(&plain, &key(name), None).unwrap(), many_tags_and(name), "{name}");
+    }
 }
 
 #[test]

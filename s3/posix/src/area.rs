@@ -20,8 +20,10 @@ use fordway_sys::{
 
 use crate::dirs::DirectoryHandle;
 use crate::errors::from_errno;
-use crate::layout::{is_events_dir, is_hidden_name, is_tmp_dir, is_upload_dir, private_dir, tmp_dir};
-use crate::stage::{DIR_MODE, FILE_MODE, HiddenName, MAX_RACES, give_way, hidden_name};
+use crate::layout::{
+    LOCKS, ObjectPath, is_events_dir, is_hidden_name, is_tmp_dir, is_upload_dir, private_dir, tmp_dir,
+};
+use crate::stage::{DIR_MODE, HiddenName, MAX_RACES, give_way, hidden_name};
 use crate::volume::StoreRootDirectory;
 
 /// The sticky bit: in a directory that has this bit, users may remove only their own files.
@@ -164,12 +166,37 @@ fn owned(dir: impl AsFd) -> Result<OwnedFd, Errno> {
     dir.as_fd().try_clone_to_owned().map_err(|_| Errno::MFILE)
 }
 
-/// Returns the mode for a directory in the private area, which is the mode of the bucket's directory. In a bucket with
-/// the sticky bit, however, only the user who started an upload may write to the upload's directory.
+/// Returns the mode for a directory in the private area, which is the mode of the bucket's directory. However, users who
+/// may only read the bucket cannot enter an upload's directory, because its `data` is also the upload's lock. In a
+/// bucket with the sticky bit, only the user who started the upload may write to this directory.
 pub(crate) fn mode_of_dir(of: &FileStat, path: &str) -> u32 {
-    match of.mode & STICKY != 0 && is_upload_dir(path) {
-        true => of.mode & 0o755,
-        false => of.mode & HANDED_ON,
+    if !is_upload_dir(path) {
+        return of.mode & HANDED_ON;
+    }
+    let of_writers = of.mode & 0o700 | of.mode & classes_with(of.mode & 0o222);
+    of_writers & if of.mode & STICKY != 0 { 0o755 } else { 0o777 }
+}
+
+/// Returns the mode for a file that all writers of a bucket share. A lock that conflicts with every writer's lock needs
+/// only the permission to read, so users who may only read the bucket get no permission for `locks`.
+pub(crate) fn mode_of_file(of: &FileStat, name: &str) -> u32 {
+    let rw = of.mode & 0o666;
+    if name == LOCKS { rw & (0o600 | classes_with(of.mode & 0o222)) } else { rw }
+}
+
+/// Returns all permissions of each class (owner, group, others) that has a permission in `mode`.
+fn classes_with(mode: u32) -> u32 {
+    [0o700, 0o070, 0o007].into_iter().filter(|class| mode & class != 0).sum()
+}
+
+/// Removes the permission to read from users who may not write to the lock table `file`, whose state is `state`. Earlier
+/// releases gave them this permission. Only an empty file of the caller is changed.
+fn close_to_readers(file: &OwnedFd, state: &FileStat) {
+    let excess = state.mode & 0o044 & !classes_with(state.mode & 0o022);
+    let is_own = state.user == file_user() && state.links == 1 && state.size == 0;
+    if excess != 0 && is_own {
+        // Without the permission, the mode stays as it is until the owner runs `fsck --migrate`.
+        let _ = set_mode(file, state.mode & !excess);
     }
 }
 
@@ -341,8 +368,14 @@ impl StoreRootDirectory {
                     .and_then(|made| self.sync_names(&parent).map(|()| made)),
                 done => done,
             };
+            let opened = opened.and_then(|file| stat(&file).map(|state| (file, state)));
             match opened {
-                Ok(file) if stat(&file).map_err(failed)?.is_file => return Ok(file.into()),
+                Ok((file, state)) if state.is_file => {
+                    if name == LOCKS {
+                        close_to_readers(&file, &state);
+                    }
+                    return Ok(file.into());
+                }
                 Ok(_) | Err(Errno::NXIO | Errno::LOOP | Errno::ISDIR) => {
                     return Err(not_ours(&format!("{dir}/{name}"), "is not a regular file"));
                 }
@@ -362,10 +395,11 @@ impl StoreRootDirectory {
         name: &'static str,
     ) -> Result<OwnedFd, Errno> {
         let of = self.bucket_state(bucket)?;
-        let (group, mode) = (of.group, of.mode & 0o666);
+        let (group, mode) = (of.group, mode_of_file(&of, name));
         as_keeper(&of, parent, move |parent| {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOCTTY;
-            let file = open_in(parent, name, flags, FILE_MODE)?;
+            // Until the file has its mode, no other user may open it.
+            let file = open_in(parent, name, flags, Mode::from_raw_mode(0o600))?;
             hand_on(&file, group, mode, 0o666);
             Ok(file)
         })
@@ -417,6 +451,35 @@ impl StoreRootDirectory {
 
     fn state_of(&self, bucket: &Bucket) -> Result<FileStat> {
         self.bucket_state(bucket).map_err(|errno| from_errno(errno, "reading the metadata of the bucket"))
+    }
+
+    /// Returns whether the file at the path `plain` of a key replaces the file with the state `odd` at the key's odd
+    /// path. Returns `false` if another user put the file there without the right to replace the odd file: in a bucket
+    /// with the sticky bit, only the owner of the odd file, the bucket's owner and root have this right. Anyone who may
+    /// write to a directory on the path could have renamed a file of any user, so the directories must be protected as
+    /// well.
+    pub(crate) fn may_replace_odd(
+        &self,
+        bucket: &Bucket,
+        plain: &ObjectPath,
+        odd: &FileStat,
+    ) -> Result<bool> {
+        let Some(guard) = self.guard_now(bucket)? else { return Ok(true) };
+        let look = || {
+            let mut dir = open_in(self.open_dir(bucket.as_str())?, ".", OFlags::PATH, Mode::empty())?;
+            for name in plain.dir.split('/').skip(1) {
+                dir = open_in(&dir, name, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
+                if guard.danger(&stat(&dir)?, odd.user).is_some() {
+                    return Ok(false);
+                }
+            }
+            let file = stat_in(&dir, &plain.name)?;
+            Ok(file.is_file && (file.user == odd.user || guard.trusts(file.user)))
+        };
+        match look() {
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(false),
+            done => done.map_err(|errno| from_errno(errno, "examining the file that hides the object")),
+        }
     }
 
     /// Checks that the caller may keep files in the directory `path` in the private area. Errors: `AccessDenied` if a

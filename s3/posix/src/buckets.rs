@@ -68,6 +68,13 @@ impl BucketSettings {
 
 impl PosixStoreState {
     pub(crate) fn list_buckets(&self) -> Result<Vec<BucketInfo>> {
+        // The result omits names that have disappeared in the meantime, symbolic links that do not lead to a directory
+        // beneath the root, and buckets that cannot be examined.
+        Ok(self.bucket_names()?.iter().filter_map(|name| self.head_bucket(name).ok()).collect())
+    }
+
+    /// Returns the names in the root that may belong to buckets, in order. Symbolic links are included.
+    pub(crate) fn bucket_names(&self) -> Result<Vec<Bucket>> {
         let mut names = Vec::new();
         let dir = open_in(self.volume.root.dir(), ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
         dir.and_then(|dir| {
@@ -79,9 +86,7 @@ impl PosixStoreState {
         })
         .map_err(|errno| from_errno(errno, "reading the root"))?;
         names.sort_unstable();
-        // The result omits names that have disappeared in the meantime, and symbolic links that do not lead to a
-        // directory beneath the root.
-        Ok(names.iter().filter_map(|name| self.head_bucket(name).ok()).collect())
+        Ok(names)
     }
 
     pub(crate) fn head_bucket(&self, bucket: &Bucket) -> Result<BucketInfo> {
@@ -108,12 +113,12 @@ impl PosixStoreState {
     }
 
     /// Returns `BucketAlreadyOwnedByYou` or `BucketAlreadyExists` for a new bucket whose name is taken. Root counts as
-    /// the owner of every bucket.
+    /// the owner of every bucket. A name that is not a bucket, such as a file or a link that leads nowhere, is nobody's.
     fn why_taken(&self, bucket: &Bucket) -> ErrorKind {
         let user = file_user();
         match self.volume.owner_of(bucket) {
-            Ok(owner) if user != 0 && owner != user => ErrorKind::BucketAlreadyExists,
-            _ => ErrorKind::BucketAlreadyOwnedByYou,
+            Ok(owner) if user == 0 || owner == user => ErrorKind::BucketAlreadyOwnedByYou,
+            _ => ErrorKind::BucketAlreadyExists,
         }
     }
 
@@ -342,19 +347,23 @@ impl PosixStoreState {
         self.volume.freshen_file(&place, sharing)?;
         let path = place.path();
         let failed = |errno| from_errno(errno, "reading the document");
+        let ignored = |error| if self.is_strangers(bucket, &place) { Ok(None) } else { Err(error) };
         let file = match self.volume.open_private(&place, sharing) {
             Ok(file) => file,
             Err(Errno::NOENT | Errno::NOTDIR) => return self.volume.require_bucket(bucket).map(|()| None),
-            Err(Errno::LOOP | Errno::NXIO) => return Err(not_ours(&path, "is not a regular file")),
+            Err(Errno::LOOP | Errno::NXIO) => return ignored(not_ours(&path, "is not a regular file")),
+            Err(errno @ (Errno::ACCESS | Errno::PERM | Errno::AGAIN)) => return ignored(failed(errno)),
             Err(errno) => return Err(failed(errno)),
         };
-        let read = read_small(&file, MAX_DOCUMENT_BYTES);
-        let Some((document, state)) = read.map_err(failed)? else {
-            return Err(not_ours(&path, "is not a small regular file"));
+        let Some((document, state)) = (match read_small(&file, MAX_DOCUMENT_BYTES) {
+            Err(Errno::ISDIR) => None,
+            read => read.map_err(failed)?,
+        }) else {
+            return ignored(not_ours(&path, "is not a small regular file"));
         };
         match self.volume.keeper(bucket, kind)? {
             Some(keeper) if !keeper.trusts(state.user) => {
-                Err(not_ours(&path, &format!("belongs to the user with the id {}", state.user)))
+                ignored(not_ours(&path, &format!("belongs to the user with the id {}", state.user)))
             }
             Some(_) if is_writable_by_others(&state) => Err(Error::new(
                 ErrorKind::AccessDenied,
@@ -364,6 +373,17 @@ impl PosixStoreState {
             )),
             _ => Ok(Some((document, state.user))),
         }
+    }
+
+    /// Returns whether the file at `place`, a path in the private directory, certainly replaces no file of the bucket's
+    /// owner: the bucket and its private directory have the sticky bit, and the file belongs to another user, who could
+    /// not remove the owner's file.
+    fn is_strangers(&self, bucket: &Bucket, place: &ObjectPath) -> bool {
+        let Ok(Some(guard)) = self.volume.guard_now(bucket) else { return false };
+        let Ok(dir) = self.volume.open_dir(&place.dir) else { return false };
+        let is_safe =
+            stat(&dir).is_ok_and(|dir| guard.trusts(dir.user) && guard.danger(&dir, dir.user).is_none());
+        is_safe && stat_in(&dir, &place.name).is_ok_and(|state| !guard.trusts(state.user))
     }
 
     pub(crate) fn set_document(

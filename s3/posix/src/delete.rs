@@ -83,7 +83,8 @@ impl PosixStoreState {
     /// Removes the key's file, at its plain path or its odd path. A key may have two files. The first file was written
     /// to the odd path while the plain path was taken. The second file was written to the plain path later, and hides
     /// the first. The hidden file is removed first. Otherwise, readers would see the hidden file after a crash, or
-    /// between the two steps.
+    /// between the two steps. If only one of the files is the caller's, only this file is removed (see
+    /// [`crate::contested`]).
     pub(crate) fn remove(
         &self,
         bucket: &Bucket,
@@ -99,6 +100,9 @@ impl PosixStoreState {
         // If the key has both a marker and an object at its odd path, the object hides the marker, so the marker is
         // removed first.
         let marker = contents.has_markers && self.remove_marker(bucket, key, contents)?;
+        if let Some(own) = self.volume.callers_place(bucket, key, contents) {
+            return self.remove_at(bucket, &own, contents).map(drop);
+        }
         let odd = contents.has_odd && self.remove_at(bucket, &odd(bucket, key), contents)?;
         let plain = match plain(bucket, key) {
             Some(place) => self.remove_at(bucket, &place, contents)?,
@@ -110,9 +114,35 @@ impl PosixStoreState {
         Ok(())
     }
 
+    /// Removes the key's file as [`PosixStoreState::remove`] does, but keeps a hidden file at the key's odd path that
+    /// the plain file must not replace ([`StoreRootDirectory::may_replace_odd`]). The caller has examined only the
+    /// plain file.
+    pub(crate) fn remove_seen(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        contents: PrivateDirectoryContents,
+    ) -> Result<()> {
+        if contents.has_odd
+            && contents.guard.is_some()
+            && let Some(place) = plain(bucket, key)
+            && self.volume.is_file(&place.path())
+        {
+            let hidden = odd(bucket, key);
+            let stat = self.volume.open_dir(&hidden.dir).and_then(|dir| stat_in(dir, &hidden.name));
+            if let Ok(stat) = stat
+                && !self.volume.may_replace_odd(bucket, &place, &stat)?
+            {
+                return self.remove_at(bucket, &place, contents).map(drop);
+            }
+        }
+        self.remove(bucket, key, contents)
+    }
+
     /// Removes the file at the key's odd path, which the file at `place` hides. Does nothing if `place` is the odd
     /// path. In a bucket that keeps versions, the hidden file is a version, and becomes an old version before the odd
-    /// path is removed. Returns the order that the ID of a new version must exceed; 0 if no file became an old version.
+    /// path is removed. Another user's file remains (see [`crate::contested`]). Returns the order that the ID of a new
+    /// version must exceed; 0 if no file became an old version.
     pub(crate) fn remove_hidden_odd(
         self: &Arc<Self>,
         bucket: &Bucket,
@@ -122,6 +152,9 @@ impl PosixStoreState {
     ) -> Result<u64> {
         let odd = odd(bucket, key);
         if !contents.has_odd || *place == odd {
+            return Ok(0);
+        }
+        if self.volume.callers_place(bucket, key, contents).is_some() {
             return Ok(0);
         }
         match contents.versioning {

@@ -24,6 +24,7 @@
 mod actors;
 mod area;
 mod buckets;
+mod contested;
 mod delete;
 mod dirs;
 mod emptied;
@@ -49,6 +50,7 @@ mod patience;
 mod private;
 mod publish;
 mod read;
+mod rebind;
 mod recent;
 mod record;
 mod remote;
@@ -82,8 +84,9 @@ pub use fsck::{
 pub use gc::{GarbageFile, GarbageKind, GcEvent, GcOptions, GcSummary};
 pub use layout::PRIVATE_DIR;
 pub use lifecycle::{LifecycleAction, LifecycleChange, LifecycleEvent, LifecycleOptions, LifecycleSummary};
-pub use migrate::MigrationStep;
+pub use migrate::{MigrationEvent, MigrationStep};
 pub use record::etag_of_bare_file;
+pub use scan::ChosenBuckets;
 pub use site::{note_on_mount, note_on_read_only_mount};
 pub use spool::{EventJournal, ReadEvents, StoredEvent, WaitingEvents};
 pub use usage::{FileTotals, UsageEvent, UserSpaceUsage};

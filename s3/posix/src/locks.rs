@@ -15,9 +15,9 @@ use crate::PosixStoreState;
 use crate::emptied;
 use crate::errors::{from_errno, is_stale};
 use crate::layout::{LOCKS, ObjectPath, lock_byte, plain, private_dir};
-use crate::patience::{left_of, spend};
+use crate::patience::{left_of, pause, spend};
 use crate::private::PrivateDirectoryContents;
-use crate::shared::{give_way_on, is_recent, look_before_opening};
+use crate::shared::{PAUSE, give_way_on, is_recent, look_before_opening};
 use crate::site::require_fit;
 use crate::stage::MAX_RACES;
 use crate::volume::{StoreRootDirectory, unreadable};
@@ -298,9 +298,9 @@ impl PosixStoreState {
         changed.is_ok_and(|dir| is_recent(&dir)) || has_odd()
     }
 
-    /// Waits until no writer holds a lock on any of these bytes. Returns whether a writer held such a lock. Returns
-    /// `None` if the caller is not permitted to open the lock file, or if the bucket has no lock file. Without a lock
-    /// file, nobody can have replaced an object in the bucket. Takes no lock, so no writer waits for readers. A user
+    /// Waits until no writer holds a lock on any of these bytes. Returns whether a writer held such a lock. If the caller
+    /// may not write to the bucket, and therefore may not open the lock file, waits for a short time instead. Returns
+    /// `None` if the bucket has no lock file. Nobody can then have replaced an object in the bucket. Takes no lock, so no writer waits for readers. A user
     /// with permission to lock a byte could hold the lock forever, so the wait is limited to `most`. The limit is
     /// shorter within an operation that has waited before (see [`crate::patience`]). Reaching the limit is not an
     /// error.
@@ -312,7 +312,13 @@ impl PosixStoreState {
     ) -> Option<bool> {
         let dir = self.volume.open_dir(&private_dir(bucket)).ok()?;
         look_before_opening(&dir, LOCKS, FileSystemSharing::Nfs).ok()?;
-        let locks = open_in(&dir, LOCKS, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()).ok()?;
+        let locks = match open_in(&dir, LOCKS, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) {
+            Err(Errno::ACCESS) => {
+                pause(PAUSE);
+                return Some(false);
+            }
+            opened => opened.ok()?,
+        };
         if await_unlocked(&locks, bytes.clone(), Duration::ZERO).is_ok() {
             return Some(false);
         }

@@ -388,7 +388,14 @@ fn contents_of(private: &File, sharing: FileSystemSharing) -> Result<PrivateDire
         look_before_opening(private, name, sharing)?;
         open_in(private, name, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty())
     });
-    let VersioningAndLockSetting { versioning, object_lock } = read_versioning(setting, guard)?;
+    let is_closed = matches!(setting, Err(Errno::ACCESS | Errno::PERM | Errno::AGAIN));
+    let is_strangers =
+        |guard: TrustedOwner| stat_in(private, VERSIONING).is_ok_and(|state| !guard.trusts(state.user));
+    let VersioningAndLockSetting { versioning, object_lock } = match guard {
+        // The content does not matter, because another user's file is not trusted.
+        Some(guard) if is_closed && is_strangers(guard) => VersioningAndLockSetting::ENABLED,
+        _ => read_versioning(setting, guard)?,
+    };
     let (has_odd, has_meta) = (has_dir(ODD)?, has_dir(META)?);
     let markers = find(MARKERS)?.filter(|state| state.is_file);
     let (exists, has_markers) = (true, markers.is_some());

@@ -229,7 +229,7 @@ impl StagedFile {
             };
             if is_done {
                 if is_versioned && record.version.is_none() {
-                    inner.forget_null(&bucket, key)?;
+                    inner.forget_null(&bucket, key, contents)?;
                 }
                 inner.remove_marker(&bucket, key, contents)?;
                 if !is_versioned {
@@ -431,6 +431,9 @@ impl StagedFile {
     fn move_to_odd(&mut self, key: &Key) -> Result<bool> {
         let place = odd(&self.bucket, key);
         let is_other = place != self.place;
+        if is_other {
+            self.inner.check_odd_path(&self.bucket, key)?;
+        }
         self.turn_to(&place)?;
         Ok(is_other)
     }

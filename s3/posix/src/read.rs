@@ -24,6 +24,7 @@ use crate::record::{ContentChangeStamp, NOTHING, ObjectRecord, etag_of_file};
 use crate::shared::{MAX_STALE, NAME_TIMEOUT, PAUSE, retry_stale, stat_at_server, wait_for_server};
 use crate::sidecar::{RECORD_BYTES, decode_record};
 use crate::stage::{give_way, is_bare};
+use crate::versions::owners::VersionOwners;
 use crate::volume::{StoreRootDirectory, unreadable};
 
 /// On a shared file system, content up to this size, in bytes, is read as soon as its file is opened.
@@ -481,9 +482,10 @@ impl StoreRootDirectory {
     ) -> Result<Option<(ObjectPath<'static>, ObjectFile)>> {
         self.refresh(bucket, key, contents)?;
         let odd = odd(bucket, key);
+        let own = self.callers_place(bucket, key, contents);
         let places =
             plain(bucket, key).map(ObjectPath::into_owned).into_iter().chain(contents.has_odd.then_some(odd));
-        for place in places {
+        for place in own.into_iter().chain(places) {
             let opened = match contents.versioning {
                 VersioningState::Unversioned => self.open_file(bucket, &place)?,
                 _ => self.open_to_keep(bucket, &place)?,
@@ -554,7 +556,7 @@ impl StoreRootDirectory {
         if error.kind() != ErrorKind::NoSuchKey || !is_versioned() {
             return error;
         }
-        match self.newest_archived(bucket, key) {
+        match self.newest_archived(bucket, key, VersionOwners::Any) {
             Ok(Some(newest)) if newest.is_marker => error.at_marker(newest.as_marker()),
             _ => error,
         }

@@ -115,11 +115,16 @@ impl ObjectRecord {
         differing.is_some_and(|seal| seal.modified_ns >= stat.modified_ns)
     }
 
-    /// Drops the ETag, the checksum and the parts if the file has changed since the record was sealed.
+    /// Drops the ETag, the checksum and the parts if the file has changed since the record was sealed. Also drops parts
+    /// that together do not have the file's size, because another program has written their record.
     pub(crate) fn unseal_for(mut self, stat: &FileStat) -> Self {
         if self.seal != Some(ContentChangeStamp::of(stat)) {
             self.etag = None;
             self.checksum = None;
+            self.parts.clear();
+        }
+        let total = self.parts.iter().try_fold(0_u64, |total, part| total.checked_add(part.size));
+        if total != Some(stat.size) {
             self.parts.clear();
         }
         self
@@ -270,7 +275,7 @@ impl ObjectRecord {
                     (u64::from_le_bytes(*size), i64::from_le_bytes(time.try_into().ok()?));
                 self.seal = Some(ContentChangeStamp { size, modified_ns });
             }
-            2 => self.etag = Some(ETag::new(std::str::from_utf8(value).ok()?)),
+            2 => self.etag = Some(etag(value)?),
             3 => self.checksum = Some(checksum(value)?),
             4 => self.metadata.content_type = Some(text()?),
             5 => self.metadata.content_encoding = Some(text()?),
@@ -312,6 +317,17 @@ impl ObjectRecord {
         }
         Some(())
     }
+}
+
+/// The maximum length of an ETag in a record, in bytes. The longest ETag that Fordway stores has 38 bytes.
+const ETAG_BYTES_MAX: usize = 64;
+
+/// Decodes an ETag. Returns `None` for text that Fordway never stores. Any program that may write to the bucket can
+/// write a record; without this check, one record could make a listing invalid, or thousands of times as long.
+fn etag(value: &[u8]) -> Option<ETag> {
+    let is_valid = |byte: &u8| byte.is_ascii_graphic() && !b"\"&<>".contains(byte);
+    let is_tag = (1..=ETAG_BYTES_MAX).contains(&value.len()) && value.iter().all(is_valid);
+    is_tag.then(|| std::str::from_utf8(value).ok().map(ETag::new)).flatten()
 }
 
 /// Returns the value of the part's checksum, if its algorithm is `algorithm`.

@@ -1,11 +1,13 @@
 //! Walks all files and directories in a bucket, whether they are objects or not. Only one path is in memory at a time.
 
+use std::collections::HashSet;
 use std::fs::File;
 
-use fordway_store::{Bucket, Key, MAX_KEY_BYTES, Objects, Result};
-use fordway_sys::{EntryKind, Errno, Mode, OFlags, kind_in, open_in, read_dir};
+use fordway_store::{Bucket, Error, ErrorKind, Key, MAX_KEY_BYTES, Objects, Result};
+use fordway_sys::{EntryKind, Errno, Mode, OFlags, kind_in, open_in, read_dir, stat, stat_in};
 
 use crate::PosixStore;
+use crate::errors::lacks_permission;
 use crate::layout::{PRIVATE_DIR, decode, is_part_of_name, join, odd_dir, split, versions_dir};
 
 /// The number of entries between two progress reports.
@@ -61,17 +63,58 @@ impl<'b> BucketArea<'b> {
     }
 }
 
-/// Returns the buckets to examine: the buckets `named`, which must exist, or all buckets if `named` is empty.
-pub(crate) fn chosen_buckets(store: &PosixStore, named: &[Bucket]) -> Result<Vec<Bucket>> {
-    if named.is_empty() {
-        return Ok(store.list_buckets()?.into_iter().map(|info| info.name).collect());
-    }
-    named.iter().map(|bucket| store.head_bucket(bucket).map(|info| info.name)).collect()
+/// The buckets that a command examines.
+#[derive(Debug, Default)]
+pub struct ChosenBuckets {
+    /// The buckets. A directory that has several names in the root is included under one name only: the directory's own
+    /// name, if the other names are symbolic links.
+    pub buckets: Vec<Bucket>,
+    /// The buckets whose directories cannot be opened, for example because they are on a mount that does not respond.
+    pub unreadable: Vec<(Bucket, Error)>,
 }
 
-/// Opens the directory `name` in `parent` for [`each_entry`], without following a symbolic link.
+impl PosixStore {
+    /// Returns the buckets `named`, or all buckets if `named` is empty. Errors: `NoSuchBucket` and other errors of a
+    /// named bucket; errors of reading the root directory.
+    pub fn choose_buckets(&self, named: &[Bucket]) -> Result<ChosenBuckets> {
+        let mut chosen = ChosenBuckets::default();
+        if !named.is_empty() {
+            let names = named.iter().map(|bucket| self.head_bucket(bucket).map(|info| info.name));
+            chosen.buckets = names.collect::<Result<_>>()?;
+            return Ok(chosen);
+        }
+        let volume = &self.inner.volume;
+        let is_link =
+            |name: &Bucket| !stat_in(volume.root.dir(), name.as_str()).is_ok_and(|stat| stat.is_dir);
+        let mut names = self.inner.bucket_names()?;
+        names.sort_by_cached_key(|name| (is_link(name), name.clone()));
+        let mut seen = HashSet::new();
+        for name in names {
+            match self.inner.head_bucket(&name) {
+                Ok(_) => {
+                    let found = volume.open_dir(name.as_str()).and_then(stat);
+                    if found.map_or(true, |found| seen.insert((found.device, found.inode))) {
+                        chosen.buckets.push(name);
+                    }
+                }
+                // The bucket has been removed in the meantime, or the name is a link that leads nowhere.
+                Err(error) if error.kind() == ErrorKind::NoSuchBucket => {}
+                // The name is a link that leads out of the root, or is part of a loop of links.
+                Err(error) if error.kind() == ErrorKind::AccessDenied && !lacks_permission(&error) => {}
+                Err(error) => chosen.unreadable.push((name, error)),
+            }
+        }
+        chosen.buckets.sort_unstable();
+        Ok(chosen)
+    }
+}
+
+/// Opens the directory `name` in `parent` for [`each_entry`], without following a symbolic link. Errors: also `ACCESS`
+/// if the caller may read the names in the directory, but may not examine the files to which they belong.
 pub(crate) fn open_child(parent: &File, name: &str) -> Result<File, Errno> {
-    open_in(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).map(File::from)
+    let dir = open_in(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+    stat_in(&dir, ".")?;
+    Ok(dir.into())
 }
 
 /// Calls `visit` for every entry of `dir` until `visit` fails. The outer result contains an error from `visit`; the

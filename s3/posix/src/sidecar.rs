@@ -8,16 +8,17 @@
 //! system without extended attributes, a sidecar file is valid only as long as the file has the size and modification
 //! time in the sidecar file's seal.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 
 use fordway_store::{Bucket, Error, ErrorKind, Result};
 use fordway_sys::{
-    Errno, FileStat, FileSystemSharing, Mode, OFlags, free_bytes, get_xattr, links_in, open_in, remove_file,
-    stat, stat_in,
+    Errno, FileStat, FileSystemSharing, Mode, OFlags, free_bytes, get_xattr, get_xattr_in, links_in, open_in,
+    remove_file, stat, stat_in,
 };
 
+use crate::actors::ImpersonatedUserCache;
 use crate::area::{TrustedOwner, names_of, read_small};
 use crate::errors::{from_errno, is_stale};
 use crate::layout;
@@ -43,6 +44,9 @@ const SOME_ROOM_BYTES: u64 = 1 << 20;
 /// Identifies one version of one object by the size and modification time of its file, its ETag and its version ID.
 pub(crate) type VersionIdentity = (u64, i64, String, String);
 
+/// The users who own sidecar files with the records of a version.
+type OwnedIdentities = HashMap<VersionIdentity, Vec<u32>>;
+
 /// The record in an open file's attribute.
 pub(crate) enum RecordAttribute {
     Absent,
@@ -56,7 +60,7 @@ pub(crate) enum RecordAttribute {
 #[derive(Default)]
 pub(crate) struct SidecarIdentities {
     /// The bucket and its identities; no identities if a sidecar file could not be read.
-    known: Option<(Bucket, Option<HashSet<VersionIdentity>>)>,
+    known: Option<(Bucket, Option<OwnedIdentities>)>,
 }
 
 impl SidecarIdentities {
@@ -77,8 +81,11 @@ impl SidecarIdentities {
         if self.known.as_ref().is_none_or(|(known, _)| known != bucket) {
             self.known = Some((bucket.clone(), volume.identities_apart(bucket).ok()));
         }
-        let known = self.known.as_ref().and_then(|(_, identities)| identities.as_ref());
-        known.is_some_and(|identities| !identities.contains(&identity))
+        let Some((_, Some(known))) = &self.known else { return false };
+        let Ok(guard) = volume.guard_now(bucket) else { return false };
+        // As when a sidecar file is read, other users' sidecar files do not count.
+        let is_believed = |owner: &u32| *owner == stat.user || guard.is_none_or(|guard| guard.trusts(*owner));
+        known.get(&identity).is_none_or(|owners| !owners.iter().any(is_believed))
     }
 }
 
@@ -234,21 +241,23 @@ impl StoreRootDirectory {
 
     /// Returns the identities of all versions whose records are in the bucket's sidecar files. Errors: `Corrupt`, and
     /// errors of the file system.
-    fn identities_apart(&self, bucket: &Bucket) -> Result<HashSet<VersionIdentity>> {
+    fn identities_apart(&self, bucket: &Bucket) -> Result<OwnedIdentities> {
         let failed = |errno| from_errno(errno, "reading the metadata");
         let dir = match self.open_to_scan(&meta_dir(bucket)) {
             Ok(dir) => dir,
-            Err(Errno::NOENT) => return Ok(HashSet::new()),
+            Err(Errno::NOENT) => return Ok(OwnedIdentities::new()),
             Err(errno) => return Err(failed(errno)),
         };
-        let mut identities = HashSet::new();
+        let mut identities = OwnedIdentities::new();
         for name in names_of(&dir).map_err(failed)?.iter().filter(|name| inode_of(name).is_some()) {
             let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
             match open_in(&dir, name, flags, Mode::empty())
                 .and_then(|file| read_small(&file, MAX_RECORD_BYTES))
             {
-                Ok(Some((bytes, _))) => {
-                    identities.extend(decode_record(&bytes)?.identity());
+                Ok(Some((bytes, state))) => {
+                    if let Some(identity) = decode_record(&bytes)?.identity() {
+                        identities.entry(identity).or_default().push(state.user);
+                    }
                 }
                 // The object was removed.
                 Err(Errno::NOENT | Errno::STALE) | Ok(None) => {}
@@ -371,6 +380,27 @@ pub(crate) fn sidecar_name(inode: u64) -> String {
 /// file.
 pub(crate) fn inode_of(name: &str) -> Option<u64> {
     u64::from_str_radix(name, 16).ok().filter(|inode| sidecar_name(*inode) == name)
+}
+
+/// Returns the record in the attribute of the file `name` if the rest of the record is in a sidecar file. Returns
+/// `None` for a symbolic link. If the caller may not read the attribute, reads it as the owner of the file. A file
+/// whose attribute cannot be read must not be taken for a file without a record: its sidecar file may be the only copy
+/// of the metadata. Cost: one `getxattrat`.
+pub(crate) fn short_record(
+    actors: &ImpersonatedUserCache,
+    dir: &File,
+    name: &str,
+) -> Result<Option<ObjectRecord>, Errno> {
+    let read = || {
+        let mut buffer = [0; RECORD_BYTES];
+        match get_xattr_in(dir, name, ATTRIBUTE, &mut buffer) {
+            Ok(bytes) => Ok(bytes.and_then(ObjectRecord::decode)),
+            // A long attribute contains the whole record. A file without attributes, or that is gone, has no record.
+            Err(Errno::RANGE | Errno::OPNOTSUPP | Errno::NODATA | Errno::NOENT | Errno::LOOP) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    };
+    Ok(actors.or_as_owner(dir, name, read)?.filter(|record| record.is_apart))
 }
 
 pub(crate) fn read_attribute(file: &File) -> Result<RecordAttribute> {

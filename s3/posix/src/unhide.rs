@@ -11,7 +11,7 @@ use crate::PosixStoreState;
 use crate::actors::ImpersonatedUserCache;
 use crate::errors::from_errno;
 use crate::layout::join;
-use crate::migrate::MigrationStep;
+use crate::migrate::MigrationReport;
 use crate::scan::{BucketArea, each_entry, known_kind, open_child, path_of_child};
 use crate::sidecar::{RecordAttribute, read_attribute};
 use crate::stage::{STICKY, is_bare};
@@ -23,11 +23,11 @@ pub(crate) fn unhide_records(
     inner: &PosixStoreState,
     actors: &ImpersonatedUserCache,
     bucket: &Bucket,
-    tell: &mut dyn FnMut(MigrationStep) -> Result<()>,
+    report: &mut MigrationReport<'_>,
 ) -> Result<()> {
     for area in BucketArea::all(bucket) {
         if let Ok(dir) = inner.volume.open_to_scan(&area.top) {
-            RecordUnhider { inner, actors, area: &area }.directory((&dir, &area.top), tell)?;
+            RecordUnhider { inner, actors, area: &area }.directory((&dir, &area.top), report)?;
         }
     }
     Ok(())
@@ -40,32 +40,39 @@ struct RecordUnhider<'u> {
 }
 
 impl RecordUnhider<'_> {
-    fn directory(
-        &self,
-        (dir, path): (&File, &str),
-        tell: &mut dyn FnMut(MigrationStep) -> Result<()>,
-    ) -> Result<()> {
+    fn directory(&self, (dir, path): (&File, &str), report: &mut MigrationReport<'_>) -> Result<()> {
         let read = each_entry(dir, |name, kind| {
             if self.area.is_private(name) {
                 return Ok(());
             }
             let text = name_to_text(name);
             match known_kind(dir, &text, kind) {
-                EntryKind::Dir => {
-                    let below = path_of_child(self.area.bucket, path, &text);
-                    match below.and_then(|below| Some((open_child(dir, &text).ok()?, below))) {
-                        Some((child, below)) => self.directory((&child, &below), tell),
-                        None => Ok(()),
-                    }
+                EntryKind::Dir => self.child((dir, path, &text), report),
+                EntryKind::File if self.file(dir, &text)? => {
+                    report.done(join(path, &text), "sticky bit removed, which hid its metadata")
                 }
-                EntryKind::File if self.file(dir, &text)? => tell(MigrationStep {
-                    path: join(path, &text),
-                    done: "sticky bit removed, which hid its metadata",
-                }),
                 _ => Ok(()),
             }
         })?;
-        read.map_err(|errno| from_errno(errno, "reading the bucket"))
+        read.or_else(|errno| report.failed(path, from_errno(errno, "reading the directory")))
+    }
+
+    /// Examines the directory `name`. A directory that nobody may open is left to the search for sidecar files, and to
+    /// `fsck`, which report it.
+    fn child(
+        &self,
+        (parent, path, name): (&File, &str, &str),
+        report: &mut MigrationReport<'_>,
+    ) -> Result<()> {
+        let Some(below) = path_of_child(self.area.bucket, path, name) else { return Ok(()) };
+        let denied = match open_child(parent, name) {
+            Ok(child) => return self.directory((&child, &below), report),
+            Err(errno) => errno,
+        };
+        match self.actors.open_as_owner(parent, name, denied) {
+            Ok((child, owner)) => self.actors.act_as(owner, || self.directory((&child, &below), report)),
+            Err(_) => Ok(()),
+        }
     }
 
     /// Removes the bit from the file `name`, if the bit hides a record. Returns whether the bit was removed.

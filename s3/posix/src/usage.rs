@@ -5,7 +5,7 @@ use std::fs::File;
 use std::rc::Rc;
 
 use fordway_store::{Bucket, Error, Result};
-use fordway_sys::{EntryKind, Errno, name_to_text, stat_in};
+use fordway_sys::{EntryKind, Errno, kind_in, name_to_text, stat_in};
 
 use crate::actors::ImpersonatedUserCache;
 use crate::errors::from_errno;
@@ -58,6 +58,10 @@ impl PosixStore {
         bucket: &Bucket,
         tell: &mut dyn FnMut(UsageEvent) -> Result<()>,
     ) -> Result<BTreeMap<u32, UserSpaceUsage>> {
+        // A link to a directory within a bucket has no files of its own.
+        if self.inner.volume.root.leads_into_bucket(bucket) {
+            return Ok(BTreeMap::new());
+        }
         let actors = Rc::new(ImpersonatedUserCache::new(&self.inner));
         let (users, entries) = (BTreeMap::new(), 0);
         let mut walk = UsageWalk { inner: &self.inner, bucket, actors: actors.clone(), tell, users, entries };
@@ -90,6 +94,7 @@ impl UsageWalk<'_> {
         path: &str,
         totals: fn(&mut UserSpaceUsage) -> &mut FileTotals,
     ) -> Result<()> {
+        let mut unread = None;
         let read = each_entry(dir, |name, kind| {
             self.entries += 1;
             if self.entries.is_multiple_of(PROGRESS_ENTRIES) {
@@ -99,16 +104,26 @@ impl UsageWalk<'_> {
             match known_kind(dir, &name, kind) {
                 EntryKind::Dir => self.child(dir, path, &name, totals),
                 EntryKind::File => {
-                    // A file that was removed in the meantime takes up no space.
-                    if let Ok(stat) = stat_in(dir, &name) {
-                        totals(self.users.entry(stat.user).or_default()).add(stat.size);
+                    match stat_in(dir, &name) {
+                        Ok(stat) => totals(self.users.entry(stat.user).or_default()).add(stat.size),
+                        // A file that was removed in the meantime takes up no space.
+                        Err(Errno::NOENT | Errno::STALE) => {}
+                        Err(errno) => unread = unread.or(Some(errno)),
                     }
+                    Ok(())
+                }
+                EntryKind::Unknown => {
+                    unread = unread.or(kind_in(dir, &name).err().filter(|errno| *errno != Errno::NOENT));
                     Ok(())
                 }
                 _ => Ok(()),
             }
         })?;
-        read.or_else(|errno| self.failed(errno, path))
+        // One report for each directory is enough.
+        match read.err().or(unread) {
+            Some(errno) => self.failed(errno, path),
+            None => Ok(()),
+        }
     }
 
     fn child(

@@ -119,7 +119,21 @@ impl PosixStoreState {
                 return staged;
             }
         }
+        self.check_odd_path(bucket, key)?;
         StagedFile::with_mode(self, bucket, odd(bucket, key), false, mode)
+    }
+
+    /// Checks that no other user can later hide an object at the odd path of `key` (see
+    /// [`StoreRootDirectory::check_blocked_path`]). Cost: usually none; more for a key that has a plain path, in a bucket
+    /// with the sticky bit.
+    pub(crate) fn check_odd_path(&self, bucket: &Bucket, key: &Key) -> Result<()> {
+        if plain(bucket, key).is_none() {
+            return Ok(());
+        }
+        match self.volume.guard(bucket)? {
+            Some(guard) => self.volume.check_blocked_path(bucket, key, guard),
+            None => Ok(()),
+        }
     }
 
     /// Stores an object's record with the open `file`, whose state is `stat`. If the file system has no extended
@@ -201,9 +215,9 @@ impl PosixStoreState {
             self.volume.require_whole(from.0, &mut source).map_err(of_source("copy", from))?;
         }
         let (stat, record) = (&source.stat, source.record());
-        let metadata = options.metadata.clone().unwrap_or_else(|| record.metadata.clone());
+        // The source's metadata was checked when it was stored, unless another program has written the record.
+        let metadata = options.metadata.clone().unwrap_or_else(|| valid_metadata(&record.metadata));
         let tags = options.tags.clone().unwrap_or_else(|| record.tags.clone());
-        // The source's metadata was checked when it was stored, so only new metadata is checked here.
         options.metadata.as_ref().map_or(Ok(()), check_metadata)?;
         check_tags(&tags)?;
         check_lockable(&self.volume, bucket, options.lock)?;
@@ -395,12 +409,45 @@ pub(crate) fn check_metadata(metadata: &BoxedMetadata) -> Result<()> {
     }
 }
 
+/// Returns the metadata of a copy's source without the fields that a put would refuse. Otherwise, no gateway could serve
+/// the copy. If the rest is still too long, returns no metadata.
+fn valid_metadata(metadata: &BoxedMetadata) -> BoxedMetadata {
+    if check_metadata(metadata).is_ok() {
+        return metadata.clone();
+    }
+    let valid = |value: &Option<String>| value.clone().filter(|value| !value.bytes().any(is_control));
+    let kept = Metadata {
+        content_type: valid(&metadata.content_type),
+        content_encoding: valid(&metadata.content_encoding),
+        content_language: valid(&metadata.content_language),
+        content_disposition: valid(&metadata.content_disposition),
+        cache_control: valid(&metadata.cache_control),
+        expires: valid(&metadata.expires),
+        user: metadata.user.iter().filter(|(name, _)| is_header_name(name)).map(owned_pair).collect(),
+    };
+    let kept = BoxedMetadata::from(kept);
+    if check_metadata(&kept).is_ok() { kept } else { BoxedMetadata::EMPTY }
+}
+
+fn owned_pair((name, value): (&String, &String)) -> (String, String) {
+    (name.clone(), value.clone())
+}
+
+/// Returns whether a name is valid in an HTTP header.
+fn is_header_name(name: &str) -> bool {
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !name.is_empty() && name.bytes().all(is_token)
+}
+
+/// Returns whether a byte is invalid in the value of an HTTP header.
+fn is_control(byte: u8) -> bool {
+    byte.is_ascii_control() && byte != b'\t'
+}
+
 /// Checks that a gateway can send the metadata in HTTP headers. Without this check, a gateway might be unable to serve
 /// the object. Values of user metadata may contain any text, because they are encoded if necessary.
 fn check_sendable(metadata: &Metadata) -> Result<()> {
-    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    let is_name = |name: &str| !name.is_empty() && name.bytes().all(is_token);
-    if let Some(name) = metadata.user.keys().find(|name| !is_name(name)) {
+    if let Some(name) = metadata.user.keys().find(|name| !is_header_name(name)) {
         let why =
             format!("the metadata name {name:?} is invalid in a header; use letters, digits and hyphens");
         return Err(Error::new(ErrorKind::InvalidArgument, why));
@@ -413,7 +460,6 @@ fn check_sendable(metadata: &Metadata) -> Result<()> {
         ("cache control", &metadata.cache_control),
         ("expiry date", &metadata.expires),
     ];
-    let is_control = |byte: u8| byte.is_ascii_control() && byte != b'\t';
     for (name, value) in standard {
         if let Some(value) = value.as_deref().filter(|value| value.bytes().any(is_control)) {
             let why = format!("the {name} {value:?} has a control character, which is invalid in a header");

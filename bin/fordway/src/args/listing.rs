@@ -93,12 +93,13 @@ pub struct RbArgs {
   fordway du s3://data --human-readable
   fordway du 's3://data/*.h5' --summarize
   sudo fordway du /lustre/project/objects --by-user --human-readable
-  sudo fordway du /lustre/project/objects --by-user --prometheus > fordway.prom
+  sudo fordway du /lustre/project/objects --by-user --prometheus > fordway.prom.new && mv fordway.prom.new fordway.prom
 
 With --by-user, the command adds up the files of each owner, including old versions and unfinished uploads. Because \
 listings do not contain owners, the address is then the directory that contains the buckets, as for gc and fsck. If \
 root runs the command, the command reads each bucket with the permissions of the bucket's owner. --prometheus \
-prints the same numbers as metrics, for the textfile collector of Prometheus' node_exporter.")]
+prints the same numbers as metrics, for the textfile collector of Prometheus' node_exporter. The command prints them \
+when it has finished, so write them to another file and rename it: the collector could otherwise read an empty file.")]
 pub struct DuArgs {
     /// s3://BUCKET[/PREFIX] or a wildcard; with --by-user, the directory whose subdirectories are the buckets
     pub address: String,

@@ -7,31 +7,47 @@ use std::path::Path;
 use fordway_command::units::human_bytes;
 use fordway_command::{CommandContext, CommandExit, shown_name};
 use fordway_posix::{
-    FsckEvent, FsckFinding, FsckOptions, FsckSummary, GarbageFile, GcEvent, GcOptions, PosixConfig,
-    PosixStore,
+    FsckEvent, FsckFinding, FsckOptions, FsckSummary, GarbageFile, GcEvent, GcOptions, MigrationEvent,
+    MigrationStep, PosixConfig, PosixStore,
 };
 use fordway_serve::document_problem;
-use fordway_store::Result;
+use fordway_store::{Error, ErrorKind, Result};
 use serde::Serialize;
 
 use super::report;
 use crate::args::{FsckArgs, GcArgs, StoreRootArgs};
 
-/// Opens the root that the command checks or cleans. Prints a warning if ROOT seems to be a bucket, because the command
-/// then finds nothing to do.
-fn open(args: &StoreRootArgs, context: &CommandContext) -> Result<PosixStore> {
+/// Returns a message if ROOT seems to be a bucket. Its directories would then be taken for buckets.
+fn bucket_problem(store: &PosixStore, args: &StoreRootArgs) -> Option<String> {
+    if !store.resembles_bucket() {
+        return None;
+    }
+    let root = args.root.display();
+    let parent = args.root.canonicalize().ok().and_then(|root| root.parent().map(Path::to_owned));
+    let advice = parent.map_or_else(String::new, |parent| format!("; its root is {}", parent.display()));
+    Some(format!("{root} looks like a bucket, not like the root of buckets{advice}"))
+}
+
+/// Opens the root that the command changes. Errors: `InvalidArgument` if ROOT seems to be a bucket.
+fn open_to_change(args: &StoreRootArgs) -> Result<PosixStore> {
     let store = PosixStore::open_for_care(&args.root, PosixConfig::default())?;
-    if store.resembles_bucket() {
-        let root = args.root.display();
-        let parent = args.root.canonicalize().ok().and_then(|root| root.parent().map(Path::to_owned));
-        let advice = parent.map_or_else(String::new, |parent| format!("; its root is {}", parent.display()));
-        context.output.note(&format!("{root} looks like a bucket, not like the root of buckets{advice}"));
+    match bucket_problem(&store, args) {
+        Some(why) => Err(Error::new(ErrorKind::InvalidArgument, why)),
+        None => Ok(store),
+    }
+}
+
+/// Opens the root that the command checks. Prints a warning if ROOT seems to be a bucket.
+fn open_to_check(args: &StoreRootArgs, context: &CommandContext) -> Result<PosixStore> {
+    let store = PosixStore::open_for_care(&args.root, PosixConfig::default())?;
+    if let Some(why) = bucket_problem(&store, args) {
+        context.output.note(&why);
     }
     Ok(store)
 }
 
 pub(super) fn gc(args: &GcArgs, context: &CommandContext) -> Result<CommandExit> {
-    let store = open(&args.directory, context)?;
+    let store = open_to_change(&args.directory)?;
     let options = GcOptions {
         buckets: args.directory.buckets.clone(),
         staged_age: args.older_than,
@@ -120,17 +136,14 @@ fn prefix(dry_run: bool) -> &'static str {
 }
 
 pub(super) fn fsck(args: &FsckArgs, context: &CommandContext) -> Result<CommandExit> {
-    let store = open(&args.directory, context)?;
-    if args.migrate {
-        store.migrate(&args.directory.buckets, &mut |migrated| {
-            context.interrupt.check()?;
-            context.output.completed(&MigrationStepReport {
-                kind: "migrated",
-                path: &migrated.path,
-                done: migrated.done,
-            })
-        })?;
-    }
+    let (store, migrated) = match args.migrate {
+        true => {
+            let store = open_to_change(&args.directory)?;
+            let migrated = migrate(&store, args, context)?;
+            (store, migrated)
+        }
+        false => (open_to_check(&args.directory, context)?, CommandExit::Ok),
+    };
     let options = FsckOptions {
         buckets: args.directory.buckets.clone(),
         read: args.read,
@@ -156,8 +169,27 @@ pub(super) fn fsck(args: &FsckArgs, context: &CommandContext) -> Result<CommandE
     Ok(match summary {
         FsckSummary { corrupt: 1.., .. } => CommandExit::Corrupt,
         FsckSummary { unreadable: 1.., .. } => CommandExit::Failure,
-        _ => CommandExit::Ok,
+        _ => migrated,
     })
+}
+
+/// Migrates the root. Returns the exit code of the first failure.
+fn migrate(store: &PosixStore, args: &FsckArgs, context: &CommandContext) -> Result<CommandExit> {
+    let mut first_failure = CommandExit::Ok;
+    store.migrate(&args.directory.buckets, &mut |event| {
+        context.interrupt.check()?;
+        match event {
+            MigrationEvent::Done(MigrationStep { path, done }) => {
+                context.output.completed(&MigrationStepReport { kind: "migrated", path: &path, done })
+            }
+            MigrationEvent::Failed(error) => {
+                let exit = report(context, error)?;
+                first_failure = if first_failure == CommandExit::Ok { exit } else { first_failure };
+                Ok(())
+            }
+        }
+    })?;
+    Ok(first_failure)
 }
 
 #[derive(Serialize)]

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fordway_client::node::{NodeAddress, NodeStore};
@@ -23,6 +23,9 @@ use super::{env_file, events, lifecycle};
 use crate::args::{GatewayArgs, NodeArgs, ServeArgs};
 
 pub(super) fn run(args: &ServeArgs, context: &CommandContext) -> Result<CommandExit> {
+    // A service manager may ask for a reload as soon as the process exists.
+    let hang_ups = ReloadOnHangUp::default();
+    hang_ups.register(&context.interrupt);
     raise_open_files();
     check_immutable_locks(args)?;
     let store = PosixConfig { open_stores: Some(closing_unused_files()?), ..args.store() };
@@ -59,7 +62,7 @@ pub(super) fn run(args: &ServeArgs, context: &CommandContext) -> Result<CommandE
     for webhook in webhooks {
         events::in_background(&args.root, store.clone(), webhook, (args.events.event_age, &region))?;
     }
-    reload_when_asked(reload, tls, &context.interrupt);
+    hang_ups.reload_with(reloading(reload, tls));
     stop_when_asked(move || stop.trigger(), &context.interrupt, args.common.until_eof)?;
     gateway.run()?;
     Ok(CommandExit::Ok)
@@ -182,16 +185,57 @@ fn tls(args: &ServeArgs) -> Result<Option<TlsCertificate>> {
     TlsCertificate::load(certificate, key).map(Some)
 }
 
-/// Makes SIGHUP reread the credentials file, reopen the access log, and reload the certificate and its key.
-fn reload_when_asked(reload: ReloadSignal, tls: Option<TlsCertificate>, interrupt: &InterruptFlag) {
-    interrupt.on_hang_up(move || {
+/// Handles SIGHUP. A signal that arrives before the gateway can reload its files is remembered, because it must not
+/// stop the gateway.
+#[derive(Clone, Default)]
+struct ReloadOnHangUp(Arc<Mutex<HangUpState>>);
+
+#[derive(Default)]
+struct HangUpState {
+    reload: Option<Box<dyn Fn() + Send>>,
+    /// Whether a signal has arrived before `reload` was set.
+    is_pending: bool,
+}
+
+impl ReloadOnHangUp {
+    fn register(&self, interrupt: &InterruptFlag) {
+        let hang_ups = self.clone();
+        interrupt.on_hang_up(move || hang_ups.hang_up());
+    }
+
+    fn locked(&self) -> MutexGuard<'_, HangUpState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn hang_up(&self) {
+        let mut state = self.locked();
+        match &state.reload {
+            Some(reload) => reload(),
+            None => state.is_pending = true,
+        }
+    }
+
+    /// Makes SIGHUP call `reload`. Calls `reload` now if a signal has already arrived.
+    fn reload_with(&self, reload: impl Fn() + Send + 'static) {
+        let mut state = self.locked();
+        if std::mem::take(&mut state.is_pending) {
+            reload();
+        }
+        state.reload = Some(Box::new(reload));
+    }
+}
+
+/// Returns a function that rereads the credentials file, reopens the access log, and reloads the certificate and its
+/// key.
+fn reloading(reload: ReloadSignal, tls: Option<TlsCertificate>) -> impl Fn() + Send + 'static {
+    move || {
         reload.trigger();
         match tls.as_ref().map(TlsCertificate::reload) {
             None => {}
             Some(Ok(())) => tracing::info!("reloaded the certificate and its key"),
             Some(Err(error)) => tracing::error!(%error, "continuing with the previous certificate"),
         }
-    });
+    }
 }
 
 /// The output when the gateway is ready.

@@ -8,9 +8,7 @@ use std::time::SystemTime;
 use fordway_command::units::{human_bytes, local_time, show_bytes, utc_time};
 use fordway_command::{CommandContext, CommandExit, StorageAddress, shown_name};
 use fordway_posix::{PosixConfig, PosixStore, UsageEvent, UserSpaceUsage};
-use fordway_store::{
-    Bucket, Error, ErrorKind, GetOptions, Key, Metadata, ObjectInfo, Objects, Result, VersionId,
-};
+use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Metadata, ObjectInfo, Result, VersionId};
 use serde::Serialize;
 
 use super::{SourceSelection, report};
@@ -260,17 +258,27 @@ fn du_by_user(args: &DuArgs, context: &CommandContext) -> Result<CommandExit> {
     let store = PosixStore::open_for_care(args.address.as_ref(), PosixConfig::default())?;
     let mut exit = CommandExit::Ok;
     context.output.start_counting();
-    let mut usages = Vec::new();
-    for bucket in store.list_buckets()? {
-        let usage = store.usage(&bucket.name, &mut |event| {
-            context.interrupt.check()?;
+    let (mut usages, mut stopped) = (Vec::new(), false);
+    let chosen = store.choose_buckets(&[])?;
+    for (_, error) in chosen.unreadable {
+        exit = report(context, error)?;
+    }
+    for bucket in chosen.buckets {
+        let usage = store.usage(&bucket, &mut |event| {
+            context.interrupt.check().inspect_err(|_| stopped = true)?;
             match event {
                 UsageEvent::Progress(entries) => context.output.counted(entries, "entries"),
                 UsageEvent::Failed(error) => exit = report(context, error)?,
             }
             Ok(())
-        })?;
-        usages.push((bucket.name, usage));
+        });
+        match usage {
+            Ok(usage) => usages.push((bucket, usage)),
+            // The bucket was removed in the meantime.
+            Err(error) if error.kind() == ErrorKind::NoSuchBucket => {}
+            Err(error) if stopped => return Err(error),
+            Err(error) => exit = report(context, error)?,
+        }
     }
     context.output.end_progress();
     let mut records = Vec::new();
@@ -293,9 +301,9 @@ fn usage_metrics(records: &[UserDiskUsageOutput<'_>]) -> String {
     let mut put = |name: &str, help: &str, values: fn(&UserDiskUsageOutput<'_>) -> [u64; 3]| {
         text += &format!("# HELP fordway_{name} {help}\n# TYPE fordway_{name} gauge\n");
         for record in records {
-            // Names of buckets and users contain no characters that must be escaped in a label (see `Bucket::new` and
-            // useradd(8)).
-            let labels = format!("bucket=\"{}\",user=\"{}\"", record.bucket, record.user_name());
+            // Names of buckets contain no characters that must be escaped (see `Bucket::new`). Names of users may: with
+            // winbind or SSSD, a name can be `DOMAIN\user`.
+            let labels = format!("bucket=\"{}\",user=\"{}\"", record.bucket, label(&record.user_name()));
             for (kind, value) in ["objects", "versions", "other"].iter().zip(values(record)) {
                 text += &format!("fordway_{name}{{{labels},kind=\"{kind}\"}} {value}\n");
             }
@@ -306,6 +314,11 @@ fn usage_metrics(records: &[UserDiskUsageOutput<'_>]) -> String {
         [of.objects_bytes, of.versions_bytes, of.other_bytes]
     });
     text
+}
+
+/// Returns the text as the value of a label in the text format of Prometheus, without the quotation marks.
+fn label(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 /// The files of a user in a bucket. The sizes are sums of file lengths, in bytes.
@@ -356,5 +369,17 @@ impl fmt::Display for UserDiskUsageOutput<'_> {
         write!(f, "{:>14} {:>10} objects", size(self.objects_bytes), self.objects)?;
         write!(f, " {:>14} {:>8} versions", size(self.versions_bytes), self.versions)?;
         write!(f, " {:>14} other  {user}  s3://{}", size(self.other_bytes), self.bucket)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_escapes_what_would_end_it() {
+        assert_eq!(label("anna"), "anna");
+        assert_eq!(label("LAB\\user"), "LAB\\\\user");
+        assert_eq!(label("a\"b\nc"), "a\\\"b\\nc");
     }
 }

@@ -120,15 +120,19 @@ fn fsck_ends_with_8_only_where_data_is_corrupt() {
 fn a_bucket_in_place_of_a_root_is_noticed() {
     let (rig, store) = rig_with_a_bucket();
     store.create_upload(&bucket("bkt"), &name("big"), &PutOptions::default()).unwrap();
-    for command in ["fsck", "gc"] {
-        let ran = rig.run(&[command, "DIR/root/bkt"]).ended(CommandExit::Ok);
+    for (words, exit) in [
+        (&["fsck"][..], CommandExit::Ok),
+        (&["fsck", "--migrate"], CommandExit::Usage),
+        (&["gc"], CommandExit::Usage),
+    ] {
+        let ran = rig.run(&[words, &["DIR/root/bkt"]].concat()).ended(exit);
         let root = rig.path("root").canonicalize().unwrap();
         let advice = format!(
             "bkt looks like a bucket, not like the root of buckets; its root is {}\n",
             root.display()
         );
         assert!(ran.stderr.ends_with(&advice), "{}", ran.stderr);
-        rig.run(&[command, "DIR/root"]).ok();
+        rig.run(&[words, &["DIR/root"]].concat()).ok();
     }
 }
 

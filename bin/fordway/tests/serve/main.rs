@@ -78,6 +78,37 @@ fn a_hang_up_reads_the_users_again_and_reopens_the_log() {
     gateway.stop_well();
 }
 
+/// A service manager asks for a reload while the gateway starts. Here, the gateway waits until its output is read.
+#[test]
+fn a_hang_up_during_the_start_does_not_stop_the_gateway() {
+    let dir = place();
+    let log = dir.path().join("log");
+    let (mut reader, mut writer) = std::io::pipe().unwrap();
+    rustix::io::ioctl_fionbio(&writer, true).unwrap();
+    let mut filled = 0;
+    while let Ok(written) = writer.write(&[b'.'; 4096]) {
+        filled += written;
+    }
+    rustix::io::ioctl_fionbio(&writer, false).unwrap();
+    let mut child =
+        command(dir.path(), &["--access-log", log.to_str().unwrap()]).stdout(writer).spawn().unwrap();
+    // The log is opened after the start of the gateway's signal handling, and before the output.
+    wait_for(|| log.exists());
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    reader.read_exact(&mut vec![0; filled]).unwrap();
+    let mut ready = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(reader), &mut ready).unwrap();
+    let endpoint = ready.trim().rsplit_once(" at ").expect(&ready).1;
+    std::thread::sleep(Duration::from_millis(300));
+    let listed = process::client(endpoint, KEYS).list_buckets();
+    let ended = child.try_wait().unwrap();
+    let _ = child.kill();
+    let _ = child.wait();
+    assert_eq!((listed.map(|all| all.len()).ok(), ended), (Some(1), None));
+}
+
 #[test]
 fn credentials_that_cannot_be_used_are_said_at_the_start() {
     let dir = place();

@@ -1,8 +1,13 @@
 //! Tests names of buckets and keys.
 
+use std::cell::Cell;
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use fordway_posix::UsageEvent;
 use fordway_store::{CopyOptions, MultipartUploadOperations, Objects};
 
-use crate::ground::{ALICE, BOB, Ground, Lane, bucket, chmod, is_root, key, put, read};
+use crate::ground::{ALICE, BOB, Ground, Lane, as_user, bucket, chmod, is_root, key, put, read};
 
 /// A directory whose name AWS does not allow for a bucket can be the source of a copy, like any other bucket.
 #[test]
@@ -85,5 +90,66 @@ fn an_owner_who_may_not_remove_a_bucket_loses_nothing() {
             assert_eq!(error.kind(), fordway_store::ErrorKind::AccessDenied, "{lane:?}: {error}");
             store.abort_upload(&lab, &key("up"), &upload).unwrap();
         });
+    }
+}
+
+/// Bob cannot open the directory of a bucket. The check must not pass over this bucket.
+#[test]
+fn a_bucket_that_cannot_be_opened_is_reported() {
+    if !is_root() {
+        return;
+    }
+    let ground = Ground::new();
+    let closed = ground.bucket("closed", ALICE, 0o755);
+    ground.make_dirs(&ground.path("closed/real"), ALICE);
+    chmod(&ground.path("closed"), 0o700);
+    std::os::unix::fs::symlink("closed/real", ground.path("dead")).unwrap();
+    std::os::unix::fs::symlink("/etc", ground.path("outside")).unwrap();
+    std::os::unix::fs::symlink("nowhere", ground.path("dangling")).unwrap();
+    let found = as_user(BOB, || ground.check());
+    assert!(found.contains(&("unreadable".to_owned(), "dead".to_owned())), "{found:?}");
+    assert!(found.iter().all(|(_, path)| path == "dead" || path.starts_with("closed")), "{found:?}");
+    assert!(as_user(BOB, || ground.collect()).failed >= 2);
+    assert_eq!(ground.embedded().choose_buckets(&[]).unwrap().buckets, [closed, bucket("dead")]);
+}
+
+/// Bob lets others read the names in his directory, but not examine the files.
+#[test]
+fn files_that_only_their_owner_may_examine_are_counted() {
+    if !is_root() {
+        return;
+    }
+    let ground = Ground::new();
+    let shared = ground.bucket("shared", ALICE, 0o777);
+    for name in ["big/one", "big/two", "big/deep/three"] {
+        ground.write(&format!("shared/{name}"), BOB, 0o644, "12345");
+    }
+    chmod(&ground.path("shared/big"), 0o744);
+    let usage = || {
+        let failed = Cell::new(0);
+        let counted = ground.embedded().usage(&shared, &mut |event| {
+            failed.set(failed.get() + u32::from(matches!(event, UsageEvent::Failed(_))));
+            Ok(())
+        });
+        (counted.unwrap().get(&BOB).map(|bob| bob.objects.size_bytes), failed.get())
+    };
+    assert_eq!(usage(), (Some(15), 0));
+    assert_eq!(as_user(ALICE, usage), (None, 1));
+}
+
+/// Clients take the error `BucketAlreadyOwnedByYou` for success.
+#[test]
+fn a_name_that_is_not_a_bucket_is_not_the_callers_bucket() {
+    if !is_root() {
+        return;
+    }
+    let ground = Ground::new();
+    as_user(BOB, || {
+        symlink("nowhere", ground.path("link")).unwrap();
+        fs::write(ground.path("file"), "").unwrap();
+    });
+    for (lane, name) in Lane::ALL.into_iter().flat_map(|lane| [(lane, "link"), (lane, "file")]) {
+        let error = ground.on(lane, ALICE, |store| store.create_bucket(&bucket(name)).unwrap_err());
+        assert_eq!(error.kind(), fordway_store::ErrorKind::BucketAlreadyExists, "{lane:?} {name}");
     }
 }

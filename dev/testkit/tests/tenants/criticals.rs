@@ -14,7 +14,7 @@ use fordway_store::{
     VersioningState,
 };
 
-use crate::ground::{ALICE, BOB, Ground, Lane, as_user, bucket, is_root, key, put, read, snapshot};
+use crate::ground::{ALICE, BOB, Ground, Lane, as_user, bucket, chmod, is_root, key, put, read, snapshot};
 
 /// Creates files in a user's directory that look like files that `gc` removes.
 fn leave_precious_things(ground: &Ground) {
@@ -77,6 +77,48 @@ fn gc_still_collects_what_is_left() {
     assert_eq!(ground.collect().removed, 3);
     for left in ["tmp/0123456789abcdef", "tmp/0123456789abcdee", &format!("mpu/{upload}")] {
         assert!(!ground.path(&format!("alice/.fordway/{left}")).exists(), "{left}");
+    }
+}
+
+/// Alice's object is in the private area, because another file of hers took the place of its directory. After Alice has
+/// removed this file, Bob puts another one at the object's path.
+#[test]
+fn an_object_that_another_users_file_hides_is_not_garbage() {
+    if !is_root() {
+        return;
+    }
+    let hidden = "lab/.fordway/odd/results%2Frun1.csv";
+    for by_rename in [false, true] {
+        let ground = Ground::new();
+        let lab = ground.bucket("lab", 0, 0o1777);
+        ground.write("lab/results", ALICE, 0o644, "in the way");
+        ground.on(Lane::Http, ALICE, |store| put(store, &lab, "results/run1.csv", b"Alice's").unwrap());
+        assert!(ground.path(hidden).exists());
+        fs::remove_file(ground.path("lab/results")).unwrap();
+        ground.make_dirs(&ground.path("lab/results"), BOB);
+        chmod(&ground.path("lab/results"), 0o777);
+        match by_rename {
+            false => ground.write("lab/results/run1.csv", BOB, 0o644, "false"),
+            // The file belongs to Alice, but Bob decides its name.
+            true => ground.write("lab/results/run1.csv", ALICE, 0o644, "false"),
+        }
+        let summary = ground.collect();
+        assert!(ground.path(hidden).exists(), "renamed: {by_rename}");
+        assert!(summary.failed > 0, "an administrator is told");
+        ground.expire_all(&lab, 0);
+        ground.expire();
+        assert!(
+            !ground.path("lab/results/run1.csv").exists(),
+            "the file that lifecycle examined has expired"
+        );
+        ground.on(Lane::Http, ALICE, |store| {
+            assert_eq!(read(store, &lab, "results/run1.csv").unwrap(), b"Alice's")
+        });
+        // A file that the bucket's owner has put there replaces the object.
+        let _ = fs::remove_dir_all(ground.path("lab/results"));
+        ground.write("lab/results/run1.csv", 0, 0o644, "newer");
+        assert_eq!(ground.collect().failed, 0);
+        assert!(!ground.path(hidden).exists());
     }
 }
 

@@ -3,10 +3,16 @@
 //! these tests are skipped without root.
 
 mod area;
+mod blocked;
 mod buckets;
+mod contested;
 mod criticals;
 mod delays;
 mod ground;
 mod lifecycle;
 mod links;
 mod matrix;
+mod readers;
+mod records;
+mod restore;
+mod versions;

@@ -22,8 +22,7 @@ use crate::errors::from_errno;
 use crate::layout::{ATTRIBUTE, PRIVATE_DIR, join};
 use crate::record::{ContentChangeStamp, ObjectRecord};
 use crate::scan::{
-    BucketArea, BucketAreaKind, PROGRESS_ENTRIES, chosen_buckets, each_entry, known_kind, open_child,
-    path_of_child,
+    BucketArea, BucketAreaKind, PROGRESS_ENTRIES, each_entry, known_kind, open_child, path_of_child,
 };
 use crate::sidecar::{RECORD_BYTES, SidecarIdentities, place_of};
 use crate::stage::is_bare;
@@ -89,14 +88,17 @@ impl PosixStore {
         options: &FsckOptions,
         tell: &mut dyn FnMut(FsckEvent) -> Result<()>,
     ) -> Result<FsckSummary> {
-        let buckets = chosen_buckets(self, &options.buckets)?;
+        let chosen = self.choose_buckets(&options.buckets)?;
         let (summary, buffer) = (FsckSummary::default(), Vec::new());
         let actors = Rc::new(ImpersonatedUserCache::new(&self.inner));
         let (inner, now) = (&self.inner, SystemTime::now());
         let identities = SidecarIdentities::default();
         let mut check =
             FsckRun { inner, actors: actors.clone(), options, now, tell, summary, buffer, identities };
-        for bucket in &buckets {
+        for (bucket, error) in &chosen.unreadable {
+            check.found(FindingKind::Unreadable, bucket.as_str(), error.to_string())?;
+        }
+        for bucket in &chosen.buckets {
             match bucket_owner(&self.inner, bucket) {
                 Ok(Some(owner)) => actors.act_as(owner, || check.bucket(bucket))?,
                 // The bucket's owner has removed the bucket in the meantime. The other buckets must still be checked.

@@ -16,9 +16,9 @@ use fordway_sys::{Errno, FileStat, with_lock_patience};
 
 use crate::actors::{ImpersonatedUserCache, bucket_owner};
 use crate::area::not_ours;
-use crate::errors::from_errno;
+use crate::errors::{LEAVES_BUCKET, from_errno};
 use crate::layout::is_private;
-use crate::scan::{BucketArea, PROGRESS_ENTRIES, chosen_buckets, each_entry};
+use crate::scan::{BucketArea, PROGRESS_ENTRIES, each_entry};
 use crate::sidecar::SidecarIdentities;
 use crate::store::LANE;
 use crate::{PosixStore, PosixStoreState};
@@ -72,10 +72,22 @@ impl PosixStore {
         options: &GcOptions,
         tell: &mut dyn FnMut(GcEvent) -> Result<()>,
     ) -> Result<GcSummary> {
-        let buckets = chosen_buckets(self, &options.buckets)?;
+        let chosen = self.choose_buckets(&options.buckets)?;
         let actors = Rc::new(ImpersonatedUserCache::new(&self.inner));
         let mut sweep = GcRun::new(&self.inner, actors.clone(), options, tell);
-        for bucket in &buckets {
+        for (bucket, error) in chosen.unreadable {
+            sweep.tell_failure(&bucket, bucket.as_str(), error)?;
+        }
+        for bucket in &chosen.buckets {
+            // Nothing may be changed through a link to a directory within a bucket: the locks and the private area of
+            // that bucket would not be found. `fsck` reports such a link.
+            if self.inner.volume.root.leads_into_bucket(bucket) {
+                if !options.buckets.is_empty() {
+                    let error = from_errno(LEAVES_BUCKET, "examining the bucket");
+                    sweep.tell_failure(bucket, bucket.as_str(), error)?;
+                }
+                continue;
+            }
             match bucket_owner(&self.inner, bucket) {
                 Ok(Some(owner)) => actors.act_as(owner, || sweep.bucket(bucket))?,
                 // The bucket's owner has removed the bucket in the meantime. Garbage in the other buckets must still be

@@ -14,16 +14,16 @@ use std::fs::File;
 
 use fordway_store::{Bucket, Result};
 use fordway_sys::{
-    EntryKind, Errno, FileStat, Mode, OFlags, forget_names, get_xattr_in, link, name_to_text, open_in,
+    EntryKind, Errno, FileStat, Mode, OFlags, forget_names, kind_in, link, name_to_text, open_in,
     remove_file, rename, stat, stat_in, stat_now,
 };
 
 use super::{GarbageFile, GarbageKind, GcRun, newest_ns, size_freed};
 use crate::errors::from_errno;
-use crate::layout::{ATTRIBUTE, join, meta_dir};
+use crate::layout::{join, meta_dir};
 use crate::record::ObjectRecord;
 use crate::scan::{each_entry, known_kind, open_child, path_of_child};
-use crate::sidecar::{RECORD_BYTES, SidecarIdentities, inode_of, place_of, sidecar_name};
+use crate::sidecar::{SidecarIdentities, inode_of, place_of, short_record, sidecar_name};
 use crate::stage::hidden_name;
 use crate::volume::StoreRootDirectory;
 
@@ -116,12 +116,13 @@ impl GcRun<'_> {
                 // file.
                 found.inspect(|stat| _ = orphans.remove(&stat.inode))
             }
-            EntryKind::Unknown | EntryKind::Other => return Ok(true),
+            EntryKind::Unknown => kind_in(dir, name).and(Err(Errno::AGAIN)),
+            EntryKind::Other => return Ok(true),
         };
         match found {
             // A symbolic link to a directory may lead to files of other buckets whose sidecar files are in this bucket.
             Ok(stat) if stat.is_dir => Ok(false),
-            Ok(stat) => self.strike_file(bucket, (dir, name), &stat, orphans),
+            Ok(stat) => self.strike_file(bucket, (dir, path, name), &stat, orphans),
             // The name may have been cached as missing, or the object may now have another name.
             Err(Errno::NOENT | Errno::STALE) if self.is_shared(bucket) => Ok(false),
             Err(Errno::NOENT | Errno::NOTDIR | Errno::XDEV | Errno::LOOP) => Ok(true),
@@ -148,12 +149,12 @@ impl GcRun<'_> {
     }
 
     /// Removes the inode number of a file that owns a sidecar file from `orphans`. Returns `false` if the file's record
-    /// is in a sidecar file that is missing but may exist under another name. Cost: one `getxattrat`, and a read of the
-    /// sidecar file if there is one.
+    /// is in a sidecar file that is missing but may exist under another name, or if the file's attribute cannot be
+    /// read. Cost: one `getxattrat`, and a read of the sidecar file if there is one.
     fn strike_file(
         &mut self,
         bucket: &Bucket,
-        (dir, name): (&File, &str),
+        (dir, path, name): (&File, &str, &str),
         stat: &FileStat,
         orphans: &mut HashSet<u64>,
     ) -> Result<bool> {
@@ -161,7 +162,11 @@ impl GcRun<'_> {
         let volume = &inner.volume;
         let may_be_orphan = orphans.contains(&stat.inode);
         // The sticky bit, which marks a bare object, may hide a record.
-        let short = short_record(dir, name);
+        let short = match short_record(&self.actors, dir, name) {
+            Ok(short) => short,
+            Err(Errno::STALE) => return Ok(false),
+            Err(errno) => return self.failed(bucket, errno, "examining", &join(path, name)).map(|()| false),
+        };
         // In a copy of a root that is not migrated yet, another sidecar file may belong to this object.
         if let Some(short) = &short
             && matches!(volume.read_sidecar(bucket, stat, Some(short)), Ok(None))
@@ -198,14 +203,6 @@ impl GcRun<'_> {
 /// Returns the file state of the target of the symbolic link at `path`.
 fn followed(volume: &StoreRootDirectory, path: &str) -> Result<FileStat, Errno> {
     volume.root.open_beneath(path, OFlags::PATH, Mode::empty()).and_then(stat)
-}
-
-/// Returns the record in the attribute of the file `name` if the rest of the record is in a sidecar file. Returns
-/// `None` for a symbolic link. Cost: one `getxattrat`.
-fn short_record(dir: &File, name: &str) -> Option<ObjectRecord> {
-    let mut buffer = [0; RECORD_BYTES];
-    let bytes = get_xattr_in(dir, name, ATTRIBUTE, &mut buffer).ok()??;
-    ObjectRecord::decode(bytes).filter(|record| record.is_apart)
 }
 
 /// Returns whether the sidecar file named after this file's inode number belongs, or may belong, to this file.

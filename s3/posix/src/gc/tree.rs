@@ -3,13 +3,13 @@
 
 use std::fs::File;
 
-use fordway_store::{Bucket, Key, Result, VersioningState};
-use fordway_sys::{EntryKind, Errno, FileStat, name_to_text, remove_dir, stat, stat_in};
+use fordway_store::{Bucket, Error, ErrorKind, Key, Result, VersioningState};
+use fordway_sys::{EntryKind, Errno, FileStat, get_xattr_in, name_to_text, remove_dir, stat, stat_in};
 
 use crate::PosixStoreState;
 use crate::delete::is_marked;
 use crate::gc::{GarbageFile, GarbageKind, GcRun, newest_ns, removed, size_freed};
-use crate::layout::{ObjectPath, join, odd, plain};
+use crate::layout::{ATTRIBUTE, ObjectPath, join, odd, plain};
 use crate::private::PrivateDirectoryContents;
 use crate::scan::{BucketArea, BucketAreaKind, each_entry, known_kind, open_child, path_of_child};
 use crate::versions::names::NoncurrentVersionName;
@@ -97,7 +97,10 @@ impl GcRun<'_> {
         // Outside the private area, an empty directory may be an object, or a user may want to keep it.
         let is_ours = match area.held {
             BucketAreaKind::Plain => {
-                let look = || Ok(is_marked(parent, name) && !is_marker(&inner.volume, area.bucket, &path));
+                let look = || {
+                    let is_made = is_marked(parent, name) && has_record(parent, name) == Ok(false);
+                    Ok(is_made && !is_marker(&inner.volume, area.bucket, &path))
+                };
                 looked_at_by.map_or_else(look, |owner| self.actors.act_as(owner, look))?
             }
             BucketAreaKind::Odd | BucketAreaKind::Versions => area.is_our_dir(&path),
@@ -113,18 +116,23 @@ impl GcRun<'_> {
     /// Removes an odd file if a plain file has the same key, and the bucket keeps no versions. Works like a delete of
     /// the key, but keeps the plain file. Returns whether the odd file is gone.
     fn hidden_file(&mut self, area: &BucketArea, dir: &File, path: &str, name: &str) -> Result<bool> {
-        let bucket = area.bucket;
+        let (inner, bucket) = (self.inner, area.bucket);
         let Some(key) = area.decode(path) else { return Ok(false) };
-        let Some(plain) = plain(bucket, &key).map(|place| place.path()) else { return Ok(false) };
-        let (Ok(stat), true) = (stat_in(dir, name), self.inner.volume.is_file(&plain)) else {
-            return Ok(false);
-        };
+        let Some(place) = plain(bucket, &key).map(ObjectPath::into_owned) else { return Ok(false) };
+        let plain = place.path();
+        let (Ok(stat), true) = (stat_in(dir, name), inner.volume.is_file(&plain)) else { return Ok(false) };
         // In a bucket that keeps versions, the odd file is a version. The next write or delete of the key archives it.
-        let is_garbage =
-            |contents: PrivateDirectoryContents| contents.versioning == VersioningState::Unversioned;
-        match self.inner.volume.contents(bucket).map(is_garbage) {
-            Ok(true) => {}
-            Ok(false) => return Ok(false),
+        let is_garbage = |contents: PrivateDirectoryContents| -> Result<bool> {
+            let is_hidden = contents.versioning == VersioningState::Unversioned;
+            Ok(is_hidden && inner.volume.may_replace_odd(bucket, &place, &stat)?)
+        };
+        match inner.volume.contents(bucket).and_then(|contents| Ok((contents, is_garbage(contents)?))) {
+            Ok((_, true)) => {}
+            Ok((contents, false)) if contents.versioning == VersioningState::Unversioned => {
+                let error = hides_anothers(&plain);
+                return self.tell_failure(bucket, path, error).map(|()| false);
+            }
+            Ok(_) => return Ok(false),
             Err(error) => return self.tell_failure(bucket, path, error).map(|()| false),
         }
         let garbage = GarbageFile {
@@ -132,20 +140,27 @@ impl GcRun<'_> {
             path: path.to_owned(),
             size_bytes: size_freed(&stat),
         };
-        let inner = self.inner;
         // No other writer can remove the plain file while this process holds the key's lock.
         self.remove(bucket, (garbage, stat.user), || {
             let hidden = odd(bucket, &key);
             inner.locked(bucket, &key, |contents| {
                 // Another node may have removed the plain file, while this node still has it cached.
                 inner.volume.refresh(bucket, &key, contents)?;
-                match is_garbage(contents) && inner.volume.is_file(&plain) {
+                match is_garbage(contents)? && inner.volume.is_file(&plain) {
                     true => inner.remove_at(bucket, &hidden, contents),
                     false => Ok(false),
                 }
             })
         })
     }
+}
+
+/// Returns the error for an object that the file of another user hides, in a bucket with the sticky bit.
+fn hides_anothers(plain: &str) -> Error {
+    let why = format!(
+        "another user's file, {plain}, hides this object; compare the two files, and have the bucket's owner remove one"
+    );
+    Error::new(ErrorKind::AccessDenied, why)
 }
 
 /// Returns whether the directory at `path` is an object, or may be one.
@@ -155,6 +170,18 @@ fn is_marker(volume: &StoreRootDirectory, bucket: &Bucket, path: &str) -> bool {
     match (contents, key) {
         (Ok(contents), Some(key)) => !matches!(volume.open_marker(bucket, &key, contents), Ok(None)),
         (contents, _) => contents.is_err(),
+    }
+}
+
+/// Returns whether the directory has an object's record. The directory is then an object, even if the bucket's private
+/// area does not state that there are such objects: the directory may be below a bucket that was moved into this
+/// bucket, or the private area may be lost.
+fn has_record(parent: &File, name: &str) -> Result<bool, Errno> {
+    match get_xattr_in(parent, name, ATTRIBUTE, &mut [0; 8]) {
+        Ok(found) => Ok(found.is_some()),
+        Err(Errno::RANGE) => Ok(true),
+        Err(Errno::OPNOTSUPP) => Ok(false),
+        Err(errno) => Err(errno),
     }
 }
 
@@ -171,7 +198,8 @@ fn remove_empty_dir(
         (BucketAreaKind::Plain, _) => {
             let mut done = Ok(false);
             inner.unless_marker(area.bucket, path, inner.volume.contents(area.bucket)?, || {
-                done = remove();
+                // If the caller may not read the record, the directory's owner has just found none.
+                done = if has_record(parent, name) == Ok(true) { Ok(false) } else { remove() };
                 matches!(done, Ok(true))
             });
             done

@@ -3,7 +3,7 @@
 use std::fs::File;
 
 use fordway_store::{Bucket, Result};
-use fordway_sys::{Errno, remove_file, stat, stat_in};
+use fordway_sys::{Errno, name_to_text, remove_file, stat, stat_in};
 
 use crate::area::remove_staged;
 use crate::errors::from_errno;
@@ -95,6 +95,21 @@ fn remove_upload(
     }
 }
 
+/// Returns the latest time at which a file in the directory `name` changed; 0 if the directory is empty or gone.
+fn newest_in(parent: &File, name: &str) -> Result<i64, Errno> {
+    let dir = match open_child(parent, name) {
+        Err(Errno::NOENT | Errno::STALE) => return Ok(0),
+        opened => opened?,
+    };
+    let mut newest = 0;
+    fordway_sys::read_dir(&dir, |name, _| {
+        if let Ok(stat) = stat_in(&dir, &name_to_text(name)) {
+            newest = newest_ns(&stat).max(newest);
+        }
+    })?;
+    Ok(newest)
+}
+
 impl GcRun<'_> {
     pub(super) fn staged_files(&mut self, bucket: &Bucket) -> Result<()> {
         let path = tmp_dir(bucket);
@@ -107,6 +122,15 @@ impl GcRun<'_> {
             let is_ours = stat.is_file || stat.is_dir;
             if !is_ours || sweep.is_younger(newest_ns(&stat), limit) {
                 return Ok(());
+            }
+            // While a writer fills a file in its own directory, the times of the directory do not change.
+            if stat.is_dir {
+                let look = || newest_in(dir, name).map_err(|errno| from_errno(errno, "examining"));
+                match sweep.actors.or_as(Some(stat.user), look) {
+                    Ok(newest) if !sweep.is_younger(newest, limit) => {}
+                    Ok(_) => return Ok(()),
+                    Err(error) => return sweep.tell_failure(bucket, &join(&path, name), error),
+                }
             }
             let garbage = GarbageFile {
                 kind: GarbageKind::StagedFile,

@@ -36,7 +36,7 @@ use crate::list::{LinkedDirectories, SkippedDirectories};
 use crate::multipart::MultipartUploadManager;
 use crate::multipart::parts::owner_of_upload;
 use crate::read::{ObjectFile, system_time};
-use crate::scan::{PROGRESS_ENTRIES, chosen_buckets};
+use crate::scan::PROGRESS_ENTRIES;
 use crate::store::LANE;
 use crate::{PosixStore, PosixStoreState};
 
@@ -163,10 +163,13 @@ impl PosixStore {
         options: &LifecycleOptions,
         tell: &mut dyn FnMut(LifecycleEvent) -> Result<()>,
     ) -> Result<LifecycleSummary> {
-        let buckets = chosen_buckets(self, &options.buckets)?;
+        let chosen = self.choose_buckets(&options.buckets)?;
         let actors = Rc::new(ImpersonatedUserCache::new(&self.inner));
         let mut run = LifecycleRun::new(&self.inner, actors.clone(), options, tell);
-        for bucket in &buckets {
+        for (bucket, error) in chosen.unreadable {
+            run.failed(&bucket, "", error)?;
+        }
+        for bucket in &chosen.buckets {
             match bucket_owner(&self.inner, bucket) {
                 Ok(Some(owner)) => {
                     let done = actors.act_as(owner, || Ok(run.bucket(bucket, owner)))?;
@@ -487,7 +490,7 @@ impl<'s> LifecycleRun<'s> {
                 match is_unversioned && is_due {
                     true => {
                         ChangeRecorder::of(inner, bucket, contents).record(&key, EventKind::Expire, || {
-                            inner.remove(bucket, &key, contents)?;
+                            inner.remove_seen(bucket, &key, contents)?;
                             Ok((ExpiryRecheckResult::Changed, EventFacts::removed(None)))
                         })
                     }

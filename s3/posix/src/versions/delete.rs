@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use fordway_store::{Bucket, DeleteResult, ETagPolicy, ErrorKind, Key, Result, VersionId};
-use fordway_sys::stat_in;
+use fordway_sys::{file_user, stat_in};
 
 use super::lookup::VersionLookup;
 use super::names::{NoncurrentVersionName, archived_place};
+use super::owners::VersionOwners;
 use crate::PosixStoreState;
 use crate::layout::{ObjectPath, plain, versions_of};
 use crate::object_lock::{UnshieldedFile, VersionProtection, shield, unshield};
@@ -29,6 +30,8 @@ pub(crate) struct VersionDeletion<'d> {
 struct LatestVersion {
     place: ObjectPath<'static>,
     version: VersionId,
+    /// The user ID of the file's owner.
+    owner: u32,
     /// The file of the latest version, if it is a copy of the deleted version.
     copy: Option<ObjectFile>,
 }
@@ -99,9 +102,9 @@ impl VersionDeletion<'_> {
             self.protection().check_unlocked(&opened, bypass)?;
             unshielded.push(unshield(&opened.file, opened.record().lock)?);
         }
-        let latest = opened.version();
+        let (latest, owner) = (opened.version(), opened.stat.user);
         let copy = Some(opened).filter(|opened| is_copy && is_own(opened));
-        Ok(Some(LatestVersion { place, version: latest, copy }))
+        Ok(Some(LatestVersion { place, version: latest, owner, copy }))
     }
 
     /// Opens the latest version; also returns whether the latest version is a copy of the deleted version. A copy of an
@@ -136,7 +139,7 @@ impl VersionDeletion<'_> {
             Some(only) if latest.is_some() || !only.is_marker => {
                 VersionLookup { names: vec![only], newest_other: None }
             }
-            _ => store.volume.look_up_version(bucket, key, version)?,
+            _ => self.look_up(latest.as_ref().filter(|_| is_latest))?,
         };
         if contents.object_lock.is_some() {
             self.check_names(&mut names, unshielded)?;
@@ -146,6 +149,32 @@ impl VersionDeletion<'_> {
         });
         let next = newest_other.filter(|other| !other.is_marker);
         Ok(ConcernedVersions { latest, is_latest, names, next, is_newest_marker })
+    }
+
+    /// Looks up the names of the deleted version, and the newest other name. `latest` is the latest version if it is the
+    /// deleted version. In a bucket with the sticky bit, other users may have created names with the ID of the deleted
+    /// version, and names that look like newer versions. The caller's names are then removed without the others. Only
+    /// names of the owners of the deleted version, or of trusted users, can become the latest version.
+    fn look_up(&self, latest: Option<&LatestVersion>) -> Result<VersionLookup> {
+        let VersionDeletion { store, bucket, key, version, contents, .. } = *self;
+        let mut found = store.volume.look_up_version(bucket, key, version, VersionOwners::Any)?;
+        let Some(guard) = contents.guard else { return Ok(found) };
+        let owner_of = |name: &NoncurrentVersionName| store.volume.owner_of_version(bucket, key, name);
+        let caller = file_user();
+        let is_callers = |name: &NoncurrentVersionName| owner_of(name) == Some(caller);
+        let has_own =
+            latest.is_some_and(|latest| latest.owner == caller) || found.names.iter().any(is_callers);
+        if has_own && !guard.trusts(caller) {
+            found.names.retain(is_callers);
+        }
+        let mut owners: Vec<u32> = latest.map(|latest| latest.owner).into_iter().collect();
+        owners.extend(found.names.iter().filter_map(owner_of));
+        owners.retain(|owner| !guard.trusts(*owner));
+        if owners.is_empty() {
+            owners.extend(store.volume.only_other_owner(bucket, key, guard)?);
+        }
+        let counted = store.volume.look_up_version(bucket, key, version, VersionOwners::Of(&owners))?;
+        Ok(VersionLookup { newest_other: counted.newest_other, ..found })
     }
 
     /// Checks the locks of the files with these names, and adds the files to `unshielded`.

@@ -12,9 +12,10 @@ use std::collections::BTreeSet;
 use std::fs::File;
 
 use fordway_store::{Bucket, ErrorKind, Key, Result, VersionId, VersioningState};
-use fordway_sys::{Errno, FileStat, Mode, OFlags, read_dir_briefly, stat, stat_in, would_wait};
+use fordway_sys::{Errno, FileStat, Mode, OFlags, file_user, read_dir_briefly, stat, stat_in, would_wait};
 
 use super::names::{MARKER, NoncurrentVersionName, archived_place, order_in};
+use super::owners::VersionOwners;
 use crate::errors::from_errno;
 use crate::index::{DirectoryRole, FEWEST};
 use crate::layout::versions_of;
@@ -42,7 +43,7 @@ impl VersionLookup {
 
     /// Adds a name if it belongs to `version`, or is the newest other name. Most names are rejected by their first
     /// bytes, because names sort by the order that they begin with.
-    fn see(&mut self, version: &VersionId, name: &str) {
+    fn see(&mut self, version: &VersionId, name: &str, counts: impl Fn(&str) -> bool) {
         let Some((order, rest)) = name.split_at_checked(16) else { return };
         let Some(rest) = rest.strip_prefix('-') else { return };
         let is_it = rest.strip_suffix(MARKER).unwrap_or(rest) == version.as_str();
@@ -50,7 +51,7 @@ impl VersionLookup {
         if !is_it && u64::from_str_radix(order, 16).is_ok_and(|order| order < least) {
             return;
         }
-        match NoncurrentVersionName::parse(name) {
+        match NoncurrentVersionName::parse(name).filter(|_| counts(name)) {
             Some(found) if is_it => self.names.push(found),
             Some(found) => self.newest_other = Some(found),
             None => {}
@@ -58,16 +59,22 @@ impl VersionLookup {
     }
 
     /// Looks up a version in `names`, which contains all names of a directory. `strays` contains the names that cannot
-    /// be computed from an ID.
-    fn in_index(names: &BTreeSet<Box<str>>, strays: &BTreeSet<Box<str>>, version: &VersionId) -> Self {
+    /// be computed from an ID. Ignores the names that `counts` rejects.
+    fn in_index(
+        names: &BTreeSet<Box<str>>,
+        strays: &BTreeSet<Box<str>>,
+        version: &VersionId,
+        counts: impl Fn(&str) -> bool,
+    ) -> Self {
         let mut found = VersionLookup::default();
-        let is_other = |name: &NoncurrentVersionName| name.version != *version;
+        let is_other = |name: &NoncurrentVersionName| name.version != *version && counts(&name.name());
         found.newest_other =
             names.iter().rev().filter_map(|name| NoncurrentVersionName::parse(name)).find(is_other);
         let computed =
             [false, true].into_iter().filter_map(|is_marker| NoncurrentVersionName::of(version, is_marker));
-        found.names.extend(computed.filter(|name| names.contains(&*name.name())));
-        strays.iter().for_each(|name| found.see(version, name));
+        let is_there = |name: &str| names.contains(name) && counts(name);
+        found.names.extend(computed.filter(|name| is_there(&name.name())));
+        strays.iter().for_each(|name| found.see(version, name, &counts));
         found.sorted()
     }
 
@@ -78,23 +85,26 @@ impl VersionLookup {
 }
 
 impl StoreRootDirectory {
-    /// Returns the names of `version` among the key's old versions and delete markers, and the newest other name. Cost:
-    /// one read of the key's versions directory, or a few lookups in its index.
+    /// Returns the names of `version` among the key's old versions and delete markers, and the newest other name. Names
+    /// of other users than `owners` are ignored. Cost: one read of the key's versions directory, or a few lookups in its
+    /// index; one `newfstatat` for some of the names if only certain users' names count.
     pub(crate) fn look_up_version(
         &self,
         bucket: &Bucket,
         key: &Key,
         version: &VersionId,
+        owners: VersionOwners<'_>,
     ) -> Result<VersionLookup> {
         let contents = self.contents(bucket)?;
+        let counts = self.counted_names((bucket, key), contents.guard, owners)?;
         let by_index = self.in_versions_index(bucket, key, contents, |names, strays| {
-            VersionLookup::in_index(names, strays, version)
+            VersionLookup::in_index(names, strays, version, &counts)
         });
         match by_index {
             Some(found) => Ok(found),
             None => {
                 let mut found = VersionLookup::default();
-                self.each_archived(bucket, key, contents, |name| found.see(version, name))?;
+                self.each_archived(bucket, key, contents, |name| found.see(version, name, &counts))?;
                 Ok(found.sorted())
             }
         }
@@ -112,8 +122,10 @@ impl StoreRootDirectory {
         let own = NoncurrentVersionName::of(version, false)?;
         if let Some(opened) = self.open_file(bucket, &archived_place(bucket, key, &own)).ok()? {
             // Anyone who may write to the bucket may have created another file with this name. A file with several hard
-            // links may have further names in this directory.
-            return Some(own).filter(|_| opened.version() == *version && opened.stat.links == 1);
+            // links may have further names in this directory. In a bucket with the sticky bit, another user's file with
+            // this name may not be the version, which then has another name.
+            let is_own = contents.guard.is_none() || opened.stat.user == file_user();
+            return Some(own).filter(|_| is_own && opened.version() == *version && opened.stat.links == 1);
         }
         // In a bucket with the sticky bit, users who are not trusted may create delete markers with any ID.
         let marker = NoncurrentVersionName { is_marker: true, ..own };
@@ -131,16 +143,19 @@ impl StoreRootDirectory {
         Ok(found)
     }
 
-    /// Returns the newest of the key's old versions and delete markers. Keeps only one name in memory at a time. Cost:
-    /// as for [`StoreRootDirectory::look_up_version`].
+    /// Returns the newest of the key's old versions and delete markers. Names of other users than `owners` are ignored.
+    /// Keeps only one name in memory at a time. Cost: as for [`StoreRootDirectory::look_up_version`].
     pub(crate) fn newest_archived(
         &self,
         bucket: &Bucket,
         key: &Key,
+        owners: VersionOwners<'_>,
     ) -> Result<Option<NoncurrentVersionName>> {
         let contents = self.contents(bucket)?;
+        let counts = self.counted_names((bucket, key), contents.guard, owners)?;
+        let parse = |name: &str| NoncurrentVersionName::parse(name).filter(|_| counts(name));
         let by_index = self.in_versions_index(bucket, key, contents, |names, _| {
-            names.iter().rev().find_map(|name| NoncurrentVersionName::parse(name))
+            names.iter().rev().find_map(|name| parse(name))
         });
         if let Some(newest) = by_index {
             return Ok(newest);
@@ -151,7 +166,7 @@ impl StoreRootDirectory {
             let least = newest.as_ref().map_or(0, |newest| newest.order);
             let order = name.get(..16).and_then(|order| u64::from_str_radix(order, 16).ok());
             if order.is_some_and(|order| order >= least) {
-                newest = NoncurrentVersionName::parse(name).or(newest.take());
+                newest = parse(name).or(newest.take());
             }
         })?;
         Ok(newest)
@@ -420,7 +435,9 @@ mod tests {
             found in proptest::collection::hash_set((0..9_u64, 0..9_u64, any::<bool>(), any::<bool>()), 0..20),
             wanted in 0..9_u64,
             wants_null in any::<bool>(),
+            ignored in "[7-9]-",
         ) {
+            let ignored = ignored.as_str();
             let name = |(at, (order, of, is_null, is_marker)): (usize, (u64, u64, bool, bool))| {
                 let version = if is_null { VersionId::null() } else { id(of * 100) };
                 // No two names have the same order.
@@ -432,13 +449,16 @@ mod tests {
             let strays = names.iter().filter(|name| is_stray(name)).cloned().collect();
             let version = if wants_null { VersionId::null() } else { id(wanted * 100) };
             let mut scanned = VersionLookup::default();
-            names.iter().rev().for_each(|name| scanned.see(&version, name));
-            let (scanned, indexed) = (scanned.sorted(), VersionLookup::in_index(&names, &strays, &version));
+            let counts = |name: &str| !name.contains(ignored);
+            names.iter().rev().for_each(|name| scanned.see(&version, name, counts));
+            let indexed = VersionLookup::in_index(&names, &strays, &version, counts);
+            let scanned = scanned.sorted();
             let order = |found: &VersionLookup| found.newest_other.as_ref().map(|found| found.order);
             let set = |found: &VersionLookup| found.names.iter().map(NoncurrentVersionName::name).collect::<BTreeSet<_>>();
             prop_assert_eq!((order(&scanned), set(&scanned)), (order(&indexed), set(&indexed)));
             prop_assert!(indexed.names.is_sorted_by_key(|found| std::cmp::Reverse(found.order)));
-            let newest = names.iter().rev().find_map(|name| NoncurrentVersionName::parse(name)).map(|found| found.order);
+            let parse = |name: &str| NoncurrentVersionName::parse(name).filter(|_| counts(name));
+            let newest = names.iter().rev().find_map(|name| parse(name)).map(|found| found.order);
             prop_assert_eq!(scanned.newest().map(|found| found.order), newest);
         }
     }

@@ -16,6 +16,7 @@ pub(crate) mod delete;
 pub(crate) mod list;
 mod lookup;
 pub(crate) mod names;
+pub(crate) mod owners;
 
 use std::fs::File;
 use std::sync::Arc;
@@ -25,11 +26,14 @@ use fordway_store::{
     Bucket, DeleteOptions, DeleteResult, ETagPolicy, Error, ErrorKind, Key, Result, VersionId,
     VersioningState,
 };
-use fordway_sys::{Errno, OFlags, link, link_unnamed, open_in, remove_dir, rename, set_modified, stat_in};
+use fordway_sys::{
+    Errno, OFlags, file_user, link, link_unnamed, open_in, remove_dir, rename, set_modified, stat_in,
+};
 
 use self::delete::VersionDeletion;
 use self::lookup::VersionLookup;
 use self::names::{NoncurrentVersionName, archived_place, new_version, now_ns, order_in};
+use self::owners::{VersionOwners, owner_and_caller};
 use crate::PosixStoreState;
 use crate::dirs::DirectoryHandle;
 use crate::errors::{from_errno, on_another_mount};
@@ -71,15 +75,16 @@ impl StoreRootDirectory {
                 Err(error) if error.kind() == ErrorKind::Corrupt && !version.is_null() => None,
                 found => found?,
             };
+            let owner = latest.as_ref().map(|latest| latest.stat.user);
             let latest_version = match latest {
                 Some(latest) if latest.version() == *version => return Ok(latest),
                 latest => latest.map(|latest| latest.version()),
             };
-            if let Some(kept) = self.open_by_name(bucket, key, version)? {
+            if let Some(kept) = self.open_by_name(bucket, key, version, owner)? {
                 return Ok(kept);
             }
-            let archived = self.look_up_version(bucket, key, version)?;
-            if let Some(found) = archived.names.first()
+            let archived = self.look_up_version(bucket, key, version, VersionOwners::Any)?;
+            if let Some(found) = self.preferred_name((bucket, key), &archived.names, owner)?
                 && let Some(mut opened) = self.open_archived(bucket, key, found)?
             {
                 // If the file was archived under a new ID, its record contains another ID or no ID.
@@ -106,12 +111,21 @@ impl StoreRootDirectory {
     }
 
     /// Opens the old version by the order contained in its ID; returns `None` if there is no name with that order.
-    /// Errors: `MethodNotAllowed` for a delete marker.
-    fn open_by_name(&self, bucket: &Bucket, key: &Key, version: &VersionId) -> Result<Option<ObjectFile>> {
+    /// `owner` is the owner of the latest version. Errors: `MethodNotAllowed` for a delete marker.
+    fn open_by_name(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        version: &VersionId,
+        owner: Option<u32>,
+    ) -> Result<Option<ObjectFile>> {
         let Some(kept) = NoncurrentVersionName::of(version, false) else { return Ok(None) };
         if let Some(opened) = self.open_archived(bucket, key, &kept)? {
-            // Anyone who may write to the bucket may have created another file with this name.
-            return Ok(Some(opened).filter(|opened| opened.version() == *version));
+            // Anyone who may write to the bucket may have created another file with this name. In a bucket with the
+            // sticky bit, the version of another user may then have another name.
+            let is_certain = owner == Some(opened.stat.user)
+                || self.contents(bucket)?.guard.is_none_or(|guard| guard.trusts(opened.stat.user));
+            return Ok(Some(opened).filter(|opened| is_certain && opened.version() == *version));
         }
         let marker = NoncurrentVersionName { is_marker: true, ..kept };
         match self.open_file(bucket, &archived_place(bucket, key, &marker))? {
@@ -353,7 +367,7 @@ impl PosixStoreState {
         match folder {
             _ if by_null => Ok(0),
             Some(folder) => self.copy_folder(bucket, key, folder),
-            None => self.highest_order(bucket, key),
+            None => self.highest_order(bucket, key, &[file_user()]),
         }
     }
 
@@ -361,7 +375,9 @@ impl PosixStoreState {
     /// cannot be an old version itself. Returns the order of the old version.
     #[cold]
     fn copy_folder(self: &Arc<Self>, bucket: &Bucket, key: &Key, folder: &ObjectFile) -> Result<u64> {
-        let archived = self.volume.look_up_version(bucket, key, &VersionId::null())?;
+        let owners = owner_and_caller(folder.stat.user);
+        let owners = VersionOwners::Of(&owners);
+        let archived = self.volume.look_up_version(bucket, key, &VersionId::null(), owners)?;
         let newest = archived.newest().map_or(0, |newest| newest.order);
         let version = match archived.names.iter().any(|found| !found.is_marker) {
             true => new_version(newest)?,
@@ -422,7 +438,7 @@ impl PosixStoreState {
         current: &ObjectFile,
     ) -> Result<KeptVersion> {
         let archived = self.volume.archived(bucket, key)?;
-        let floor = archived.first().map_or(0, |newest| newest.order);
+        let floor = self.highest_order(bucket, key, &owner_and_caller(current.stat.user))?;
         let is_kept = |found: &&NoncurrentVersionName| {
             !found.is_marker && self.volume.is_name_of((bucket, key), found, &current.stat)
         };
@@ -441,7 +457,8 @@ impl PosixStoreState {
         current: &ObjectFile,
         version: VersionId,
     ) -> Result<KeptVersion> {
-        let archived = self.volume.look_up_version(bucket, key, &version)?;
+        let owners = owner_and_caller(current.stat.user);
+        let archived = self.volume.look_up_version(bucket, key, &version, VersionOwners::Of(&owners))?;
         let newest = archived.newest().map_or(0, |newest| newest.order);
         let files = || archived.names.iter().filter(|found| !found.is_marker);
         if files().any(|found| self.volume.is_name_of((bucket, key), found, &current.stat)) {
@@ -471,7 +488,7 @@ impl PosixStoreState {
         if let Some(kept) = self.keep_named(bucket, key, current, kept.clone())? {
             return Ok(kept);
         }
-        let highest = self.highest_order(bucket, key)?;
+        let highest = self.highest_order(bucket, key, &owner_and_caller(current.stat.user))?;
         if self.volume.is_version_at((bucket, key), &kept, current.stat.user)? {
             return self.keep_as_new(bucket, key, current, highest);
         }
@@ -524,14 +541,23 @@ impl PosixStoreState {
         Ok(is_kept.then_some(KeptVersion { version: kept.version, floor: kept.order }))
     }
 
-    /// Returns the highest order among the key's old versions and delete markers.
-    pub(crate) fn highest_order(&self, bucket: &Bucket, key: &Key) -> Result<u64> {
-        Ok(self.volume.newest_archived(bucket, key)?.map_or(0, |newest| newest.order))
+    /// Returns the highest order among the key's old versions and delete markers. In a bucket with the sticky bit, only
+    /// names of `owners`, the bucket's owner and root count.
+    pub(crate) fn highest_order(&self, bucket: &Bucket, key: &Key, owners: &[u32]) -> Result<u64> {
+        let newest = self.volume.newest_archived(bucket, key, VersionOwners::Of(owners))?;
+        Ok(newest.map_or(0, |newest| newest.order))
     }
 
     /// Removes an old version `null`, because a new version `null` replaces it.
-    pub(crate) fn forget_null(&self, bucket: &Bucket, key: &Key) -> Result<()> {
-        let found = self.volume.look_up_version(bucket, key, &VersionId::null())?;
+    pub(crate) fn forget_null(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        contents: PrivateDirectoryContents,
+    ) -> Result<()> {
+        let caller = [file_user()];
+        let owners = VersionOwners::replaceable(contents.guard, &caller);
+        let found = self.volume.look_up_version(bucket, key, &VersionId::null(), owners)?;
         self.remove_archived(bucket, key, &found.names).map(drop)
     }
 
@@ -557,13 +583,16 @@ impl PosixStoreState {
         let by_null = contents.versioning != VersioningState::Enabled;
         // The file has already been closed, because FUSE renames a file that is removed while it is open.
         let (current_place, kept) = self.keep_to_delete(bucket, key, by_null, contents)?;
+        let caller = [file_user()];
+        let owners = VersionOwners::replaceable(contents.guard, &caller);
         let old_null = match by_null {
-            true => self.volume.look_up_version(bucket, key, &VersionId::null())?,
+            true => self.volume.look_up_version(bucket, key, &VersionId::null(), owners)?,
             false => VersionLookup::default(),
         };
-        let floor = match by_null {
-            true => old_null.newest().map_or(0, |newest| newest.order),
-            false => kept.floor,
+        let floor = match (by_null, contents.guard) {
+            (true, Some(_)) => self.highest_order(bucket, key, &caller)?,
+            (true, None) => old_null.newest().map_or(0, |newest| newest.order),
+            (false, _) => kept.floor,
         };
         let version = if by_null { VersionId::null() } else { new_version(floor)? };
         let order = order_in(&version).unwrap_or_else(|| now_ns().max(floor.saturating_add(1)));
@@ -627,10 +656,18 @@ impl PosixStoreState {
         key: &Key,
         contents: PrivateDirectoryContents,
     ) -> Result<bool> {
-        if !self.volume.newest_archived(bucket, key)?.is_some_and(|newest| newest.is_marker) {
+        let has_newer_marker = |owners| {
+            let newest = self.volume.newest_archived(bucket, key, owners)?;
+            Ok::<_, Error>(newest.is_some_and(|newest| newest.is_marker))
+        };
+        if !has_newer_marker(VersionOwners::Any)? {
             return Ok(false);
         }
         let Some((place, opened)) = self.volume.locate(bucket, key, contents)? else { return Ok(false) };
+        // Another user may have created the marker.
+        if contents.guard.is_some() && !has_newer_marker(VersionOwners::Of(&[opened.stat.user]))? {
+            return Ok(false);
+        }
         self.volume.require_own_file(bucket, key, &opened)?;
         let (version, lock) = (opened.version(), opened.record().lock);
         // While the latest version is being deleted, its file also has a name among the old versions. Another user may
@@ -639,7 +676,7 @@ impl PosixStoreState {
         // marker is newer than this version.
         let is_kept =
             |found: &NoncurrentVersionName| self.volume.is_name_of((bucket, key), found, &opened.stat);
-        let archived = self.volume.look_up_version(bucket, key, &version)?;
+        let archived = self.volume.look_up_version(bucket, key, &version, VersionOwners::Any)?;
         if !archived.names.iter().any(|found| !found.is_marker && is_kept(found)) {
             return Ok(false);
         }

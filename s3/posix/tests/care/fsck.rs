@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::os::unix::net::UnixListener;
 
-use fordway_posix::{FindingSeverity, FsckEvent, FsckFinding, FsckOptions, FsckSummary, MigrationStep};
+use fordway_posix::{FindingSeverity, FsckEvent, FsckFinding, FsckOptions, FsckSummary, MigrationEvent};
 use fordway_store::{
     BoxedMetadata, Bucket, BucketDocumentKind, BucketDocumentOperations, ChecksumAlgorithm, ChecksumType,
     ETagPolicy, Error, ErrorKind, MAX_TAGS, MIN_PART_BYTES, Metadata, MultipartUploadOperations, Objects,
@@ -201,9 +201,12 @@ fn a_sticky_bit_that_hides_a_record_is_found_and_removed() {
         assert_eq!((summary.corrupt, summary.notes), (6, 0));
     }
     let mut done = Vec::new();
-    let mut tell = |step: MigrationStep| {
-        done.push((step.done, step.path));
-        Ok(())
+    let mut tell = |event: MigrationEvent| match event {
+        MigrationEvent::Done(step) => {
+            done.push((step.done, step.path));
+            Ok(())
+        }
+        MigrationEvent::Failed(error) => Err(error),
     };
     rig.store.migrate(&[bucket()], &mut tell).unwrap();
     done.retain(|(done, _)| *done == "sticky bit removed, which hid its metadata");

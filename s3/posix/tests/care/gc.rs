@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use fordway_posix::{GarbageFile, GcEvent, GcOptions, GcSummary};
+use fordway_posix::{GarbageFile, GcEvent, GcOptions, GcSummary, PosixConfig, PosixStore};
 use fordway_store::{
     CompleteOptions, CompletedPart, Error, ErrorKind, GetOptions, MAX_TAGS, MultipartUploadOperations,
     ObjectTagOperations, ObjectVersionOperations, Objects, PartsQuery, UploadId, VersioningState,
@@ -189,6 +189,74 @@ fn hidden_versions_stay() {
         let object = rig.store.get(&bucket(), &name("a"), &GetOptions::version(version.clone())).unwrap();
         assert_eq!(object.content.into_vec().unwrap(), b"odd a");
     }
+}
+
+/// A put that takes long fills a file in a directory of its own. The times of the directory do not change meanwhile.
+#[test]
+fn a_staged_file_that_is_being_written_stays_in_its_own_directory() {
+    let rig = Rig::new();
+    let shelter = ".fordway/tmp/0123456789abcdef";
+    rig.write(&format!("{shelter}/0123456789abcdee"), "begun");
+    thread::sleep(APART);
+    let cutoff = Instant::now();
+    thread::sleep(APART);
+    rig.write(&format!("{shelter}/0123456789abcdee"), "begun and continued");
+    assert_collects(&rig, cutoff, &[]);
+    thread::sleep(APART);
+    assert_collects(&rig, Instant::now(), &[("staged-file", &format!("bkt/{shelter}"), 0)]);
+}
+
+/// A directory that is an object is reached under several names. Only its own bucket's private area states that there
+/// are such objects.
+#[test]
+fn directories_that_are_objects_stay_under_any_name() {
+    let rig = Rig::new();
+    let root = rig.dir.path();
+    for key in ["sub/d/", "sub/deep/er/", "top/"] {
+        rig.put(key, "");
+    }
+    let have_all = || ["sub/d/", "sub/deep/er/", "top/"].iter().all(|key| rig.get(key).is_some());
+    std::os::unix::fs::symlink("bkt/sub", root.join("part")).unwrap();
+    std::os::unix::fs::symlink(".", root.join("whole")).unwrap();
+    thread::sleep(APART);
+    collect(&rig, Duration::ZERO, false);
+    assert!(have_all(), "through a link");
+    let wrong = PosixStore::open_for_care(&root.join("bkt"), PosixConfig::default()).unwrap();
+    let options = GcOptions { empty_dir_age: Duration::ZERO, ..GcOptions::default() };
+    wrong.collect_garbage(&options, &mut |_| Ok(())).unwrap();
+    assert!(have_all(), "with the bucket in place of the root");
+    // The bucket is moved into another bucket, and its private area is lost.
+    fs::create_dir(root.join("outer")).unwrap();
+    fs::rename(rig.path(""), root.join("outer/bkt")).unwrap();
+    collect(&rig, Duration::ZERO, false);
+    fs::rename(root.join("outer/bkt"), rig.path("")).unwrap();
+    assert!(have_all(), "in another bucket");
+    fs::remove_dir_all(rig.path(".fordway")).unwrap();
+    collect(&rig, Duration::ZERO, false);
+    for key in ["sub/d", "sub/deep/er", "top"] {
+        assert!(rig.path(key).is_dir(), "{key}");
+    }
+}
+
+/// A bucket with several names is examined once, under its own name.
+#[test]
+fn a_bucket_with_two_names_is_examined_once() {
+    let rig = Rig::new();
+    for key in ["a", "b/c", "d/e/f"] {
+        rig.put(key, "x");
+    }
+    rig.write(".fordway/tmp/0000000000000abc", "12345");
+    let entries = collect(&rig, Duration::ZERO, true).0.entries;
+    for alias in ["aaa", "zzz"] {
+        std::os::unix::fs::symlink("bkt", rig.dir.path().join(alias)).unwrap();
+    }
+    thread::sleep(APART);
+    assert_eq!(collect(&rig, Duration::ZERO, true).0.entries, entries);
+    let chosen = rig.store.choose_buckets(&[]).unwrap();
+    assert_eq!((chosen.buckets, chosen.unreadable.len()), (vec![bucket()], 0));
+    let removed = collect(&rig, Duration::ZERO, false).1;
+    let staged = ("staged-file", "bkt/.fordway/tmp/0000000000000abc", 5);
+    assert_eq!(kinds_and_paths(&removed), [staged]);
 }
 
 #[test]

@@ -151,7 +151,11 @@ impl LogQueue {
 
 enum LogSink {
     Output(io::Stdout),
-    File(File),
+    File {
+        file: File,
+        /// Whether the file ends in the middle of a line, because a write failed.
+        is_torn: bool,
+    },
 }
 
 impl LogSink {
@@ -159,7 +163,12 @@ impl LogSink {
         if path == Path::new("-") {
             return Ok(LogSink::Output(io::stdout()));
         }
-        OpenOptions::new().create(true).append(true).mode(0o600).open(path).map(LogSink::File)
+        OpenOptions::new()
+            .create(true)
+            .append(true)
+            .mode(0o600)
+            .open(path)
+            .map(|file| LogSink::File { file, is_torn: false })
     }
 
     fn reopen(&mut self, path: &Path) {
@@ -178,9 +187,31 @@ impl LogSink {
     fn write(&mut self, lines: &[u8]) -> io::Result<()> {
         match self {
             LogSink::Output(output) => output.write_all(lines).and_then(|()| output.flush()),
-            LogSink::File(file) => file.write_all(lines),
+            LogSink::File { file, is_torn } => append_lines(file, lines, is_torn),
         }
     }
+}
+
+/// Appends lines to a log. If the log ends in the middle of a line, ends that line first, so that every line that is
+/// written as a whole can be parsed. Sets `is_torn` to whether the log then ends in the middle of a line.
+fn append_lines(log: &mut impl Write, lines: &[u8], is_torn: &mut bool) -> io::Result<()> {
+    if *is_torn && !lines.is_empty() {
+        log.write_all(b"\n")?;
+        *is_torn = false;
+    }
+    let mut rest = lines;
+    while !rest.is_empty() {
+        match log.write(rest) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => {
+                *is_torn = rest[written - 1] != b'\n';
+                rest = &rest[written..];
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// The response header that contains the ID of the request.
@@ -279,6 +310,42 @@ mod tests {
             }
             assert!(std::fs::read_to_string(&old).unwrap().ends_with(&format!("\"before {round}\"\n")));
             assert_eq!(std::fs::read_to_string(&path).unwrap(), format!("\"after {round}\"\n"));
+        }
+    }
+
+    /// A log on a file system with this many free bytes.
+    struct NearlyFull {
+        text: Vec<u8>,
+        free_bytes: usize,
+    }
+
+    impl Write for NearlyFull {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let taken = bytes.len().min(self.free_bytes);
+            if taken == 0 {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            self.free_bytes -= taken;
+            self.text.extend_from_slice(&bytes[..taken]);
+            Ok(taken)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn lines_after_a_full_disk_begin_on_a_line_of_their_own() {
+        for (free_bytes, expected) in
+            [(0, "next\n"), (3, "one\nnext\n"), (4, "one\nnext\n"), (6, "one\ntw\nnext\n")]
+        {
+            let (mut log, mut is_torn) = (NearlyFull { text: Vec::new(), free_bytes }, false);
+            append_lines(&mut log, b"one\ntwo\n", &mut is_torn).expect_err("the disk is full");
+            append_lines(&mut log, b"lost\n", &mut is_torn).expect_err("the disk is still full");
+            log.free_bytes = 100;
+            append_lines(&mut log, b"next\n", &mut is_torn).unwrap();
+            assert_eq!(String::from_utf8(log.text).unwrap(), expected, "{free_bytes} bytes were free");
         }
     }
 
