@@ -107,9 +107,9 @@ def run(root: Path, command: list[str], is_explained: bool, libs3: Path | None =
         if Path(command[0]).name == "rclone":
             variables = for_rclone(variables)
         if is_explained:
+            variables["FORDWAY_EXPLAIN"] = ending.enter_context(explaining_calls())
             said = f"is in process, with {' or '.join(libraries)}" if libraries else "goes to its own host"
             print(f"fordway run: libs3 {said}", file=sys.stderr)  # noqa: T201
-            variables["FORDWAY_EXPLAIN"] = ending.enter_context(explaining_calls())
         with subprocess.Popen(command, env=variables, preexec_fn=ending_with_parent()) as program:
             programs.append(program)
             return program.wait()
@@ -214,15 +214,6 @@ def environment(
     }
 
 
-def for_rclone(variables: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables, with the certificates to trust in the variable that all versions of rclone
-    support. rclone 1.60 fails if `AWS_CA_BUNDLE` is set.
-    """
-    others = {name: value for name, value in variables.items() if name != "AWS_CA_BUNDLE"}
-    bundle = variables.get("AWS_CA_BUNDLE")
-    return {"SSL_CERT_FILE": bundle, **others} if bundle else others
-
-
 def rclone_remote(endpoint: str, keys: Mapping[str, str]) -> dict[str, str]:
     """Returns the variables that define rclone's remote `fordway:`, or redirect this remote if the
     configuration file defines it. RCLONE_S3_ENDPOINT would also redirect all other remotes of the
@@ -236,6 +227,15 @@ def rclone_remote(endpoint: str, keys: Mapping[str, str]) -> dict[str, str]:
         "SECRET_ACCESS_KEY": keys["AWS_SECRET_ACCESS_KEY"],
     }
     return {f"RCLONE_CONFIG_FORDWAY_{name}": value for name, value in settings.items()}
+
+
+def for_rclone(variables: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables, with the certificates to trust in the variable that all versions of rclone
+    support. rclone 1.60 fails if `AWS_CA_BUNDLE` is set.
+    """
+    others = {name: value for name, value in variables.items() if name != "AWS_CA_BUNDLE"}
+    bundle = variables.get("AWS_CA_BUNDLE")
+    return {"SSL_CERT_FILE": bundle, **others} if bundle else others
 
 
 def drop_ins(directory: Path) -> list[str]:

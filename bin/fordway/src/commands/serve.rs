@@ -23,11 +23,7 @@ use super::{env_file, events, lifecycle};
 use crate::args::{GatewayArgs, NodeArgs, ServeArgs};
 
 /// Runs `serve`. `region` is the region of the buckets, if there is one.
-pub(super) fn run(
-    args: &ServeArgs,
-    region: Option<&str>,
-    context: &CommandContext,
-) -> Result<CommandExit> {
+pub(super) fn run(args: &ServeArgs, region: Option<&str>, context: &CommandContext) -> Result<CommandExit> {
     raise_open_files();
     check_immutable_locks(args)?;
     let store = PosixConfig { open_stores: Some(closing_unused_files()?), ..args.store() };

@@ -311,7 +311,10 @@ mod tests {
         assert_eq!(endpoint(&[("AWS_PROFILE", "default")]), "http://run:1");
         assert_eq!(endpoint(&[("AWS_PROFILE", "a")]), "http://a:1");
         assert_eq!(endpoint(&[("AWS_PROFILE", "b")]), "http://run:1");
-        assert_eq!(endpoint(&[("AWS_PROFILE", "a"), ("AWS_ENDPOINT_URL_S3", "http://own:1")]), "http://own:1");
+        assert_eq!(
+            endpoint(&[("AWS_PROFILE", "a"), ("AWS_ENDPOINT_URL_S3", "http://own:1")]),
+            "http://own:1"
+        );
     }
 
     #[test]

@@ -94,8 +94,10 @@ fn builder(
     let mut limits = S3Config::default();
     // The S3 layer needs no limit, because `crate::gate` limits the size of documents.
     limits.xml_max_body_size = usize::MAX;
-    let mut builder =
-        S3ServiceBuilder::new(S3Frontend { region: reported.map(str::to_owned), admission: admission.clone() });
+    let mut builder = S3ServiceBuilder::new(S3Frontend {
+        region: reported.map(str::to_owned),
+        admission: admission.clone(),
+    });
     builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(limits))));
     builder.set_validation(BucketNameValidator);
     let region = own.map(str::to_owned);
