@@ -26,6 +26,7 @@ use crate::users::User;
 const PAGE_MAX: usize = 10_000;
 /// The maximum length of a new bucket's name in bytes (S3's limit).
 const NAME_BYTES_MAX: usize = 63;
+
 pub(super) fn list(
     store: &dyn Store,
     owner: &Owner,
