@@ -43,10 +43,11 @@ Runs PROGRAM with the objects of a directory as its S3 service.
 boto3 and the programs built on it (s3transfer, aws-cli from Python packages) call the store inside their
 own process. Other S3 clients use a gateway, which listens on loopback and exits when PROGRAM exits. They
 find it in AWS_ENDPOINT_URL (aws-cli, s3fs, obstore, polars) or in S3_ENDPOINT_URL (s5cmd); rclone has a
-remote `fordway:`. PyArrow, DuckDB and s3cmd read none of these, and need the endpoint as an option. With
---libs3, C programs that use libs3 (IOR, s3) also call the store inside their own process. The exit
-status is PROGRAM's own; if a signal ends PROGRAM, it ends this command too. The signals HUP, TERM,
-USR1 and USR2 are passed on to PROGRAM. If this command is killed, PROGRAM and the gateway get TERM."""
+remote `fordway:`. A boto program that selects a profile with an endpoint_url uses this endpoint. PyArrow,
+DuckDB and s3cmd read none of these, and need the endpoint as an option. With --libs3, C programs that use
+libs3 (IOR, s3) also call the store inside their own process. The exit status is PROGRAM's own; if a
+signal ends PROGRAM, it ends this command too. The signals HUP, TERM, USR1 and USR2 are passed on to
+PROGRAM. If this command is killed, PROGRAM and the gateway get TERM."""
 
 EXAMPLES = """\
 Examples:
