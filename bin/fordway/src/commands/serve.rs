@@ -22,8 +22,12 @@ use serde::{Serialize, Serializer};
 use super::{env_file, events, lifecycle};
 use crate::args::{GatewayArgs, NodeArgs, ServeArgs};
 
-/// Runs `serve`. `region` is the region of the buckets, if there is one.
-pub(super) fn run(args: &ServeArgs, region: Option<&str>, context: &CommandContext) -> Result<CommandExit> {
+/// Runs `serve`. `own_region` is the region of the buckets, if there is one.
+pub(super) fn run(
+    args: &ServeArgs,
+    own_region: Option<&str>,
+    context: &CommandContext,
+) -> Result<CommandExit> {
     raise_open_files();
     check_immutable_locks(args)?;
     let store = PosixConfig { open_stores: Some(closing_unused_files()?), ..args.store() };
@@ -33,12 +37,12 @@ pub(super) fn run(args: &ServeArgs, region: Option<&str>, context: &CommandConte
     let tls = tls(args)?;
     let session_key = args.session_key.as_deref().map(SessionTokenKeys::load).transpose()?;
     let config = GatewayConfig {
-        region: region.map(str::to_owned),
+        region: own_region.map(str::to_owned),
         session_key,
         webhooks: webhooks.clone(),
         ..config(args, tls.clone())
     };
-    let reported_region = config.reported_region().to_owned();
+    let region = config.reported_region().to_owned();
     let gateway = Gateway::on(sockets(&config)?, users, config)?;
     if !gateway.local_addr().ip().is_loopback() && tls.is_none() {
         context.output.note(
@@ -49,7 +53,7 @@ pub(super) fn run(args: &ServeArgs, region: Option<&str>, context: &CommandConte
     note_on_mount(&args.root, context);
     let root = args.root.display().to_string();
     let endpoint = format!("{}://{}", if tls.is_some() { "https" } else { "http" }, gateway.local_addr());
-    let published = GatewayCredentialsOutput::of(&args.common, (&endpoint, region), pair.as_ref())?;
+    let published = GatewayCredentialsOutput::of(&args.common, (&endpoint, own_region), pair.as_ref())?;
     let ready = GatewayReadyMessage {
         root: &root,
         endpoint,
@@ -63,7 +67,7 @@ pub(super) fn run(args: &ServeArgs, region: Option<&str>, context: &CommandConte
         lifecycle::in_background(&args.root, store.clone(), interval, args.lifecycle_day)?;
     }
     for webhook in webhooks {
-        events::in_background(&args.root, store.clone(), webhook, (args.events.event_age, &reported_region))?;
+        events::in_background(&args.root, store.clone(), webhook, (args.events.event_age, &region))?;
     }
     reload_when_asked(reload, tls, &context.interrupt);
     stop_when_asked(move || stop.trigger(), &context.interrupt, args.common.until_eof)?;
