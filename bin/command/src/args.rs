@@ -23,7 +23,8 @@ pub struct GlobalArgs {
     /// default]
     #[arg(long, global = true, value_name = "NAME")]
     pub profile: Option<String>,
-    /// Region used in signatures [default: from the AWS configuration]
+    /// Region used in signatures [default: from the AWS configuration]. For `fordway serve`: the region of the buckets
+    /// [default: clients may create buckets in any region]
     #[arg(long, global = true, value_name = "NAME")]
     pub region: Option<String>,
     /// Print the results as JSON, one object per line

@@ -14,7 +14,9 @@ use crate::exit::file_error;
 #[command(after_help = "Examples:
   fordway completions bash > ~/.local/share/bash-completion/completions/fordway
   fordway completions zsh > ~/.zfunc/_fordway
-  fordway completions fish > ~/.config/fish/completions/fordway.fish")]
+  fordway completions fish > ~/.config/fish/completions/fordway.fish
+
+If the directory of the script does not exist, create it first with `mkdir -p`.")]
 pub struct CompletionsArgs {
     /// Shell to generate the script for
     pub shell: Shell,

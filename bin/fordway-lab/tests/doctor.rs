@@ -157,6 +157,7 @@ fn a_verdict_is_printed_and_written() {
     let sentence = format!("guarantee was found on {} with", verdict.mount.kind);
     assert!(text(&printed.stdout).contains(&sentence), "{}", text(&printed.stdout));
     assert!(text(&printed.stderr).contains("both paths are on one mount"), "{}", text(&printed.stderr));
+    assert!(!text(&printed.stdout).contains("[]"), "{}", text(&printed.stdout));
     let alone = fordway(&["doctor", "--verdict", &file], "");
     assert_eq!(alone.status.code(), Some(2));
 }

@@ -387,6 +387,15 @@ fn an_endpoint_is_never_ignored_without_a_word() {
         let said = text(&ran.stderr);
         assert!(said.contains("--endpoint http://127.0.0.1:1 is not used here: "), "{words:?}: {said}");
     }
+    for option in ["--profile", "--region"] {
+        let ran = fordway(dir.path(), &[option, "any", "doctor"]);
+        assert_eq!(ran.status.code(), Some(2), "{option}");
+        assert!(
+            text(&ran.stderr).contains(&format!("{option} any is not used here: ")),
+            "{}",
+            text(&ran.stderr)
+        );
+    }
     assert!(names(dir.path()).is_empty());
     let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-lab"));
     command.args([

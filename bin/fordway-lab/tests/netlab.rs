@@ -106,6 +106,9 @@ fn failures_are_told() {
     let server = netlab(&["--server", "exit 4", "--ready-port", "80"], "true").output().unwrap();
     assert_eq!(server.status.code(), Some(7));
     assert!(said(&server).contains("the server exited (exit status: 4)"), "{}", said(&server));
+    let unwritable = netlab(&["--stats", "/nonexistent/stats.json"], "echo started").output().unwrap();
+    assert_eq!(unwritable.status.code(), Some(3));
+    assert_eq!(unwritable.stdout, b"", "the client was started");
     let usage = netlab(&["--rate", "fast"], "true").output().unwrap();
     assert_eq!(usage.status.code(), Some(2));
 }

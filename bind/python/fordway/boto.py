@@ -15,6 +15,7 @@ botocore would send it to AWS only because no other endpoint is configured.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import threading
@@ -22,8 +23,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from botocore import configprovider
+from botocore import UNSIGNED, configprovider
 from botocore.client import BaseClient, ClientCreator
+from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 from botocore.regions import EndpointResolverBuiltins
 from botocore.validate import ParamValidator
@@ -52,6 +54,12 @@ STUBS = "botocore.stub"
 ENDPOINT_VARIABLE = "FORDWAY_STORE"
 """The environment variable with the endpoint for `install()`."""
 
+RUN_ENDPOINT, RUN_SECRET_KEY = "FORDWAY_RUN_ENDPOINT", "FORDWAY_RUN_SECRET_KEY"
+"""The environment variables with the address and the secret key of the gateway of `fordway run`."""
+
+RUN_ACCESS_KEY = "fordway-run"
+"""The access key of this gateway."""
+
 OWN_ENDPOINTS = ("/", "file:", "unix:", "tcp:")
 """Prefixes of Fordway's endpoints that are not HTTP servers."""
 
@@ -76,6 +84,9 @@ _usual_types: dict[str, dict[str, type | None]] = {}
 """The usual types of each operation's parameters."""
 
 _counting = threading.Lock()
+
+_calls_path: str | None = None
+"""The file of `record_calls`."""
 
 _call = threading.local()
 """The thread's current call. `unknown` contains the call's parameters that `OPERATIONS` does not support."""
@@ -127,6 +138,14 @@ def explanation() -> str:
     return f"boto: {counts or 'no calls'}"
 
 
+def record_calls(path: str) -> None:
+    """Makes this process, and the processes that it forks, add a line to the file `path` for each call:
+    operation and path, separated by a tab.
+    """
+    global _calls_path
+    _calls_path = path
+
+
 def uninstall() -> None:
     """Reverts `install`, so that botocore sends all calls again."""
     global _store, _botocore_create
@@ -143,13 +162,47 @@ def _provide_server(provider: Any) -> str | None:  # noqa: ANN401
     such as `file:///data`: Fordway's programs accept it, but botocore would refuse to create a client for it.
     """
     endpoint = _provide(provider)
-    is_s3 = getattr(provider, "_client_name", None) == "s3"
-    return None if is_s3 and endpoint and endpoint.startswith(OWN_ENDPOINTS) else endpoint
+    # In `fordway run`, the variable is a gateway's address, so another endpoint is the program's own choice,
+    # which must not become the directory of `fordway run`.
+    if RUN_ENDPOINT in os.environ or getattr(provider, "_client_name", None) != "s3":
+        return endpoint
+    return None if endpoint and endpoint.startswith(OWN_ENDPOINTS) else endpoint
 
 
 def _count(operation: str, way: str) -> None:
     with _counting:
         answered[operation, way] += 1
+    if _calls_path is not None:
+        _record(_calls_path, operation, way)
+
+
+def _record(path: str, operation: str, way: str) -> None:
+    # The file is opened for each call, because a program may close all descriptors of its process. It no
+    # longer exists if the process outlives `fordway run`.
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
+        try:
+            os.write(descriptor, f"{operation}\t{way}\n".encode())
+        finally:
+            os.close(descriptor)
+
+
+def _sign_with_keys_of_run(client: Any) -> None:  # noqa: ANN401
+    """Makes a client of the gateway of `fordway run` sign with the gateway's keys.
+
+    The program's own keys, and unsigned requests, are for the service that the gateway replaces. Calls in the
+    process need no keys either. botocore has no public interface for this change.
+    """
+    signer, secret_key = getattr(client, "_request_signer", None), os.environ.get(RUN_SECRET_KEY)
+    if secret_key and client.meta.endpoint_url == os.environ.get(RUN_ENDPOINT) and signer is not None:
+        signer._credentials = Credentials(RUN_ACCESS_KEY, secret_key)
+        if client.meta.config.signature_version is UNSIGNED:
+            client.meta.events.register_first("choose-signer.s3", _choose_signature)
+
+
+def _choose_signature(**_: object) -> str:
+    """Returns the version of the signatures of a client that botocore would not let sign."""
+    return "s3v4"
 
 
 def _create_class(creator: ClientCreator, service_name: str, service_model: Any) -> type:  # noqa: ANN401
@@ -186,6 +239,7 @@ def _calling_store(made: type) -> type:
         self._fordway_time_parser = time_parser_of(self)
         self._fordway_is_watched = _has_other_endpoint(self) or _has_foreign_handlers(self.meta.events)
         _watch_registrations(self)
+        _sign_with_keys_of_run(self)
         if _leads_to_aws(self):
             # `_refuse` is registered last, so that a `Stubber` can return a response first.
             self.meta.events.register_last("before-call.s3", _refuse)

@@ -12,6 +12,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 HOOK = Path(__file__).parent / "hook"
 READY = "fordway: serving "
+ACCESS_KEY = "fordway-run"
 NOT_FOUND = 127
 """The exit status that shells return for a program that does not exist."""
 PASSED_ON = (signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
@@ -40,10 +43,11 @@ Runs PROGRAM with the objects of a directory as its S3 service.
 boto3 and the programs built on it (s3transfer, aws-cli from Python packages) call the store inside their
 own process. Other S3 clients use a gateway, which listens on loopback and exits when PROGRAM exits. They
 find it in AWS_ENDPOINT_URL (aws-cli, s3fs, obstore, polars) or in S3_ENDPOINT_URL (s5cmd); rclone has a
-remote `fordway:`. PyArrow, DuckDB and s3cmd read none of these, and need the endpoint as an option. With
---libs3, C programs that use libs3 (IOR, s3) also call the store inside their own process. The exit
-status is PROGRAM's own; if a signal ends PROGRAM, it ends this command too. The signals HUP, TERM,
-USR1 and USR2 are passed on to PROGRAM. If this command is killed, PROGRAM and the gateway get TERM."""
+remote `fordway:`. A boto program that selects a profile with an endpoint_url uses this endpoint. PyArrow,
+DuckDB and s3cmd read none of these, and need the endpoint as an option. With --libs3, C programs that use
+libs3 (IOR, s3) also call the store inside their own process. The exit status is PROGRAM's own; if a
+signal ends PROGRAM, it ends this command too. The signals HUP, TERM, USR1 and USR2 are passed on to
+PROGRAM. If this command is killed, PROGRAM and the gateway get TERM."""
 
 EXAMPLES = """\
 Examples:
@@ -100,15 +104,17 @@ def run(root: Path, command: list[str], is_explained: bool, libs3: Path | None =
     fordway.open(root).close()
     if shutil.which(command[0]) is None:
         raise FileNotFoundError(f"the program {command[0]} is not on PATH")
-    keys = {"AWS_ACCESS_KEY_ID": "fordway-run", "AWS_SECRET_ACCESS_KEY": secrets.token_urlsafe(30)}
-    with passing_signals_on() as programs, gateway(root, keys) as endpoint:
+    keys = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": secrets.token_urlsafe(30)}
+    with passing_signals_on() as programs, gateway(root, keys) as endpoint, contextlib.ExitStack() as ending:
         if is_explained:
             print(f"fordway run: other S3 clients go to {endpoint or 'no gateway'}", file=sys.stderr)  # noqa: T201
         variables = environment(os.environ, root, endpoint, keys)
         if libs3:
             variables |= libs3_variables(libs3.resolve(), root, variables)
+        if Path(command[0]).name == "rclone":
+            variables = for_rclone(variables)
         if is_explained:
-            variables["FORDWAY_EXPLAIN"] = "1"
+            variables["FORDWAY_EXPLAIN"] = ending.enter_context(explaining_calls())
             said = f"is in process, with {' or '.join(libraries)}" if libraries else "goes to its own host"
             print(f"fordway run: libs3 {said}", file=sys.stderr)  # noqa: T201
         # The program inherits open descriptors, for example those of a shell's `<(...)` or `3<file`.
@@ -117,6 +123,18 @@ def run(root: Path, command: list[str], is_explained: bool, libs3: Path | None =
         ) as program:
             programs.append(program)
             return program.wait()
+
+
+@contextlib.contextmanager
+def explaining_calls() -> Iterator[str]:
+    """Yields the path of a file to which the processes of the program add a line for each call of boto. At
+    the end, prints the numbers of these calls.
+    """
+    with tempfile.NamedTemporaryFile(prefix="fordway-run-") as calls:
+        yield calls.name
+        counts = Counter(line.decode().strip().replace("\t", " ") for line in calls)
+        told = ", ".join(f"{call}: {count}" for call, count in sorted(counts.items()))
+        print(f"fordway run: boto: {told or 'no calls'}", file=sys.stderr)  # noqa: T201
 
 
 def end_like(status: int) -> NoReturn:
@@ -195,6 +213,9 @@ def environment(
         **rclone_remote(address, keys),
         **direct_connections(inherited),
         "AWS_ENDPOINT_URL": address,
+        # `fordway.boto` compares the endpoint of a client with this address, and signs with this key.
+        "FORDWAY_RUN_ENDPOINT": address,
+        "FORDWAY_RUN_SECRET_KEY": keys["AWS_SECRET_ACCESS_KEY"],
         # s5cmd reads the endpoint from this variable.
         "S3_ENDPOINT_URL": address,
         # Programs with the Rust library object_store (obstore, polars) otherwise refuse the address.
@@ -234,6 +255,15 @@ def rclone_remote(endpoint: str, keys: Mapping[str, str]) -> dict[str, str]:
     return {f"RCLONE_CONFIG_FORDWAY_{name}": value for name, value in settings.items()}
 
 
+def for_rclone(variables: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables, with the certificates to trust in the variable that all versions of rclone
+    support. rclone 1.60 fails if `AWS_CA_BUNDLE` is set.
+    """
+    others = {name: value for name, value in variables.items() if name != "AWS_CA_BUNDLE"}
+    bundle = variables.get("AWS_CA_BUNDLE")
+    return {"SSL_CERT_FILE": bundle, **others} if bundle else others
+
+
 def drop_ins(directory: Path) -> list[str]:
     """Returns the drop-ins for libs3 in a directory. Raises `OSError` if there are none."""
     found = [name for name in LIBS3_NAMES if (directory / name).exists()]
@@ -264,7 +294,8 @@ def gateway(root: Path, keys: Mapping[str, str]) -> Iterator[str | None]:
     if program is None:
         yield None
         return
-    command = [program, "serve", str(root), "--listen", "127.0.0.1:0"]
+    # Clients create presigned URLs with version 2 signatures if the endpoint is not AWS's.
+    command = [program, "serve", str(root), "--listen", "127.0.0.1:0", "--signature-v2"]
     # The gateway runs in a separate process group, so that Ctrl-C does not end it before the program.
     with subprocess.Popen(
         command,

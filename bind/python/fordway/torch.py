@@ -5,7 +5,8 @@
 
 `ObjectDataset` lists its keys once, and then gives access to any object by its number, as shuffling needs.
 `ObjectIterableDataset` reads the objects in the order of their keys, and lists them as it reads.
-`transform(key, content)` runs in the worker; the content is `bytes`. Needs PyTorch.
+`transform(key, content)` runs in the worker; the content is `bytes`. Empty objects whose keys end with a
+slash (markers of directories) are not items. Needs PyTorch.
 """
 
 from __future__ import annotations
@@ -109,7 +110,12 @@ class ObjectIterableDataset(IterableDataset, Generic[T]):
 
 
 def _listed(store: fordway.Store, bucket: str, prefix: str) -> Iterator[str]:
-    return (entry.key for entry in store.list(bucket, prefix) if isinstance(entry, fordway.ObjectSummary))
+    """Yields the keys that begin with `prefix`, except the keys of empty objects that mark directories, which
+    consoles and other programs create.
+    """
+    for entry in store.list(bucket, prefix):
+        if isinstance(entry, fordway.ObjectSummary) and not (entry.key.endswith("/") and entry.size == 0):
+            yield entry.key
 
 
 def _items(

@@ -15,6 +15,9 @@ use crate::signal;
 /// The size of each request for a long range. The memory for the range grows only as bytes arrive.
 const PIECE_BYTES: usize = 64 << 20;
 
+/// The maximum number of connections to one server, as on the command line.
+const CONNECTIONS_MAX: usize = 1024;
+
 /// The session for all files opened without options. These files share its connections and the known properties of
 /// servers.
 static USUAL: OnceLock<Arc<HttpSession>> = OnceLock::new();
@@ -35,18 +38,33 @@ fn session(
     if connections.is_none() && ca_bundle.is_none() && deadline.is_none() {
         return usual();
     }
+    let wrong = |why: String| Error::new(ErrorKind::InvalidArgument, why);
+    if let Some(path) = &ca_bundle {
+        let opened = std::fs::File::open(path);
+        opened.map_err(|error| wrong(format!("cannot read the ca_bundle {path:?}")).caused_by(error))?;
+    }
     let mut options = SessionOptions::discover(ca_bundle.map(Into::into))?;
-    options.connections_per_origin = connections.unwrap_or(options.connections_per_origin);
-    options.deadline = deadline.map(Duration::try_from_secs_f64).transpose().map_err(|error| {
-        Error::new(ErrorKind::InvalidArgument, "a deadline must be a positive number of seconds")
-            .caused_by(error)
-    })?;
+    if let Some(count) = connections {
+        if !(1..=CONNECTIONS_MAX).contains(&count) {
+            return Err(wrong(format!("connections must be from 1 to {CONNECTIONS_MAX}, and not {count}")));
+        }
+        options.connections_per_origin = count;
+    }
+    options.deadline = deadline.map(|seconds| positive(seconds).map_err(wrong)).transpose()?;
     Ok(Arc::new(HttpSession::new(options)))
+}
+
+fn positive(seconds: f64) -> Result<Duration, String> {
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(time) if !time.is_zero() => Ok(time),
+        _ => Err(format!("a deadline must be a positive number of seconds, and not {seconds}")),
+    }
 }
 
 /// A file on a web server, in the version that existed when the file was opened.
 ///
-/// Threads may share the file. If the file changes on the server, reads raise `PreconditionFailedError`.
+/// Threads may share the file. If the file changes on the server, reads raise `PreconditionFailedError`. The
+/// file cannot be pickled: pass its URL to other processes, and open it there.
 #[pyclass(frozen, name = "RemoteFile", module = "fordway")]
 pub(crate) struct PyRemoteFile {
     inner: vector::RemoteFile,
@@ -56,7 +74,8 @@ pub(crate) struct PyRemoteFile {
 /// Opens the file at an `http(s)://` URL, following redirects.
 ///
 /// Credentials, proxies and the HTTP version (`FORDWAY_HTTP_VERSION`) come from the environment, as for
-/// `fordway read`. `connections` is the maximum number of connections to one server (default 8).
+/// `fordway read`. `connections` is the maximum number of connections to one server (1 to 1024,
+/// default 8).
 /// `ca_bundle` is a PEM file with the trusted certificates (default `AWS_CA_BUNDLE`, else the system's
 /// certificates). `deadline` is the time limit for an operation, in seconds. Files opened without these
 /// options share their connections.
@@ -75,6 +94,10 @@ pub(crate) fn open_url(
     without_interpreter(py, || {
         if let Some(object) = url.strip_prefix("s3://") {
             return Err(object_is_not_a_file(object));
+        }
+        if url.starts_with("file:") || !url.contains("://") {
+            let why = format!("{url:?} is not an http(s):// URL; read local files with Python's open()");
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
         let inner = vector::RemoteFile::open(&session(connections, ca_bundle, deadline)?, &url)?;
         Ok(PyRemoteFile { inner, url })

@@ -58,6 +58,23 @@ def test_the_manifests_give_the_gateway_a_users_file_that_it_accepts() -> None:
     assert pod["securityContext"]["fsGroup"] == pod["securityContext"]["runAsGroup"]
 
 
+def test_the_analysis_waits_for_the_gateway_in_its_pod() -> None:
+    page = tool("soak-kubernetes").of_docs()["docs: pod.yaml"]
+    pod = next(each for each in yaml.safe_load_all(page) if each["kind"] == "Pod")
+    gateway = pod["spec"]["initContainers"][0]
+    socket = next(word.removeprefix("--socket=") for word in gateway["args"] if word.startswith("--socket="))
+    assert gateway["startupProbe"]["exec"]["command"] == ["fordway", "--endpoint", f"unix://{socket}", "ls"]
+
+
+def test_replicas_accept_the_session_tokens_of_each_other() -> None:
+    documents = list(yaml.safe_load_all(tool("soak-kubernetes").of_docs()["docs: gateway.yaml"]))
+    deployment = next(each for each in documents if each["kind"] == "Deployment")
+    secret = next(each for each in documents if each["kind"] == "Secret")
+    arguments = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert deployment["spec"]["replicas"] > 1
+    assert "--session-key=/secret/session.key" in arguments and "session.key" in secret["stringData"]
+
+
 def sed_command(file: str) -> str:
     """Returns the `sed` command in `file` that adapts logrotate's settings for a gateway run by root."""
     commands = re.findall(r"sed -i '(.*)' /etc/logrotate.d/fordway", (TREE / file).read_text())

@@ -227,6 +227,179 @@ def test_clients_that_do_not_read_the_usual_variable_use_the_gateway(
     assert listed.stdout == "key\n", listed.stderr
 
 
+PROFILES = """
+import sys
+import boto3
+s3 = boto3.Session(profile_name=sys.argv[1]).client("s3")
+print(s3.meta.endpoint_url)
+s3.delete_object(Bucket="bucket", Key="key")
+"""
+S3FS = """
+import sys
+import s3fs
+print(s3fs.S3FileSystem(profile=sys.argv[1]).ls("bucket"))
+"""
+CONFIG = """
+[default]
+endpoint_url = http://127.0.0.1:1
+[profile other]
+aws_access_key_id = a
+aws_secret_access_key = b
+endpoint_url = http://127.0.0.1:2
+[profile of-services]
+aws_access_key_id = a
+aws_secret_access_key = b
+services = there
+[profile embedded]
+aws_access_key_id = a
+aws_secret_access_key = b
+endpoint_url = file:///nonesuch
+[profile keys]
+aws_access_key_id = a
+aws_secret_access_key = b
+[services there]
+s3 =
+  endpoint_url = http://127.0.0.1:3
+"""
+
+
+@pytest.fixture
+def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A configuration file with several profiles, and a key in the bucket `bucket`."""
+    (tmp_path / "bucket").mkdir()
+    key = tmp_path / "bucket/key"
+    key.write_text("content")
+    config = tmp_path / "config"
+    config.write_text(CONFIG)
+    for name, value in {"AWS_CONFIG_FILE": str(config), "AWS_MAX_ATTEMPTS": "1"}.items():
+        monkeypatch.setenv(name, value)
+    return key
+
+
+@pytest.mark.parametrize(
+    ("profile", "endpoint"),
+    [
+        ("other", "http://127.0.0.1:2"),
+        ("of-services", "http://127.0.0.1:3"),
+        ("embedded", "file:///nonesuch"),
+    ],
+)
+@pytest.mark.parametrize("code", [PROFILES, S3FS], ids=["boto3", "s3fs"])
+def test_profiles_keep_their_endpoints(
+    command: list[str], configured: Path, profile: str, endpoint: str, code: str
+) -> None:
+    """A program that works on two services must not work on one directory instead."""
+    if code == S3FS:
+        pytest.importorskip("s3fs")
+    words = [*command, sys.executable, "-c", code, profile]
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert ran.returncode != 0 and endpoint in ran.stderr, ran
+    assert configured.exists()
+
+
+def test_the_default_profile_is_the_directory(command: list[str], configured: Path) -> None:
+    words = [*command, sys.executable, "-c", PROFILES, "default"]
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert not configured.exists()
+
+
+OWN_KEYS = """
+import boto3
+from botocore import UNSIGNED
+from botocore.config import Config
+for s3 in (
+    boto3.client("s3", aws_access_key_id="AKIAX", aws_secret_access_key="y", aws_session_token="z"),
+    boto3.Session(profile_name="keys").client("s3"),
+    boto3.client("s3", config=Config(signature_version=UNSIGNED)),
+):
+    s3.put_object(Bucket="bucket", Key="key", Body=b"content", ACL="private")
+    print(s3.list_object_versions(Bucket="bucket")["ResponseMetadata"]["HTTPStatusCode"])
+"""
+
+
+def test_calls_to_the_gateway_need_no_keys_of_its_own(command: list[str], configured: Path) -> None:
+    words = [*command, sys.executable, "-c", OWN_KEYS]
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert ran.stdout == "200\n200\n200\n", ran.stderr
+    assert configured.read_text() == "content"
+
+
+PRESIGNED = """
+import urllib.request
+import boto3
+s3 = boto3.client("s3")
+url = s3.generate_presigned_url("get_object", Params={"Bucket": "bucket", "Key": "key"})
+print(urllib.request.urlopen(url).read())
+form = s3.generate_presigned_post("bucket", "posted")
+name = "limit"
+body = ""
+for field, value in [*form["fields"].items(), ("file", "by form")]:
+    body += f'--{name}\\r\\nContent-Disposition: form-data; name="{field}"\\r\\n\\r\\n{value}\\r\\n'
+headers = {"Content-Type": f"multipart/form-data; boundary={name}"}
+urllib.request.urlopen(urllib.request.Request(form["url"], f"{body}--{name}--\\r\\n".encode(), headers))
+print(s3.get_object(Bucket="bucket", Key="posted")["Body"].read())
+"""
+
+
+def test_presigned_urls_and_forms_work_at_the_gateway(command: list[str], configured: Path) -> None:
+    words = [*command, sys.executable, "-c", PRESIGNED]
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert ran.stdout == "b'content'\nb'by form'\n", ran.stderr
+
+
+def test_a_client_may_name_a_region(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    code = (
+        "import boto3; boto3.client('s3').create_bucket(Bucket='made', "
+        "CreateBucketConfiguration={'LocationConstraint': 'eu-west-1'})"
+    )
+    subprocess.run([*command, sys.executable, "-c", code], timeout=PATIENCE_S, check=True)
+    assert (tmp_path / "made").is_dir()
+
+
+WORKERS = """
+import multiprocessing, os
+import boto3
+
+def put(number):
+    boto3.client("s3").put_object(Bucket="bucket", Key=f"key-{number}", Body=b"")
+    if number == "exit":
+        os._exit(0)
+
+if __name__ == "__main__":
+    for method in ("fork", "spawn", "forkserver"):
+        worker = multiprocessing.get_context(method).Process(target=put, args=(method,))
+        worker.start()
+        worker.join()
+    if os.fork() == 0:
+        put("exit")
+    os.wait()
+    boto3.client("s3").list_buckets()
+"""
+
+
+def test_the_calls_of_all_processes_are_counted(command: list[str], configured: Path, tmp_path: Path) -> None:
+    script = tmp_path / "workers.py"
+    script.write_text(WORKERS)
+    words = [*command[:-1], "--explain", "--", sys.executable, str(script)]
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    told = [line for line in ran.stderr.splitlines() if "boto:" in line]
+    assert told == ["fordway run: boto: ListBuckets in process: 1, PutObject in process: 4"], ran.stderr
+
+
+def test_rclone_gets_the_certificates_that_it_can_read(command: list[str], tmp_path: Path) -> None:
+    rclone = tmp_path / "rclone"
+    rclone.write_text("#!/bin/sh\necho ${AWS_CA_BUNDLE-none} $SSL_CERT_FILE\n")
+    rclone.chmod(0o755)
+    variables = os.environ | {"AWS_CA_BUNDLE": "/bundle"}
+    variables.pop("SSL_CERT_FILE", None)
+    ran = subprocess.run([*command, str(rclone)], env=variables, capture_output=True, text=True, check=True)
+    assert ran.stdout == "none /bundle\n"
+
+
 def test_programs_that_use_libs3_call_the_store_in_their_process(tmp_path: Path) -> None:
     if shutil.which("s3") is None or "FORDWAY_CAPI" not in os.environ:
         pytest.skip("there is no s3 (Debian: libs3-2), or FORDWAY_CAPI is not set; `make test` sets it")

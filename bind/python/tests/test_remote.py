@@ -148,8 +148,18 @@ def test_mistakes_are_errors_of_their_kind(server: RangeServer) -> None:
     for ranges in ([(299_999, 2)], [(2**63, 2**63)]):
         with pytest.raises(InvalidArgumentError, match="of a file of 300000 bytes"):
             opened.read_ranges(ranges)
-    with pytest.raises(InvalidArgumentError, match="deadline"):
-        fordway.open_url(f"{server.url}/f", deadline=-1)
+    for wrong in (
+        {"deadline": -1},
+        {"deadline": 0},
+        {"connections": 0},
+        {"connections": 1025},
+        {"ca_bundle": "/nonesuch"},
+    ):
+        with pytest.raises(InvalidArgumentError, match=next(iter(wrong))):
+            fordway.open_url(f"{server.url}/f", **wrong)
+    for local in ("/tmp/x.root", "file:///tmp/x.root", "x.root"):
+        with pytest.raises(InvalidArgumentError, match=r"read local files with Python's open\(\)"):
+            fordway.open_url(local)
     with pytest.raises(InvalidArgumentError, match=r"fordway\.open\(ENDPOINT\)\.get\(\"b\", \"d/f\"\)"):
         fordway.open_url("s3://b/d/f")
 

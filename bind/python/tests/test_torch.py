@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,7 @@ def test_data_loaders_read_each_object_once(
         store.create_bucket("data")
         store.put_many("data", [(f"train/{n:03}", f"content of train/{n:03}".encode()) for n in range(250)])
         store.put("data", "other", b"is not below the prefix")
+        store.put("data", "train/", b"")
         packages = str(Path(fordway.__file__).parent.parent)
         done = subprocess.run(
             [SYSTEM_PYTHON, "-c", PROGRAM, where],
@@ -87,3 +89,39 @@ def test_data_loaders_read_each_object_once(
             timeout=300,
         )
     assert (done.returncode, done.stdout) == (0, "passed\n"), done.stderr
+
+
+STUB = """
+class Dataset: pass
+class IterableDataset: pass
+def get_worker_info(): return None
+"""
+MARKERS = """
+import sys
+from fordway.torch import ObjectDataset, ObjectIterableDataset
+for kind in (ObjectDataset, ObjectIterableDataset):
+    data = kind("data", "train/", endpoint=sys.argv[1])
+    print(*(key for key, _ in data))
+"""
+
+
+def test_markers_of_directories_are_not_items(tmp_path: Path) -> None:
+    """Consoles and other programs create empty objects such as `train/`. Needs no PyTorch."""
+    stub = tmp_path / "stub/torch/utils"
+    stub.mkdir(parents=True)
+    (stub / "data.py").write_text(STUB)
+    (tmp_path / "root").mkdir()
+    store = fordway.open(tmp_path / "root")
+    store.create_bucket("data")
+    for key, content in {"train/": b"", "train/a/": b"", "train/a/1": b"", "train/b/": b"content"}.items():
+        store.put("data", key, content)
+    packages = os.pathsep.join([str(tmp_path / "stub"), str(Path(fordway.__file__).parent.parent)])
+    done = subprocess.run(
+        [sys.executable, "-c", MARKERS, str(tmp_path / "root")],
+        env=os.environ | {"PYTHONPATH": packages},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == "train/a/1 train/b/\n" * 2

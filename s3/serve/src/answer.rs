@@ -483,7 +483,7 @@ impl S3Responder {
             tls: None,
             addresses: UnauthenticatedConnections::new(config.address_connections_max, counters.clone()),
             limits,
-            region: config.region,
+            region: config.reported_region().to_owned(),
             allows_version_2: false,
             tokens: None,
         };

@@ -18,7 +18,7 @@ use crate::domains::BucketDomains;
 use crate::http1::FastPath;
 #[cfg(feature = "http3")]
 use crate::http3;
-use crate::identity::is_region;
+use crate::identity::{NAMELESS_REGION, is_region};
 use crate::limits::{LimitCounters, UnauthenticatedConnections, UserLimits};
 use crate::monitor::{self, AccessLog, HealthMetricsSource, RequestMonitor};
 use crate::sockets::{GatewaySockets, cannot_listen};
@@ -58,8 +58,10 @@ pub struct GatewayConfig {
     pub head_bytes_max: usize,
     /// The maximum number of bytes of a request's body.
     pub body_bytes_max: u64,
-    /// The region reported to clients; signatures for any region are accepted.
-    pub region: String,
+    /// The region of the buckets; signatures for any region are accepted. The gateway refuses to create buckets in
+    /// other regions. If this field is `None`, clients may create buckets in any region, and the gateway reports
+    /// `us-east-1`.
+    pub region: Option<String>,
     /// Whether to also accept version 2 signatures, which clients from before 2014 send. Version 2 signatures cover
     /// less of a request than version 4 signatures.
     pub signature_v2: bool,
@@ -91,7 +93,7 @@ pub struct GatewayConfig {
 }
 
 impl GatewayConfig {
-    /// Returns the defaults: no TLS, no HTTP/3, no domain, region `us-east-1`, no access log, no metrics, no webhooks.
+    /// Returns the defaults: no TLS, no HTTP/3, no domain, no region, no access log, no metrics, no webhooks.
     /// The gateway uses at most one thread per core. It accepts at most 16,384 connections, and at most 4,096 of them
     /// from one address without a valid signature. A user may have up to 8,192 requests in flight. A client may take up
     /// to 60 s to send a head, which may have up to 64 KiB. Bodies of any size are accepted, with pauses of up to 30 s
@@ -107,7 +109,7 @@ impl GatewayConfig {
             access_log: None,
             head_bytes_max: 64 * 1024,
             body_bytes_max: u64::MAX,
-            region: "us-east-1".to_owned(),
+            region: None,
             signature_v2: false,
             threads: 0,
             connections_max: 16_384,
@@ -120,6 +122,11 @@ impl GatewayConfig {
             session_key: None,
             webhooks: Vec::new(),
         }
+    }
+
+    /// Returns the region that the gateway reports to clients.
+    pub fn reported_region(&self) -> &str {
+        self.region.as_deref().unwrap_or(NAMELESS_REGION)
     }
 }
 
@@ -195,8 +202,11 @@ impl Gateway {
 
     /// Creates a gateway on `sockets` instead of the addresses in `config`. Errors: as [`Gateway::bind`].
     pub fn on(sockets: GatewaySockets, users: Users, config: GatewayConfig) -> Result<Self> {
-        if !is_region(&config.region) {
-            let detail = format!("region {:?} is not lower-case letters, digits and hyphens", config.region);
+        if !is_region(config.reported_region()) {
+            let detail = format!(
+                "the region {:?} is not lower-case letters, digits and hyphens; correct it",
+                config.reported_region()
+            );
             return Err(Error::new(ErrorKind::InvalidArgument, detail));
         }
         let domains = BucketDomains::new(&config.domains)?;
@@ -303,8 +313,8 @@ impl Gateway {
             http3: None,
             limits,
             addresses,
+            region: self.config.reported_region().to_owned(),
             tls: self.config.tls,
-            region: self.config.region,
             allows_version_2: self.config.signature_v2,
         });
         let clients =

@@ -401,6 +401,9 @@ fn has_parameter(uri: &Uri, wanted: &str) -> bool {
     })
 }
 
+/// The region that S3 represents as an empty location. Gateways without a region report this region.
+pub(crate) const NAMELESS_REGION: &str = "us-east-1";
+
 /// Returns whether `name` has the form of a region's name: lower-case letters, digits and hyphens.
 pub(crate) fn is_region(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')

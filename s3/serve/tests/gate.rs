@@ -294,30 +294,48 @@ fn documents_are_what_their_heads_say() {
 /// Options of a new bucket are either applied or refused.
 #[test]
 fn new_buckets_lie_here_and_have_names_of_s3() {
-    let fixture = serve();
-    let create = |name: &str, region: &str| {
-        let document = match region {
-            "" => String::new(),
-            region => format!(
-                "<CreateBucketConfiguration><LocationConstraint>{region}</LocationConstraint>\
-                 </CreateBucketConfiguration>"
-            ),
-        };
-        fixture.client.send(&Call::new("PUT", format!("/{name}")).body(document))
-    };
-    for region in ["eu-west-1", "nowhere"] {
-        assert_eq!(create("fresh", region).error(), (400, "InvalidLocationConstraint".to_owned()));
+    let fixture = serve_with(|config| config.region = Some("eu-central-1".to_owned()));
+    for region in ["us-east-1", "nowhere"] {
+        let refused = create_bucket(&fixture, "fresh", region);
+        assert_eq!(refused.error(), (400, "InvalidLocationConstraint".to_owned()));
     }
     for name in ["a_b", "Abc", &"a".repeat(64), "a..b"] {
-        assert_eq!(create(name, "").error(), (400, "InvalidBucketName".to_owned()), "{name}");
+        let refused = create_bucket(&fixture, name, "");
+        assert_eq!(refused.error(), (400, "InvalidBucketName".to_owned()), "{name}");
     }
     assert_eq!(fixture.store.list_buckets().unwrap().len(), 1);
-    create("fresh", "us-east-1").ok();
-    create(&"a".repeat(63), "").ok();
-    let there = fixture.client.send(&Call::new("GET", "/").query("bucket-region=us-east-1")).ok();
+    create_bucket(&fixture, "fresh", "eu-central-1").ok();
+    let head = fixture.client.send(&Call::new("HEAD", "/fresh")).ok();
+    assert_eq!(head.header("x-amz-bucket-region"), Some("eu-central-1"));
+    let location = fixture.client.send(&Call::new("GET", "/fresh").query("location")).ok();
+    assert!(location.text().contains(">eu-central-1</LocationConstraint>"), "{}", location.text());
+    create_bucket(&fixture, &"a".repeat(63), "").ok();
+    let there = fixture.client.send(&Call::new("GET", "/").query("bucket-region=eu-central-1")).ok();
     assert_eq!(there.elements("Name").len(), 3);
-    let elsewhere = fixture.client.send(&Call::new("GET", "/").query("bucket-region=eu-west-1")).ok();
+    let elsewhere = fixture.client.send(&Call::new("GET", "/").query("bucket-region=us-east-1")).ok();
     assert_eq!(elsewhere.elements("Name").len(), 0);
+}
+
+/// Clients of all regions can create buckets at a gateway that has no region.
+#[test]
+fn without_a_region_new_buckets_may_have_any() {
+    let fixture = serve();
+    for region in ["", "us-east-1", "eu-west-1", "EU"] {
+        create_bucket(&fixture, &format!("new{}", region.to_lowercase()), region).ok();
+    }
+    let head = fixture.client.send(&Call::new("HEAD", "/neweu-west-1")).ok();
+    assert_eq!(head.header("x-amz-bucket-region"), Some("us-east-1"));
+}
+
+fn create_bucket(fixture: &Fixture, name: &str, region: &str) -> Answer {
+    let document = match region {
+        "" => String::new(),
+        region => format!(
+            "<CreateBucketConfiguration><LocationConstraint>{region}</LocationConstraint>\
+             </CreateBucketConfiguration>"
+        ),
+    };
+    fixture.client.send(&Call::new("PUT", format!("/{name}")).body(document))
 }
 
 #[test]

@@ -158,7 +158,8 @@ impl fmt::Display for FindingText<'_> {
         let DoctorFinding { check, richter, about, verdict, what, advice, read, .. } = self.0;
         let about = about.as_deref().map(|about| format!(" {about}")).unwrap_or_default();
         let points = richter.iter().map(u8::to_string).collect::<Vec<_>>().join(" ");
-        write!(f, "{:<10} {check}{about} [{points}]: {what}", verdict.text())?;
+        let points = if points.is_empty() { points } else { format!(" [{points}]") };
+        write!(f, "{:<10} {check}{about}{points}: {what}", verdict.text())?;
         if let Some(advice) = advice.as_deref().filter(|_| *verdict != DoctorVerdict::Ok) {
             write!(f, "\n           do: {advice}")?;
         }

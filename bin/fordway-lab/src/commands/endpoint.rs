@@ -1,5 +1,5 @@
-//! Reports an endpoint that a command does not use. On the command line, such an endpoint is an error. If the endpoint
-//! from the environment is not measured, `compare` and `ledger` print a note.
+//! Reports an endpoint, a profile or a region that a command does not use. On the command line, it is an error. If the
+//! endpoint from the environment is not measured, `compare` and `ledger` print a note.
 
 use fordway_client::s3::S3Config;
 use fordway_command::CommandContext;
@@ -9,16 +9,32 @@ use crate::args::{
     BenchArgs, BenchmarkCommand, CompareArgs, GlobalArgs, LabSubcommand, LedgerArgs, TargetArg,
 };
 
-/// Checks the endpoint. Errors: `InvalidArgument` if `--endpoint` is given to a command that would ignore it.
+/// Checks the endpoint. Errors: `InvalidArgument` if an option that selects a service is given to a command that
+/// would ignore it.
 pub(super) fn check(command: &LabSubcommand, global: &GlobalArgs, context: &CommandContext) -> Result<()> {
-    if let (Some(endpoint), Some(instead)) = (&global.endpoint, instead(command)) {
-        let detail = format!("--endpoint {endpoint} is not used here: {instead}");
+    if let (Some((option, value)), Some(instead)) = (of_service(command, global), instead(command)) {
+        let detail = format!("{option} {value} is not used here: {instead}");
         return Err(Error::new(ErrorKind::InvalidArgument, detail));
     }
     if global.endpoint.is_none() {
         tell_of_environment(command, global, context)?;
     }
     Ok(())
+}
+
+/// Returns the first option on the command line that selects a service, and its value.
+fn of_service<'g>(command: &LabSubcommand, global: &'g GlobalArgs) -> Option<(&'static str, &'g str)> {
+    // Benchmarks without an endpoint sign requests to the targets on the command line.
+    let signs = matches!(command, LabSubcommand::Bench(_));
+    let options = [
+        ("--endpoint", &global.endpoint, true),
+        ("--profile", &global.profile, !signs),
+        ("--region", &global.region, !signs),
+    ];
+    let given = |(option, value, is_unused): (&'static str, &'g Option<String>, bool)| {
+        value.as_deref().filter(|_| is_unused).map(|value| (option, value))
+    };
+    options.into_iter().find_map(given)
 }
 
 /// Describes what a command without an endpoint does; `None` for commands that accept an endpoint.

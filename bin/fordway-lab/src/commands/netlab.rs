@@ -101,6 +101,10 @@ fn run_client(
     let [program, arguments @ ..] = args.client.as_slice() else {
         return Err(Error::new(ErrorKind::InvalidArgument, "the command to run as the client is missing"));
     };
+    // The client may run for hours, so a file that cannot be written must be an error before it starts.
+    if let Some(path) = &args.stats {
+        std::fs::write(path, "").map_err(|error| file_error("writing", path.display(), error))?;
+    }
     let mut command = Command::new(program);
     command.args(arguments);
     let mut client = lab.client.start(with_addresses(command))?;

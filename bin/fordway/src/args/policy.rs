@@ -29,7 +29,8 @@ pub enum PolicySubcommand {
   fordway policy explain s3://data/run.h5 --action GetObject --user alice
   fordway policy explain s3://data --action ListBucket --anonymous --with s3:prefix=public/ \\
     --with aws:SourceIp=10.1.2.3
-  fordway policy explain s3://data/run.h5 --action PutObject --user bob --file new-policy.json --json
+  fordway policy explain s3://data/run.h5 --action PutObject --user bob \\
+    --file new-policy.json --json
   fordway policy explain s3://data/run.h5 --action GetObject --role readers --session night-run
   fordway policy explain s3://data/run.h5 --action PutObject --user bob --credentials users.toml
 

@@ -77,7 +77,8 @@ impl GatewayArgs {
   fordway serve /data --write-env s3.env     # elsewhere: . ./s3.env && aws s3 ls
   fordway serve /data --listen 0.0.0.0:443 --tls-cert cert.pem --tls-key key.pem \\
     --domain s3.example.org
-  fordway serve /data --webhook ci=https://ci.example.org/hook --webhook-token ci=/etc/fordway/ci.token
+  fordway serve /data --webhook ci=https://ci.example.org/hook \\
+    --webhook-token ci=/etc/fordway/ci.token
 
 Every directory in ROOT is a bucket, and every file below it is an object. Requests must be signed with the key \
 pair in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY. If these variables are not set, the gateway generates a key \

@@ -10,11 +10,15 @@ use fordway_store::Result;
 use super::env::{AWS_ENDPOINT, ClientToolSettings};
 
 /// Writes `path` atomically, readable only by its owner. Errors: the errors of the file system.
-pub(super) fn write(path: &Path, endpoint: &str, keys: Option<&AccessKeyPair>) -> Result<()> {
+pub(super) fn write(
+    path: &Path,
+    (endpoint, region): (&str, Option<&str>),
+    keys: Option<&AccessKeyPair>,
+) -> Result<()> {
     let failed = |error| file_error("writing", path.display(), error);
     let settings = ClientToolSettings {
         endpoint: endpoint.to_owned(),
-        region: None,
+        region: region.map(str::to_owned),
         keys: keys.cloned(),
         session_token: None,
         ca_bundle: None,
@@ -36,7 +40,7 @@ mod tests {
         let keys = AccessKeyPair { access_key: "a'b $HOME".into(), secret_key: "`c` \"d\" \\".into() };
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("e.env");
-        write(&path, "unix:///run/a b", Some(&keys)).unwrap();
+        write(&path, ("unix:///run/a b", None), Some(&keys)).unwrap();
         let script = ". \"$1\" && printf '%s|' \"$AWS_ENDPOINT_URL\" \"$AWS_ACCESS_KEY_ID\" \"$AWS_SECRET_ACCESS_KEY\"";
         let mut shell = std::process::Command::new("sh");
         let read = shell.args(["-c", script, "sh"]).arg(&path).output().unwrap();

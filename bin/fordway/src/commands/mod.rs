@@ -48,11 +48,38 @@ fn verify_nobody(context: &CommandContext) -> Result<()> {
     Ok(())
 }
 
+/// Checks that the options that select a service were given only to commands that access one. Errors:
+/// `InvalidArgument`.
+fn check_lane_options(command: &BuiltinCommand, lane: &LaneConfigOverrides) -> Result<()> {
+    let has_region = match command {
+        BuiltinCommand::Serve(_) => true,
+        BuiltinCommand::Node(_)
+        | BuiltinCommand::Gc(_)
+        | BuiltinCommand::Lifecycle(_)
+        | BuiltinCommand::Fsck(_) => false,
+        _ => return Ok(()),
+    };
+    let unused = [
+        ("--endpoint", lane.endpoint.is_some()),
+        ("--profile", lane.profile.is_some()),
+        ("--region", lane.region.is_some() && !has_region),
+        ("--no-sign-request", lane.credentials.is_some()),
+    ];
+    match unused.iter().find(|(_, is_given)| *is_given) {
+        None => Ok(()),
+        Some((option, _)) => {
+            let why = format!("this command works on a directory, so {option} has no effect; remove it");
+            Err(Error::new(ErrorKind::InvalidArgument, why))
+        }
+    }
+}
+
 fn dispatch(
     command: BuiltinCommand,
     lane: &LaneConfigOverrides,
     context: &CommandContext,
 ) -> Result<CommandExit> {
+    check_lane_options(&command, lane)?;
     match command {
         BuiltinCommand::Ls(args) => ls::run(&args, context),
         BuiltinCommand::Cp(args) => cp::run(&args, context),
@@ -73,7 +100,7 @@ fn dispatch(
         BuiltinCommand::Admin(args) => admin::run(&args, context),
         BuiltinCommand::Presign(args) => read::presign(&args, context),
         BuiltinCommand::Env(args) => env::run(&args, lane, context),
-        BuiltinCommand::Serve(args) => serve::run(&args, context),
+        BuiltinCommand::Serve(args) => serve::run(&args, lane.region.as_deref(), context),
         BuiltinCommand::Node(args) => serve::node(&args, context),
         BuiltinCommand::Lab(_) => run_lab(),
         BuiltinCommand::Gc(args) => care::gc(&args, context),

@@ -22,7 +22,12 @@ use serde::{Serialize, Serializer};
 use super::{env_file, events, lifecycle};
 use crate::args::{GatewayArgs, NodeArgs, ServeArgs};
 
-pub(super) fn run(args: &ServeArgs, context: &CommandContext) -> Result<CommandExit> {
+/// Runs `serve`. `own_region` is the region of the buckets, if there is one.
+pub(super) fn run(
+    args: &ServeArgs,
+    own_region: Option<&str>,
+    context: &CommandContext,
+) -> Result<CommandExit> {
     // A service manager may ask for a reload as soon as the process exists.
     let hang_ups = ReloadOnHangUp::default();
     hang_ups.register(&context.interrupt);
@@ -34,8 +39,13 @@ pub(super) fn run(args: &ServeArgs, context: &CommandContext) -> Result<CommandE
     let webhooks = webhooks.collect::<Result<Vec<_>>>()?;
     let tls = tls(args)?;
     let session_key = args.session_key.as_deref().map(SessionTokenKeys::load).transpose()?;
-    let config = GatewayConfig { session_key, webhooks: webhooks.clone(), ..config(args, tls.clone()) };
-    let region = config.region.clone();
+    let config = GatewayConfig {
+        region: own_region.map(str::to_owned),
+        session_key,
+        webhooks: webhooks.clone(),
+        ..config(args, tls.clone())
+    };
+    let region = config.reported_region().to_owned();
     let gateway = Gateway::on(sockets(&config)?, users, config)?;
     if !gateway.local_addr().ip().is_loopback() && tls.is_none() {
         context.output.note(
@@ -46,7 +56,7 @@ pub(super) fn run(args: &ServeArgs, context: &CommandContext) -> Result<CommandE
     note_on_mount(&args.root, context);
     let root = args.root.display().to_string();
     let endpoint = format!("{}://{}", if tls.is_some() { "https" } else { "http" }, gateway.local_addr());
-    let published = GatewayCredentialsOutput::of(&args.common, &endpoint, pair.as_ref())?;
+    let published = GatewayCredentialsOutput::of(&args.common, (&endpoint, own_region), pair.as_ref())?;
     let ready = GatewayReadyMessage {
         root: &root,
         endpoint,
@@ -277,12 +287,16 @@ struct GatewayCredentialsOutput<'r> {
 impl<'r> GatewayCredentialsOutput<'r> {
     /// Writes the file, if `--write-env` requests one. `pair` is the key pair, if there is only one, with a flag that
     /// is `true` if the pair was generated.
-    fn of(args: &'r GatewayArgs, endpoint: &str, pair: Option<&'r (AccessKeyPair, bool)>) -> Result<Self> {
+    fn of(
+        args: &'r GatewayArgs,
+        (endpoint, region): (&str, Option<&str>),
+        pair: Option<&'r (AccessKeyPair, bool)>,
+    ) -> Result<Self> {
         let generated = pair.and_then(|(keys, is_generated)| is_generated.then_some(keys));
         let Some(path) = &args.write_env else {
             return Ok(GatewayCredentialsOutput { generated, env_file: None });
         };
-        env_file::write(path, endpoint, pair.map(|(keys, _)| keys))?;
+        env_file::write(path, (endpoint, region), pair.map(|(keys, _)| keys))?;
         // Keys that are in a protected file are not printed, because output may be written to logs.
         Ok(GatewayCredentialsOutput { generated: None, env_file: Some(path) })
     }
@@ -351,7 +365,7 @@ pub(super) fn node(args: &NodeArgs, context: &CommandContext) -> Result<CommandE
     let ready = NodeReadyMessage {
         root: root.display().to_string(),
         tcp_endpoint: gateway.tcp_addr().map(|address| format!("tcp://{address}")),
-        published: GatewayCredentialsOutput::of(&args.common, &endpoint, pair.as_ref())?,
+        published: GatewayCredentialsOutput::of(&args.common, (&endpoint, None), pair.as_ref())?,
         endpoint,
     };
     context.output.record(&ready)?;

@@ -151,6 +151,47 @@ fn an_env_file_has_all_that_a_client_needs() {
     assert!(said.all(|line| !line.unwrap().contains("SECRET")));
 }
 
+/// A gateway with `--region` works for clients that use this region, and the file of --write-env has the region.
+#[test]
+fn a_gateway_may_have_a_region() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = ["serve", ".", "--listen", "127.0.0.1:0", "--until-eof", "--region", "eu-west-1"];
+    let mut command = fordway(&words);
+    command.args(["--write-env", "s3.env"]).current_dir(dir.path());
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
+    said.by_ref().nth(1).unwrap().unwrap();
+    let shell = |line: &str| {
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", &format!(". ./s3.env && {line}"), env!("CARGO_BIN_EXE_fordway")]);
+        shell.env_clear().env("HOME", "/nonexistent").current_dir(dir.path()).output().unwrap()
+    };
+    let ran = shell("\"$0\" mb s3://made && echo $AWS_REGION");
+    assert_eq!(text(&ran.stdout).lines().last(), Some("eu-west-1"), "{}", text(&ran.stderr));
+    let refused = shell("\"$0\" mb s3://other --region eu-north-1");
+    assert!(text(&refused.stderr).contains("--region eu-west-1"), "{}", text(&refused.stderr));
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+}
+
+/// Options that select a service have no effect on commands that work on a directory, so they are errors.
+#[test]
+fn options_without_an_effect_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().to_str().unwrap();
+    for (command, options) in [
+        ("serve", &["--endpoint", "http://h"][..]),
+        ("serve", &["--no-sign-request"]),
+        ("node", &["--region", "eu-west-1"]),
+        ("node", &["--profile", "nope"]),
+        ("gc", &["--endpoint", "http://h"]),
+    ] {
+        let ended = fordway(&[command, root]).args(options).stdin(Stdio::null()).output().unwrap();
+        assert_eq!(ended.status.code(), Some(2), "{command} {options:?}");
+        assert!(text(&ended.stderr).contains(options[0]), "{}", text(&ended.stderr));
+    }
+}
+
 /// A gateway that cannot set the immutable flag must fail at the start, not at the first locked object.
 #[test]
 fn immutable_locks_without_the_capability_are_refused_at_the_start() {

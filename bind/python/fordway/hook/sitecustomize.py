@@ -4,11 +4,16 @@ Python imports this module when it starts. The module does nothing until a progr
 Python that the program starts imports it, so it must run on Python 3.6.
 """
 
+import copy
 import importlib.util
 import os
 import sys
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
+
+if False:  # not `TYPE_CHECKING`, because this module must not delay the start of programs
+    from collections.abc import Callable
+    from typing import Any
 
 TARGET_MODULE = "botocore.client"
 """The module whose import triggers the installation of `fordway.boto`. `fordway.boto` changes a class of this
@@ -36,6 +41,7 @@ class AfterImport(MetaPathFinder, Loader):
     def exec_module(self, module: object) -> None:
         """Runs the module, and then installs `fordway.boto`."""
         self._loader.exec_module(module)
+        prefer_profiles()
         try:
             import fordway.boto
         except Exception as error:
@@ -44,9 +50,40 @@ class AfterImport(MetaPathFinder, Loader):
             return
         fordway.boto.install()
         if os.environ.get("FORDWAY_EXPLAIN"):
-            import atexit
+            fordway.boto.record_calls(os.environ["FORDWAY_EXPLAIN"])
 
-            atexit.register(lambda: explain(fordway.boto.explanation()))
+
+def prefer_profiles() -> None:
+    """Makes the endpoint of a profile that the program selects take precedence over the gateway.
+
+    botocore prefers the variable `AWS_ENDPOINT_URL`. A program that copies objects between two services would
+    then read and write the same directory.
+    """
+    from botocore import configprovider
+
+    # Older versions of botocore have no such class. They do not read the variable.
+    provider = getattr(configprovider, "ConfiguredEndpointProvider", None)
+    if provider is None:
+        return
+    provide = provider.provide
+
+    def provide_profile_first(self: "Any") -> "str | None":  # noqa: ANN401
+        return endpoint_of_profile(self, provide) or provide(self)
+
+    provider.provide = provide_profile_first
+
+
+def endpoint_of_profile(provider: "Any", provide: "Callable[[Any], str | None]") -> "str | None":  # noqa: ANN401
+    """Returns the endpoint of the client's profile. Returns `None` for a profile without an endpoint, for the
+    default profile, and if the program itself has set `AWS_ENDPOINT_URL`.
+    """
+    name = "AWS_ENDPOINT_URL"
+    profile, profiles = provider._scoped_config, provider._full_config.get("profiles", {})
+    if profile is profiles.get("default") or os.environ.get(name) != os.environ.get("FORDWAY_RUN_ENDPOINT"):
+        return None
+    without_gateway = copy.copy(provider)
+    without_gateway._environ = {each: value for each, value in os.environ.items() if each != name}
+    return provide(without_gateway)
 
 
 def explain(text: str) -> None:

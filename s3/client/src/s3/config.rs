@@ -137,12 +137,18 @@ impl S3Config {
         if endpoint.is_some() || ignored {
             return Ok(endpoint.map(str::to_owned));
         }
-        if let Some(found) = get("AWS_ENDPOINT_URL_S3").or_else(|| get("AWS_ENDPOINT_URL")) {
-            return Ok(Some(found));
+        let of_environment = get("AWS_ENDPOINT_URL_S3").or_else(|| get("AWS_ENDPOINT_URL"));
+        // `fordway run` replaces the endpoint of the default profile, but a command that names another profile means
+        // the endpoint of this profile.
+        let is_of_run = of_environment.is_some() && of_environment == get("FORDWAY_RUN_ENDPOINT");
+        let profile = get("AWS_DEFAULT_PROFILE").or_else(|| get("AWS_PROFILE"));
+        let is_profile_first = is_of_run && profile.is_some_and(|name| name != "default");
+        if of_environment.is_some() && !is_profile_first {
+            return Ok(of_environment);
         }
         let profile = CredentialProfile::load(variable)?;
         let setting = |name: &str| profile.get(name).filter(|value| !value.is_empty()).map(str::to_owned);
-        Ok(setting("s3.endpoint_url").or_else(|| setting("endpoint_url")))
+        Ok(setting("s3.endpoint_url").or_else(|| setting("endpoint_url")).or(of_environment))
     }
 
     /// Reads the configuration like [`S3Config::from_environment`], but gets environment variables from `variable`.
@@ -287,6 +293,28 @@ mod tests {
     fn regions_in_china_have_their_own_domain() {
         let variables = [("HOME", "/nonexistent"), ("AWS_REGION", "cn-north-1")];
         assert_eq!(resolve(None, &variables).unwrap().endpoint, "https://s3.cn-north-1.amazonaws.com.cn");
+    }
+
+    #[test]
+    fn a_profile_keeps_its_endpoint_within_fordway_run() {
+        let files = tempfile::tempdir().unwrap();
+        let config = files.path().join("config");
+        let text = "[default]\nendpoint_url=http://d:1\n[profile a]\nendpoint_url=http://a:1\n[profile b]\nregion=rb\n";
+        std::fs::write(&config, text).unwrap();
+        let run = [
+            ("AWS_CONFIG_FILE", config.to_str().unwrap()),
+            ("AWS_ENDPOINT_URL", "http://run:1"),
+            ("FORDWAY_RUN_ENDPOINT", "http://run:1"),
+        ];
+        let endpoint = |more: &[(&str, &str)]| resolve(None, &[&run, more].concat()).unwrap().endpoint;
+        assert_eq!(endpoint(&[]), "http://run:1");
+        assert_eq!(endpoint(&[("AWS_PROFILE", "default")]), "http://run:1");
+        assert_eq!(endpoint(&[("AWS_PROFILE", "a")]), "http://a:1");
+        assert_eq!(endpoint(&[("AWS_PROFILE", "b")]), "http://run:1");
+        assert_eq!(
+            endpoint(&[("AWS_PROFILE", "a"), ("AWS_ENDPOINT_URL_S3", "http://own:1")]),
+            "http://own:1"
+        );
     }
 
     #[test]

@@ -166,7 +166,7 @@ const CONTAINER_VARIABLES: [&str; 2] =
 fn unsupported(place: &str, setting: &str, export: &str) -> Error {
     let why = format!(
         "{place} has {setting}, which this client does not support; set the keys that `aws configure \
-         export-credentials{export} --format env` prints"
+         export-credentials{export} --format env` (aws-cli 2) prints, or use a credential_process"
     );
     Error::new(ErrorKind::NotImplemented, why)
 }

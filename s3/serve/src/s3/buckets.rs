@@ -14,6 +14,7 @@ use s3s::{Body, S3Request, S3Response};
 
 use crate::access::forget_rules;
 use crate::gate::{NO_BUCKET_ACLS, OWNERSHIP};
+use crate::identity::NAMELESS_REGION;
 use crate::s3::acl;
 use crate::s3::apart::change_apart;
 use crate::s3::convert::{add_text, timestamp};
@@ -25,8 +26,6 @@ use crate::users::User;
 const PAGE_MAX: usize = 10_000;
 /// The maximum length of a new bucket's name in bytes (S3's limit).
 const NAME_BYTES_MAX: usize = 63;
-/// The region that S3 represents as an empty location.
-const NAMELESS_REGION: &str = "us-east-1";
 
 pub(super) fn list(
     store: &dyn Store,
@@ -73,7 +72,7 @@ fn page_size(asked: Option<i32>) -> OperationResult<usize> {
 }
 
 /// Creates a bucket with the tags, the ownership setting and the ACL from the request. `region` is the gateway's
-/// region; `None` if the gateway has no region.
+/// region; `None` if the gateway has no region, so that clients may name any region.
 pub(super) async fn create(
     user: &Arc<User>,
     region: Option<&str>,
@@ -178,8 +177,8 @@ fn check_region(asked: &str, region: &str) -> OperationResult<()> {
         return Ok(());
     }
     let message = format!(
-        "buckets here are in the region {region}, not {asked:?}; set the client's region to {region}, \
-         or start the gateway with --region"
+        "this gateway was started with --region {region}, so {asked:?} is not a region here; set the client's region \
+         to {region}, or start the gateway without --region"
     );
     Err(S3Failure::new("InvalidLocationConstraint", StatusCode::BAD_REQUEST, message))
 }

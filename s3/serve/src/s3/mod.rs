@@ -34,7 +34,7 @@ use s3s::{S3, S3Request, S3Response, S3Result};
 
 use crate::GatewayConfig;
 use crate::domains::BucketDomains;
-use crate::identity::{NoSecretKeys, RequestAuthenticator, SecretKeyLookup};
+use crate::identity::{NAMELESS_REGION, NoSecretKeys, RequestAuthenticator, SecretKeyLookup};
 use crate::users::{User, Users};
 pub(crate) use convert::stated_checksum;
 #[cfg(feature = "fuzzing")]
@@ -65,7 +65,8 @@ pub(crate) fn service(
     let keys = SecretKeyLookup(users.clone());
     let admission = RequestAuthenticator::Signed(users);
     let webhooks = config.webhooks.iter().map(|webhook| webhook.name().to_owned()).collect();
-    let mut builder = builder(Some(&config.region), admission, domains.clone(), publishing, webhooks);
+    let regions = (Some(config.reported_region()), config.region.as_deref());
+    let mut builder = builder(regions, admission, domains.clone(), publishing, webhooks);
     builder.set_auth(keys);
     builder.set_host(domains);
     builder.build()
@@ -74,14 +75,16 @@ pub(crate) fn service(
 /// Builds the service that answers unsigned requests. The caller's user is in the request's extensions.
 pub(crate) fn service_for_peers(publishing: Arc<PublishLatency>) -> S3Service {
     let mut builder =
-        builder(None, RequestAuthenticator::Peers, BucketDomains::none(), publishing, [].into());
+        builder((None, None), RequestAuthenticator::Peers, BucketDomains::none(), publishing, [].into());
     // The S3 layer checks access only if it can look up keys.
     builder.set_auth(NoSecretKeys);
     builder.build()
 }
 
+/// Returns a builder of a service. `reported` is the region that clients are told; `own` is the only region in which
+/// they may create buckets.
 fn builder(
-    region: Option<&str>,
+    (reported, own): (Option<&str>, Option<&str>),
     admission: RequestAuthenticator,
     domains: BucketDomains,
     publishing: Arc<PublishLatency>,
@@ -90,11 +93,13 @@ fn builder(
     let mut limits = S3Config::default();
     // The S3 layer needs no limit, because `crate::gate` limits the size of documents.
     limits.xml_max_body_size = usize::MAX;
-    let mut builder =
-        S3ServiceBuilder::new(S3Frontend { region: region.map(str::to_owned), admission: admission.clone() });
+    let mut builder = S3ServiceBuilder::new(S3Frontend {
+        region: reported.map(str::to_owned),
+        admission: admission.clone(),
+    });
     builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(limits))));
     builder.set_validation(BucketNameValidator);
-    let region = region.map(str::to_owned);
+    let region = own.map(str::to_owned);
     builder.set_route(ObjectRoutes { admission: admission.clone(), domains, publishing, region, webhooks });
     builder.set_access(admission);
     builder
@@ -122,7 +127,7 @@ impl NameValidation for BucketNameValidator {
 /// Serves S3 operations from the caller's store. Calls to the store block the thread that received the request, except
 /// calls that may take a long time (see the crate's documentation).
 struct S3Frontend {
-    /// The region for which requests must be signed; `None` if requests need not be signed for a region.
+    /// The region that clients are told; `None` on a socket, where regions have no meaning.
     region: Option<String>,
     /// Provides the names of the users who own buckets.
     admission: RequestAuthenticator,
@@ -130,7 +135,7 @@ struct S3Frontend {
 
 impl S3Frontend {
     fn region(&self) -> &str {
-        self.region.as_deref().unwrap_or("us-east-1")
+        self.region.as_deref().unwrap_or(NAMELESS_REGION)
     }
 }
 

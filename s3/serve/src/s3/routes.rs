@@ -52,7 +52,7 @@ pub(super) struct ObjectRoutes {
     pub(super) admission: RequestAuthenticator,
     pub(super) domains: BucketDomains,
     pub(super) publishing: Arc<PublishLatency>,
-    /// The region for which requests must be signed; `None` if requests need not be signed for a region.
+    /// The only region in which buckets may be created; `None` if clients may name any region.
     pub(super) region: Option<String>,
     /// The names of the webhooks to which the gateway delivers events.
     pub(super) webhooks: Arc<[String]>,
