@@ -48,8 +48,8 @@ pub use counters::{
 };
 pub use coverage::{clear_coverage_counters, coverage_counters};
 pub use dir::{
-    DirEntry, EntryKind, is_text_of_a_name, kind_in, name_to_text, read_dir, read_dir_briefly, rewind,
-    text_to_name,
+    DirEntry, EntryKind, is_text_of_a_name, kind_in, name_to_text, read_dir, read_dir_briefly,
+    read_dir_in_steps, rewind, text_to_name,
 };
 pub use file::{
     FileStat, copy_range, create_unnamed, created_ns, free_bytes, free_bytes_before, get_xattr, get_xattr_in,
@@ -86,8 +86,8 @@ pub use rustix::fs::{Mode, OFlags};
 pub use rustix::io::Errno;
 pub use rustix::process::Signal;
 pub use shared::{
-    FileSystemSharing, forget_names, inode_among, inode_in, look_again, look_up_existing, require_kept,
-    stat_now,
+    FileSystemSharing, forget_names, inode_among, inode_in, keeps_entries_in_place, look_again,
+    look_up_existing, require_kept, stat_now,
 };
 pub use signal::{after_signal, ask_after_signals, is_ignored, sleep, wait_at_most, with_grace};
 pub use socket::{

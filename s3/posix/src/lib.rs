@@ -28,6 +28,7 @@ mod delete;
 mod dirs;
 mod emptied;
 mod encoded;
+mod entries;
 mod errors;
 mod events;
 mod format;

@@ -276,7 +276,8 @@ pub(crate) fn archived_names(
     let read = store.volume.open_to_scan(&versions_of(bucket, key)).and_then(|dir| {
         let before = state_before(&dir, contents.sharing)?;
         let directory_times = store.volume.directory_times(contents.sharing);
-        let names = store.remembered.names(&before, directory_times, || read_names(&dir))?;
+        let known = Some(&before).filter(|_| !contents.sharing.is_shared());
+        let names = store.remembered.names(&before, directory_times, || read_names(&dir, known))?;
         Ok((dir, names))
     });
     match read {
