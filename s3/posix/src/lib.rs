@@ -53,6 +53,7 @@ mod read;
 mod recent;
 mod record;
 mod remote;
+mod removal;
 mod rename;
 mod scan;
 mod shared;

@@ -135,10 +135,15 @@ impl StoreRootDirectory {
     }
 
     /// Returns the contents of the bucket's private directory, which may be up to 10 ms old. The result is current if
-    /// other nodes may change the file system and [`ReadConsistency::Strong`] is set. Cost: usually none.
+    /// other nodes may change the file system and [`ReadConsistency::Strong`] is set. Cost: usually none. Errors:
+    /// `NoSuchBucket`. A writer that still holds the directory of a bucket that is being removed must not conclude that
+    /// the bucket keeps no versions.
     pub(crate) fn contents_for_write(&self, bucket: &Bucket) -> Result<PrivateDirectoryContents> {
         let contents = self.private.glance_for_write(&self.root, bucket, self.config.consistency);
-        contents.map_err(unreadable)
+        match contents.map_err(unreadable)? {
+            PrivateDirectoryContents { device: 0, .. } => Err(ErrorKind::NoSuchBucket.into()),
+            contents => Ok(contents),
+        }
     }
 
     /// Returns whether other nodes may change the bucket's file system, or the root's file system if the bucket is

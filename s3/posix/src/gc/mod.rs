@@ -18,6 +18,7 @@ use crate::actors::{ImpersonatedUserCache, bucket_owner};
 use crate::area::not_ours;
 use crate::errors::from_errno;
 use crate::layout::is_private;
+use crate::removal::INTERRUPTED;
 use crate::scan::{BucketArea, PROGRESS_ENTRIES, chosen_buckets, each_entry};
 use crate::sidecar::SidecarIdentities;
 use crate::store::LANE;
@@ -83,6 +84,9 @@ impl PosixStore {
                 Ok(None) => {}
                 Err(error) => sweep.tell_failure(bucket, bucket.as_str(), error)?,
             }
+        }
+        if !options.dry_run {
+            self.inner.end_interrupted_removals(INTERRUPTED);
         }
         Ok(sweep.into_summary())
     }
