@@ -159,7 +159,7 @@ pub(crate) struct EncodedKeyWalk<'w> {
     bucket: &'w Bucket,
     tree: EncodedKeyTree,
     prefix: &'w str,
-    start_after: Option<&'w str>,
+    start_after: Option<String>,
     /// The prefix of the keys that were skipped last.
     skipped: Option<String>,
     reached: Vec<ReachedDirectory>,
@@ -174,9 +174,10 @@ impl<'w> EncodedKeyWalk<'w> {
         inner: &'w PosixStoreState,
         bucket: &'w Bucket,
         tree: EncodedKeyTree,
-        (prefix, start_after): (&'w str, Option<&'w str>),
+        (prefix, start_after): (&'w str, Option<&str>),
     ) -> Result<Self> {
         let (skipped, reached, next) = (None, Vec::new(), None);
+        let start_after = start_after.map(str::to_owned);
         let mut walk = EncodedKeyWalk { inner, bucket, tree, prefix, start_after, skipped, reached, next };
         walk.enter("")?;
         Ok(walk)
@@ -248,7 +249,7 @@ impl<'w> EncodedKeyWalk<'w> {
         let is_after = |after: &str| start > after.as_bytes() || after.as_bytes().starts_with(start);
         let is_skipped = self.skipped.as_ref().is_some_and(|skipped| start.starts_with(skipped.as_bytes()));
         let has_prefix = start.starts_with(prefix) || prefix.starts_with(start);
-        has_prefix && !is_skipped && self.start_after.is_none_or(is_after)
+        has_prefix && !is_skipped && self.start_after.as_deref().is_none_or(is_after)
     }
 
     /// Adds the directory at `path`, relative to the top directory, to the directories that the walk has reached.
@@ -258,7 +259,7 @@ impl<'w> EncodedKeyWalk<'w> {
             let key = key.as_str();
             let is_skipped = |skipped: &String| key < skipped.as_str() || key.starts_with(skipped.as_str());
             key < self.prefix
-                || self.start_after.is_some_and(|start| key <= start)
+                || self.start_after.as_deref().is_some_and(|start| key <= start)
                 || self.skipped.as_ref().is_some_and(is_skipped)
         };
         let key = content.keys.partition_point(is_before);
