@@ -100,9 +100,9 @@ impl ListedName<'_> {
 }
 
 impl SortedNames {
-    /// Reads the names in `dir` that `wanted` accepts, as [`collect_entries`] does. For a symbolic link, or if the directory entry does not contain
-    /// the type, `resolve` returns the type: a directory, a file, a link to a file, or another type. Names of any other
-    /// type are omitted.
+    /// Reads the names in `dir` that `wanted` accepts, as [`collect_entries`] does. For a symbolic link, or if the
+    /// directory entry does not contain the type, `resolve` returns the type: a directory, a file, a link to a file, or
+    /// another type. Names of any other type are omitted.
     pub(crate) fn read(
         dir: &File,
         before: Option<&FileStat>,
