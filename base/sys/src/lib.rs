@@ -63,7 +63,7 @@ pub use identity::{
 };
 pub use lock::{
     ApartByteLockGuard, ByteLockGuard, ByteRangeGuard, ByteRangeLocks, LockOrderKey, await_unlocked,
-    lock_file, lock_range, with_lock_patience,
+    lock_file, lock_range, unlock_file, with_lock_patience,
 };
 pub use memory::{FileMapping, cached_bytes, give_back_heap, in_huge_pages, unused_heap_bytes};
 pub use mounts::{MountProblem, MountProperties, remote_mounts_in};
@@ -91,9 +91,9 @@ pub use shared::{
 };
 pub use signal::{after_signal, ask_after_signals, is_ignored, sleep, wait_at_most, with_grace};
 pub use socket::{
-    PeerCredentials, SocketBlockingMode, TcpInfo, is_writable, keep_alive, offer_room, peer_of, receive,
-    receive_with_descriptor, send_all, send_file, send_more, send_unpaced_on_loopback, set_receive_low_water,
-    set_receive_timeout, tcp_info,
+    PeerCredentials, SocketBlockingMode, TcpInfo, is_closed_by_peer, is_writable, keep_alive, offer_room,
+    peer_of, receive, receive_with_descriptor, send_all, send_file, send_more, send_unpaced_on_loopback,
+    set_receive_low_water, set_receive_timeout, tcp_info,
 };
 pub use streams::{StandardStream, was_closed_at_start};
 pub use verdict::{MountGuaranteeVerdict, SharedMountGuarantee};
