@@ -296,6 +296,16 @@ impl StoreRootDirectory {
     }
 }
 
+/// Checks that an open file without a sidecar file still has a name. If the file has no name, a writer has removed the
+/// sidecar file together with the object, and the caller must open the key again. Errors: `ESTALE`.
+#[cold]
+fn require_linked(file: &File) -> Result<()> {
+    match stat(file).is_ok_and(|state| state.links == 0) {
+        true => Err(from_errno(Errno::STALE, "reading the metadata")),
+        false => Ok(()),
+    }
+}
+
 impl UnlinkingFile {
     fn hold(dir: impl AsFd, name: &str, private_device: u64) -> Option<Self> {
         let held = open_in(&dir, name, OFlags::PATH, Mode::empty()).ok()?;
@@ -376,16 +386,6 @@ pub(crate) fn sidecar_name(inode: u64) -> String {
 /// file.
 pub(crate) fn inode_of(name: &str) -> Option<u64> {
     u64::from_str_radix(name, 16).ok().filter(|inode| sidecar_name(*inode) == name)
-}
-
-/// Checks that an open file without a sidecar file still has a name. If the file has no name, a writer has removed the
-/// sidecar file together with the object, and the caller must open the key again. Errors: `ESTALE`.
-#[cold]
-fn require_linked(file: &File) -> Result<()> {
-    match stat(file).is_ok_and(|state| state.links == 0) {
-        true => Err(from_errno(Errno::STALE, "reading the metadata")),
-        false => Ok(()),
-    }
 }
 
 pub(crate) fn read_attribute(file: &File) -> Result<RecordAttribute> {

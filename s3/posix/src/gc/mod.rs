@@ -18,7 +18,6 @@ use crate::actors::{ImpersonatedUserCache, bucket_owner};
 use crate::area::not_ours;
 use crate::errors::from_errno;
 use crate::layout::is_private;
-use crate::removal::INTERRUPTED;
 use crate::scan::{BucketArea, PROGRESS_ENTRIES, chosen_buckets, each_entry};
 use crate::sidecar::SidecarIdentities;
 use crate::store::LANE;
@@ -86,7 +85,7 @@ impl PosixStore {
             }
         }
         if !options.dry_run {
-            self.inner.end_interrupted_removals(INTERRUPTED);
+            self.inner.end_interrupted_removals(crate::removal::INTERRUPTED);
         }
         Ok(sweep.into_summary())
     }

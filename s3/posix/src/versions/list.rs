@@ -40,10 +40,11 @@ struct VersionLister<'l> {
     is_versioned: bool,
 }
 
-/// The keys with old versions, read before and after the objects. A delete moves the latest version to the old versions,
-/// and the removal of a delete marker moves it back. A key whose only version moves during a listing is found before or
-/// after: if the objects were read without the key, either its version had already become an old version, and the later
-/// walk finds the key, or its version was still an old version, and the earlier walk finds the key.
+/// The keys with old versions, read before and after the objects. A delete moves the latest version to the old
+/// versions, and the removal of a delete marker moves it back. If the objects were read without a key, either its
+/// version had already become an old version, and the later walk finds the key, or its version was still an old version,
+/// and the earlier walk finds the key. An exception are long keys, whose subdirectories are read only when a walk
+/// reaches them.
 struct ArchivedKeys<'w> {
     before: EncodedKeyWalk<'w>,
     after: EncodedKeyWalk<'w>,
