@@ -20,6 +20,8 @@ use crate::nowait::would_scan;
 
 /// The size of the buffer for one `getdents64` call, which is enough for about a thousand names.
 const BUFFER_BYTES: usize = 32 * 1024;
+/// The size, in bytes, of the longest record of an entry: 19 bytes before the name, 255 bytes, NUL, and padding.
+const ENTRY_BYTES_MAX: usize = 280;
 
 /// The type of a file according to its directory entry, without a `stat` of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +51,14 @@ pub struct DirEntry {
 /// position of `dir`. If the directory is removed during the iteration, the iteration ends there. Cost: one
 /// `getdents64` for about a thousand entries.
 pub fn read_dir(dir: impl AsFd, visit: impl FnMut(&[u8], EntryKind)) -> Result<()> {
+    read_entries(dir, visit, || false).map(drop)
+}
+
+/// Reads entries like [`read_dir`]. Returns whether the entries are a snapshot, because one `getdents64` had room for
+/// all of them. Otherwise, an entry that was renamed during the call may be missing (see [`keeps_entries_in_place`]).
+///
+/// [`keeps_entries_in_place`]: crate::keeps_entries_in_place
+pub fn read_dir_in_steps(dir: impl AsFd, visit: impl FnMut(&[u8], EntryKind)) -> Result<bool> {
     read_entries(dir, visit, || false)
 }
 
@@ -62,28 +72,31 @@ pub fn rewind(dir: impl AsFd) -> Result<()> {
 /// [`without_scanning`](crate::without_scanning) if the entries of `dir` need more than one `getdents64`. `visit` has
 /// then been called for the entries that the first `getdents64` returned.
 pub fn read_dir_briefly(dir: impl AsFd, visit: impl FnMut(&[u8], EntryKind)) -> Result<()> {
-    read_entries(dir, visit, would_scan)
+    read_entries(dir, visit, would_scan).map(drop)
 }
 
-/// Calls `visit` for every entry, as [`read_dir`] does. Calls `is_long` each time a `getdents64` after the first one
-/// returns entries. Errors: as for [`read_dir`], and `AGAIN` if `is_long` returns true.
+/// Calls `visit` for every entry, as [`read_dir`] does, and returns what [`read_dir_in_steps`] returns. Calls `is_long`
+/// each time a `getdents64` after the first one returns entries. Errors: as for [`read_dir`], and `AGAIN` if `is_long`
+/// returns true.
 fn read_entries(
     dir: impl AsFd,
     mut visit: impl FnMut(&[u8], EntryKind),
     is_long: impl Fn() -> bool,
-) -> Result<()> {
+) -> Result<bool> {
     let mut buffer = Vec::with_capacity(BUFFER_BYTES);
     let mut entries = RawDir::new(dir, buffer.spare_capacity_mut());
-    let mut calls = 0;
+    let (mut calls, mut bytes) = (0, 0);
     loop {
         let is_new = entries.is_buffer_empty();
         if is_new {
             call::point("getdents64")?;
         }
-        let Some(entry) = entries.next() else { return Ok(()) };
+        let Some(entry) = entries.next() else {
+            return Ok(calls <= 1 && bytes + ENTRY_BYTES_MAX <= BUFFER_BYTES);
+        };
         let entry = match entry {
             // The directory was removed after it was opened, so it has no more entries.
-            Err(Errno::NOENT) => return Ok(()),
+            Err(Errno::NOENT) => return Ok(true),
             entry => entry?,
         };
         calls += u32::from(is_new);
@@ -91,6 +104,7 @@ fn read_entries(
             return Err(Errno::AGAIN);
         }
         let name = entry.file_name().to_bytes();
+        bytes += (19 + name.len() + 1).next_multiple_of(8);
         if name != b"." && name != b".." {
             visit(name, kind_of(entry.file_type()));
         }

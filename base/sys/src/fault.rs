@@ -42,6 +42,8 @@ pub struct FaultInjectionPlan {
 struct FaultInjectionRun {
     plan: FaultInjectionPlan,
     calls: Vec<&'static str>,
+    /// The number of a call, counted from 1, and what happens just before that call.
+    meanwhile: Option<(usize, Box<dyn FnOnce()>)>,
     /// The error that replaces the result of the call that is being made.
     lost: Option<Errno>,
 }
@@ -66,8 +68,25 @@ impl Drop for FaultInjectionGuard {
 /// Runs `act` under `plan`; returns its result, and the file-system calls that `act` reached on this thread, in order.
 /// A nested plan replaces the outer one.
 pub fn run<T>(plan: FaultInjectionPlan, act: impl FnOnce() -> T) -> (T, Vec<&'static str>) {
+    run_under(plan, None, act)
+}
+
+/// Runs `act`, and runs `meanwhile` just before call number `at` of `act`, counted from 1, as if another process were
+/// faster. Returns what [`run`] returns; the calls of `meanwhile` do not count.
+pub fn run_interleaved<T>(
+    (at, meanwhile): (usize, impl FnOnce() + 'static),
+    act: impl FnOnce() -> T,
+) -> (T, Vec<&'static str>) {
+    run_under(FaultInjectionPlan::default(), Some((at, Box::new(meanwhile))), act)
+}
+
+fn run_under<T>(
+    plan: FaultInjectionPlan,
+    meanwhile: Option<(usize, Box<dyn FnOnce()>)>,
+    act: impl FnOnce() -> T,
+) -> (T, Vec<&'static str>) {
     PLANNED.fetch_add(1, Ordering::Relaxed);
-    RUN.set(Some(FaultInjectionRun { plan, calls: Vec::new(), lost: None }));
+    RUN.set(Some(FaultInjectionRun { plan, calls: Vec::new(), meanwhile, lost: None }));
     let planned = FaultInjectionGuard;
     let result = act();
     let calls = RUN.with_borrow_mut(Option::take).map(|run| run.calls).unwrap_or_default();
@@ -80,6 +99,11 @@ pub fn run<T>(plan: FaultInjectionPlan, act: impl FnOnce() -> T) -> (T, Vec<&'st
 pub(crate) fn point(name: &'static str) -> Result<()> {
     if PLANNED.load(Ordering::Relaxed) == 0 {
         return Ok(());
+    }
+    if let Some(meanwhile) = RUN.with_borrow_mut(|run| run.as_mut()?.take_meanwhile()) {
+        let run = RUN.take();
+        meanwhile();
+        RUN.set(run);
     }
     RUN.with_borrow_mut(|run| run.as_mut().map_or(Ok(()), |run| run.reach(name)))
 }
@@ -103,6 +127,11 @@ pub(crate) fn sharing() -> Option<FileSystemSharing> {
 }
 
 impl FaultInjectionRun {
+    fn take_meanwhile(&mut self) -> Option<Box<dyn FnOnce()>> {
+        let is_due = self.meanwhile.as_ref().is_some_and(|(at, _)| *at == self.calls.len() + 1);
+        self.meanwhile.take_if(|_| is_due).map(|(_, meanwhile)| meanwhile)
+    }
+
     fn reach(&mut self, name: &'static str) -> Result<()> {
         self.calls.push(name);
         match self.plan.nth {
@@ -143,6 +172,20 @@ mod tests {
         let missing = FaultInjectionPlan { missing: &[("a", Errno::NOSYS)], ..FaultInjectionPlan::default() };
         assert_eq!(run(missing, three).0, [Err(Errno::NOSYS), Ok(()), Err(Errno::NOSYS)]);
         assert_eq!(three(), [Ok(()); 3]);
+    }
+
+    #[test]
+    fn other_work_is_done_just_before_a_call() {
+        let seen = std::rc::Rc::new(RefCell::new(Vec::new()));
+        let other = seen.clone();
+        let meanwhile = move || other.borrow_mut().push(point("x"));
+        let act = || {
+            point("a").unwrap();
+            assert!(seen.borrow().is_empty());
+            point("b").unwrap();
+            assert_eq!(*seen.borrow(), [Ok(())]);
+        };
+        assert_eq!(run_interleaved((2, meanwhile), act).1, ["a", "b"]);
     }
 
     #[test]

@@ -48,8 +48,8 @@ pub use counters::{
 };
 pub use coverage::{clear_coverage_counters, coverage_counters};
 pub use dir::{
-    DirEntry, EntryKind, is_text_of_a_name, kind_in, name_to_text, read_dir, read_dir_briefly, rewind,
-    text_to_name,
+    DirEntry, EntryKind, is_text_of_a_name, kind_in, name_to_text, read_dir, read_dir_briefly,
+    read_dir_in_steps, rewind, text_to_name,
 };
 pub use file::{
     FileStat, close_errors, copy_range, create_unnamed, created_ns, free_bytes, free_bytes_before, get_xattr,
@@ -64,7 +64,7 @@ pub use identity::{
 };
 pub use lock::{
     ApartByteLockGuard, ByteLockGuard, ByteRangeGuard, ByteRangeLocks, LockOrderKey, await_unlocked,
-    lock_file, lock_range, with_lock_patience,
+    lock_file, lock_range, unlock_file, with_lock_patience,
 };
 pub use memory::{FileMapping, cached_bytes, give_back_heap, in_huge_pages, unused_heap_bytes};
 pub use mounts::{MountProblem, MountProperties, remote_mounts_in};
@@ -87,14 +87,14 @@ pub use rustix::fs::{Mode, OFlags};
 pub use rustix::io::Errno;
 pub use rustix::process::Signal;
 pub use shared::{
-    FileSystemSharing, forget_names, inode_among, inode_in, look_again, look_up_existing, require_kept,
-    stat_now,
+    FileSystemSharing, forget_names, inode_among, inode_in, keeps_entries_in_place, look_again,
+    look_up_existing, require_kept, stat_now,
 };
 pub use signal::{after_signal, ask_after_signals, is_ignored, sleep, wait_at_most, with_grace};
 pub use socket::{
-    PeerCredentials, SocketBlockingMode, TcpInfo, is_writable, keep_alive, offer_room, peer_of, receive,
-    receive_with_descriptor, send_all, send_file, send_more, send_unpaced_on_loopback, set_receive_low_water,
-    set_receive_timeout, tcp_info,
+    PeerCredentials, SocketBlockingMode, TcpInfo, is_closed_by_peer, is_writable, keep_alive, offer_room,
+    peer_of, receive, receive_with_descriptor, send_all, send_file, send_more, send_unpaced_on_loopback,
+    set_receive_low_water, set_receive_timeout, tcp_info,
 };
 pub use streams::{StandardStream, was_closed_at_start};
 pub use verdict::{MountGuaranteeVerdict, SharedMountGuarantee};

@@ -86,6 +86,15 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8], wait: SocketBlockingMode) -
     }
 }
 
+/// Returns whether the peer has closed the connection, or the connection is broken, and no received bytes are left.
+/// Cost: one `recvfrom`.
+pub fn is_closed_by_peer(socket: impl AsFd) -> bool {
+    match recv(&socket, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+        Ok((count, _)) => count == 0,
+        Err(errno) => !matches!(errno, Errno::AGAIN | Errno::INTR),
+    }
+}
+
 /// Receives bytes like [`receive`], and also returns the descriptor if one was passed with these bytes. The result for
 /// the descriptor is `MFILE` if this process has too many open files; the kernel has then closed the passed descriptor.
 /// Cost: one `recvmsg`.
@@ -326,6 +335,23 @@ mod tests {
         let mut taken = String::new();
         far.read_to_string(&mut taken).unwrap();
         assert_eq!(taken, "head 3456");
+    }
+
+    #[test]
+    fn a_connection_that_the_peer_has_closed_is_recognized() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut far, _) = listener.accept().unwrap();
+        assert!(!is_closed_by_peer(&near));
+        far.write_all(b"x").unwrap();
+        drop(far);
+        let mut byte = [0];
+        (&near).read_exact(&mut byte).unwrap();
+        // The end of the connection may arrive a little later.
+        let begin = std::time::Instant::now();
+        while !is_closed_by_peer(&near) {
+            assert!(begin.elapsed() < std::time::Duration::from_secs(10));
+        }
     }
 
     #[test]

@@ -9,9 +9,10 @@ use std::fs::File;
 use std::sync::{Arc, Mutex};
 
 use fordway_store::{Bucket, ErrorKind, Key, Result};
-use fordway_sys::{EntryKind, Errno, FileStat, FileSystemSharing, read_dir};
+use fordway_sys::{EntryKind, Errno, FileStat, FileSystemSharing};
 
 use crate::PosixStoreState;
+use crate::entries::collect_entries;
 use crate::errors::from_errno;
 use crate::layout::{decode, decode_start, is_left_behind, is_part_of_name, join, odd_dir, versions_dir};
 use crate::names::{FEWEST, MOST_BYTES, MOST_DIRS, state_before};
@@ -86,18 +87,21 @@ impl EncodedKeyCache {
         if let Some(known) = self.recall(&stat).filter(|_| !sharing.is_shared()) {
             return Ok(known);
         }
-        let mut content = EncodedDirectory::default();
-        let is_replacing = content.read(&dir, tree, path).map_err(failed)?;
+        // This is determined before the read. A change during the read might otherwise have the times of `stat`.
+        let shows_changes = !sharing.is_shared() && is_settled(&stat);
+        let before = Some(&stat).filter(|_| !sharing.is_shared());
+        let (mut content, is_replacing) = EncodedDirectory::read(&dir, before, tree, path).map_err(failed)?;
         if is_replacing && sharing == FileSystemSharing::Nfs && inner.settle_names(bucket, &dir) {
-            match content.read(&dir, tree, path) {
+            match EncodedDirectory::read(&dir, None, tree, path) {
+                Ok((further, _)) => content.extend(further),
                 // Another node has removed the directory, which has no further names.
-                Ok(_) | Err(Errno::STALE | Errno::NOENT) => {}
+                Err(Errno::STALE | Errno::NOENT) => {}
                 Err(errno) => return Err(failed(errno)),
             }
         }
         content.sort();
         let content = Arc::new(content);
-        if !sharing.is_shared() {
+        if shows_changes {
             self.keep(&stat, &content);
         }
         Ok(content)
@@ -108,11 +112,11 @@ impl EncodedKeyCache {
         all.iter().find(|cached| cached.state == state_of(stat)).map(|cached| cached.content.clone())
     }
 
-    /// Caches a directory whose state was `stat` before the directory was read. Does not cache a small directory, or a
-    /// directory whose state the next change might not alter.
+    /// Caches a directory whose state was `stat` before the directory was read. Every change since then alters this
+    /// state. Does not cache a small directory.
     fn keep(&self, stat: &FileStat, content: &Arc<EncodedDirectory>) {
         let EncodedDirectory { keys, parts } = &**content;
-        if keys.len() + parts.len() < FEWEST || !is_settled(stat) {
+        if keys.len() + parts.len() < FEWEST {
             return;
         }
         let of_keys = keys.iter().map(|key| key.as_str().len() + size_of::<Key>());
@@ -155,7 +159,7 @@ pub(crate) struct EncodedKeyWalk<'w> {
     bucket: &'w Bucket,
     tree: EncodedKeyTree,
     prefix: &'w str,
-    start_after: Option<&'w str>,
+    start_after: Option<String>,
     /// The prefix of the keys that were skipped last.
     skipped: Option<String>,
     reached: Vec<ReachedDirectory>,
@@ -170,9 +174,10 @@ impl<'w> EncodedKeyWalk<'w> {
         inner: &'w PosixStoreState,
         bucket: &'w Bucket,
         tree: EncodedKeyTree,
-        (prefix, start_after): (&'w str, Option<&'w str>),
+        (prefix, start_after): (&'w str, Option<&str>),
     ) -> Result<Self> {
         let (skipped, reached, next) = (None, Vec::new(), None);
+        let start_after = start_after.map(str::to_owned);
         let mut walk = EncodedKeyWalk { inner, bucket, tree, prefix, start_after, skipped, reached, next };
         walk.enter("")?;
         Ok(walk)
@@ -244,7 +249,7 @@ impl<'w> EncodedKeyWalk<'w> {
         let is_after = |after: &str| start > after.as_bytes() || after.as_bytes().starts_with(start);
         let is_skipped = self.skipped.as_ref().is_some_and(|skipped| start.starts_with(skipped.as_bytes()));
         let has_prefix = start.starts_with(prefix) || prefix.starts_with(start);
-        has_prefix && !is_skipped && self.start_after.is_none_or(is_after)
+        has_prefix && !is_skipped && self.start_after.as_deref().is_none_or(is_after)
     }
 
     /// Adds the directory at `path`, relative to the top directory, to the directories that the walk has reached.
@@ -254,7 +259,7 @@ impl<'w> EncodedKeyWalk<'w> {
             let key = key.as_str();
             let is_skipped = |skipped: &String| key < skipped.as_str() || key.starts_with(skipped.as_str());
             key < self.prefix
-                || self.start_after.is_some_and(|start| key <= start)
+                || self.start_after.as_deref().is_some_and(|start| key <= start)
                 || self.skipped.as_ref().is_some_and(is_skipped)
         };
         let key = content.keys.partition_point(is_before);
@@ -266,20 +271,30 @@ impl<'w> EncodedKeyWalk<'w> {
 }
 
 impl EncodedDirectory {
-    /// Reads the directory at `path`, relative to the top directory, and adds its entries. Returns whether the
-    /// directory contains the hidden name of a file that was removed or replaced while it was open.
-    fn read(&mut self, dir: &File, tree: EncodedKeyTree, path: &str) -> Result<bool, Errno> {
+    /// Reads the directory at `path`, relative to the top directory, as [`collect_entries`] does. Also returns whether
+    /// the directory contains the hidden name of a file that was removed or replaced while it was open.
+    fn read(
+        dir: &File,
+        before: Option<&FileStat>,
+        tree: EncodedKeyTree,
+        path: &str,
+    ) -> Result<(Self, bool), Errno> {
         let mut is_replacing = false;
-        read_dir(dir, |name, kind| {
+        let content = collect_entries(dir, before, EncodedDirectory::default, |content, name, kind| {
             is_replacing |= is_left_behind(name);
             if let Ok(name) = str::from_utf8(name) {
-                self.add(tree, if path.is_empty() { name.to_owned() } else { join(path, name) }, kind);
+                content.add(tree, if path.is_empty() { name.to_owned() } else { join(path, name) }, kind);
             }
         })?;
-        Ok(is_replacing)
+        Ok((content, is_replacing))
     }
 
-    /// Sorts the entries. An entry that was added by two reads is kept once.
+    fn extend(&mut self, further: EncodedDirectory) {
+        self.keys.extend(further.keys);
+        self.parts.extend(further.parts);
+    }
+
+    /// Sorts the entries. An entry that was added twice is kept once.
     fn sort(&mut self) {
         self.keys.sort_unstable();
         self.keys.dedup();

@@ -429,7 +429,7 @@ mod tests {
         }
         fs::create_dir(at("inside/away")).unwrap();
         let (indexes, dir) = (NameIndexes::default(), File::open(root.path()).unwrap());
-        let read = || SortedNames::read(&dir, |_| true, |_| EntryKind::Unknown);
+        let read = || SortedNames::read(&dir, None, |_| true, |_| EntryKind::Unknown);
         indexes.read(&dir, &stat(&dir).unwrap(), DirectoryRole::Objects, read).unwrap();
         let handle = DirectoryHandle::new(dir.try_clone().unwrap());
         let names = || {

@@ -10,6 +10,7 @@
 //! ROOT/BUCKET/.fordway/events/    records of changes that were not delivered to a webhook yet
 //! ROOT/BUCKET/.fordway/tmp/       staged files on their way to a name
 //! ROOT/BUCKET/.fordway/locks      one byte to lock for each hash of a key; never written
+//! ROOT/.fordway-removing-RANDOM/  a bucket while it is removed
 //! ```
 
 use std::borrow::Cow;
@@ -53,6 +54,9 @@ const SPARE: &str = "spare-";
 pub(crate) const ATTRIBUTE: &std::ffi::CStr = c"user.fordway";
 /// The attribute that marks directories created by a put. A delete can remove marked directories.
 pub(crate) const OUR_DIR: &std::ffi::CStr = c"user.fordway.dir";
+
+/// The prefix of the name, in the root, of the directory into which a bucket moves while it is removed.
+const REMOVAL: &str = ".fordway-removing-";
 
 /// The maximum length of a file name, in bytes, on every file system that Fordway supports.
 const MAX_NAME_BYTES: usize = 255;
@@ -306,6 +310,16 @@ pub(crate) fn upload_of(name: &str) -> Option<UploadId> {
 /// Returns whether `name` can be the name of a staged file or of a staged file's private directory.
 pub(crate) fn is_hidden_name(name: &str) -> bool {
     is_hex(name, 16)
+}
+
+/// Returns the name of the directory in the root into which a bucket moves while it is removed. `hidden` is random.
+pub(crate) fn removal_name(hidden: &str) -> String {
+    format!("{REMOVAL}{hidden}")
+}
+
+/// Returns the random part of a name that [`removal_name`] has made; `None` for other names.
+pub(crate) fn removal_of(name: &str) -> Option<&str> {
+    name.strip_prefix(REMOVAL).filter(|hidden| is_hidden_name(hidden))
 }
 
 /// Returns the record's name for an event that occurred at `time_ns` and must be delivered to `webhook`. `number` is

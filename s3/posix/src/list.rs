@@ -400,6 +400,7 @@ impl BucketWalk<'_> {
         }
         let resolve = |name: &str| self.resolve(dir, path, name);
         let prefix = text_to_name(wanted);
+        let before = Some(stat).filter(|_| !self.contents.sharing.is_shared());
         let read = |all| {
             let is_wanted = |name: &[u8]| (all || name.starts_with(&prefix)) && !is_never_an_object(name);
             let mut is_replacing = false;
@@ -407,9 +408,10 @@ impl BucketWalk<'_> {
                 is_replacing |= is_left_behind(name);
                 is_wanted(name)
             };
-            let names = SortedNames::read(dir, look, resolve)?;
+            let names = SortedNames::read(dir, before, look, resolve)?;
             match is_replacing && self.contents.sharing == FileSystemSharing::Nfs {
-                true => self.read_between_writes(dir, names, || SortedNames::read(dir, is_wanted, resolve)),
+                true => self
+                    .read_between_writes(dir, names, || SortedNames::read(dir, before, is_wanted, resolve)),
                 false => Ok(names),
             }
         };

@@ -11,10 +11,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fordway_sys::{
-    CoarseInstant, EntryKind, Errno, FileStat, FileSystemSharing, name_to_text, read_dir, read_dir_briefly,
-    stat, stat_now,
+    CoarseInstant, EntryKind, Errno, FileStat, FileSystemSharing, name_to_text, read_dir_briefly, stat,
+    stat_now,
 };
 
+use crate::entries::collect_entries;
 use crate::index::{FEWEST as INDEXED_FEWEST, KEPT};
 use crate::private::{is_settled, times};
 
@@ -99,28 +100,29 @@ impl ListedName<'_> {
 }
 
 impl SortedNames {
-    /// Reads the names in `dir` that `wanted` accepts. For a symbolic link, or if the directory entry does not contain
-    /// the type, `resolve` returns the type: a directory, a file, a link to a file, or another type. Names of any other
-    /// type are omitted.
+    /// Reads the names in `dir` that `wanted` accepts, as [`collect_entries`] does. For a symbolic link, or if the
+    /// directory entry does not contain the type, `resolve` returns the type: a directory, a file, a link to a file, or
+    /// another type. Names of any other type are omitted.
     pub(crate) fn read(
         dir: &File,
+        before: Option<&FileStat>,
         mut wanted: impl FnMut(&[u8]) -> bool,
         mut resolve: impl FnMut(&str) -> EntryKind,
     ) -> Result<Self, Errno> {
-        let mut names = SortedNames::default();
-        let (mut unclear, mut count) = (Vec::new(), 0);
-        read_dir(dir, |name, kind| {
-            count += 1;
-            // In a listing with a prefix, most names are rejected by their first bytes.
-            if !wanted(name) {
-                return;
-            }
-            let name = name_to_text(name);
-            match kind {
-                EntryKind::Link | EntryKind::Unknown => unclear.push(name.into_owned()),
-                kind => names.push(&name, kind),
-            }
-        })?;
+        let begin = <(SortedNames, Vec<String>, usize)>::default;
+        let (mut names, unclear, count) =
+            collect_entries(dir, before, begin, |(names, unclear, count), name, kind| {
+                *count += 1;
+                // In a listing with a prefix, most names are rejected by their first bytes.
+                if !wanted(name) {
+                    return;
+                }
+                let name = name_to_text(name);
+                match kind {
+                    EntryKind::Link | EntryKind::Unknown => unclear.push(name.into_owned()),
+                    kind => names.push(&name, kind),
+                }
+            })?;
         for name in &unclear {
             names.push(name, resolve(name));
         }
@@ -238,6 +240,7 @@ impl SortedNames {
         self.entries.push(PackedName::new(start, len, kind == EntryKind::Link));
     }
 
+    /// Sorts the names, and removes duplicates.
     fn sort(&mut self) {
         let SortedNames { text, entries, .. } = self;
         let shared = shared_len(text, entries);
@@ -252,6 +255,7 @@ impl SortedNames {
             Ordering::Equal => text_of(text, a).cmp(text_of(text, b)),
             order => order,
         });
+        entries.dedup_by(|a, b| a.head == b.head && text_of(text, a) == text_of(text, b));
     }
 
     /// Keeps only the names that `keep` accepts; `keep` is called from the last name to the first.
@@ -435,9 +439,11 @@ impl NameCache {
         if let Some(names) = found {
             return Ok(names);
         }
+        // This is determined before the read. A change during the read might otherwise have the times of `before`.
+        let shows_changes = directory_times.show_changes(before, seen.elapsed());
         let names = Arc::new(read()?);
         if names.len() >= FEWEST && !names.has_links {
-            match directory_times.show_changes(before, seen.elapsed()) {
+            match shows_changes {
                 true => self.keep(before, seen, Some(&names)),
                 false if directory_times.need_time() => self.keep(before, seen, None),
                 false => {}

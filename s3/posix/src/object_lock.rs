@@ -79,16 +79,6 @@ impl VersioningAndLockSetting {
         VersioningAndLockSetting { object_lock: Some(configuration), ..VersioningAndLockSetting::ENABLED }
     }
 
-    /// Returns the setting for a bucket whose removal has failed. The bucket had the setting `self` before, and now has
-    /// `now`, which another program may have set in the meantime. Object lock stays on.
-    pub(crate) fn restored(self, now: Self) -> Self {
-        let is_set_again = match self.object_lock {
-            Some(_) => now.object_lock.is_some(),
-            None => now.versioning != VersioningState::Unversioned,
-        };
-        if is_set_again { now } else { self }
-    }
-
     /// Returns the setting as the content of the file `versioning`.
     fn text(&self) -> String {
         match (self.versioning, self.object_lock) {

@@ -17,7 +17,8 @@
 
 use fordway_store::{Conditions, Error, ErrorKind, Key, PutResult, Result, VersionId, VersioningState};
 use fordway_sys::{
-    Errno, FileStat, FileSystemSharing, link_unnamed, look_up_existing, remove_file, rename, stat, stat_in,
+    Errno, FileStat, FileSystemSharing, link, link_unnamed, look_up_existing, remove_file, rename, stat,
+    stat_in,
 };
 
 use crate::area::not_ours;
@@ -147,19 +148,49 @@ impl StagedFile {
             if self.hidden.is_none() {
                 self.hidden = Some(self.hide()?);
             }
-            self.withdraw()?;
+            self.withdraw_without_lock()?;
         }
         is_alone
     }
 
-    /// Removes this file's new name, unless another writer has replaced the file.
+    /// Removes this file's new name, unless another program has replaced the file. The caller holds the key's lock.
     fn withdraw(&self) -> Result<()> {
-        let id = |stat: fordway_sys::FileStat| (stat.device, stat.inode);
-        let named = stat_in(&self.parent, &self.place.name).map(id);
-        if named.is_ok() && named == stat(&self.file).map(id) {
-            remove_file(&self.parent, &self.place.name).map_err(|errno| from_errno(errno, "withdrawing"))?;
+        match self.is_at(&self.parent, &self.place.name) {
+            true => {
+                remove_file(&self.parent, &self.place.name).map_err(|errno| from_errno(errno, "withdrawing"))
+            }
+            false => Ok(()),
         }
-        Ok(())
+    }
+
+    /// Removes this file's new name as [`StagedFile::withdraw`] does, but without the key's lock. The holder of the
+    /// lock may replace the file at any time. The name is therefore moved to a hidden name, and the file is examined
+    /// there.
+    #[cold]
+    fn withdraw_without_lock(&self) -> Result<()> {
+        if !self.is_at(&self.parent, &self.place.name) {
+            return Ok(());
+        }
+        let failed = |errno| from_errno(errno, "withdrawing");
+        let (dir, _shelter) = self.inner.volume.staging_dir(&self.bucket)?;
+        let aside = hidden_name()?;
+        match rename(&self.parent, &self.place.name, &dir, &aside) {
+            Err(Errno::NOENT) => return Ok(()),
+            done => done.map_err(failed)?,
+        }
+        if !self.is_at(&dir, &aside) {
+            match link(&dir, &aside, &self.parent, &self.place.name) {
+                // A later writer has created the object again.
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(errno) => return Err(failed(errno)),
+            }
+        }
+        remove_file(&dir, &aside).map_err(failed)
+    }
+
+    /// Returns whether `name` in `dir` is a name of this file.
+    fn is_at(&self, dir: &DirectoryHandle, name: &str) -> bool {
+        stat(&self.file).is_ok_and(|file| leads_to(dir, name, (file.device, file.inode)))
     }
 
     /// Publishes the file under the key's lock. While the lock is held, no other writer replaces or removes the object,
@@ -266,13 +297,19 @@ impl StagedFile {
             return Ok(false);
         }
         self.move_to_odd(key)?;
-        // The directory of the odd path is now visible. The following lookup finds a plain file that was created before
-        // the move. A writer that creates a plain file after the move finds this odd file.
-        let is_taken = match plain(&self.bucket, key) {
-            Some(place) => self.inner.volume.open_file(&self.bucket, &place)?.is_some(),
-            None => false,
-        };
-        Ok(!is_taken && self.link(Some(key))?)
+        Ok(self.plain_file(key)?.is_none() && self.link(Some(key))?)
+    }
+
+    /// Returns the key's plain path if an object is there. The caller has switched to the odd path. The directory of
+    /// the odd path is therefore visible, and this lookup finds a plain file that was created before. A writer that
+    /// creates a plain file later finds the odd file.
+    fn plain_file(&self, key: &Key) -> Result<Option<ObjectPath<'static>>> {
+        match plain(&self.bucket, key) {
+            Some(place) if self.inner.volume.open_file(&self.bucket, &place)?.is_some() => {
+                Ok(Some(place.into_owned()))
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Gives the file its name if the name is free. Returns whether the name was free. `key` is `None` unless the file
@@ -301,7 +338,7 @@ impl StagedFile {
     }
 
     /// Replaces the existing file at the publication path, under the key's lock. If the name is a directory, switches
-    /// to the key's odd path.
+    /// to the key's odd path, unless another writer has just created the object at the plain path.
     fn replace(&mut self, key: &Key, contents: PrivateDirectoryContents) -> Result<()> {
         for race in 0..MAX_RACES {
             give_way_on(self.sharing(), race);
@@ -311,10 +348,13 @@ impl StagedFile {
                     self.inner.volume.remove_sidecar(&self.bucket, old);
                     return Ok(());
                 }
-                Err(Errno::ISDIR | Errno::EXIST | Errno::NOTEMPTY) if self.move_to_odd(key)? => {}
+                Err(Errno::ISDIR | Errno::EXIST | Errno::NOTEMPTY) if self.move_to_odd(key)? => {
+                    self.turn_back(key)?;
+                }
                 Err(Errno::NOENT | Errno::STALE) => {
                     if !self.reopen_parent(Some(key))? {
                         self.move_to_odd(key)?;
+                        self.turn_back(key)?;
                     }
                 }
                 Err(errno) => return Err(self.publishing_failed(errno)),
@@ -436,6 +476,13 @@ impl StagedFile {
         }
         self.turn_to(&place)?;
         Ok(is_other)
+    }
+
+    /// Switches back from the key's odd path if another writer has created the object at the plain path. That object
+    /// would hide a file at the odd path.
+    #[cold]
+    fn turn_back(&mut self, key: &Key) -> Result<()> {
+        self.plain_file(key)?.map_or(Ok(()), |place| self.turn_to(&place))
     }
 
     /// Sets the publication path to `place`.

@@ -160,7 +160,16 @@ impl ObjectRename<'_> {
                 Err(error) => return Err(error),
             }
         }
-        self.move_to(source, &odd(self.bucket, self.to), contents)
+        let (volume, odd) = (&self.store.volume, odd(self.bucket, self.to));
+        // As for a put: with the directory of the odd path visible, this lookup finds a plain file that was created
+        // before and would hide the object at the odd path.
+        volume.parent_of(self.bucket, &odd.dir)?;
+        if let Some(place) = plain(self.bucket, self.to)
+            && volume.open_file(self.bucket, &place)?.is_some()
+        {
+            return Ok(false);
+        }
+        self.move_to(source, &odd, contents)
     }
 
     /// Moves the object to `place` if that name is free, or if it is the name of a FIFO, a socket, a device or a

@@ -101,7 +101,8 @@ pub(crate) struct UnlinkingFile {
 impl StoreRootDirectory {
     /// Returns the record of the object in the open `file`, whose state is `stat`, or the default record if the file
     /// has no record. If `is_apart` is set in the returned record, the sidecar file with the rest of the record is
-    /// missing. Cost: one `fgetxattr`, unless the object is bare. Errors: `Corrupt`.
+    /// missing. Cost: one `fgetxattr`, unless the object is bare. Errors: `Corrupt`; `ESTALE` if the object has been
+    /// replaced or removed, and its sidecar file with it.
     pub(crate) fn load_record(&self, bucket: &Bucket, file: &File, stat: &FileStat) -> Result<ObjectRecord> {
         if is_bare(stat) { Ok(ObjectRecord::default()) } else { self.stored_record(bucket, file, stat) }
     }
@@ -123,11 +124,15 @@ impl StoreRootDirectory {
                 Ok(ObjectRecord::default())
             }
             RecordAttribute::Found(record) if !record.is_apart => Ok(record),
-            RecordAttribute::Found(short) => {
-                Ok(self.read_sidecar(bucket, stat, Some(&short))?.unwrap_or(short))
-            }
+            RecordAttribute::Found(short) => match self.read_sidecar(bucket, stat, Some(&short))? {
+                Some(record) => Ok(record),
+                None => require_linked(file).map(|()| short),
+            },
             RecordAttribute::Unsupported if self.contents(bucket)?.has_meta => {
-                Ok(self.read_sidecar(bucket, stat, None)?.unwrap_or_default())
+                match self.read_sidecar(bucket, stat, None)? {
+                    Some(record) => Ok(record),
+                    None => require_linked(file).map(|()| ObjectRecord::default()),
+                }
             }
             RecordAttribute::Unsupported => Ok(ObjectRecord::default()),
         }
@@ -297,6 +302,16 @@ impl StoreRootDirectory {
         if stat.device == private_device || is_own() {
             let _ = remove_file(&dir, &name);
         }
+    }
+}
+
+/// Checks that an open file without a sidecar file still has a name. If the file has no name, a writer has removed the
+/// sidecar file together with the object, and the caller must open the key again. Errors: `ESTALE`.
+#[cold]
+fn require_linked(file: &File) -> Result<()> {
+    match stat(file).is_ok_and(|state| state.links == 0) {
+        true => Err(from_errno(Errno::STALE, "reading the metadata")),
+        false => Ok(()),
     }
 }
 

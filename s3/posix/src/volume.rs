@@ -13,11 +13,12 @@ use std::path::{Path, PathBuf};
 use fordway_store::{Bucket, Error, ErrorKind, Result};
 use fordway_sys::{
     Errno, FileStat, FileSystemSharing, Mode, OFlags, PerProcess, RootDirectory, SymlinkPolicy, make_dir,
-    open_in, read_dir, set_xattr, stat, stat_in, sync_all,
+    open_in, set_xattr, stat, stat_in, sync_all,
 };
 
 use crate::area::not_ours;
 use crate::dirs::{DirectoryCache, DirectoryHandle};
+use crate::entries::collect_entries;
 use crate::errors::{LEAVES_BUCKET, from_errno, on_root};
 use crate::layout::{OUR_DIR, ObjectPath, PRIVATE_DIR, is_events_dir, is_private, join};
 use crate::private::{PrivateDirectoryCache, PrivateDirectoryContents};
@@ -134,10 +135,15 @@ impl StoreRootDirectory {
     }
 
     /// Returns the contents of the bucket's private directory, which may be up to 10 ms old. The result is current if
-    /// other nodes may change the file system and [`ReadConsistency::Strong`] is set. Cost: usually none.
+    /// other nodes may change the file system and [`ReadConsistency::Strong`] is set. Cost: usually none. Errors:
+    /// `NoSuchBucket`. A writer that still holds the directory of a bucket that is being removed must not conclude that
+    /// the bucket keeps no versions.
     pub(crate) fn contents_for_write(&self, bucket: &Bucket) -> Result<PrivateDirectoryContents> {
         let contents = self.private.glance_for_write(&self.root, bucket, self.config.consistency);
-        contents.map_err(unreadable)
+        match contents.map_err(unreadable)? {
+            PrivateDirectoryContents { device: 0, .. } => Err(ErrorKind::NoSuchBucket.into()),
+            contents => Ok(contents),
+        }
     }
 
     /// Returns whether other nodes may change the bucket's file system, or the root's file system if the bucket is
@@ -271,15 +277,27 @@ impl StoreRootDirectory {
         }
     }
 
+    /// Returns the names in the directory at `path`, without duplicates. Names that are replaced during the call are
+    /// included.
     pub(crate) fn names_in(&self, path: &str) -> Result<Vec<String>> {
-        let mut names = Vec::new();
+        let is_shared = self.sharing_at(path).is_shared();
         let read = self
             .open_dir(path)
             .and_then(|dir| open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()))
-            .and_then(|dir| read_dir(dir, |name, _| names.extend(String::from_utf8(name.to_vec()))));
+            .and_then(|dir| {
+                let before = if is_shared { None } else { Some(stat(&dir)?) };
+                collect_entries(&dir.into(), before.as_ref(), Vec::new, |names, name, _| {
+                    names.extend(String::from_utf8(name.to_vec()));
+                })
+            });
         match read {
+            Ok(mut names) => {
+                names.sort_unstable();
+                names.dedup();
+                Ok(names)
+            }
             // Fordway creates only directories at this path; anything else is treated as an empty directory.
-            Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(names),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(Vec::new()),
             Err(errno) => Err(from_errno(errno, "reading .fordway")),
         }
     }

@@ -50,6 +50,36 @@ fn a_directory_that_goes_while_it_is_read_has_no_more_entries() {
     });
 }
 
+/// On tmpfs, an overwrite moves an object's directory entry. Each object is nevertheless listed, once.
+#[test]
+fn objects_that_are_overwritten_during_a_listing_are_listed() {
+    const OBJECTS: usize = 3_000;
+    let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+    let (bucket, is_over) = (Bucket::new("bucket").unwrap(), AtomicBool::new(false));
+    let open = || PosixStore::open(dir.path(), PosixConfig::default()).unwrap();
+    let (store, other) = (open(), open());
+    let put = |store: &PosixStore, at: usize| {
+        let key = Key::new(format!("{at:05}")).unwrap();
+        store.put(&bucket, &key, b"", &PutOptions::default()).unwrap();
+    };
+    store.create_bucket(&bucket).unwrap();
+    (0..OBJECTS).for_each(|at| put(&store, at));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let keys = (0..).map(|at| at * 7919 % OBJECTS);
+            keys.take_while(|_| !is_over.load(Ordering::Relaxed)).for_each(|at| put(&other, at));
+        });
+        let _over = Over(&is_over);
+        for round in 0..30 {
+            let query = ListQuery { max_keys: 2 * OBJECTS, ..Default::default() };
+            let entries = store.list(&bucket, &query).unwrap().entries;
+            let is_next = |(at, name): (usize, &str)| name == format!("{at:05}");
+            assert_eq!(entries.len(), OBJECTS, "round {round}");
+            assert!(entries.iter().map(|entry| entry.name()).enumerate().all(is_next), "round {round}");
+        }
+    });
+}
+
 fn one_upload() -> (tempfile::TempDir, PosixStore, (Bucket, Key, UploadId)) {
     let dir = tempfile::tempdir().unwrap();
     let store = PosixStore::open(dir.path(), PosixConfig::default()).unwrap();

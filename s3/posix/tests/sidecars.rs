@@ -112,6 +112,28 @@ fn a_changed_file_keeps_its_metadata_and_tags() {
     assert_eq!(apart.description(), (kind, one, false));
 }
 
+/// An overwrite removes the sidecar file of the old content. A reader that has opened the old content then reads the
+/// new one, instead of the old one without its metadata and tags.
+#[test]
+fn readers_see_metadata_and_tags_while_the_object_is_overwritten() {
+    let apart = Apart::new();
+    let metadata = Metadata { content_type: Some("text/x".into()), ..Metadata::default() };
+    let options = PutOptions { tags: many_tags(), metadata: metadata.into(), ..PutOptions::default() };
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for _ in 0..1_000 {
+                apart.store.put(&apart.bucket, &apart.key, b"again", &options).unwrap();
+            }
+        });
+        while !writer.is_finished() {
+            let object = apart.store.get(&apart.bucket, &apart.key, &GetOptions::default()).unwrap();
+            assert_eq!(object.info.metadata.content_type.as_deref(), Some("text/x"));
+            assert_eq!(object.info.tag_count, many_tags().len());
+            assert_eq!(apart.store.tags(&apart.bucket, &apart.key, None).unwrap().len(), many_tags().len());
+        }
+    });
+}
+
 #[test]
 fn a_sidecar_file_of_another_object_is_not_used() {
     let apart = Apart::new();

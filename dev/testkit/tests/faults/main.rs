@@ -6,6 +6,7 @@ mod calls;
 mod crash;
 mod durability;
 mod errors;
+mod interleaved;
 mod migrate;
 mod missing;
 mod nodes;

@@ -11,8 +11,8 @@ use std::{fmt, io};
 
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{
-    Errno, SocketBlockingMode, after_signal, keep_alive, receive_with_descriptor, send_all,
-    set_receive_timeout, wait_at_most,
+    Errno, SocketBlockingMode, after_signal, is_closed_by_peer, keep_alive, receive_with_descriptor,
+    send_all, set_receive_timeout, wait_at_most,
 };
 use fordway_wire::node::{
     FrameBuffer, FrameHeader, GATEWAY_HELLO_BYTES, HandshakeProof, HandshakeSide, NONCE_BYTES,
@@ -246,6 +246,11 @@ impl NodeConnection {
             None => Error::new(ErrorKind::BadResponse, "the gateway passed no descriptor"),
         };
         Err(NodeFailure::Unusable(error))
+    }
+
+    /// Returns whether the gateway has closed the connection. Cost: one `recvfrom`.
+    pub(super) fn is_closed(&self) -> bool {
+        is_closed_by_peer(&self.socket)
     }
 
     /// Reads content that follows the last response. Returns bytes that have already arrived. If no bytes have arrived,

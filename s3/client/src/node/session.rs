@@ -88,7 +88,7 @@ impl NodeSession {
     ) -> Result<(T, ConnectionLease)> {
         let mut tries = 1;
         loop {
-            let (error, may_retry) = match self.lease() {
+            let (error, may_retry) = match self.lease(call.is_idempotent) {
                 Ok(mut lease) => match lease.act(&mut act) {
                     Ok(done) => return Ok((done, lease)),
                     Err(failure) => self.judge(failure, call),
@@ -141,11 +141,16 @@ impl NodeSession {
         }
     }
 
-    /// Takes an idle connection of the current user, or opens a new connection. Cost of an idle connection: one
-    /// `geteuid`, except over TCP.
-    fn lease(self: &Arc<Self>) -> Result<ConnectionLease> {
-        let opened_by = self.address.is_local().then(fordway_sys::user_id);
-        let connection = match self.take_idle(opened_by) {
+    /// Takes an idle connection of the current user, or opens a new connection. Sending on a TCP connection that the
+    /// gateway has closed succeeds, and nothing then shows whether the gateway has received the request. If the request
+    /// cannot be repeated, idle TCP connections are therefore checked first. Cost of an idle connection: one `geteuid`;
+    /// over TCP, none, or one `recvfrom` for the check.
+    fn lease(self: &Arc<Self>, is_idempotent: bool) -> Result<ConnectionLease> {
+        let is_local = self.address.is_local();
+        let opened_by = is_local.then(fordway_sys::user_id);
+        let is_usable = |connection: &NodeConnection| is_local || is_idempotent || !connection.is_closed();
+        let idle = std::iter::from_fn(|| self.take_idle(opened_by)).find(is_usable);
+        let connection = match idle {
             Some(connection) => connection,
             None => {
                 let opened = NodeConnection::open(&self.address)?;

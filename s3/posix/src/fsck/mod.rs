@@ -18,7 +18,7 @@ use fordway_sys::{
 };
 
 use crate::actors::{ImpersonatedUserCache, bucket_owner};
-use crate::errors::from_errno;
+use crate::errors::{from_errno, is_stale};
 use crate::layout::{ATTRIBUTE, PRIVATE_DIR, join};
 use crate::record::{ContentChangeStamp, ObjectRecord};
 use crate::scan::{
@@ -316,6 +316,8 @@ impl FsckRun<'_> {
             Err(error) if error.kind() == ErrorKind::Corrupt => {
                 self.found(FindingKind::BadRecord, path, error.detail())
             }
+            // A writer has replaced or removed the object since it was opened.
+            Err(error) if is_stale(&error) => Ok(()),
             Err(error) => self.found(FindingKind::Unreadable, path, error.to_string()),
             Ok(record) if record.is_apart => match self.identities.lack(volume, bucket, (&record, &stat)) {
                 true => self.changed(path, &record, &stat),

@@ -96,6 +96,9 @@ impl PosixStore {
                 Err(error) => sweep.tell_failure(bucket, bucket.as_str(), error)?,
             }
         }
+        if !options.dry_run {
+            self.inner.end_interrupted_removals(crate::removal::INTERRUPTED);
+        }
         Ok(sweep.into_summary())
     }
 }

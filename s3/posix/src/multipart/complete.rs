@@ -11,7 +11,7 @@ use fordway_store::{
 };
 use fordway_sys::{
     Errno, FileStat, FileSystemSharing, OFlags, links_in, lock_file, look_again, look_up_existing, open_in,
-    remove_file, rename, stat, stat_in,
+    remove_file, rename, stat, stat_in, unlock_file,
 };
 use fordway_wire::notification::EventKind;
 
@@ -46,12 +46,32 @@ struct LockedUpload {
     held: DirectoryHandle,
     /// The future object's file; `None` after it has been passed to `assemble`.
     data: Option<OwnedFd>,
-    /// The same open file as `data`, kept open because it holds the upload's lock.
-    locked: OwnedFd,
+    /// The same open file as `data`, which holds the upload's lock.
+    locked: UploadLock,
     upload: OpenUpload,
     /// Whether the upload had already been closed by a completion whose process died.
     was_closed: bool,
     sharing: FileSystemSharing,
+}
+
+/// The lock of an upload: a lock on its open `data`. Dropping this value releases the lock. Closing the file is not
+/// sufficient, because a forked child may have inherited it.
+struct UploadLock(OwnedFd);
+
+impl UploadLock {
+    /// Takes over the lock that the open file `data` holds.
+    fn of(data: &File) -> Result<Self> {
+        data.try_clone().map(|file| UploadLock(file.into())).map_err(|error| {
+            unlock_file(data);
+            from_errno(Errno::from_io_error(&error).unwrap_or(Errno::IO), "locking the upload")
+        })
+    }
+}
+
+impl Drop for UploadLock {
+    fn drop(&mut self) {
+        unlock_file(&self.0);
+    }
 }
 
 impl LockedUpload {
@@ -231,8 +251,9 @@ impl MultipartUploadManager<'_> {
             Ok(()) | Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => {}
             Err(errno) => return Err(not_locked(errno)),
         }
+        let locked = UploadLock::of(&data)?;
         let (upload, was_closed) = self.close_upload(bucket, key, &held, dir)?;
-        self.locked_upload(bucket, held, data, (upload, was_closed))
+        Ok(self.locked_upload(bucket, held, (data, locked), (upload, was_closed)))
     }
 
     /// Reopens an upload that a completion has closed, if the process of that completion has died before the upload
@@ -248,6 +269,7 @@ impl MultipartUploadManager<'_> {
         let (held, data, dir) = self.opened_data(bucket, upload)?;
         lock_file(&data, REOPENING.min(self.inner.volume.config.lock_patience))
             .map_err(|_| being_completed())?;
+        let locked = UploadLock::of(&data)?;
         // Another process may have ended or reopened the upload before this process got the lock.
         let found = UploadDirectory::new(&self.inner.volume, &dir).record_of_upload()?;
         let found = found.filter(|found| found.record.key.as_deref() == Some(key.as_str()));
@@ -256,7 +278,7 @@ impl MultipartUploadManager<'_> {
             return Ok(());
         }
         let upload = OpenUpload { record, dir, accepts_parts };
-        match self.locked_upload(bucket, held, data, (upload, true))?.reopen() {
+        match self.locked_upload(bucket, held, (data, locked), (upload, true)).reopen() {
             Ok(true) => Ok(()),
             Ok(false) => Err(Error::new(ErrorKind::NoSuchUpload, "it was completed before")),
             // Another node has ended or reopened the upload, while this node still has the upload's files cached.
@@ -280,21 +302,16 @@ impl MultipartUploadManager<'_> {
         Ok((held, data, dir))
     }
 
-    /// Returns the upload whose lock the open file `data` holds.
+    /// Returns the upload with the open file `data` and its lock.
     fn locked_upload(
         &self,
         bucket: &Bucket,
         held: DirectoryHandle,
-        data: File,
+        (data, locked): (File, UploadLock),
         (upload, was_closed): (OpenUpload, bool),
-    ) -> Result<LockedUpload> {
-        let locked = data.try_clone().map_err(|error| {
-            let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-            from_errno(errno, "locking the upload")
-        })?;
-        let (data, locked, sharing) =
-            (Some(data.into()), locked.into(), self.inner.volume.sharing_of(bucket));
-        Ok(LockedUpload { held, data, locked, upload, was_closed, sharing })
+    ) -> LockedUpload {
+        let sharing = self.inner.volume.sharing_of(bucket);
+        LockedUpload { held, data: Some(data.into()), locked, upload, was_closed, sharing }
     }
 
     /// Closes the upload, so that no part can be started. Returns the upload with the record of its future object, and

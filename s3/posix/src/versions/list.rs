@@ -40,6 +40,36 @@ struct VersionLister<'l> {
     is_versioned: bool,
 }
 
+/// The keys with old versions, read before and after the objects. A delete moves the latest version to the old
+/// versions, and the removal of a delete marker moves it back. If the objects were read without a key, either its
+/// version had already become an old version, and the later walk finds the key, or its version was still an old version,
+/// and the earlier walk finds the key. An exception are long keys, whose subdirectories are read only when a walk
+/// reaches them.
+struct ArchivedKeys<'w> {
+    before: EncodedKeyWalk<'w>,
+    after: EncodedKeyWalk<'w>,
+}
+
+impl ArchivedKeys<'_> {
+    /// Returns the next key of both walks, and moves past it, if `is_wanted` accepts the key.
+    fn next_if(&mut self, is_wanted: impl Fn(&Key) -> bool) -> Result<Option<Key>> {
+        let next = match (self.before.peek()?, self.after.peek()?) {
+            (Some(before), Some(after)) => before.min(after).clone(),
+            (Some(only), None) | (None, Some(only)) => only.clone(),
+            (None, None) => return Ok(None),
+        };
+        if !is_wanted(&next) {
+            return Ok(None);
+        }
+        for walk in [&mut self.before, &mut self.after] {
+            if walk.peek()? == Some(&next) {
+                walk.next()?;
+            }
+        }
+        Ok(Some(next))
+    }
+}
+
 impl<'l> VersionLister<'l> {
     fn open(store: &'l PosixStoreState, bucket: &'l Bucket) -> Result<Self> {
         store.volume.require_bucket(bucket)?;
@@ -57,25 +87,25 @@ impl<'l> VersionLister<'l> {
                 return Ok(page.finish());
             }
         }
-        let range = (&*query.prefix, query.key_after.as_deref());
-        let mut archived = EncodedKeyWalk::start(store, bucket, EncodedKeyTree::Versions, range)?;
+        let walk = |after: Option<&str>| {
+            EncodedKeyWalk::start(store, bucket, EncodedKeyTree::Versions, (&query.prefix, after))
+        };
+        let mut before = walk(query.key_after.as_deref())?;
         // A page may need more keys than it has entries, because a version may be gone by the time it is described. A
         // page also needs one additional key, to determine whether there is a next page.
         let mut keys = query.keys();
         keys.max_keys = query.max_keys.saturating_add(1).min(MAX_KEYS);
-        loop {
+        let mut archived = loop {
             let current = store.list_linked(bucket, &keys, linked)?;
+            let after = walk(keys.start_after.as_deref())?;
+            let mut archived = ArchivedKeys { before, after };
             for entry in &current.entries {
-                while archived.peek()?.is_some_and(|key| key.as_str() < entry.name())
-                    && let Some(key) = archived.next()?
-                {
+                while let Some(key) = archived.next_if(|key| key.as_str() < entry.name())? {
                     if self.offer_key(&mut page, key.as_str())? == WalkInstruction::Full {
                         return Ok(page.finish());
                     }
                 }
-                if archived.peek()?.is_some_and(|key| key.as_str() == entry.name()) {
-                    archived.next()?;
-                }
+                archived.next_if(|key| key.as_str() == entry.name())?;
                 let offered = match entry {
                     ListEntry::Object(object) => self.offer_key(&mut page, &object.key)?,
                     ListEntry::CommonPrefix(prefix) => page.offer_prefix(prefix.clone()),
@@ -88,11 +118,12 @@ impl<'l> VersionLister<'l> {
                 Some(next) => {
                     let max_keys = keys.max_keys.saturating_mul(2).min(MAX_KEYS);
                     keys = ListQuery { start_after: Some(next), max_keys, ..keys };
+                    before = archived.after;
                 }
-                None => break,
+                None => break archived,
             }
-        }
-        while let Some(key) = archived.next()? {
+        };
+        while let Some(key) = archived.next_if(|_| true)? {
             if self.offer_key(&mut page, key.as_str())? == WalkInstruction::Full {
                 break;
             }
@@ -276,7 +307,8 @@ pub(crate) fn archived_names(
     let read = store.volume.open_to_scan(&versions_of(bucket, key)).and_then(|dir| {
         let before = state_before(&dir, contents.sharing)?;
         let directory_times = store.volume.directory_times(contents.sharing);
-        let names = store.remembered.names(&before, directory_times, || read_names(&dir))?;
+        let known = Some(&before).filter(|_| !contents.sharing.is_shared());
+        let names = store.remembered.names(&before, directory_times, || read_names(&dir, known))?;
         Ok((dir, names))
     });
     match read {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fordway_store::{Bucket, DeleteMarker, Key, ObjectInfo, Result, VersionId};
-use fordway_sys::{EntryKind, Errno};
+use fordway_sys::{EntryKind, Errno, FileStat};
 
 use crate::layout::{ObjectPath, versions_of};
 use crate::names::SortedNames;
@@ -95,7 +95,7 @@ pub(crate) fn archived_place(
 }
 
 /// Returns the names of a key's old versions and delete markers, one for each version, the newest last.
-pub(crate) fn read_names(dir: &File) -> Result<SortedNames, Errno> {
+pub(crate) fn read_names(dir: &File, before: Option<&FileStat>) -> Result<SortedNames, Errno> {
     let mut is_unique = true;
     let is_version = |name: &[u8]| {
         let found = str::from_utf8(name).ok().and_then(NoncurrentVersionName::parse);
@@ -103,7 +103,7 @@ pub(crate) fn read_names(dir: &File) -> Result<SortedNames, Errno> {
         is_unique &= found.as_ref().is_none_or(|found| order_in(&found.version) == Some(found.order));
         found.is_some()
     };
-    let mut names = SortedNames::read(dir, is_version, |_| EntryKind::Link)?;
+    let mut names = SortedNames::read(dir, before, is_version, |_| EntryKind::Link)?;
     if !is_unique {
         let mut seen = foldhash::HashSet::default();
         names.retain_from_last(|name| {
