@@ -16,7 +16,7 @@ use clap::Parser;
 use fordway_measure::{Machine, RowDescription, RunDocument, SCHEMA, SCHEMA_VERSION, table};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{Bucket, Error, ErrorKind, Key};
-use fordway_workload::compare::{ComparePhase, ComparePlan, run};
+use fordway_workload::compare::{CompareClients, ComparePhase, ComparePlan, run};
 use fordway_workload::summary::{RunParallelism, summarise};
 use fordway_workload::{FileTree, MeasuredTarget, PosixTarget, StoreTarget, SyncLevel, TreeFile};
 use object_store::local::LocalFileSystem;
@@ -78,7 +78,7 @@ fn compare(options: &StoreBenchArgs, place: &std::path::Path, s3: &std::path::Pa
         Box::new(ObjectStoreCrateTarget::new(&place.join("peer"))?),
     ];
     let (plan, tree) = (plan(options), tree(options)?);
-    let outcome = run(&plan, &tree, &targets, &AtomicBool::new(false), &mut |_| {})?;
+    let outcome = run(&plan, &tree, &targets, &AtomicBool::new(false), &mut || Ok(()), &mut |_| {})?;
     let lanes: Vec<RowDescription> = targets.iter().map(|target| target.lane().clone()).collect();
     let machine = Machine::observe(&[("root", place)]);
     let capacity = RunParallelism::of(plan.threads, &machine);
@@ -107,7 +107,15 @@ fn compare(options: &StoreBenchArgs, place: &std::path::Path, s3: &std::path::Pa
 }
 
 fn plan(options: &StoreBenchArgs) -> ComparePlan {
-    ComparePlan { rounds: options.rounds, warm_up: 2, seed: 1, threads: options.threads, range_bytes: 4096 }
+    ComparePlan {
+        rounds: options.rounds,
+        warm_up: 2,
+        seed: 1,
+        clients: CompareClients::ThisProcess,
+        threads: options.threads,
+        range_bytes: 4096,
+        cold: None,
+    }
 }
 
 fn tree(options: &StoreBenchArgs) -> Result<FileTree> {

@@ -12,7 +12,7 @@ use fordway_store::{
     Bucket, BucketDocumentKind, BucketInfo, Error, ErrorKind, MAX_DOCUMENT_BYTES, Result, check_document,
 };
 use fordway_sys::{
-    EntryKind, Errno, Mode, OFlags, created_ns, file_user, make_dir, open_in, read_dir, stat_in,
+    EntryKind, Errno, Mode, OFlags, created_ns, file_user, make_dir, open_in, read_dir, stat, stat_in,
 };
 
 use crate::area::{is_writable_by_others, not_ours, read_small, remove_if_file};
