@@ -73,7 +73,8 @@ def open_url(
     """Opens the file at an `http(s)://` URL, following redirects.
 
     Credentials, proxies and the HTTP version (`FORDWAY_HTTP_VERSION`) come from the environment, as for
-    `fordway read`. `connections` is the maximum number of connections to one server (default 8).
+    `fordway read`. `connections` is the maximum number of connections to one server (1 to 1024,
+    default 8).
     `ca_bundle` is a PEM file with the trusted certificates (default `AWS_CA_BUNDLE`, else the system's
     certificates). `deadline` is the time limit for an operation, in seconds. Files opened without these
     options share their connections.

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -25,6 +25,10 @@ const ALONE: &[&str] = &[
     "serve/latency",
     "testkit/neighbours",
 ];
+
+/// Programs in which several machines run, which must answer each other in time. Such a program counts as two programs
+/// while others run beside it.
+const DOUBLE: &[&str] = &["testkit/shared"];
 
 /// The programs that take longest. These programs start first, so that none of them is still running when all others
 /// have ended.
@@ -136,9 +140,13 @@ fn run_at_once(
 ) -> Result<Vec<TestProgramOutcome>> {
     let waiting = Mutex::new(VecDeque::from(programs));
     let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+    let places = FreePlaces::new(workers);
     let work = || -> Result<Vec<TestProgramOutcome>> {
         std::iter::from_fn(next)
-            .map(|program| program.run(record, &logs.join(program.name.replace('/', "-"))))
+            .map(|program| {
+                let needed = if DOUBLE.contains(&&*program.name) { 2.min(workers) } else { 1 };
+                places.with(needed, || program.run(record, &logs.join(program.name.replace('/', "-"))))
+            })
             .collect()
     };
     let ends = std::thread::scope(|scope| {
@@ -149,6 +157,29 @@ fn run_at_once(
             .collect::<Result<Vec<_>>>()
     })?;
     Ok(ends.into_iter().flatten().collect())
+}
+
+/// The number of programs that may still start.
+struct FreePlaces {
+    free: Mutex<usize>,
+    changed: Condvar,
+}
+
+impl FreePlaces {
+    fn new(count: usize) -> Self {
+        FreePlaces { free: Mutex::new(count), changed: Condvar::new() }
+    }
+
+    /// Waits until `needed` places are free, and runs `work` in them.
+    fn with<T>(&self, needed: usize, work: impl FnOnce() -> T) -> T {
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let enough = self.changed.wait_while(free, |free| *free < needed);
+        *enough.unwrap_or_else(PoisonError::into_inner) -= needed;
+        let done = work();
+        *self.free.lock().unwrap_or_else(PoisonError::into_inner) += needed;
+        self.changed.notify_all();
+        done
+    }
 }
 
 impl TestProgram {
@@ -266,7 +297,7 @@ mod tests {
             let directory = package.manifest_path.parent().unwrap().file_name().unwrap();
             names.extend(package.targets.iter().map(|target| format!("{directory}/{}", target.name)));
         }
-        for name in ALONE.iter().chain(LONGEST) {
+        for name in ALONE.iter().chain(LONGEST).chain(DOUBLE) {
             assert!(names.iter().any(|one| one == name), "there is no test program {name}");
         }
     }

@@ -18,7 +18,7 @@ pub(super) const OPENED_EARLY: [usize; 2] = [500, 30];
 const REPLACED: [usize; 2] = [1_000, 100];
 const TAGGED: [usize; 2] = [500, 20];
 /// The maximum time in seconds that all overwrites may take, in a soak test and in a normal run.
-const OVERWRITTEN_S: [usize; 2] = [600, 60];
+const OVERWRITTEN_S: [usize; 2] = [600, 180];
 /// The maximum time to wait until the program has sent its request to the server.
 const OPENED: Duration = Duration::from_millis(50);
 /// The time after which the server is assumed to have responded.
