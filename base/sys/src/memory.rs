@@ -59,8 +59,8 @@ impl FileMapping {
 }
 
 /// Returns how many of the first `len` bytes of `file` are in the page cache, in whole pages but at most `len`. The
-/// kernel tells this only to those who may write to the file; for others, it reports all bytes. Cost: an `mmap`, an
-/// `munmap`, and a `mincore` for each 16 MiB. Errors: as for [`FileMapping::new`].
+/// kernel reports this only to users who may write to the file; to other users, it reports all bytes. Cost: an `mmap`,
+/// an `munmap`, and a `mincore` for each 16 MiB. Errors: as for [`FileMapping::new`].
 pub fn cached_bytes(file: &File, len: u64) -> Result<u64> {
     /// The number of pages that one call reports.
     const PAGES: usize = 4096;

@@ -466,7 +466,7 @@ impl<'c> PartialDownloadFile<'c> {
     }
 
     /// Checks that the part was written, renames it to `path`, and removes the part files of earlier copies to `path`.
-    /// Errors: those of delayed writes; `PreconditionFailed` if an existing file must not be replaced;
+    /// Errors: errors of delayed writes; `PreconditionFailed` if an existing file must not be replaced;
     /// `ConditionalConflict` if the part file was removed or replaced, for example by the user.
     pub(crate) fn publish(mut self, path: &Path, existing: OverwritePolicy) -> Result<()> {
         let failed = |error| file_error("writing", path.display(), error);

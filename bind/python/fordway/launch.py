@@ -117,7 +117,7 @@ def run(root: Path, command: list[str], is_explained: bool, libs3: Path | None =
             variables["FORDWAY_EXPLAIN"] = ending.enter_context(explaining_calls())
             said = f"is in process, with {' or '.join(libraries)}" if libraries else "goes to its own host"
             print(f"fordway run: libs3 {said}", file=sys.stderr)  # noqa: T201
-        # The program inherits open descriptors, for example those of a shell's `<(...)` or `3<file`.
+        # The program inherits open descriptors, for example of a shell's `<(...)` or `3<file`.
         with subprocess.Popen(
             command, env=variables, close_fds=False, preexec_fn=ending_with_parent()
         ) as program:

@@ -1,4 +1,4 @@
-//! Tests uploads with the content coding `aws-chunked`: who decodes them, and what the head states about them.
+//! Tests uploads with the content coding `aws-chunked`: their decoding, and the statements of the head about them.
 
 mod client;
 

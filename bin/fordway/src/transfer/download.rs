@@ -287,7 +287,7 @@ pub(crate) fn temporary_beside(path: &Path, made: &MadeDirectories) -> Result<Na
     opened.map_err(|error| file_error("creating a file in", parent.display(), error))
 }
 
-/// Creates an empty file with a name like that of [`temporary_beside`]. The file is removed when the returned value is
+/// Creates an empty file with a name as [`temporary_beside`] returns it. The file is removed when the returned value is
 /// dropped.
 pub(super) fn probe_in(directory: &Path) -> io::Result<NamedTempFile> {
     let mut builder = tempfile::Builder::new();

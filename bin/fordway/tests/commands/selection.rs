@@ -109,7 +109,7 @@ fn an_include_without_an_earlier_exclude_is_refused() {
     assert_eq!(rig.files(), ["all/c.keep", "all/d.h5", "d/mine"]);
 }
 
-/// With a wildcard, the filters are those of s5cmd, where only included names are selected. `aws s3` has no wildcards.
+/// With a wildcard, filters work as in s5cmd, where only included names are selected. `aws s3` has no wildcards.
 #[test]
 fn a_wildcard_with_an_include_removes_only_what_is_included() {
     let rig = rig();
@@ -119,7 +119,7 @@ fn a_wildcard_with_an_include_removes_only_what_is_included() {
         assert!(ran.stderr.contains("--exclude '*' --include"), "{}", ran.stderr);
     }
     assert_eq!(rig.keys(), KEYS);
-    // With --recursive, the filters are those of `aws s3`.
+    // With --recursive, filters work as in `aws s3`.
     rig.run(&[&["rm", "-r", "s3://bkt/logs"][..], &filters].concat()).ok();
     assert_eq!(rig.keys(), ["logs/c.keep", "other"]);
 }
