@@ -86,7 +86,8 @@ def open_url(
 class RemoteFile:
     """A file on a web server, in the version that existed when the file was opened.
 
-    Threads may share the file. If the file changes on the server, reads raise `PreconditionFailedError`.
+    Threads may share the file. If the file changes on the server, reads raise `PreconditionFailedError`. The
+    file cannot be pickled: pass its URL to other processes, and open it there.
     """
 
     @property
