@@ -121,7 +121,7 @@ pub struct ForkedProcess(libc::pid_t);
 /// Starts a child that has a copy of this process's memory, runs `work`, and exits without running destructors. The
 /// kernel kills the child when the calling thread ends. The child has only one thread, so `work` must not wait for a
 /// lock that another thread of this process may hold now, and must not print. Cost: the kernel copies the page tables,
-/// which takes about a millisecond for each 100 MiB of memory. Errors: `AGAIN` for too many processes; `NOMEM`.
+/// so the time grows with the memory in use. Errors: `AGAIN` for too many processes; `NOMEM`.
 pub fn fork_process(work: impl FnOnce()) -> Result<ForkedProcess> {
     let parent = std::process::id();
     // SAFETY: the child has a consistent copy of this thread's memory, does only what `work` does, and then exits.

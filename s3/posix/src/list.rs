@@ -36,8 +36,8 @@ use crate::walk::WalkPath;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 /// The maximum number of names that are read from an index at a time.
 const INDEX_PAGE: usize = 1024;
-/// The minimum number of names that a directory must have to be indexed for the further pages of a listing. With fewer
-/// names, a program that removes 1,000 objects between two pages would change so many names that the index ends.
+/// The minimum number of names that a directory must have to be indexed for the further pages of a listing. In a smaller
+/// directory, removing 1,000 objects between two pages changes too large a share of the names for the index to remain.
 const CONTINUED_FEWEST: usize = 5_000;
 
 /// The next step of the walk.

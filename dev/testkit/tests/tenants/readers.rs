@@ -70,7 +70,7 @@ fn who_may_only_read_a_bucket_gets_none_of_its_locks() {
     }
 }
 
-/// All writers of a group's bucket can use the lock table and see the uploads, whoever created them.
+/// In a bucket that a group may write to, every member can use the lock table and the uploads of all members.
 #[test]
 fn all_writers_of_a_bucket_get_its_locks() {
     if !is_root() {

@@ -63,8 +63,8 @@ pub fn check_eviction(dir: &Path) -> Result<()> {
     }
 }
 
-/// Removes the content of all files below `dir` from the page cache. Cost: for each file, 9 system calls, and the time
-/// to write modified content. Errors: `Interrupted` when `stop` is set; errors of reading or writing files.
+/// Removes the content of all files below `dir` from the page cache. Opens, syncs and maps each file, so the time
+/// includes writing modified content. Errors: `Interrupted` when `stop` is set; errors of reading or writing files.
 pub(super) fn evict(dir: &Path, stop: &AtomicBool) -> Result<CacheEviction> {
     let mut all = CacheEviction::default();
     for entry in WalkDir::new(dir) {
