@@ -30,6 +30,12 @@ const ALONE: &[&str] = &[
 /// while others run beside it.
 const DOUBLE: &[&str] = &["testkit/shared"];
 
+/// Programs whose tests mostly sleep. These programs run more tests at a time than there are processors.
+const SLEEPING: &[&str] = &["testkit/faults", "testkit/tenants"];
+
+/// The number of tests of a program in [`SLEEPING`] that run at the same time.
+const SLEEPING_TESTS: &str = "8";
+
 /// The programs that take longest. These programs start first, so that none of them is still running when all others
 /// have ended.
 const LONGEST: &[&str] = &[
@@ -190,6 +196,9 @@ impl TestProgram {
         let output = File::create(log).with_context(|| format!("{} cannot be written", log.display()))?;
         let mut command = test_command(&self.command, record)?;
         command.current_dir(&self.directory);
+        if SLEEPING.contains(&&**name) {
+            command.env("RUST_TEST_THREADS", SLEEPING_TESTS);
+        }
         command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
         let status = command.status().with_context(|| format!("{name} cannot be started"))?;
         let (time, output) = (begun.elapsed(), String::from_utf8_lossy(&fs::read(log)?).into_owned());

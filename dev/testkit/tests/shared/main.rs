@@ -43,7 +43,7 @@ const LOCAL_ROOTS: [&str; 2] = ["/mnt/local/1", "/mnt/local/2"];
 const REPORT: &str = "report: ";
 
 /// The number of increments per process, in a soak test and in a normal run.
-const INCREMENTS: [usize; 2] = [200, 50];
+const INCREMENTS: [usize; 2] = [200, 20];
 /// The number of names that processes compete to create, in a soak test and in a normal run.
 const CREATED_KEYS: [usize; 2] = [1_000, 60];
 /// The number of runs of the model, in a soak test and in a normal run.
