@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use fordway_client::node::{NodeAddress, NodeStore};
 use fordway_client::s3::{S3Config, S3Credentials, S3Store};
-use fordway_posix::{PosixConfig, PosixStore};
+use fordway_posix::{EventJournal, PosixConfig, PosixStore};
 use fordway_serve::node::{NodeGateway, NodeGatewayConfig};
 use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, RunningGateway, Users};
 use fordway_store::{
@@ -102,7 +102,7 @@ fn reported_objects_are_removed_from_a_full_disk() {
     let fill = |number: usize| std::fs::write(disk.0.join(format!("rest-{number}")), b"x").is_ok();
     (0..1000).take_while(|number| fill(*number)).count();
     store.delete(&bucket, &key("large"), &DeleteOptions::default()).unwrap();
-    let waiting = store.event_journal().waiting(&bucket, "ci", None, 10).unwrap();
+    let waiting = EventJournal::of(&store).waiting(&bucket, "ci", None, 10).unwrap();
     assert_eq!(waiting.total, 1);
 }
 

@@ -12,64 +12,68 @@ use crate::layout::{ObjectPath, odd, plain, split};
 use crate::private::PrivateDirectoryContents;
 use crate::volume::StoreRootDirectory;
 
-impl StoreRootDirectory {
-    /// Returns the path of the caller's file if the key's two files belong to different users. Returns `None` for the
-    /// bucket's owner and root, who may change both files. Cost: none, unless the bucket has odd keys and the sticky bit.
-    #[inline]
-    pub(crate) fn callers_place(
-        &self,
-        bucket: &Bucket,
-        key: &Key,
-        contents: PrivateDirectoryContents,
-    ) -> Option<ObjectPath<'static>> {
-        let guard = contents.guard.filter(|_| contents.has_odd)?;
-        let caller = file_user();
-        if guard.trusts(caller) {
-            return None;
-        }
-        self.contested_place(bucket, key, caller)
+/// Returns the path of the caller's file if the key's two files belong to different users. Returns `None` for the
+/// bucket's owner and root, who may change both files. Cost: none, unless the bucket has odd keys and the sticky bit.
+#[inline]
+pub(crate) fn callers_place(
+    volume: &StoreRootDirectory,
+    bucket: &Bucket,
+    key: &Key,
+    contents: PrivateDirectoryContents,
+) -> Option<ObjectPath<'static>> {
+    let guard = contents.guard.filter(|_| contents.has_odd)?;
+    let caller = file_user();
+    if guard.trusts(caller) {
+        return None;
     }
+    contested_place(volume, bucket, key, caller)
+}
 
-    /// Returns the path of the file of `user` if the key's two files belong to different users. Cost: two `newfstatat`.
-    #[cold]
-    fn contested_place(&self, bucket: &Bucket, key: &Key, user: u32) -> Option<ObjectPath<'static>> {
-        let places = [plain(bucket, key)?.into_owned(), odd(bucket, key)];
-        let owner_at = |place: &ObjectPath| {
-            let state = self.open_dir(&place.dir).and_then(|dir| stat_in(dir, &place.name));
-            state.ok().filter(|state| !state.is_dir).map(|state| state.user)
-        };
-        let owners = [owner_at(&places[0])?, owner_at(&places[1])?];
-        let is_contested = owners[0] != owners[1];
-        places
-            .into_iter()
-            .zip(owners)
-            .find(|(_, owner)| is_contested && *owner == user)
-            .map(|(place, _)| place)
-    }
+/// Returns the path of the file of `user` if the key's two files belong to different users. Cost: two `newfstatat`.
+#[cold]
+fn contested_place(
+    volume: &StoreRootDirectory,
+    bucket: &Bucket,
+    key: &Key,
+    user: u32,
+) -> Option<ObjectPath<'static>> {
+    let places = [plain(bucket, key)?.into_owned(), odd(bucket, key)];
+    let owner_at = |place: &ObjectPath| {
+        let state = volume.open_dir(&place.dir).and_then(|dir| stat_in(dir, &place.name));
+        state.ok().filter(|state| !state.is_dir).map(|state| state.user)
+    };
+    let owners = [owner_at(&places[0])?, owner_at(&places[1])?];
+    let is_contested = owners[0] != owners[1];
+    places.into_iter().zip(owners).find(|(_, owner)| is_contested && *owner == user).map(|(place, _)| place)
+}
 
-    /// Checks that no other user can later create a file at the plain path of `key`, which is not free at present. Such a
-    /// file would hide the object at the key's odd path. Errors: `AccessDenied` if another user could remove what is at
-    /// the plain path, or above it.
-    #[cold]
-    pub(crate) fn check_blocked_path(&self, bucket: &Bucket, key: &Key, guard: TrustedOwner) -> Result<()> {
-        let Some(place) = plain(bucket, key) else { return Ok(()) };
-        let (path, caller) = (place.path(), file_user());
-        let first = bucket.as_str().len() + 1;
-        let ends = path.match_indices('/').map(|(at, _)| at).filter(|at| *at > first);
-        for end in ends.chain([path.len()]) {
-            let (parent, name) = split(&path[..end]);
-            let Ok(state) = self.open_dir(parent).and_then(|dir| stat_in(dir, name)) else { return Ok(()) };
-            let is_above = state.is_dir && end < path.len();
-            let is_others = state.user != caller && !guard.trusts(state.user);
-            if is_others || (is_above && guard.danger(&state, caller).is_some()) {
-                return Err(blocked(&path[first..end], state.user));
-            }
-            if !is_above {
-                return Ok(());
-            }
+/// Checks that no other user can later create a file at the plain path of `key`, which is not free at present. Such a
+/// file would hide the object at the key's odd path. Errors: `AccessDenied` if another user could remove what is at
+/// the plain path, or above it.
+#[cold]
+pub(crate) fn check_blocked_path(
+    volume: &StoreRootDirectory,
+    bucket: &Bucket,
+    key: &Key,
+    guard: TrustedOwner,
+) -> Result<()> {
+    let Some(place) = plain(bucket, key) else { return Ok(()) };
+    let (path, caller) = (place.path(), file_user());
+    let first = bucket.as_str().len() + 1;
+    let ends = path.match_indices('/').map(|(at, _)| at).filter(|at| *at > first);
+    for end in ends.chain([path.len()]) {
+        let (parent, name) = split(&path[..end]);
+        let Ok(state) = volume.open_dir(parent).and_then(|dir| stat_in(dir, name)) else { return Ok(()) };
+        let is_above = state.is_dir && end < path.len();
+        let is_others = state.user != caller && !guard.trusts(state.user);
+        if is_others || (is_above && guard.danger(&state, caller).is_some()) {
+            return Err(blocked(&path[first..end], state.user));
         }
-        Ok(())
+        if !is_above {
+            return Ok(());
+        }
     }
+    Ok(())
 }
 
 fn blocked(name: &str, user: u32) -> Error {

@@ -12,6 +12,7 @@ use fordway_sys::{
 };
 
 use crate::PosixStoreState;
+use crate::contested::callers_place;
 use crate::emptied::remove_later;
 use crate::errors::from_errno;
 use crate::events::{ChangeRecorder, EventFacts, kind_of_delete, unrecorded};
@@ -40,7 +41,7 @@ impl PosixStoreState {
         let delete = |contents: PrivateDirectoryContents| {
             if !options.conditions.is_empty() {
                 self.volume.refresh(bucket, key, contents)?;
-                let open = || self.volume.open_version(bucket, key, options.version.as_ref());
+                let open = || self.volume.versions(bucket, key).open_version(options.version.as_ref());
                 let mut found = open();
                 if found.is_err() && contents.sharing.is_shared() {
                     self.volume.reveal_object(bucket, key, contents)?;
@@ -100,7 +101,7 @@ impl PosixStoreState {
         // If the key has both a marker and an object at its odd path, the object hides the marker, so the marker is
         // removed first.
         let marker = contents.has_markers && self.remove_marker(bucket, key, contents)?;
-        if let Some(own) = self.volume.callers_place(bucket, key, contents) {
+        if let Some(own) = callers_place(&self.volume, bucket, key, contents) {
             return self.remove_at(bucket, &own, contents).map(drop);
         }
         let odd = contents.has_odd && self.remove_at(bucket, &odd(bucket, key), contents)?;
@@ -154,7 +155,7 @@ impl PosixStoreState {
         if !contents.has_odd || *place == odd {
             return Ok(0);
         }
-        if self.volume.callers_place(bucket, key, contents).is_some() {
+        if callers_place(&self.volume, bucket, key, contents).is_some() {
             return Ok(0);
         }
         match contents.versioning {

@@ -474,8 +474,8 @@ impl BucketWalk<'_> {
         !self.contents.sharing.is_shared() && site.is_ok_and(|site| !site.sharing.is_shared())
     }
 
-    /// Offers to the page the keys at and below `names`, starting with the name `from`. The names are in the directory
-    /// `at`, opened as `dir`.
+    /// Adds the keys at and below `names` to the page, starting at `from`. The names are in the directory `at`, opened as
+    /// `dir`.
     fn names(
         &mut self,
         at: &str,

@@ -22,6 +22,7 @@ use crate::layout::{
     webhook_of_event,
 };
 use crate::rebind::rebind_sidecars;
+use crate::scan::ChosenBuckets;
 use crate::sidecar::inode_of;
 use crate::store::LANE;
 use crate::unhide::unhide_records;
@@ -96,7 +97,7 @@ impl PosixStore {
     ) -> Result<()> {
         let actors = ImpersonatedUserCache::new(&self.inner);
         let mut report = MigrationReport { tell, is_ended: false, failed: 0 };
-        let chosen = self.choose_buckets(buckets)?;
+        let chosen = ChosenBuckets::of(self, buckets)?;
         for (bucket, error) in chosen.unreadable {
             report.failed(bucket.as_str(), error)?;
         }

@@ -96,35 +96,32 @@ impl VersioningAndLockSetting {
     }
 }
 
-impl PosixStoreState {
+/// The locks on a store's versions, and its buckets' settings of object lock.
+pub(crate) struct ObjectLockManager<'s> {
+    pub(crate) store: &'s Arc<PosixStoreState>,
+}
+
+impl ObjectLockManager<'_> {
     /// Replaces the content of `versioning`.
-    pub(crate) fn write_versioning(
-        self: &Arc<Self>,
-        bucket: &Bucket,
-        setting: VersioningAndLockSetting,
-    ) -> Result<()> {
+    fn write_versioning(&self, bucket: &Bucket, setting: VersioningAndLockSetting) -> Result<()> {
         let place = ObjectPath { dir: private_dir(bucket).into(), name: VERSIONING.into() };
-        let mut staged = StagedFile::with_mode(self, bucket, place, false, SETTING_MODE)?;
+        let mut staged = StagedFile::with_mode(self.store, bucket, place, false, SETTING_MODE)?;
         staged.write(setting.text().as_bytes())?;
         staged.publish_private()?;
-        self.volume.private.forget(bucket);
+        self.store.volume.private.forget(bucket);
         Ok(())
     }
 
-    pub(crate) fn lock_configuration(&self, bucket: &Bucket) -> Result<Option<LockConfiguration>> {
-        self.volume.require_bucket(bucket)?;
-        Ok(self.volume.contents(bucket)?.object_lock)
+    pub(crate) fn configuration(&self, bucket: &Bucket) -> Result<Option<LockConfiguration>> {
+        self.store.volume.require_bucket(bucket)?;
+        Ok(self.store.volume.contents(bucket)?.object_lock)
     }
 
-    pub(crate) fn set_lock_configuration(
-        self: &Arc<Self>,
-        bucket: &Bucket,
-        configuration: &LockConfiguration,
-    ) -> Result<()> {
+    pub(crate) fn set_configuration(&self, bucket: &Bucket, configuration: &LockConfiguration) -> Result<()> {
         configuration.check()?;
-        self.volume.require_bucket(bucket)?;
-        self.require_locks("object lock")?;
-        self.volume.check_decides(bucket, "has object lock")?;
+        self.store.volume.require_bucket(bucket)?;
+        self.store.require_locks("object lock")?;
+        self.store.volume.check_decides(bucket, "has object lock")?;
         self.with_setting(bucket, |setting| {
             setting.versioning.check_lockable()?;
             Ok(VersioningAndLockSetting::locked(*configuration))
@@ -133,32 +130,32 @@ impl PosixStoreState {
 
     /// Changes the setting under a lock, so that no concurrent change, such as enabling object lock, is lost.
     pub(crate) fn with_setting(
-        self: &Arc<Self>,
+        &self,
         bucket: &Bucket,
         change: impl FnOnce(VersioningAndLockSetting) -> Result<VersioningAndLockSetting>,
     ) -> Result<()> {
         // The lock is the lock of the key `versioning`; no object with this key needs to exist.
-        self.locked(bucket, &Key::new(VERSIONING)?, |contents| {
+        self.store.locked(bucket, &Key::new(VERSIONING)?, |contents| {
             let PrivateDirectoryContents { versioning, object_lock, .. } = contents;
             let before = VersioningAndLockSetting { versioning, object_lock };
             let setting = change(before)?;
             self.write_versioning(bucket, setting)?;
             if setting != before {
-                self.volume.private.outlast(&contents);
+                self.store.volume.private.outlast(&contents);
             }
             Ok(())
         })
     }
 
     pub(crate) fn set_retention(
-        self: &Arc<Self>,
+        &self,
         (bucket, key): (&Bucket, &Key),
         version: Option<&VersionId>,
         retention: Option<Retention>,
         bypass: bool,
     ) -> Result<()> {
         if bypass {
-            check_bypass(&self.volume, bucket)?;
+            check_bypass(&self.store.volume, bucket)?;
         }
         self.change_lock((bucket, key), version, |lock| {
             lock.with_retention(retention, SystemTime::now(), bypass)
@@ -166,7 +163,7 @@ impl PosixStoreState {
     }
 
     pub(crate) fn set_legal_hold(
-        self: &Arc<Self>,
+        &self,
         (bucket, key): (&Bucket, &Key),
         version: Option<&VersionId>,
         is_on: bool,
@@ -177,15 +174,15 @@ impl PosixStoreState {
     /// Changes the lock of a version under the key's lock. The record stays sealed, because setting an attribute
     /// changes neither size nor modification time.
     fn change_lock(
-        self: &Arc<Self>,
+        &self,
         (bucket, key): (&Bucket, &Key),
         version: Option<&VersionId>,
         change: impl FnOnce(ObjectLock) -> Result<ObjectLock>,
     ) -> Result<()> {
-        self.require_locks("object lock")?;
-        self.locked(bucket, key, |contents| {
+        self.store.require_locks("object lock")?;
+        self.store.locked(bucket, key, |contents| {
             contents.object_lock.ok_or_else(no_object_lock)?;
-            let protection = VersionProtection { volume: &self.volume, bucket, contents };
+            let protection = VersionProtection { volume: &self.store.volume, bucket, contents };
             let mut opened = protection.open_to_change(key, version)?;
             if opened.stat.is_dir {
                 let why = "the object is a directory, which cannot be locked; put the object again";
@@ -197,12 +194,12 @@ impl PosixStoreState {
             record.lock = lock;
             // The object must keep the ETag that clients have already received.
             let lock_is_kept = (&mut **record, ETagPolicy::Md5);
-            self.store_record(bucket, &opened.file, &opened.stat, lock_is_kept)?;
+            self.store.store_record(bucket, &opened.file, &opened.stat, lock_is_kept)?;
             if !lock.is_active(SystemTime::now()) {
                 unshielded.leave();
             }
-            self.volume.sync_record(&opened.file)?;
-            shield(&self.volume.config, &opened.file, lock)
+            self.store.volume.sync_record(&opened.file)?;
+            shield(&self.store.volume.config, &opened.file, lock)
         })
     }
 }
@@ -258,7 +255,7 @@ pub(crate) fn shield_old(
     if !volume.config.immutable_locks {
         return Ok(());
     }
-    let opened = volume.open_version(bucket, key, Some(version))?;
+    let opened = volume.versions(bucket, key).open_version(Some(version))?;
     shield(&volume.config, &opened.file, opened.record().lock)
 }
 
@@ -338,8 +335,8 @@ impl VersionProtection<'_> {
         Ok(opened)
     }
 
-    /// Opens a version, as [`StoreRootDirectory::open_version`] does, to change its record under the key's lock.
-    /// Errors: as for [`StoreRootDirectory::open_version`]; `AccessDenied` if a symbolic link in the key's path
+    /// Opens a version, as [`KeyVersions::open_version`] does, to change its record under the key's lock.
+    /// Errors: as for [`KeyVersions::open_version`]; `AccessDenied` if a symbolic link in the key's path
     /// points to another bucket; `MethodNotAllowed` if a part of the record is missing. If `fsck --migrate` found the
     /// missing part later, it would undo the change.
     pub(crate) fn open_to_change(&self, key: &Key, version: Option<&VersionId>) -> Result<ObjectFile> {
@@ -348,12 +345,12 @@ impl VersionProtection<'_> {
         if contents.sharing.is_shared() && version.is_some() {
             volume.refresh_dirs(&versions_of(bucket, key));
         }
-        let mut opened = volume.open_version(bucket, key, version)?;
+        let mut opened = volume.versions(bucket, key).open_version(version)?;
         volume.require_own_file(bucket, key, &opened)?;
         volume.unhide_record(bucket, &mut opened)?;
         volume.renew_record(bucket, &mut opened, contents.sharing)?;
         // The record that the sticky bit hid may show that the file is a copy of an old version.
-        if volume.disown_any_copy((bucket, key), &mut opened, |_| true)?
+        if volume.versions(bucket, key).disown_any_copy(&mut opened, |_| true)?
             && version.is_some_and(|version| !version.is_null())
         {
             return Err(ErrorKind::ConditionalConflict.into());

@@ -15,6 +15,7 @@ use fordway_sys::{
 };
 
 use crate::PosixStoreState;
+use crate::contested::callers_place;
 use crate::dirs::DirectoryHandle;
 use crate::errors::{from_errno, is_stale, on_another_mount};
 use crate::layout::{ATTRIBUTE, ObjectPath, is_private, marked_dir, odd, plain, split, versions_of};
@@ -482,7 +483,7 @@ impl StoreRootDirectory {
     ) -> Result<Option<(ObjectPath<'static>, ObjectFile)>> {
         self.refresh(bucket, key, contents)?;
         let odd = odd(bucket, key);
-        let own = self.callers_place(bucket, key, contents);
+        let own = callers_place(self, bucket, key, contents);
         let places =
             plain(bucket, key).map(ObjectPath::into_owned).into_iter().chain(contents.has_odd.then_some(odd));
         for place in own.into_iter().chain(places) {
@@ -556,7 +557,7 @@ impl StoreRootDirectory {
         if error.kind() != ErrorKind::NoSuchKey || !is_versioned() {
             return error;
         }
-        match self.newest_archived(bucket, key, VersionOwners::Any) {
+        match self.versions(bucket, key).newest_archived(VersionOwners::Any) {
             Ok(Some(newest)) if newest.is_marker => error.at_marker(newest.as_marker()),
             _ => error,
         }
@@ -596,7 +597,7 @@ impl PosixStoreState {
     ) -> Result<ObjectFile> {
         self.settled((bucket, key), || {
             let refresh = || self.volume.refresh_name(bucket, key);
-            retry_stale(is_stale, refresh, || self.volume.open_version(bucket, key, version))
+            retry_stale(is_stale, refresh, || self.volume.versions(bucket, key).open_version(version))
         })
     }
 
@@ -714,11 +715,13 @@ impl PosixStoreState {
         };
         match described {
             NameLookup::Found(mut object) => {
-                self.volume.disown_copy((bucket, key), &object.stat, &mut object.recorded)?;
+                self.volume.versions(bucket, key).disown_copy(&object.stat, &mut object.recorded)?;
                 Ok(object)
             }
             NameLookup::Missing => Err(ErrorKind::NoSuchKey.into()),
-            NameLookup::Unclear => Ok(self.volume.open_version(bucket, key, version)?.into_named().1),
+            NameLookup::Unclear => {
+                Ok(self.volume.versions(bucket, key).open_version(version)?.into_named().1)
+            }
         }
     }
 }

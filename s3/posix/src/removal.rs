@@ -19,7 +19,6 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fordway_store::{Bucket, Error, ErrorKind, ListQuery, Result};
@@ -63,42 +62,52 @@ struct MovedBucket<'m> {
     removal: OwnedFd,
 }
 
-impl PosixStoreState {
+/// The removal of one bucket.
+pub(crate) struct BucketRemoval<'r> {
+    pub(crate) store: &'r PosixStoreState,
+    pub(crate) bucket: &'r Bucket,
+}
+
+impl BucketRemoval<'_> {
     /// Removes an empty bucket. If the bucket cannot be removed, it remains as it was.
-    pub(crate) fn delete_bucket(self: &Arc<Self>, bucket: &Bucket) -> Result<()> {
-        let dir = self.require_empty(bucket)?;
-        self.remove_empty(bucket, &dir)
+    pub(crate) fn run(&self) -> Result<()> {
+        let dir = self.require_empty()?;
+        self.remove_empty(&dir)
     }
 
     /// Checks that the bucket may be removed, and returns its directory. Changes nothing.
-    fn require_empty(&self, bucket: &Bucket) -> Result<File> {
-        self.head_bucket(bucket)?;
+    fn require_empty(&self) -> Result<File> {
+        self.store.head_bucket(self.bucket)?;
         let query = ListQuery { max_keys: 1, ..Default::default() };
-        if !self.list(bucket, &query)?.entries.is_empty() || has_versions(self, bucket)? {
+        if !self.store.list(self.bucket, &query)?.entries.is_empty() || has_versions(self.store, self.bucket)?
+        {
             return Err(ErrorKind::BucketNotEmpty.into());
         }
-        let dir =
-            self.volume.open_dir(bucket.as_str()).map_err(|errno| from_errno(errno, "opening the bucket"))?;
-        self.check_removable(bucket, &dir)?;
+        let dir = self
+            .store
+            .volume
+            .open_dir(self.bucket.as_str())
+            .map_err(|errno| from_errno(errno, "opening the bucket"))?;
+        self.check_removable(&dir)?;
         Ok(dir)
     }
 
-    fn remove_empty(&self, bucket: &Bucket, dir: &File) -> Result<()> {
-        let done = match self.is_removed_at_once(bucket)? {
+    fn remove_empty(&self, dir: &File) -> Result<()> {
+        let done = match self.is_removed_at_once()? {
             true => Ok(()),
-            false => self.remove_bucket(bucket, dir),
+            false => self.remove_bucket(dir),
         };
-        self.volume.private.forget(bucket);
+        self.store.volume.private.forget(self.bucket);
         done?;
-        self.volume.private.remote.forget(bucket);
-        self.sync_root()
+        self.store.volume.private.remote.forget(self.bucket);
+        self.store.sync_root()
     }
 
     /// Checks that the bucket's directory contains only Fordway's own files. Errors: `BucketNotEmpty` for directories
     /// and files that are not objects; `AccessDenied` if the bucket is a symbolic link.
-    fn check_removable(&self, bucket: &Bucket, dir: &File) -> Result<()> {
+    fn check_removable(&self, dir: &File) -> Result<()> {
         let failed = |errno| from_errno(errno, "reading the bucket");
-        if stat_in(self.volume.root.dir(), bucket.as_str()).map_err(failed)?.is_link {
+        if stat_in(self.store.volume.root.dir(), self.bucket.as_str()).map_err(failed)?.is_link {
             let why = "the bucket is a symbolic link; remove that with rm";
             return Err(Error::new(ErrorKind::AccessDenied, why));
         }
@@ -108,8 +117,8 @@ impl PosixStoreState {
     /// Removes the bucket's directory if it is empty, and returns whether the directory was removed. The kernel checks
     /// whether the caller may remove the directory before it checks whether the directory is empty. Cost: one
     /// `unlinkat`.
-    fn is_removed_at_once(&self, bucket: &Bucket) -> Result<bool> {
-        match remove_dir(self.volume.root.dir(), bucket.as_str()) {
+    fn is_removed_at_once(&self) -> Result<bool> {
+        match remove_dir(self.store.volume.root.dir(), self.bucket.as_str()) {
             Ok(()) => Ok(true),
             Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(false),
             Err(errno) => Err(from_errno(errno, "removing the bucket")),
@@ -118,18 +127,18 @@ impl PosixStoreState {
 
     /// Removes the bucket with its private directory. `dir` is the bucket's directory. Errors: `ConditionalConflict` if
     /// another process holds the lock of a key.
-    fn remove_bucket(&self, bucket: &Bucket, dir: &File) -> Result<()> {
-        self.locks.close(bucket);
-        let excluded = self.exclude_writers(bucket)?;
+    fn remove_bucket(&self, dir: &File) -> Result<()> {
+        self.store.locks.close(self.bucket);
+        let excluded = self.exclude_writers()?;
         // Writers may have created objects since the bucket was checked.
-        self.volume.private.forget(bucket);
-        let is_shared = self.volume.sharing_of(bucket).is_shared();
-        self.check_removable(bucket, dir)?;
+        self.store.volume.private.forget(self.bucket);
+        let is_shared = self.store.volume.sharing_of(self.bucket).is_shared();
+        self.check_removable(dir)?;
         if let Ok(private) = open_in(dir, PRIVATE_DIR, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
             remove_empty_areas(&private)?;
         }
-        let moved = MovedBucket::take(self, bucket, dir)?;
-        self.volume.private.forget(bucket);
+        let moved = MovedBucket::take(self.store, self.bucket, dir)?;
+        self.store.volume.private.forget(self.bucket);
         match moved.take_apart(dir) {
             Ok(()) => {
                 // NFS and FUSE would keep the open lock file under a hidden name.
@@ -143,43 +152,42 @@ impl PosixStoreState {
 
     /// Waits until no writer holds the lock of a key of the bucket, and takes all these locks. Returns `None` if the
     /// store or the file system has no locks, or if there is no room for a lock file. Errors: `ConditionalConflict`.
-    fn exclude_writers(&self, bucket: &Bucket) -> Result<Option<ByteRangeGuard>> {
-        if !self.volume.config.if_match {
+    fn exclude_writers(&self) -> Result<Option<ByteRangeGuard>> {
+        if !self.store.volume.config.if_match {
             return Ok(None);
         }
-        let Ok(file) = self.volume.open_shared_file(bucket, LOCKS) else { return Ok(None) };
-        match lock_range(file.into(), ALL_KEYS, self.volume.config.lock_patience) {
+        let Ok(file) = self.store.volume.open_shared_file(self.bucket, LOCKS) else { return Ok(None) };
+        match lock_range(file.into(), ALL_KEYS, self.store.volume.config.lock_patience) {
             Ok(excluded) if stat(&excluded).is_ok_and(|state| state.links > 0) => Ok(Some(excluded)),
             Ok(_) | Err(Errno::TIMEDOUT) => Err(in_use()),
             Err(_) => Ok(None),
         }
     }
+}
 
-    /// Ends the removals of buckets that began more than `age` ago and were interrupted: moves the bucket back, or
-    /// removes what is left of it if the bucket's directory is gone. What the caller may not change remains.
-    pub(crate) fn end_interrupted_removals(&self, age: Duration) {
-        let root = self.volume.root.dir();
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as i64;
-        let is_over = |state: FileStat| {
-            now.saturating_sub(state.modified_ns.max(state.changed_ns)) > age.as_nanos() as i64
-        };
-        let Ok(names) = names_of(root) else { return };
-        for name in names.into_iter().filter(|name| removal_of(name).is_some()) {
-            if !stat_in(root, &name).is_ok_and(is_over) {
-                continue;
+/// Ends the removals of buckets that began more than `age` ago and were interrupted: moves the bucket back, or
+/// removes what is left of it if the bucket's directory is gone. What the caller may not change remains.
+pub(crate) fn end_interrupted_removals(store: &PosixStoreState, age: Duration) {
+    let root = store.volume.root.dir();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as i64;
+    let is_over =
+        |state: FileStat| now.saturating_sub(state.modified_ns.max(state.changed_ns)) > age.as_nanos() as i64;
+    let Ok(names) = names_of(root) else { return };
+    for name in names.into_iter().filter(|name| removal_of(name).is_some()) {
+        if !stat_in(root, &name).is_ok_and(is_over) {
+            continue;
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let Ok(removal) = open_in(root, &name, flags, Mode::empty()) else { continue };
+        let Ok(found) = names_of(&removal) else { continue };
+        let bucket = found.into_iter().find_map(|name| Bucket::new(name).ok());
+        match bucket {
+            Some(bucket) => {
+                let moved = MovedBucket { store, bucket, name, removal };
+                // What cannot be moved back stays where it is, and the next run tries again.
+                let _ = moved.give_private_back().and_then(|()| moved.put_back());
             }
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-            let Ok(removal) = open_in(root, &name, flags, Mode::empty()) else { continue };
-            let Ok(found) = names_of(&removal) else { continue };
-            let bucket = found.into_iter().find_map(|name| Bucket::new(name).ok());
-            match bucket {
-                Some(bucket) => {
-                    let moved = MovedBucket { store: self, bucket, name, removal };
-                    // What cannot be moved back stays where it is, and the next run tries again.
-                    let _ = moved.give_private_back().and_then(|()| moved.put_back());
-                }
-                None => destroy_removal(root, &removal, &name),
-            }
+            None => destroy_removal(root, &removal, &name),
         }
     }
 }
@@ -461,10 +469,11 @@ mod tests {
     fn object_lock_that_is_set_during_a_removal_stays_on() {
         let rig = Rig::new();
         let (inner, bucket) = (&rig.store.inner, &rig.bucket);
-        let dir = inner.require_empty(bucket).unwrap();
+        let removal = BucketRemoval { store: inner, bucket };
+        let dir = removal.require_empty().unwrap();
         rig.store.set_lock_configuration(bucket, &LOCKED).unwrap();
         let put = rig.put().unwrap();
-        let refused = inner.remove_empty(bucket, &dir).expect_err("there is an object");
+        let refused = removal.remove_empty(&dir).expect_err("there is an object");
         assert_eq!(refused.kind(), ErrorKind::BucketNotEmpty);
         rig.check_protected(put);
     }
@@ -485,7 +494,8 @@ mod tests {
                 })
             });
             has_begun.recv().unwrap();
-            let refused = inner.remove_empty(bucket, &inner.require_empty(bucket).unwrap());
+            let removal = BucketRemoval { store: inner, bucket };
+            let refused = removal.remove_empty(&removal.require_empty().unwrap());
             assert_eq!(refused.expect_err("there is an object").kind(), ErrorKind::BucketNotEmpty);
             rig.check_protected(writer.join().unwrap().unwrap());
         });
@@ -498,7 +508,7 @@ mod tests {
             let rig = Rig::new();
             let (inner, bucket, root) = (&rig.store.inner, &rig.bucket, rig.dir.path());
             rig.store.set_lock_configuration(bucket, &LOCKED).unwrap();
-            let dir = inner.require_empty(bucket).unwrap();
+            let dir = BucketRemoval { store: inner, bucket }.require_empty().unwrap();
             let moved = MovedBucket::take(inner, bucket, &dir).unwrap();
             let removal = root.join(&moved.name);
             if moves > 0 {
@@ -507,10 +517,10 @@ mod tests {
             if moves > 1 {
                 std::fs::remove_dir(removal.join("bucket")).unwrap();
             }
-            inner.end_interrupted_removals(INTERRUPTED);
+            end_interrupted_removals(inner, INTERRUPTED);
             assert!(removal.exists(), "it may still be running");
             thread::sleep(Duration::from_millis(20));
-            inner.end_interrupted_removals(Duration::ZERO);
+            end_interrupted_removals(inner, Duration::ZERO);
             assert!(!removal.exists(), "{moves} moves");
             match moves {
                 0 | 1 => rig.check_protected(rig.put().unwrap()),

@@ -73,24 +73,24 @@ pub struct ChosenBuckets {
     pub unreadable: Vec<(Bucket, Error)>,
 }
 
-impl PosixStore {
+impl ChosenBuckets {
     /// Returns the buckets `named`, or all buckets if `named` is empty. Errors: `NoSuchBucket` and other errors of a
     /// named bucket; errors of reading the root directory.
-    pub fn choose_buckets(&self, named: &[Bucket]) -> Result<ChosenBuckets> {
+    pub fn of(store: &PosixStore, named: &[Bucket]) -> Result<Self> {
         let mut chosen = ChosenBuckets::default();
         if !named.is_empty() {
-            let names = named.iter().map(|bucket| self.head_bucket(bucket).map(|info| info.name));
+            let names = named.iter().map(|bucket| store.head_bucket(bucket).map(|info| info.name));
             chosen.buckets = names.collect::<Result<_>>()?;
             return Ok(chosen);
         }
-        let volume = &self.inner.volume;
+        let volume = &store.inner.volume;
         let is_link =
             |name: &Bucket| !stat_in(volume.root.dir(), name.as_str()).is_ok_and(|stat| stat.is_dir);
-        let mut names = self.inner.bucket_names()?;
+        let mut names = store.inner.bucket_names()?;
         names.sort_by_cached_key(|name| (is_link(name), name.clone()));
         let mut seen = HashSet::new();
         for name in names {
-            match self.inner.head_bucket(&name) {
+            match store.inner.head_bucket(&name) {
                 Ok(_) => {
                     let found = volume.open_dir(name.as_str()).and_then(stat);
                     if found.map_or(true, |found| seen.insert((found.device, found.inode))) {

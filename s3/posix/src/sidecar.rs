@@ -361,7 +361,7 @@ impl ObjectRecord {
         Some((seal.size, seal.modified_ns, etag, version))
     }
 
-    /// Returns the record, sealed for the content of the file with the state `stat`. If the record has no ETag, the
+    /// Returns the record with a seal over the content that `stat` identifies. If the record has no ETag, the
     /// result contains the ETag derived from the file. [`ObjectRecord::unseal_for`] must already have been applied to
     /// the record.
     pub(crate) fn sealed_for(&self, stat: &FileStat) -> ObjectRecord {

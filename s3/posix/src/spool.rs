@@ -74,14 +74,12 @@ pub struct ReadEvents {
     pub unreadable: u64,
 }
 
-impl PosixStore {
-    /// Returns the journals of the store's buckets. The value cannot be moved to another thread.
-    pub fn event_journal(&self) -> EventJournal {
-        EventJournal { store: self.clone(), actors: ImpersonatedUserCache::new(&self.inner) }
-    }
-}
-
 impl EventJournal {
+    /// Returns the journals of the store's buckets. The value cannot be moved to another thread.
+    pub fn of(store: &PosixStore) -> EventJournal {
+        EventJournal { store: store.clone(), actors: ImpersonatedUserCache::new(&store.inner) }
+    }
+
     fn inner(&self) -> &Arc<PosixStoreState> {
         &self.store.inner
     }

@@ -22,6 +22,8 @@ use rayon::prelude::*;
 
 use crate::list::LinkedDirectories;
 use crate::multipart::MultipartUploadManager;
+use crate::object_lock::ObjectLockManager;
+use crate::removal::BucketRemoval;
 use crate::rename::ObjectRename;
 use crate::versions::list::list_versions;
 use crate::{PosixConfig, PosixStore, SymlinkScope};
@@ -33,10 +35,12 @@ fn at<'e>(operation: &'static str, bucket: &'e Bucket, key: &'e str) -> impl FnO
     move |error| error.during(operation, LANE, bucket.as_str(), key)
 }
 
-impl PosixStore {
-    fn uploads(&self) -> MultipartUploadManager<'_> {
-        MultipartUploadManager::of(&self.inner)
-    }
+fn uploads(store: &PosixStore) -> MultipartUploadManager<'_> {
+    MultipartUploadManager::of(&store.inner)
+}
+
+fn locks(store: &PosixStore) -> ObjectLockManager<'_> {
+    ObjectLockManager { store: &store.inner }
 }
 
 impl Objects for PosixStore {
@@ -57,7 +61,7 @@ impl Objects for PosixStore {
     }
 
     fn delete_bucket(&self, bucket: &Bucket) -> Result<()> {
-        self.inner.delete_bucket(bucket).map_err(at("delete bucket", bucket, ""))
+        BucketRemoval { store: &self.inner, bucket }.run().map_err(at("delete bucket", bucket, ""))
     }
 
     fn writer(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<Box<dyn Writer>> {
@@ -156,11 +160,11 @@ impl ObjectVersionOperations for PosixStore {
 
 impl ObjectLockOperations for PosixStore {
     fn lock_configuration(&self, bucket: &Bucket) -> Result<Option<LockConfiguration>> {
-        self.inner.lock_configuration(bucket).map_err(at("get object lock", bucket, ""))
+        locks(self).configuration(bucket).map_err(at("get object lock", bucket, ""))
     }
 
     fn set_lock_configuration(&self, bucket: &Bucket, configuration: &LockConfiguration) -> Result<()> {
-        self.inner.set_lock_configuration(bucket, configuration).map_err(at("set object lock", bucket, ""))
+        locks(self).set_configuration(bucket, configuration).map_err(at("set object lock", bucket, ""))
     }
 
     fn set_retention(
@@ -171,7 +175,7 @@ impl ObjectLockOperations for PosixStore {
         retention: Option<Retention>,
         bypass: bool,
     ) -> Result<()> {
-        let set = self.inner.set_retention((bucket, key), version, retention, bypass);
+        let set = locks(self).set_retention((bucket, key), version, retention, bypass);
         set.map_err(at("set retention", bucket, key.as_str()))
     }
 
@@ -182,7 +186,7 @@ impl ObjectLockOperations for PosixStore {
         version: Option<&VersionId>,
         is_on: bool,
     ) -> Result<()> {
-        let set = self.inner.set_legal_hold((bucket, key), version, is_on);
+        let set = locks(self).set_legal_hold((bucket, key), version, is_on);
         set.map_err(at("set legal hold", bucket, key.as_str()))
     }
 }
@@ -211,7 +215,7 @@ impl MultipartUploadOperations for PosixStore {
     }
 
     fn create_upload(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<UploadId> {
-        self.uploads().create_upload(bucket, key, options).map_err(at("create upload", bucket, key.as_str()))
+        uploads(self).create_upload(bucket, key, options).map_err(at("create upload", bucket, key.as_str()))
     }
 
     fn part_writer(
@@ -222,7 +226,7 @@ impl MultipartUploadOperations for PosixStore {
         number: u16,
         options: &PartOptions,
     ) -> Result<Box<dyn Writer>> {
-        let writer = self.uploads().part_writer(bucket, key, upload, number, options);
+        let writer = uploads(self).part_writer(bucket, key, upload, number, options);
         Ok(Box::new(writer.map_err(at("put part", bucket, key.as_str()))?))
     }
 
@@ -232,7 +236,7 @@ impl MultipartUploadOperations for PosixStore {
         options: &GetOptions,
         (bucket, key, upload, number): (&Bucket, &Key, &UploadId, u16),
     ) -> Result<PutResult> {
-        let copied = self.uploads().copy_part(from, options, (bucket, key, upload, number));
+        let copied = uploads(self).copy_part(from, options, (bucket, key, upload, number));
         copied.map_err(at("copy part", bucket, key.as_str()))
     }
 
@@ -243,11 +247,11 @@ impl MultipartUploadOperations for PosixStore {
         upload: &UploadId,
         query: &PartsQuery,
     ) -> Result<PartListing> {
-        self.uploads().list_parts(bucket, key, upload, query).map_err(at("list parts", bucket, key.as_str()))
+        uploads(self).list_parts(bucket, key, upload, query).map_err(at("list parts", bucket, key.as_str()))
     }
 
     fn list_uploads(&self, bucket: &Bucket, query: &UploadsQuery) -> Result<UploadListing> {
-        self.uploads().list_uploads(bucket, query).map_err(at("list uploads", bucket, ""))
+        uploads(self).list_uploads(bucket, query).map_err(at("list uploads", bucket, ""))
     }
 
     fn complete_upload(
@@ -258,12 +262,12 @@ impl MultipartUploadOperations for PosixStore {
         parts: &[CompletedPart],
         options: &CompleteOptions,
     ) -> Result<PutResult> {
-        let done = self.uploads().complete_upload((bucket, key), upload, parts, options);
+        let done = uploads(self).complete_upload((bucket, key), upload, parts, options);
         done.map_err(at("complete upload", bucket, key.as_str()))
     }
 
     fn abort_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<()> {
-        self.uploads().abort_upload(bucket, key, upload).map_err(at("abort upload", bucket, key.as_str()))
+        uploads(self).abort_upload(bucket, key, upload).map_err(at("abort upload", bucket, key.as_str()))
     }
 }
 

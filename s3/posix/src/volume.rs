@@ -10,7 +10,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use fordway_store::{Bucket, Error, ErrorKind, Result};
+use fordway_store::{Bucket, Error, ErrorKind, Key, Result, VersioningState};
 use fordway_sys::{
     Errno, FileStat, FileSystemSharing, Mode, OFlags, PerProcess, RootDirectory, SymlinkPolicy, make_dir,
     open_in, set_xattr, stat, stat_in, sync_all,
@@ -27,6 +27,7 @@ use crate::remote::RemoteBuckets;
 use crate::site::{FileSystemTraits, require_fit, site_of_root};
 use crate::stage::{DIR_MODE, MAX_RACES, give_way, sync_dir};
 use crate::unrecorded::UnrecordedFiles;
+use crate::versions::KeyVersions;
 use crate::{Durability, PosixConfig, ReadConsistency, format};
 
 /// The root directory with its cached state: the directories that the store keeps open, and the contents of each
@@ -92,6 +93,17 @@ impl StoreRootDirectory {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::STALE) => Err(ErrorKind::NoSuchBucket.into()),
             Err(errno) => Err(from_errno(errno, "opening the bucket")),
         }
+    }
+
+    /// Returns the versions of a key.
+    pub(crate) fn versions<'v>(&'v self, bucket: &'v Bucket, key: &'v Key) -> KeyVersions<'v> {
+        KeyVersions { volume: self, bucket, key }
+    }
+
+    /// Returns whether the bucket keeps versions. Errors: as [`StoreRootDirectory::require_bucket`].
+    pub(crate) fn versioning(&self, bucket: &Bucket) -> Result<VersioningState> {
+        self.require_bucket(bucket)?;
+        Ok(self.contents(bucket)?.versioning)
     }
 
     /// Checks that the bucket exists, and returns the contents of its private directory. Cost: usually one `fstat`.

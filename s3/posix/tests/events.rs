@@ -65,7 +65,7 @@ impl Rig {
     }
 
     fn journal(&self) -> EventJournal {
-        self.store.event_journal()
+        EventJournal::of(&self.store)
     }
 
     fn spool(&self) -> PathBuf {
@@ -200,7 +200,7 @@ fn uploads_are_recorded_when_they_are_complete() {
             let etag = writer.commit(&ExpectedContent::default()).unwrap().etag;
             parts.push(CompletedPart { number, etag, checksum: None });
         }
-        assert_eq!(store.event_journal().waiting(b, "ci", None, 10).unwrap().total, 0);
+        assert_eq!(EventJournal::of(store).waiting(b, "ci", None, 10).unwrap().total, 0);
         let complete = || store.complete_upload(b, &k, &upload, &parts, &CompleteOptions::default());
         complete().unwrap();
         let events = rig.take();
@@ -534,7 +534,7 @@ fn in_a_bucket_with_the_sticky_bit_only_the_owner_creates_the_events_directory()
 fn only_one_program_claims_a_bucket_for_a_webhook() {
     let rig = Rig::new();
     rig.put("k", "x");
-    let other = PosixStore::open(rig.dir.path(), PosixConfig::default()).unwrap().event_journal();
+    let other = EventJournal::of(&PosixStore::open(rig.dir.path(), PosixConfig::default()).unwrap());
     let journal = rig.journal();
     let claimed = journal.claim(&rig.bucket, "ci", || {
         let second = other.claim(&rig.bucket, "ci", || ()).unwrap();

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use fordway_command::units::{human_bytes, local_time, show_bytes, utc_time};
 use fordway_command::{CommandContext, CommandExit, StorageAddress, shown_name};
-use fordway_posix::{PosixConfig, PosixStore, UsageEvent, UserSpaceUsage};
+use fordway_posix::{ChosenBuckets, PosixConfig, PosixStore, UsageEvent, UserSpaceUsage};
 use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Metadata, ObjectInfo, Result, VersionId};
 use serde::Serialize;
 
@@ -259,7 +259,7 @@ fn du_by_user(args: &DuArgs, context: &CommandContext) -> Result<CommandExit> {
     let mut exit = CommandExit::Ok;
     context.output.start_counting();
     let (mut usages, mut stopped) = (Vec::new(), false);
-    let chosen = store.choose_buckets(&[])?;
+    let chosen = ChosenBuckets::of(&store, &[])?;
     for (_, error) in chosen.unreadable {
         exit = report(context, error)?;
     }

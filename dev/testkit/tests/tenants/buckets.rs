@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use fordway_posix::UsageEvent;
+use fordway_posix::{ChosenBuckets, UsageEvent};
 use fordway_store::{CopyOptions, MultipartUploadOperations, Objects};
 
 use crate::ground::{ALICE, BOB, Ground, Lane, as_user, bucket, chmod, is_root, key, put, read};
@@ -110,7 +110,7 @@ fn a_bucket_that_cannot_be_opened_is_reported() {
     assert!(found.contains(&("unreadable".to_owned(), "dead".to_owned())), "{found:?}");
     assert!(found.iter().all(|(_, path)| path == "dead" || path.starts_with("closed")), "{found:?}");
     assert!(as_user(BOB, || ground.collect()).failed >= 2);
-    assert_eq!(ground.embedded().choose_buckets(&[]).unwrap().buckets, [closed, bucket("dead")]);
+    assert_eq!(ChosenBuckets::of(&ground.embedded(), &[]).unwrap().buckets, [closed, bucket("dead")]);
 }
 
 /// Bob lets others read the names in his directory, but not examine the files.

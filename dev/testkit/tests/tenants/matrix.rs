@@ -9,6 +9,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use fordway_posix::EventJournal;
 use fordway_store::{
     Bucket, BucketDocumentKind, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, ETag, ETagPolicy,
     ExpectedContent, GetOptions, OpenObject, PartOptions, PutOptions, Store, Tags, UploadId, VersioningState,
@@ -346,7 +347,7 @@ fn beneath_the_delivery_of_events() {
     if is_root() {
         let claimed = Cell::new(0);
         for_each_replacement(|ground, fixture, what| {
-            let journal = ground.embedded().event_journal();
+            let journal = EventJournal::of(&ground.embedded());
             let _ = journal.buckets().unwrap();
             let names = journal
                 .waiting(&fixture.bucket, "ci", None, 100)

@@ -22,7 +22,8 @@ use crate::errors::{from_errno, is_stale};
 use crate::layout::{ATTRIBUTE, PRIVATE_DIR, join};
 use crate::record::{ContentChangeStamp, ObjectRecord};
 use crate::scan::{
-    BucketArea, BucketAreaKind, PROGRESS_ENTRIES, each_entry, known_kind, open_child, path_of_child,
+    BucketArea, BucketAreaKind, ChosenBuckets, PROGRESS_ENTRIES, each_entry, known_kind, open_child,
+    path_of_child,
 };
 use crate::sidecar::{RECORD_BYTES, SidecarIdentities, place_of};
 use crate::stage::is_bare;
@@ -88,7 +89,7 @@ impl PosixStore {
         options: &FsckOptions,
         tell: &mut dyn FnMut(FsckEvent) -> Result<()>,
     ) -> Result<FsckSummary> {
-        let chosen = self.choose_buckets(&options.buckets)?;
+        let chosen = ChosenBuckets::of(self, &options.buckets)?;
         let (summary, buffer) = (FsckSummary::default(), Vec::new());
         let actors = Rc::new(ImpersonatedUserCache::new(&self.inner));
         let (inner, now) = (&self.inner, SystemTime::now());
@@ -439,7 +440,7 @@ findings! {
     /// record.
     Corrupt = "corrupt", Corrupt,
         "restore it from a copy; do not overwrite it before you have one";
-    /// The attribute `user.fordway`, or the sidecar file below `.fordway/meta`, cannot be decoded.
+    /// The `user.fordway` attribute, or the sidecar file below `.fordway/meta`, cannot be decoded.
     BadRecord = "bad-record", Corrupt,
         "restore it, or remove it (an attribute: setfattr -x user.fordway) to accept the content without metadata";
     /// The file has a record and also the sticky bit, which marks a file without a record. S3 clients therefore see no

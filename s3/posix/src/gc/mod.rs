@@ -18,7 +18,8 @@ use crate::actors::{ImpersonatedUserCache, bucket_owner};
 use crate::area::not_ours;
 use crate::errors::{LEAVES_BUCKET, from_errno};
 use crate::layout::is_private;
-use crate::scan::{BucketArea, PROGRESS_ENTRIES, each_entry};
+use crate::removal::{INTERRUPTED, end_interrupted_removals};
+use crate::scan::{BucketArea, ChosenBuckets, PROGRESS_ENTRIES, each_entry};
 use crate::sidecar::SidecarIdentities;
 use crate::store::LANE;
 use crate::{PosixStore, PosixStoreState};
@@ -72,7 +73,7 @@ impl PosixStore {
         options: &GcOptions,
         tell: &mut dyn FnMut(GcEvent) -> Result<()>,
     ) -> Result<GcSummary> {
-        let chosen = self.choose_buckets(&options.buckets)?;
+        let chosen = ChosenBuckets::of(self, &options.buckets)?;
         let actors = Rc::new(ImpersonatedUserCache::new(&self.inner));
         let mut sweep = GcRun::new(&self.inner, actors.clone(), options, tell);
         for (bucket, error) in chosen.unreadable {
@@ -97,7 +98,7 @@ impl PosixStore {
             }
         }
         if !options.dry_run {
-            self.inner.end_interrupted_removals(crate::removal::INTERRUPTED);
+            end_interrupted_removals(&self.inner, INTERRUPTED);
         }
         Ok(sweep.into_summary())
     }

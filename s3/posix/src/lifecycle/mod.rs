@@ -36,7 +36,7 @@ use crate::list::{LinkedDirectories, SkippedDirectories};
 use crate::multipart::MultipartUploadManager;
 use crate::multipart::parts::owner_of_upload;
 use crate::read::{ObjectFile, system_time};
-use crate::scan::PROGRESS_ENTRIES;
+use crate::scan::{ChosenBuckets, PROGRESS_ENTRIES};
 use crate::store::LANE;
 use crate::{PosixStore, PosixStoreState};
 
@@ -163,7 +163,7 @@ impl PosixStore {
         options: &LifecycleOptions,
         tell: &mut dyn FnMut(LifecycleEvent) -> Result<()>,
     ) -> Result<LifecycleSummary> {
-        let chosen = self.choose_buckets(&options.buckets)?;
+        let chosen = ChosenBuckets::of(self, &options.buckets)?;
         let actors = Rc::new(ImpersonatedUserCache::new(&self.inner));
         let mut run = LifecycleRun::new(&self.inner, actors.clone(), options, tell);
         for (bucket, error) in chosen.unreadable {

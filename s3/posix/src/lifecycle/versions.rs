@@ -282,7 +282,7 @@ impl LifecycleRun<'_> {
         self.change(change, None, || {
             inner.locked(bucket, &key, |contents| {
                 let is_alone = inner.volume.locate(bucket, &key, contents)?.is_none()
-                    && matches!(&inner.volume.archived(bucket, &key)?[..],
+                    && matches!(&inner.volume.versions(bucket, &key).archived()?[..],
                         [only] if only.is_marker && only.version == version);
                 match is_alone {
                     true => expire_version(inner, (bucket, &key, &version), contents),

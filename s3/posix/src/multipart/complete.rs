@@ -166,7 +166,7 @@ impl MultipartUploadManager<'_> {
         };
         let mut found = volume.find_object(bucket, key)?.filter(is_same);
         if found.is_none() && contents.versioning != VersioningState::Unversioned {
-            found = volume.find_recent_version(bucket, key, NEWER_VERSIONS_MAX, is_same)?;
+            found = volume.versions(bucket, key).find_recent_version(NEWER_VERSIONS_MAX, is_same)?;
         }
         let Some(opened) = found else { return Ok(None) };
         let (_, info) = opened.into_info();

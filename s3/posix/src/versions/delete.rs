@@ -78,7 +78,7 @@ impl VersionDeletion<'_> {
         if let Some(promoted) = &promoted {
             shield(&store.volume.config, &promoted.file, promoted.record().lock)?;
         }
-        store.volume.remove_empty(bucket, &versions_of(bucket, key));
+        store.volume.versions(bucket, key).remove_empty();
         Ok(DeleteResult { version: Some(version.clone()), is_marker })
     }
 
@@ -109,13 +109,13 @@ impl VersionDeletion<'_> {
 
     /// Opens the latest version; also returns whether the latest version is a copy of the deleted version. A copy of an
     /// old version has no version ID, even if the copy is recent (see
-    /// [`crate::volume::StoreRootDirectory::disown_copy`]). Errors: `Corrupt` if the latest version would be removed in
+    /// [`crate::versions::KeyVersions::disown_copy`]). Errors: `Corrupt` if the latest version would be removed in
     /// a bucket with object lock, and its record cannot be decoded: the record may contain a lock.
     fn locate_latest(&self) -> Result<Option<(ObjectPath<'static>, ObjectFile, bool)>> {
         let VersionDeletion { store, bucket, key, version: deleted, contents, .. } = *self;
         let Some((place, mut latest)) = store.volume.locate(bucket, key, contents)? else { return Ok(None) };
         let is_concerned = |version: &VersionId| deleted.is_null() || version == deleted;
-        let is_copy = store.volume.disown_any_copy((bucket, key), &mut latest, is_concerned)?;
+        let is_copy = store.volume.versions(bucket, key).disown_any_copy(&mut latest, is_concerned)?;
         if latest.recorded.is_none() && contents.object_lock.is_some() && deleted.is_null() {
             self.protection().open_to_check(&place)?;
             // The record could be decoded this time, so another program has just changed it.
@@ -132,7 +132,7 @@ impl VersionDeletion<'_> {
     ) -> Result<ConcernedVersions> {
         let VersionDeletion { store, bucket, key, version, contents, .. } = *self;
         let is_latest = latest.as_ref().is_some_and(|latest| latest.version == *version);
-        let only = store.volume.only_name_of(bucket, key, version, contents).filter(|_| !is_latest);
+        let only = store.volume.versions(bucket, key).only_name_of(version, contents).filter(|_| !is_latest);
         let VersionLookup { mut names, newest_other } = match only {
             // Only the removal of the latest version makes another version the latest. If an object is the latest
             // version, or if this version is not a delete marker, then this version is not the latest.
@@ -157,9 +157,10 @@ impl VersionDeletion<'_> {
     /// names of the owners of the deleted version, or of trusted users, can become the latest version.
     fn look_up(&self, latest: Option<&LatestVersion>) -> Result<VersionLookup> {
         let VersionDeletion { store, bucket, key, version, contents, .. } = *self;
-        let mut found = store.volume.look_up_version(bucket, key, version, VersionOwners::Any)?;
+        let mut found = store.volume.versions(bucket, key).look_up_version(version, VersionOwners::Any)?;
         let Some(guard) = contents.guard else { return Ok(found) };
-        let owner_of = |name: &NoncurrentVersionName| store.volume.owner_of_version(bucket, key, name);
+        let owner_of =
+            |name: &NoncurrentVersionName| store.volume.versions(bucket, key).owner_of_version(name);
         let caller = file_user();
         let is_callers = |name: &NoncurrentVersionName| owner_of(name) == Some(caller);
         let has_own =
@@ -171,9 +172,10 @@ impl VersionDeletion<'_> {
         owners.extend(found.names.iter().filter_map(owner_of));
         owners.retain(|owner| !guard.trusts(*owner));
         if owners.is_empty() {
-            owners.extend(store.volume.only_other_owner(bucket, key, guard)?);
+            owners.extend(store.volume.versions(bucket, key).only_other_owner(guard)?);
         }
-        let counted = store.volume.look_up_version(bucket, key, version, VersionOwners::Of(&owners))?;
+        let counted =
+            store.volume.versions(bucket, key).look_up_version(version, VersionOwners::Of(&owners))?;
         Ok(VersionLookup { newest_other: counted.newest_other, ..found })
     }
 
@@ -204,7 +206,7 @@ impl VersionDeletion<'_> {
         let is_promoting = concerned.is_latest || concerned.is_newest_marker;
         match &concerned.next {
             Some(next) if self.contents.object_lock.is_some() && is_promoting => {
-                self.store.volume.open_archived(self.bucket, self.key, next)
+                self.store.volume.versions(self.bucket, self.key).open_archived(next)
             }
             _ => Ok(None),
         }
@@ -229,7 +231,7 @@ impl VersionDeletion<'_> {
         let is_promoted = match (latest, next) {
             // The version becomes the latest before the delete marker is removed, so that there is always a latest
             // version.
-            (None, Some(next)) if *is_newest_marker => store.volume.promote(bucket, key, next)?,
+            (None, Some(next)) if *is_newest_marker => store.volume.versions(bucket, key).promote(next)?,
             _ => false,
         };
         let is_marker = store.remove_archived(bucket, key, names)? && !is_latest;
@@ -239,7 +241,7 @@ impl VersionDeletion<'_> {
         }
         match (latest, next) {
             (Some(LatestVersion { place, .. }), next) if *is_latest => match next {
-                Some(next) => store.volume.promote_over(bucket, key, next, place)?,
+                Some(next) => store.volume.versions(bucket, key).promote_over(next, place)?,
                 None => drop(store.remove_at(bucket, place, contents)?),
             },
             (None, Some(next)) if is_promoted => {

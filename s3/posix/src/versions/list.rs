@@ -181,7 +181,7 @@ impl<'l> VersionLister<'l> {
     }
 
     /// Removes the version ID from the description of the latest version if a POSIX program created the version's file
-    /// by copying an old version (see [`crate::volume::StoreRootDirectory::disown_copy`]).
+    /// by copying an old version (see [`crate::versions::KeyVersions::disown_copy`]).
     #[cold]
     fn disown_listed(&self, key: &Key, latest: &mut Option<ObjectInfo>) -> Result<()> {
         let (volume, bucket) = (&self.store.volume, self.bucket);
@@ -189,7 +189,7 @@ impl<'l> VersionLister<'l> {
         let (Some(mut opened), Some(info)) = (opened, latest) else { return Ok(()) };
         volume.unhide_record(bucket, &mut opened)?;
         if let Some(version) = info.version.as_ref().filter(|version| opened.version() == **version)
-            && volume.is_copy((bucket, key), &opened.stat, version)?
+            && volume.versions(bucket, key).is_copy(&opened.stat, version)?
         {
             info.version = None;
         }
@@ -322,7 +322,7 @@ pub(crate) fn archived_names(
 pub(crate) fn has_versions(store: &PosixStoreState, bucket: &Bucket) -> Result<bool> {
     let mut keys = EncodedKeyWalk::start(store, bucket, EncodedKeyTree::Versions, ("", None))?;
     while let Some(key) = keys.next()? {
-        if !store.volume.archived(bucket, &key)?.is_empty() {
+        if !store.volume.versions(bucket, &key).archived()?.is_empty() {
             return Ok(true);
         }
     }

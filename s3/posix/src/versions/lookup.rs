@@ -11,20 +11,19 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 
-use fordway_store::{Bucket, ErrorKind, Key, Result, VersionId, VersioningState};
+use fordway_store::{ErrorKind, Result, VersionId, VersioningState};
 use fordway_sys::{Errno, FileStat, Mode, OFlags, file_user, read_dir_briefly, stat, stat_in, would_wait};
 
-use super::names::{MARKER, NoncurrentVersionName, archived_place, order_in};
+use super::KeyVersions;
+use super::names::{MARKER, NoncurrentVersionName, order_in};
 use super::owners::VersionOwners;
 use crate::errors::from_errno;
 use crate::index::{DirectoryRole, FEWEST};
-use crate::layout::versions_of;
 use crate::names::SortedNames;
 use crate::private::PrivateDirectoryContents;
 use crate::read::ObjectFile;
 use crate::record::{ContentChangeStamp, ObjectRecord};
 use crate::stage::is_bare;
-use crate::volume::StoreRootDirectory;
 
 /// The result of a search for one version among the names in a key's versions directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -84,27 +83,25 @@ impl VersionLookup {
     }
 }
 
-impl StoreRootDirectory {
+impl KeyVersions<'_> {
     /// Returns the names of `version` among the key's old versions and delete markers, and the newest other name. Names
     /// of other users than `owners` are ignored. Cost: one read of the key's versions directory, or a few lookups in its
     /// index; one `newfstatat` for some of the names if only certain users' names count.
     pub(crate) fn look_up_version(
         &self,
-        bucket: &Bucket,
-        key: &Key,
         version: &VersionId,
         owners: VersionOwners<'_>,
     ) -> Result<VersionLookup> {
-        let contents = self.contents(bucket)?;
-        let counts = self.counted_names((bucket, key), contents.guard, owners)?;
-        let by_index = self.in_versions_index(bucket, key, contents, |names, strays| {
+        let contents = self.volume.contents(self.bucket)?;
+        let counts = self.counted_names(contents.guard, owners)?;
+        let by_index = self.in_versions_index(contents, |names, strays| {
             VersionLookup::in_index(names, strays, version, &counts)
         });
         match by_index {
             Some(found) => Ok(found),
             None => {
                 let mut found = VersionLookup::default();
-                self.each_archived(bucket, key, contents, |name| found.see(version, name, &counts))?;
+                self.each_archived(contents, |name| found.see(version, name, &counts))?;
                 Ok(found.sorted())
             }
         }
@@ -114,13 +111,11 @@ impl StoreRootDirectory {
     /// caller must hold the key's lock. Cost: as for a HEAD.
     pub(crate) fn only_name_of(
         &self,
-        bucket: &Bucket,
-        key: &Key,
         version: &VersionId,
         contents: PrivateDirectoryContents,
     ) -> Option<NoncurrentVersionName> {
         let own = NoncurrentVersionName::of(version, false)?;
-        if let Some(opened) = self.open_file(bucket, &archived_place(bucket, key, &own)).ok()? {
+        if let Some(opened) = self.volume.open_file(self.bucket, &self.place_of(&own)).ok()? {
             // Anyone who may write to the bucket may have created another file with this name. A file with several hard
             // links may have further names in this directory. In a bucket with the sticky bit, another user's file with
             // this name may not be the version, which then has another name.
@@ -129,39 +124,33 @@ impl StoreRootDirectory {
         }
         // In a bucket with the sticky bit, users who are not trusted may create delete markers with any ID.
         let marker = NoncurrentVersionName { is_marker: true, ..own };
-        let is_there = contents.guard.is_none() && self.is_file(&archived_place(bucket, key, &marker).path());
+        let is_there = contents.guard.is_none() && self.volume.is_file(&self.place_of(&marker).path());
         is_there.then_some(marker)
     }
 
     /// Returns the key's old versions and delete markers, from the newest to the oldest. Cost: one read of the key's
     /// versions directory.
-    pub(crate) fn archived(&self, bucket: &Bucket, key: &Key) -> Result<Vec<NoncurrentVersionName>> {
+    pub(crate) fn archived(&self) -> Result<Vec<NoncurrentVersionName>> {
         let mut found = Vec::new();
-        let contents = self.contents(bucket)?;
-        self.each_archived(bucket, key, contents, |name| found.extend(NoncurrentVersionName::parse(name)))?;
+        let contents = self.volume.contents(self.bucket)?;
+        self.each_archived(contents, |name| found.extend(NoncurrentVersionName::parse(name)))?;
         found.sort_unstable_by_key(|archived| std::cmp::Reverse(archived.order));
         Ok(found)
     }
 
     /// Returns the newest of the key's old versions and delete markers. Names of other users than `owners` are ignored.
-    /// Keeps only one name in memory at a time. Cost: as for [`StoreRootDirectory::look_up_version`].
-    pub(crate) fn newest_archived(
-        &self,
-        bucket: &Bucket,
-        key: &Key,
-        owners: VersionOwners<'_>,
-    ) -> Result<Option<NoncurrentVersionName>> {
-        let contents = self.contents(bucket)?;
-        let counts = self.counted_names((bucket, key), contents.guard, owners)?;
+    /// Keeps only one name in memory at a time. Cost: as for [`KeyVersions::look_up_version`].
+    pub(crate) fn newest_archived(&self, owners: VersionOwners<'_>) -> Result<Option<NoncurrentVersionName>> {
+        let contents = self.volume.contents(self.bucket)?;
+        let counts = self.counted_names(contents.guard, owners)?;
         let parse = |name: &str| NoncurrentVersionName::parse(name).filter(|_| counts(name));
-        let by_index = self.in_versions_index(bucket, key, contents, |names, _| {
-            names.iter().rev().find_map(|name| parse(name))
-        });
+        let by_index =
+            self.in_versions_index(contents, |names, _| names.iter().rev().find_map(|name| parse(name)));
         if let Some(newest) = by_index {
             return Ok(newest);
         }
         let mut newest = None::<NoncurrentVersionName>;
-        self.each_archived(bucket, key, contents, |name| {
+        self.each_archived(contents, |name| {
             // Names sort by the order that they begin with.
             let least = newest.as_ref().map_or(0, |newest| newest.order);
             let order = name.get(..16).and_then(|order| u64::from_str_radix(order, 16).ok());
@@ -174,19 +163,14 @@ impl StoreRootDirectory {
 
     /// Returns the `most` newest of the key's old versions, from the newest to the oldest. Delete markers do not count.
     /// Keeps only a few names in memory at a time. Cost: one read of the key's versions directory.
-    pub(super) fn newest_versions(
-        &self,
-        bucket: &Bucket,
-        key: &Key,
-        most: usize,
-    ) -> Result<Vec<NoncurrentVersionName>> {
+    pub(super) fn newest_versions(&self, most: usize) -> Result<Vec<NoncurrentVersionName>> {
         let mut found: Vec<NoncurrentVersionName> = Vec::new();
-        let contents = self.contents(bucket)?;
+        let contents = self.volume.contents(self.bucket)?;
         let keep_newest = |found: &mut Vec<NoncurrentVersionName>| {
             found.sort_unstable_by_key(|version| std::cmp::Reverse(version.order));
             found.truncate(most);
         };
-        self.each_archived(bucket, key, contents, |name| {
+        self.each_archived(contents, |name| {
             found.extend(NoncurrentVersionName::parse(name).filter(|version| !version.is_marker));
             if found.len() > 2 * most {
                 keep_newest(&mut found);
@@ -199,37 +183,29 @@ impl StoreRootDirectory {
     /// Calls `answer` with the index of the key's versions directory. Returns `None` if there is no index.
     fn in_versions_index<T>(
         &self,
-        bucket: &Bucket,
-        key: &Key,
         contents: PrivateDirectoryContents,
         answer: impl FnOnce(&BTreeSet<Box<str>>, &BTreeSet<Box<str>>) -> T,
     ) -> Option<T> {
-        let indexes = &self.dirs.indexes;
+        let indexes = &self.volume.dirs.indexes;
         if indexes.is_empty() || contents.sharing.is_shared() || !keeps_versions(contents) {
             return None;
         }
-        let path = versions_of(bucket, key);
-        let dir = self.dirs.open(&self.root, &path).ok()?;
+        let path = self.path();
+        let dir = self.volume.dirs.open(&self.volume.root, &path).ok()?;
         if dir.is_gone() {
             // Another process may have recreated the directory.
-            self.dirs.forget(&path);
+            self.volume.dirs.forget(&path);
             return None;
         }
         indexes.versions(&dir, answer)
     }
 
     /// Calls `visit` for each name in the key's versions directory.
-    fn each_archived(
-        &self,
-        bucket: &Bucket,
-        key: &Key,
-        contents: PrivateDirectoryContents,
-        visit: impl FnMut(&str),
-    ) -> Result<()> {
+    fn each_archived(&self, contents: PrivateDirectoryContents, visit: impl FnMut(&str)) -> Result<()> {
         if !keeps_versions(contents) {
             return Ok(());
         }
-        let read = self.open_to_scan(&versions_of(bucket, key)).and_then(|dir| match would_wait() {
+        let read = self.volume.open_to_scan(&self.path()).and_then(|dir| match would_wait() {
             // The directory may contain any number of names, so threads that serve many clients must not read it.
             true => Err(Errno::AGAIN),
             false => self.each_name_of(&dir, contents, visit),
@@ -249,12 +225,12 @@ impl StoreRootDirectory {
         contents: PrivateDirectoryContents,
         mut visit: impl FnMut(&str),
     ) -> Result<(), Errno> {
-        let indexes = &self.dirs.indexes;
+        let indexes = &self.volume.dirs.indexes;
         let state = match contents.sharing.is_shared() {
             true => None,
             false => Some(stat(dir)?).filter(|stat| {
                 // The directory and its bucket may be on different mounts.
-                self.private.site_of(dir, stat.device).is_ok_and(|site| !site.sharing.is_shared())
+                self.volume.private.site_of(dir, stat.device).is_ok_and(|site| !site.sharing.is_shared())
             }),
         };
         if let Some(state) = &state
@@ -281,40 +257,36 @@ fn keeps_versions(contents: PrivateDirectoryContents) -> bool {
     contents.versioning != VersioningState::Unversioned
 }
 
-impl StoreRootDirectory {
+impl KeyVersions<'_> {
     /// Opens the latest version, if it is a file, to compare its ID with `asked`. A copy of an old version has no
     /// version ID, even if the copy is recent. Cost: as for opening the object; one more `fgetxattr` for a file with
     /// the sticky bit in a bucket that keeps versions; if `asked` is the ID of the latest version, or is `null`, also
-    /// as for [`StoreRootDirectory::is_copy`].
-    pub(super) fn find_latest(
-        &self,
-        bucket: &Bucket,
-        key: &Key,
-        asked: &VersionId,
-    ) -> Result<Option<ObjectFile>> {
-        let mut latest = self.find_object(bucket, key)?;
+    /// as for [`KeyVersions::is_copy`].
+    pub(super) fn find_latest(&self, asked: &VersionId) -> Result<Option<ObjectFile>> {
+        let mut latest = self.volume.find_object(self.bucket, self.key)?;
         if let Some(latest) = &mut latest {
-            if is_bare(&latest.stat) && self.contents(bucket)?.versioning != VersioningState::Unversioned {
-                self.unhide_record(bucket, latest)?;
+            if is_bare(&latest.stat)
+                && self.volume.contents(self.bucket)?.versioning != VersioningState::Unversioned
+            {
+                self.volume.unhide_record(self.bucket, latest)?;
             }
             let is_concerned = |version: &VersionId| asked.is_null() || version == asked;
-            self.disown_any_copy((bucket, key), latest, is_concerned)?;
+            self.disown_any_copy(latest, is_concerned)?;
         }
         Ok(latest)
     }
 
-    /// Removes the version ID as [`StoreRootDirectory::disown_copy`] does, but detects even the most recent copies.
+    /// Removes the version ID as [`KeyVersions::disown_copy`] does, but detects even the most recent copies.
     /// Examines the file only if `is_concerned` accepts its ID. Returns whether the file is a copy. Intended for
     /// callers that change or remove a version, or that look for a version by its ID.
     pub(crate) fn disown_any_copy(
         &self,
-        (bucket, key): (&Bucket, &Key),
         latest: &mut ObjectFile,
         is_concerned: impl FnOnce(&VersionId) -> bool,
     ) -> Result<bool> {
         let Some(record) = &mut latest.recorded else { return Ok(false) };
         let Some(version) = &record.version else { return Ok(false) };
-        let is_copy = is_concerned(version) && self.is_copy((bucket, key), &latest.stat, version)?;
+        let is_copy = is_concerned(version) && self.is_copy(&latest.stat, version)?;
         if is_copy {
             record.version = None;
         }
@@ -325,12 +297,11 @@ impl StoreRootDirectory {
     /// version. A POSIX program created this file, so it is the version `null`. `stat` is the state of the file. Cost:
     /// usually none. If the content was changed, or the file was changed more than a second after the version with this
     /// ID was created, one `openat2`. If there is also an old version with this ID, as for
-    /// [`StoreRootDirectory::is_copy`]. Within the first second after the creation of the ID, an unchanged copy may
+    /// [`KeyVersions::is_copy`]. Within the first second after the creation of the ID, an unchanged copy may
     /// therefore have the ID of the original. Intended for readers of the latest version.
     #[inline]
     pub(crate) fn disown_copy(
         &self,
-        (bucket, key): (&Bucket, &Key),
         stat: &FileStat,
         recorded: &mut Option<Box<ObjectRecord>>,
     ) -> Result<()> {
@@ -338,8 +309,8 @@ impl StoreRootDirectory {
         let Some(version) = &record.version else { return Ok(()) };
         let is_edited = record.seal != Some(ContentChangeStamp::of(stat));
         if (is_edited || was_changed_later(stat, version))
-            && self.has_old_version(bucket, key, version)
-            && self.is_copy((bucket, key), stat, version)?
+            && self.has_old_version(version)
+            && self.is_copy(stat, version)?
         {
             record.version = None;
         }
@@ -349,59 +320,48 @@ impl StoreRootDirectory {
     /// Returns whether there may be an old version with the ID `version`. A latest version whose tags or permissions
     /// were changed usually has no old version with its ID, so its reads cost little more. Cost: one `openat2`; if
     /// there is such a version, also a `close`.
-    fn has_old_version(&self, bucket: &Bucket, key: &Key, version: &VersionId) -> bool {
+    fn has_old_version(&self, version: &VersionId) -> bool {
         let Some(kept) = NoncurrentVersionName::of(version, false) else { return false };
-        let path = archived_place(bucket, key, &kept).path();
-        let opened = self.root.open_beneath(&path, OFlags::PATH, Mode::empty());
+        let path = self.place_of(&kept).path();
+        let opened = self.volume.root.open_beneath(&path, OFlags::PATH, Mode::empty());
         !matches!(opened, Err(Errno::NOENT | Errno::NOTDIR))
     }
 
     /// Returns whether the latest version, whose file has the state `stat` and whose record has the ID `version`, is a
     /// copy of an old version. If it is a copy, another file, among the old versions, is the version with this ID.
     /// Cost: one `newfstatat`; if there is another file, also an open of that file.
-    pub(crate) fn is_copy(
-        &self,
-        (bucket, key): (&Bucket, &Key),
-        stat: &FileStat,
-        version: &VersionId,
-    ) -> Result<bool> {
+    pub(crate) fn is_copy(&self, stat: &FileStat, version: &VersionId) -> Result<bool> {
         let Some(kept) = NoncurrentVersionName::of(version, false) else { return Ok(false) };
-        let place = archived_place(bucket, key, &kept);
-        let named = self.dirs.open(&self.root, &place.dir).and_then(|dir| stat_in(&dir, &place.name));
+        let place = self.place_of(&kept);
+        let named =
+            self.volume.dirs.open(&self.volume.root, &place.dir).and_then(|dir| stat_in(&dir, &place.name));
         let is_other = |named: FileStat| (named.device, named.inode) != (stat.device, stat.inode);
-        Ok(named.is_ok_and(is_other) && self.is_version_at((bucket, key), &kept, stat.user)?)
+        Ok(named.is_ok_and(is_other) && self.is_version_at(&kept, stat.user)?)
     }
 
     /// Returns whether the file with the name `kept` is the version that its name specifies. Anyone who may write to
     /// the bucket may create other files with such names. In a bucket with the sticky bit, the file must therefore
     /// belong to `owner`, the bucket's owner or root.
-    pub(super) fn is_version_at(
-        &self,
-        (bucket, key): (&Bucket, &Key),
-        kept: &NoncurrentVersionName,
-        owner: u32,
-    ) -> Result<bool> {
-        let opened = self.open_file(bucket, &archived_place(bucket, key, kept)).and_then(|mut opened| {
-            opened.as_mut().map_or(Ok(()), |opened| self.unhide_record(bucket, opened)).map(|()| opened)
+    pub(super) fn is_version_at(&self, kept: &NoncurrentVersionName, owner: u32) -> Result<bool> {
+        let opened = self.volume.open_file(self.bucket, &self.place_of(kept)).and_then(|mut opened| {
+            opened
+                .as_mut()
+                .map_or(Ok(()), |opened| self.volume.unhide_record(self.bucket, opened))
+                .map(|()| opened)
         });
         let opened = match opened {
             Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::AccessDenied) => None,
             opened => opened?,
         };
-        let guard = self.contents(bucket)?.guard;
+        let guard = self.volume.contents(self.bucket)?.guard;
         let is_believed = |user: u32| guard.as_ref().is_none_or(|guard| user == owner || guard.trusts(user));
         Ok(opened.is_some_and(|opened| opened.version() == kept.version && is_believed(opened.stat.user)))
     }
 
     /// Returns whether `found` is a name of the file of `current`.
-    pub(super) fn is_name_of(
-        &self,
-        (bucket, key): (&Bucket, &Key),
-        found: &NoncurrentVersionName,
-        current: &FileStat,
-    ) -> bool {
-        let place = archived_place(bucket, key, found);
-        let named = self.open_dir(&place.dir).and_then(|dir| stat_in(&dir, &place.name));
+    pub(super) fn is_name_of(&self, found: &NoncurrentVersionName, current: &FileStat) -> bool {
+        let place = self.place_of(found);
+        let named = self.volume.open_dir(&place.dir).and_then(|dir| stat_in(&dir, &place.name));
         named.is_ok_and(|named| (named.device, named.inode) == (current.device, current.inode))
     }
 }

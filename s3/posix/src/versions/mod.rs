@@ -38,7 +38,7 @@ use crate::PosixStoreState;
 use crate::dirs::DirectoryHandle;
 use crate::errors::{from_errno, on_another_mount};
 use crate::layout::{ObjectPath, odd, plain, split, versions_dir, versions_of};
-use crate::object_lock::{UnshieldedFile, VersioningAndLockSetting, shield_old, unshield};
+use crate::object_lock::{ObjectLockManager, UnshieldedFile, VersioningAndLockSetting, shield_old, unshield};
 use crate::private::PrivateDirectoryContents;
 use crate::read::ObjectFile;
 use crate::record::ObjectRecord;
@@ -46,31 +46,39 @@ use crate::shared::MAX_STALE;
 use crate::stage::{FILE_MODE, MAX_RACES, StagedFile, give_way};
 use crate::volume::StoreRootDirectory;
 
-impl StoreRootDirectory {
-    pub(crate) fn versioning(&self, bucket: &Bucket) -> Result<VersioningState> {
-        self.require_bucket(bucket)?;
-        Ok(self.contents(bucket)?.versioning)
+/// The versions of one key: the latest, and the old versions and delete markers in the key's versions directory.
+#[derive(Clone, Copy)]
+pub(crate) struct KeyVersions<'v> {
+    pub(crate) volume: &'v StoreRootDirectory,
+    pub(crate) bucket: &'v Bucket,
+    pub(crate) key: &'v Key,
+}
+
+impl KeyVersions<'_> {
+    /// Returns the path of the key's versions directory.
+    fn path(&self) -> String {
+        versions_of(self.bucket, self.key)
+    }
+
+    /// Returns the path of an old version or a delete marker.
+    fn place_of(&self, found: &NoncurrentVersionName) -> ObjectPath<'static> {
+        archived_place(self.bucket, self.key, found)
     }
 
     /// Opens the latest version of an object, or the version with the ID `version`. Errors: `NoSuchKey`,
     /// `NoSuchVersion`, `NoSuchBucket`; `MethodNotAllowed` for a delete marker.
-    pub(crate) fn open_version(
-        &self,
-        bucket: &Bucket,
-        key: &Key,
-        version: Option<&VersionId>,
-    ) -> Result<ObjectFile> {
-        self.freshen(bucket, key)?;
+    pub(crate) fn open_version(&self, version: Option<&VersionId>) -> Result<ObjectFile> {
+        self.volume.freshen(self.bucket, self.key)?;
         let Some(version) = version else {
-            let mut latest = self.open_object(bucket, key)?;
-            self.disown_copy((bucket, key), &latest.stat, &mut latest.recorded)?;
+            let mut latest = self.volume.open_object(self.bucket, self.key)?;
+            self.disown_copy(&latest.stat, &mut latest.recorded)?;
             return Ok(latest);
         };
         version.check_generated()?;
         let mut seen = None;
         for race in 0..MAX_RACES {
             give_way(race);
-            let latest = match self.find_latest(bucket, key, version) {
+            let latest = match self.find_latest(version) {
                 // A damaged record of the latest version does not hide the old versions.
                 Err(error) if error.kind() == ErrorKind::Corrupt && !version.is_null() => None,
                 found => found?,
@@ -80,12 +88,12 @@ impl StoreRootDirectory {
                 Some(latest) if latest.version() == *version => return Ok(latest),
                 latest => latest.map(|latest| latest.version()),
             };
-            if let Some(kept) = self.open_by_name(bucket, key, version, owner)? {
+            if let Some(kept) = self.open_by_name(version, owner)? {
                 return Ok(kept);
             }
-            let archived = self.look_up_version(bucket, key, version, VersionOwners::Any)?;
-            if let Some(found) = self.preferred_name((bucket, key), &archived.names, owner)?
-                && let Some(mut opened) = self.open_archived(bucket, key, found)?
+            let archived = self.look_up_version(version, VersionOwners::Any)?;
+            if let Some(found) = self.preferred_name(&archived.names, owner)?
+                && let Some(mut opened) = self.open_archived(found)?
             {
                 // If the file was archived under a new ID, its record contains another ID or no ID.
                 if opened.version() != *version {
@@ -94,7 +102,7 @@ impl StoreRootDirectory {
                 }
                 return Ok(opened);
             }
-            if let Some(hidden) = self.open_hidden(bucket, key, version)? {
+            if let Some(hidden) = self.open_hidden(version)? {
                 return Ok(hidden);
             }
             // While an old version is becoming the latest, a reader that looks first in one directory and then in the
@@ -106,29 +114,27 @@ impl StoreRootDirectory {
             }
             seen = now;
         }
-        self.require_bucket(bucket)?;
+        self.volume.require_bucket(self.bucket)?;
         Err(Error::new(ErrorKind::NoSuchVersion, version.as_str()))
     }
 
     /// Opens the old version by the order contained in its ID; returns `None` if there is no name with that order.
     /// `owner` is the owner of the latest version. Errors: `MethodNotAllowed` for a delete marker.
-    fn open_by_name(
-        &self,
-        bucket: &Bucket,
-        key: &Key,
-        version: &VersionId,
-        owner: Option<u32>,
-    ) -> Result<Option<ObjectFile>> {
+    fn open_by_name(&self, version: &VersionId, owner: Option<u32>) -> Result<Option<ObjectFile>> {
         let Some(kept) = NoncurrentVersionName::of(version, false) else { return Ok(None) };
-        if let Some(opened) = self.open_archived(bucket, key, &kept)? {
+        if let Some(opened) = self.open_archived(&kept)? {
             // Anyone who may write to the bucket may have created another file with this name. In a bucket with the
             // sticky bit, the version of another user may then have another name.
             let is_certain = owner == Some(opened.stat.user)
-                || self.contents(bucket)?.guard.is_none_or(|guard| guard.trusts(opened.stat.user));
+                || self
+                    .volume
+                    .contents(self.bucket)?
+                    .guard
+                    .is_none_or(|guard| guard.trusts(opened.stat.user));
             return Ok(Some(opened).filter(|opened| is_certain && opened.version() == *version));
         }
         let marker = NoncurrentVersionName { is_marker: true, ..kept };
-        match self.open_file(bucket, &archived_place(bucket, key, &marker))? {
+        match self.volume.open_file(self.bucket, &self.place_of(&marker))? {
             Some(_) => Err(is_delete_marker(&marker)),
             None => Ok(None),
         }
@@ -136,26 +142,21 @@ impl StoreRootDirectory {
 
     /// Opens an old version; returns `None` if it is no longer an old version. Errors: `MethodNotAllowed` for a delete
     /// marker.
-    fn open_archived(
-        &self,
-        bucket: &Bucket,
-        key: &Key,
-        found: &NoncurrentVersionName,
-    ) -> Result<Option<ObjectFile>> {
+    fn open_archived(&self, found: &NoncurrentVersionName) -> Result<Option<ObjectFile>> {
         if found.is_marker {
             return Err(is_delete_marker(found));
         }
-        self.open_file(bucket, &archived_place(bucket, key, found))
+        self.volume.open_file(self.bucket, &self.place_of(found))
     }
 
     /// Opens the file at the key's odd path if it is `version`. If a POSIX program has created a file at the plain path,
     /// that file hides this one, which is an old version although it has no name among the old versions yet. Cost: none
     /// if no object of the bucket is at an odd path.
-    fn open_hidden(&self, bucket: &Bucket, key: &Key, version: &VersionId) -> Result<Option<ObjectFile>> {
-        if !self.contents(bucket)?.has_odd {
+    fn open_hidden(&self, version: &VersionId) -> Result<Option<ObjectFile>> {
+        if !self.volume.contents(self.bucket)?.has_odd {
             return Ok(None);
         }
-        match self.open_file(bucket, &odd(bucket, key)) {
+        match self.volume.open_file(self.bucket, &odd(self.bucket, self.key)) {
             // The ID of a file whose record is damaged is unknown.
             Err(error) if error.kind() == ErrorKind::Corrupt => Ok(None),
             opened => Ok(opened?.filter(|opened| opened.version() == *version)),
@@ -166,13 +167,11 @@ impl StoreRootDirectory {
     /// read of the key's versions directory, and an open of each version that is examined.
     pub(crate) fn find_recent_version(
         &self,
-        bucket: &Bucket,
-        key: &Key,
         most: usize,
         is_it: impl Fn(&ObjectFile) -> bool,
     ) -> Result<Option<ObjectFile>> {
-        for version in self.newest_versions(bucket, key, most)? {
-            if let Some(found) = self.open_archived(bucket, key, &version)?.filter(&is_it) {
+        for version in self.newest_versions(most)? {
+            if let Some(found) = self.open_archived(&version)?.filter(&is_it) {
                 return Ok(Some(found));
             }
         }
@@ -181,22 +180,17 @@ impl StoreRootDirectory {
 
     /// Creates a name in the key's versions directory. If the directory is gone, recreates it. Another process may have
     /// removed the last name in the directory while this process had the directory open.
-    fn among_versions<T>(
-        &self,
-        bucket: &Bucket,
-        key: &Key,
-        make: impl Fn(&DirectoryHandle) -> Result<T, Errno>,
-    ) -> Result<T> {
-        let path = versions_of(bucket, key);
+    fn among_versions<T>(&self, make: impl Fn(&DirectoryHandle) -> Result<T, Errno>) -> Result<T> {
+        let path = self.path();
         for race in 0..MAX_RACES {
             give_way(race);
-            let dir = self.parent_of(bucket, &path)?;
-            match make(&dir).and_then(|made| self.sync_names(&dir).map(|()| made)) {
-                Err(_) if dir.is_removed() => self.dirs.forget(&path),
+            let dir = self.volume.parent_of(self.bucket, &path)?;
+            match make(&dir).and_then(|made| self.volume.sync_names(&dir).map(|()| made)) {
+                Err(_) if dir.is_removed() => self.volume.dirs.forget(&path),
                 Err(Errno::NOENT | Errno::STALE)
-                    if race < MAX_STALE && self.sharing_of(bucket).is_shared() =>
+                    if race < MAX_STALE && self.volume.sharing_of(self.bucket).is_shared() =>
                 {
-                    self.renew_dirs(bucket, &path);
+                    self.volume.renew_dirs(self.bucket, &path);
                 }
                 // The latest version is on a mount within the bucket.
                 Err(Errno::XDEV) => return Err(on_another_mount()),
@@ -206,39 +200,32 @@ impl StoreRootDirectory {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    fn make_marker(&self, bucket: &Bucket, key: &Key, marker: &NoncurrentVersionName) -> Result<()> {
+    fn make_marker(&self, marker: &NoncurrentVersionName) -> Result<()> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
-        self.among_versions(bucket, key, |dir| open_in(dir, &marker.name(), flags, FILE_MODE).map(drop))
+        self.among_versions(|dir| open_in(dir, &marker.name(), flags, FILE_MODE).map(drop))
     }
 
     /// Makes `newest` the latest version. The rename replaces the version at `place`, which is thereby removed.
-    fn promote_over(
-        &self,
-        bucket: &Bucket,
-        key: &Key,
-        newest: &NoncurrentVersionName,
-        place: &ObjectPath,
-    ) -> Result<()> {
-        let from = self.versions_opened(bucket, key)?;
-        self.put_in_place(bucket, place, |to| rename(&from, &newest.name(), to, &place.name))?
+    fn promote_over(&self, newest: &NoncurrentVersionName, place: &ObjectPath) -> Result<()> {
+        let from = self.versions_opened()?;
+        self.put_in_place(place, |to| rename(&from, &newest.name(), to, &place.name))?
             .map_err(|errno| from_errno(errno, "making an old version the latest"))
     }
 
     /// Calls `put` with the directory of `place`, and again whenever another node has removed that directory.
     fn put_in_place(
         &self,
-        bucket: &Bucket,
         place: &ObjectPath,
         put: impl Fn(&DirectoryHandle) -> Result<(), Errno>,
     ) -> Result<Result<(), Errno>> {
         let mut race = 0;
         loop {
-            let dir = self.parent_of(bucket, &place.dir)?;
-            match put(&dir).and_then(|()| self.sync_names(&dir)) {
+            let dir = self.volume.parent_of(self.bucket, &place.dir)?;
+            match put(&dir).and_then(|()| self.volume.sync_names(&dir)) {
                 Err(Errno::NOENT | Errno::STALE)
-                    if race < MAX_STALE && self.sharing_of(bucket).is_shared() =>
+                    if race < MAX_STALE && self.volume.sharing_of(self.bucket).is_shared() =>
                 {
-                    self.renew_dirs(bucket, &place.dir);
+                    self.volume.renew_dirs(self.bucket, &place.dir);
                 }
                 done => return Ok(done),
             }
@@ -248,13 +235,13 @@ impl StoreRootDirectory {
 
     /// Makes `newest` the latest version of a key that has no latest version. The file keeps its name among the old
     /// versions. Returns `false` if the key now has a latest version.
-    fn promote(&self, bucket: &Bucket, key: &Key, newest: &NoncurrentVersionName) -> Result<bool> {
-        let from = self.versions_opened(bucket, key)?;
+    fn promote(&self, newest: &NoncurrentVersionName) -> Result<bool> {
+        let from = self.versions_opened()?;
         let name = newest.name();
-        for place in plain(bucket, key).into_iter().chain([odd(bucket, key)]) {
-            match self.put_in_place(bucket, &place, |to| link(&from, &name, to, &place.name)) {
+        for place in plain(self.bucket, self.key).into_iter().chain([odd(self.bucket, self.key)]) {
+            match self.put_in_place(&place, |to| link(&from, &name, to, &place.name)) {
                 // A POSIX program, or another writer that needs no lock, has just created a newer version.
-                Ok(Err(Errno::EXIST)) if self.is_file(&place.path()) => return Ok(false),
+                Ok(Err(Errno::EXIST)) if self.volume.is_file(&place.path()) => return Ok(false),
                 Ok(Err(Errno::EXIST)) => {}
                 // Another key's file has replaced a parent directory, so the version cannot be put at this path.
                 Err(error) if error.kind() == ErrorKind::NoSuchKey => {}
@@ -269,18 +256,18 @@ impl StoreRootDirectory {
 
     /// Opens the versions directory again, because another process may have removed and recreated the directory while
     /// this process had it open.
-    fn versions_opened(&self, bucket: &Bucket, key: &Key) -> Result<File> {
-        self.open_dir(&versions_of(bucket, key)).map_err(|errno| from_errno(errno, "opening the versions"))
+    fn versions_opened(&self) -> Result<File> {
+        self.volume.open_dir(&self.path()).map_err(|errno| from_errno(errno, "opening the versions"))
     }
 
-    /// Removes the directory at `path` if it is empty, and then each parent below `versions/` that becomes empty.
-    fn remove_empty(&self, bucket: &Bucket, path: &str) {
-        let mut path = path;
-        let top = versions_dir(bucket);
+    /// Removes the key's versions directory if it is empty, and then each parent below `versions/` that becomes empty.
+    fn remove_empty(&self) {
+        let (own, top) = (self.path(), versions_dir(self.bucket));
+        let mut path = own.as_str();
         while path.len() > top.len() {
             let (parent, name) = split(path);
-            let removed = self.open_dir(parent).and_then(|parent| remove_dir(&parent, name));
-            self.dirs.forget(path);
+            let removed = self.volume.open_dir(parent).and_then(|parent| remove_dir(&parent, name));
+            self.volume.dirs.forget(path);
             if removed.is_err() {
                 return;
             }
@@ -299,10 +286,13 @@ impl PosixStoreState {
         self.volume.require_bucket(bucket)?;
         self.require_locks("keeping versions")?;
         self.volume.check_decides(bucket, "keeps old versions")?;
-        self.with_setting(bucket, |VersioningAndLockSetting { object_lock, .. }| {
-            versioning.check_lock(object_lock.is_some())?;
-            Ok(VersioningAndLockSetting { versioning, object_lock })
-        })
+        ObjectLockManager { store: self }.with_setting(
+            bucket,
+            |VersioningAndLockSetting { object_lock, .. }| {
+                versioning.check_lock(object_lock.is_some())?;
+                Ok(VersioningAndLockSetting { versioning, object_lock })
+            },
+        )
     }
 
     /// Archives the latest version of a key, and the version that it hides (see [`PosixStoreState::archive_hidden`]),
@@ -377,7 +367,7 @@ impl PosixStoreState {
     fn copy_folder(self: &Arc<Self>, bucket: &Bucket, key: &Key, folder: &ObjectFile) -> Result<u64> {
         let owners = owner_and_caller(folder.stat.user);
         let owners = VersionOwners::Of(&owners);
-        let archived = self.volume.look_up_version(bucket, key, &VersionId::null(), owners)?;
+        let archived = self.volume.versions(bucket, key).look_up_version(&VersionId::null(), owners)?;
         let newest = archived.newest().map_or(0, |newest| newest.order);
         let version = match archived.names.iter().any(|found| !found.is_marker) {
             true => new_version(newest)?,
@@ -407,7 +397,7 @@ impl PosixStoreState {
     /// another name. No old version is removed. If a POSIX program has replaced the latest version, another file among
     /// the old versions may have the ID of `current`; `current` then gets a new ID. A file whose record cannot be
     /// decoded also gets a new ID, because its ID is unknown, and a file archived as the version `null` would later be
-    /// replaced. Cost: one `linkat`; also one [`StoreRootDirectory::look_up_version`] if the ID of `current` does not
+    /// replaced. Cost: one `linkat`; also one [`KeyVersions::look_up_version`] if the ID of `current` does not
     /// contain its order.
     pub(crate) fn keep_version(
         self: &Arc<Self>,
@@ -437,10 +427,10 @@ impl PosixStoreState {
         key: &Key,
         current: &ObjectFile,
     ) -> Result<KeptVersion> {
-        let archived = self.volume.archived(bucket, key)?;
+        let archived = self.volume.versions(bucket, key).archived()?;
         let floor = self.highest_order(bucket, key, &owner_and_caller(current.stat.user))?;
         let is_kept = |found: &&NoncurrentVersionName| {
-            !found.is_marker && self.volume.is_name_of((bucket, key), found, &current.stat)
+            !found.is_marker && self.volume.versions(bucket, key).is_name_of(found, &current.stat)
         };
         match archived.iter().filter(|_| current.stat.links > 1).find(is_kept) {
             // A process that died has already archived the file.
@@ -458,10 +448,11 @@ impl PosixStoreState {
         version: VersionId,
     ) -> Result<KeptVersion> {
         let owners = owner_and_caller(current.stat.user);
-        let archived = self.volume.look_up_version(bucket, key, &version, VersionOwners::Of(&owners))?;
+        let archived =
+            self.volume.versions(bucket, key).look_up_version(&version, VersionOwners::Of(&owners))?;
         let newest = archived.newest().map_or(0, |newest| newest.order);
         let files = || archived.names.iter().filter(|found| !found.is_marker);
-        if files().any(|found| self.volume.is_name_of((bucket, key), found, &current.stat)) {
+        if files().any(|found| self.volume.versions(bucket, key).is_name_of(found, &current.stat)) {
             // A process that died has already archived the file.
             return Ok(KeptVersion { version, floor: newest });
         }
@@ -489,7 +480,7 @@ impl PosixStoreState {
             return Ok(kept);
         }
         let highest = self.highest_order(bucket, key, &owner_and_caller(current.stat.user))?;
-        if self.volume.is_version_at((bucket, key), &kept, current.stat.user)? {
+        if self.volume.versions(bucket, key).is_version_at(&kept, current.stat.user)? {
             return self.keep_as_new(bucket, key, current, highest);
         }
         // The file with this name is not a version that Fordway stored. The file is kept, because its record may be
@@ -537,14 +528,14 @@ impl PosixStoreState {
         kept: NoncurrentVersionName,
     ) -> Result<Option<KeptVersion>> {
         let name = kept.name();
-        let is_kept = self.volume.among_versions(bucket, key, |dir| keep_in(dir, current, &name))?;
+        let is_kept = self.volume.versions(bucket, key).among_versions(|dir| keep_in(dir, current, &name))?;
         Ok(is_kept.then_some(KeptVersion { version: kept.version, floor: kept.order }))
     }
 
     /// Returns the highest order among the key's old versions and delete markers. In a bucket with the sticky bit, only
     /// names of `owners`, the bucket's owner and root count.
     pub(crate) fn highest_order(&self, bucket: &Bucket, key: &Key, owners: &[u32]) -> Result<u64> {
-        let newest = self.volume.newest_archived(bucket, key, VersionOwners::Of(owners))?;
+        let newest = self.volume.versions(bucket, key).newest_archived(VersionOwners::Of(owners))?;
         Ok(newest.map_or(0, |newest| newest.order))
     }
 
@@ -557,7 +548,7 @@ impl PosixStoreState {
     ) -> Result<()> {
         let caller = [file_user()];
         let owners = VersionOwners::replaceable(contents.guard, &caller);
-        let found = self.volume.look_up_version(bucket, key, &VersionId::null(), owners)?;
+        let found = self.volume.versions(bucket, key).look_up_version(&VersionId::null(), owners)?;
         self.remove_archived(bucket, key, &found.names).map(drop)
     }
 
@@ -586,7 +577,7 @@ impl PosixStoreState {
         let caller = [file_user()];
         let owners = VersionOwners::replaceable(contents.guard, &caller);
         let old_null = match by_null {
-            true => self.volume.look_up_version(bucket, key, &VersionId::null(), owners)?,
+            true => self.volume.versions(bucket, key).look_up_version(&VersionId::null(), owners)?,
             false => VersionLookup::default(),
         };
         let floor = match (by_null, contents.guard) {
@@ -597,7 +588,7 @@ impl PosixStoreState {
         let version = if by_null { VersionId::null() } else { new_version(floor)? };
         let order = order_in(&version).unwrap_or_else(|| now_ns().max(floor.saturating_add(1)));
         let marker = NoncurrentVersionName { order, version: version.clone(), is_marker: true };
-        self.volume.make_marker(bucket, key, &marker)?;
+        self.volume.versions(bucket, key).make_marker(&marker)?;
         self.remove_archived(bucket, key, &old_null.names)?;
         self.remove_latest(bucket, key, current_place.as_ref(), contents)?;
         if let Some(locked) = &kept.locked {
@@ -649,7 +640,7 @@ impl PosixStoreState {
 
     /// Finishes a delete whose process was killed after it had created the delete marker: removes the version that is
     /// still the latest. Returns whether there was a delete to finish. Cost: one
-    /// [`StoreRootDirectory::newest_archived`].
+    /// [`KeyVersions::newest_archived`].
     pub(crate) fn end_delete(
         self: &Arc<Self>,
         bucket: &Bucket,
@@ -657,7 +648,7 @@ impl PosixStoreState {
         contents: PrivateDirectoryContents,
     ) -> Result<bool> {
         let has_newer_marker = |owners| {
-            let newest = self.volume.newest_archived(bucket, key, owners)?;
+            let newest = self.volume.versions(bucket, key).newest_archived(owners)?;
             Ok::<_, Error>(newest.is_some_and(|newest| newest.is_marker))
         };
         if !has_newer_marker(VersionOwners::Any)? {
@@ -675,8 +666,8 @@ impl PosixStoreState {
         // instead of hiding it. A version whose delete marker has since been removed also has both names, but no delete
         // marker is newer than this version.
         let is_kept =
-            |found: &NoncurrentVersionName| self.volume.is_name_of((bucket, key), found, &opened.stat);
-        let archived = self.volume.look_up_version(bucket, key, &version, VersionOwners::Any)?;
+            |found: &NoncurrentVersionName| self.volume.versions(bucket, key).is_name_of(found, &opened.stat);
+        let archived = self.volume.versions(bucket, key).look_up_version(&version, VersionOwners::Any)?;
         if !archived.names.iter().any(|found| !found.is_marker && is_kept(found)) {
             return Ok(false);
         }
@@ -847,7 +838,7 @@ mod tests {
         std::fs::write(root.dir.path().join("bucket/k"), "program").unwrap();
         let kept = NoncurrentVersionName::of(&first, false).unwrap();
         let volume = &root.store.inner.volume;
-        assert!(!volume.promote(&root.bucket, &root.key, &kept).unwrap());
+        assert!(!volume.versions(&root.bucket, &root.key).promote(&kept).unwrap());
         assert!(volume.open_file(&root.bucket, &odd(&root.bucket, &root.key)).unwrap().is_none());
     }
 

@@ -3,14 +3,13 @@
 //! In a bucket with the sticky bit, any writer may create names next to the versions of another user. Such names must
 //! neither become the object, nor influence the order of new versions, nor prevent a change of the key.
 
-use fordway_store::{Bucket, Key, Result};
+use fordway_store::Result;
 use fordway_sys::{Errno, file_user, stat_in};
 
-use super::names::{NoncurrentVersionName, archived_place};
+use super::KeyVersions;
+use super::names::NoncurrentVersionName;
 use crate::area::TrustedOwner;
 use crate::errors::from_errno;
-use crate::layout::versions_of;
-use crate::volume::StoreRootDirectory;
 
 /// The users whose names among the old versions of a key count. The bucket's owner and root are always among them. In a
 /// bucket without the sticky bit, every name counts.
@@ -33,17 +32,16 @@ impl VersionOwners<'_> {
     }
 }
 
-impl StoreRootDirectory {
+impl KeyVersions<'_> {
     /// Returns a function that decides whether a name in the key's versions directory counts. Cost of the function: none,
     /// or one `newfstatat` in a bucket with the sticky bit.
     pub(super) fn counted_names<'o>(
         &self,
-        (bucket, key): (&Bucket, &Key),
         guard: Option<TrustedOwner>,
         owners: VersionOwners<'o>,
     ) -> Result<impl Fn(&str) -> bool + use<'o>> {
         let checked = match (guard, owners) {
-            (Some(guard), VersionOwners::Of(owners)) => match self.open_dir(&versions_of(bucket, key)) {
+            (Some(guard), VersionOwners::Of(owners)) => match self.volume.open_dir(&self.path()) {
                 Ok(dir) => Some((dir, guard, owners)),
                 // Without the directory, there are no names.
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => None,
@@ -59,28 +57,26 @@ impl StoreRootDirectory {
 
     /// Returns the owner of an old version or a delete marker; `None` if it no longer exists. Cost: one open of the
     /// directory, one `newfstatat`.
-    pub(super) fn owner_of_version(
-        &self,
-        bucket: &Bucket,
-        key: &Key,
-        found: &NoncurrentVersionName,
-    ) -> Option<u32> {
-        let place = archived_place(bucket, key, found);
-        self.open_dir(&place.dir).and_then(|dir| stat_in(&dir, &place.name)).ok().map(|state| state.user)
+    pub(super) fn owner_of_version(&self, found: &NoncurrentVersionName) -> Option<u32> {
+        let place = self.place_of(found);
+        self.volume
+            .open_dir(&place.dir)
+            .and_then(|dir| stat_in(&dir, &place.name))
+            .ok()
+            .map(|state| state.user)
     }
 
     /// Returns the name to read among several names of one version: the first name that belongs to `owner`, the owner of
     /// the latest version, or to a trusted user. If there is no such name, returns the first name.
     pub(super) fn preferred_name<'n>(
         &self,
-        (bucket, key): (&Bucket, &Key),
         names: &'n [NoncurrentVersionName],
         owner: Option<u32>,
     ) -> Result<Option<&'n NoncurrentVersionName>> {
         let (Some(owner), true) = (owner, names.len() > 1) else { return Ok(names.first()) };
         let owners = [owner];
         let counts =
-            self.counted_names((bucket, key), self.contents(bucket)?.guard, VersionOwners::Of(&owners))?;
+            self.counted_names(self.volume.contents(self.bucket)?.guard, VersionOwners::Of(&owners))?;
         Ok(names.iter().find(|found| counts(&found.name())).or(names.first()))
     }
 
@@ -88,15 +84,10 @@ impl StoreRootDirectory {
     /// belong. Returns `None` if there is no such user, or more than one. Cost: one read of the key's versions
     /// directory, and an open and a `newfstatat` for each name.
     #[cold]
-    pub(super) fn only_other_owner(
-        &self,
-        bucket: &Bucket,
-        key: &Key,
-        guard: TrustedOwner,
-    ) -> Result<Option<u32>> {
+    pub(super) fn only_other_owner(&self, guard: TrustedOwner) -> Result<Option<u32>> {
         let mut only = None;
-        for found in self.archived(bucket, key)? {
-            let owner = self.owner_of_version(bucket, key, &found).filter(|owner| !guard.trusts(*owner));
+        for found in self.archived()? {
+            let owner = self.owner_of_version(&found).filter(|owner| !guard.trusts(*owner));
             match (only, owner) {
                 (Some(one), Some(other)) if one != other => return Ok(None),
                 (_, Some(owner)) => only = Some(owner),

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use fordway_posix::{GarbageFile, GcEvent, GcOptions, GcSummary, PosixConfig, PosixStore};
+use fordway_posix::{ChosenBuckets, GarbageFile, GcEvent, GcOptions, GcSummary, PosixConfig, PosixStore};
 use fordway_store::{
     CompleteOptions, CompletedPart, Error, ErrorKind, GetOptions, MAX_TAGS, MultipartUploadOperations,
     ObjectTagOperations, ObjectVersionOperations, Objects, PartsQuery, UploadId, VersioningState,
@@ -252,7 +252,7 @@ fn a_bucket_with_two_names_is_examined_once() {
     }
     thread::sleep(APART);
     assert_eq!(collect(&rig, Duration::ZERO, true).0.entries, entries);
-    let chosen = rig.store.choose_buckets(&[]).unwrap();
+    let chosen = ChosenBuckets::of(&rig.store, &[]).unwrap();
     assert_eq!((chosen.buckets, chosen.unreadable.len()), (vec![bucket()], 0));
     let removed = collect(&rig, Duration::ZERO, false).1;
     let staged = ("staged-file", "bkt/.fordway/tmp/0000000000000abc", 5);

@@ -62,7 +62,7 @@ pub(super) fn in_background(
     let store = PosixStore::open(root, config)?;
     let (name, region) = (format!("fordway-events-{}", webhook.name()), region.to_owned());
     let work = move || {
-        let journal = store.event_journal();
+        let journal = EventJournal::of(&store);
         let (queues, pause, idle) = (BTreeMap::new(), Pause::default(), Duration::ZERO);
         let warned = RefCell::default();
         WebhookDispatcher { journal, webhook, age_max, region, queues, pause, idle, warned }.run(&signal)
