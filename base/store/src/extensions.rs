@@ -210,6 +210,15 @@ impl BucketDocumentKind {
     pub fn is_owners(&self) -> bool {
         self.decides_access() || self.as_str() == "notification"
     }
+
+    /// Returns the root element of the document that S3 returns for a bucket without this setting. Putting a document
+    /// with only this element removes the setting. Returns `None` for a kind that S3 reports as missing, with an error.
+    pub fn absent_root(&self) -> Option<&'static str> {
+        match self.as_str() {
+            "notification" => Some("NotificationConfiguration"),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for BucketDocumentKind {

@@ -138,10 +138,6 @@ fn explained(failure: &DeleteFailure) -> Error {
     Error::new(kind, detail).with_s3_code(&failure.code)
 }
 
-/// The kind of document that S3 removes when the client puts an empty document. S3 has no other operation for this
-/// purpose.
-const NOTIFICATION: BucketDocumentKind = BucketDocumentKind::known("notification");
-
 pub(super) fn get_document(
     session: &S3Session,
     bucket: &Bucket,
@@ -149,8 +145,9 @@ pub(super) fn get_document(
 ) -> Result<Option<Vec<u8>>> {
     let call = S3Call::on_bucket("GET", "get document", bucket).for_document(kind);
     match session.run_for_document(&call) {
-        // If a bucket has no notification configuration, S3 returns an empty document.
-        Ok(document) if *kind == NOTIFICATION && XmlElement::read(&document)?.children.is_empty() => Ok(None),
+        Ok(document) if kind.absent_root().is_some() && XmlElement::read(&document)?.children.is_empty() => {
+            Ok(None)
+        }
         Ok(document) => Ok(Some(document)),
         Err(error) if error.kind() == ErrorKind::NoSuchKey => Ok(None),
         Err(error) => Err(error),
@@ -170,8 +167,8 @@ pub(super) fn set_document(
 }
 
 pub(super) fn delete_document(session: &S3Session, bucket: &Bucket, kind: &BucketDocumentKind) -> Result<()> {
-    if *kind == NOTIFICATION {
-        return set_document(session, bucket, kind, b"<NotificationConfiguration/>");
+    if let Some(root) = kind.absent_root() {
+        return set_document(session, bucket, kind, format!("<{root}/>").as_bytes());
     }
     session.run_for_status(&S3Call::on_bucket("DELETE", "delete document", bucket).for_document(kind))
 }

@@ -71,7 +71,6 @@ impl S3Route for ObjectRoutes {
             SERVED.contains(&name)
                 || documents::of_operation(name).is_some()
                 || documents::policy::SERVED.contains(&name)
-                || documents::notification::SERVED.contains(&name)
         };
         found.is_some_and(|operation| !operation.is_offered || is_served(operation.name))
     }
@@ -103,15 +102,11 @@ impl ObjectRoutes {
         let operation = operation(&request.extensions);
         let names = self.domains.names(&request.headers, &request.uri);
         if let Some((service, action)) = documents::of_operation(operation) {
-            return service.serve(action, (user, names.0), request).await;
+            return service.serve(action, (user, names.0), self.webhooks.clone(), request).await;
         }
         if documents::policy::SERVED.contains(&operation) {
             let users = self.admission.users();
             return documents::policy::serve(operation, (user, names.0), users, request).await;
-        }
-        if documents::notification::SERVED.contains(&operation) {
-            let webhooks = self.webhooks.clone();
-            return documents::notification::serve(operation, (user, names.0), webhooks, request).await;
         }
         let S3Request { headers, uri, .. } = &request;
         if request.extensions.get::<&'static gate::OperationRule>().is_some_and(|known| !known.is_offered) {

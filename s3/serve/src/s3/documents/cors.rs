@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use s3s::dto::{CORSConfiguration, CORSRule};
 
 use crate::message::composed;
-use crate::s3::documents::{DocumentKindHandler, always, malformed, read, write};
+use crate::s3::documents::{AbsentSetting, DocumentKindHandler, always, malformed, read, write};
 use crate::s3::error::{OperationResult, S3Failure};
 
 /// The maximum number of rules of a bucket (S3's limit).
@@ -25,8 +25,10 @@ const KIND: BucketDocumentKind = BucketDocumentKind::known("cors");
 
 pub(super) const SERVICE: DocumentKindHandler = DocumentKindHandler {
     kind: KIND,
-    operations: ["GetBucketCors", "PutBucketCors", "DeleteBucketCors"],
-    missing: ("NoSuchCORSConfiguration", "the bucket has no CORS rules"),
+    get: "GetBucketCors",
+    put: "PutBucketCors",
+    delete: Some("DeleteBucketCors"),
+    absent: AbsentSetting::Error("NoSuchCORSConfiguration", "the bucket has no CORS rules"),
     put_status: StatusCode::OK,
     check,
     permits: always,

@@ -4,19 +4,20 @@ use fordway_store::{BucketDocumentKind, Error, ErrorKind};
 use fordway_wire::lifecycle::{LifecycleError, read, write};
 use http::StatusCode;
 
-use crate::s3::documents::{DocumentKindHandler, always};
+use crate::s3::documents::{AbsentSetting, DocumentKindHandler, always};
 use crate::s3::error::{OperationResult, S3Failure};
 
 const KIND: BucketDocumentKind = BucketDocumentKind::known("lifecycle");
 
 pub(super) const SERVICE: DocumentKindHandler = DocumentKindHandler {
     kind: KIND,
-    operations: [
-        "GetBucketLifecycleConfiguration",
-        "PutBucketLifecycleConfiguration",
-        "DeleteBucketLifecycle",
-    ],
-    missing: ("NoSuchLifecycleConfiguration", "The lifecycle configuration does not exist"),
+    get: "GetBucketLifecycleConfiguration",
+    put: "PutBucketLifecycleConfiguration",
+    delete: Some("DeleteBucketLifecycle"),
+    absent: AbsentSetting::Error(
+        "NoSuchLifecycleConfiguration",
+        "The lifecycle configuration does not exist",
+    ),
     put_status: StatusCode::OK,
     check,
     permits: always,

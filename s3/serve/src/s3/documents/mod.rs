@@ -1,13 +1,12 @@
 //! Documents of buckets that S3 operations read and write. Each file in this folder describes one kind of document.
-//! [`KINDS`] contains the kinds whose operations this module serves; `policy` and `notification` serve their operations
-//! themselves.
+//! [`KINDS`] contains the kinds whose operations this module serves; `policy` serves its operations itself.
 //!
 //! A put parses and checks an XML document, and serializes the document again before storing it. The stored document is
 //! therefore well formed.
 
 pub(crate) mod cors;
 mod lifecycle;
-pub(super) mod notification;
+mod notification;
 pub(crate) mod ownership;
 pub(super) mod policy;
 mod public_access;
@@ -19,7 +18,7 @@ use fordway_policy::Policy;
 use fordway_store::{Bucket, BucketDocumentKind, Error, ErrorKind, Result, Store};
 use fordway_wire::s3_error::from_s3;
 use fordway_wire::s3_xml::{XmlElement, simplified};
-use http::{HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
 use s3s::xml::{DeError, Deserialize, Deserializer, Serialize, Serializer};
 use s3s::{Body, S3Error, S3ErrorCode, S3Request, S3Response};
 
@@ -31,13 +30,17 @@ use crate::s3::lock;
 use crate::s3::look_up::look_up;
 use crate::users::User;
 
-/// A kind of document that clients may get, put and delete.
+/// A kind of document that clients may get and put and, in most cases, delete.
 pub(super) struct DocumentKindHandler {
     kind: BucketDocumentKind,
-    /// The operations that get, put and delete this kind of document.
-    operations: [&'static str; 3],
-    /// The error code and message for a bucket that has no document of this kind.
-    missing: (&'static str, &'static str),
+    /// The operation that gets a document of this kind.
+    get: &'static str,
+    /// The operation that puts a document of this kind.
+    put: &'static str,
+    /// The operation that deletes a document of this kind; `None` if S3 has no such operation.
+    delete: Option<&'static str>,
+    /// The response for a bucket that has no document of this kind.
+    absent: AbsentSetting,
     /// The status of a successful put.
     put_status: StatusCode,
     /// Checks the document that was sent, and returns the document to store.
@@ -46,16 +49,42 @@ pub(super) struct DocumentKindHandler {
     permits: BucketCheck,
 }
 
-/// Checks whether a bucket permits storing the given document, or (for `None`) deleting the existing document.
-type BucketCheck = fn(&dyn Store, &Bucket, Option<&[u8]>) -> OperationResult<()>;
+/// The response to a get of a setting that the bucket does not have.
+enum AbsentSetting {
+    /// An error with this code and message.
+    Error(&'static str, &'static str),
+    /// A document that consists of this root element. A put of such a document removes the setting. Clients expect the
+    /// same element ([`BucketDocumentKind::absent_root`]).
+    EmptyDocument(&'static str),
+}
 
-/// Permits every document in every bucket. Most kinds of documents have this [`BucketCheck`].
-fn always(_: &dyn Store, _: &Bucket, _: Option<&[u8]>) -> OperationResult<()> {
+/// A change that a client has requested, for a [`BucketCheck`].
+struct SettingChange<'c> {
+    store: &'c dyn Store,
+    bucket: &'c Bucket,
+    /// The document to store; `None` to remove the existing document.
+    document: Option<&'c [u8]>,
+    headers: &'c HeaderMap,
+    /// The names of the gateway's webhooks.
+    webhooks: &'c [String],
+}
+
+/// Checks whether a bucket permits a change.
+type BucketCheck = fn(&SettingChange) -> OperationResult<()>;
+
+/// Permits every change in every bucket. Most kinds of documents have this [`BucketCheck`].
+fn always(_: &SettingChange) -> OperationResult<()> {
     Ok(())
 }
 
-const KINDS: [&DocumentKindHandler; 5] =
-    [&cors::SERVICE, &lifecycle::SERVICE, &ownership::SERVICE, &public_access::SERVICE, &tagging::SERVICE];
+const KINDS: [&DocumentKindHandler; 6] = [
+    &cors::SERVICE,
+    &lifecycle::SERVICE,
+    &notification::SERVICE,
+    &ownership::SERVICE,
+    &public_access::SERVICE,
+    &tagging::SERVICE,
+];
 
 /// The action of an operation on a document.
 pub(super) enum DocumentAction {
@@ -67,10 +96,11 @@ pub(super) enum DocumentAction {
 /// Returns the kind of document on which an operation acts, and the action; `None` for all other operations.
 pub(super) fn of_operation(name: &str) -> Option<(&'static DocumentKindHandler, DocumentAction)> {
     KINDS.into_iter().find_map(|service| {
-        let action = match service.operations.iter().position(|operation| *operation == name)? {
-            0 => DocumentAction::Get,
-            1 => DocumentAction::Put,
-            _ => DocumentAction::Delete,
+        let action = match name {
+            _ if name == service.get => DocumentAction::Get,
+            _ if name == service.put => DocumentAction::Put,
+            _ if Some(name) == service.delete => DocumentAction::Delete,
+            _ => return None,
         };
         Some((service, action))
     })
@@ -103,11 +133,9 @@ type DocumentCheck = fn(&[u8]) -> OperationResult<Vec<u8>>;
 /// other kinds.
 fn check_of(kind: &BucketDocumentKind) -> Option<(&'static str, DocumentCheck)> {
     const LOCK: [&str; 2] = ["object-lock", "PutObjectLockConfiguration"];
-    const NOTIFICATION: &str = "PutBucketNotificationConfiguration";
     match KINDS.into_iter().find(|service| service.kind == *kind) {
-        Some(service) => Some((service.operations[1], service.check)),
+        Some(service) => Some((service.put, service.check)),
         None if kind.as_str() == LOCK[0] => Some((LOCK[1], lock::check)),
-        None if *kind == notification::KIND => Some((NOTIFICATION, notification::check)),
         None => None,
     }
 }
@@ -154,58 +182,87 @@ pub fn document_problem(bucket: &Bucket, kind: &BucketDocumentKind, document: &[
 }
 
 impl DocumentKindHandler {
+    /// Serves one operation. `webhooks` are the names of the gateway's webhooks.
     pub(super) async fn serve(
         &'static self,
         action: DocumentAction,
         (user, bucket): (Arc<User>, String),
-        mut request: S3Request<Body>,
+        webhooks: Arc<[String]>,
+        request: S3Request<Body>,
     ) -> OperationResult<S3Response<Body>> {
         let bucket = Bucket::new(bucket)?;
         match action {
             DocumentAction::Get => {
                 let found =
                     look_up(user, move |store| Ok(sound_document(store, &bucket, &self.kind)?)).await?;
-                found.map(answer).ok_or_else(|| self.none())
+                found.map_or_else(|| self.absent(), |document| Ok(answer(document)))
             }
             DocumentAction::Put => {
-                // `crate::gate` has already limited the size of the body.
-                let sent = request.input.store_all_limited(usize::MAX).await;
-                let checked = (self.check)(&sent.map_err(|error| unreadable_body(&*error))?);
-                if checked.is_err() {
-                    // AWS reports a missing bucket rather than an invalid document.
-                    let bucket = bucket.clone();
-                    look_up(user.clone(), move |store| Ok(store.head_bucket(&bucket)?)).await?;
-                }
-                let document = checked?;
-                let put = move |store: &dyn Store| {
-                    (self.permits)(store, &bucket, Some(&document))?;
-                    Ok(store.set_document(&bucket, &self.kind, &document)?)
-                };
-                change_apart(user, put).await?;
-                self.forget();
+                let S3Request { input, headers, .. } = request;
+                let document = self.checked(&user, &bucket, input).await?;
+                let document = Some(document).filter(|document| !self.is_empty(document));
+                self.change(user, (bucket, document), (headers, webhooks)).await?;
                 Ok(S3Response::with_status(Body::empty(), self.put_status))
             }
             DocumentAction::Delete => {
-                let delete = move |store: &dyn Store| {
-                    (self.permits)(store, &bucket, None)?;
-                    Ok(store.delete_document(&bucket, &self.kind)?)
-                };
-                change_apart(user, delete).await?;
-                self.forget();
+                self.change(user, (bucket, None), (request.headers, webhooks)).await?;
                 Ok(S3Response::with_status(Body::empty(), StatusCode::NO_CONTENT))
             }
         }
     }
 
-    /// Makes changed access rules take effect immediately, if the document contains access rules.
-    fn forget(&self) {
+    /// Reads and checks the document that a client puts.
+    async fn checked(&self, user: &Arc<User>, bucket: &Bucket, mut sent: Body) -> OperationResult<Vec<u8>> {
+        // `crate::gate` has already limited the size of the body.
+        let sent = sent.store_all_limited(usize::MAX).await;
+        let checked = (self.check)(&sent.map_err(|error| unreadable_body(&*error))?);
+        if checked.is_err() {
+            // AWS reports a missing bucket rather than an invalid document.
+            let bucket = bucket.clone();
+            look_up(user.clone(), move |store| Ok(store.head_bucket(&bucket)?)).await?;
+        }
+        checked
+    }
+
+    /// Stores the document, or removes the existing document.
+    async fn change(
+        &'static self,
+        user: Arc<User>,
+        (bucket, document): (Bucket, Option<Vec<u8>>),
+        (headers, webhooks): (HeaderMap, Arc<[String]>),
+    ) -> OperationResult<()> {
+        let change = move |store: &dyn Store| {
+            let (bucket, document) = (&bucket, document.as_deref());
+            let (headers, webhooks) = (&headers, &*webhooks);
+            (self.permits)(&SettingChange { store, bucket, document, headers, webhooks })?;
+            Ok(match document {
+                Some(document) => store.set_document(bucket, &self.kind, document)?,
+                None => store.delete_document(bucket, &self.kind)?,
+            })
+        };
+        change_apart(user, change).await?;
+        // Changed access rules take effect immediately.
         if self.kind.decides_access() {
             forget_rules();
         }
+        Ok(())
     }
 
-    fn none(&self) -> S3Failure {
-        S3Failure::new(self.missing.0, StatusCode::NOT_FOUND, self.missing.1)
+    /// Returns whether a put of this document, which has passed the check, removes the setting.
+    fn is_empty(&self, document: &[u8]) -> bool {
+        matches!(self.absent, AbsentSetting::EmptyDocument(_))
+            && XmlElement::read(document).is_ok_and(|root| root.children.is_empty())
+    }
+
+    /// Returns the response to a get of a setting that the bucket does not have.
+    fn absent(&self) -> OperationResult<S3Response<Body>> {
+        match self.absent {
+            AbsentSetting::Error(code, message) => Err(S3Failure::new(code, StatusCode::NOT_FOUND, message)),
+            AbsentSetting::EmptyDocument(root) => {
+                let document = format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?><{root}></{root}>");
+                Ok(answer(document.into_bytes()))
+            }
+        }
     }
 }
 
@@ -297,6 +354,19 @@ pub(super) fn malformed(message: String) -> S3Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The client of the http lane and the gateway treat the absence of a setting in the same way.
+    #[test]
+    fn clients_know_which_settings_are_absent_as_an_empty_document() {
+        for service in KINDS {
+            let root = match service.absent {
+                AbsentSetting::Error(..) => None,
+                AbsentSetting::EmptyDocument(root) => Some(root),
+            };
+            assert_eq!(service.kind.absent_root(), root, "{}", service.kind);
+            assert!(root.is_some() || service.delete.is_some(), "{} can be removed", service.kind);
+        }
+    }
 
     #[test]
     fn documents_are_checked_without_a_gateway() {

@@ -8,7 +8,7 @@ use s3s::dto::{ObjectOwnership, OwnershipControls};
 
 use crate::access::read_acl;
 use crate::gate::NO_BUCKET_ACLS;
-use crate::s3::documents::{DocumentKindHandler, malformed, read};
+use crate::s3::documents::{AbsentSetting, DocumentKindHandler, SettingChange, malformed, read};
 use crate::s3::error::{OperationResult, S3Failure};
 
 pub(in crate::s3) const KIND: BucketDocumentKind = BucketDocumentKind::known("ownership");
@@ -39,8 +39,10 @@ fn has_acls(document: &[u8]) -> bool {
 
 pub(super) const SERVICE: DocumentKindHandler = DocumentKindHandler {
     kind: KIND,
-    operations: ["GetBucketOwnershipControls", "PutBucketOwnershipControls", "DeleteBucketOwnershipControls"],
-    missing: ("OwnershipControlsNotFoundError", "the bucket has no ownership controls"),
+    get: "GetBucketOwnershipControls",
+    put: "PutBucketOwnershipControls",
+    delete: Some("DeleteBucketOwnershipControls"),
+    absent: AbsentSetting::Error("OwnershipControlsNotFoundError", "the bucket has no ownership controls"),
     put_status: StatusCode::OK,
     check,
     permits,
@@ -61,10 +63,10 @@ fn setting_of(document: &[u8]) -> OperationResult<&'static str> {
     known.ok_or_else(|| malformed(format!("{stated:?} is not an object ownership")))
 }
 
-/// Checks that a change of the setting does not disable an ACL that grants access. `document` is the new document;
-/// `None` if the document is removed. Errors: `InvalidBucketAclWithObjectOwnership`.
-fn permits(store: &dyn Store, bucket: &Bucket, document: Option<&[u8]>) -> OperationResult<()> {
-    if document.is_some_and(has_acls) || !read_acl(store, bucket)?.is_public() {
+/// Checks that a change of the setting does not disable an ACL that grants access. Errors:
+/// `InvalidBucketAclWithObjectOwnership`.
+fn permits(change: &SettingChange) -> OperationResult<()> {
+    if change.document.is_some_and(has_acls) || !read_acl(change.store, change.bucket)?.is_public() {
         return Ok(());
     }
     let detail = "set the ACL of the bucket to private first";

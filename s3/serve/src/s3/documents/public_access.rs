@@ -4,13 +4,18 @@ use http::StatusCode;
 use s3s::dto::PublicAccessBlockConfiguration;
 
 use crate::access::PUBLIC_ACCESS_BLOCK;
-use crate::s3::documents::{DocumentKindHandler, always, read, write};
+use crate::s3::documents::{AbsentSetting, DocumentKindHandler, always, read, write};
 use crate::s3::error::OperationResult;
 
 pub(super) const SERVICE: DocumentKindHandler = DocumentKindHandler {
     kind: PUBLIC_ACCESS_BLOCK,
-    operations: ["GetPublicAccessBlock", "PutPublicAccessBlock", "DeletePublicAccessBlock"],
-    missing: ("NoSuchPublicAccessBlockConfiguration", "the bucket has no public access block"),
+    get: "GetPublicAccessBlock",
+    put: "PutPublicAccessBlock",
+    delete: Some("DeletePublicAccessBlock"),
+    absent: AbsentSetting::Error(
+        "NoSuchPublicAccessBlockConfiguration",
+        "the bucket has no public access block",
+    ),
     put_status: StatusCode::OK,
     check,
     permits: always,

@@ -4,7 +4,7 @@ use fordway_store::BucketDocumentKind;
 use http::StatusCode;
 use s3s::dto::{Tag, Tagging};
 
-use crate::s3::documents::{DocumentKindHandler, always, read, write};
+use crate::s3::documents::{AbsentSetting, DocumentKindHandler, always, read, write};
 use crate::s3::error::{OperationResult, S3Failure};
 use crate::s3::tagging::check_each;
 
@@ -15,8 +15,10 @@ pub(in crate::s3) const KIND: BucketDocumentKind = BucketDocumentKind::known("ta
 
 pub(super) const SERVICE: DocumentKindHandler = DocumentKindHandler {
     kind: KIND,
-    operations: ["GetBucketTagging", "PutBucketTagging", "DeleteBucketTagging"],
-    missing: ("NoSuchTagSet", "the bucket has no tags"),
+    get: "GetBucketTagging",
+    put: "PutBucketTagging",
+    delete: Some("DeleteBucketTagging"),
+    absent: AbsentSetting::Error("NoSuchTagSet", "the bucket has no tags"),
     put_status: StatusCode::NO_CONTENT,
     check,
     permits: always,
