@@ -57,42 +57,45 @@ enum GatewayProtocol {
 
 /// How a gateway of an HTTP lane carries requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RestTransport {
-    /// HTTP/1.1 without TLS.
-    Plain,
-    /// HTTP/1.1 with TLS.
-    Tls,
-    /// HTTP/2 without TLS.
-    Http2,
-    #[cfg(feature = "http3")]
-    Http3,
+pub(super) struct RestTransport {
+    /// The HTTP version of the clients.
+    pub version: HttpVersion,
+    /// Whether the gateway has a certificate. HTTP/3 always needs one.
+    pub has_tls: bool,
 }
 
 impl RestTransport {
+    const PLAIN: RestTransport = RestTransport { version: HttpVersion::Http1, has_tls: false };
+    const TLS: RestTransport = RestTransport { version: HttpVersion::Http1, has_tls: true };
+    #[cfg(feature = "http3")]
+    const HTTP3: RestTransport = RestTransport { version: HttpVersion::Http3, has_tls: true };
+
     /// Creates the certificate that the transport needs, for a server at `address`.
     fn certificate(self, address: IpAddr) -> Result<Option<ServerCertificate>> {
-        match self {
-            RestTransport::Plain | RestTransport::Http2 => Ok(None),
-            _ => ServerCertificate::make(address).map(Some),
+        match self.has_tls {
+            true => ServerCertificate::make(address).map(Some),
+            false => Ok(None),
         }
     }
 
+    /// Returns the options that make a gateway offer the HTTP version, apart from those for the certificate.
     fn options(self) -> &'static [&'static str] {
-        match self {
+        match self.version {
+            HttpVersion::Http1 | HttpVersion::Http2 => &[],
             #[cfg(feature = "http3")]
-            RestTransport::Http3 => &["--http3"],
-            _ => &[],
+            HttpVersion::Http3 => &["--http3"],
         }
     }
 
-    /// Returns the HTTP version of the clients.
-    fn version(self) -> HttpVersion {
-        match self {
-            RestTransport::Plain | RestTransport::Tls => HttpVersion::Http1,
-            RestTransport::Http2 => HttpVersion::Http2,
+    /// Returns the protocol in words, for example `HTTP/1.1 and TLS`.
+    pub(super) fn words(self) -> String {
+        let tls = match (self.version, self.has_tls) {
+            (HttpVersion::Http1 | HttpVersion::Http2, true) => " and TLS",
+            (HttpVersion::Http1 | HttpVersion::Http2, false) => "",
             #[cfg(feature = "http3")]
-            RestTransport::Http3 => HttpVersion::Http3,
-        }
+            (HttpVersion::Http3, _) => "",
+        };
+        format!("HTTP/{}{tls}", self.version.number())
     }
 }
 
@@ -138,7 +141,7 @@ impl ServerCertificate {
 impl GatewayProcess {
     /// Serves `root` over HTTP on a free port of the loopback interface.
     pub(super) fn start(root: &Path, etag: ETagPolicy, durability: Durability) -> Result<Self> {
-        Self::start_rest(RestTransport::Plain, None, root, etag, durability)
+        Self::start_rest(RestTransport::PLAIN, None, root, etag, durability)
     }
 
     /// Like [`start`](Self::start), but serves in the network at one end of a set-up, for clients at the other end.
@@ -148,18 +151,18 @@ impl GatewayProcess {
         etag: ETagPolicy,
         durability: Durability,
     ) -> Result<Self> {
-        Self::start_rest(RestTransport::Plain, Some(end), root, etag, durability)
+        Self::start_rest(RestTransport::PLAIN, Some(end), root, etag, durability)
     }
 
     /// Like [`start`](Self::start), with TLS.
     pub(super) fn start_tls(root: &Path, etag: ETagPolicy, durability: Durability) -> Result<Self> {
-        Self::start_rest(RestTransport::Tls, None, root, etag, durability)
+        Self::start_rest(RestTransport::TLS, None, root, etag, durability)
     }
 
     /// Like [`start_tls`](Self::start_tls), over HTTP/3.
     #[cfg(feature = "http3")]
     pub(super) fn start_http3(root: &Path, etag: ETagPolicy, durability: Durability) -> Result<Self> {
-        Self::start_rest(RestTransport::Http3, None, root, etag, durability)
+        Self::start_rest(RestTransport::HTTP3, None, root, etag, durability)
     }
 
     /// Serves `root` over `transport` on a free port: in the network at `end`, or else on the loopback interface.
@@ -184,7 +187,7 @@ impl GatewayProcess {
             command.add(["--quiet"]);
             command.network = Some(end.network.clone());
         }
-        Self::start_http(command, certificate, SocketAddr::new(address, 0), transport.version())
+        Self::start_http(command, certificate, SocketAddr::new(address, 0), transport.version)
     }
 
     /// Like [`start`](Self::start), in a container. Errors: the errors of starting a container; `Unavailable` if the

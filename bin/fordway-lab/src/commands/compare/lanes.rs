@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use fordway_command::file_error;
+use fordway_http::HttpVersion;
 use fordway_machine::MachineWatch;
 use fordway_measure::RowDescription;
 use fordway_netlab::setup::NetworkEndpoint;
 use fordway_posix::{Durability, PosixConfig, PosixStore};
-use fordway_store::{Bucket, Error, ErrorKind, Result, Store};
+use fordway_store::{Bucket, Result};
 use fordway_workload::{
     DelayInjectingTarget, InjectedDelayCounter, MeasuredTarget, PosixTarget, ServerPid, StoreTarget,
     SyncLevel,
@@ -44,6 +45,34 @@ impl LaneSite<'_> {
     fn start(&self, transport: RestTransport) -> Result<GatewayProcess> {
         let (root, etag) = (self.root(), self.args.etag.into());
         GatewayProcess::start_rest(transport, self.far.as_ref(), &root, etag, self.durability())
+    }
+}
+
+/// How a lane reaches the objects.
+enum LaneAccess {
+    /// Plain files, without a store.
+    Files,
+    /// A store in this process.
+    InProcess,
+    /// A gateway of the node lane.
+    Node,
+    /// A gateway that serves S3 over HTTP.
+    Rest(RestTransport),
+}
+
+impl LaneAccess {
+    fn of(lane: LaneArg) -> Self {
+        let rest = |version, has_tls| LaneAccess::Rest(RestTransport { version, has_tls });
+        match lane {
+            LaneArg::Posix => LaneAccess::Files,
+            LaneArg::Embedded => LaneAccess::InProcess,
+            LaneArg::Node => LaneAccess::Node,
+            LaneArg::Http => rest(HttpVersion::Http1, false),
+            LaneArg::Https => rest(HttpVersion::Http1, true),
+            LaneArg::Http2 => rest(HttpVersion::Http2, false),
+            #[cfg(feature = "http3")]
+            LaneArg::Http3 => rest(HttpVersion::Http3, true),
+        }
     }
 }
 
@@ -82,10 +111,9 @@ pub(super) type ComparedServices<'s> =
     (&'s [TargetArg], &'s dyn Fn(&TargetArg) -> Result<Box<dyn MeasuredTarget>>);
 
 impl ComparedLanes {
-    /// Opens `services`, and the lanes of `site`. Calls
-    /// `watch` after opening the services, so that an unusable service is reported before the machine is judged. The
-    /// lanes are opened after that call, because opening them starts their gateways. On errors, removes everything that
-    /// was created.
+    /// Opens `services`, and the lanes of `site`. Calls `watch` after opening the services, so that an unusable service
+    /// is reported before the machine is judged. The lanes are opened after that call, because opening them starts
+    /// their gateways. On errors, removes everything that was created.
     pub(super) fn open(
         site: &LaneSite,
         services: ComparedServices,
@@ -143,79 +171,58 @@ impl ComparedLanes {
         site: &LaneSite,
     ) -> Result<Box<dyn MeasuredTarget>> {
         let bucket = Bucket::new(place_name)?;
-        match lane {
-            LaneArg::Posix => {
+        match LaneAccess::of(lane) {
+            LaneAccess::Files => {
                 let target = PosixTarget::new(&site.place.join(place_name), waits_for(site.durability()))?;
                 Ok(Box::new(target))
             }
-            LaneArg::Embedded => {
+            LaneAccess::InProcess => {
                 let (etag_policy, durability) = (site.args.etag.into(), site.durability());
                 let config = PosixConfig { etag_policy, durability, ..PosixConfig::default() };
                 let store = PosixStore::open(&site.root(), config)?;
                 let lane = described(lane, "S3 semantics as POSIX calls in this process: no server, no copy");
                 Ok(Box::new(StoreTarget::new(lane, Arc::new(store), bucket, None)?))
             }
-            LaneArg::Node => {
-                let (client, pid) = self.client(lane, site)?;
-                let lane = described(
-                    lane,
-                    "messages over a Unix socket to a gateway process on the same directory, descriptors of large files",
-                );
-                Ok(Box::new(StoreTarget::new(lane, client, bucket, Some(pid))?))
+            LaneAccess::Node => {
+                let description = "messages over a Unix socket to a gateway process on the same directory, \
+                                   descriptors of large files";
+                let start =
+                    || GatewayProcess::start_node(&site.root(), site.args.etag.into(), site.durability());
+                self.served(described(lane, description), bucket, (lane, &start))
             }
-            LaneArg::Http => self.rest_target(lane, "HTTP/1.1", bucket, site),
-            LaneArg::Https => self.rest_target(lane, "HTTP/1.1 and TLS", bucket, site),
-            LaneArg::Http2 => self.rest_target(lane, "HTTP/2", bucket, site),
-            #[cfg(feature = "http3")]
-            LaneArg::Http3 => self.rest_target(lane, "HTTP/3", bucket, site),
+            LaneAccess::Rest(transport) => {
+                let over = match &site.args.link {
+                    Some(link) => format!("over an emulated link ({link})"),
+                    None => "on loopback".to_owned(),
+                };
+                let protocol = transport.words();
+                let description =
+                    format!("S3 REST over {protocol} {over} to a gateway process on the same directory");
+                self.served(described(lane, &description), bucket, (lane, &|| site.start(transport)))
+            }
         }
     }
 
-    /// Returns a target that sends S3 requests over `protocol` to the gateway of `lane`.
-    fn rest_target(
+    /// Returns a target that sends requests to the gateway of `lane`. The first call for the lane calls `start`.
+    fn served(
         &mut self,
-        lane: LaneArg,
-        protocol: &str,
+        row: RowDescription,
         bucket: Bucket,
-        site: &LaneSite,
+        (lane, start): (LaneArg, &dyn Fn() -> Result<GatewayProcess>),
     ) -> Result<Box<dyn MeasuredTarget>> {
-        let over = match &site.args.link {
-            Some(link) => format!("over an emulated link ({link})"),
-            None => "on loopback".to_owned(),
-        };
-        let (client, pid) = self.client(lane, site)?;
-        let description =
-            format!("S3 REST over {protocol} {over} to a gateway process on the same directory");
-        let lane = described(lane, &description);
-        Ok(Box::new(StoreTarget::new(lane, client, bucket, Some(pid))?))
-    }
-
-    /// Returns a client of the gateway of `lane`, which is started on first use, and the process ID of the gateway.
-    fn client(&mut self, lane: LaneArg, site: &LaneSite) -> Result<(Arc<dyn Store>, ServerPid)> {
         let gateways = &mut self.gateways.0;
         let known = gateways.iter().position(|gateway| gateway.lane == lane);
         let at = match known {
             Some(at) => at,
             None => {
-                let process = match lane {
-                    LaneArg::Posix | LaneArg::Embedded => {
-                        return Err(Error::new(ErrorKind::Internal, "this lane needs no gateway"));
-                    }
-                    LaneArg::Node => {
-                        GatewayProcess::start_node(&site.root(), site.args.etag.into(), site.durability())?
-                    }
-                    LaneArg::Http => site.start(RestTransport::Plain)?,
-                    LaneArg::Https => site.start(RestTransport::Tls)?,
-                    LaneArg::Http2 => site.start(RestTransport::Http2)?,
-                    #[cfg(feature = "http3")]
-                    LaneArg::Http3 => site.start(RestTransport::Http3)?,
-                };
+                let process = start()?;
                 let pid = ServerPid::new(process.pid());
                 gateways.push(LaneGateway { lane, process, pid });
                 gateways.len() - 1
             }
         };
-        Ok((gateways[at].process.client()?, gateways[at].pid.clone()))
+        let LaneGateway { process, pid, .. } = &gateways[at];
+        Ok(Box::new(StoreTarget::new(row, process.client()?, bucket, Some(pid.clone()))?))
     }
 
     /// Returns the targets, and the gateways behind some of them.
