@@ -165,7 +165,7 @@ impl UploadsQuery {
         UploadListing { uploads, truncated }
     }
 
-    /// Returns whether the upload `upload` of `key` belongs to the requested page or to a later page.
+    /// Returns whether `upload`, an upload of `key`, belongs to the requested page or to a later page.
     pub fn selects(&self, key: &str, upload: &UploadId) -> bool {
         let is_after_start = match (self.key_after.as_deref(), &self.upload_after) {
             (None, _) => true,

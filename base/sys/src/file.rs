@@ -128,7 +128,7 @@ pub fn create_unnamed(dir: impl AsFd, mode: Mode) -> Result<OwnedFd> {
     open_tmpfile(dir, ".", OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC, mode)
 }
 
-/// Links the unnamed `file` into `dir` under the name `name`. Errors: `EXIST` if the name exists.
+/// Links the unnamed `file` into `dir` as `name`. Errors: `EXIST` if the name exists.
 pub fn link_unnamed(file: impl AsFd, dir: impl AsFd, name: &str) -> Result<()> {
     let name = text_to_name(name);
     if LINK_BY_DESCRIPTOR.load(Ordering::Relaxed) {

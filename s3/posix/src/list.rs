@@ -239,7 +239,7 @@ impl PosixStoreState {
         rewind(dir).is_ok()
     }
 
-    /// Returns the listing entry of the object with the odd key `key`. On NFS, waits for a writer that is replacing the
+    /// Returns the listing entry of the object with `key`, an odd key. On NFS, waits for a writer that is replacing the
     /// object (see [`PosixStoreState::settled`]).
     fn summary_of_odd(
         &self,

@@ -83,7 +83,7 @@ impl Counters {
         answer
     }
 
-    /// Waits until the counters contain the line `line`.
+    /// Waits until the counters contain `line`.
     #[track_caller]
     fn wait_for(self, line: &str) {
         self.wait_until(line, |text| text.lines().any(|found| found == line));

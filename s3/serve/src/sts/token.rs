@@ -130,7 +130,7 @@ impl SessionTokenKeys {
         Some((serde_json::from_slice(document).ok()?, key))
     }
 
-    /// Returns the secret key of the session with the new token `token`.
+    /// Returns the secret key of the session with `token`, a new token.
     pub(super) fn secret_of_new(&self, token: &str, parent_secret: &str) -> String {
         secret(&self.keys[0], token, parent_secret)
     }
