@@ -1,4 +1,4 @@
-//! Runs a fuzz target, which the name of the program selects.
+//! Runs the fuzz target with the same name as the program.
 
 #![no_main]
 

@@ -54,7 +54,7 @@ const LAYERS: &[(CrateLayer, &[&str])] = &[
 /// The only allowed dependencies within a layer. In addition, every crate of the lab may use `measure`.
 const WITHIN_LAYERS: &[(&str, &str)] = &[("wire", "store"), ("policy", "wire")];
 
-/// Returns the layers whose crates the crates of the layer `layer` may use.
+/// Returns the layers whose crates may be used in `layer`.
 fn uses(layer: CrateLayer) -> &'static [CrateLayer] {
     use CrateLayer::{Base, Command, Http, Lab, Lanes, S3};
     match layer {

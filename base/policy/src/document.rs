@@ -40,7 +40,7 @@ fn error<T>(words: &str, detail: impl Into<String>) -> Result<T, PolicyError> {
 
 /// The version of the policy language, which determines whether `${NAME}` is a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Version {
+pub enum PolicyVersion {
     /// The version without variables, which applies to documents that do not specify a version.
     V2008,
     /// The version with variables.
@@ -60,7 +60,7 @@ pub enum Effect {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
     /// The version of the policy language.
-    pub version: Version,
+    pub version: PolicyVersion,
     /// The statements, in their order in the document.
     pub statements: Vec<Statement>,
 }
@@ -113,9 +113,9 @@ impl Policy {
             return error("Missing required field Statement", "");
         };
         let version = match member(root, "Version") {
-            None => Version::V2008,
-            Some(Json::Text(text)) if text == "2008-10-17" => Version::V2008,
-            Some(Json::Text(text)) if text == "2012-10-17" => Version::V2012,
+            None => PolicyVersion::V2008,
+            Some(Json::Text(text)) if text == "2008-10-17" => PolicyVersion::V2008,
+            Some(Json::Text(text)) if text == "2012-10-17" => PolicyVersion::V2012,
             Some(_) => return error("The policy must contain a valid version string", "write 2012-10-17"),
         };
         if !matches!(member(root, "Id"), None | Some(Json::Text(_))) {
@@ -214,7 +214,7 @@ fn one_of<'m>(
 impl Statement {
     fn read<'d>(
         statement: &'d Json,
-        version: Version,
+        version: PolicyVersion,
         bucket: &str,
         patterns: &mut ActionPatterns<'d>,
     ) -> Result<Self, PolicyError> {
@@ -341,13 +341,13 @@ fn actions<'d>(
 
 fn resources(
     members: &[(String, Json)],
-    version: Version,
+    version: PolicyVersion,
     bucket: &str,
 ) -> Result<(Vec<Pattern>, bool), PolicyError> {
     const WORDS: &str = "Policy has invalid resource";
     let (element, is_not) = one_of(members, ["Resource", "NotResource"], WORDS)?;
     let Some(names) = texts_of(Some(element)) else { return error(WORDS, "name at least one resource") };
-    let syntax = PatternSyntax { has_wildcards: true, has_variables: version == Version::V2012 };
+    let syntax = PatternSyntax { has_wildcards: true, has_variables: version == PolicyVersion::V2012 };
     let mut patterns = Vec::with_capacity(names.len());
     for name in names {
         let path = name.strip_prefix(RESOURCE).filter(|path| !path.is_empty() && !path.starts_with('/'));
@@ -380,7 +380,7 @@ fn is_of_bucket(path: &str, bucket: &str) -> bool {
     }
 }
 
-fn conditions(element: Option<&Json>, version: Version) -> Result<Vec<Condition>, PolicyError> {
+fn conditions(element: Option<&Json>, version: PolicyVersion) -> Result<Vec<Condition>, PolicyError> {
     let Some(element) = element else { return Ok(Vec::new()) };
     let Json::Object(operators) = element else {
         return error("This policy contains invalid Json", "Condition is an object");
@@ -398,7 +398,7 @@ fn conditions(element: Option<&Json>, version: Version) -> Result<Vec<Condition>
                 let detail = format!("the condition key {key} is not supported; remove the condition");
                 return error("Policy has an invalid condition key", detail);
             }
-            match Condition::read(operator, key, values, version == Version::V2012) {
+            match Condition::read(operator, key, values, version == PolicyVersion::V2012) {
                 Ok(condition) => conditions.push(condition),
                 Err(why) if operator.ends_with("IpAddress") => {
                     return error("Invalid IP address in Conditions", why);

@@ -30,7 +30,7 @@ pub use acl::{AclGrant, AclGroup, AclPermission, CannedAcl};
 pub use action::{Action, ActionSet};
 pub use condition::{canonical_key, is_known_key};
 pub use decision::{Decision, StatementMatchReport, StatementMismatch, Verdict};
-pub use document::{Effect, MAX_POLICY_BYTES, Policy, PolicyError, Statement, Version};
+pub use document::{Effect, MAX_POLICY_BYTES, Policy, PolicyError, PolicyVersion, Statement};
 pub use principal::{Principal, session_arn};
 pub use public::ANONYMOUS_USER_ID;
 pub use request::{AccessRequest, ConditionKeyValues};

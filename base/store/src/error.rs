@@ -109,7 +109,7 @@ kinds! {
     /// The endpoint cannot be reached, or tells the client to retry later.
     Unavailable = "check that the server runs and the endpoint is right";
     /// Another program held the required lock for longer than the maximum wait; nothing was changed.
-    LockTimeout = "try again; if it keeps failing, see with `lslocks` who holds a lock in the bucket's .fordway";
+    LockTimeout = "try again; if it keeps failing, find out with `lslocks` which process locks the bucket's .fordway";
     /// A deadline passed.
     Timeout = "retry, or raise the time limit";
     /// The server sent an invalid response.
@@ -275,7 +275,7 @@ impl Error {
         self.0.is_untrusted_server
     }
 
-    /// Records the S3 error code with which a server described the failure. Several codes have the same [`ErrorKind`],
+    /// Records the S3 error code that a server sent for the failure. Several codes have the same [`ErrorKind`],
     /// and some callers need to distinguish these codes. A text that cannot be an error code is ignored.
     pub fn with_s3_code(mut self, code: &str) -> Self {
         let is_code = (1..=64).contains(&code.len()) && code.bytes().all(|byte| byte.is_ascii_alphanumeric());
@@ -283,7 +283,7 @@ impl Error {
         self
     }
 
-    /// Returns the S3 error code with which a server described the failure; `None` if no server sent a code.
+    /// Returns the S3 error code that a server sent for the failure; `None` if no server sent a code.
     pub fn s3_code(&self) -> Option<&str> {
         self.0.s3_code.as_deref()
     }

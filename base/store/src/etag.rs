@@ -36,7 +36,7 @@ impl ETag {
         ETag::of(text(&hex_digits(md5)))
     }
 
-    /// Returns a tag of 128 bits that is *not* an MD5. The suffix `-1` makes the tag look like the ETag of a multipart
+    /// Returns a tag of 128 bits that is *not* an MD5. The `-1` suffix makes the tag look like the ETag of a multipart
     /// upload, which no client compares with an MD5 of its own.
     pub fn opaque(value: u128) -> Self {
         let mut tag = AlignedETagBuffer([0; 34]);

@@ -38,7 +38,7 @@ impl UploadId {
     }
 }
 
-/// A part in the list with which the client completes an upload.
+/// A part in the list of a request that completes an upload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompletedPart {
     /// The part number, 1 to 10,000.
@@ -165,7 +165,7 @@ impl UploadsQuery {
         UploadListing { uploads, truncated }
     }
 
-    /// Returns whether the upload `upload` of `key` belongs to the requested page or to a later page.
+    /// Returns whether `upload`, an upload of `key`, belongs to the requested page or to a later page.
     pub fn selects(&self, key: &str, upload: &UploadId) -> bool {
         let is_after_start = match (self.key_after.as_deref(), &self.upload_after) {
             (None, _) => true,
@@ -179,7 +179,7 @@ impl UploadsQuery {
 /// An upload in progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UploadSummary {
-    /// The key under which the object will be published.
+    /// The key of the object to publish.
     pub key: String,
     /// The identifier of the upload.
     pub upload: UploadId,

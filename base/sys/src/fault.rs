@@ -1,4 +1,4 @@
-//! Fault injection for tests. This module is compiled only with the feature `faults`.
+//! Fault injection for tests. This module is compiled only with the `faults` feature.
 //!
 //! Every file-system call of this crate passes [`point`]. A test runs an operation under a [`FaultInjectionPlan`] and
 //! gets the list of calls that the operation made. The plan may make one of the calls fail, or kill the process just

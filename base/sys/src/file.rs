@@ -128,7 +128,7 @@ pub fn create_unnamed(dir: impl AsFd, mode: Mode) -> Result<OwnedFd> {
     open_tmpfile(dir, ".", OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC, mode)
 }
 
-/// Links the unnamed `file` into `dir` under the name `name`. Errors: `EXIST` if the name exists.
+/// Links the unnamed `file` into `dir` as `name`. Errors: `EXIST` if the name exists.
 pub fn link_unnamed(file: impl AsFd, dir: impl AsFd, name: &str) -> Result<()> {
     let name = text_to_name(name);
     if LINK_BY_DESCRIPTOR.load(Ordering::Relaxed) {
@@ -208,8 +208,8 @@ pub fn rename_new(from_dir: impl AsFd, from: &str, to_dir: impl AsFd, to: &str) 
 }
 
 /// Sets or clears the immutable flag of an open file (`FS_IOC_SETFLAGS`). Until the flag is cleared, nobody, including
-/// the owner and root, can change, link, rename or remove the file. Errors: `PERM` without the capability
-/// `CAP_LINUX_IMMUTABLE`; `NOTTY` or `OPNOTSUPP` where the file system has no such flag. Returns whether the flag
+/// the owner and root, can change, link, rename or remove the file. Errors: `PERM` without the `CAP_LINUX_IMMUTABLE`
+/// capability; `NOTTY` or `OPNOTSUPP` where the file system has no such flag. Returns whether the flag
 /// changed. Cost: one call if the flag already has this value, otherwise five.
 pub fn set_immutable(file: impl AsFd, is_immutable: bool) -> Result<bool> {
     let flags = ioctl_getflags(&file)?;
@@ -339,8 +339,9 @@ pub fn sync_data(file: impl AsFd) -> Result<()> {
 
 /// Reports the errors that closing the file would report. NFS, FUSE and other network file systems send written data to
 /// the server later, and report that the server has refused the data when the file is closed. The file stays open, and
-/// keeps its locks of the kind that `flock` sets. Local file systems reserve space at each write, so they have nothing to
-/// report. Errors: errors of the delayed writes, such as `NOSPC`, `DQUOT` or `IO`. Cost: one `fcntl` and one `close`.
+/// keeps its locks of the kind that `flock` sets. Local file systems reserve space at each write, so they have nothing
+/// to report. Errors: errors of the delayed writes, such as `NOSPC`, `DQUOT` or `IO`. Cost: one `fcntl` and one
+/// `close`.
 pub fn close_errors(file: impl AsFd) -> Result<()> {
     let copy = rustix::io::fcntl_dupfd_cloexec(file, 0)?;
     // SAFETY: `into_raw_fd` passes the ownership of the descriptor to this function, which closes it once.

@@ -274,7 +274,7 @@ mod tests {
         let recall = CachedLookupProbe::default();
         let is_asked = || without_waiting(|| recall.is_to_be_asked()) == Some(true);
         assert!(is_asked() && !recall.is_in_doubt());
-        assert!(!recall.is_to_be_asked(), "who may wait does");
+        assert!(!recall.is_to_be_asked(), "a thread that may wait does");
         recall.has_not_answered();
         for _ in 0..IN_VAIN_MAX {
             assert!(is_asked() && recall.is_in_doubt());

@@ -444,7 +444,7 @@ mod tests {
         assert!(root.recall.is_believed(), "an invalid name says nothing about the file system");
         let walk = RootDirectory::open(dir.path(), PathResolutionMethod::Walk).unwrap();
         let opened = without_waiting(|| walk.open_beneath("a/f", OFlags::RDONLY, Mode::empty()).is_ok());
-        assert_eq!(opened, Some(true), "who walks waits");
+        assert_eq!(opened, Some(true), "a thread that walks the path waits");
         assert_eq!(only_in_memory(|| open("a/f")), Some(Ok(())));
         assert_eq!(only_in_memory(|| open_in("f")), Some(Ok(())));
         let whole = RootDirectory::open(Path::new("/"), PathResolutionMethod::Kernel).unwrap();
@@ -453,7 +453,7 @@ mod tests {
         let proc = whole.open_beneath("proc", OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
         assert_eq!(only_in_memory(|| whole.open_in(&proc, "version", OFlags::RDONLY).map(drop)), None);
         let open = || walk.open_beneath("a/f", OFlags::RDONLY, Mode::empty()).map(drop);
-        assert_eq!(only_in_memory(open), None, "who walks would wait");
+        assert_eq!(only_in_memory(open), None, "a thread that walks the path would wait");
         assert_eq!(only_in_memory(|| walk.open_in(&held, "f", OFlags::RDONLY).map(drop)), None);
     }
 }

@@ -142,7 +142,7 @@ pub fn require_kept(file: impl AsFd) -> Result<()> {
 }
 
 /// Returns the inode number that the directory `dir` lists for `name`. The result comes from the server, regardless of
-/// what is cached for the name. `dir` must be open for reading and not have been read yet. Cost: a read of the
+/// cached entries. `dir` must be open for reading and not have been read yet. Cost: a read of the
 /// directory up to the name.
 pub fn inode_in(dir: impl AsFd, name: &str) -> Result<Option<u64>> {
     Ok(find_in(dir, name, usize::MAX)?.flatten())

@@ -91,7 +91,7 @@ impl EventKind {
         }
     }
 
-    /// Returns the kind with S3's name `name`.
+    /// Returns the kind that S3 calls `name`.
     pub fn from_name(name: &str) -> Option<Self> {
         EventKind::ALL.into_iter().find(|kind| kind.name() == name)
     }

@@ -1,4 +1,4 @@
-//! Tags in the header `x-amz-tagging`: a query string.
+//! Tags in the `x-amz-tagging` header: a query string.
 
 use fordway_store::{Error, ErrorKind, Result, Tags};
 

@@ -22,14 +22,14 @@ use rustix::fs::{
 const BLOCK: usize = 200;
 
 /// The directories that are compared: one for plain files, one for bare calls, and a bucket.
-struct ComparedDirectories<'p> {
+struct ComparedFiles<'p> {
     plain: &'p Path,
     bare: &'p Path,
     store: PosixStore,
     bucket: Bucket,
 }
 
-impl ComparedDirectories<'_> {
+impl ComparedFiles<'_> {
     fn put(&self, key: &str) -> Result<()> {
         self.store.put(&self.bucket, &Key::new(key)?, b"content", &PutOptions::default())?;
         Ok(())
@@ -55,7 +55,7 @@ pub(crate) fn sparse(place: &Path, rounds: usize) -> Result<()> {
     fs::create_dir(&bare)?;
     let (store, bucket) = (PosixStore::open(&s3, PosixConfig::default())?, Bucket::new("sparse")?);
     store.create_bucket(&bucket)?;
-    let dirs = ComparedDirectories { plain: &plain, bare: &bare, store, bucket };
+    let dirs = ComparedFiles { plain: &plain, bare: &bare, store, bucket };
     // A first put creates the bucket's private area. Every bucket in use has a private area.
     dirs.put("first")?;
     missing(&dirs, rounds)?;
@@ -64,7 +64,7 @@ pub(crate) fn sparse(place: &Path, rounds: usize) -> Result<()> {
 }
 
 /// Measures HEAD on missing keys.
-fn missing(dirs: &ComparedDirectories, rounds: usize) -> Result<()> {
+fn missing(dirs: &ComparedFiles, rounds: usize) -> Result<()> {
     let root = File::open(dirs.bare)?;
     measure(
         "head of a missing key",
@@ -88,7 +88,7 @@ fn missing(dirs: &ComparedDirectories, rounds: usize) -> Result<()> {
 }
 
 /// Measures HEAD on objects that are alone in their directories, each visited once.
-fn lonely(dirs: &ComparedDirectories, rounds: usize) -> Result<()> {
+fn lonely(dirs: &ComparedFiles, rounds: usize) -> Result<()> {
     let keys = (rounds + 1) * BLOCK;
     let name = |number: usize| format!("d{number:06}/object");
     for number in 0..keys {
@@ -124,7 +124,7 @@ fn lonely(dirs: &ComparedDirectories, rounds: usize) -> Result<()> {
 }
 
 /// Measures putting an object whose three parent directories must be created.
-fn new_levels(dirs: &ComparedDirectories, rounds: usize) -> Result<()> {
+fn new_levels(dirs: &ComparedFiles, rounds: usize) -> Result<()> {
     let root = File::open(dirs.bare)?;
     measure(
         "put into three new directories",

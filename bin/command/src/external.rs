@@ -1,4 +1,4 @@
-//! External commands. If `NAME` is not a built-in command, `fordway NAME` runs the program `fordway-NAME`. That program
+//! External commands. If `NAME` is not a built-in command, `fordway NAME` runs the `fordway-NAME` program. That program
 //! must be in the directory of the running program (as in a Python environment) or in PATH.
 
 use std::ffi::OsString;

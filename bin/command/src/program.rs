@@ -93,9 +93,9 @@ fn tell(context: &CommandContext, error: &Error) -> CommandExit {
 
 /// Handles signals: SIGINT, SIGTERM and SIGHUP stop transfers at their next chunk, and end waits for other hosts. The
 /// program then removes its temporary files. A server finishes its requests, so a signal does not end its waits. A
-/// second signal ends the process even if the process hangs in a read or write. If `grace` is set, the process also ends
-/// when this time has passed after the first signal, unless it is a server. A gateway handles SIGHUP differently: it
-/// reloads its files. A signal that is ignored when the process starts, such as SIGHUP under `nohup`, stays ignored.
+/// second signal ends the process even if the process hangs in a read or write. If `grace` is set, the process also
+/// ends when this time has passed after the first signal, unless it is a server. A gateway handles SIGHUP differently:
+/// it reloads its files. A signal that is ignored when the process starts, such as SIGHUP under `nohup`, stays ignored.
 /// Only a gateway that reloads its files still handles SIGHUP.
 fn stop_on_signals(interrupt: InterruptFlag, grace: Option<Duration>) {
     let caught = [Signal::INT, Signal::TERM, Signal::HUP].into_iter().filter(|signal| !is_ignored(*signal));
@@ -217,7 +217,7 @@ impl Read for InterruptibleInput {
 fn start_logging(default: Option<&str>) {
     let wanted = std::env::var("FORDWAY_LOG").ok().or_else(|| default.map(str::to_owned));
     if let Some(filter) = wanted.and_then(|wanted| EnvFilter::try_new(wanted).ok()) {
-        // The crate `s3s` logs every 404 as an error, so its messages are disabled.
+        // The `s3s` crate logs every 404 as an error, so its messages are disabled.
         let filter = match "s3s=off".parse() {
             Ok(quiet) => filter.add_directive(quiet),
             Err(_) => filter,

@@ -14,7 +14,7 @@ pub fn long_version(features: &'static [&'static str]) -> &'static str {
 }
 
 fn describe(version: &str, commit: Option<&str>, features: &[&str]) -> String {
-    let commit = commit.map_or("no release".to_owned(), |commit| format!("commit {commit}"));
+    let commit = commit.map_or("development build".to_owned(), |commit| format!("commit {commit}"));
     let features = if features.is_empty() { "none" } else { &features.join(" ") };
     format!("{version} ({commit}, features: {features})")
 }
@@ -27,6 +27,6 @@ mod tests {
     fn commit_and_features_are_named() {
         let release = describe("1.2.3", Some("0123456789ab"), &["http3", "other"]);
         assert_eq!(release, "1.2.3 (commit 0123456789ab, features: http3 other)");
-        assert_eq!(describe("1.2.3", None, &[]), "1.2.3 (no release, features: none)");
+        assert_eq!(describe("1.2.3", None, &[]), "1.2.3 (development build, features: none)");
     }
 }

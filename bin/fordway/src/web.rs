@@ -575,7 +575,7 @@ fn open_locked(path: &Path, mode: u32, made: &MadeDirectories) -> Result<Option<
 }
 
 /// Returns whether an attempt to lock a file has failed because the file system has no locks, like a Lustre mount
-/// without the option `flock`, or because the lock service of an NFS server does not respond.
+/// without the `flock` option, or because the lock service of an NFS server does not respond.
 fn has_no_locks(error: &std::io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::NOSYS | Errno::NOLCK | Errno::OPNOTSUPP))
 }

@@ -1,4 +1,4 @@
-/* Reads files at HTTP servers, objects on any lane, and local files. Link with -lfordway.
+/* Reads files on HTTP servers, objects on any lane, and local files. Link with -lfordway.
  *
  * A call that fails returns -1, sets errno, and stores a message for fordway_last_error().
  * This file is written by `cargo xtask header` of bind/capi/src/abi.rs and exports.rs. */

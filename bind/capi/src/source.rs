@@ -75,7 +75,7 @@ pub(crate) struct VersionedObject {
 }
 
 impl OpenFileBackend {
-    /// Opens the file that `url` names. Errors: `EINVAL` for an unsupported URL; the errno for the error of the lane or
+    /// Opens the file at `url`. Errors: `EINVAL` for an unsupported URL; the errno for the error of the lane or
     /// of the local system call.
     pub(crate) fn open(url: &str, settings: &ValidatedOpenOptions) -> Result<Self, CallFailure> {
         let opened = match url.split_once("://") {
@@ -277,8 +277,8 @@ fn stale(path: &Path) -> CallFailure {
     CallFailure::new(libc::ESTALE, why)
 }
 
-/// The maximum number of lanes, and of sessions, that stay open when no file uses them. Without a limit, a program whose
-/// keys change often would keep connections open for all of its former keys.
+/// The maximum number of lanes, and of sessions, that stay open when no file uses them. Without a limit, a program
+/// whose keys change often would keep connections open for all of its former keys.
 const KEPT_MAX: usize = 32;
 
 /// The environment variable that names a CA bundle.
@@ -321,7 +321,7 @@ impl<T: Clone> RecentlyUsed<T> {
     }
 }
 
-/// Returns the CA bundle of the options, else the CA bundle that the environment names now. A lane or session is shared
+/// Returns the CA bundle of the options, else the current CA bundle of the environment. A lane or session is shared
 /// only by files with the same bundle, because a program may change its environment between two files.
 fn ca_bundle(settings: &ValidatedOpenOptions, environment: Option<OsString>) -> Option<PathBuf> {
     let named = environment.filter(|path| !path.is_empty()).map(PathBuf::from);

@@ -10,8 +10,8 @@ use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::options::ForceArgs;
 use fordway_workload::summary::RunHeader;
 use fordway_workload::transport::{
-    LinkTransport, MessageLink, MessageTransport, MpiJobDescription, MpiJobProcess, TransportMessageArgs,
-    answer, describe, follow, run,
+    LinkTransport, MessageLink, MessageTransport, MpiJobHello, MpiJobProcess, TransportMessageArgs, answer,
+    describe, follow, run,
 };
 use fordway_workload::{RunControl, WorkloadRank, run_output};
 use mpi::Rank;
@@ -80,7 +80,7 @@ pub(crate) fn run_ranks(
     }
     let mut theirs = [0; 8];
     link.receive(&mut theirs)?;
-    let hello = MpiJobDescription {
+    let hello = MpiJobHello {
         implementation: library(),
         sides: [MpiJobProcess::own(), MpiJobProcess::from_bytes(theirs)],
     };

@@ -16,8 +16,8 @@ pub(crate) struct NodeWatch {
 
 impl NodeWatch {
     /// Starts to observe all nodes. All ranks call this function, and get the same result. With `has_unknown_servers`,
-    /// CPU time that other processes use during the run is ignored. Errors: `Io` if a node is too busy to measure,
-    /// unless `is_forced`.
+    /// CPU time that other processes use during the run is ignored. Errors: `Unavailable` if a node is too busy to
+    /// measure, unless `is_forced`.
     pub(crate) fn start(
         (crew, team): (&WorkloadRank, &MpiTeam),
         is_forced: bool,

@@ -49,13 +49,13 @@ def open(  # noqa: A001
 ) -> Store:
     """Opens the store at `endpoint`.
 
-    `file:///DIRECTORY` or `/DIRECTORY` selects the lane `embedded`: each subdirectory is a bucket.
-    `http(s)://HOST[:PORT]` selects the lane `http`: any S3 service. `unix:///SOCKET` and
-    `tcp://HOST:PORT` select the lane `node`: a gateway started by `fordway node`. A `pathlib.Path`, which
+    `file:///DIRECTORY` or `/DIRECTORY` selects the `embedded` lane: each subdirectory is a bucket.
+    `http(s)://HOST[:PORT]` selects the `http` lane: any S3 service. `unix:///SOCKET` and
+    `tcp://HOST:PORT` select the `node` lane: a gateway started by `fordway node`. A `pathlib.Path`, which
     may be relative, is a directory. Without an endpoint, the store uses `AWS_ENDPOINT_URL_S3`, else
     `AWS_ENDPOINT_URL`, else the AWS configuration file, else AWS.
 
-    On the lane `http`, `timeout` is the time in seconds that a call may wait for the server, including
+    On the `http` lane, `timeout` is the time in seconds that a call may wait for the server, including
     retries. By default, the call as a whole has no time limit. `retries` is the maximum number of times that
     a request is retried after a transient failure (default 4). The other lanes support neither option.
 
@@ -310,8 +310,8 @@ class Store:
         """Opens the object once, for reading sequentially, and returns the stream and the description.
 
         The stream contains the bytes that `get` returns, even if the object is replaced or removed meanwhile.
-        Content of up to 1 MiB is read at once. The stream of longer content keeps a file or, on the lane
-        `http`, a connection open. The end of the content or `close` releases the file or the connection.
+        Content of up to 1 MiB is read at once. The stream of longer content keeps a file or, on the `http`
+        lane, a connection open. The end of the content or `close` releases the file or the connection.
 
         Raises what `get` raises.
         """
@@ -602,7 +602,7 @@ class ObjectWriter(io.RawIOBase):
     def write(self, data: ReadableBuffer) -> int:
         """Appends `data`, any contiguous buffer, and returns its length in bytes.
 
-        The lane `http` sends each part as soon as it is full, and keeps at most one part in memory. After an
+        The `http` lane sends each part as soon as it is full, and keeps at most one part in memory. After an
         error, the object is discarded. Raises `InvalidArgumentError` if the writer is closed, and
         `NoSpaceError` or another error if the write fails.
         """
@@ -673,7 +673,7 @@ class Upload:
     def put_part(self, number: int, data: ObjectData, *, checksum: str | None = None) -> PutInfo:
         """Sends a buffer as part `number` (1 to 10,000), replacing any part with that number.
 
-        `data` may also be a binary file or an iterable of buffers, as for `Store.put`. Only the lane `http`
+        `data` may also be a binary file or an iterable of buffers, as for `Store.put`. Only the `http` lane
         keeps the whole part in memory. Every part except the last must be at least 5 MiB. `checksum` is the
         algorithm of the returned checksum, by default the upload's. Raises `NotFoundError` if the upload is
         completed or aborted, and `InvalidArgumentError` if the upload has another algorithm.

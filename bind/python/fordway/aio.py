@@ -71,7 +71,7 @@ def open(  # noqa: A001 (like `fordway.open`)
 ) -> AsyncStore:
     """Opens the store at `endpoint`, with the same arguments as `fordway.open`.
 
-    `timeout` limits the time of each call on the lane `http`, in seconds. `threads` is the maximum number of
+    `timeout` limits the time of each call on the `http` lane, in seconds. `threads` is the maximum number of
     calls that run at the same time; further calls wait.
     """
     return AsyncStore(fordway.open(endpoint, timeout=timeout, retries=retries), threads=threads)

@@ -116,7 +116,7 @@ def install(endpoint: str | os.PathLike[str] | None = None) -> Store:
     """Makes all S3 clients that are created after this call, even by existing sessions, call the store at
     `endpoint`.
 
-    The default endpoint is the value of the environment variable `FORDWAY_STORE`. If the variable is not set,
+    The default endpoint is the value of the `FORDWAY_STORE` environment variable. If the variable is not set,
     `fordway.open` determines the endpoint. A second call of `install` changes the store, for existing clients
     too. Returns the store.
     """

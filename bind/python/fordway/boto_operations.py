@@ -202,7 +202,7 @@ def _described(info: ObjectInfo, mode: str | None) -> Response:
 
 
 def _expiry(text: str | None) -> Response:
-    """Returns the fields for the header `Expires`. Like botocore, omits a time that cannot be parsed."""
+    """Returns the fields for the `Expires` header. Like botocore, omits a time that cannot be parsed."""
     if text is None:
         return {}
     try:

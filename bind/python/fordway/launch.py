@@ -60,7 +60,7 @@ LIBS3_NAMES = ("libs3.so.4", "libs3.so.2")
 
 
 def main() -> None:
-    """Runs the command `fordway run`."""
+    """Runs the `fordway run` command."""
     parser = argparse.ArgumentParser(
         prog="fordway run",
         description=DESCRIPTION,
@@ -107,7 +107,7 @@ def run(root: Path, command: list[str], is_explained: bool, libs3: Path | None =
     keys = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": secrets.token_urlsafe(30)}
     with passing_signals_on() as programs, gateway(root, keys) as endpoint, contextlib.ExitStack() as ending:
         if is_explained:
-            print(f"fordway run: other S3 clients go to {endpoint or 'no gateway'}", file=sys.stderr)  # noqa: T201
+            print(f"fordway run: other S3 clients: {endpoint or 'no gateway'}", file=sys.stderr)  # noqa: T201
         variables = environment(os.environ, root, endpoint, keys)
         if libs3:
             variables |= libs3_variables(libs3.resolve(), root, variables)
@@ -115,8 +115,8 @@ def run(root: Path, command: list[str], is_explained: bool, libs3: Path | None =
             variables = for_rclone(variables)
         if is_explained:
             variables["FORDWAY_EXPLAIN"] = ending.enter_context(explaining_calls())
-            said = f"is in process, with {' or '.join(libraries)}" if libraries else "goes to its own host"
-            print(f"fordway run: libs3 {said}", file=sys.stderr)  # noqa: T201
+            said = f"in process, with {' or '.join(libraries)}" if libraries else "not redirected, without --libs3"
+            print(f"fordway run: libs3 programs: {said}", file=sys.stderr)  # noqa: T201
         # The program inherits open descriptors, for example of a shell's `<(...)` or `3<file`.
         with subprocess.Popen(
             command, env=variables, close_fds=False, preexec_fn=ending_with_parent()
@@ -273,7 +273,7 @@ def drop_ins(directory: Path) -> list[str]:
 
 
 def libs3_variables(directory: Path, root: Path, variables: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables with which programs load the drop-in, and with which the program `s3` finds the
+    """Returns the variables with which programs load the drop-in, and with which the `s3` program finds the
     directory of the buckets.
     """
     path = [str(directory), *filter(None, [variables.get("LD_LIBRARY_PATH")])]

@@ -137,10 +137,10 @@ impl ReadArguments<'_> {
     }
 
     /// Converts the arguments to a request. Errors: as for [`ReadArguments::options`]; `InvalidName`.
-    pub(crate) fn request(self, bucket: String, key: String) -> Result<ReadRequest> {
+    pub(crate) fn request(self, bucket: String, key: String) -> Result<RepeatableRead> {
         let from_end = matches!(self.start, Some(StartOffset::FromEnd(_)));
         let length = self.length.filter(|_| from_end);
-        Ok(ReadRequest {
+        Ok(RepeatableRead {
             bucket: Bucket::new(bucket)?,
             key: Key::new(key)?,
             options: self.options()?,
@@ -161,7 +161,7 @@ impl ReadArguments<'_> {
 }
 
 /// A read that can be made again.
-pub(crate) struct ReadRequest {
+pub(crate) struct RepeatableRead {
     bucket: Bucket,
     key: Key,
     options: GetOptions,
@@ -169,7 +169,7 @@ pub(crate) struct ReadRequest {
     length: Option<ByteCount>,
 }
 
-impl ReadRequest {
+impl RepeatableRead {
     /// Opens the object.
     pub(crate) fn open(&self, store: &dyn fordway_store::Store) -> Result<OpenObject> {
         let mut found = store.get(&self.bucket, &self.key, &self.options)?;

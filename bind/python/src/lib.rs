@@ -1,4 +1,4 @@
-//! The module `fordway._fordway`: S3 semantics inside a Python process.
+//! The `fordway._fordway` module: S3 semantics inside a Python process.
 //!
 //! Every call that may access a file or a socket releases the GIL during the call, so that other threads can run. The
 //! package around this module (`fordway/`) adds the exceptions and the type stubs.

@@ -12,13 +12,13 @@ use crate::store::PyStore;
 
 /// Opens the store at `endpoint`.
 ///
-/// `file:///DIRECTORY` or `/DIRECTORY` selects the lane `embedded`: each subdirectory is a bucket.
-/// `http(s)://HOST[:PORT]` selects the lane `http`: any S3 service. `unix:///SOCKET` and
-/// `tcp://HOST:PORT` select the lane `node`: a gateway started by `fordway node`. A `pathlib.Path`, which
+/// `file:///DIRECTORY` or `/DIRECTORY` selects the `embedded` lane: each subdirectory is a bucket.
+/// `http(s)://HOST[:PORT]` selects the `http` lane: any S3 service. `unix:///SOCKET` and
+/// `tcp://HOST:PORT` select the `node` lane: a gateway started by `fordway node`. A `pathlib.Path`, which
 /// may be relative, is a directory. Without an endpoint, the store uses `AWS_ENDPOINT_URL_S3`, else
 /// `AWS_ENDPOINT_URL`, else the AWS configuration file, else AWS.
 ///
-/// On the lane `http`, `timeout` is the time in seconds that a call may wait for the server, including
+/// On the `http` lane, `timeout` is the time in seconds that a call may wait for the server, including
 /// retries. By default, the call as a whole has no time limit. `retries` is the maximum number of times that
 /// a request is retried after a transient failure (default 4). The other lanes support neither option.
 ///

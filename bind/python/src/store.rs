@@ -311,8 +311,8 @@ impl PyStore {
     /// Opens the object once, for reading sequentially, and returns the stream and the description.
     ///
     /// The stream contains the bytes that `get` returns, even if the object is replaced or removed meanwhile.
-    /// Content of up to 1 MiB is read at once. The stream of longer content keeps a file or, on the lane
-    /// `http`, a connection open. The end of the content or `close` releases the file or the connection.
+    /// Content of up to 1 MiB is read at once. The stream of longer content keeps a file or, on the `http`
+    /// lane, a connection open. The end of the content or `close` releases the file or the connection.
     ///
     /// Raises what `get` raises.
     #[pyo3(signature = (bucket, key, *, start=None, length=None, version=None, if_match=None, if_none_match=None))]

@@ -44,13 +44,13 @@ impl InitialStreamContent {
 #[pyclass(frozen, name = "ObjectStream", module = "fordway")]
 pub(crate) struct PyObjectStream {
     /// The state. The lock is held only while the GIL is held, so that a fork never copies a locked lock.
-    inner: Mutex<StreamState>,
+    inner: Mutex<ObjectStreamState>,
     /// A forked child does not read from a connection of its parent, because each process would receive only a part of
     /// the response.
     begun_by: ProcessIdentity,
 }
 
-struct StreamState {
+struct ObjectStreamState {
     content: StreamContent,
     position: u64,
 }
@@ -72,11 +72,11 @@ impl PyObjectStream {
             InitialStreamContent::Short(fetched) => StreamContent::Held(fetched.into_bytes(py)?.unbind()),
             InitialStreamContent::Long(content) => StreamContent::Open(content),
         };
-        let inner = Mutex::new(StreamState { content, position: 0 });
+        let inner = Mutex::new(ObjectStreamState { content, position: 0 });
         Ok(PyObjectStream { inner, begun_by: ProcessIdentity::current() })
     }
 
-    fn locked(&self) -> MutexGuard<'_, StreamState> {
+    fn locked(&self) -> MutexGuard<'_, ObjectStreamState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -198,7 +198,7 @@ impl PyUpload {
 
     /// Sends a buffer as part `number` (1 to 10,000), replacing any part with that number.
     ///
-    /// `data` may also be a binary file or an iterable of buffers, as for `Store.put`. Only the lane `http`
+    /// `data` may also be a binary file or an iterable of buffers, as for `Store.put`. Only the `http` lane
     /// keeps the whole part in memory. Every part except the last must be at least 5 MiB. `checksum` is the
     /// algorithm of the returned checksum, by default the upload's. Raises `NotFoundError` if the upload is
     /// completed or aborted, and `InvalidArgumentError` if the upload has another algorithm.

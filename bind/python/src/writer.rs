@@ -24,16 +24,16 @@ use crate::interpreter::{drop_without_interpreter, without_interpreter};
 /// libraries accept.
 #[pyclass(frozen, name = "ObjectWriter", module = "fordway")]
 pub(crate) struct PyObjectWriter {
-    /// The state. No call waits for a server while it holds the lock: a signal handler, which runs on the waiting thread,
-    /// may call the same writer.
+    /// The state. No call waits for a server while it holds the lock: a signal handler, which runs on the waiting
+    /// thread, may call the same writer.
     inner: Mutex<WriterState>,
     /// Notifies the threads that wait for the write of another thread.
     write_ended: Condvar,
     /// A forked child neither commits nor discards an object that its parent is writing.
     begun_by: ProcessIdentity,
     /// The exception that was being handled when the writer was created. If another exception is being handled when the
-    /// writer is closed, the object is discarded. `None` if there was no exception, and after the object is committed or
-    /// discarded: through its traceback, the exception refers to all local variables of the caller. The lock is held
+    /// writer is closed, the object is discarded. `None` if there was no exception, and after the object is committed
+    /// or discarded: through its traceback, the exception refers to all local variables of the caller. The lock is held
     /// only while the GIL is held.
     begun_in: Mutex<Option<Py<PyAny>>>,
     /// The URL of the object (`s3://BUCKET/KEY`).
@@ -113,8 +113,8 @@ impl PyObjectWriter {
         is_ours.then(|| self.inner.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Locks the state, like [`PyObjectWriter::locked`], after the writes of other threads have ended. The state is `Busy`
-    /// only in a signal handler that runs during a write of this thread.
+    /// Locks the state, like [`PyObjectWriter::locked`], after the writes of other threads have ended. The state is
+    /// `Busy` only in a signal handler that runs during a write of this thread.
     fn idle(&self) -> Option<MutexGuard<'_, WriterState>> {
         let mut inner = self.locked()?;
         while let WriterState::Busy { thread, is_awaited, .. } = &mut *inner
@@ -126,8 +126,8 @@ impl PyObjectWriter {
         Some(inner)
     }
 
-    /// Closes the writer for a commit. Returns `None` if the writer was already closed. Errors: `InvalidArgument` in the
-    /// first call after a failed write, and during a write of this thread.
+    /// Closes the writer for a commit. Returns `None` if the writer was already closed. Errors: `InvalidArgument` in
+    /// the first call after a failed write, and during a write of this thread.
     fn take(&self) -> Result<Option<Box<dyn Writer>>> {
         let Some(mut inner) = self.idle() else { return Ok(None) };
         if let WriterState::Busy { is_discarded, .. } = *inner {
@@ -311,7 +311,7 @@ impl PyObjectWriter {
 
     /// Appends `data`, any contiguous buffer, and returns its length in bytes.
     ///
-    /// The lane `http` sends each part as soon as it is full, and keeps at most one part in memory. After an
+    /// The `http` lane sends each part as soon as it is full, and keeps at most one part in memory. After an
     /// error, the object is discarded. Raises `InvalidArgumentError` if the writer is closed, and
     /// `NoSpaceError` or another error if the write fails.
     fn write(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<usize> {

@@ -22,7 +22,7 @@ READY = "fordway: serving "
 
 
 def program() -> str:
-    """Returns the binary that FORDWAY_BIN names, or `fordway` on PATH. Skips the test if the binary is
+    """Returns the binary at FORDWAY_BIN, or `fordway` on PATH. Skips the test if the binary is
     missing.
     """
     found = shutil.which(os.environ.get("FORDWAY_BIN", "fordway"))
@@ -33,7 +33,7 @@ def program() -> str:
 
 @contextlib.contextmanager
 def endpoint(lane: str, place: Path) -> Iterator[str]:
-    """Yields the endpoint of an empty store in `place` on `lane`. The lane `http` requires `KEYS`."""
+    """Yields the endpoint of an empty store in `place` on `lane`. The `http` lane requires `KEYS`."""
     root = place / "root"
     root.mkdir()
     if lane == "embedded":

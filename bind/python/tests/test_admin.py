@@ -1,4 +1,4 @@
-"""Tests that the command `fordway admin` and boto3 return the same settings of a bucket."""
+"""Tests that the `fordway admin` command and boto3 return the same settings of a bucket."""
 
 from __future__ import annotations
 

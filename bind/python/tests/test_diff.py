@@ -21,7 +21,7 @@ from fordway.report import cli as report_cli
 
 
 def write_run(directory: Path, factor: float = 1.0, sample: int = 1, **parameters: object) -> Path:
-    """Writes a run with 12 rounds, in which operations of the lane `embedded` take `factor` times as long."""
+    """Writes a run with 12 rounds, in which operations of the `embedded` lane take `factor` times as long."""
     run = write_sample_run(directory, seed=sample)
     with pa.OSFile(str(run / "operations.arrow")) as source:
         rows = pa.ipc.open_file(source).read_all().to_pandas()
@@ -344,7 +344,7 @@ def test_output_that_cannot_be_written_is_no_slower_run(tmp_path: Path) -> None:
 
 
 def replace_intended(run: Path, values: pa.Array) -> None:
-    """Replaces the column `intended_ns` of a run, including its type."""
+    """Replaces the `intended_ns` column of a run, including its type."""
     table = pa.ipc.open_file((run / "operations.arrow").read_bytes()).read_all()
     changed = table.set_column(table.schema.get_field_index("intended_ns"), "intended_ns", values)
     with (

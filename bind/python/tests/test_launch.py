@@ -407,7 +407,7 @@ def test_programs_that_use_libs3_call_the_store_in_their_process(tmp_path: Path)
     (tmp_path / "root/bucket").mkdir(parents=True)
     (tmp_path / "file").write_bytes(b"content")
     words = [sys.executable, "-m", "fordway.launch", "--root", str(tmp_path / "root"), "--explain", "--libs3"]
-    # Without the program `fordway`, there is no gateway that could answer.
+    # Without the `fordway` program, there is no gateway that could answer.
     variables = os.environ | {"FORDWAY_BIN": "/nonesuch"}
 
     def run(directory: Path, *command: str) -> subprocess.CompletedProcess[str]:
@@ -416,7 +416,7 @@ def test_programs_that_use_libs3_call_the_store_in_their_process(tmp_path: Path)
 
     put = run(libraries, "s3", "-u", "put", "bucket/a/key", f"filename={tmp_path / 'file'}")
     assert put.returncode == 0, put.stderr
-    assert "libs3 is in process, with libs3.so.4 or libs3.so.2" in put.stderr
+    assert "libs3 programs: in process, with libs3.so.4 or libs3.so.2" in put.stderr
     assert (tmp_path / "root/bucket/a/key").read_bytes() == b"content"
     listed = run(libraries, "s3", "-u", "list", "bucket")
     assert listed.returncode == 0 and "a/key" in listed.stdout

@@ -35,7 +35,7 @@ BUCKET = "bucket"
 
 
 def make_packages(place: Path, version: str) -> Path:
-    """Builds the package `fordway` with this version as tools/dist does, but with a low compression level."""
+    """Builds the `fordway` package with this version as tools/dist does, but with a low compression level."""
     work, out = place / f"work-{version}", place / version
     (work / "bin").mkdir(parents=True)
     out.mkdir()

@@ -220,7 +220,7 @@ def test_a_file_that_is_no_report_is_not_overwritten(
         assert cli.main([str(run), *words]) == 1
         assert html.read_text() == "thesis"
         err = capsys.readouterr().err
-        assert f"{html} exists and is not a report of Fordway, so it was not changed" in err
+        assert f"{html} exists and is not a Fordway report, so it was not changed" in err
         assert f"fordway report {run} --out FILE" in err
     for ours in ("", "<!doctype html>\n<html><head><title>doc · Fordway</title>"):
         html.write_text(ours)

@@ -688,7 +688,7 @@ def test_a_forked_child_leaves_the_stream_to_its_parent(place: str, store: fordw
     store.put(BUCKET, "short", data[:1000])
     stream, short = store.stream(BUCKET, "key")[0], store.stream(BUCKET, "short")[0]
     assert stream.read(4) == data[:4]
-    # On the lane `http`, the stream reads from a connection. On the other lanes, the stream reads from an
+    # On the `http` lane, the stream reads from a connection. On the other lanes, the stream reads from an
     # open file.
     is_on_connection = place.startswith("http")
     child = os.fork()

@@ -4,7 +4,7 @@
 //! Three drivers share the targets and the corpus in `fuzz/corpus`:
 //!
 //! * the test `corpus` runs the corpus and a few thousand mutations of it with a fixed seed (`make test`);
-//! * the program `fordway-fuzz` mutates the corpus for a given time, on stable Rust. If it is built with coverage
+//! * the `fordway-fuzz` program mutates the corpus for a given time, on stable Rust. If it is built with coverage
 //!   (`tools/soak-fuzz` does this), it keeps each input that reaches new code (`make soak`);
 //! * cargo-fuzz in `fuzz/` mutates the corpus with libFuzzer, and also keeps each input that reaches new code.
 //!   cargo-fuzz needs a nightly toolchain.

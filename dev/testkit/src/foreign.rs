@@ -62,8 +62,8 @@ impl ExternalServerProcess {
     }
 
     /// Starts nginx with the module that adds PROPFIND. Returns `None` if nginx or the module is not installed.
-    /// Requests for `/forbidden` are refused, and `/moved` redirects to `/f`. `/own` requires the header
-    /// `Authorization: Bearer token`, and `/login` requires the user `me` with the password `secret`.
+    /// Requests for `/forbidden` are refused, and `/moved` redirects to `/f`. `/own` requires the `Authorization:
+    /// Bearer token` header, and `/login` requires the user `me` with the password `secret`.
     pub fn nginx_with_listings() -> Option<Self> {
         if !Path::new(NGINX_LISTINGS).exists() {
             fordway_needs::skip(format_args!(
@@ -165,7 +165,7 @@ pub struct SelfSignedCertificate {
 }
 
 impl SelfSignedCertificate {
-    /// Creates a certificate for 127.0.0.1. The program `openssl` computes the file name that the OpenSSL library
+    /// Creates a certificate for 127.0.0.1. The `openssl` program computes the file name that the OpenSSL library
     /// expects. Panics if this program is missing.
     pub fn new() -> Self {
         SelfSignedCertificate::of("127.0.0.1")

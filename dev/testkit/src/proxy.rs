@@ -17,7 +17,7 @@ pub struct ProxyBehaviour {
     /// The value of `Proxy-Authorization` that the proxy requires. The proxy responds with status 407 to all other
     /// requests.
     pub login: Option<String>,
-    /// The status with which the proxy refuses every request.
+    /// The status of the proxy's refusal of every request.
     pub refuses: Option<u16>,
     /// Whether the proxy sends nothing until the client disconnects.
     pub is_mute: bool,

@@ -20,7 +20,7 @@ pub struct OperationScenario {
     parts: &'static [usize],
     /// The operation.
     pub act: fn(&dyn Store) -> Result<()>,
-    /// The error with which the operation must fail, or `None` if it must succeed.
+    /// The expected error of the operation, or `None` if it must succeed.
     pub refused: Option<ErrorKind>,
     /// Whether the bucket keeps versions. If so, the operation must not lose any version.
     pub keeps_versions: bool,

@@ -15,7 +15,7 @@ use super::proxy::{ConnectionAcceptor, OpenSockets, lock};
 pub struct SocksBehaviour {
     /// The user and password that the proxy requires.
     pub login: Option<(&'static str, &'static str)>,
-    /// The reply code with which the proxy refuses every connection.
+    /// The reply code of the proxy's refusal of every connection.
     pub refuses: Option<u8>,
     /// The only reply that the proxy sends. Afterwards, it sends nothing until the client disconnects.
     pub says: Option<&'static [u8]>,

@@ -311,7 +311,7 @@ fn a_users_gateway_serves_that_user_and_whom_it_allows() {
     });
     for path in ["alice/small", "alice/large"] {
         let made = fs::metadata(ground.root().join(path)).unwrap();
-        assert_eq!(made.uid(), ALICE, "{path}: who is allowed acts as the gateway's user");
+        assert_eq!(made.uid(), ALICE, "{path}: a permitted caller acts as the gateway's user");
     }
     as_user(54_323, &[], || denied(put(&NodeStore::new(NodeAddress::Unix(ground.socket())), "k", b"c")));
 }

@@ -26,7 +26,7 @@ use super::tls::{TlsConnector, TlsRoots};
 use super::{HttpVersion, SessionCredentials, Timeouts};
 
 /// Opens connections, through a proxy if one is configured for the origin, and with TLS if the origin requires it.
-/// Clones share what was learned about servers and certificates.
+/// Clones share their knowledge of servers and certificates.
 #[derive(Clone)]
 pub struct Connector {
     version: HttpVersion,

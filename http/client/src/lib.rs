@@ -57,7 +57,7 @@ pub mod parts {
 /// The HTTP version that a client is configured to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum HttpVersion {
-    /// HTTP/1.1; over TLS, HTTP/2 if a server supports only HTTP/2 (with the feature `http2`).
+    /// HTTP/1.1; over TLS, HTTP/2 if a server supports only HTTP/2 (with the `http2` feature).
     #[default]
     Http1,
     /// HTTP/2: by prior knowledge without TLS, by ALPN with TLS. Calls to a server that does not support HTTP/2 fail.
@@ -89,7 +89,7 @@ impl HttpVersion {
         }
     }
 
-    /// Returns the version that `FORDWAY_HTTP_VERSION` names, else HTTP/1.1; `variable` returns the value of an
+    /// Returns the version in `FORDWAY_HTTP_VERSION`, else HTTP/1.1; `variable` returns the value of an
     /// environment variable. Errors: `InvalidArgument`.
     pub fn resolve(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
         const NAME: &str = "FORDWAY_HTTP_VERSION";

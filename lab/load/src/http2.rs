@@ -105,7 +105,7 @@ impl ExchangeSender for Http2Sender {
     }
 }
 
-/// Converts an error of the library `h2`. After a stream reset, the connection remains usable, unless the server
+/// Converts an error of the `h2` library. After a stream reset, the connection remains usable, unless the server
 /// refused the stream before processing the request (RFC 9113 section 8.7).
 fn broken(error: h2::Error) -> FailedExchange {
     let ends_connection = !error.is_reset() || error.reason() == Some(h2::Reason::REFUSED_STREAM);

@@ -69,7 +69,7 @@ pub struct RequestSequence {
     path: (String, Option<String>),
     query: String,
     body: Arc<[u8]>,
-    /// The value of the header `Range`, if a range is requested.
+    /// The value of the `Range` header, if a range is requested.
     range: Option<String>,
     next: AtomicU64,
 }

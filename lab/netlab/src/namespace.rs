@@ -19,7 +19,7 @@ pub struct NetworkNamespace(Arc<OwnedFd>);
 impl NetworkNamespace {
     /// Creates a namespace that has only a loopback device.
     ///
-    /// Errors: `NotImplemented` if this process is not permitted to create namespaces, or if the program `ip` is
+    /// Errors: `NotImplemented` if this process is not permitted to create namespaces, or if the `ip` program is
     /// missing.
     pub fn new() -> Result<Self> {
         let made = in_a_thread(fordway_sys::new_network_namespace)?;
@@ -49,7 +49,7 @@ impl NetworkNamespace {
         PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd()))
     }
 
-    /// Runs commands of the program `ip` inside the namespace, one per line and without the word `ip`.
+    /// Runs commands of the `ip` program inside the namespace, one per line and without the word `ip`.
     pub fn ip(&self, commands: &str) -> Result<()> {
         let output = self.run(|| run_ip(commands))?.map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => {

@@ -34,7 +34,7 @@ pub struct OptionalOutputFileArgs {
 /// Whether to write an HTML report of the run.
 #[derive(Clone, Debug, Args)]
 pub struct ReportArgs {
-    /// Write no HTML report
+    /// Do not write an HTML report
     #[arg(long)]
     pub no_report: bool,
 }

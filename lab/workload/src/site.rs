@@ -1,4 +1,4 @@
-//! A site, at which a workload runs: a bucket or directory of a lane. A site can have further buckets or directories,
+//! A site where a workload runs: a bucket or directory of a lane. A site can have further buckets or directories,
 //! whose names begin with the name of the site. This module also generates content that identifies its writer and
 //! offset.
 //!

@@ -21,7 +21,7 @@ pub struct TreeFile {
     pub body: Vec<u8>,
 }
 
-/// The limits on what is read from a tree.
+/// Limits on reading a tree.
 #[derive(Clone, Copy, Debug)]
 pub struct TreeLimits {
     /// The maximum number of files.

@@ -14,8 +14,8 @@ use fordway_store::{Bucket, ETagPolicy, ErrorKind, MemoryStore, PutOptions};
 use fordway_workload::summary::RunHeader;
 use fordway_workload::transport::{
     LinkTransport, MessageBlockResult, MessageBlockTask, MessageExchangePattern, MessageTransport,
-    MpiJobDescription, MpiJobProcess, ObjectTransport, RemoteTransport, TcpLink, TransportPlan,
-    TransportProgress, answer, describe, follow, message_of, run,
+    MpiJobHello, MpiJobProcess, ObjectTransport, RemoteTransport, TcpLink, TransportPlan, TransportProgress,
+    answer, describe, follow, message_of, run,
 };
 
 const SIZES: [u64; 3] = [1, 4096, 3_000_000];
@@ -121,7 +121,7 @@ fn wrong_bytes_are_errors() {
 fn orders_go_to_another_process_and_answers_come_back() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let control = listener.local_addr().unwrap();
-    let hello = MpiJobDescription {
+    let hello = MpiJobHello {
         implementation: "an MPI".into(),
         sides: [MpiJobProcess::own(), MpiJobProcess { pid: 7, processors: 3 }],
     };

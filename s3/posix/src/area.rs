@@ -166,8 +166,8 @@ fn owned(dir: impl AsFd) -> Result<OwnedFd, Errno> {
     dir.as_fd().try_clone_to_owned().map_err(|_| Errno::MFILE)
 }
 
-/// Returns the mode for a directory in the private area, which is the mode of the bucket's directory. However, users who
-/// may only read the bucket cannot enter an upload's directory, because its `data` is also the upload's lock. In a
+/// Returns the mode for a directory in the private area, which is the mode of the bucket's directory. However, users
+/// who may only read the bucket cannot enter an upload's directory, because its `data` is also the upload's lock. In a
 /// bucket with the sticky bit, only the user who started the upload may write to this directory.
 pub(crate) fn mode_of_dir(of: &FileStat, path: &str) -> u32 {
     if !is_upload_dir(path) {
@@ -189,8 +189,8 @@ fn classes_with(mode: u32) -> u32 {
     [0o700, 0o070, 0o007].into_iter().filter(|class| mode & class != 0).sum()
 }
 
-/// Removes the permission to read from users who may not write to the lock table `file`, whose state is `state`. Earlier
-/// releases gave them this permission. Only an empty file of the caller is changed.
+/// Removes the permission to read from users who may not write to the lock table `file`, whose state is `state`.
+/// Earlier releases gave them this permission. Only an empty file of the caller is changed.
 fn close_to_readers(file: &OwnedFd, state: &FileStat) {
     let excess = state.mode & 0o044 & !classes_with(state.mode & 0o022);
     let is_own = state.user == file_user() && state.links == 1 && state.size == 0;
@@ -561,8 +561,8 @@ impl StoreRootDirectory {
         match self.keeper(bucket, kind)? {
             Some(keeper) if !keeper.trusts(file_user()) => {
                 let why = match kind.decides_access() {
-                    true => "only the bucket's owner decides who may access it; ask the owner",
-                    false => "only the bucket's owner decides who is told about its changes; ask the owner",
+                    true => "only the bucket's owner controls access to it; ask the owner",
+                    false => "only the bucket's owner sets its notifications; ask the owner",
                 };
                 Err(Error::new(ErrorKind::AccessDenied, why))
             }

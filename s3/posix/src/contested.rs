@@ -48,8 +48,8 @@ fn contested_place(
 }
 
 /// Checks that no other user can later create a file at the plain path of `key`, which is not free at present. Such a
-/// file would hide the object at the key's odd path. Errors: `AccessDenied` if another user could remove what is at
-/// the plain path, or above it.
+/// file would hide the object at the key's odd path. Errors: `AccessDenied` if another user could remove the
+/// file or a directory at the plain path, or above it.
 #[cold]
 pub(crate) fn check_blocked_path(
     volume: &StoreRootDirectory,

@@ -228,7 +228,7 @@ impl NameIndexes {
 }
 
 impl WatchedDirectories {
-    /// Returns the watch of `dir`, if the names of `dir` are indexed in the role `role`.
+    /// Returns the watch of `dir`, if the names of `dir` are indexed as `role`.
     fn find(&mut self, dir: &DirectoryHandle, role: DirectoryRole) -> Option<WatchId> {
         let is_same = |held: &DirectoryHandle| held.address() == dir.address();
         let known = self.all.iter().find(|indexed| indexed.held.as_ref().is_some_and(is_same));

@@ -91,7 +91,7 @@ pub use record::etag_of_bare_file;
 pub use scan::ChosenBuckets;
 pub use site::{note_on_mount, note_on_read_only_mount};
 pub use spool::{EventJournal, ReadEvents, StoredEvent, WaitingEvents};
-pub use usage::{FileTotals, UsageEvent, UserSpaceUsage};
+pub use usage::{FileTotals, UsageEvent, UserUsage};
 use volume::StoreRootDirectory;
 pub use volume::SymlinkScope;
 

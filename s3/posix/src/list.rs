@@ -36,8 +36,9 @@ use crate::walk::WalkPath;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 /// The maximum number of names that are read from an index at a time.
 const INDEX_PAGE: usize = 1024;
-/// The minimum number of names that a directory must have to be indexed for the further pages of a listing. In a smaller
-/// directory, removing 1,000 objects between two pages changes too large a share of the names for the index to remain.
+/// The minimum number of names that a directory must have to be indexed for the further pages of a listing. In a
+/// smaller directory, removing 1,000 objects between two pages changes too large a share of the names for the index to
+/// remain.
 const CONTINUED_FEWEST: usize = 5_000;
 
 /// The next step of the walk.
@@ -55,12 +56,12 @@ pub(crate) enum LinkedDirectories<'l> {
     /// bucket with the sticky bit.
     Listed,
     /// The objects in the linked directories, and in directories that cannot be read, are not listed.
-    Skipped(&'l SkippedDirectories),
+    Skipped(&'l UnlistedDirectories),
 }
 
 /// The directories that a listing has skipped. Each cell receives the key of one of the directories.
 #[derive(Default)]
-pub(crate) struct SkippedDirectories {
+pub(crate) struct UnlistedDirectories {
     /// A symbolic link to a directory.
     pub(crate) link: Cell<Option<String>>,
     /// A directory that the caller is not permitted to read.
@@ -238,7 +239,7 @@ impl PosixStoreState {
         rewind(dir).is_ok()
     }
 
-    /// Returns the listing entry of the object with the odd key `key`. On NFS, waits for a writer that is replacing the
+    /// Returns the listing entry of the object with `key`, an odd key. On NFS, waits for a writer that is replacing the
     /// object (see [`PosixStoreState::settled`]).
     fn summary_of_odd(
         &self,
@@ -326,8 +327,8 @@ impl BucketWalk<'_> {
         Ok(flow)
     }
 
-    /// Returns the first text that the walk needs in the directory `at` after `names`. Returns `None` if `names` contains
-    /// all further names that the walk needs.
+    /// Returns the first text that the walk needs in the directory `at` after `names`. Returns `None` if `names`
+    /// contains all further names that the walk needs.
     fn next_window(&self, at: &str, names: &SortedNames) -> Option<String> {
         let wanted = self.query.prefix.get(at.len()..).unwrap_or_default();
         let last = names.cut_after()?;
@@ -474,8 +475,8 @@ impl BucketWalk<'_> {
         !self.contents.sharing.is_shared() && site.is_ok_and(|site| !site.sharing.is_shared())
     }
 
-    /// Adds the keys at and below `names` to the page, starting at `from`. The names are in the directory `at`, opened as
-    /// `dir`.
+    /// Adds the keys at and below `names` to the page, starting at `from`. The names are in the directory `at`, opened
+    /// as `dir`.
     fn names(
         &mut self,
         at: &str,

@@ -173,8 +173,8 @@ fn migrate_owners(
     }
 }
 
-/// Creates the directories that most writes need. If another user created one of them, that user could deny access to it.
-/// The directories `odd` and `meta` are not created, because each write costs more if they exist.
+/// Creates the directories that most writes need. If another user created one of them, that user could deny access to
+/// it. The directories `odd` and `meta` are not created, because each write costs more if they exist.
 fn make_common_dirs(volume: &StoreRootDirectory, bucket: &Bucket) -> Result<()> {
     for path in [tmp_dir(bucket), uploads_dir(bucket), versions_dir(bucket)] {
         // `fsck` reports a file in the place of a directory.

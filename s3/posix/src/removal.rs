@@ -166,7 +166,7 @@ impl BucketRemoval<'_> {
 }
 
 /// Ends the removals of buckets that began more than `age` ago and were interrupted: moves the bucket back, or
-/// removes what is left of it if the bucket's directory is gone. What the caller may not change remains.
+/// removes its remains if the bucket's directory is gone. Leaves files that the caller may not change.
 pub(crate) fn end_interrupted_removals(store: &PosixStoreState, age: Duration) {
     let root = store.volume.root.dir();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as i64;
@@ -184,7 +184,7 @@ pub(crate) fn end_interrupted_removals(store: &PosixStoreState, age: Duration) {
         match bucket {
             Some(bucket) => {
                 let moved = MovedBucket { store, bucket, name, removal };
-                // What cannot be moved back stays where it is, and the next run tries again.
+                // If the bucket cannot be moved back, the next run tries again.
                 let _ = moved.give_private_back().and_then(|()| moved.put_back());
             }
             None => destroy_removal(root, &removal, &name),
@@ -288,7 +288,7 @@ impl<'m> MovedBucket<'m> {
         )
     }
 
-    /// Removes the private directory of the bucket, which is gone. What cannot be removed is left to `gc`.
+    /// Removes the private directory of the bucket, which is gone. Files that cannot be removed are left to `gc`.
     fn destroy(&self, is_shared: bool) {
         let (root, begin) = (self.store.volume.root.dir(), Instant::now());
         destroy_removal(root, &self.removal, &self.name);

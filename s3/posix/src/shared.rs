@@ -300,7 +300,7 @@ impl StoreRootDirectory {
         })
     }
 
-    /// Returns whether other nodes may change the file system of the bucket that contains the private path `path`.
+    /// Returns whether other nodes may change the file system of the bucket that contains `path`, a private path.
     pub(crate) fn sharing_at(&self, path: &str) -> FileSystemSharing {
         let bucket = path.split('/').next().and_then(|name| Bucket::new(name).ok());
         bucket.map_or(FileSystemSharing::Unknown, |bucket| self.sharing_of(&bucket))

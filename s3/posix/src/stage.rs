@@ -149,7 +149,7 @@ impl StagedFile {
         StagedFile::with_mode(inner, bucket, place, false, FILE_MODE)
     }
 
-    /// Starts a file as [`StagedFile::at`] does, with the mode `mode` before the process's umask. `is_plain` is true if
+    /// Starts a file as [`StagedFile::at`] does, with `mode` before the process's umask. `is_plain` is true if
     /// `place` is the plain path of a key.
     pub(crate) fn with_mode(
         inner: &Arc<PosixStoreState>,
@@ -212,7 +212,7 @@ impl StagedFile {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    /// Replaces the started file with `file`, which has the name `name` in `dir`. If `file` is not published, it keeps
+    /// Replaces the started file with `file`, which is `name` in `dir`. If `file` is not published, it keeps
     /// that name.
     pub(crate) fn with_existing(self, file: OwnedFd, dir: DirectoryHandle, name: &str) -> Self {
         let hidden = Some(HiddenName { dir, name: name.to_owned(), is_temporary: false, _shelter: None });
@@ -241,7 +241,7 @@ impl StagedFile {
         self.hidden.as_ref().is_some_and(|hidden| !hidden.is_temporary)
     }
 
-    /// Gives the file the name `name` in `dir`. The file has this name until it is published, and keeps it if it is
+    /// Names the file `name` in `dir`. The file has this name until it is published, and keeps it if it is
     /// never published. If `dir` is on another file system, the file remains without that name.
     pub(crate) fn kept_as(mut self, dir: &DirectoryHandle, name: &str) -> Result<Self> {
         self.sync_content()?;

@@ -32,7 +32,7 @@ impl FileTotals {
 
 /// The files of one user in one bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct UserSpaceUsage {
+pub struct UserUsage {
     /// Objects.
     pub objects: FileTotals,
     /// Old versions and delete markers.
@@ -57,7 +57,7 @@ impl PosixStore {
         &self,
         bucket: &Bucket,
         tell: &mut dyn FnMut(UsageEvent) -> Result<()>,
-    ) -> Result<BTreeMap<u32, UserSpaceUsage>> {
+    ) -> Result<BTreeMap<u32, UserUsage>> {
         // A link to a directory within a bucket has no files of its own.
         if self.inner.volume.root.leads_into_bucket(bucket) {
             return Ok(BTreeMap::new());
@@ -75,7 +75,7 @@ struct UsageWalk<'u> {
     bucket: &'u Bucket,
     actors: Rc<ImpersonatedUserCache>,
     tell: &'u mut dyn FnMut(UsageEvent) -> Result<()>,
-    users: BTreeMap<u32, UserSpaceUsage>,
+    users: BTreeMap<u32, UserUsage>,
     entries: u64,
 }
 
@@ -92,7 +92,7 @@ impl UsageWalk<'_> {
         &mut self,
         dir: &File,
         path: &str,
-        totals: fn(&mut UserSpaceUsage) -> &mut FileTotals,
+        totals: fn(&mut UserUsage) -> &mut FileTotals,
     ) -> Result<()> {
         let mut unread = None;
         let read = each_entry(dir, |name, kind| {
@@ -131,7 +131,7 @@ impl UsageWalk<'_> {
         parent: &File,
         path: &str,
         name: &str,
-        totals: fn(&mut UserSpaceUsage) -> &mut FileTotals,
+        totals: fn(&mut UserUsage) -> &mut FileTotals,
     ) -> Result<()> {
         // The key of anything below this directory would be too long, so nothing below the directory was stored through
         // S3.
@@ -150,7 +150,7 @@ impl UsageWalk<'_> {
 
     /// Returns the totals to which the files below `path` are added, or `None` if these are the same totals as for the
     /// parent of `path`.
-    fn totals_of(&self, path: &str) -> Option<fn(&mut UserSpaceUsage) -> &mut FileTotals> {
+    fn totals_of(&self, path: &str) -> Option<fn(&mut UserUsage) -> &mut FileTotals> {
         let bucket = self.bucket;
         match path {
             // This pattern also matches the private directory of another bucket that was moved into this bucket.

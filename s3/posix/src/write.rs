@@ -410,8 +410,8 @@ pub(crate) fn check_metadata(metadata: &BoxedMetadata) -> Result<()> {
     }
 }
 
-/// Returns the metadata of a copy's source without the fields that a put would refuse. Otherwise, no gateway could serve
-/// the copy. If the rest is still too long, returns no metadata.
+/// Returns the metadata of a copy's source without the fields that a put would refuse. Otherwise, no gateway could
+/// serve the copy. If the rest is still too long, returns no metadata.
 fn valid_metadata(metadata: &BoxedMetadata) -> BoxedMetadata {
     if check_metadata(metadata).is_ok() {
         return metadata.clone();

@@ -279,7 +279,7 @@ async fn run_within<T: Send + 'static>(
 }
 
 impl CorsRequest {
-    /// Returns `None` unless the request comes from a web page or has the method `OPTIONS`.
+    /// Returns `None` unless the request comes from a web page or has the `OPTIONS` method.
     fn of(shared: &GatewayState, caller: &ConnectionPeer, request: &Request<s3s::Body>) -> Option<Self> {
         if !cors::is_of_page(request.headers()) && request.method() != Method::OPTIONS {
             return None;
@@ -443,7 +443,7 @@ pub(crate) fn refusal(status: StatusCode, why: &str) -> Response<PreparedBody> {
 
 /// Returns an error response with a document in S3's format.
 fn error_document(status: StatusCode, code: &str, message: &str) -> Response<PreparedBody> {
-    // The module `message` later splits this text into lines, so the line breaks are kept.
+    // The `message` module later splits this text into lines, so the line breaks are kept.
     let message: Vec<_> = message.split('\n').map(escaped).collect();
     let message = message.join("\n");
     let document = format!(

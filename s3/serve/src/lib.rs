@@ -23,7 +23,7 @@
 //! * `sts`: temporary credentials (AWS STS)
 //! * `outgoing`: requests that the gateway itself sends; `webhook`: the receivers of events
 //! * `signature`: checks the form of a signature before the signature itself is verified
-//! * [`node`]: the node gateway, which implements the binary protocol of the lane `node`
+//! * [`node`]: the node gateway, which implements the binary protocol of the `node` lane
 //! * `s3`: implements each S3 operation in terms of the store
 //!
 //! This crate logs through `tracing`. The S3 layer also logs an error for every refused request, with targets that

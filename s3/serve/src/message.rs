@@ -1,5 +1,5 @@
-//! The texts of error documents. The element `Message` contains AWS's message for a failure, because some programs
-//! recognize failures by AWS's messages. The element `Detail` contains the gateway's own text for people, which
+//! The texts of error documents. The `Message` element contains AWS's message for a failure, because some programs
+//! recognize failures by AWS's messages. The `Detail` element contains the gateway's own text for people, which
 //! explains the failure and the remedy.
 //!
 //! The S3 layer carries one text for each error, and this module splits the text into lines. The first line of an

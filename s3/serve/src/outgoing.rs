@@ -72,7 +72,7 @@ fn target_of(url: &str) -> Cow<'_, str> {
 /// Fetches a document. Follows no redirects. Errors: the reason why there is no document.
 pub(crate) fn fetch(url: &str, rules: &OutgoingRules) -> Result<Vec<u8>, String> {
     let response = request(url, "GET", "Accept: application/json\r\n", b"", rules);
-    let response = response.map_err(|RequestFailure { why, .. }| format!("{url}: {why}"))?;
+    let response = response.map_err(|OutgoingFailure { why, .. }| format!("{url}: {why}"))?;
     match response.status {
         200 => Ok(response.body),
         status => Err(format!("{url}: the status is {status}")),
@@ -87,7 +87,7 @@ pub(crate) fn post(
     token: Option<&str>,
     document: &[u8],
     rules: &OutgoingRules,
-) -> Result<u16, RequestFailure> {
+) -> Result<u16, OutgoingFailure> {
     let bytes = document.len();
     let mut headers = format!("Content-Type: application/json\r\nContent-Length: {bytes}\r\n");
     if let Some(token) = token {
@@ -95,7 +95,7 @@ pub(crate) fn post(
     }
     let sent = request(url, "POST", &headers, document, rules).map(|response| response.status);
     sent.map_err(|failure| match origin_of(url) {
-        Ok(origin) => RequestFailure { why: format!("{origin}: {}", failure.why), ..failure },
+        Ok(origin) => OutgoingFailure { why: format!("{origin}: {}", failure.why), ..failure },
         Err(_) => failure,
     })
 }
@@ -107,8 +107,8 @@ fn request(
     headers: &str,
     body: &[u8],
     rules: &OutgoingRules,
-) -> Result<PeerResponse, RequestFailure> {
-    let failed = |why: String| RequestFailure { why, was_connected: false };
+) -> Result<PeerResponse, OutgoingFailure> {
+    let failed = |why: String| OutgoingFailure { why, was_connected: false };
     let origin = origin_of(url).map_err(failed)?;
     let path = target_of(url);
     if !path.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -132,12 +132,12 @@ fn request(
             exchange(StreamOwned::new(session, stream), &message, has_document)
         }
     };
-    exchanged.map_err(|error| RequestFailure { was_connected: true, ..failed(error.to_string()) })
+    exchanged.map_err(|error| OutgoingFailure { was_connected: true, ..failed(error.to_string()) })
 }
 
 /// The reason why a request has no response.
 #[derive(Debug)]
-pub(crate) struct RequestFailure {
+pub(crate) struct OutgoingFailure {
     pub(crate) why: String,
     /// Whether a connection was established. If so, the server may have received the request.
     pub(crate) was_connected: bool,
@@ -312,10 +312,10 @@ fn exchange(mut stream: impl Read + Write, request: &[u8], has_document: bool) -
 
 /// Receives the head of the final response, and skips interim responses (1xx). Returns the head and the bytes received
 /// after the head.
-fn receive_head(stream: &mut impl Read) -> io::Result<(ResponseHead, Vec<u8>)> {
+fn receive_head(stream: &mut impl Read) -> io::Result<(OutgoingResponseHead, Vec<u8>)> {
     let (mut received, mut start) = (Vec::new(), 0);
     loop {
-        match ResponseHead::parse(&received[start..])? {
+        match OutgoingResponseHead::parse(&received[start..])? {
             // 101 is a final status, because it switches the connection to another protocol.
             Some(head) if matches!(head.status, 100 | 102..=199) => start += head.bytes,
             Some(head) => {
@@ -424,14 +424,14 @@ enum Framing {
     UntilClose,
 }
 
-struct ResponseHead {
+struct OutgoingResponseHead {
     status: u16,
     bytes: usize,
     /// The framing of the body. An error affects only callers that read the body.
     framing: io::Result<Framing>,
 }
 
-impl ResponseHead {
+impl OutgoingResponseHead {
     /// Parses a head. Returns `None` if the head is incomplete. Errors: the head is malformed.
     fn parse(received: &[u8]) -> io::Result<Option<Self>> {
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
@@ -439,7 +439,7 @@ impl ResponseHead {
         let parsed = response.parse(received).map_err(io::Error::other)?;
         let httparse::Status::Complete(bytes) = parsed else { return Ok(None) };
         let framing = Framing::of(response.headers);
-        Ok(Some(ResponseHead { status: response.code.unwrap_or(0), bytes, framing }))
+        Ok(Some(OutgoingResponseHead { status: response.code.unwrap_or(0), bytes, framing }))
     }
 }
 

@@ -18,7 +18,7 @@ pub(crate) const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 pub(crate) const AMZ_DATE: HeaderName = HeaderName::from_static("x-amz-date");
 
 /// Checks the form of a request's signature. An anonymous request passes this check; the rules of the bucket are
-/// checked later. If only `Date` contains the time of the request, adds the header `x-amz-date`, which the S3 layer
+/// checked later. If only `Date` contains the time of the request, adds the `x-amz-date` header, which the S3 layer
 /// reads. Errors: AWS's errors, one for each kind of malformed signature; `InvalidArgument` for several `Authorization`
 /// headers.
 pub(crate) fn check_form(
@@ -56,7 +56,7 @@ pub(crate) fn check_form(
     }
 }
 
-/// Returns the error for a request that has both a signed URL and the header `Authorization`. The conditions of a
+/// Returns the error for a request that has both a signed URL and the `Authorization` header. The conditions of a
 /// policy must not depend on a header that nobody verifies.
 fn signed_twice() -> GateRefusal {
     let words = "Only one auth mechanism allowed; only the X-Amz-Algorithm query parameter, Signature query string \

@@ -12,7 +12,7 @@ use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::notification::is_webhook_name;
 
 use crate::monitor::put_help;
-use crate::outgoing::{OutgoingRules, RequestFailure, check_url, post};
+use crate::outgoing::{OutgoingFailure, OutgoingRules, check_url, post};
 use crate::users::read_private;
 
 /// The maximum time for connecting, sending the events and receiving the status.
@@ -124,8 +124,8 @@ impl Webhook {
         let sent = match post(&self.url, self.token.as_deref(), document, &rules) {
             Ok(200..=299) => Ok(()),
             Ok(status) => Err(WebhookFailure::Refused(status)),
-            Err(RequestFailure { why, was_connected: false }) => Err(WebhookFailure::Unreachable(why)),
-            Err(RequestFailure { why, was_connected: true }) => Err(WebhookFailure::NoResponse(why)),
+            Err(OutgoingFailure { why, was_connected: false }) => Err(WebhookFailure::Unreachable(why)),
+            Err(OutgoingFailure { why, was_connected: true }) => Err(WebhookFailure::NoResponse(why)),
         };
         match sent {
             Ok(()) => add(&self.counters.delivered, events),

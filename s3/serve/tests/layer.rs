@@ -1,4 +1,4 @@
-//! Tests the S3 layer without a connection. The command `fordway-lab ledger` checks the responses to requests with
+//! Tests the S3 layer without a connection. The `fordway-lab ledger` command checks the responses to requests with
 //! valid signatures.
 
 use std::sync::Arc;

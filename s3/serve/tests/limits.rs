@@ -61,7 +61,7 @@ impl Ground {
         Counters(self.gateway.metrics_addr().unwrap())
     }
 
-    /// Stops the gateway, and returns the values of the field `limit` from those access log lines that have this field.
+    /// Stops the gateway, and returns the values of the `limit` field from those access log lines that have this field.
     fn limits_in_log(self) -> Vec<String> {
         drop(self.gateway);
         let text = std::fs::read_to_string(&self.log).unwrap();
@@ -83,7 +83,7 @@ impl Counters {
         answer
     }
 
-    /// Waits until the counters contain the line `line`.
+    /// Waits until the counters contain `line`.
     #[track_caller]
     fn wait_for(self, line: &str) {
         self.wait_until(line, |text| text.lines().any(|found| found == line));

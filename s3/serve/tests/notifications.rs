@@ -1,4 +1,4 @@
-//! Tests the notification configuration of a bucket over HTTP: what is stored, and what is refused.
+//! Tests the notification configuration of a bucket over HTTP: which documents are stored, and which are refused.
 
 mod client;
 

@@ -324,7 +324,7 @@ impl Ground {
         Ground::start(oidc, issuer, &role, || ()).unwrap()
     }
 
-    /// Starts a gateway with the role `role`. Calls `opened` whenever the gateway opens the store.
+    /// Starts a gateway with `role`. Calls `opened` whenever the gateway opens the store.
     fn start(
         oidc: &str,
         issuer: &str,

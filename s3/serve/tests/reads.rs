@@ -82,7 +82,7 @@ fn a_part_of_what_has_changed_is_the_whole() {
     }
 }
 
-/// A client appends a part to what it has, so the part must be of the version that `If-Range` names.
+/// A client appends the part to the bytes it already has, so the part must come from the version in `If-Range`.
 #[test]
 fn a_part_is_of_the_version_that_the_client_has() {
     let replace = |store: &MemoryStore| {

@@ -183,7 +183,7 @@ fn copies_keep_tags_or_replace_them() {
     let put = Call::new("PUT", "/plain-bucket/from").header("x-amz-tagging", "x=y").body("z");
     fixture.client.send(&put).ok();
     let copy = |to| Call::on("PUT", to).header("x-amz-copy-source", "/plain-bucket/from");
-    // Without the directive `REPLACE`, the header `x-amz-tagging` has no effect.
+    // Without the `REPLACE` directive, the `x-amz-tagging` header has no effect.
     fixture.client.send(&copy("kept").header("x-amz-tagging", "n=1")).ok();
     assert_eq!(tags(&fixture, "kept"), owned(&[("x", "y")]));
     let replaced = copy("new").header("x-amz-tagging-directive", "REPLACE").header("x-amz-tagging", "n=1");

@@ -183,7 +183,7 @@ fn call<'a>(
     call
 }
 
-/// Starts an upload of `alpha/k`, and returns the query with the upload's ID in it.
+/// Starts an upload of `alpha/k`, and returns a query with its upload ID.
 fn upload_query(client: &Client, query: &str) -> String {
     let begun = client.send(&Call::new("POST", "/alpha/k").query("uploads")).ok();
     query.replace("uploadId=U", &format!("uploadId={}", begun.element("UploadId").unwrap()))

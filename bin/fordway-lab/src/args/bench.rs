@@ -150,7 +150,7 @@ pub(crate) struct RestBenchArgs {
     /// Process ID of the server; the CPU time and other counters of the server and its descendants are reported
     #[arg(long, value_name = "PID")]
     pub(crate) server_pid: Option<u32>,
-    /// The processors of the client and of the server. The option `--server-pid` names the server's process.
+    /// The processors of the client and of the server. The `--server-pid` option names the server's process.
     #[command(flatten)]
     pub(crate) pins: CpuPinArgs,
     /// The seed for random start times.
@@ -231,7 +231,7 @@ fn parse_rate(text: &str) -> Result<f64, String> {
 
 All transports run on this machine, over loopback or shared memory. The latency is the time from the request for a \
 message until the message has been received completely. For MPI and TCP, the command also reports half of the \
-round-trip time. The program fordway-mpi, which `make mpi` builds, measures MPI. The command skips transports that \
+round-trip time. The fordway-mpi program, which `make mpi` builds, measures MPI. The command skips transports that \
 are not installed, and names them. The first transport is the reference: MPI over TCP, if it is installed.")]
 pub(crate) struct TransportBenchArgs {
     /// The sizes of messages and the number of rounds.
@@ -313,7 +313,7 @@ impl TransportKindArg {
 `ping` requests messages of random sizes from `pong`. A set-up defines how `ping` and `pong` are started, and which \
 network connects them. Each round measures all set-ups, in random order, with the same sizes. A set-up is a small \
 TOML file: give the name of a built-in set-up, or the path of your own file. If a set-up does not start, the \
-command reports the reason and measures the other set-ups. Set-ups with namespaces need root; the set-up `loopback` \
+command reports the reason and measures the other set-ups. Set-ups with namespaces need root; the `loopback` set-up \
 does not.")]
 pub(crate) struct PingpongBenchArgs {
     /// Set-ups to measure; the first set-up is the reference [default: all built-in set-ups that use namespaces, and
@@ -326,7 +326,7 @@ pub(crate) struct PingpongBenchArgs {
     /// Value to substitute for {WORD} in set-ups (may be repeated)
     #[arg(long, value_name = "WORD=VALUE", value_parser = word)]
     pub(crate) set: Vec<(String, String)>,
-    /// URL of a running `pong`, for the set-up `loopback`; {size} is replaced by the number of bytes
+    /// URL of a running `pong`, for the `loopback` set-up; {size} is replaced by the number of bytes
     #[arg(long, value_name = "URL")]
     pub(crate) pong: Option<String>,
     /// Whether to open a new connection for each request or keep connections alive

@@ -104,8 +104,8 @@ range, and DELETE. The lanes take turns, block by block. The command compares th
 source file. The command works in a temporary directory on DIR's file system (or in --root), and removes that \
 directory at the end, even after Ctrl-C. The command does not change DIR itself. The first lane is the reference \
 for the other lanes. --target adds a running service, which the command accesses with the keys of the AWS \
-environment. On that service, the command works in a new bucket, or below a prefix of the bucket that the URL \
-names, and removes everything that it created.
+environment. On that service, the command works in a new bucket, or below a prefix of the bucket in the URL, \
+and removes everything that it created.
 
 With --link, the gateways of the HTTP lanes run at the far end of an emulated link, in a network namespace; the other \
 lanes need no network, and are measured as without --link. --link needs root, or a user namespace: `unshare \
@@ -180,7 +180,7 @@ pub(crate) struct CompareArgs {
 /// The state of the page cache before reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum CacheArg {
-    /// The cache contains what was just written
+    /// The cache contains the data just written
     Warm,
     /// The cache contains no content, which must be read from the disk or the file server
     Cold,
@@ -319,7 +319,7 @@ pub(crate) enum LedgerPathArg {
 
 COMMAND is an MPI program. Open MPI's mpirun starts the program in each set-up with each rank count, one job after \
 the other. {ranks} in COMMAND is replaced by the rank count. A single rank runs only in the first set-up, which is \
-the reference. In set-up `default`, Open MPI chooses how ranks communicate; `shm` uses shared memory, and `loopback` \
+the reference. In the `default` set-up, Open MPI chooses how ranks communicate; `shm` uses shared memory, and `loopback` \
 uses TCP on this machine's loopback device. Other set-ups are the built-in set-ups with two networks (`fordway bench \
 pingpong --list`), or files that describe such set-ups. Set-ups with two networks need root, and half of the ranks \
 run in each network. With NAME+yield, waiting ranks yield the processor. `make mpi` builds the library that reports \

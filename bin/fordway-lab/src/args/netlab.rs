@@ -165,7 +165,7 @@ pub(crate) struct PingArgs {
     /// URL of `pong`; {size} is replaced by the number of bytes; without {size}, /pong/SIZE is appended
     #[arg(long, value_name = "URL")]
     pub(crate) pong: String,
-    /// Number of times `ping` retries a failed request to `pong`; the response header fordway-retries contains the
+    /// Number of times `ping` retries a failed request to `pong`; the fordway-retries response header contains the
     /// number of retries made
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub(crate) retries: u32,

@@ -37,7 +37,7 @@ fn of_service<'g>(command: &LabSubcommand, global: &'g GlobalArgs) -> Option<(&'
     options.into_iter().find_map(given)
 }
 
-/// Describes what a command without an endpoint does; `None` for commands that accept an endpoint.
+/// Describes a command without an endpoint; `None` for commands that accept an endpoint.
 fn instead(command: &LabSubcommand) -> Option<&'static str> {
     Some(match command {
         LabSubcommand::Compare(_) | LabSubcommand::Completions(_) | LabSubcommand::Man(_) => {

@@ -351,8 +351,8 @@ impl GatewayProgram {
     fn end(&mut self) -> Result<Option<ExitStatus>> {
         match self {
             GatewayProgram::Bare(process) => {
-                // Client processes that were forked since have a copy of this end of the pipe, so that closing it may not
-                // be enough. The process has not been waited for, so its ID cannot have been reused.
+                // Client processes that were forked since have a copy of this end of the pipe, so that closing it may
+                // not be enough. The process has not been waited for, so its ID cannot have been reused.
                 drop(process.stdin.take());
                 if let Ok(None) = process.try_wait() {
                     let _ = fordway_sys::terminate(process.id());
@@ -410,8 +410,8 @@ impl GatewayCommand {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             // Ctrl-C signals the whole process group of the terminal. The gateway must not receive this signal, because
-            // the clean-up of this process uses the gateway. The gateway exits at the end of its standard input, even if
-            // this process is killed.
+            // the clean-up of this process uses the gateway. The gateway exits at the end of its standard input, even
+            // if this process is killed.
             .process_group(0);
         if let Some(keys) = &self.keys {
             command.env("AWS_ACCESS_KEY_ID", &keys.access_key).env("AWS_SECRET_ACCESS_KEY", &keys.secret_key);

@@ -142,7 +142,7 @@ struct NetlabReport {
     link: Option<LinkStats>,
 }
 
-/// The settings with which the link was created, including defaults.
+/// The settings of the link, including defaults.
 #[derive(Serialize)]
 struct EffectiveLinkSettings {
     rtt_ns: u128,

@@ -1,4 +1,4 @@
-//! The directory to which a command writes its run.
+//! The directory of a command's run.
 
 use std::path::Path;
 

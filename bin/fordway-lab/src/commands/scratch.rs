@@ -18,7 +18,7 @@ const LOCK: &str = ".lock";
 /// A directory that is younger than this duration may belong to a command that has not locked the directory yet.
 const NEW: Duration = Duration::from_secs(60);
 
-/// The command's interrupt flag, with which the directories are registered. If a second signal ends the process at
+/// The command's interrupt flag, where the directories are registered. If a second signal ends the process at
 /// once, the registered directories are removed. The flag is the same for the whole process, so it is not passed to
 /// every function that creates a directory.
 static INTERRUPT: OnceLock<InterruptFlag> = OnceLock::new();
@@ -65,9 +65,9 @@ impl ScratchDirectory {
     }
 }
 
-/// Removes the abandoned directories in `parent` whose names begin with `prefix`. A directory is abandoned if it belongs
-/// to this user, is old enough and is not locked. Does nothing on file systems that nodes share, because locks of other
-/// nodes may be invisible there.
+/// Removes the abandoned directories in `parent` whose names begin with `prefix`. A directory is abandoned if it
+/// belongs to this user, is old enough and is not locked. Does nothing on file systems that nodes share, because locks
+/// of other nodes may be invisible there.
 fn remove_abandoned(prefix: &str, parent: &Path) -> io::Result<()> {
     let opened = File::open(parent)?;
     if FileSystemSharing::of(&opened).map_or(true, FileSystemSharing::is_shared) {

@@ -18,7 +18,7 @@ const FIRST_ANSWER: Duration = Duration::from_secs(10);
 const PROBE_KEY: &str = "probe";
 const PROBE: &[u8] = b"fordway compare";
 
-/// Opens the service. Creates a bucket on the service, or uses a prefix in the bucket that the URL names.
+/// Opens the service. Creates a bucket on the service, or uses a prefix in the bucket of the URL.
 /// [`MeasuredTarget::clean_up`] removes that bucket, or everything below that prefix. Errors: the errors of the
 /// service, with advice.
 pub(super) fn open(

@@ -258,7 +258,7 @@ fn the_interrupted_round_is_kept() {
     assert_eq!(entries(dir.path()), ["fordway-bench"]);
 }
 
-/// The phase `cleanup` of mdworkbench removes the files that `--keep` preserves, so the command must reject `--keep`
+/// The `cleanup` phase of mdworkbench removes the files that `--keep` preserves, so the command must reject `--keep`
 /// with this phase.
 #[test]
 fn keep_is_refused_with_a_phase_that_removes_the_files() {

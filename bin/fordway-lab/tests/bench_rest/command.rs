@@ -4,7 +4,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// Returns the command `fordway bench rest --json ARGS`, not yet started.
+/// Returns the `fordway bench rest --json ARGS` command, not yet started.
 pub(crate) fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-lab"));
     command.args(["bench", "rest", "--json"]).args(args).env_remove("AWS_CA_BUNDLE");

@@ -62,7 +62,7 @@ fn set_ups_of_one_machine_are_not_taken_for_one_another() {
     let rows = rows(&output);
     let lanes: Vec<_> = rows.iter().map(|row| row["lane"].as_str().unwrap()).collect();
     assert_eq!(lanes, ["loopback", "shell"]);
-    // In the set-up `shell`, only the client's process is known. This process must not be counted as a process of the
+    // In the `shell` set-up, only the client's process is known. This process must not be counted as a process of the
     // server.
     assert!(rows[0]["load"]["server"].is_object() && rows[1]["load"]["server"].is_null(), "{rows:?}");
     // A process that is already listening on either port must not be mistaken for `ping` or `pong`.

@@ -133,7 +133,7 @@ pub struct DuArgs {
 
 The command prints the endpoint, the region and the keys that fordway itself uses, in the format that TOOL reads. The \
 output contains the secret key. Replace BUCKET in the output with the name of a bucket. Every TOOL except shell needs \
-an http(s):// endpoint. With --json, the output is one object with the settings; its field text has the format of \
+an http(s):// endpoint. With --json, the output is one object with the settings; its text field has the format of \
 TOOL.")]
 pub struct EnvArgs {
     /// Program for which to print settings

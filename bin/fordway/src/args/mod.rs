@@ -104,7 +104,7 @@ Exit codes: 0 done, 1 failed or nothing listed, 2 usage, 3 not found, 4 permissi
 5 condition or conflict, 6 no space or quota, 7 endpoint unavailable, 8 data corrupt, 130 interrupted. \
 If an object fails, the remaining objects are still processed, and the first failure sets the exit code.
 
-If NAME is not one of these commands, `fordway NAME` runs the program `fordway-NAME` next to fordway or in PATH.";
+If NAME is not one of these commands, `fordway NAME` runs the `fordway-NAME` program next to fordway or in PATH.";
 
 /// The built-in commands.
 #[derive(Debug, Subcommand)]
@@ -165,7 +165,7 @@ pub enum BuiltinCommand {
     Completions(CompletionsArgs),
     /// Print the manual page, or write the manual pages of all commands
     Man(ManArgs),
-    /// Any other name runs the program `fordway-NAME` next to this program or in PATH.
+    /// Any other name runs the `fordway-NAME` program next to this program or in PATH.
     #[command(external_subcommand)]
     External(Vec<OsString>),
 }

@@ -170,7 +170,7 @@ pub struct ServeArgs {
     #[arg(long)]
     pub signature_v2: bool,
     /// Set the immutable flag on the files of locked versions, so that POSIX programs cannot remove these files either;
-    /// needs root (the capability CAP_LINUX_IMMUTABLE), and a file system that supports the flag (ext4, XFS, Btrfs,
+    /// needs root (the CAP_LINUX_IMMUTABLE capability), and a file system that supports the flag (ext4, XFS, Btrfs,
     /// tmpfs)
     #[arg(long)]
     pub immutable_locks: bool,

@@ -173,8 +173,8 @@ pub struct TransferArgs {
     /// Number of objects to transfer in parallel, from 1 to 1024
     #[arg(long, short, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub jobs: u16,
-    /// Number of parts of one large object to transfer in parallel, from 1 to 256. An upload over HTTP keeps each part in
-    /// memory until it is sent. If all parts in parallel would need more than 1 GiB, some of them wait
+    /// Number of parts of one large object to transfer in parallel, from 1 to 256. An upload over HTTP keeps each part
+    /// in memory until it is sent. If all parts in parallel would need more than 1 GiB, some of them wait
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub concurrency: u16,
     /// Size of a part, from 5MiB to 5GiB; increased if an object would need more than 10,000 parts
@@ -183,8 +183,8 @@ pub struct TransferArgs {
     /// Transfer objects larger than this size in parts [default: 64MiB over HTTP; no parts on other lanes]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub multipart_threshold: Option<u64>,
-    /// Checksum algorithm for uploads and copies of objects: CRC32, CRC32C, CRC64NVME, SHA1, SHA256, SHA512, MD5, XXHASH64,
-    /// XXHASH3, XXHASH128 [default: CRC64NVME over HTTP, none on other lanes]
+    /// Checksum algorithm for uploads and copies of objects: CRC32, CRC32C, CRC64NVME, SHA1, SHA256, SHA512, MD5,
+    /// XXHASH64, XXHASH3, XXHASH128 [default: CRC64NVME over HTTP, none on other lanes]
     #[arg(long, value_name = "NAME", value_parser = checksum_algorithm)]
     pub checksum_algorithm: Option<ChecksumAlgorithm>,
     /// Do not verify downloads against their checksum or MD5 (the MD5 of some encrypted objects is wrong)
@@ -302,8 +302,8 @@ Each object or file is copied and then removed, as `aws s3 mv` does. Within one 
 step, unless the lane is HTTP or the bucket keeps versions. Within one WebDAV server, one MOVE request moves a file, \
 or a whole collection with --recursive.
 
-If a source is a symbolic link to a file, the content of the file is copied, and the link is removed. A file to which \
-a link in the sources leads is removed last, and is kept if the link could not be moved. A link to a \
+If a source is a symbolic link to a file, the content of the file is copied, and the link is removed. If a link \
+in the sources leads to a source, that source is removed last, and is kept if the link could not be moved. A link to a \
 directory is an error and is not moved, because the files in the directory may belong to another tree. To move them, \
 end the source with a slash: fordway mv -r link/ s3://data/link."
 )]

@@ -149,7 +149,7 @@ pub(super) fn rm(args: &RmArgs, context: &CommandContext) -> Result<CommandExit>
     transfer::run(context, &settings, removals)
 }
 
-/// Returns the buckets and prefixes of those sources from which the command removes everything.
+/// Returns the buckets and prefixes of those sources that the command removes completely.
 fn emptied(sources: &[SourceSelection], filters: &FilterRules) -> Vec<(Bucket, String)> {
     let below = sources.iter().filter_map(|source| match source {
         SourceSelection::Below(StorageAddress::S3(bucket, prefix)) if filters.is_empty() => {
@@ -232,7 +232,7 @@ pub(super) fn remove(
     context.output.completed(&removed).map(|()| CommandExit::Ok)
 }
 
-/// Like [`remove`], for a bucket from which the command removes everything. Removes a link that leads out of the
+/// Like [`remove`], for a bucket that the command empties. Removes a link that leads out of the
 /// bucket, instead of the versions behind the link.
 fn remove_or_link(
     context: &CommandContext,

@@ -505,7 +505,7 @@ fn is_shared(
 struct DestinationLinks {
     /// The destination; `None` if it is not a local directory.
     root: Option<PathBuf>,
-    /// The link that the most recent note named.
+    /// The link in the most recent note.
     last: Option<PathBuf>,
 }
 

@@ -153,7 +153,7 @@ fn check_immutable_locks(args: &ServeArgs) -> Result<()> {
     match !args.immutable_locks || fordway_sys::may_set_immutable() {
         true => Ok(()),
         false => {
-            let why = "--immutable-locks needs the capability CAP_LINUX_IMMUTABLE; run the gateway as root, and if a \
+            let why = "--immutable-locks needs the CAP_LINUX_IMMUTABLE capability; run the gateway as root, and if a \
                        systemd unit has CapabilityBoundingSet=, add the capability there";
             Err(Error::new(ErrorKind::AccessDenied, why))
         }

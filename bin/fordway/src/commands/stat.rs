@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use fordway_command::units::{human_bytes, local_time, show_bytes, utc_time};
 use fordway_command::{CommandContext, CommandExit, StorageAddress, shown_name};
-use fordway_posix::{ChosenBuckets, PosixConfig, PosixStore, UsageEvent, UserSpaceUsage};
+use fordway_posix::{ChosenBuckets, PosixConfig, PosixStore, UsageEvent, UserUsage};
 use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Metadata, ObjectInfo, Result, VersionId};
 use serde::Serialize;
 
@@ -230,7 +230,7 @@ pub(super) fn du(args: &DuArgs, context: &CommandContext) -> Result<CommandExit>
     Ok(CommandExit::Ok)
 }
 
-/// Returns the size of the object that the address names; `None` if the address does not name an object.
+/// Returns the size of the object at the address; `None` if the address is not an object's.
 fn object_size(args: &DuArgs, context: &CommandContext) -> Result<Option<u64>> {
     let (bucket, key) = StorageAddress::parse(&args.address)?.into_s3()?;
     if key.is_empty() || (!args.raw && has_wildcard(&key)) {
@@ -339,8 +339,8 @@ struct UserDiskUsageOutput<'r> {
 }
 
 impl<'r> UserDiskUsageOutput<'r> {
-    fn new(bucket: &'r Bucket, uid: u32, usage: &UserSpaceUsage, human: bool) -> Self {
-        let UserSpaceUsage { objects, versions, other } = usage;
+    fn new(bucket: &'r Bucket, uid: u32, usage: &UserUsage, human: bool) -> Self {
+        let UserUsage { objects, versions, other } = usage;
         UserDiskUsageOutput {
             bucket: bucket.as_str(),
             uid,

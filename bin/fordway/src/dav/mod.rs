@@ -32,7 +32,7 @@ pub(crate) fn is_dav(text: &str) -> bool {
 }
 
 /// A completed action or, in a dry run, an intended action, printed as a line or as JSON. The JSON has the fields of an
-/// action on an object, and the field `by`, which contains the method of a copy between servers.
+/// action on an object, and the `by` field, which contains the method of a copy between servers.
 #[derive(Serialize)]
 struct DavActionOutput<'e> {
     operation: &'static str,

@@ -91,7 +91,7 @@ pub(super) struct SecurityOptions {
     /// S3: region used in signatures [default: from the AWS configuration]
     #[arg(long, value_name = "NAME")]
     pub(super) s3region: Option<String>,
-    /// S3: session token of temporary keys
+    /// S3: session token of temporary credentials
     #[arg(long, value_name = "TOKEN")]
     pub(super) s3token: Option<String>,
     /// S3: read the bucket from the first segment of the path, not from the host name

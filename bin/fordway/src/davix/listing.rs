@@ -155,7 +155,7 @@ fn list_entry(entry: &ListEntry, root: &str, line: &DavixLsArgs, context: &Comma
     print(&ListedEntry { name, is_directory, size_bytes, modified, rights }, line, context)
 }
 
-/// Prints the object that the address names. Errors: `NoSuchKey` if there is no such object.
+/// Prints the object at the address. Errors: `NoSuchKey` if there is no such object.
 fn one_object(
     service: &DavixS3Address,
     store: &dyn Store,

@@ -33,7 +33,7 @@ macro_rules! words {
     ($($word:expr),* $(,)?) => { [$(OsStr::new($word)),*] };
 }
 
-/// Returns the option `--jobs` for a number of threads.
+/// Returns the `--jobs` option for a number of threads.
 fn jobs(threads: u16) -> String {
     format!("--jobs={}", threads.clamp(1, 1024))
 }

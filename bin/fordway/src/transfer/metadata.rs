@@ -63,7 +63,7 @@ impl ObjectMetadataRules {
         metadata
     }
 
-    /// Returns the metadata of a copy. With the directive `REPLACE`, this is the metadata of an upload with the name
+    /// Returns the metadata of a copy. With the `REPLACE` directive, this is the metadata of an upload with the name
     /// `name`. Otherwise, it is the metadata of `source`, in which the fields that the options set are replaced.
     pub(super) fn of_copy(&self, source: &ObjectInfo, name: &str) -> BoxedMetadata {
         if self.directive == Some(MetadataDirectiveArg::Replace) {

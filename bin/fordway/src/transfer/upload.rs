@@ -65,8 +65,8 @@ impl TransferRunner<'_> {
         Ok((size, source))
     }
 
-    /// Reserves memory for content that the store keeps in memory until the content is sent. Waits until enough memory is
-    /// available. Returns `None` if the store does not keep content in memory.
+    /// Reserves memory for content that the store keeps in memory until the content is sent. Waits until enough memory
+    /// is available. Returns `None` if the store does not keep content in memory.
     fn upload_memory(&self, bytes: u64) -> Option<ReservedUploadMemory<'_>> {
         (self.store().lane() == "http").then(|| self.memory.reserve(bytes))
     }
@@ -278,7 +278,7 @@ impl TransferRunner<'_> {
         };
         if let Some(info) = info.filter(|_| !rules.keep_all()) {
             options.metadata = Some(rules.of_copy(&info, key.as_str()));
-            // Copy only the version from which the metadata was read.
+            // Copy only the version whose metadata was read.
             options.source_conditions = Conditions::only_if(info.etag);
         }
         self.store()

@@ -155,7 +155,8 @@ fn settings_in_json_are_one_object() {
 fn version_says_commit_and_features() {
     let short = text(&fordway(&["-V"], "").stdout);
     assert_eq!(short, concat!("fordway ", env!("CARGO_PKG_VERSION"), "\n"));
-    let commit = option_env!("FORDWAY_COMMIT").map_or("no release".to_owned(), |it| format!("commit {it}"));
+    let commit =
+        option_env!("FORDWAY_COMMIT").map_or("development build".to_owned(), |it| format!("commit {it}"));
     let features = if cfg!(feature = "http3") { "http3" } else { "none" };
     let long = text(&fordway(&["--version"], "").stdout);
     assert_eq!(long, format!("{} ({commit}, features: {features})\n", short.trim_end()));

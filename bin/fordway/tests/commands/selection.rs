@@ -1,4 +1,4 @@
-//! Tests what addresses, wildcards and filters select. A selection that differs from what the user meant can remove or
+//! Tests what addresses, wildcards and filters select. A selection that differs from the intended one can remove or
 //! replace everything, so a command line with two meanings is refused.
 
 use fordway_command::CommandExit;

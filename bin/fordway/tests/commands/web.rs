@@ -1,4 +1,4 @@
-//! Tests `cat`, `stat` and `cp` on files at web servers.
+//! Tests `cat`, `stat` and `cp` on files on web servers.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;

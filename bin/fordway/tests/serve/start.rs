@@ -217,7 +217,7 @@ fn immutable_locks_without_the_capability_are_refused_at_the_start() {
     let said = text(&ended.stderr);
     assert_eq!(ended.status.code(), Some(4), "{said}");
     assert!(
-        said.contains("--immutable-locks needs the capability CAP_LINUX_IMMUTABLE; run the gateway as"),
+        said.contains("--immutable-locks needs the CAP_LINUX_IMMUTABLE capability; run the gateway as"),
         "{said}"
     );
 }

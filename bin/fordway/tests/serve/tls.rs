@@ -121,7 +121,7 @@ fn a_certificate_that_cannot_be_used_is_an_error_at_once() {
     assert!(String::from_utf8(ran.stderr).unwrap().contains("--tls-key"));
 }
 
-/// Runs `ls` with the version `version` of HTTP, and returns the error message.
+/// Runs `ls` over HTTP version `version` and returns the error message.
 fn failure(place: &Place, endpoint: &str, version: &str) -> String {
     let ran = Command::new(env!("CARGO_BIN_EXE_fordway"))
         .args(["--endpoint", endpoint, "ls"])

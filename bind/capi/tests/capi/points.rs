@@ -85,7 +85,7 @@ fn of_an_object_behind_a_gateway() {
     Probe::new(Build::Plain).all_points(&[], &gateway(None), 8);
 }
 
-/// This certificate is not in any system's trust store, so only the option `ca_bundle` makes it trusted.
+/// This certificate is not in any system's trust store, so only the `ca_bundle` option makes it trusted.
 #[test]
 fn of_an_object_behind_tls() {
     let (ours, another) = (Certificate::new(), Certificate::new());

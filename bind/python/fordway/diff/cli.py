@@ -1,4 +1,4 @@
-"""The command `fordway-diff`."""
+"""The `fordway-diff` command."""
 
 import argparse
 import json

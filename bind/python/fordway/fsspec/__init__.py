@@ -1,6 +1,6 @@
 """Access to objects and to files on web servers through fsspec, for pandas, Dask, xarray, uproot, ...
 
-The URL of an object is `fordway://BUCKET/KEY`. The option `endpoint` is passed to `fordway.open`:
+The URL of an object is `fordway://BUCKET/KEY`. The `endpoint` option is passed to `fordway.open`:
 
 >>> import pandas
 >>> frame.to_parquet("fordway://bucket/frame.parquet", storage_options={"endpoint": "/data/objects"})
@@ -15,7 +15,7 @@ The address of a file on a web server is `fordway+https://HOST/PATH`. A few requ
 >>> files.cat_ranges(["https://data.example.org/events.root"] * 2, [0, 9_000], [400, 9_900])
 
 uproot accepts this address, or plain `https://` after `fordway.fsspec.register()`. This module
-needs the package `fsspec` (`pip install "fordway[fsspec]"`).
+needs the `fsspec` package (`pip install "fordway[fsspec]"`).
 """
 
 from __future__ import annotations

@@ -740,7 +740,7 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
 class S3ObjectFileSystem(ObjectFileSystem):
     """Objects at `s3://BUCKET/KEY`, for programs that support only these addresses. See `register_s3()`.
 
-    The constructor accepts the option `endpoint_url` of s3fs. It rejects other options of s3fs with an error
+    The constructor accepts the `endpoint_url` option of s3fs. It rejects other options of s3fs with an error
     that names the option.
     """
 

@@ -56,7 +56,7 @@ class AfterImport(MetaPathFinder, Loader):
 def prefer_profiles() -> None:
     """Makes the endpoint of a profile that the program selects take precedence over the gateway.
 
-    botocore prefers the variable `AWS_ENDPOINT_URL`. A program that copies objects between two services would
+    botocore prefers the `AWS_ENDPOINT_URL` variable. A program that copies objects between two services would
     then read and write the same directory.
     """
     from botocore import configprovider
@@ -87,7 +87,7 @@ def endpoint_of_profile(provider: "Any", provide: "Callable[[Any], str | None]")
 
 
 def explain(text: str) -> None:
-    """Prints `text` if `fordway run` has the option `--explain`."""
+    """Prints `text` if `fordway run` has the `--explain` option."""
     if os.environ.get("FORDWAY_EXPLAIN"):
         print(f"fordway run: {text}", file=sys.stderr)  # noqa: T201 (it is asked for)
 

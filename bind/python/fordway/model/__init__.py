@@ -4,5 +4,5 @@
 impossible values. `quantities` parses numbers with units. `terms` computes the terms of the models from
 counters. `models` has the equations. `fitting` finds coefficients. `diagnostics` and `adequacy` check the
 fits. `mathis` bounds TCP throughput. `study` combines these modules. `report` and `plot` present results.
-`predict` uses stored fits. `options` and `cli` implement the command `fordway-model`.
+`predict` uses stored fits. `options` and `cli` implement the `fordway-model` command.
 """

@@ -1,4 +1,4 @@
-"""The command `fordway-model`."""
+"""The `fordway-model` command."""
 
 import json
 from argparse import Namespace

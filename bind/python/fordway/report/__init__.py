@@ -2,5 +2,5 @@
 
 `runfile` and `counters` read data. `figures` and the modules `figures_*` draw figures. `tables`,
 `tables_layers` and `page` write HTML. `kinds` lists the figures and tables of each kind of run. `cli`
-implements the command `fordway-report`.
+implements the `fordway-report` command.
 """

@@ -1,4 +1,4 @@
-"""The command `fordway-report`."""
+"""The `fordway-report` command."""
 
 import argparse
 import itertools
@@ -46,7 +46,7 @@ def _report(options: argparse.Namespace, out: Path) -> bool:
     try:
         if files.is_foreign(out):
             return _fail(
-                f"{out} exists and is not a report of Fordway, so it was not changed; write the report to "
+                f"{out} exists and is not a Fordway report, so it was not changed; write the report to "
                 f"another file with `fordway report {shlex.join(map(str, options.runs))} --out FILE`"
             )
         asked = sizes(options.size)

@@ -33,12 +33,12 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def is_foreign(page: Path) -> bool:
-    """Returns whether the page exists as a file with content that is not a report of Fordway."""
+    """Returns whether the page exists as a file with content that is not a Fordway report."""
     return page.is_file() and page.stat().st_size > 0 and not is_report(page)
 
 
 def is_report(path: Path) -> bool:
-    """Returns whether the file is a report of Fordway."""
+    """Returns whether the file is a Fordway report."""
     with path.open("rb") as file:
         head = file.read(HEAD_BYTES).decode("utf-8", errors="replace")
     return head.startswith("<!doctype html>") and (GENERATOR in head or OLD_MARK in head)

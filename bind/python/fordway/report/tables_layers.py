@@ -125,7 +125,7 @@ def changes(run: Run, colours: dict[str, str]) -> str:
 
 
 def _unsearched(run: Run, *, is_empty: bool) -> str:
-    """Returns what is known of set-ups without jumps. The absence of jumps is only stated for set-ups with
+    """Returns statements about set-ups without jumps. The absence of jumps is only stated for set-ups with
     enough messages to detect jumps.
     """
     unsearched = windows.unsearched(run)

@@ -79,7 +79,7 @@ def test_calls_in_the_process_print_the_same(aws, gateway: Gateway, bucket: str,
     source = tmp_path / "source"
     source.write_bytes(b"some bytes")
     aws("s3", "mb", f"s3://{bucket}")
-    # Without the program `fordway`, there is no gateway that could respond.
+    # Without the `fordway` program, there is no gateway that could respond.
     variables = gateway.environment | {"FORDWAY_BIN": "/nonesuch"}
     launch = [sys.executable, "-m", "fordway.launch", "--root", str(gateway.root), "--explain", "--"]
 

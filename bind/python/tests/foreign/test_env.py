@@ -82,7 +82,7 @@ def test_aws_cli(gateway: Gateway, made: str, tmp_path: Path) -> None:
     copy = ["s3", "cp", tmp_path / "source", f"s3://{made}/aws"]
     run([program("aws"), "--profile", "fordway", *copy], environment)
     gateway.assert_stored(made, "aws", CONTENT)
-    # The command `fordway` can also use the profile that it printed.
+    # The `fordway` command can also use the profile that it printed.
     found = run(
         [
             program(os.environ.get("FORDWAY_BIN", "fordway")),

@@ -1,5 +1,5 @@
-//! The list of all targets, and the targets of public parsers. The target of any other parser is in the module
-//! `fuzzing` of the parser's crate.
+//! The list of all targets, and the targets of public parsers. The target of any other parser is in the `fuzzing`
+//! module of the parser's crate.
 
 mod byteranges;
 mod lab;

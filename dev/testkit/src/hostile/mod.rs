@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use self::answer::ConnectionDisposition;
-use self::streams::ServerCertificate;
+use self::streams::HostileCertificate;
 use super::proxy::{ConnectionAcceptor, lock};
 
 /// A server that listens on a free port of a loopback address that no other server of this process uses. The addresses
@@ -42,7 +42,7 @@ enum ServerProtocol {
     Http1,
     Http2,
     /// HTTP/2 over TLS, as the only protocol offered in ALPN.
-    SecureHttp2(ServerCertificate),
+    SecureHttp2(HostileCertificate),
 }
 
 impl HostileServer {
@@ -59,7 +59,7 @@ impl HostileServer {
 
     /// Starts a server like [`start`](Self::start), but over TLS and only with HTTP/2.
     pub fn start_secure_http2(file: impl Into<Vec<u8>>, script: ResponseFaultScript) -> Self {
-        Self::speaking(|own| ServerProtocol::SecureHttp2(ServerCertificate::new(own)), file.into(), script)
+        Self::speaking(|own| ServerProtocol::SecureHttp2(HostileCertificate::new(own)), file.into(), script)
     }
 
     /// Returns the server's certificate in PEM form, if it has one.

@@ -25,12 +25,12 @@ const STREAMS_MAX: u32 = 100;
 const TURNS: usize = 8;
 
 /// The server's certificate.
-pub(super) struct ServerCertificate {
+pub(super) struct HostileCertificate {
     pub(super) pem: String,
     acceptor: TlsAcceptor,
 }
 
-impl ServerCertificate {
+impl HostileCertificate {
     /// Creates a self-signed certificate for this address.
     pub(super) fn new(address: Ipv4Addr) -> Self {
         let made = rcgen::generate_simple_self_signed(vec![address.to_string()]).expect("a certificate");
@@ -41,11 +41,11 @@ impl ServerCertificate {
         let config = config.with_single_cert(vec![made.cert.der().clone()], key);
         let mut config = config.expect("a key that fits");
         config.alpn_protocols = vec![b"h2".to_vec()];
-        ServerCertificate { pem: made.cert.pem(), acceptor: TlsAcceptor::from(Arc::new(config)) }
+        HostileCertificate { pem: made.cert.pem(), acceptor: TlsAcceptor::from(Arc::new(config)) }
     }
 }
 
-impl fmt::Debug for ServerCertificate {
+impl fmt::Debug for HostileCertificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Certificate")
     }
@@ -56,7 +56,7 @@ pub(super) fn serve(
     stream: &TcpStream,
     connection: usize,
     shared: &HostileState,
-    certificate: Option<&ServerCertificate>,
+    certificate: Option<&HostileCertificate>,
 ) {
     let Ok(runtime) = Runtime::new_current_thread().enable_io().build() else { return };
     let answering = async {

@@ -1,4 +1,4 @@
-//! Tests buckets to which several users write.
+//! Tests buckets that several users write to.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};

@@ -1,4 +1,4 @@
-//! Tests attacks by which one user could read or destroy another user's data, or delay another user's requests.
+//! Tests attacks that could let one user read or destroy another user's data, or delay another user's requests.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt, symlink};

@@ -1,4 +1,4 @@
-//! Tests directories and locks with which a tenant could delay other tenants.
+//! Tests directories and locks that a tenant could use to delay other tenants.
 
 use std::fs;
 use std::io::Read;

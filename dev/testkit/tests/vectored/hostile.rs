@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use crate::{SIZE, VERSIONS, expected, file, open, open_in, read, some_ranges, spread, start};
 
-/// Generates faults with which a read may succeed. The faults do not include stalled responses.
+/// Generates faults that a read may survive. The faults do not include stalled responses.
 pub(crate) fn some_lie() -> impl Strategy<Value = ResponseFault> {
     let boundary = prop_oneof![Just(("a b;c", true)), Just(("--", false)), Just(("x\"y", false))];
     prop_oneof![

@@ -163,7 +163,7 @@ impl Http2Connection {
         }
     }
 
-    /// Returns the error with which the connection ended; `None` while it is open.
+    /// Returns the error that ended the connection; `None` while it is open.
     pub(super) fn end(&self) -> Option<&io::Error> {
         self.end.as_ref()
     }

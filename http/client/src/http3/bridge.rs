@@ -77,7 +77,7 @@ pub(super) async fn run(
         teller.tell(&end);
     });
     let notice = notice.clone();
-    let mut requests = RequestReader { incoming, received: BytesMut::new(), unanswered, idle, notice };
+    let mut requests = BridgedRequestReader { incoming, received: BytesMut::new(), unanswered, idle, notice };
     tokio::select! {
         end = poll_fn(|context| driver.poll_close(context)) => {
             tracing::debug!(%end, "an HTTP/3 connection ended");
@@ -96,7 +96,7 @@ pub(super) async fn run(
 }
 
 /// Reads the caller's requests, which are in HTTP/1.1 form, and sends them over HTTP/3.
-struct RequestReader {
+struct BridgedRequestReader {
     incoming: OwnedReadHalf,
     received: BytesMut,
     /// The number of requests whose responses have not been written completely.
@@ -105,7 +105,7 @@ struct RequestReader {
     notice: ConnectionEndReason,
 }
 
-impl RequestReader {
+impl BridgedRequestReader {
     /// Sends requests until the caller closes the socket or has been idle for too long. Errors: an invalid request, or
     /// a connection that accepts no more requests.
     async fn send_each(
@@ -161,7 +161,7 @@ impl RequestReader {
     async fn send_body(
         &mut self,
         sending: &mut Sending,
-        mut framing: RequestFraming,
+        mut framing: BridgedRequestFraming,
         (mut answered, report): (oneshot::Receiver<()>, oneshot::Sender<bool>),
     ) -> io::Result<()> {
         let mut report = Some(report);
@@ -193,11 +193,11 @@ impl RequestReader {
 
     /// Returns the next piece of a body, without its framing; `None` at the end. Errors: a body that is incomplete, or
     /// whose framing is invalid.
-    async fn piece(&mut self, framing: &mut RequestFraming) -> io::Result<Option<Bytes>> {
+    async fn piece(&mut self, framing: &mut BridgedRequestFraming) -> io::Result<Option<Bytes>> {
         loop {
             match framing {
-                RequestFraming::Length(0) => return Ok(None),
-                RequestFraming::Length(left) | RequestFraming::Chunk(left) if *left > 0 => {
+                BridgedRequestFraming::Length(0) => return Ok(None),
+                BridgedRequestFraming::Length(left) | BridgedRequestFraming::Chunk(left) if *left > 0 => {
                     if self.received.is_empty() {
                         self.receive().await?;
                     }
@@ -205,20 +205,20 @@ impl RequestReader {
                     *left -= count as u64;
                     return Ok(Some(self.received.split_to(count).freeze()));
                 }
-                RequestFraming::Length(_) | RequestFraming::Chunk(_) => {
+                BridgedRequestFraming::Length(_) | BridgedRequestFraming::Chunk(_) => {
                     self.empty_line().await?;
-                    *framing = RequestFraming::ChunkSize;
+                    *framing = BridgedRequestFraming::ChunkSize;
                 }
-                RequestFraming::ChunkSize => {
+                BridgedRequestFraming::ChunkSize => {
                     let line = self.line().await?;
                     let size =
                         std::str::from_utf8(&line).ok().and_then(|text| u64::from_str_radix(text, 16).ok());
                     match size.ok_or_else(|| invalid("a chunk has no size"))? {
                         0 => {
                             self.empty_line().await?;
-                            *framing = RequestFraming::Length(0);
+                            *framing = BridgedRequestFraming::Length(0);
                         }
-                        size => *framing = RequestFraming::Chunk(size),
+                        size => *framing = BridgedRequestFraming::Chunk(size),
                     }
                 }
             }
@@ -261,7 +261,7 @@ fn split(stream: RequestStream<BidiStream<Bytes>, Bytes>) -> (Sending, Receiving
 }
 
 /// How the body of a request is framed in HTTP/1.1.
-enum RequestFraming {
+enum BridgedRequestFraming {
     /// The number of remaining bytes of the body.
     Length(u64),
     /// The number of remaining bytes of this chunk.
@@ -271,12 +271,12 @@ enum RequestFraming {
 }
 
 /// Returns the request, and the framing of its body. Errors: an invalid head.
-fn translated(head: &[u8]) -> io::Result<(Request<()>, RequestFraming)> {
+fn translated(head: &[u8]) -> io::Result<(Request<()>, BridgedRequestFraming)> {
     let request = request_of_head(head, true).ok_or_else(|| invalid("a request head is invalid"))?;
     let length = content_length(request.headers())?;
     let framing = match is_chunked(head) {
-        true => RequestFraming::ChunkSize,
-        false => RequestFraming::Length(length.unwrap_or(0)),
+        true => BridgedRequestFraming::ChunkSize,
+        false => BridgedRequestFraming::Length(length.unwrap_or(0)),
     };
     Ok((request, framing))
 }

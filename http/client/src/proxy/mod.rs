@@ -38,7 +38,7 @@ pub struct ProxySettings {
     except: NoProxyList,
 }
 
-/// The proxy that a variable names, or the reason why it cannot be used. Any caller that needs the proxy gets the
+/// The proxy in a variable, or the reason why it cannot be used. Any caller that needs the proxy gets the
 /// reason as an error.
 type ProxyFromEnv = Arc<Result<Proxy, String>>;
 

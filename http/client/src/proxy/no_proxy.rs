@@ -1,4 +1,4 @@
-//! The hosts that requests reach without a proxy: the variable `no_proxy`.
+//! The hosts that requests reach without a proxy: the `no_proxy` variable.
 
 use std::net::IpAddr;
 

@@ -90,6 +90,7 @@ pub(super) enum ReplicaChoice {
     End,
 }
 
+/// Assigns the jobs of a read to streams, and the streams to replicas. A job reads some of the requested ranges.
 pub(super) struct RangeJobScheduler {
     pub(super) jobs: BTreeMap<RangeJobId, RangeJob>,
     queue: BTreeSet<RangeJobId>,

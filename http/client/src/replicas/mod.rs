@@ -33,7 +33,7 @@ use self::site::ReplicaSite;
 use self::stream::TICK;
 use super::vector;
 use crate::vector::{
-    FileDigest, HttpSession, HttpTrafficCounts, RangeTarget as _, RemoteFile, WebFileAddress,
+    FileDigest, HttpSession, HttpTrafficCounts, RemoteFile, RemoteResource as _, WebFileAddress,
 };
 
 /// Options for reading a [`ReplicatedFile`].

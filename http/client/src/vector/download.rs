@@ -20,7 +20,7 @@ use super::open::{
 };
 use super::redirect::{HOPS_MAX, RedirectResponse, RedirectRoute};
 use super::source::{AtomicHttpTrafficCounts, RemoteFileSource, SourceLocation, changed};
-use super::{HttpSession, RangeTarget as _, RemoteFile, VersionPrecondition, WebFileAddress};
+use super::{HttpSession, RemoteFile, RemoteResource as _, VersionPrecondition, WebFileAddress};
 use crate::HttpResponse;
 use crate::response::{body_error, short_body};
 use crate::retry::{PROGRESS_BYTES, RetryBudget, pause, retry_after};

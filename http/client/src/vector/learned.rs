@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{HttpSession, RangeTarget};
+use super::{HttpSession, RemoteResource};
 use crate::{HttpVersion, Origin};
 use fordway_sys::PerProcess;
 
@@ -183,13 +183,13 @@ const LEARNED_MAX: usize = 10_000;
 static LEARNED: LazyLock<PerProcess<Mutex<HashMap<ServerRoute, ServerProfile>>>> =
     LazyLock::new(PerProcess::default);
 
-fn way(session: &HttpSession, target: &dyn RangeTarget) -> ServerRoute {
+fn way(session: &HttpSession, target: &dyn RemoteResource) -> ServerRoute {
     let origin = target.origin();
     (origin.clone(), session.http.proxies().name_of(origin), session.options.http)
 }
 
 /// Returns the known properties of `target`'s server, or default values if the server is unknown.
-pub(super) fn about(session: &HttpSession, target: &dyn RangeTarget) -> ServerProfile {
+pub(super) fn about(session: &HttpSession, target: &dyn RemoteResource) -> ServerProfile {
     let all = all();
     match all.get(&way(session, target)) {
         Some(learned) => learned.clone(),
@@ -199,7 +199,7 @@ pub(super) fn about(session: &HttpSession, target: &dyn RangeTarget) -> ServerPr
 
 /// Like [`about`], but for a list of ranges that must not be refused. For an unknown server, returns limits that are
 /// accepted by every server that supports lists.
-pub(super) fn about_or_careful(session: &HttpSession, target: &dyn RangeTarget) -> ServerProfile {
+pub(super) fn about_or_careful(session: &HttpSession, target: &dyn RemoteResource) -> ServerProfile {
     let known = all().get(&way(session, target)).cloned();
     known.unwrap_or_else(|| {
         let mut careful = ServerProfile::guess(target.may_know_many_ranges());
@@ -211,7 +211,7 @@ pub(super) fn about_or_careful(session: &HttpSession, target: &dyn RangeTarget) 
 /// Changes the known properties of `target`'s server, and returns all of them.
 pub(super) fn note(
     session: &HttpSession,
-    target: &dyn RangeTarget,
+    target: &dyn RemoteResource,
     change: impl FnOnce(&mut ServerProfile),
 ) -> ServerProfile {
     let mut known = all();

@@ -37,7 +37,7 @@ pub use reader::{AccessAdvice, ReadAheadSettings, RemoteReader};
 pub use session::{HttpSession, SessionOptions};
 pub(super) use sink::in_order;
 pub use sink::{Fragment, FragmentMemory};
-pub use source::{FileVersion, RangeTarget, VersionPrecondition};
+pub use source::{FileVersion, RemoteResource, VersionPrecondition};
 pub use web::WebFileAddress;
 
 use std::sync::atomic::Ordering;
@@ -122,7 +122,7 @@ impl RemoteFile {
     }
 
     /// Opens the file at `target`, and does not follow redirections.
-    pub fn open_target(session: &Arc<HttpSession>, target: Box<dyn RangeTarget>) -> Result<Self> {
+    pub fn open_target(session: &Arc<HttpSession>, target: Box<dyn RemoteResource>) -> Result<Self> {
         open::open_target(session, target).map(Self::of_source)
     }
 
@@ -131,7 +131,7 @@ impl RemoteFile {
     /// HEAD).
     pub fn open_target_reading(
         session: &Arc<HttpSession>,
-        target: Box<dyn RangeTarget>,
+        target: Box<dyn RemoteResource>,
         ranges: &[(u64, usize)],
     ) -> Result<(Self, Option<UnconsumedResponse>)> {
         let (source, begun) = open::open_target_reading(session, target, &ReceivePlan::new(ranges).spans())?;
@@ -142,7 +142,7 @@ impl RemoteFile {
     /// nothing.
     pub fn of_version(
         session: &Arc<HttpSession>,
-        target: Box<dyn RangeTarget>,
+        target: Box<dyn RemoteResource>,
         version: FileVersion,
         opening: HttpTrafficCounts,
     ) -> Self {

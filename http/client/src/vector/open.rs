@@ -15,7 +15,7 @@ use super::redirect::{RedirectResponse, RedirectRoute};
 use super::request::{RangeRequest, SpanQueue};
 use super::session::ConnectionPermit;
 use super::source::{AtomicHttpTrafficCounts, FileVersion, RemoteFileSource};
-use super::{HttpSession, RangeTarget, WebFileAddress, learned};
+use super::{HttpSession, RemoteResource, WebFileAddress, learned};
 use crate::connection::BufferedConnection;
 use crate::retry::{pause, retry_after};
 use crate::{HttpExchangeRequest, HttpResponse, ReplayPolicy};
@@ -48,7 +48,7 @@ pub(super) fn open_url(session: &Arc<HttpSession>, url: &str) -> Result<RemoteFi
 
 /// A function that requests size and version from one address.
 type FileProbeFunction<'d> =
-    dyn FnMut(&HttpSession, &dyn RangeTarget, &AtomicHttpTrafficCounts) -> Result<FileOrRedirect> + 'd;
+    dyn FnMut(&HttpSession, &dyn RemoteResource, &AtomicHttpTrafficCounts) -> Result<FileOrRedirect> + 'd;
 
 /// Opens the file at a URL, or at the location to which the URL redirects. If remembered redirections fail, they are
 /// dropped and requested again.
@@ -86,7 +86,7 @@ fn search(route: &mut RedirectRoute, describe: &mut FileProbeFunction) -> Result
 /// Opens the file at exactly this target.
 pub(super) fn open_target(
     session: &Arc<HttpSession>,
-    target: Box<dyn RangeTarget>,
+    target: Box<dyn RemoteResource>,
 ) -> Result<RemoteFileSource> {
     open_target_by(session, target, &mut describe_alone)
 }
@@ -94,7 +94,7 @@ pub(super) fn open_target(
 /// Opens the file at exactly this target, using `describe` to request size and version.
 pub(super) fn open_target_by(
     session: &Arc<HttpSession>,
-    target: Box<dyn RangeTarget>,
+    target: Box<dyn RemoteResource>,
     describe: &mut FileProbeFunction,
 ) -> Result<RemoteFileSource> {
     let traffic = AtomicHttpTrafficCounts::default();
@@ -110,7 +110,7 @@ pub(super) fn open_target_by(
 /// Requests size and version, and identifies the server.
 fn describe_alone(
     session: &HttpSession,
-    target: &dyn RangeTarget,
+    target: &dyn RemoteResource,
     traffic: &AtomicHttpTrafficCounts,
 ) -> Result<FileOrRedirect> {
     alone(session, target, &mut |_| try_describe(session, target, traffic))
@@ -120,7 +120,7 @@ fn describe_alone(
 /// GET.
 pub(super) fn by_first_byte_alone(
     session: &HttpSession,
-    target: &dyn RangeTarget,
+    target: &dyn RemoteResource,
     traffic: &AtomicHttpTrafficCounts,
 ) -> Result<FileOrRedirect> {
     alone(session, target, &mut |_| by_first_byte(session, target, traffic, None))
@@ -129,7 +129,7 @@ pub(super) fn by_first_byte_alone(
 /// Calls `ask` with a connection permit, which `ask` may keep; retries after failures that may be temporary.
 pub(super) fn alone(
     session: &HttpSession,
-    target: &dyn RangeTarget,
+    target: &dyn RemoteResource,
     ask: &mut dyn FnMut(&mut Option<ConnectionPermit>) -> Result<FileOrRedirect, OpenFailure>,
 ) -> Result<FileOrRedirect> {
     let mut permit = Some(session.permit(target.origin())?);
@@ -173,7 +173,7 @@ pub fn is_passing(kind: ErrorKind) -> bool {
 
 pub(super) fn try_describe(
     session: &HttpSession,
-    target: &dyn RangeTarget,
+    target: &dyn RemoteResource,
     traffic: &AtomicHttpTrafficCounts,
 ) -> Result<FileOrRedirect, OpenFailure> {
     let described = ask(session, target, traffic, "HEAD", &[])?;
@@ -197,7 +197,7 @@ pub(super) fn try_describe(
 /// if any. `stated` is used if the response does not describe a range because the file has no first byte.
 fn by_first_byte(
     session: &HttpSession,
-    target: &dyn RangeTarget,
+    target: &dyn RemoteResource,
     traffic: &AtomicHttpTrafficCounts,
     stated: Option<u64>,
 ) -> Result<FileOrRedirect, OpenFailure> {
@@ -223,7 +223,7 @@ fn by_first_byte(
 /// Returns the redirection in a response, or the error for a refusal.
 pub(super) fn not_the_file(
     mut answer: HttpResponse,
-    target: &dyn RangeTarget,
+    target: &dyn RemoteResource,
 ) -> Result<FileOrRedirect, OpenFailure> {
     let document = answer.read_rest(DOCUMENT_BYTES_MAX).unwrap_or_default();
     let (status, location) = (answer.status(), answer.header("location"));
@@ -236,7 +236,7 @@ pub(super) fn not_the_file(
 
 pub(super) fn ask(
     session: &HttpSession,
-    target: &dyn RangeTarget,
+    target: &dyn RemoteResource,
     traffic: &AtomicHttpTrafficCounts,
     method: &'static str,
     headers: &[(&str, &str)],
@@ -247,7 +247,7 @@ pub(super) fn ask(
 /// Like [`ask`], but every wait for the response or its body ends at the time `until`, if any. Errors: `Timeout`.
 pub(super) fn ask_until(
     session: &HttpSession,
-    target: &dyn RangeTarget,
+    target: &dyn RemoteResource,
     traffic: &AtomicHttpTrafficCounts,
     (method, until): (&'static str, Option<Instant>),
     headers: &[(&str, &str)],
@@ -271,7 +271,7 @@ pub(super) fn ask_until(
 
 pub(super) fn version_of(
     response: &HttpResponse,
-    (session, target): (&HttpSession, &dyn RangeTarget),
+    (session, target): (&HttpSession, &dyn RemoteResource),
     size_bytes: Option<u64>,
 ) -> Result<FileVersion> {
     let size_bytes = size_bytes.ok_or_else(without_size)?;
@@ -320,7 +320,7 @@ pub(super) fn open_url_reading(
 /// Opens the file at exactly this target by requesting the first of the spans `wanted`.
 pub(super) fn open_target_reading(
     session: &Arc<HttpSession>,
-    target: Box<dyn RangeTarget>,
+    target: Box<dyn RemoteResource>,
     wanted: &[Range<u64>],
 ) -> Result<(RemoteFileSource, Option<UnconsumedResponse>)> {
     if !InitialRangeReads::is_possible(session, wanted) {
@@ -341,7 +341,7 @@ impl InitialRangeReads<'_> {
     fn describe_alone(
         &mut self,
         session: &HttpSession,
-        target: &dyn RangeTarget,
+        target: &dyn RemoteResource,
         traffic: &AtomicHttpTrafficCounts,
     ) -> Result<FileOrRedirect> {
         alone(session, target, &mut |permit| self.describe((session, target, traffic), permit))
@@ -351,7 +351,7 @@ impl InitialRangeReads<'_> {
     /// response, or from the head of the response's first part.
     fn describe(
         &mut self,
-        (session, target, traffic): (&HttpSession, &dyn RangeTarget, &AtomicHttpTrafficCounts),
+        (session, target, traffic): (&HttpSession, &dyn RemoteResource, &AtomicHttpTrafficCounts),
         permit: &mut Option<ConnectionPermit>,
     ) -> Result<FileOrRedirect, OpenFailure> {
         let mut queue = SpanQueue::default();

@@ -9,7 +9,7 @@ use fordway_store::{Error, ErrorKind, Result};
 
 use super::open::{DOCUMENT_BYTES_MAX, ask_until};
 use super::source::AtomicHttpTrafficCounts;
-use super::{HttpSession, RangeTarget, WebFileAddress};
+use super::{HttpSession, RemoteResource, WebFileAddress};
 use crate::HttpResponse;
 
 /// The maximum number of redirections.

@@ -1,5 +1,5 @@
 //! The location from which a file is read: the address where the file was found, or the address to which the server at
-//! that address redirects reads. A [`RangeTarget`] defines how requests are written and what refusals mean. A
+//! that address redirects reads. A [`RemoteResource`] defines how requests are written and what refusals mean. A
 //! [`FileVersion`] defines which version is read: one read never mixes two versions.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,7 +30,7 @@ pub(super) struct RemoteFileSource {
 /// One location of the file.
 pub(super) struct SourceLocation {
     pub(super) session: Arc<HttpSession>,
-    pub(super) target: Box<dyn RangeTarget>,
+    pub(super) target: Box<dyn RemoteResource>,
     /// The version, with the validators of the server at this location.
     pub(super) version: FileVersion,
     /// The base URL of redirections, if they are allowed.
@@ -63,7 +63,7 @@ impl RemoteFileSource {
     /// Creates the source for a file at this single target.
     pub(super) fn of_target(
         session: &Arc<HttpSession>,
-        target: Box<dyn RangeTarget>,
+        target: Box<dyn RemoteResource>,
         version: FileVersion,
         traffic: AtomicHttpTrafficCounts,
     ) -> Self {
@@ -227,9 +227,9 @@ pub enum VersionPrecondition {
     IfMatch,
 }
 
-/// A resource that has an address and can be read in ranges. The target contains the credentials; `write_head` adds the
+/// A resource that has an address and can be read in ranges. The value contains the credentials; `write_head` adds the
 /// headers that a request needs.
-pub trait RangeTarget: Send + Sync {
+pub trait RemoteResource: Send + Sync {
     /// Returns the origin to connect to.
     fn origin(&self) -> &Origin;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::{s3_error, uri};
 
-use super::{RangeTarget, SessionOptions, VersionPrecondition};
+use super::{RemoteResource, SessionOptions, VersionPrecondition};
 use crate::{Origin, USER_AGENT};
 
 /// The lane's name in messages.
@@ -117,7 +117,7 @@ fn without_dots(path: &str) -> String {
     format!("/{}", kept.join("/"))
 }
 
-impl RangeTarget for WebFileAddress {
+impl RemoteResource for WebFileAddress {
     fn origin(&self) -> &Origin {
         &self.origin
     }

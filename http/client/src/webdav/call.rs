@@ -11,7 +11,7 @@ use super::WebDav;
 use crate::client::{BodySink, StreamedBody};
 use crate::retry::{pause, retry_after};
 use crate::vector::redirect::{RedirectResponse, RedirectRoute};
-use crate::vector::{RangeTarget as _, WebFileAddress};
+use crate::vector::{RemoteResource as _, WebFileAddress};
 use crate::{ExchangeFailure, HttpExchangeRequest, HttpResponse, HttpVersion, ReplayPolicy};
 
 /// The minimum size of a body for which the client first asks the server whether it accepts the request (`Expect:

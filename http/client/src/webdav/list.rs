@@ -7,7 +7,7 @@ use fordway_wire::webdav::{CollectionEntryLocation, CollectionUrl, MultistatusEn
 
 use super::call::{DavBody, DavRequest, DavResponse};
 use super::{DavResource, WebDav, collection_url, member_url, without_query};
-use crate::vector::{RangeTarget as _, RemoteFile};
+use crate::vector::{RemoteFile, RemoteResource as _};
 
 /// The maximum depth of collections. Without a limit, a walk over links that form a cycle would never end.
 const DEPTH_MAX: usize = 256;

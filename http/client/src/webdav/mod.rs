@@ -22,7 +22,7 @@ use fordway_wire::webdav::{PerformanceMarkerParser, ThirdPartyCopyOutcome, multi
 use self::call::{BodyProducer, DESTINATION, DavBody, DavRequest, DavResponse, of_members, reported};
 use super::Timeouts;
 use super::vector::{HttpSession, SessionOptions};
-use crate::vector::{RangeTarget as _, WebFileAddress};
+use crate::vector::{RemoteResource as _, WebFileAddress};
 
 /// The timeout for the response to a request that changes something. A server may copy or remove a lot of data before
 /// it responds.

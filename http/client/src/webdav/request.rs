@@ -11,7 +11,7 @@ use crate::client::BodySink;
 use crate::response::body_error;
 use crate::retry::pause;
 use crate::vector::redirect::{RedirectResponse, RedirectRoute};
-use crate::vector::{RangeTarget as _, WebFileAddress};
+use crate::vector::{RemoteResource as _, WebFileAddress};
 
 /// The number of bytes of a response that are passed on at a time.
 const CHUNK_BYTES: usize = 256 * 1024;

@@ -12,7 +12,7 @@ use super::{WebDav, without_query};
 use crate::connection::EarlyResponse;
 use crate::response::body_error;
 use crate::vector::redirect::{RedirectResponse, RedirectRoute};
-use crate::vector::{RangeTarget as _, WebFileAddress};
+use crate::vector::{RemoteResource as _, WebFileAddress};
 use crate::{HttpClient, HttpExchangeRequest, HttpResponse, ReplayPolicy, Timeouts};
 
 /// The interval between calls to `progress`, which may stop the copy.

@@ -83,8 +83,8 @@ impl MachineWatch {
     /// Checks whether the machine is idle enough to measure, and starts observing the run. The run consists of this
     /// process, the processes `servers`, and the descendants of both.
     ///
-    /// Errors: `Io` if other processes leave less than a fifth of each processor idle, unless `is_forced`. Cost: 0.1 s
-    /// on all processors, and reading one file for each process on the machine.
+    /// Errors: `Unavailable` if other processes leave less than a fifth of each processor idle, unless `is_forced`.
+    /// Cost: 0.1 s on all processors, and reading one file for each process on the machine.
     pub fn start(servers: &[u32], is_forced: bool) -> Result<Self> {
         let own = [&[std::process::id()], servers].concat();
         let (tree, work) = (SystemTree::at("/"), WorkQuantum::calibrate());
@@ -95,7 +95,7 @@ impl MachineWatch {
                  nevertheless",
                 lost_text(lost)
             );
-            return Err(Error::new(ErrorKind::Io, detail));
+            return Err(Error::new(ErrorKind::Unavailable, detail));
         }
         let begin = (Instant::now(), MachineCounters::read(&tree, &own));
         let sampler = RunSampler::start("/", own.clone(), work);

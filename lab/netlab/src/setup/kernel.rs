@@ -28,10 +28,10 @@ const MEMORY: &str = "1G";
 /// The programs that a kernel needs, and the Debian packages that contain them.
 const NEEDS: [(&str, &str); 2] = [("linux.uml", "user-mode-linux"), ("cc", "gcc")];
 
-/// The two kernels' networks. [`UserModeKernels::start`] starts a kernel. When this value is dropped, or when this
+/// The two kernels' networks. [`KernelNetworks::start`] starts a kernel. When this value is dropped, or when this
 /// process ends for any reason, the wire and the networks are removed.
 #[derive(Debug)]
-pub struct UserModeKernels {
+pub struct KernelNetworks {
     /// For each kernel, the network from which its programs can be reached, and the kernel's own address.
     pub ends: [NetworkEndpoint; 2],
     mounts: MountNamespace,
@@ -59,7 +59,7 @@ fn addresses(end: usize) -> [Ipv4Addr; 2] {
     [Ipv4Addr::new(192, 168, network, 1), Ipv4Addr::new(192, 168, network, 2)]
 }
 
-impl UserModeKernels {
+impl KernelNetworks {
     /// Creates the wire and the networks. `fordway` is the path of this program. Errors: `NotImplemented` if a program
     /// or a privilege is missing.
     pub fn lay(wire: &WireSettings, fordway: &Path) -> Result<Self> {
@@ -79,7 +79,7 @@ impl UserModeKernels {
             network: networks[end].clone(),
             address: IpAddr::V4(addresses(end)[1]),
         });
-        Ok(UserModeKernels { ends, mounts, _wire: pair })
+        Ok(KernelNetworks { ends, mounts, _wire: pair })
     }
 
     /// Starts a kernel, which boots within about 2 seconds. Dropping the returned value ends the kernel. Errors:

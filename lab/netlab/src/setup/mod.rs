@@ -9,7 +9,7 @@ mod running;
 mod step;
 
 pub use container::{ContainerCommand, MachineContainer};
-pub use kernel::{KernelCommand, USER_MODE_KERNEL_REGISTERS, UserModeKernels, quoted_for_shell};
+pub use kernel::{KernelCommand, KernelNetworks, USER_MODE_KERNEL_REGISTERS, quoted_for_shell};
 pub use running::{NetworkEndpoint, NetworkPair, PingpongSide, RunningNetworkSetup, SetupPrograms};
 
 use std::collections::BTreeMap;
@@ -115,7 +115,7 @@ pub struct SetupStep {
     /// Kernel parameters of the network, by their paths below `/proc/sys`.
     #[serde(default)]
     pub set: BTreeMap<String, String>,
-    /// Commands for the program `ip`, one per line.
+    /// Commands for the `ip` program, one per line.
     pub ip: Option<String>,
     /// A command that must exit successfully before the next step.
     pub run: Option<Vec<String>>,
@@ -368,7 +368,8 @@ impl WireSettings {
 
 /// The size of a frame's header: Ethernet and one VLAN tag.
 const FRAME_HEADER_BYTES: u64 = 18;
-/// The delay of the kernel's timers that a wire makes up for. In this time, it passes what exceeds one frame of a burst.
+/// The delay of the kernel's timers that a wire makes up for. In this time, it passes what exceeds one frame of a
+/// burst.
 const TIMER_DELAY_US: u64 = 100;
 
 /// Returns how many bytes a rate-limited wire passes at once after a pause.
@@ -381,8 +382,9 @@ const EXACT_RATE_MAX: u64 = 2_000_000_000;
 
 /// Limits the rate with two token buckets. The first holds the rate over time, even if the kernel's timers are late: it
 /// saves up what the line sends in one kernel tick. Alone, it would pass all of this at once, so messages of up to this
-/// size would not be limited. The second therefore passes at most `burst` bytes at once, and then 5 % more than the rate.
-/// Above [`EXACT_RATE_MAX`], the second would lower the rate of long messages, because timers are not exact enough.
+/// size would not be limited. The second therefore passes at most `burst` bytes at once, and then 5 % more than the
+/// rate. Above [`EXACT_RATE_MAX`], the second would lower the rate of long messages, because timers are not exact
+/// enough.
 fn limit_rate(end: &NetworkNamespace, rate_bits_per_s: u64, burst: u64) -> Result<()> {
     let in_a_tick = rate_bits_per_s / 8 / 250;
     let (saved, queue) = (in_a_tick.max(128 << 10), rate_bits_per_s / 8 * QUEUE_TIME_MS / 1_000);

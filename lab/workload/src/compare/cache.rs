@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use fordway_store::{Error, ErrorKind, Result};
 use walkdir::WalkDir;
 
-/// What was removed from the page cache, and what remained in it.
+/// The result of removing files from the page cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheEviction {
     /// The number of files.

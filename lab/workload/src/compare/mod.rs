@@ -142,7 +142,7 @@ pub struct ComparisonResults {
     pub failures: Vec<String>,
     /// The early end; `None` if all rounds were complete. At least one recorded round is complete.
     pub early_end: Option<EarlyEnd>,
-    /// What was removed from the page cache; `None` if the page cache was left alone.
+    /// The result of removing files from the page cache; `None` if the page cache was left alone.
     pub eviction: Option<CacheEviction>,
 }
 
@@ -164,8 +164,8 @@ pub struct CompareProgress {
 /// of a run that ends early contains the complete recorded rounds. Errors: the reason for the early end (`Interrupted`
 /// for `stop`) if no recorded round was complete.
 ///
-/// Calls `renew` between rounds, which starts the servers of targets again. A server that happens to be fast or slow, for
-/// example because of its place in memory, would otherwise be so in all rounds, and intervals would not show it.
+/// Calls `renew` between rounds, which starts the servers of targets again. A server that happens to be fast or slow,
+/// for example because of its place in memory, would otherwise be so in all rounds, and intervals would not show it.
 pub fn run(
     plan: &ComparePlan,
     tree: &FileTree,

@@ -1,6 +1,6 @@
 //! Runs IO500's phases in order on any lane, computes the scores, and formats the result as IO500 does.
 //!
-//! The phase `find` searches for all files that are not older than the timestamp file, are 3,901 bytes long, and have
+//! The `find` phase searches for all files that are not older than the timestamp file, are 3,901 bytes long, and have
 //! `01` in their names. Each rank lists and searches the files that the next rank wrote.
 
 pub mod published;

@@ -15,7 +15,7 @@ mod transports;
 
 pub use drive::{TransportPlan, TransportProgress, TransportResults, describe, run};
 pub use transports::{
-    LinkTransport, MessageLink, MpiJobDescription, MpiJobProcess, ObjectTransport, RemoteTransport, TcpLink,
+    LinkTransport, MessageLink, MpiJobHello, MpiJobProcess, ObjectTransport, RemoteTransport, TcpLink,
     answer, follow,
 };
 

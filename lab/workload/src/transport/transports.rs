@@ -366,7 +366,7 @@ impl MessageTransport for ObjectTransport {
 
 /// The first message of a job, which describes the job. The job sends this message when the job is ready.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MpiJobDescription {
+pub struct MpiJobHello {
     /// The implementation of MPI that carries the messages, with its version.
     pub implementation: String,
     /// The two processes: the requesting side, and the responding side.
@@ -453,13 +453,13 @@ pub struct RemoteTransport {
 impl RemoteTransport {
     /// Creates a transport from the connection of a job, and reads the job's hello message. Errors: `Unavailable`;
     /// `InvalidArgument` for an unexpected message.
-    pub fn greet(stream: TcpStream, name: &str) -> Result<(Self, MpiJobDescription)> {
+    pub fn greet(stream: TcpStream, name: &str) -> Result<(Self, MpiJobHello)> {
         let failed = |error: std::io::Error| match error.kind() {
             std::io::ErrorKind::InvalidData => another_version(name).caused_by(error),
             _ => gone(name).caused_by(error),
         };
         let mut lines = JsonLineConnection::new(stream).map_err(failed)?;
-        let hello: MpiJobDescription = lines.read().map_err(failed)?.ok_or_else(|| gone(name))?;
+        let hello: MpiJobHello = lines.read().map_err(failed)?.ok_or_else(|| gone(name))?;
         Ok((
             RemoteTransport {
                 lane: RowDescription { name: name.to_owned(), description: String::new() },
@@ -498,11 +498,7 @@ impl MessageTransport for RemoteTransport {
 
 /// Runs the side of a remote transport that executes tasks: connects to `control`, sends `hello`, and executes tasks
 /// with `transport` until the connection ends. Errors: `Unavailable`.
-pub fn answer(
-    control: SocketAddr,
-    hello: &MpiJobDescription,
-    transport: &mut dyn MessageTransport,
-) -> Result<()> {
+pub fn answer(control: SocketAddr, hello: &MpiJobHello, transport: &mut dyn MessageTransport) -> Result<()> {
     let failed = |error: std::io::Error| {
         Error::new(ErrorKind::Unavailable, format!("the connection to {control}, which gives the tasks"))
             .caused_by(error)

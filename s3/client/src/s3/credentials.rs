@@ -22,7 +22,7 @@ pub enum S3Credentials {
         access_key: String,
         /// The secret access key, which signs requests.
         secret_key: String,
-        /// The session token of temporary keys.
+        /// The session token of temporary credentials.
         session_token: Option<String>,
         /// The source of the keys, as a phrase for messages, such as `AWS_ACCESS_KEY_ID in the environment`.
         source: String,
@@ -149,7 +149,7 @@ impl S3Credentials {
     }
 }
 
-/// Settings of a profile that make AWS tools fetch temporary keys from an AWS service.
+/// Settings of a profile that make AWS tools fetch temporary credentials from an AWS service.
 const UNSUPPORTED: [&str; 6] = [
     "role_arn",
     "web_identity_token_file",
@@ -159,7 +159,7 @@ const UNSUPPORTED: [&str; 6] = [
     "login_session",
 ];
 
-/// Variables with which container services tell AWS tools to fetch temporary keys.
+/// Environment variables that tell AWS tools where to fetch temporary credentials in a container.
 const CONTAINER_VARIABLES: [&str; 2] =
     ["AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"];
 

@@ -89,7 +89,7 @@ pub(super) fn of_answer(
     }
 }
 
-/// Returns the error that a response with the status `status` and the body `document` reports.
+/// Returns the error in a response with `status` and the body `document`.
 pub(super) fn of_status(status: u16, document: &[u8], call: &S3Call, config: &S3Config) -> Error {
     let said = error_document(document).ok().flatten().unwrap_or_default();
     let kind = kind_of(status, &said, call);

@@ -79,7 +79,7 @@ pub(super) fn add_bypass(call: &mut S3Call, bypass: bool) {
 /// conditions on a source.
 pub(super) struct ConditionHeaderNames([&'static str; 4]);
 
-/// Conditions on the object that the request names.
+/// Conditions on the object of the request.
 pub(super) const OF_OBJECT: ConditionHeaderNames =
     ConditionHeaderNames(["if-match", "if-none-match", "if-modified-since", "if-unmodified-since"]);
 
@@ -163,8 +163,8 @@ pub(super) fn put_result(response: &HttpResponse) -> Result<PutResult> {
     Ok(PutResult { etag, modified, checksum, version })
 }
 
-/// Returns the ETag in a response, or an empty ETag. The ETag of an object that is encrypted with a key of KMS or of the
-/// client looks like an MD5, but is not the MD5 of the content.
+/// Returns the ETag in a response, or an empty ETag. The ETag of an object that is encrypted with a key of KMS or of
+/// the client looks like an MD5, but is not the MD5 of the content.
 pub(super) fn etag(response: &HttpResponse) -> ETag {
     let tag = response.header("etag").unwrap_or_default();
     let is_of_kms = response.header("x-amz-server-side-encryption").is_some_and(|kind| kind != "AES256");

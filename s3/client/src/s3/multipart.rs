@@ -24,7 +24,7 @@ use crate::s3::{failure, read, store};
 /// The maximum number of entries in one page.
 const MAX_PAGE: usize = 1000;
 
-/// Creates an upload. Declares the checksum algorithm that `options` name, if any.
+/// Creates an upload. Declares the checksum algorithm in `options`, if any.
 pub(super) fn create(
     session: &S3Session,
     (bucket, key): (&Bucket, &Key),

@@ -373,7 +373,7 @@ mod tests {
         }
     }
 
-    /// Fetches keys from a program that prints their expiration in the form `form` of `date`.
+    /// Fetches keys from a program that prints their expiration in the given `form` of `date`.
     fn fetch_again(form: &str) {
         let files = tempfile::tempdir().unwrap();
         let calls = files.path().join("calls");

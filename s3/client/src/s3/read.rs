@@ -10,7 +10,7 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use fordway_http::vector::{
-    FileVersion, Fragment, HttpTrafficCounts, RangeTarget, RemoteFile, UnconsumedResponse,
+    FileVersion, Fragment, HttpTrafficCounts, RemoteFile, RemoteResource, UnconsumedResponse,
     VersionPrecondition, is_passing,
 };
 use fordway_http::{HttpResponse, Origin};
@@ -117,7 +117,7 @@ impl ObjectReadResponse {
     }
 }
 
-/// Checks that the response is for a version that `If-Match` names, because some servers ignore that header. Without
+/// Checks that the response is for a version in `If-Match`, because some servers ignore that header. Without
 /// this check, the parts of a download could belong to different versions. Errors: `PreconditionFailed`.
 pub(super) fn check_version(response: &HttpResponse, conditions: &Conditions) -> Result<()> {
     match &conditions.if_match {
@@ -307,7 +307,7 @@ impl Read for ObjectStream {
 /// server reports cannot by itself cause a larger allocation.
 const PIECE_BYTES: usize = 64 << 20;
 
-/// Reads `ranges` of the current version, or of the version that `options` name. Cost: as few GETs as the service
+/// Reads `ranges` of the current version, or of the version in `options`. Cost: as few GETs as the service
 /// allows; the GETs after the first GET are sent together. If there are conditions, or if a range does not specify its
 /// end, a HEAD precedes the GETs.
 pub(super) fn read_ranges(
@@ -421,7 +421,7 @@ impl RangeReadTarget {
     }
 }
 
-impl RangeTarget for RangeReadTarget {
+impl RemoteResource for RangeReadTarget {
     fn origin(&self) -> &Origin {
         &self.address.origin
     }

@@ -71,7 +71,7 @@ impl<'a> S3Call<'a> {
         self
     }
 
-    /// Makes this call a request for the bucket document of the kind `kind`.
+    /// Makes this call a request for the bucket document of `kind`.
     pub(super) fn for_document(self, kind: &'a BucketDocumentKind) -> Self {
         // The names of these two sub-resources contain capitals, whereas the names of document kinds do not.
         let name = match kind.as_str() {

@@ -184,7 +184,7 @@ fn trusting(servers: &[&TlsServer]) -> (TempDir, TlsRoots) {
     (dir, roots)
 }
 
-/// Writes a certificate with the critical extension of proxy certificates, and its key, to a file of mode `mode`.
+/// Writes a certificate with the critical extension of proxy certificates, and its key, to a file with `mode`.
 fn proxy(dir: &TempDir, mode: u32) -> (PathBuf, CertificateDer<'static>) {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     let mut info = CustomExtension::from_oid_content(&[1, 3, 6, 1, 5, 5, 7, 1, 14], vec![0x30, 0]);

@@ -32,7 +32,7 @@ use fordway_sys::with_lock_patience;
 
 use crate::actors::{ImpersonatedUserCache, bucket_owner};
 use crate::events::{ChangeRecorder, EventFacts};
-use crate::list::{LinkedDirectories, SkippedDirectories};
+use crate::list::{LinkedDirectories, UnlistedDirectories};
 use crate::multipart::MultipartUploadManager;
 use crate::multipart::parts::owner_of_upload;
 use crate::read::{ObjectFile, system_time};
@@ -301,7 +301,7 @@ impl<'s> LifecycleRun<'s> {
     pub(super) fn skipped(
         &mut self,
         bucket: &Bucket,
-        skipped: &SkippedDirectories,
+        skipped: &UnlistedDirectories,
         told: &mut [bool; 2],
     ) -> Result<()> {
         let [told_link, told_closed] = told;
@@ -421,7 +421,7 @@ impl<'s> LifecycleRun<'s> {
     /// Expires objects in a bucket that has never kept versions.
     fn objects(&mut self, bucket: &Bucket, rules: &[LifecycleRule]) -> Result<()> {
         let (mut query, skipped, mut told) =
-            (ListQuery::default(), SkippedDirectories::default(), [false; 2]);
+            (ListQuery::default(), UnlistedDirectories::default(), [false; 2]);
         loop {
             let page = self.inner.list_linked(bucket, &query, LinkedDirectories::Skipped(&skipped))?;
             self.skipped(bucket, &skipped, &mut told)?;

@@ -18,7 +18,7 @@ use crate::area::TrustedOwner;
 use crate::errors::from_errno;
 use crate::events::{ChangeRecorder, EventFacts};
 use crate::layout::{marked_dir, plain, versions_of};
-use crate::list::{LinkedDirectories, SkippedDirectories};
+use crate::list::{LinkedDirectories, UnlistedDirectories};
 use crate::names::SortedNames;
 use crate::object_lock::VersionProtection;
 use crate::private::PrivateDirectoryContents;
@@ -88,7 +88,7 @@ impl LifecycleRun<'_> {
     /// Expires versions in a bucket that keeps versions.
     pub(super) fn versions(&mut self, bucket: &Bucket, rules: &[LifecycleRule]) -> Result<()> {
         let (mut query, mut state) = (VersionsQuery::default(), VersionScanState::default());
-        let (skipped, mut told) = (SkippedDirectories::default(), [false; 2]);
+        let (skipped, mut told) = (UnlistedDirectories::default(), [false; 2]);
         loop {
             let page = list_versions(self.inner, bucket, &query, LinkedDirectories::Skipped(&skipped))?;
             self.skipped(bucket, &skipped, &mut told)?;

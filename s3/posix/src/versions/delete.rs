@@ -151,10 +151,10 @@ impl VersionDeletion<'_> {
         Ok(ConcernedVersions { latest, is_latest, names, next, is_newest_marker })
     }
 
-    /// Looks up the names of the deleted version, and the newest other name. `latest` is the latest version if it is the
-    /// deleted version. In a bucket with the sticky bit, other users may have created names with the ID of the deleted
-    /// version, and names that look like newer versions. The caller's names are then removed without the others. Only
-    /// names of the owners of the deleted version, or of trusted users, can become the latest version.
+    /// Looks up the names of the deleted version, and the newest other name. `latest` is the latest version if it is
+    /// the deleted version. In a bucket with the sticky bit, other users may have created names with the ID of the
+    /// deleted version, and names that look like newer versions. The caller's names are then removed without the
+    /// others. Only names of the owners of the deleted version, or of trusted users, can become the latest version.
     fn look_up(&self, latest: Option<&LatestVersion>) -> Result<VersionLookup> {
         let VersionDeletion { store, bucket, key, version, contents, .. } = *self;
         let mut found = store.volume.versions(bucket, key).look_up_version(version, VersionOwners::Any)?;

@@ -11,7 +11,7 @@ use fordway_store::{
 };
 use fordway_sys::Errno;
 
-use super::names::{KeyVersions, ListedVersion, NoncurrentVersionName, archived_place, read_names};
+use super::names::{ListedKeyVersions, ListedVersion, NoncurrentVersionName, archived_place, read_names};
 use crate::PosixStoreState;
 use crate::encoded::{EncodedKeyTree, EncodedKeyWalk};
 use crate::errors::from_errno;
@@ -42,9 +42,9 @@ struct VersionLister<'l> {
 
 /// The keys with old versions, read before and after the objects. A delete moves the latest version to the old
 /// versions, and the removal of a delete marker moves it back. If the objects were read without a key, either its
-/// version had already become an old version, and the later walk finds the key, or its version was still an old version,
-/// and the earlier walk finds the key. An exception are long keys, whose subdirectories are read only when a walk
-/// reaches them.
+/// version had already become an old version, and the later walk finds the key, or its version was still an old
+/// version, and the earlier walk finds the key. An exception are long keys, whose subdirectories are read only when a
+/// walk reaches them.
 struct ArchivedKeys<'w> {
     before: EncodedKeyWalk<'w>,
     after: EncodedKeyWalk<'w>,
@@ -135,7 +135,7 @@ impl<'l> VersionLister<'l> {
         let dir = OnceCell::new();
         let list = |after: Option<&VersionId>| match self.versions_to_show(key, &dir) {
             // A key that the caller is not permitted to read is skipped, so that the other keys are shown.
-            Err(error) if error.kind() == ErrorKind::AccessDenied => Ok(KeyVersions::default()),
+            Err(error) if error.kind() == ErrorKind::AccessDenied => Ok(ListedKeyVersions::default()),
             versions => Ok(versions?.after(after)),
         };
         let describe = |(is_latest, shown): (bool, ListedVersion)| {
@@ -150,7 +150,7 @@ impl<'l> VersionLister<'l> {
 
     /// Returns all versions of a key. Only the latest version has been described yet. Sets `dir` to the directory of
     /// the old versions, if it exists.
-    fn versions_to_show(&self, key: &str, dir: &OnceCell<File>) -> Result<KeyVersions> {
+    fn versions_to_show(&self, key: &str, dir: &OnceCell<File>) -> Result<ListedKeyVersions> {
         let VersionLister { store, bucket, .. } = *self;
         let key = Key::new(key)?;
         store.volume.freshen(bucket, &key)?;
@@ -177,7 +177,7 @@ impl<'l> VersionLister<'l> {
         {
             self.disown_listed(&key, &mut latest)?;
         }
-        Ok(KeyVersions::new(latest, names))
+        Ok(ListedKeyVersions::new(latest, names))
     }
 
     /// Removes the version ID from the description of the latest version if a POSIX program created the version's file

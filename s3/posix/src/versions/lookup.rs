@@ -85,8 +85,8 @@ impl VersionLookup {
 
 impl KeyVersions<'_> {
     /// Returns the names of `version` among the key's old versions and delete markers, and the newest other name. Names
-    /// of other users than `owners` are ignored. Cost: one read of the key's versions directory, or a few lookups in its
-    /// index; one `newfstatat` for some of the names if only certain users' names count.
+    /// of other users than `owners` are ignored. Cost: one read of the key's versions directory, or a few lookups in
+    /// its index; one `newfstatat` for some of the names if only certain users' names count.
     pub(crate) fn look_up_version(
         &self,
         version: &VersionId,

@@ -149,9 +149,9 @@ impl KeyVersions<'_> {
         self.volume.open_file(self.bucket, &self.place_of(found))
     }
 
-    /// Opens the file at the key's odd path if it is `version`. If a POSIX program has created a file at the plain path,
-    /// that file hides this one, which is an old version although it has no name among the old versions yet. Cost: none
-    /// if no object of the bucket is at an odd path.
+    /// Opens the file at the key's odd path if it is `version`. If a POSIX program has created a file at the plain
+    /// path, that file hides this one, which is an old version although it has no name among the old versions yet.
+    /// Cost: none if no object of the bucket is at an odd path.
     fn open_hidden(&self, version: &VersionId) -> Result<Option<ObjectFile>> {
         if !self.volume.contents(self.bucket)?.has_odd {
             return Ok(None);
@@ -707,7 +707,7 @@ pub(crate) struct KeptVersion {
     pub(crate) floor: u64,
 }
 
-/// What archiving the latest version has returned.
+/// The result of archiving the latest version.
 pub(crate) struct KeptLatestVersion {
     /// The order that the ID of the next version must exceed.
     pub(crate) floor: u64,

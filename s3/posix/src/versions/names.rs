@@ -115,7 +115,7 @@ pub(crate) fn read_names(dir: &File, before: Option<&FileStat>) -> Result<Sorted
 
 /// The versions of a key, from the newest to the oldest.
 #[derive(Default)]
-pub(crate) struct KeyVersions {
+pub(crate) struct ListedKeyVersions {
     /// The latest version, if it exists and has not been returned yet.
     latest: Option<ObjectInfo>,
     /// The ID of the latest version. If this version also has a name among the old versions, that name is ignored.
@@ -126,10 +126,10 @@ pub(crate) struct KeyVersions {
     has_shown: bool,
 }
 
-impl KeyVersions {
+impl ListedKeyVersions {
     pub(crate) fn new(latest: Option<ObjectInfo>, names: Arc<SortedNames>) -> Self {
         let latest_id = latest.as_ref().map(|info| info.version.clone().unwrap_or_else(VersionId::null));
-        KeyVersions { latest, latest_id, end: names.len(), names, has_shown: false }
+        ListedKeyVersions { latest, latest_id, end: names.len(), names, has_shown: false }
     }
 
     /// Returns the versions after `shown`, or all versions if `shown` is not among them. Cost: a binary search, if the
@@ -141,7 +141,7 @@ impl KeyVersions {
             false => self.position(shown),
         };
         if let Some(end) = end {
-            self = KeyVersions { latest: None, end, has_shown: true, ..self };
+            self = ListedKeyVersions { latest: None, end, has_shown: true, ..self };
         }
         self
     }
@@ -159,7 +159,7 @@ impl KeyVersions {
     }
 }
 
-impl Iterator for KeyVersions {
+impl Iterator for ListedKeyVersions {
     type Item = (VersionId, (bool, ListedVersion));
 
     fn next(&mut self) -> Option<Self::Item> {

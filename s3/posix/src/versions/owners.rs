@@ -22,8 +22,8 @@ pub(crate) enum VersionOwners<'o> {
 }
 
 impl VersionOwners<'_> {
-    /// Returns the users whose old versions the caller may replace: all users for the bucket's owner and root, otherwise
-    /// only `caller`.
+    /// Returns the users whose old versions the caller may replace: all users for the bucket's owner and root,
+    /// otherwise only `caller`.
     pub(crate) fn replaceable(guard: Option<TrustedOwner>, caller: &[u32; 1]) -> VersionOwners<'_> {
         match guard {
             Some(guard) if !guard.trusts(caller[0]) => VersionOwners::Of(caller),
@@ -33,8 +33,8 @@ impl VersionOwners<'_> {
 }
 
 impl KeyVersions<'_> {
-    /// Returns a function that decides whether a name in the key's versions directory counts. Cost of the function: none,
-    /// or one `newfstatat` in a bucket with the sticky bit.
+    /// Returns a function that decides whether a name in the key's versions directory counts. Cost of the function:
+    /// none, or one `newfstatat` in a bucket with the sticky bit.
     pub(super) fn counted_names<'o>(
         &self,
         guard: Option<TrustedOwner>,
@@ -66,8 +66,8 @@ impl KeyVersions<'_> {
             .map(|state| state.user)
     }
 
-    /// Returns the name to read among several names of one version: the first name that belongs to `owner`, the owner of
-    /// the latest version, or to a trusted user. If there is no such name, returns the first name.
+    /// Returns the name to read among several names of one version: the first name that belongs to `owner`, the owner
+    /// of the latest version, or to a trusted user. If there is no such name, returns the first name.
     pub(super) fn preferred_name<'n>(
         &self,
         names: &'n [NoncurrentVersionName],
@@ -80,8 +80,8 @@ impl KeyVersions<'_> {
         Ok(names.iter().find(|found| counts(&found.name())).or(names.first()))
     }
 
-    /// Returns the only user, other than the bucket's owner and root, to whom old versions and delete markers of the key
-    /// belong. Returns `None` if there is no such user, or more than one. Cost: one read of the key's versions
+    /// Returns the only user, other than the bucket's owner and root, to whom old versions and delete markers of the
+    /// key belong. Returns `None` if there is no such user, or more than one. Cost: one read of the key's versions
     /// directory, and an open and a `newfstatat` for each name.
     #[cold]
     pub(super) fn only_other_owner(&self, guard: TrustedOwner) -> Result<Option<u32>> {

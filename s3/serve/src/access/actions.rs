@@ -15,7 +15,7 @@ pub(super) struct RequiredPermission<'r> {
     pub(super) bucket: Cow<'r, str>,
     /// The key of the object; empty for an action on the bucket.
     pub(super) key: Cow<'r, str>,
-    /// The version that the request names.
+    /// The version in the request.
     pub(super) version: Option<String>,
     /// Whether the request's body contains the tags of an object.
     pub(super) tags_are_in_body: bool,

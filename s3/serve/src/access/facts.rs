@@ -129,7 +129,7 @@ impl<'r> PolicyRequestContext<'r> {
         PolicyRequestContext { version, ..self }
     }
 
-    /// Returns the version that the request names.
+    /// Returns the version in the request.
     pub(super) fn version(&self) -> Option<String> {
         let named = self.version.map(Cow::Borrowed).or_else(|| self.parameter("versionId"));
         named.map(Cow::into_owned).filter(|version| !version.is_empty())

@@ -75,7 +75,7 @@ pub(crate) fn admit<B>(
     let operation = select(request.method(), resource, &parameters, headers)?;
     check_not_a_form(operation, headers)?;
     if !operation.is_offered {
-        // After the signature has been checked, the module `s3` returns NotImplemented with the operation's name.
+        // After the signature has been checked, the `s3` module returns NotImplemented with the operation's name.
         return Ok(operation);
     }
     check_parameters(operation, &parameters)?;
@@ -115,7 +115,8 @@ pub(crate) fn take_host<B>(request: &mut Request<B>) -> Result<(), GateRefusal> 
 
 /// Refuses an upload whose head does not specify the length of the body. Over HTTP/1, a request with neither
 /// `Content-Length` nor `Transfer-Encoding` has no body, so the gateway would store an empty object instead of the
-/// client's content. The module `aws_chunked` checks the length of an `aws-chunked` body. Errors: `MissingContentLength`.
+/// client's content. The `aws_chunked` module checks the length of an `aws-chunked` body. Errors:
+/// `MissingContentLength`.
 fn check_has_length<B>(operation: &OperationRule, request: &Request<B>) -> Result<(), GateRefusal> {
     let headers = request.headers();
     let has_body = request.version() > Version::HTTP_11 || headers.contains_key(header::TRANSFER_ENCODING);

@@ -360,7 +360,7 @@ impl ConnectionDriver<'_> {
 const TOO_LARGE: MessageRefusal =
     MessageRefusal { status: StatusCode::PAYLOAD_TOO_LARGE, why: answer::TOO_LARGE };
 
-/// Adds the header `Server-Timing`.
+/// Adds the `Server-Timing` header.
 fn add_timing(outgoing: &mut OutgoingResponse, trace: &RequestTrace) {
     outgoing.add_header(monitor::SERVER_TIMING.as_str(), &trace.server_timing(Instant::now()));
 }

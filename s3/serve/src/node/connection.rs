@@ -42,7 +42,7 @@ pub(super) struct NodeGatewayState {
 
 /// The transport of a client's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CallerTransport {
+pub(super) enum ClientTransport {
     /// The Unix socket; the kernel identifies the client.
     Unix,
     /// TCP; the client must prove that it knows the secret.
@@ -52,7 +52,7 @@ pub(super) enum CallerTransport {
 /// The data of a connection that other threads can access.
 pub(super) struct GatewayConnection {
     pub(super) socket: Arc<OwnedFd>,
-    pub(super) by: CallerTransport,
+    pub(super) by: ClientTransport,
     pub(super) standing: Arc<ConnectionDrainState>,
     pub(super) client: ConnectionClient,
 }
@@ -143,7 +143,7 @@ impl GatewayConnection {
         let mut deadline = HandshakeDeadline::new(shared.limits.patience);
         while inbox.waiting().len() < CLIENT_HELLO_BYTES {
             self.receive_until(&mut deadline, &mut inbox)?;
-            if self.by == CallerTransport::Unix && is_http(inbox.waiting()) {
+            if self.by == ClientTransport::Unix && is_http(inbox.waiting()) {
                 return self.serve_http(inbox.waiting(), shared);
             }
         }
@@ -153,7 +153,7 @@ impl GatewayConnection {
             return Err(Errno::PROTO);
         };
         inbox.consume(CLIENT_HELLO_BYTES);
-        let takes_descriptors = hello.takes_descriptors && self.by == CallerTransport::Unix;
+        let takes_descriptors = hello.takes_descriptors && self.by == ClientTransport::Unix;
         let admitted = self.admit(hello, shared, (&mut inbox, &mut deadline))?;
         deadline.finish(&self.socket)?;
         let outbox = ResponseOutbox::new(self.socket.clone(), shared.stats.clone());
@@ -211,9 +211,9 @@ impl GatewayConnection {
                     hello.version
                 ),
             )),
-            (true, CallerTransport::Unix, _) => shared.access.admit(&self.socket),
-            (true, CallerTransport::Tcp, Some(keys)) => return self.challenge(keys, shared, incoming),
-            (true, CallerTransport::Tcp, None) => Err(ErrorKind::Internal.into()),
+            (true, ClientTransport::Unix, _) => shared.access.admit(&self.socket),
+            (true, ClientTransport::Tcp, Some(keys)) => return self.challenge(keys, shared, incoming),
+            (true, ClientTransport::Tcp, None) => Err(ErrorKind::Internal.into()),
         };
         match admitted {
             Ok(admitted) => {

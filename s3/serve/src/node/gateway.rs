@@ -19,7 +19,7 @@ use rustix::net::{Shutdown, shutdown};
 use crate::node::access::{NodeAccessControl, NodeLimits, ResourceSemaphore};
 use crate::node::accounts::{NodeConnectedUsers, NodeUserLimits};
 use crate::node::connection::{
-    CallerTransport, ClientSlot, ConnectionClient, GatewayConnection, NodeGatewayState, refuse,
+    ClientSlot, ClientTransport, ConnectionClient, GatewayConnection, NodeGatewayState, refuse,
 };
 use crate::node::http::HttpService;
 use crate::node::socket_file::SocketFile;
@@ -227,11 +227,11 @@ impl NodeGateway {
         tracing::info!(endpoint = self.endpoint(), tcp = ?self.tcp_addr(), "serving the node protocol");
         while !self.stop.is_triggered() {
             let is_tcp_ready = self.wait_for_clients();
-            self.accept(CallerTransport::Unix, || {
+            self.accept(ClientTransport::Unix, || {
                 self.unix.listener.accept().map(|(socket, _)| socket.into())
             });
             if let Some((listener, _)) = self.tcp.as_ref().filter(|_| is_tcp_ready) {
-                self.accept(CallerTransport::Tcp, || {
+                self.accept(ClientTransport::Tcp, || {
                     let (socket, peer) = listener.accept()?;
                     socket.set_nodelay(true)?;
                     fordway_sys::send_unpaced_on_loopback(&socket, peer.ip())?;
@@ -268,7 +268,7 @@ impl NodeGateway {
     }
 
     /// Accepts all clients that are waiting.
-    fn accept(&self, by: CallerTransport, mut next: impl FnMut() -> io::Result<OwnedFd>) {
+    fn accept(&self, by: ClientTransport, mut next: impl FnMut() -> io::Result<OwnedFd>) {
         while !self.stop.is_triggered() {
             match next() {
                 Ok(socket) => self.start(socket, by),
@@ -301,7 +301,7 @@ impl NodeGateway {
         reserve.descriptor = File::open("/dev/null").ok();
     }
 
-    fn start(&self, socket: OwnedFd, by: CallerTransport) {
+    fn start(&self, socket: OwnedFd, by: ClientTransport) {
         let limit = Some(self.config.stall_timeout);
         let timed = set_socket_timeout(&socket, Timeout::Recv, limit)
             .and_then(|()| set_socket_timeout(&socket, Timeout::Send, limit));
@@ -309,8 +309,8 @@ impl NodeGateway {
             return tracing::warn!(%errno, "the time limits of a connection cannot be set");
         }
         let slot = match by {
-            CallerTransport::Unix => self.shared.accounts.connect(uid_of(&socket)).map(ClientSlot::User),
-            CallerTransport::Tcp => self.shared.accounts.connect_stranger().map(ClientSlot::Stranger),
+            ClientTransport::Unix => self.shared.accounts.connect(uid_of(&socket)).map(ClientSlot::User),
+            ClientTransport::Tcp => self.shared.accounts.connect_stranger().map(ClientSlot::Stranger),
         };
         let slot = match slot {
             Ok(slot) => slot,

@@ -72,7 +72,7 @@ struct StartLock {
 }
 
 impl StartLock {
-    /// Waits for the lock of the socket `socket`. Errors: `AccessDenied` if the file belongs to another user.
+    /// Waits for the lock of `socket`. Errors: `AccessDenied` if the file belongs to another user.
     fn take(socket: &Path) -> Result<Self> {
         let mut name = OsString::from(socket);
         name.push(".lock");

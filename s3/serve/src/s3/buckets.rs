@@ -254,7 +254,7 @@ pub(super) fn location(
     })
 }
 
-/// Returns an error with the code `code`, for a configuration that a bucket does not have.
+/// Returns an error with `code`, for a configuration that a bucket does not have.
 pub(super) fn without(code: &str) -> S3Failure {
     S3Failure::new(code, StatusCode::NOT_FOUND, "this configuration is not supported")
 }

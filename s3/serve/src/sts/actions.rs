@@ -15,7 +15,7 @@ use crate::sts::caller::Caller;
 use crate::sts::jwt::{ClaimFault, UnverifiedWebIdentityToken};
 use crate::sts::query::{Parameters, StsFailure, VERSION, document, elements, shown};
 use crate::sts::session::{SessionAttributes, now_s};
-use crate::sts::token::{RoleInToken, SessionToken, TokenParent, new_access_key};
+use crate::sts::token::{RoleInToken, SessionStarter, SessionToken, new_access_key};
 use crate::users::{Role, UidGidClaimNames, User};
 
 const ACTIONS: [&str; 4] =
@@ -133,7 +133,7 @@ impl TokenService {
         let facts = SessionAttributes { issued_s: now_s(), role_session: Some(session.clone()) };
         admit(trace, &user.in_session(facts), "AssumeRoleWithWebIdentity")?;
         let in_token = RoleInToken { name: name.to_owned(), session, ids };
-        let parent = TokenParent::Issuer(identity.issuer.clone());
+        let parent = SessionStarter::Issuer(identity.issuer.clone());
         let credentials = self.credentials((&parent, ""), Some(in_token.clone()), duration_s)?;
         let subject = identity.token.text("sub").unwrap_or_default();
         // The caller chooses the name of the session, so this log line records the verified identity.
@@ -156,7 +156,7 @@ impl TokenService {
     /// Creates temporary credentials, and returns them as an XML element.
     fn credentials(
         &self,
-        (parent, parent_secret): (&TokenParent, &str),
+        (parent, parent_secret): (&SessionStarter, &str),
         role: Option<RoleInToken>,
         duration_s: u64,
     ) -> Result<String, StsFailure> {

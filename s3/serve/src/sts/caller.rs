@@ -13,14 +13,14 @@ use crate::identity::CLOCK_SKEW_MAX;
 use crate::sts::TokenService;
 use crate::sts::query::StsFailure;
 use crate::sts::session::{TokenFault, now_s};
-use crate::sts::token::TokenParent;
+use crate::sts::token::SessionStarter;
 use crate::users::User;
 
 /// The sender of a signed request.
 pub(super) struct Caller {
     pub(super) user: Arc<User>,
     /// The caller, or the user or the issuer for whom the caller's session was started.
-    pub(super) parent: TokenParent,
+    pub(super) parent: SessionStarter,
     /// The long-term secret key; empty for a web identity.
     pub(super) parent_secret: String,
 }
@@ -63,7 +63,7 @@ impl TokenService {
         };
         let Some(token) = headers.get("x-amz-security-token") else {
             let (user, secret) = parent_of(access_key)?;
-            let parent = TokenParent::User(access_key.to_owned());
+            let parent = SessionStarter::User(access_key.to_owned());
             let caller = Caller { user, parent, parent_secret: secret.clone() };
             return Ok((caller, access_key.to_owned(), secret));
         };
@@ -75,8 +75,8 @@ impl TokenService {
             }
         })?;
         let parent_secret = match &parent {
-            TokenParent::User(access_key) => parent_of(access_key)?.1,
-            TokenParent::Issuer(_) => String::new(),
+            SessionStarter::User(access_key) => parent_of(access_key)?.1,
+            SessionStarter::Issuer(_) => String::new(),
         };
         let caller = Caller { user: session.user, parent, parent_secret };
         Ok((caller, session.access_key, session.secret_key))

@@ -12,7 +12,7 @@ use crate::gate::GateRefusal;
 use crate::identity::{parameter, signed_with_version_2};
 use crate::message::composed;
 use crate::sts::TokenService;
-use crate::sts::token::{self, SessionToken, TokenParent};
+use crate::sts::token::{self, SessionStarter, SessionToken};
 use crate::users::{Role, User};
 
 /// The header that carries a session token.
@@ -58,7 +58,7 @@ impl TokenService {
         users: &Users,
         text: &str,
         now_s: u64,
-    ) -> Result<(StsSession, TokenParent), TokenFault> {
+    ) -> Result<(StsSession, SessionStarter), TokenFault> {
         let (token, key) = self.key.open(text).ok_or(TokenFault::Invalid)?;
         if now_s >= token.expires_s {
             return Err(TokenFault::Expired);
@@ -78,7 +78,7 @@ async fn user_of(users: &Users, token: &SessionToken) -> Option<(Arc<User>, Stri
         users.role(&stated.name).filter(|role| is_trusted(role)).map(|role| (role, stated))
     };
     let (role, secret) = match &token.parent {
-        TokenParent::User(access_key) => {
+        SessionStarter::User(access_key) => {
             let parent = users.find(access_key)?;
             let secret = parent.keys.as_ref()?.secret_key.clone();
             if token.role.is_none() {
@@ -86,7 +86,7 @@ async fn user_of(users: &Users, token: &SessionToken) -> Option<(Arc<User>, Stri
             }
             (of_role(&|role| role.may_be_assumed_by(&parent.name))?, secret)
         }
-        TokenParent::Issuer(issuer) => {
+        SessionStarter::Issuer(issuer) => {
             users.provider(issuer)?;
             (of_role(&|role| role.trusts_of(issuer).next().is_some())?, String::new())
         }

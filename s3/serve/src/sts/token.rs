@@ -46,7 +46,7 @@ pub(super) struct SessionToken {
     /// The temporary access key.
     pub(super) access_key: String,
     /// The user or issuer for whom the session was started.
-    pub(super) parent: TokenParent,
+    pub(super) parent: SessionStarter,
     /// The role that the user has assumed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) role: Option<RoleInToken>,
@@ -59,7 +59,7 @@ pub(super) struct SessionToken {
 /// The user or issuer for whom a session was started.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum TokenParent {
+pub(super) enum SessionStarter {
     /// The user with this access key.
     User(String),
     /// A caller with a web identity token from this issuer.
@@ -130,7 +130,7 @@ impl SessionTokenKeys {
         Some((serde_json::from_slice(document).ok()?, key))
     }
 
-    /// Returns the secret key of the session with the new token `token`.
+    /// Returns the secret key of the session with `token`, a new token.
     pub(super) fn secret_of_new(&self, token: &str, parent_secret: &str) -> String {
         secret(&self.keys[0], token, parent_secret)
     }
@@ -152,7 +152,7 @@ fn mac(key: &[u8], purpose: &[u8], parts: &[&[u8]]) -> Hmac<Sha256> {
     parts.iter().fold(new(&derived), |mac, part| mac.chain_update(part))
 }
 
-/// Generates a temporary access key, which begins with the letters of AWS's temporary keys. Errors: `Io`.
+/// Generates an access key for temporary credentials, with the same first letters as on AWS. Errors: `Io`.
 pub(super) fn new_access_key() -> Result<String> {
     let letters = random::<16>()?.map(|byte| char::from(LETTERS[usize::from(byte & 31)]));
     Ok(format!("ASIA{}", String::from_iter(letters)))
@@ -174,7 +174,7 @@ mod tests {
     fn token() -> SessionToken {
         SessionToken {
             access_key: new_access_key().unwrap(),
-            parent: TokenParent::User("ALICE".to_owned()),
+            parent: SessionStarter::User("ALICE".to_owned()),
             role: None,
             issued_s: 1_000,
             expires_s: 4_600,
@@ -186,7 +186,7 @@ mod tests {
         let (one, other) = (SessionTokenKeys::random().unwrap(), SessionTokenKeys::random().unwrap());
         let text = one.seal(&token());
         let (opened, key) = one.open(&text).unwrap();
-        assert_eq!(opened.parent, TokenParent::User("ALICE".to_owned()));
+        assert_eq!(opened.parent, SessionStarter::User("ALICE".to_owned()));
         assert!(opened.access_key.starts_with("ASIA") && opened.access_key.len() == 20);
         assert_eq!(secret(key, &text, "s"), one.secret_of_new(&text, "s"));
         assert_eq!(secret(key, &text, "s").len(), 40);

@@ -245,7 +245,7 @@ impl Client {
         self.sign_text(day, &format!("AWS4-HMAC-SHA256\n{moment}\n{scope}\n{hash}"))
     }
 
-    /// Returns the fields of a form with the policy `policy`, signed at the current time.
+    /// Returns the fields of a form with `policy`, signed at the current time.
     pub fn form_fields(&self, policy: &str) -> Vec<(&'static str, String)> {
         let (day, moment) = self.now();
         let encoded = base64::engine::general_purpose::STANDARD.encode(policy);

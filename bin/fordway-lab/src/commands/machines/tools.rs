@@ -173,7 +173,7 @@ pub(super) struct ToolResult {
 }
 
 impl ToolProcess {
-    /// Starts `command`, which is in Debian's package `package`. Errors: `Unavailable` if the program is not installed.
+    /// Starts `command`, which is in the Debian package `package`. Errors: `Unavailable` if the program is not installed.
     pub(super) fn start(mut command: Command, package: &str) -> Result<Self> {
         let program = command.get_program().to_string_lossy().into_owned();
         let failed = |error| file_error("starting", &program, error);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use fordway_command::external::program;
 use fordway_command::{CommandContext, file_error};
 use fordway_netlab::setup::{
-    ContainerCommand, KernelCommand, MachineContainer, NetworkEndpoint, UserModeKernels, quoted_for_shell,
+    ContainerCommand, KernelCommand, KernelNetworks, MachineContainer, NetworkEndpoint, quoted_for_shell,
 };
 use fordway_netlab::{NamespaceProcess, NetworkNamespace};
 use fordway_store::{Error, ErrorKind, Result};
@@ -220,7 +220,7 @@ impl<'a> MpiJobRunner<'a> {
 
     fn start_kernel(
         &self,
-        kernels: &UserModeKernels,
+        kernels: &KernelNetworks,
         end: usize,
         paper: &JobReportFiles,
     ) -> Result<NamespaceProcess> {
@@ -322,7 +322,7 @@ fn ready(
     Ok(process)
 }
 
-/// Converts a command to a line for a shell. Errors: the errors of quoting a word.
+/// Converts a command to a shell command line. Errors: the errors of quoting a word.
 fn remote_command(command: &Command) -> Result<String> {
     let words = [command.get_program()].into_iter().chain(command.get_args());
     Ok(words.map(quoted_for_shell).collect::<Result<Vec<_>>>()?.join(" "))

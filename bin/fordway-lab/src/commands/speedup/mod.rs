@@ -11,7 +11,7 @@ use std::time::Instant;
 use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_machine::MachineWatch;
 use fordway_measure::{Machine, RowDescription, RunDocument, ns_text, parallel_table, unknown_name};
-use fordway_netlab::setup::{MachineContainer, NetworkPair, NetworkSetup, UserModeKernels, WireSettings};
+use fordway_netlab::setup::{KernelNetworks, MachineContainer, NetworkPair, NetworkSetup, WireSettings};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::speedup::{
     JobTimeKind, RICHTER, SetupSpeedupFit, SpeedupPlan, SpeedupResults, check, describe, fits, measure,
@@ -185,7 +185,7 @@ enum JobMessageMedium {
     /// Two networks with a container in each. Each container has half of the ranks.
     Containers(MachineContainer, NetworkPair),
     /// Two kernels, each with half of the ranks.
-    Kernels(UserModeKernels),
+    Kernels(KernelNetworks),
 }
 
 impl JobMessageMedium {
@@ -320,7 +320,7 @@ fn start(asked: &PlannedJobSetup) -> Result<RunningJobSetup> {
             "Half of the ranks in each of two containers, whose networks are joined by a wire".to_owned(),
         ),
         PlannedMessageMedium::Kernels => (
-            JobMessageMedium::Kernels(UserModeKernels::lay(&wire(), &this_program()?)?),
+            JobMessageMedium::Kernels(KernelNetworks::lay(&wire(), &this_program()?)?),
             "Half of the ranks in each of two user-mode Linux kernels, whose networks are joined by a wire"
                 .to_owned(),
         ),

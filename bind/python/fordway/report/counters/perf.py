@@ -73,7 +73,7 @@ def parse_counted(name: str, text: str) -> Counted:
 
 
 def _runtime_s(counted: Counted, text: str) -> float | None:
-    """Returns the duration of counting, as the text and the event `duration_time` state it."""
+    """Returns the duration of counting, as the text and the `duration_time` event state it."""
     for event in (TIME_EVENT, f"{TIME_EVENT} [ns]"):
         elapsed_ns = counted.events.pop(event, None)
         if elapsed_ns is not None:

@@ -54,7 +54,7 @@ pub(super) fn run(args: &PingpongBenchArgs, context: &CommandContext) -> Result<
     outcome
 }
 
-/// Checks that `--pong` is used only with the set-up `loopback`. Requests to a `pong` that the user provides are sent
+/// Checks that `--pong` is used only with the `loopback` set-up. Requests to a `pong` that the user provides are sent
 /// only from this machine's network.
 fn check_pong(args: &PingpongBenchArgs, setups: &[NetworkSetup]) -> Result<()> {
     let is_alone = setups.iter().all(|setup| setup.name == "loopback");

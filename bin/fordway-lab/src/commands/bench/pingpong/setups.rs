@@ -36,7 +36,7 @@ impl MeasuredNetworkSetup {
     }
 }
 
-/// Returns the set-ups that the options name. Errors: `InvalidArgument` for unknown or repeated names.
+/// Returns the set-ups in the options. Errors: `InvalidArgument` for unknown or repeated names.
 pub(super) fn chosen(args: &PingpongBenchArgs) -> Result<Vec<NetworkSetup>> {
     let mut setups = match args.setup.is_empty() {
         true => NetworkSetup::all()?.into_iter().filter(NetworkSetup::is_usual).collect(),

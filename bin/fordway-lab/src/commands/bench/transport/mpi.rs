@@ -43,7 +43,7 @@ pub(super) enum MpiMessageMedium {
     Shm,
 }
 
-/// A fordway-mpi program, and the MPI implementation to which it is linked.
+/// A fordway-mpi program, and its MPI implementation.
 #[derive(Debug)]
 pub(super) struct MpiProgram {
     binary: PathBuf,

@@ -85,7 +85,7 @@ impl Drop for ChildProgram {
     }
 }
 
-/// A listener to which a started program connects.
+/// A listener for the connection of a started program.
 pub(super) struct ChildProgramListener(TcpListener);
 
 impl ChildProgramListener {

@@ -283,7 +283,7 @@ impl LedgerComponent for QuicRoundTripComponent {
     }
 }
 
-/// The kind of handshake with which an operation opens its connection.
+/// The kind of handshake that opens an operation's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::commands::ledger) enum QuicHandshakeKind {
     /// A new connection with a full handshake (RFC 9001 section 4).

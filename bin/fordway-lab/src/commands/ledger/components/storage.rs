@@ -323,7 +323,7 @@ pub(in crate::commands::ledger) struct ObjectGetComponent {
     objects: MeasuredObject,
     buffer: Vec<u8>,
     server_pid: Option<u32>,
-    /// The network from which requests are sent; `None` for this process's own network.
+    /// The network of the requests; `None` for this process's own network.
     network: Option<NetworkNamespace>,
     /// Creates a new client for each operation; `None` if all operations use the same client.
     new_client: Option<ClientFactory>,
