@@ -174,8 +174,10 @@ struct RawLifecycleRule {
     has_filter: bool,
     has_and: bool,
     filter: RuleFilter,
-    /// The number of conditions in `Filter` itself, and in `Filter/And`.
-    conditions: [usize; 2],
+    /// `Prefix` in `Filter` itself, and in `Filter/And`.
+    filter_prefixes: [Option<String>; 2],
+    /// The number of conditions in `Filter` itself.
+    direct_conditions: usize,
     tag: (Option<String>, Option<String>),
     days: Option<String>,
     date: Option<String>,
@@ -199,6 +201,16 @@ fn set_once<T>(slot: &mut Option<T>, path: &str, value: T) -> Result<()> {
 
 fn twice(path: &str) -> LifecycleError {
     malformed(format!("{path} occurs twice in one rule; state it once"))
+}
+
+/// Returns the prefix of all keys that have both prefixes. Errors: `MalformedXML` if there are no such keys.
+fn both_prefixes(one: Option<String>, other: Option<String>) -> Result<Option<String>> {
+    match (one, other) {
+        (Some(one), Some(other)) if one.starts_with(&other) => Ok(Some(one)),
+        (Some(one), Some(other)) if other.starts_with(&one) => Ok(Some(other)),
+        (Some(_), Some(_)) => Err(malformed("no key has both prefixes of the Filter; state one prefix")),
+        (one, other) => Ok(one.or(other)),
+    }
 }
 
 impl RawLifecycleRule {
@@ -230,9 +242,14 @@ impl RawLifecycleRule {
             _ => {
                 if let Some(path) = path.strip_prefix("Filter/") {
                     let within = path.strip_prefix("And/");
-                    let condition = within.unwrap_or(path);
-                    self.conditions[usize::from(within.is_some())] += usize::from(!condition.contains('/'));
-                    self.take_condition(condition, text)?;
+                    self.direct_conditions += usize::from(within.is_none() && !path.contains('/'));
+                    match within.unwrap_or(path) {
+                        "Prefix" => {
+                            let slot = &mut self.filter_prefixes[usize::from(within.is_some())];
+                            set_once(slot, path, text.to_owned())?;
+                        }
+                        condition => self.take_condition(condition, text)?,
+                    }
                 }
             }
         }
@@ -242,7 +259,6 @@ impl RawLifecycleRule {
     fn take_condition(&mut self, path: &str, text: &str) -> Result<()> {
         let size = || text.trim().parse().map_err(|_| malformed(format!("{path} is not a size in bytes")));
         match path {
-            "Prefix" => set_once(&mut self.filter.prefix, path, text.to_owned())?,
             "Tag/Key" => set_once(&mut self.tag.0, path, text.to_owned())?,
             "Tag/Value" => set_once(&mut self.tag.1, path, text.to_owned())?,
             "Tag" => {
@@ -283,15 +299,17 @@ impl RawLifecycleRule {
         Ok(rule)
     }
 
+    /// Returns the filter, whose conditions must all hold. AWS accepts several conditions only in `And`. Ceph also accepts
+    /// them in `Filter` itself and next to `And`.
     fn filter(self) -> Result<RuleFilter> {
-        let [direct, within_and] = self.conditions;
-        if direct > 1 || (self.has_and && direct > 0) || (!self.has_and && within_and > 0) {
-            return Err(malformed("a Filter can have only one condition; put several into one And"));
-        }
+        let [direct, within_and] = self.filter_prefixes;
         match (self.prefix, self.has_filter) {
             (Some(prefix), false) => Ok(RuleFilter { prefix: Some(prefix), ..RuleFilter::default() }),
-            (None, true) if self.has_and => Ok(RuleFilter { form: RuleFilterSyntax::And, ..self.filter }),
-            (None, true) => Ok(RuleFilter { form: RuleFilterSyntax::Direct, ..self.filter }),
+            (None, true) => {
+                let has_several = self.has_and || self.direct_conditions > 1;
+                let form = if has_several { RuleFilterSyntax::And } else { RuleFilterSyntax::Direct };
+                Ok(RuleFilter { form, prefix: both_prefixes(direct, within_and)?, ..self.filter })
+            }
             (Some(_), true) => Err(malformed("a rule must have either a Filter or a Prefix, not both")),
             (None, false) => Err(malformed("a rule needs a Filter; an empty one selects all objects")),
         }
@@ -604,9 +622,7 @@ mod tests {
     fn nothing_may_be_stated_twice() {
         let end = "<Status>Enabled</Status><Expiration><Days>1</Days></Expiration>";
         for twice in [
-            "<Filter><Prefix>a</Prefix><And><Prefix/></And></Filter>",
-            "<Filter><Prefix>a</Prefix><Tag><Key>k</Key><Value>v</Value></Tag></Filter>",
-            "<Filter><Tag><Key>k</Key><Value>v</Value></Tag><Tag><Key>l</Key><Value>v</Value></Tag></Filter>",
+            "<Filter><Prefix>a</Prefix><Prefix>b</Prefix></Filter>",
             "<Filter><And><Prefix>a</Prefix><Prefix/></And></Filter>",
             "<Filter><Tag><Key>k</Key><Key>l</Key><Value>v</Value></Tag></Filter>",
             "<Filter><Prefix>a</Prefix></Filter><Filter/>",
@@ -624,20 +640,30 @@ mod tests {
         assert!(rule(&format!("<Filter><Prefix>a</Prefix></Filter>{end}")).is_ok());
     }
 
+    /// The conditions may be in `And`, in the filter itself as in Ceph's test suite, or in both.
     #[test]
     fn filters_need_all_their_conditions() {
-        let rules = rule(
-            "<Filter><And><Prefix>a/</Prefix><Tag><Key>k</Key><Value>v</Value></Tag><ObjectSizeGreaterThan>5\
-             </ObjectSizeGreaterThan></And></Filter><Status>Enabled</Status><Expiration><Days>1</Days></Expiration>",
-        )
-        .unwrap();
-        let filter = &rules[0].filter;
-        assert!(filter.has_key("a/b") && !filter.has_key("b"));
-        assert!(filter.has_size(6) && !filter.has_size(5));
+        let (tag, size) =
+            ("<Tag><Key>k</Key><Value>v</Value></Tag>", "<ObjectSizeGreaterThan>5</ObjectSizeGreaterThan>");
         let tags =
             |value: &str| Tags::from([("k".to_owned(), value.to_owned()), ("x".to_owned(), "y".to_owned())]);
-        assert!(
-            filter.has_tags(&tags("v")) && !filter.has_tags(&tags("w")) && !filter.has_tags(&Tags::new())
-        );
+        for conditions in [
+            format!("<And><Prefix>a/</Prefix>{tag}{size}</And>"),
+            format!("<Prefix>a/</Prefix>{tag}{size}"),
+            format!("<Prefix>a</Prefix>{tag}<And><Prefix>a/</Prefix>{size}</And>"),
+            format!("{size}<And><Prefix/>{tag}</And><Prefix>a/</Prefix>"),
+        ] {
+            let end = "<Status>Enabled</Status><Expiration><Days>1</Days></Expiration>";
+            let rules = rule(&format!("<Filter>{conditions}</Filter>{end}")).unwrap();
+            let filter = &rules[0].filter;
+            assert!(filter.has_key("a/b") && !filter.has_key("b"), "{conditions}");
+            assert!(filter.has_size(6) && !filter.has_size(5), "{conditions}");
+            assert!(filter.has_tags(&tags("v")) && !filter.has_tags(&tags("w")), "{conditions}");
+            assert!(!filter.has_tags(&Tags::new()), "{conditions}");
+            assert_eq!(read(write(&rules).as_bytes()).unwrap(), rules, "{conditions}");
+        }
+        let apart =
+            "<Filter><Prefix>a</Prefix><And><Prefix>b</Prefix></And></Filter><Status>Enabled</Status>";
+        assert_eq!(rule(apart).unwrap_err().code, "MalformedXML");
     }
 }
