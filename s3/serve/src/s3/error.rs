@@ -188,6 +188,9 @@ pub(super) fn wrong_sha256() -> S3Failure {
     S3Failure::new("XAmzContentSHA256Mismatch", StatusCode::BAD_REQUEST, message)
 }
 
+/// AWS's message for an operation that is not implemented.
+const NOT_IMPLEMENTED: &str = "A header you provided implies functionality that is not implemented.";
+
 /// Returns the error for an unsupported operation. `has_document` is true if the request has a body.
 pub(super) fn refusal(
     store: &dyn Store,
@@ -202,10 +205,9 @@ pub(super) fn refusal(
     match checked {
         Err(failure) => failure,
         Ok(()) => {
-            // AWS's message mentions a header, which the request need not have. `aws` and boto3 show only the message,
-            // so the message names the operation.
-            let message = format!("{operation} is not supported");
-            S3Failure::new("NotImplemented", StatusCode::NOT_IMPLEMENTED, message)
+            // Programs recognize AWS's message, and name the operation themselves.
+            let detail = format!("{operation} is not supported");
+            S3Failure::aws("NotImplemented", StatusCode::NOT_IMPLEMENTED, NOT_IMPLEMENTED, &detail)
         }
     }
 }
