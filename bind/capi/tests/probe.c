@@ -6,15 +6,18 @@
  *        probe local DIRECTORY                  checks local files of all kinds; creates files in DIRECTORY
  *        probe removed URL ENDPOINT PATH          checks reads of an open file after removing PATH; with an
  *                                                 empty PATH, the server no longer has the file after the open
+ *        probe canceled URL ENDPOINT TIMES        cancels a read of the whole file, TIMES times
  *        probe refused URL ENDPOINT               checks the errors for addresses that cannot be opened
  *        probe trusted URL ENDPOINT OTHER OURS    opens URL, for which AWS_CA_BUNDLE first names the file OTHER and
  *                                                 then OURS, and prints both errors
  */
 #include "fordway.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -418,6 +421,42 @@ static void removed(const char *path)
     fordway_close(file);
 }
 
+/* Returns how many threads other than this one could run a handler of the program. */
+static int handling_threads(void)
+{
+    int handling = 0;
+    DIR *threads = opendir("/proc/self/task");
+    for (struct dirent *entry; (entry = readdir(threads));) {
+        char name[300], line[200];
+        snprintf(name, sizeof name, "/proc/self/task/%s/status", entry->d_name);
+        FILE *status = *entry->d_name == '.' || atoi(entry->d_name) == getpid() ? NULL : fopen(name, "r");
+        while (status && fgets(line, sizeof line, status))
+            if (!strncmp(line, "SigBlk:", 7))
+                handling += !(strtoull(line + 7, NULL, 16) & (1 << (SIGALRM - 1)));
+        if (status)
+            fclose(status);
+    }
+    closedir(threads);
+    return handling;
+}
+
+static void canceled(int times)
+{
+    signal(SIGPIPE, SIG_DFL);
+    while (times--) {
+        int file = opened();
+        struct fordway_fragment whole = {0, fordway_size(file), malloc(fordway_size(file))};
+        int64_t ticket = fordway_submit(file, &whole, 1);
+        point(file > 0 && ticket > 0, "canceled: submit");
+        /* Meanwhile, the response fills the buffers of the connection. */
+        usleep(300000);
+        point(handling_threads() == 0, "canceled: signals");
+        point(!fordway_cancel(file, ticket) && !fordway_close(file), "canceled: cancel and close");
+        free(whole.buffer);
+        usleep(200000);
+    }
+}
+
 /* The thread has already destroyed its thread-local variables. */
 static void at_exit(void)
 {
@@ -461,6 +500,9 @@ int main(int count, char **words)
             return 1;
         printf("refused: %s\n", fordway_last_error());
         return 0;
+    } else if (count == 5 && !strcmp(words[1], "canceled")) {
+        url = words[2], endpoint = words[3];
+        canceled(atoi(words[4]));
     } else if (count == 5 && !strcmp(words[1], "removed")) {
         url = words[2], endpoint = words[3];
         removed(words[4]);

@@ -104,6 +104,21 @@ fn of_an_object_behind_tls() {
     }
 }
 
+/// A program that does not ignore SIGPIPE survives a cancel and a close while a response arrives, and no thread of the
+/// library takes the program's signals.
+#[test]
+fn of_a_canceled_read_over_http3() {
+    let certificate = Certificate::new();
+    let place = gateway(Some(&certificate));
+    let probe = Probe::new(Build::Plain);
+    let mut command = probe.command(&[]);
+    command.args(["canceled", &place.url, &place.endpoint, "3"]);
+    command.envs(place.environment.iter().map(|(name, value)| (name, value)));
+    command.env("PROBE_CA_BUNDLE", certificate.bundle()).env("FORDWAY_HTTP_VERSION", "3");
+    let said = run(&mut command);
+    assert_eq!(said.lines().filter(|line| line.starts_with("ok canceled")).count(), 9, "{said}");
+}
+
 /// A program may change its environment. The connections to an earlier server, which trusted other certificates, are
 /// then not used.
 #[test]
