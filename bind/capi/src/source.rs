@@ -50,6 +50,9 @@ pub(crate) enum OpenFileBackend {
     Local(LocalFile),
 }
 
+/// The maximum number of bytes of an object that are in memory before they are copied to the caller's memory.
+const PIECE_BYTES: usize = 8 << 20;
+
 /// A regular file on this machine.
 pub(crate) struct LocalFile {
     file: File,
@@ -121,14 +124,15 @@ impl OpenFileBackend {
                 Ok(mut reader) => drop(reader.read_at(offset, buffer).map_err(CallFailure::of_read)?),
                 // Another thread is using the reader, which tracks the access pattern of only one sequence of reads.
                 Err(_) => {
-                    let ticket = file.submit(&[(offset, count)], Vec::new());
-                    let read = ticket.and_then(|ticket| file.wait(ticket)).map_err(CallFailure::of_read)?;
-                    buffer.copy_from_slice(&read.bytes);
+                    // SAFETY: the buffer is not used before the wait has ended. Nothing is written to it afterwards,
+                    // even if the wait fails.
+                    let memory = unsafe { ReadBuffers::of(offset, buffer) };
+                    let ticket = file.submit_into(&[(offset, count)], Box::new(memory));
+                    ticket.and_then(|ticket| file.wait(ticket)).map_err(CallFailure::of_read)?;
                 }
             },
             OpenFileBackend::Object(object) => {
-                let found = object.read(&[(offset, count)]).map_err(CallFailure::of_read)?;
-                buffer.copy_from_slice(&found[0]);
+                object.read_at(offset, buffer).map_err(CallFailure::of_read)?
             }
             OpenFileBackend::Local(local) => {
                 local.read_unchecked(offset, buffer)?;
@@ -150,11 +154,7 @@ impl OpenFileBackend {
             }
         }
         if let OpenFileBackend::Object(object) = self {
-            let found = object.read(&ranges).map_err(CallFailure::of_read)?;
-            for (index, found) in found.iter().enumerate() {
-                buffers.slice(index, 0, found.len()).copy_from_slice(found);
-            }
-            return Ok(());
+            return object.read_into(buffers, &ranges).map_err(CallFailure::of_read);
         }
         for (index, (offset, length)) in ranges.into_iter().enumerate() {
             let buffer = buffers.slice(index, 0, length);
@@ -176,6 +176,40 @@ impl OpenFileBackend {
 }
 
 impl VersionedObject {
+    /// Fills `buffer` from `offset`, in pieces. Errors: as for [`VersionedObject::read`].
+    fn read_at(&self, mut offset: u64, buffer: &mut [u8]) -> Result<()> {
+        for piece in buffer.chunks_mut(PIECE_BYTES) {
+            piece.copy_from_slice(&self.read(&[(offset, piece.len())])?[0]);
+            offset += piece.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Fills all of `buffers` from `ranges`, several ranges at a time if they are short. Errors: as for
+    /// [`VersionedObject::read`].
+    fn read_into(&self, buffers: &mut ReadBuffers, ranges: &[(u64, usize)]) -> Result<()> {
+        let mut first = 0;
+        while first < ranges.len() {
+            if ranges[first].1 > PIECE_BYTES {
+                self.read_at(ranges[first].0, buffers.slice(first, 0, ranges[first].1))?;
+                first += 1;
+                continue;
+            }
+            let mut bytes = 0;
+            let fits = |(_, length): &&(u64, usize)| {
+                bytes += length;
+                bytes <= PIECE_BYTES
+            };
+            let count = ranges[first..].iter().take_while(fits).count();
+            let found = self.read(&ranges[first..first + count])?;
+            for (index, found) in (first..).zip(&found) {
+                buffers.slice(index, 0, found.len()).copy_from_slice(found);
+            }
+            first += count;
+        }
+        Ok(())
+    }
+
     /// Returns the bytes of `ranges`, which must be within the object. Errors: `PreconditionFailed` if the object now
     /// has a different version; `NoSuchKey` or `NoSuchBucket` if it was removed.
     fn read(&self, ranges: &[(u64, usize)]) -> Result<Vec<Vec<u8>>> {

@@ -267,12 +267,21 @@ static void *every_point(void *unused)
 
 static int file_of_waiter;
 static int64_t ticket_of_waiter;
-static long waited, waited_errno;
+static long waited, waited_errno, read_count, read_errno;
 
 static void *waiter(void *unused)
 {
     waited = fordway_wait(file_of_waiter, ticket_of_waiter);
     waited_errno = errno;
+    return unused;
+}
+
+static void *reader(void *unused)
+{
+    char *buffer = malloc(200000);
+    read_count = fordway_pread(file_of_waiter, buffer, 200000, 0);
+    read_errno = errno;
+    free(buffer);
     return unused;
 }
 
@@ -295,8 +304,9 @@ static void stalled(void)
     struct fordway_fragment *closed = spread(1, 100000, 5);
     file_of_waiter = file;
     ticket_of_waiter = fordway_submit(file, closed, 1);
-    pthread_t thread;
+    pthread_t thread, reading;
     pthread_create(&thread, NULL, waiter, NULL);
+    pthread_create(&reading, NULL, reader, NULL);
     pause_ms(300);
     point(refused(fordway_cancel(file, ticket_of_waiter), EINVAL), "stalled: another thread waits for it");
     struct fordway_fragment *third = spread(1, 100000, 9);
@@ -307,6 +317,8 @@ static void stalled(void)
     release(closed, 1);
     pthread_join(thread, NULL);
     point(waited == -1 && waited_errno == ECANCELED, "stalled: who waits is told");
+    pthread_join(reading, NULL);
+    point(read_count == -1 && read_errno == ECANCELED, "stalled: who reads is told");
 }
 
 static void write_file(const char *path, char byte)
