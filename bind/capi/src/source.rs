@@ -429,6 +429,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::abi::Fragment;
 
     #[test]
     fn the_ca_bundle_of_the_options_precedes_that_of_the_environment() {
@@ -442,6 +443,39 @@ mod tests {
             (&given, Some("named"), Some("given")),
         ] {
             assert_eq!(ca_bundle(settings, named.map(OsString::from)), bundle.map(PathBuf::from));
+        }
+    }
+
+    #[test]
+    fn an_object_that_is_read_in_pieces_is_whole() {
+        let (root, size) = (tempfile::TempDir::new().unwrap(), 2 * PIECE_BYTES + 1000);
+        let content: Vec<u8> = (0..size as u32 / 4 + 1).flat_map(u32::to_le_bytes).take(size).collect();
+        std::fs::create_dir(root.path().join("bkt")).unwrap();
+        std::fs::write(root.path().join("bkt/file"), &content).unwrap();
+        let endpoint = Some(root.path().to_str().unwrap().to_owned());
+        let settings = ValidatedOpenOptions { endpoint, ..Default::default() };
+        let file = OpenFileBackend::open("s3://bkt/file", &settings).unwrap();
+        let mut buffer = vec![0; size];
+        assert_eq!(file.read_at(3, &mut buffer).unwrap(), size - 3);
+        assert!(buffer[..size - 3] == content[3..]);
+
+        let ranges =
+            [(5, PIECE_BYTES + 1), (7, 0), (9, PIECE_BYTES / 2), (11, PIECE_BYTES / 2), (13, 17), (7, 100)];
+        let mut buffers = ranges.map(|(_, length)| vec![0_u8; length]);
+        let fragments: Vec<_> = ranges
+            .iter()
+            .zip(&mut buffers)
+            .map(|((offset, length), buffer)| Fragment {
+                offset: *offset,
+                length: *length,
+                buffer: buffer.as_mut_ptr().cast(),
+            })
+            .collect();
+        // SAFETY: each fragment has its buffer, which outlives the read.
+        let mut memory = unsafe { ReadBuffers::new(fragments.as_ptr(), fragments.len()).unwrap() };
+        file.read_now(&mut memory).unwrap();
+        for ((offset, length), buffer) in ranges.iter().zip(&buffers) {
+            assert!(buffer[..] == content[*offset as usize..][..*length], "{length} bytes at {offset}");
         }
     }
 
