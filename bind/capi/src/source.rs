@@ -479,6 +479,22 @@ mod tests {
         }
     }
 
+    /// Files with the same options share a lane, which keeps its root open.
+    #[test]
+    fn an_object_in_a_replaced_root_is_opened() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let root = directory.path().join("root");
+        let endpoint = Some(root.to_str().unwrap().to_owned());
+        let settings = ValidatedOpenOptions { endpoint, ..Default::default() };
+        for content in ["one", "another"] {
+            std::fs::create_dir_all(root.join("bkt")).unwrap();
+            std::fs::write(root.join("bkt/file"), content).unwrap();
+            let file = OpenFileBackend::open("s3://bkt/file", &settings).unwrap();
+            assert_eq!(file.size_bytes(), content.len() as u64);
+            std::fs::remove_dir_all(&root).unwrap();
+        }
+    }
+
     #[test]
     fn the_least_recently_used_value_is_dropped() {
         let key = |number: u32| ValidatedOpenOptions { connections: number, ..Default::default() };
