@@ -14,6 +14,9 @@ const INTRODUCTION: &str = "\
  * A call that fails returns -1, sets errno, and stores a message for fordway_last_error().
  * This file is written by `cargo xtask header` of bind/capi/src/abi.rs and exports.rs. */";
 
+/// The maximum length of a line of the header.
+const LINE_LENGTH_MAX: usize = 120;
+
 /// The C names of items whose Rust names differ.
 const NAMES: [(&str, &str); 2] = [("OpenOptions", "fordway_options"), ("Fragment", "fordway_fragment")];
 
@@ -39,7 +42,7 @@ fn generated(root: &Path) -> Result<String> {
     let bindings = builder.generate().context("the header cannot be generated")?;
     let mut text = Vec::new();
     bindings.write(&mut text);
-    without_safety_sections(&String::from_utf8(text)?)
+    Ok(with_c89_comments(&without_safety_sections(&String::from_utf8(text)?)))
 }
 
 fn config() -> Config {
@@ -61,7 +64,7 @@ fn config() -> Config {
 }
 
 /// Removes the safety sections of the Rust documentation, which C programmers do not need.
-fn without_safety_sections(text: &str) -> Result<String> {
+fn without_safety_sections(text: &str) -> String {
     let mut kept = String::with_capacity(text.len());
     let mut is_in_section = false;
     for line in text.lines() {
@@ -73,10 +76,37 @@ fn without_safety_sections(text: &str) -> Result<String> {
         kept.push('\n');
     }
     // Remove the empty line before each section.
-    Ok(kept
-        .replace("\n//\nstruct", "\nstruct")
-        .replace("\n//\nint", "\nint")
-        .replace("\n//\nssize", "\nssize"))
+    kept.replace("\n//\nstruct", "\nstruct").replace("\n//\nint", "\nint").replace("\n//\nssize", "\nssize")
+}
+
+/// Converts each comment of `//` lines to a `/* */` comment, because compilers for C89 accept no others.
+fn with_c89_comments(text: &str) -> String {
+    let is_comment = |line: &str| line.trim_start().starts_with("//");
+    let (mut converted, mut lines) = (String::with_capacity(text.len()), text.lines().peekable());
+    let mut is_within = false;
+    while let Some(line) = lines.next() {
+        let (indent, words) = match line.split_once("//") {
+            Some(found) if is_comment(line) => found,
+            // The comment at the end of a directive.
+            Some((directive, words)) if line.starts_with('#') => {
+                converted.extend([directive, "/*", words, " */\n"]);
+                continue;
+            }
+            _ => {
+                converted.extend([line, "\n"]);
+                continue;
+            }
+        };
+        converted.extend([indent, if is_within { " *" } else { "/*" }, words]);
+        is_within = lines.peek().is_some_and(|next| is_comment(next));
+        let end = match is_within {
+            true => "",
+            false if line.len() + 3 <= LINE_LENGTH_MAX => " */",
+            false => "\n */",
+        };
+        converted.extend([end, "\n"]);
+    }
+    converted
 }
 
 #[cfg(test)]
@@ -93,5 +123,17 @@ mod tests {
             assert!(text.contains(said), "{said} is not in {text}");
         }
         assert!(!text.contains("Safety"));
+    }
+
+    #[test]
+    fn comments_are_for_all_compilers() {
+        let long = format!("// {}", "x".repeat(LINE_LENGTH_MAX - 4));
+        let text =
+            format!("// One.\nint a;\n    // Two\n    //\n    // lines.\nint b;\n#endif  // B\n{long}\n");
+        let expected = format!(
+            "/* One. */\nint a;\n    /* Two\n     *\n     * lines. */\nint b;\n#endif  /* B */\n/* {}\n */\n",
+            "x".repeat(LINE_LENGTH_MAX - 4)
+        );
+        assert_eq!(with_c89_comments(&text), expected);
     }
 }

@@ -64,7 +64,8 @@ pub extern "C" fn fordway_size(file: c_int) -> i64 {
 }
 
 /// Reads up to `length` bytes at `offset`. Returns the number of bytes read, or -1 with errno. The number is smaller
-/// than `length` only at the end of the file. If the library detects an access pattern, it reads ahead.
+/// than `length` only at the end of the file. If the library detects an access pattern, it reads ahead. errno is
+/// ECANCELED if another thread closed the file.
 ///
 /// # Safety
 ///
@@ -87,7 +88,7 @@ pub unsafe extern "C" fn fordway_pread(
         }
         // SAFETY: the caller guarantees that the buffer has room for `length` bytes; NULL was excluded above.
         let buffer = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), length) };
-        Ok(file.source.read_at(offset, buffer)? as ssize_t)
+        Ok(file.read_at(offset, buffer)? as ssize_t)
     })
 }
 

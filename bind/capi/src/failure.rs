@@ -37,6 +37,7 @@ impl From<Error> for CallFailure {
     fn from(error: Error) -> Self {
         let of_system = error.source().and_then(|source| source.downcast_ref::<io::Error>());
         let errno = match (error.kind(), of_system.and_then(io::Error::raw_os_error)) {
+            _ if of_system.is_some_and(|cause| cause.kind() == io::ErrorKind::OutOfMemory) => libc::ENOMEM,
             (ErrorKind::Io, Some(errno)) => errno,
             (ErrorKind::Unavailable, _) if error.is_at_lost_connection() => libc::ECONNRESET,
             (kind, _) => errno_of(kind),

@@ -115,6 +115,15 @@ impl OpenFile {
         Ok(number)
     }
 
+    /// Reads from `offset` until `buffer` is full or the file ends; returns the number of bytes read. Errors:
+    /// `ECANCELED` if another thread closes the file.
+    pub(crate) fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, CallFailure> {
+        match self.source.read_at(offset, buffer) {
+            Err(_) if *self.is_closed() => Err(closed()),
+            read => read,
+        }
+    }
+
     /// Waits for a ticket and consumes it; returns the number of bytes read.
     pub(crate) fn wait(&self, number: i64) -> Result<usize, CallFailure> {
         let (file, ticket, bytes) = match self.take(number)? {
@@ -185,6 +194,16 @@ impl ReadBuffers {
             _ => unsafe { std::slice::from_raw_parts(fragments, count) }.to_vec(),
         };
         Ok(ReadBuffers { fragments })
+    }
+
+    /// Wraps a buffer for bytes from `offset`.
+    ///
+    /// # Safety
+    ///
+    /// The buffer stays valid, and is not used, until the returned value is dropped.
+    pub(crate) unsafe fn of(offset: u64, buffer: &mut [u8]) -> Self {
+        let (length, buffer) = (buffer.len(), buffer.as_mut_ptr().cast());
+        ReadBuffers { fragments: vec![Fragment { offset, length, buffer }] }
     }
 
     /// Checks each fragment. Errors: `EINVAL` for a fragment that has bytes but no buffer, or is longer than

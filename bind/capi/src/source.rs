@@ -50,6 +50,9 @@ pub(crate) enum OpenFileBackend {
     Local(LocalFile),
 }
 
+/// The maximum number of bytes of an object that are in memory before they are copied to the caller's memory.
+const PIECE_BYTES: usize = 8 << 20;
+
 /// A regular file on this machine.
 pub(crate) struct LocalFile {
     file: File,
@@ -121,14 +124,15 @@ impl OpenFileBackend {
                 Ok(mut reader) => drop(reader.read_at(offset, buffer).map_err(CallFailure::of_read)?),
                 // Another thread is using the reader, which tracks the access pattern of only one sequence of reads.
                 Err(_) => {
-                    let ticket = file.submit(&[(offset, count)], Vec::new());
-                    let read = ticket.and_then(|ticket| file.wait(ticket)).map_err(CallFailure::of_read)?;
-                    buffer.copy_from_slice(&read.bytes);
+                    // SAFETY: the buffer is not used before the wait has ended. Nothing is written to it afterwards,
+                    // even if the wait fails.
+                    let memory = unsafe { ReadBuffers::of(offset, buffer) };
+                    let ticket = file.submit_into(&[(offset, count)], Box::new(memory));
+                    ticket.and_then(|ticket| file.wait(ticket)).map_err(CallFailure::of_read)?;
                 }
             },
             OpenFileBackend::Object(object) => {
-                let found = object.read(&[(offset, count)]).map_err(CallFailure::of_read)?;
-                buffer.copy_from_slice(&found[0]);
+                object.read_at(offset, buffer).map_err(CallFailure::of_read)?
             }
             OpenFileBackend::Local(local) => {
                 local.read_unchecked(offset, buffer)?;
@@ -150,11 +154,7 @@ impl OpenFileBackend {
             }
         }
         if let OpenFileBackend::Object(object) = self {
-            let found = object.read(&ranges).map_err(CallFailure::of_read)?;
-            for (index, found) in found.iter().enumerate() {
-                buffers.slice(index, 0, found.len()).copy_from_slice(found);
-            }
-            return Ok(());
+            return object.read_into(buffers, &ranges).map_err(CallFailure::of_read);
         }
         for (index, (offset, length)) in ranges.into_iter().enumerate() {
             let buffer = buffers.slice(index, 0, length);
@@ -176,6 +176,40 @@ impl OpenFileBackend {
 }
 
 impl VersionedObject {
+    /// Fills `buffer` from `offset`, in pieces. Errors: as for [`VersionedObject::read`].
+    fn read_at(&self, mut offset: u64, buffer: &mut [u8]) -> Result<()> {
+        for piece in buffer.chunks_mut(PIECE_BYTES) {
+            piece.copy_from_slice(&self.read(&[(offset, piece.len())])?[0]);
+            offset += piece.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Fills all of `buffers` from `ranges`, several ranges at a time if they are short. Errors: as for
+    /// [`VersionedObject::read`].
+    fn read_into(&self, buffers: &mut ReadBuffers, ranges: &[(u64, usize)]) -> Result<()> {
+        let mut first = 0;
+        while first < ranges.len() {
+            if ranges[first].1 > PIECE_BYTES {
+                self.read_at(ranges[first].0, buffers.slice(first, 0, ranges[first].1))?;
+                first += 1;
+                continue;
+            }
+            let mut bytes = 0;
+            let fits = |(_, length): &&(u64, usize)| {
+                bytes += length;
+                bytes <= PIECE_BYTES
+            };
+            let count = ranges[first..].iter().take_while(fits).count();
+            let found = self.read(&ranges[first..first + count])?;
+            for (index, found) in (first..).zip(&found) {
+                buffers.slice(index, 0, found.len()).copy_from_slice(found);
+            }
+            first += count;
+        }
+        Ok(())
+    }
+
     /// Returns the bytes of `ranges`, which must be within the object. Errors: `PreconditionFailed` if the object now
     /// has a different version; `NoSuchKey` or `NoSuchBucket` if it was removed.
     fn read(&self, ranges: &[(u64, usize)]) -> Result<Vec<Vec<u8>>> {
@@ -395,6 +429,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::abi::Fragment;
 
     #[test]
     fn the_ca_bundle_of_the_options_precedes_that_of_the_environment() {
@@ -408,6 +443,55 @@ mod tests {
             (&given, Some("named"), Some("given")),
         ] {
             assert_eq!(ca_bundle(settings, named.map(OsString::from)), bundle.map(PathBuf::from));
+        }
+    }
+
+    #[test]
+    fn an_object_that_is_read_in_pieces_is_whole() {
+        let (root, size) = (tempfile::TempDir::new().unwrap(), 2 * PIECE_BYTES + 1000);
+        let content: Vec<u8> = (0..size as u32 / 4 + 1).flat_map(u32::to_le_bytes).take(size).collect();
+        std::fs::create_dir(root.path().join("bkt")).unwrap();
+        std::fs::write(root.path().join("bkt/file"), &content).unwrap();
+        let endpoint = Some(root.path().to_str().unwrap().to_owned());
+        let settings = ValidatedOpenOptions { endpoint, ..Default::default() };
+        let file = OpenFileBackend::open("s3://bkt/file", &settings).unwrap();
+        let mut buffer = vec![0; size];
+        assert_eq!(file.read_at(3, &mut buffer).unwrap(), size - 3);
+        assert!(buffer[..size - 3] == content[3..]);
+
+        let ranges =
+            [(5, PIECE_BYTES + 1), (7, 0), (9, PIECE_BYTES / 2), (11, PIECE_BYTES / 2), (13, 17), (7, 100)];
+        let mut buffers = ranges.map(|(_, length)| vec![0_u8; length]);
+        let fragments: Vec<_> = ranges
+            .iter()
+            .zip(&mut buffers)
+            .map(|((offset, length), buffer)| Fragment {
+                offset: *offset,
+                length: *length,
+                buffer: buffer.as_mut_ptr().cast(),
+            })
+            .collect();
+        // SAFETY: each fragment has its buffer, which outlives the read.
+        let mut memory = unsafe { ReadBuffers::new(fragments.as_ptr(), fragments.len()).unwrap() };
+        file.read_now(&mut memory).unwrap();
+        for ((offset, length), buffer) in ranges.iter().zip(&buffers) {
+            assert!(buffer[..] == content[*offset as usize..][..*length], "{length} bytes at {offset}");
+        }
+    }
+
+    /// Files with the same options share a lane, which keeps its root open.
+    #[test]
+    fn an_object_in_a_replaced_root_is_opened() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let root = directory.path().join("root");
+        let endpoint = Some(root.to_str().unwrap().to_owned());
+        let settings = ValidatedOpenOptions { endpoint, ..Default::default() };
+        for content in ["one", "another"] {
+            std::fs::create_dir_all(root.join("bkt")).unwrap();
+            std::fs::write(root.join("bkt/file"), content).unwrap();
+            let file = OpenFileBackend::open("s3://bkt/file", &settings).unwrap();
+            assert_eq!(file.size_bytes(), content.len() as u64);
+            std::fs::remove_dir_all(&root).unwrap();
         }
     }
 

@@ -6,15 +6,18 @@
  *        probe local DIRECTORY                  checks local files of all kinds; creates files in DIRECTORY
  *        probe removed URL ENDPOINT PATH          checks reads of an open file after removing PATH; with an
  *                                                 empty PATH, the server no longer has the file after the open
+ *        probe canceled URL ENDPOINT TIMES        cancels a read of the whole file, TIMES times
  *        probe refused URL ENDPOINT               checks the errors for addresses that cannot be opened
  *        probe trusted URL ENDPOINT OTHER OURS    opens URL, for which AWS_CA_BUNDLE first names the file OTHER and
  *                                                 then OURS, and prints both errors
  */
 #include "fordway.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -264,12 +267,21 @@ static void *every_point(void *unused)
 
 static int file_of_waiter;
 static int64_t ticket_of_waiter;
-static long waited, waited_errno;
+static long waited, waited_errno, read_count, read_errno;
 
 static void *waiter(void *unused)
 {
     waited = fordway_wait(file_of_waiter, ticket_of_waiter);
     waited_errno = errno;
+    return unused;
+}
+
+static void *reader(void *unused)
+{
+    char *buffer = malloc(200000);
+    read_count = fordway_pread(file_of_waiter, buffer, 200000, 0);
+    read_errno = errno;
+    free(buffer);
     return unused;
 }
 
@@ -292,8 +304,9 @@ static void stalled(void)
     struct fordway_fragment *closed = spread(1, 100000, 5);
     file_of_waiter = file;
     ticket_of_waiter = fordway_submit(file, closed, 1);
-    pthread_t thread;
+    pthread_t thread, reading;
     pthread_create(&thread, NULL, waiter, NULL);
+    pthread_create(&reading, NULL, reader, NULL);
     pause_ms(300);
     point(refused(fordway_cancel(file, ticket_of_waiter), EINVAL), "stalled: another thread waits for it");
     struct fordway_fragment *third = spread(1, 100000, 9);
@@ -304,6 +317,8 @@ static void stalled(void)
     release(closed, 1);
     pthread_join(thread, NULL);
     point(waited == -1 && waited_errno == ECANCELED, "stalled: who waits is told");
+    pthread_join(reading, NULL);
+    point(read_count == -1 && read_errno == ECANCELED, "stalled: who reads is told");
 }
 
 static void write_file(const char *path, char byte)
@@ -418,6 +433,42 @@ static void removed(const char *path)
     fordway_close(file);
 }
 
+/* Returns how many threads other than this one could run a handler of the program. */
+static int handling_threads(void)
+{
+    int handling = 0;
+    DIR *threads = opendir("/proc/self/task");
+    for (struct dirent *entry; (entry = readdir(threads));) {
+        char name[300], line[200];
+        snprintf(name, sizeof name, "/proc/self/task/%s/status", entry->d_name);
+        FILE *status = *entry->d_name == '.' || atoi(entry->d_name) == getpid() ? NULL : fopen(name, "r");
+        while (status && fgets(line, sizeof line, status))
+            if (!strncmp(line, "SigBlk:", 7))
+                handling += !(strtoull(line + 7, NULL, 16) & (1 << (SIGALRM - 1)));
+        if (status)
+            fclose(status);
+    }
+    closedir(threads);
+    return handling;
+}
+
+static void canceled(int times)
+{
+    signal(SIGPIPE, SIG_DFL);
+    while (times--) {
+        int file = opened();
+        struct fordway_fragment whole = {0, fordway_size(file), malloc(fordway_size(file))};
+        int64_t ticket = fordway_submit(file, &whole, 1);
+        point(file > 0 && ticket > 0, "canceled: submit");
+        /* Meanwhile, the response fills the buffers of the connection. */
+        usleep(300000);
+        point(handling_threads() == 0, "canceled: signals");
+        point(!fordway_cancel(file, ticket) && !fordway_close(file), "canceled: cancel and close");
+        free(whole.buffer);
+        usleep(200000);
+    }
+}
+
 /* The thread has already destroyed its thread-local variables. */
 static void at_exit(void)
 {
@@ -461,6 +512,9 @@ int main(int count, char **words)
             return 1;
         printf("refused: %s\n", fordway_last_error());
         return 0;
+    } else if (count == 5 && !strcmp(words[1], "canceled")) {
+        url = words[2], endpoint = words[3];
+        canceled(atoi(words[4]));
     } else if (count == 5 && !strcmp(words[1], "removed")) {
         url = words[2], endpoint = words[3];
         removed(words[4]);

@@ -59,7 +59,8 @@ fn tell_bucket(
     checked(unsafe { callback(c"".as_ptr(), c"".as_ptr(), name.as_ptr(), created_s, responder.data()) })
 }
 
-/// Checks whether the bucket exists, and writes its location to the `capacity` bytes at `location`. Errors:
+/// Checks whether the bucket exists, and writes its location to the `capacity` bytes at `location`. The location is
+/// empty for S3's original region (us-east-1), for a service that states no region, and for a directory. Errors:
 /// `NoSuchBucket`, `AccessDenied`.
 ///
 /// # Safety
@@ -69,13 +70,22 @@ pub(crate) unsafe fn test(
     (location, capacity): (*mut c_char, usize),
     responder: &CallbackResponder,
 ) -> RequestResult {
-    responder.call(|| {
-        // The location is empty for S3's original region (us-east-1), and for a directory.
-        // SAFETY: the caller guarantees that `location` is NULL or valid for writes of `capacity` bytes.
-        unsafe { write_text(location, capacity, "") };
-        Ok(())
-    })?;
-    target.lane.store.head_bucket(&target.bucket)?;
+    let tell = |text: &str| {
+        responder.call(|| {
+            // SAFETY: the caller guarantees that `location` is NULL or valid for writes of `capacity` bytes.
+            unsafe { write_text(location, capacity, text) };
+            Ok(())
+        })
+    };
+    tell("")?;
+    match &target.lane.service {
+        Some(service) => {
+            // As in S3, the location of a bucket in S3's original region is empty.
+            let region = service.bucket_region(&target.bucket)?.filter(|region| region != "us-east-1");
+            region.map_or(Ok(()), |region| tell(&region))?;
+        }
+        None => drop(target.lane.store.head_bucket(&target.bucket)?),
+    }
     responder.succeeded_plainly()
 }
 

@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, Once, PoisonError, RwLock};
 use std::time::Duration;
 
-use fordway_client::s3::{BucketAddressing, S3Credentials};
+use fordway_client::s3::{BucketAddressing, S3Credentials, S3Store};
 use fordway_lanes::{Lane, LaneConfigOverrides};
-use fordway_store::{Bucket, Result};
+use fordway_store::{Bucket, Error, ErrorKind, Result};
 use fordway_sys::ProcessIdentity;
 
-use super::response::RequestResult;
+use super::response::{PIECE_BYTES, RequestResult};
 use crate::arguments::{bucket_name, checked};
 use crate::queue::RequestSchedulingClass;
 
@@ -71,7 +71,42 @@ impl ConnectedBucket {
     pub(crate) fn weight(&self, bytes: u64) -> RequestSchedulingClass {
         RequestSchedulingClass::of(self.is_local, bytes)
     }
+
+    /// Returns the scheduling class of a put of an object of `bytes`.
+    pub(crate) fn weight_of_put(&self, bytes: u64) -> RequestSchedulingClass {
+        // Larger objects are sent in parts. A small object is in the buffer of the thread.
+        let buffered_bytes = if bytes <= PIECE_BYTES as u64 { 0 } else { bytes.min(PUT_BUFFERED_MAX_BYTES) };
+        self.weight_of_upload(bytes, buffered_bytes)
+    }
+
+    /// Returns the scheduling class of a put of a part of `bytes`.
+    pub(crate) fn weight_of_part(&self, bytes: u64) -> RequestSchedulingClass {
+        let buffered_bytes = if self.streams_part(bytes).is_some() { 0 } else { bytes };
+        self.weight_of_upload(bytes, buffered_bytes)
+    }
+
+    /// Returns the service if it receives a part of `bytes` while the program provides the content.
+    pub(crate) fn streams_part(&self, bytes: u64) -> Option<&S3Store> {
+        let is_long = bytes > PART_BUFFERED_MAX_BYTES;
+        self.lane.service.as_ref().filter(|service| is_long && service.streams_parts())
+    }
+
+    /// Returns the scheduling class of an upload of `bytes`, of which the http lane holds up to `buffered_bytes` in
+    /// memory. The other lanes write content as it arrives.
+    fn weight_of_upload(&self, bytes: u64, buffered_bytes: u64) -> RequestSchedulingClass {
+        match self.lane.service {
+            Some(_) => RequestSchedulingClass::Remote { buffered_bytes },
+            None => self.weight(bytes),
+        }
+    }
 }
+
+/// The maximum size of an object that the http lane buffers as a whole.
+const PUT_BUFFERED_MAX_BYTES: u64 = 64 << 20;
+
+/// The maximum size of a part that the http lane buffers, so that it can be sent with a digest, and sent again. A
+/// larger part is sent while the program provides it, unless its signature must cover the content.
+const PART_BUFFERED_MAX_BYTES: u64 = 8 << 20;
 
 /// Returns whether requests on `lane` access files on this node, in the calling thread.
 pub(crate) fn is_local(lane: &Lane) -> bool {
@@ -186,6 +221,20 @@ impl<'a> EndpointSettings<&'a CStr> {
 }
 
 impl EndpointSettings<&str> {
+    /// Checks that the program gave both keys or neither, and no session token without keys. Otherwise, the keys of the
+    /// environment would be used, and requests would act for a user whom the program did not name. The embedded lane
+    /// needs no keys, and ignores them. Errors: `InvalidArgument`.
+    fn check_keys(&self, lane: &Lane) -> Result<()> {
+        let why = match (self.access_key, self.secret_key, self.token) {
+            _ if is_local(lane) => return Ok(()),
+            (Some(_), Some(_), _) | (None, None, None) => return Ok(()),
+            (None, None, Some(_)) => "securityToken is set, but the keys are not; set the keys of the token",
+            (Some(_), None, _) => "accessKeyId is set, but secretAccessKey is not; set both, or neither",
+            (None, Some(_), _) => "secretAccessKey is set, but accessKeyId is not; set both, or neither",
+        };
+        Err(Error::new(ErrorKind::InvalidArgument, why))
+    }
+
     fn kept(&self) -> OwnedEndpointSettings {
         OwnedEndpointSettings {
             texts: self.texts().map(|text| text.map(str::to_owned)),
@@ -272,7 +321,7 @@ thread_local! {
     static LAST: Cell<Option<Box<ConnectedBucket>>> = const { Cell::new(None) };
 }
 
-/// Returns the lane at `address`. Errors: errors of [`fordway_lanes::open`].
+/// Returns the lane at `address`. Errors: errors of [`fordway_lanes::open`] and of [`EndpointSettings::check_keys`].
 pub(crate) fn lane(address: &EndpointSettings<&str>) -> Result<Lane> {
     if address.host.is_some() {
         return pool().open(address);
@@ -293,6 +342,7 @@ impl SharedLanePool {
                 // The lock may be held while the lane is opened, because opening a lane runs no callback and opens no
                 // connection.
                 let lane = fordway_lanes::open(&address.options())?;
+                address.check_keys(&lane)?;
                 tracing::debug!(host = address.host, lane = lane.store.lane(), "opened");
                 PooledLane { settings, lane, limited: None }
             }
@@ -374,6 +424,22 @@ mod tests {
         assert_eq!(lane_name("127.0.0.1:9"), "http");
         assert_eq!(lane_name("https://127.0.0.1:9"), "http");
         assert_eq!(lane_name("unix:///run/s"), "node");
+    }
+
+    /// If one key were ignored, requests would be signed with the keys of the environment.
+    #[test]
+    fn an_incomplete_key_is_refused() {
+        let kind_of = |host, [access_key, secret_key, token]: [Option<&str>; 3]| {
+            let address = EndpointSettings { host: Some(host), access_key, secret_key, token, ..NOWHERE };
+            lane(&address).err().map(|error| error.kind())
+        };
+        let (key, none) = (Some("key"), None);
+        for keys in [[key, none, none], [none, key, none], [none, none, key], [key, none, key]] {
+            assert_eq!(kind_of("127.0.0.1:9", keys), Some(ErrorKind::InvalidArgument), "{keys:?}");
+            assert_eq!(kind_of("/", keys), None);
+        }
+        assert_eq!(kind_of("127.0.0.1:9", [key, key, none]), None);
+        assert_eq!(kind_of("127.0.0.1:9", [key, key, key]), None);
     }
 
     #[test]

@@ -2,8 +2,9 @@
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::io::{self, Read};
-use std::time::Duration;
+use std::time::SystemTime;
 
+use fordway_client::s3::S3Store;
 use fordway_store::{
     Bucket, ByteRange, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, Error, ErrorKind,
     ExpectedContent, GetOptions, Key, ObjectContent, PartListing, PartOptions, PartsQuery, PutOptions,
@@ -317,11 +318,46 @@ pub(crate) fn upload_part(
     responder: &CallbackResponder,
 ) -> RequestResult<PutResult> {
     let size = Some(source.left_bytes());
+    if let Some(service) = target.streams_part(source.left_bytes()) {
+        return stream_part(service, target, part, md5, source, responder);
+    }
     let options = PartOptions { check_md5: md5.is_some(), size_hint: size, ..Default::default() };
     let store = &target.lane.store;
     let writer = store.part_writer(&target.bucket, &part.key, &part.upload, part.number, &options)?;
     let expected = ExpectedContent { size, md5, ..Default::default() };
     with_piece(|piece| write_all(writer, source, piece, &expected, responder))
+}
+
+/// Sends the content of `source` as a part, while callbacks provide it.
+fn stream_part(
+    service: &S3Store,
+    target: &ConnectedBucket,
+    part: &UploadPartTarget,
+    md5: Option<[u8; 16]>,
+    mut source: PutBodySource,
+    responder: &CallbackResponder,
+) -> RequestResult<PutResult> {
+    let content = (source.left_bytes(), md5);
+    let mut failed = None;
+    let made = with_piece(|piece| {
+        let mut produce = |sink: &mut (dyn FnMut(&[u8]) -> fordway_store::Result<()> + '_)| {
+            while source.left_bytes() > 0 {
+                let filled = source.fill(piece, responder).map_err(|failure| {
+                    failed = Some(failure);
+                    Error::from(ErrorKind::Interrupted)
+                })?;
+                sink(&piece[..filled])?;
+            }
+            Ok(())
+        };
+        let to = ((&target.bucket, &part.key), (&part.upload, part.number));
+        service.put_part_streamed(to.0, to.1, content, &mut produce)
+    });
+    // The failure of a callback is more precise than the error that it caused.
+    match failed {
+        Some(failure) => Err(failure),
+        None => Ok(made?),
+    }
 }
 
 /// Converts the range of a copy. libs3 sends `bytes=START-(START + COUNT)`, so programs (such as `s3`) pass a count
@@ -484,17 +520,17 @@ fn tell_uploads(page: &UploadListing, callback: ListUploadsCallback, data: *mut 
 /// The maximum lifetime of a URL: seven days, as Signature Version 4 requires.
 const MAX_LIFETIME_S: i64 = 7 * 86_400;
 
-/// Returns a URL for `method` (`None` means GET) that is valid for `lifetime_s` seconds. The lifetime is limited to the
-/// range from 1 s to seven days; a negative lifetime means the maximum. Errors: a lane without URLs, a method or
-/// subresource that cannot be signed, missing keys, or a URL that is too long.
+/// Returns a URL for `method` (`None` means GET) of the object, or of the bucket if there is no key. The URL is valid
+/// for `lifetime_s` seconds, limited to the range from 1 s to seven days; a negative lifetime means the maximum.
+/// Errors: a lane without URLs, a method or subresource that cannot be signed, missing keys, or a URL that is too long.
 pub(crate) fn presigned_url(
     target: &ConnectedBucket,
-    key: &Key,
+    key: Option<&Key>,
     lifetime_s: i64,
     subresource: Option<&str>,
     method: Option<&str>,
 ) -> RequestResult<String> {
-    let Some(presigner) = &target.lane.presigner else {
+    let Some(service) = &target.lane.service else {
         let why = format!("the {} lane has no URLs; use the address of a gateway", target.lane.store.lane());
         return Err(RequestFailure::refused(Status::NotSupported, why));
     };
@@ -504,7 +540,11 @@ pub(crate) fn presigned_url(
     }
     let lifetime_s = if lifetime_s < 0 { MAX_LIFETIME_S } else { lifetime_s.clamp(1, MAX_LIFETIME_S) };
     let method = known_method(method.unwrap_or("GET"))?;
-    let url = presigner.presign(method, &target.bucket, key, Duration::from_secs(lifetime_s as u64))?;
+    let (lifetime_s, now) = (lifetime_s as u64, SystemTime::now());
+    let url = match key {
+        Some(key) => service.presign(method, &target.bucket, key, lifetime_s, now)?,
+        None => service.presign_bucket(method, &target.bucket, lifetime_s, now)?,
+    };
     match url.len() < MAX_QUERY_STRING_BYTES {
         true => Ok(url),
         false => {
@@ -521,6 +561,6 @@ fn known_method(method: &str) -> RequestResult<&'static str> {
     const METHODS: [&str; 4] = ["GET", "HEAD", "PUT", "DELETE"];
     METHODS.into_iter().find(|known| known.eq_ignore_ascii_case(method)).ok_or_else(|| {
         let why = format!("a URL cannot be signed for {method}; use one of {}", METHODS.join(", "));
-        RequestFailure::refused(Status::ErrorInvalidArgument, why)
+        RequestFailure::refused(Status::NotSupported, why)
     })
 }

@@ -31,6 +31,10 @@ const REMOTE_MAX: usize = 256;
 /// increase disk throughput.
 const LONG_MAX: usize = 8;
 
+/// The maximum number of bytes that the uploads of a context buffer at the same time. An upload that buffers more runs
+/// when no other upload of the context buffers content.
+const BUFFERED_MAX_BYTES: u64 = 512 << 20;
+
 /// How long a request occupies the thread that carries it out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestSchedulingClass {
@@ -39,7 +43,10 @@ pub(crate) enum RequestSchedulingClass {
     /// A longer request for local files.
     Long,
     /// A request that waits for another machine or process.
-    Remote,
+    Remote {
+        /// The maximum number of bytes of content that the request holds in memory.
+        buffered_bytes: u64,
+    },
 }
 
 impl RequestSchedulingClass {
@@ -49,7 +56,7 @@ impl RequestSchedulingClass {
         match is_local {
             true if bytes <= QUICK_MAX_BYTES => RequestSchedulingClass::Quick,
             true => RequestSchedulingClass::Long,
-            false => RequestSchedulingClass::Remote,
+            false => RequestSchedulingClass::Remote { buffered_bytes: 0 },
         }
     }
 }
@@ -88,6 +95,8 @@ struct QueueState {
     long: usize,
     /// The number of remote requests on workers.
     remote: usize,
+    /// The number of bytes that the remote requests on workers hold in memory.
+    buffered_bytes: u64,
 }
 
 // SAFETY: the only parts that are not `Send` are the program's pointers. The program's threads that drive the context
@@ -112,6 +121,7 @@ impl Default for QueueState {
             next_number: 0,
             long: 0,
             remote: 0,
+            buffered_bytes: 0,
         }
     }
 }
@@ -130,14 +140,20 @@ impl QueueState {
         let relay = CallbackRelay::with_events(events);
         self.unfinished.values_mut().for_each(|request| request.on_worker = RequestSchedulingClass::Quick);
         (self.relay, self.told) = (Arc::new(relay), PendingDriverWork::default());
-        (self.process, self.signal, self.long, self.remote) = (ProcessIdentity::current(), None, 0, 0);
+        (self.process, self.signal) = (ProcessIdentity::current(), None);
+        (self.long, self.remote, self.buffered_bytes) = (0, 0, 0);
         self.tell_demand();
     }
 
     fn has_room(&self, weight: RequestSchedulingClass) -> bool {
         match weight {
             RequestSchedulingClass::Quick | RequestSchedulingClass::Long => self.long < LONG_MAX,
-            RequestSchedulingClass::Remote => self.remote < REMOTE_MAX,
+            RequestSchedulingClass::Remote { buffered_bytes } => {
+                let has_memory = buffered_bytes == 0
+                    || self.buffered_bytes == 0
+                    || self.buffered_bytes.saturating_add(buffered_bytes) <= BUFFERED_MAX_BYTES;
+                self.remote < REMOTE_MAX && has_memory
+            }
         }
     }
 
@@ -154,10 +170,25 @@ impl QueueState {
         }
     }
 
-    fn count(&mut self, weight: RequestSchedulingClass) -> &mut usize {
+    /// Counts a request that begins to run on a worker.
+    fn count_begun(&mut self, weight: RequestSchedulingClass) {
         match weight {
-            RequestSchedulingClass::Quick | RequestSchedulingClass::Long => &mut self.long,
-            RequestSchedulingClass::Remote => &mut self.remote,
+            RequestSchedulingClass::Quick | RequestSchedulingClass::Long => self.long += 1,
+            RequestSchedulingClass::Remote { buffered_bytes } => {
+                self.remote += 1;
+                self.buffered_bytes = self.buffered_bytes.saturating_add(buffered_bytes);
+            }
+        }
+    }
+
+    /// Undoes [`QueueState::count_begun`].
+    fn count_ended(&mut self, weight: RequestSchedulingClass) {
+        match weight {
+            RequestSchedulingClass::Quick | RequestSchedulingClass::Long => self.long -= 1,
+            RequestSchedulingClass::Remote { buffered_bytes } => {
+                self.remote -= 1;
+                self.buffered_bytes = self.buffered_bytes.saturating_sub(buffered_bytes);
+            }
         }
     }
 
@@ -165,7 +196,7 @@ impl QueueState {
     fn take(&mut self, number: RequestNumber) -> Option<CallbackResponder> {
         let UnfinishedRequest { responder, on_worker } = self.unfinished.remove(&number)?;
         if on_worker != RequestSchedulingClass::Quick {
-            *self.count(on_worker) -= 1;
+            self.count_ended(on_worker);
         }
         self.tell_demand();
         Some(responder)
@@ -289,7 +320,7 @@ impl RequestQueue {
         state.tell_demand();
         match weight {
             RequestSchedulingClass::Quick => self.run_here(state, number, work),
-            RequestSchedulingClass::Long | RequestSchedulingClass::Remote => {
+            RequestSchedulingClass::Long | RequestSchedulingClass::Remote { .. } => {
                 self.run_on_worker(state, number, weight, work)
             }
         }
@@ -322,7 +353,7 @@ impl RequestQueue {
         let Some(request) = state.unfinished.get_mut(&number) else { return };
         request.on_worker = weight;
         let responder = request.responder.on_worker(relay.clone());
-        *state.count(weight) += 1;
+        state.count_begun(weight);
         state.tell_demand();
         drop(state);
         if let Err(WorkerJob { work, responder, .. }) = relay.assign(WorkerJob { number, responder, work }) {
@@ -457,5 +488,31 @@ pub(crate) unsafe fn submit<Work>(
     match without_panic(prepare) {
         Ok((weight, work)) => context.0.add(responder, weight, Box::new(work)),
         Err(failure) => responder.complete(Err(failure)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uploads_that_buffer_their_content_wait_for_memory() {
+        let mut state = QueueState::default();
+        let [small, half, huge] = [1 << 20, BUFFERED_MAX_BYTES / 2, 8 * BUFFERED_MAX_BYTES]
+            .map(|buffered_bytes| RequestSchedulingClass::Remote { buffered_bytes });
+        assert!(state.has_room(huge));
+        state.count_begun(half);
+        assert!(state.has_room(half) && !state.has_room(huge));
+        state.count_begun(half);
+        assert!(!state.has_room(small));
+        assert!(state.has_room(RequestSchedulingClass::of(false, u64::MAX)));
+        state.count_ended(half);
+        assert!(state.has_room(small));
+        state.count_ended(half);
+        assert!(state.has_room(huge));
+        state.count_begun(huge);
+        assert!(!state.has_room(small));
+        state.count_ended(huge);
+        assert_eq!((state.remote, state.buffered_bytes), (0, 0));
     }
 }

@@ -1,5 +1,6 @@
 //! `S3Status`: the numbers of both ABIs, and the status for each [`ErrorKind`].
 
+use std::error::Error as _;
 use std::ffi::CStr;
 
 use fordway_store::{Error, ErrorKind};
@@ -140,6 +141,7 @@ impl Status {
             | Status::ErrorSignatureDoesNotMatch
             | Status::ErrorInvalidAccessKeyId
             | Status::ErrorRequestTimeTooSkewed => Status::HttpErrorForbidden,
+            Status::ErrorOperationAborted => Status::HttpErrorConflict,
             Status::ErrorInvalidURI | Status::ErrorKeyTooLong | Status::ErrorInvalidArgument => {
                 Status::HttpErrorBadRequest
             }
@@ -150,14 +152,23 @@ impl Status {
 
 impl From<&Error> for Status {
     /// If a server returned an S3 error code, the code determines the status, because several codes have the same kind.
-    /// A connection that ended has a different status from a connection that could not be opened.
+    /// A connection that ended has a different status from a connection that could not be opened, and from a server
+    /// whose certificate is not trusted. Lack of memory has a status of its own.
     fn from(error: &Error) -> Status {
         let stated = error.s3_code().and_then(Status::from_s3_code);
         stated.unwrap_or_else(|| match error.kind() {
+            _ if is_out_of_memory(error) => Status::OutOfMemory,
+            _ if error.is_at_untrusted_server() => Status::ServerFailedVerification,
             ErrorKind::Unavailable if error.is_at_lost_connection() => Status::ConnectionFailed,
             kind => kind.into(),
         })
     }
+}
+
+/// Returns whether the cause of an error is that there is no memory.
+fn is_out_of_memory(error: &Error) -> bool {
+    let of_system = error.source().and_then(|source| source.downcast_ref::<std::io::Error>());
+    of_system.is_some_and(|cause| cause.kind() == std::io::ErrorKind::OutOfMemory)
 }
 
 impl From<ErrorKind> for Status {
@@ -242,6 +253,20 @@ mod tests {
         assert_eq!(Status::from(&unavailable().at_lost_connection()), Status::ConnectionFailed);
     }
 
+    /// Programs repeat requests whose status is retryable. A certificate does not become trusted, and a 409 without a
+    /// body is not retryable in libs3 either.
+    #[test]
+    fn failures_that_a_retry_does_not_help_are_not_retryable() {
+        let untrusted = Status::from(&Error::new(ErrorKind::BadResponse, "").at_untrusted_server());
+        assert_eq!(untrusted, Status::ServerFailedVerification);
+        let conflict = Status::from(ErrorKind::ConditionalConflict).without_body();
+        assert_eq!(conflict, Status::HttpErrorConflict);
+        let cause = std::io::Error::from(std::io::ErrorKind::OutOfMemory);
+        let full = Status::from(&Error::new(ErrorKind::EntityTooLarge, "").caused_by(cause));
+        assert_eq!(full, Status::OutOfMemory);
+        assert!([untrusted, conflict, full].iter().all(|status| !status.is_retryable()));
+    }
+
     /// A directory reports errors by kind, and its gateways report errors by code. The kind and the code must lead to
     /// the same status.
     #[test]
@@ -249,7 +274,7 @@ mod tests {
         for kind in ErrorKind::ALL {
             let code = fordway_wire::s3_error::to_s3(*kind).1;
             let expected = match kind {
-                // This kind without a code means that no server could be reached. A directory never reports this kind.
+                // This kind without a code means that no server could be reached, or that the root is missing.
                 ErrorKind::Unavailable => Status::ErrorServiceUnavailable,
                 kind => Status::from(*kind),
             };

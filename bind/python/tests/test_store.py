@@ -5,6 +5,7 @@ import inspect
 import itertools
 import os
 import pickle
+import shutil
 import signal
 import socket
 import subprocess
@@ -350,6 +351,22 @@ def test_a_closed_store_holds_no_descriptor(tmp_path: Path) -> None:
     assert descriptors() > before
     store.close()
     assert descriptors() == before
+
+
+def test_a_replaced_root_is_noticed(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    (root / BUCKET).mkdir(parents=True)
+    store = fordway.open(str(root))
+    store.put(BUCKET, "key", b"old")
+    shutil.rmtree(root)
+    (root / BUCKET).mkdir(parents=True)
+    (root / "other").mkdir()
+    store.put(BUCKET, "new", b"new")
+    assert (root / BUCKET / "new").read_bytes() == b"new"
+    assert [bucket.name for bucket in store.list_buckets()] == [BUCKET, "other"]
+    shutil.rmtree(root)
+    with pytest.raises(errors.UnavailableError, match="root is missing"):
+        store.list_buckets()
 
 
 def test_metadata_comes_back(store: fordway.Store) -> None:

@@ -236,24 +236,24 @@ pub(super) fn closed() -> Error {
 const CONTINUE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A function that consumes a body, piece by piece.
-pub(super) type BodySink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
+pub type BodySink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
 
 /// A request body that is produced while it is sent.
-pub(super) struct StreamedBody<'a> {
+pub struct StreamedBody<'a> {
     /// The size of the body, if known; otherwise the body is sent in chunks.
-    pub(super) size_bytes: Option<u64>,
+    pub size_bytes: Option<u64>,
     /// Whether the head contains `Expect: 100-continue` (RFC 9110 section 10.1.1). With this header, the body is not
     /// sent needlessly if the request is refused or redirected.
-    pub(super) asks_first: bool,
+    pub asks_first: bool,
     /// Produces the body, from its first byte.
-    pub(super) produce: &'a mut dyn FnMut(&mut BodySink<'_>) -> Result<()>,
+    pub produce: &'a mut dyn FnMut(&mut BodySink<'_>) -> Result<()>,
 }
 
 impl HttpClient {
     /// Sends a request while `produce` generates its body piece by piece, and receives the head of the response.
     /// Ignores the body of `exchange`. Errors: as for [`HttpClient::send`]; `IncompleteBody` if `produce` generates
     /// more or fewer bytes than the head specifies; any error from `produce`, after which the connection is closed.
-    pub(super) fn send_streamed(
+    pub fn send_streamed(
         &self,
         exchange: &HttpExchangeRequest,
         streamed: &mut StreamedBody<'_>,

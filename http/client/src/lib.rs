@@ -27,7 +27,7 @@ pub mod vector;
 pub mod webdav;
 
 pub use access::SessionCredentials;
-pub use client::{ExchangeFailure, HttpClient, HttpExchangeRequest, ReplayPolicy};
+pub use client::{BodySink, ExchangeFailure, HttpClient, HttpExchangeRequest, ReplayPolicy, StreamedBody};
 pub use connector::Origin;
 pub use proxy::{ProxySettings, ProxyTunnel};
 pub use response::HttpResponse;

@@ -14,6 +14,7 @@
 //! and therefore refuses `If-Match` on writes.
 
 mod embedded;
+mod root;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,11 +24,11 @@ use fordway_client::node::{NodeAddress, NodeKeyPair, NodeStore};
 use fordway_client::s3::{BucketAddressing, S3Config, S3Credentials, S3Store};
 use fordway_http::TlsRoots;
 use fordway_http::vector::RemoteFile;
-use fordway_posix::PosixStore;
 use fordway_store::{Bucket, Error, ErrorKind, Key, Result, Store};
 use fordway_wire::uri::without_secrets;
 
 use embedded::EmbeddedEndpoint;
+use root::RootPathStore;
 
 /// The minimum size of objects that are transferred over HTTP in concurrent parts.
 const MULTIPART_THRESHOLD_BYTES: u64 = 64 << 20;
@@ -215,7 +216,7 @@ impl LaneConfigOverrides {
 }
 
 fn open_embedded(embedded: EmbeddedEndpoint) -> Result<Lane> {
-    let store = Arc::new(PosixStore::open(&embedded.root, embedded.config)?);
+    let store = Arc::new(RootPathStore::open(embedded.root.clone(), embedded.config)?);
     Ok(Lane { root: Some(embedded.root), ..Lane::local(store) })
 }
 

@@ -187,6 +187,7 @@ pub(crate) fn gateway(certificate: Option<&Certificate>) -> Place {
     let identity = AccessKeyPair::generate().unwrap();
     let mut config = GatewayConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)));
     config.tls = certificate.map(Certificate::load);
+    config.http3 = certificate.is_some();
     let users = Users::one(identity.clone(), Arc::new(store));
     let gateway = Gateway::bind(users, config).unwrap().spawn().unwrap();
     let AccessKeyPair { access_key, secret_key } = identity;

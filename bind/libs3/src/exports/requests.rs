@@ -209,7 +209,7 @@ pub(super) unsafe fn put_object<C: AbiBucketContext, P: ParsePutProperties>(
             let (target, key, said) =
                 (call.target(context)?, key(name)?, properties(said)?.unwrap_or_default());
             let source = PutBodySource::new(callback(handler), call.data, length);
-            Ok((target.weight(length), move |responder: &CallbackResponder| {
+            Ok((target.weight_of_put(length), move |responder: &CallbackResponder| {
                 if key.is_none() && length == 0 {
                     return object::touch_bucket(&target, responder);
                 }
@@ -485,7 +485,7 @@ pub(super) unsafe fn upload_part<C: AbiBucketContext, P: ParsePutProperties>(
             let md5 = properties(said)?.and_then(|said| said.md5);
             let length = count(length, "partContentLength")? as u64;
             let source = PutBodySource::new(callback(handler), call.data, length);
-            Ok((target.weight(length), move |responder: &CallbackResponder| {
+            Ok((target.weight_of_part(length), move |responder: &CallbackResponder| {
                 let made = object::upload_part(&target, &part, md5, source, responder)?;
                 responder.succeeded(|| response::SuccessProperties::of_written(&made))
             }))

@@ -12,7 +12,7 @@ use crate::abi::{
     ListServiceCallback, PutDataCallback, PutProperties2 as PutProperties, RequestCallbacks, ResponseHandler,
     S3StatusCode,
 };
-use crate::arguments::{AbiBucketContext as _, required, required_key, text};
+use crate::arguments::{AbiBucketContext as _, key as optional_key, required, text};
 use crate::bucket::AclOutputPointers;
 use crate::object::{self, CopyOutputPointers};
 use crate::queue::RequestContext;
@@ -33,10 +33,10 @@ exported! {
     ) -> S3StatusCode {
         // SAFETY: the caller guarantees that each pointer is NULL or valid as the header describes.
         general::status_of(|| unsafe {
-            let (target, key) = (required(context, "bucket context")?.target(0)?, required_key(key)?);
+            let (target, key) = (required(context, "bucket context")?.target(0)?, optional_key(key)?);
             let left_s = expires_s.saturating_sub(seconds(SystemTime::now())).max(0);
             let lifetime_s = if expires_s < 0 { expires_s } else { left_s };
-            let url = object::presigned_url(&target, &key, lifetime_s, text(resource)?, None)?;
+            let url = object::presigned_url(&target, key.as_ref(), lifetime_s, text(resource)?, None)?;
             write_text(buffer, url.len() + 1, &url);
             Ok(())
         })

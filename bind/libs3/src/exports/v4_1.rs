@@ -10,7 +10,7 @@ use crate::abi::{
     ListBucketCallback, ListPartsCallback, ListServiceCallback, ListUploadsCallback, PutDataCallback,
     PutProperties4 as PutProperties, RequestCallbacks, ResponseHandler, S3StatusCode, UploadIdCallback,
 };
-use crate::arguments::{AbiBucketContext as _, required, required_key, text};
+use crate::arguments::{AbiBucketContext as _, key as optional_key, required, text};
 use crate::bucket::{self, AclOutputPointers};
 use crate::object::{self, CopyOutputPointers};
 use crate::queue::{RequestContext, RequestQueue};
@@ -62,8 +62,9 @@ exported! {
     ) -> S3StatusCode {
         // SAFETY: the caller guarantees that each pointer is NULL or valid as the header describes.
         general::status_of(|| unsafe {
-            let (target, key) = (required(context, "bucket context")?.target(0)?, required_key(key)?);
-            let url = object::presigned_url(&target, &key, i64::from(expires_s), text(resource)?, text(method)?)?;
+            let (target, key) = (required(context, "bucket context")?.target(0)?, optional_key(key)?);
+            let (resource, method) = (text(resource)?, text(method)?);
+            let url = object::presigned_url(&target, key.as_ref(), i64::from(expires_s), resource, method)?;
             write_text(buffer, url.len() + 1, &url);
             Ok(())
         })

@@ -74,7 +74,10 @@ pub(super) fn connect(origin: &Origin, timeouts: &Timeouts, tls: &TlsConnector) 
     let (host, limits, notice) = (origin.clone(), *timeouts, ConnectionEndReason::default());
     let ours_to_read = notice.clone();
     let run = move || translate(&host, config, (theirs, limits), &report, &notice);
-    std::thread::Builder::new().name("http3".to_owned()).spawn(run).map_err(failed)?;
+    let thread = std::thread::Builder::new().name("http3".to_owned());
+    // Signals belong to the program's own threads. Without this mask, a caller that closes its end early would also end
+    // a program that does not ignore SIGPIPE: tokio writes to the pair without MSG_NOSIGNAL.
+    fordway_sys::with_signals_blocked(|| thread.spawn(run)).map_err(failed)?;
     wait_for(&outcome, origin, timeouts.connect)?;
     TcpSocket::bridged(OwnedFd::from(ours), timeouts, ours_to_read)
 }

@@ -21,7 +21,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Starts the thread of a stream that has been added to the board. If no thread can be created, the stream ends.
 pub(super) fn spawn(shared: &Arc<ReplicatedFileState>, id: ReplicaStreamId) {
     let guard = StreamGuard { shared: shared.clone(), id };
-    let started = std::thread::Builder::new().name(format!("replica-{id}")).spawn(move || run(&guard));
+    let thread = std::thread::Builder::new().name(format!("replica-{id}"));
+    // Signals belong to the program's own threads.
+    let started = fordway_sys::with_signals_blocked(|| thread.spawn(move || run(&guard)));
     if let Err(error) = started {
         tracing::warn!(%error, "a stream cannot be started; close files or raise `ulimit -u`");
     }

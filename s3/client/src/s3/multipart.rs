@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use fordway_http::BodySink;
 use fordway_store::{
     Bucket, ByteRange, Checksum, ChecksumAlgorithm, ChecksumType, CompleteOptions, CompletedPart, Error,
     ErrorKind, GetOptions, Key, MAX_PARTS, ObjectInfo, ObjectPart, PartListing, PartsQuery, PutOptions,
@@ -86,6 +87,25 @@ impl<'a> UploadPartId<'a> {
             response.read_document()?;
             let made = put_result(&response)?;
             Ok(PutResult { checksum: made.checksum.or_else(|| sent.clone()), ..made })
+        })
+    }
+
+    /// Sends the part's `bytes` while `produce` produces them. The request is sent only once. Without an MD5, the
+    /// server cannot check the content.
+    pub(super) fn put_streamed(
+        &self,
+        session: &S3Session,
+        (bytes, md5): (u64, Option<[u8; 16]>),
+        produce: &mut dyn FnMut(&mut BodySink<'_>) -> Result<()>,
+    ) -> Result<PutResult> {
+        let mut call = self.call("put part")?;
+        call.streamed_bytes = Some(bytes);
+        if let Some(md5) = md5 {
+            call.header("content-md5", base64_digest(md5));
+        }
+        session.run_streamed(&call, produce, |mut response| {
+            response.read_document()?;
+            put_result(&response)
         })
     }
 

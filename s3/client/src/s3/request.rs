@@ -29,6 +29,8 @@ pub(super) struct S3Call<'a> {
     /// The headers, with names in lower case.
     pub(super) headers: Vec<(Cow<'static, str>, Cow<'a, str>)>,
     pub(super) body: &'a [u8],
+    /// The size of the body, if it is produced while it is sent; `body` is then empty.
+    pub(super) streamed_bytes: Option<u64>,
     pub(super) replay: ReplayPolicy,
     /// Whether a call with [`ReplayPolicy::IfUnsent`] may be sent again after the server has said that it failed.
     pub(super) is_sent_again_if_failed: bool,
@@ -47,6 +49,7 @@ impl<'a> S3Call<'a> {
             is_for_document: false,
             headers: Vec::new(),
             body: &[],
+            streamed_bytes: None,
             replay: ReplayPolicy::Idempotent,
             is_sent_again_if_failed: false,
             is_slow: false,

@@ -15,8 +15,8 @@ use crate::s3::request::{RequestSigner, UnsignedRequest};
 use crate::s3::{BucketAddressing, CurrentCredentials, S3Config, S3Credentials};
 use fordway_http::retry::{RetryBudget, pause};
 use fordway_http::{
-    HttpClient, HttpExchangeRequest, HttpResponse, Origin, ReplayPolicy, TIME_LIMIT_MAX, Timeouts,
-    USER_AGENT, vector,
+    BodySink, HttpClient, HttpExchangeRequest, HttpResponse, Origin, ReplayPolicy, StreamedBody,
+    TIME_LIMIT_MAX, Timeouts, USER_AGENT, vector,
 };
 
 /// The time to wait for the response to a copy or a completion, if no timeout is set. Some services respond only when
@@ -105,6 +105,35 @@ impl S3Session {
             let error = self.with_endpoint(failed.error);
             let wait = retries.after(error, failed.may_pass, failed.retry_after);
             wait.and_then(pause).map_err(|error| call.named(error))?;
+        }
+    }
+
+    /// Sends a call once, while `produce` produces its body of [`S3Call::streamed_bytes`], and passes its response
+    /// (2xx) to `receive`. The signature does not cover the body. Errors: as for [`S3Session::run`]; errors from
+    /// `produce`; `IncompleteBody` if `produce` produces another number of bytes.
+    pub(super) fn run_streamed<T>(
+        &self,
+        call: &S3Call,
+        produce: &mut dyn FnMut(&mut BodySink<'_>) -> Result<()>,
+        receive: impl FnOnce(HttpResponse) -> Result<T>,
+    ) -> Result<T> {
+        call.check_headers()?;
+        let named = |error| call.named(self.with_endpoint(error));
+        let (address, now) = (self.address(call), SystemTime::now());
+        let credentials = self.credentials().map_err(|error| call.named(error))?;
+        let exchange = HttpExchangeRequest {
+            origin: &address.origin,
+            method: call.method,
+            write_head: &|head| self.write_head(head, call, &address, (&credentials, now)),
+            body: &[],
+            replay: ReplayPolicy::IfUnsent,
+        };
+        let mut body = StreamedBody { size_bytes: call.streamed_bytes, asks_first: false, produce };
+        let response =
+            self.http.send_streamed(&exchange, &mut body).map_err(|failure| named(failure.error))?;
+        match response.status() {
+            200..=299 => receive(response).map_err(named),
+            _ => Err(named(failure::of_answer(response, call, &self.config, now).error)),
         }
     }
 
@@ -204,7 +233,7 @@ impl S3Session {
         address: &CallAddress,
         signing: (&S3Credentials, SystemTime),
     ) {
-        let length = call.body.len().to_string();
+        let length = call.streamed_bytes.unwrap_or(call.body.len() as u64).to_string();
         let sends_length = !call.body.is_empty() || matches!(call.method, "PUT" | "POST");
         push_all(head, &[call.method, " ", &address.path]);
         if !address.query.is_empty() {

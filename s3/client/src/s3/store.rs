@@ -15,6 +15,7 @@ use fordway_store::{
 use fordway_wire::{range, s3_xml, uri};
 
 use crate::s3::S3Config;
+use crate::s3::failure;
 use crate::s3::headers::{
     OF_COPY_SOURCE, OF_OBJECT, add_conditions, add_lock, add_metadata, add_tags, object_info,
 };
@@ -23,8 +24,8 @@ use crate::s3::request::S3Call;
 use crate::s3::session::S3Session;
 use crate::s3::writer::{self, BufferedPartWriter, S3ObjectWriter};
 use crate::s3::{delete, list, lock, read};
-use fordway_http::HttpResponse;
 use fordway_http::vector::RemoteFile;
+use fordway_http::{BodySink, HttpResponse};
 
 /// The lane's name.
 pub(super) const LANE: &str = "http";
@@ -59,6 +60,46 @@ impl S3Store {
         now: SystemTime,
     ) -> Result<String> {
         self.session.presign(&S3Call::on_object(method, "presign", bucket, key), expires_s, now)
+    }
+
+    /// Returns a presigned URL with which anyone can send `method` for the bucket, such as `GET` to list the bucket.
+    /// Otherwise as [`S3Store::presign`].
+    pub fn presign_bucket(
+        &self,
+        method: &'static str,
+        bucket: &Bucket,
+        expires_s: u64,
+        now: SystemTime,
+    ) -> Result<String> {
+        self.session.presign(&S3Call::on_bucket(method, "presign", bucket), expires_s, now)
+    }
+
+    /// Returns the region that the service states for a bucket; `None` if it states no region. Errors: as for
+    /// [`Objects::head_bucket`]. Cost: one HEAD.
+    pub fn bucket_region(&self, bucket: &Bucket) -> Result<Option<String>> {
+        self.session.run(&S3Call::on_bucket("HEAD", "head bucket", bucket), |mut response| {
+            let region = response.header("x-amz-bucket-region").map(str::to_owned);
+            failure::check_done(&mut response)?;
+            Ok(region)
+        })
+    }
+
+    /// Returns whether [`S3Store::put_part_streamed`] is available: whether signatures need not cover the content.
+    pub fn streams_parts(&self) -> bool {
+        !self.session.config.sign_payload
+    }
+
+    /// Sends `bytes` as a part of an upload, while `produce` produces them with calls of its argument. Buffers nothing,
+    /// so the request is sent only once, and the server checks the content only if there is an MD5. Errors: as for
+    /// [`Writer::commit`] of a part; errors of `produce`.
+    pub fn put_part_streamed(
+        &self,
+        (bucket, key): (&Bucket, &Key),
+        (upload, number): (&UploadId, u16),
+        content: (u64, Option<[u8; 16]>),
+        produce: &mut dyn FnMut(&mut BodySink<'_>) -> Result<()>,
+    ) -> Result<PutResult> {
+        UploadPartId { bucket, key, upload, number }.put_streamed(&self.session, content, produce)
     }
 
     /// Returns the algorithm of the checksum that is sent with uploads whose options name no algorithm; see
@@ -329,11 +370,8 @@ impl MultipartUploadOperations for S3Store {
     ) -> Result<Box<dyn Writer>> {
         checked_part_number(number)
             .map_err(|error| error.during("put part", LANE, bucket.as_str(), key.as_str()))?;
-        Ok(Box::new(BufferedPartWriter::new(
-            &self.session,
-            UploadPartId { bucket, key, upload, number },
-            options,
-        )))
+        let part = UploadPartId { bucket, key, upload, number };
+        Ok(Box::new(BufferedPartWriter::new(&self.session, part, options)?))
     }
 
     fn copy_part(

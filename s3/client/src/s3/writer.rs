@@ -89,8 +89,8 @@ struct StartedUpload {
 }
 
 impl S3ObjectWriter {
-    /// Creates the writer. Errors: `EntityTooLarge` if there is no memory for a part. Parts are large if the declared
-    /// size is large.
+    /// Creates the writer. Errors: `EntityTooLarge` if S3 has no parts of the necessary size, or there is no memory for
+    /// a part. Parts are large if the declared size is large.
     pub(super) fn new(
         session: &Arc<S3Session>,
         bucket: &Bucket,
@@ -105,17 +105,16 @@ impl S3ObjectWriter {
             None => part_bytes,
         };
         let expected_bytes = options.size_hint.map_or(0, |size| limit_bytes.min(size as usize));
-        let too_large = |why: &str| {
-            let detail = format!("{why} parts of {expected_bytes} bytes; check the stated size");
-            Error::new(ErrorKind::EntityTooLarge, detail).during("put", LANE, bucket.as_str(), key.as_str())
-        };
         // The size that the caller specifies may be wrong (such as -1 for an unknown size). A wrong size must not end
         // the process.
         if expected_bytes as u64 > PART_BYTES_MAX {
-            return Err(too_large("S3 has no"));
+            let detail = format!("S3 has no parts of {expected_bytes} bytes; check the stated size");
+            let error = Error::new(ErrorKind::EntityTooLarge, detail);
+            return Err(error.during("put", LANE, bucket.as_str(), key.as_str()));
         }
         let mut buffer = Vec::new();
-        buffer.try_reserve_exact(expected_bytes).map_err(|_| too_large("there is no memory for"))?;
+        reserve(&mut buffer, expected_bytes)
+            .map_err(|error| error.during("put", LANE, bucket.as_str(), key.as_str()))?;
         Ok(S3ObjectWriter {
             session: session.clone(),
             bucket: bucket.clone(),
@@ -156,7 +155,8 @@ impl Writer for S3ObjectWriter {
                 self.flush()?;
             }
             let (now, later) = data.split_at(data.len().min(self.limit_bytes - self.buffer.len()));
-            self.buffer.extend_from_slice(now);
+            append(&mut self.buffer, now)
+                .map_err(|error| error.during("put", LANE, self.bucket.as_str(), self.key.as_str()))?;
             data = later;
         }
         Ok(())
@@ -183,6 +183,27 @@ impl Writer for S3ObjectWriter {
         let made = upload.complete(&CompleteOptions { conditions, checksum, size: Some(found.size) })?;
         Ok(PutResult { checksum: made.checksum.filter(|_| self.options.checksum.is_some()), ..made })
     }
+}
+
+/// Makes room for exactly `bytes` more bytes. Errors: `EntityTooLarge` if there is no memory, with the system's error
+/// as its cause.
+fn reserve(buffer: &mut Vec<u8>, bytes: usize) -> Result<()> {
+    buffer.try_reserve_exact(bytes).map_err(|_| no_memory(buffer.len().saturating_add(bytes)))
+}
+
+/// Appends `data`. A buffer that grows by itself would end the process if there is no memory. Errors: as for
+/// [`reserve`].
+fn append(buffer: &mut Vec<u8>, data: &[u8]) -> Result<()> {
+    buffer.try_reserve(data.len()).map_err(|_| no_memory(buffer.len() + data.len()))?;
+    buffer.extend_from_slice(data);
+    Ok(())
+}
+
+fn no_memory(bytes: usize) -> Error {
+    let detail =
+        format!("there is no memory for a part of {bytes} bytes; send smaller parts, or fewer at a time");
+    let cause = std::io::Error::from(std::io::ErrorKind::OutOfMemory);
+    Error::new(ErrorKind::EntityTooLarge, detail).caused_by(cause)
 }
 
 /// Checks the written content against the caller's expectations. This function checks an expected MD5 only if the
@@ -272,19 +293,18 @@ pub(super) struct BufferedPartWriter {
 }
 
 impl BufferedPartWriter {
+    /// Creates the writer. Errors: `EntityTooLarge` if there is no memory for a part of the declared size.
     pub(super) fn new(
         session: &Arc<S3Session>,
         UploadPartId { bucket, key, upload, number }: UploadPartId,
         options: &PartOptions,
-    ) -> Self {
+    ) -> Result<Self> {
         let mut body = Vec::new();
-        // A buffer that grows may reserve twice the memory that it needs. The caller may have stated a wrong size, for
-        // which there is no memory.
+        // A buffer that grows may reserve twice the memory that it needs.
         let expected_bytes = options.size_hint.unwrap_or_default().min(PART_BYTES_MAX);
-        if body.try_reserve_exact(expected_bytes as usize).is_err() {
-            tracing::debug!(expected_bytes, "no memory is reserved for a part");
-        }
-        BufferedPartWriter {
+        reserve(&mut body, expected_bytes as usize)
+            .map_err(|error| error.during("put part", LANE, bucket.as_str(), key.as_str()))?;
+        Ok(BufferedPartWriter {
             session: session.clone(),
             bucket: bucket.clone(),
             key: key.clone(),
@@ -292,14 +312,14 @@ impl BufferedPartWriter {
             number,
             checksum: options.checksum,
             body,
-        }
+        })
     }
 }
 
 impl Writer for BufferedPartWriter {
     fn write(&mut self, data: &[u8]) -> Result<()> {
-        self.body.extend_from_slice(data);
-        Ok(())
+        append(&mut self.body, data)
+            .map_err(|error| error.during("put part", LANE, self.bucket.as_str(), self.key.as_str()))
     }
 
     fn commit(self: Box<Self>, expected: &ExpectedContent) -> Result<PutResult> {
@@ -315,5 +335,23 @@ impl Writer for BufferedPartWriter {
             UploadPartId { bucket: &self.bucket, key: &self.key, upload: &self.upload, number: self.number };
         let check = found.checksum.map_or(PartDigest::Md5(found.md5), PartDigest::Known);
         part.put(&self.session, &self.body, check)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use super::*;
+
+    #[test]
+    fn lack_of_memory_is_an_error() {
+        let mut buffer = b"content".to_vec();
+        let error = reserve(&mut buffer, isize::MAX as usize - 7).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::EntityTooLarge);
+        let cause = error.source().unwrap().downcast_ref::<std::io::Error>().unwrap();
+        assert_eq!(cause.kind(), std::io::ErrorKind::OutOfMemory);
+        append(&mut buffer, b" and more").unwrap();
+        assert_eq!(buffer, b"content and more");
     }
 }

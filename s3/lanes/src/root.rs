@@ -1,0 +1,422 @@
+//! The store of the embedded lane, which follows the path of its root. A program may run for months, while its scratch
+//! directory is purged and created again. The store keeps its root open, so without these checks it would list an empty
+//! directory, or write into one that has no name any more, until the program ends.
+//!
+//! Calls that find their bucket make no check, and no system call beyond those of the store. See [`RootPathStore::look`]
+//! for the calls that check.
+
+use std::io::ErrorKind::{NotADirectory, NotFound};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Instant;
+
+use fordway_posix::{PosixConfig, PosixStore};
+use fordway_store::{
+    Bucket, BucketDocumentKind, BucketDocumentOperations, BucketInfo, ByteRange, CompleteOptions,
+    CompletedPart, CopyOptions, DeleteOptions, DeleteResult, Error, ErrorKind, FileServerProbe, GetOptions,
+    Key, ListQuery, LockConfiguration, MultipartUploadOperations, ObjectBatchOperations, ObjectInfo,
+    ObjectListing, ObjectLockOperations, ObjectPart, ObjectRenameOperations, ObjectTagOperations,
+    ObjectVersionOperations, Objects, OpenObject, PartListing, PartOptions, PartsQuery, PutOptions,
+    PutResult, RenameOptions, Result, Retention, Store, Tags, UploadId, UploadListing, UploadsQuery,
+    VersionId, VersionListing, VersioningState, VersionsQuery, Writer,
+};
+use fordway_sys::PerProcess;
+
+/// The minimum time between two checks because of a missing object, which is common.
+const MISSING_KEY_CHECK_MS: u64 = 1000;
+
+/// A store in the directory that the root's path names now. A call whose bucket is missing is repeated if another
+/// directory is at the path. Listing and creating buckets always use the directory at the path.
+///
+/// A root that was renamed, while another directory took its path, keeps its buckets. Calls for these buckets succeed
+/// in the renamed root until a call checks the path.
+pub(crate) struct RootPathStore {
+    path: PathBuf,
+    config: PosixConfig,
+    /// The root at the time of opening. It stays open, so that calls need no lock while the root is never replaced.
+    first: OpenedRoot,
+    is_replaced: AtomicBool,
+    /// The directory that has replaced the first root. A forked child finds this directory anew.
+    latest: PerProcess<RwLock<Option<OpenedRoot>>>,
+    opened: Instant,
+    /// When a missing object last caused a check, in milliseconds since `opened`.
+    checked_ms: AtomicU64,
+}
+
+/// A root directory.
+#[derive(Clone)]
+struct OpenedRoot {
+    store: PosixStore,
+    identity: DirectoryIdentity,
+}
+
+/// The device and the inode of a directory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct DirectoryIdentity(u64, u64);
+
+impl OpenedRoot {
+    /// Opens the root. Errors: as for [`PosixStore::open`].
+    fn open(path: &Path, config: &PosixConfig, identity: DirectoryIdentity) -> Result<Self> {
+        Ok(OpenedRoot { store: PosixStore::open(path, config.clone())?, identity })
+    }
+}
+
+impl RootPathStore {
+    /// Opens the store in `path`. Errors: as for [`PosixStore::open`].
+    pub(crate) fn open(path: PathBuf, config: PosixConfig) -> Result<Self> {
+        // If the directory is replaced before it is opened, the next check opens the new directory again.
+        let identity = std::fs::metadata(&path)
+            .map_or(DirectoryIdentity(0, 0), |found| DirectoryIdentity(found.dev(), found.ino()));
+        let first = OpenedRoot::open(&path, &config, identity)?;
+        Ok(RootPathStore {
+            path,
+            config,
+            first,
+            is_replaced: AtomicBool::new(false),
+            latest: PerProcess::default(),
+            opened: Instant::now(),
+            checked_ms: AtomicU64::new(0),
+        })
+    }
+
+    /// Makes a call to the store. Repeats the call if it failed because the root has been replaced. Errors: errors of
+    /// the call; `Unavailable` if a bucket is missing because its root is missing.
+    fn call<T>(&self, mut call: impl FnMut(&PosixStore) -> Result<T>) -> Result<T> {
+        match self.call_once(&mut call) {
+            Err(error) if self.is_elsewhere(&error)? => self.call_once(call),
+            done => done,
+        }
+    }
+
+    /// Makes a call to the store, after a check of the path. Errors: errors of the call; `Unavailable` if the root is
+    /// missing.
+    fn call_checked<T>(&self, call: impl FnOnce(&PosixStore) -> Result<T>) -> Result<T> {
+        self.look()?;
+        self.call_once(call)
+    }
+
+    fn call_once<T>(&self, call: impl FnOnce(&PosixStore) -> T) -> T {
+        match self.is_replaced.load(Ordering::Acquire) {
+            false => call(&self.first.store),
+            true => call(&self.current().store),
+        }
+    }
+
+    /// Returns the root that is in use.
+    fn current(&self) -> OpenedRoot {
+        let latest = self.latest.read().unwrap_or_else(PoisonError::into_inner);
+        latest.as_ref().unwrap_or(&self.first).clone()
+    }
+
+    /// Returns whether a call failed with `error` because it used a root that has been replaced. Cost: one `stat` if a
+    /// bucket is missing; if an object is missing, at most one per second. Errors: errors of [`RootPathStore::look`],
+    /// except that a missing root is no reason to doubt that an object is missing.
+    #[cold]
+    fn is_elsewhere(&self, error: &Error) -> Result<bool> {
+        match error.kind() {
+            ErrorKind::NoSuchBucket => self.look(),
+            ErrorKind::NoSuchKey if self.is_check_due() => Ok(self.look().unwrap_or(false)),
+            _ => Ok(false),
+        }
+    }
+
+    fn is_check_due(&self) -> bool {
+        let now_ms = self.opened.elapsed().as_millis() as u64;
+        let checked_ms = self.checked_ms.load(Ordering::Relaxed);
+        now_ms.saturating_sub(checked_ms) >= MISSING_KEY_CHECK_MS
+            && self.checked_ms.swap(now_ms, Ordering::Relaxed) == checked_ms
+    }
+
+    /// Opens the directory at the path if it is not the root that is in use. Returns whether the root has changed.
+    /// Cost: one `stat` if the root is the same. Errors: `Unavailable` if there is no directory; as for
+    /// [`PosixStore::open`].
+    fn look(&self) -> Result<bool> {
+        let used = self.current().identity;
+        let found = match std::fs::metadata(&self.path) {
+            Ok(found) if found.is_dir() => DirectoryIdentity(found.dev(), found.ino()),
+            Ok(_) => return Err(self.missing()),
+            Err(error) if matches!(error.kind(), NotFound | NotADirectory) => {
+                return Err(self.missing().caused_by(error));
+            }
+            // For example, the process has given up the permission to look up its root, but keeps it open.
+            Err(_) => return Ok(false),
+        };
+        if found == used {
+            return Ok(false);
+        }
+        let mut latest = self.latest.write().unwrap_or_else(PoisonError::into_inner);
+        if latest.as_ref().is_none_or(|latest| latest.identity != found) {
+            *latest = Some(OpenedRoot::open(&self.path, &self.config, found)?);
+            self.is_replaced.store(true, Ordering::Release);
+            tracing::warn!("{} is now a different directory, which was opened", self.path.display());
+        }
+        Ok(true)
+    }
+
+    fn missing(&self) -> Error {
+        let why = format!("{} is missing; mount it, or restore it", self.path.display());
+        Error::new(ErrorKind::Unavailable, why)
+    }
+}
+
+/// Defines methods that pass their arguments on.
+macro_rules! passed_on {
+    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) -> $result:ty;)*) => {
+        $(fn $name(&self, $($argument: $type),*) -> $result {
+            self.call(|store| store.$name($($argument),*))
+        })*
+    };
+}
+
+impl Objects for RootPathStore {
+    fn lane(&self) -> &'static str {
+        self.first.store.lane()
+    }
+
+    fn list_buckets(&self) -> Result<Vec<BucketInfo>> {
+        self.call_checked(PosixStore::list_buckets)
+    }
+
+    fn create_bucket(&self, bucket: &Bucket) -> Result<()> {
+        self.call_checked(|store| store.create_bucket(bucket))
+    }
+
+    fn read(&self, bucket: &Bucket, key: &Key, options: &GetOptions, buffer: &mut Vec<u8>) -> Result<u64> {
+        self.call(|store| store.read(bucket, key, options, buffer))
+    }
+
+    passed_on! {
+        fn head_bucket(bucket: &Bucket) -> Result<BucketInfo>;
+        fn delete_bucket(bucket: &Bucket) -> Result<()>;
+        fn writer(bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<Box<dyn Writer>>;
+        fn put(bucket: &Bucket, key: &Key, body: &[u8], options: &PutOptions) -> Result<PutResult>;
+        fn get(bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject>;
+        fn head(bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<ObjectInfo>;
+        fn read_ranges(bucket: &Bucket, key: &Key, ranges: &[ByteRange], options: &GetOptions) -> Result<Vec<Vec<u8>>>;
+        fn delete(bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<DeleteResult>;
+        fn copy(from: (&Bucket, &Key), bucket: &Bucket, key: &Key, options: &CopyOptions) -> Result<PutResult>;
+        fn list(bucket: &Bucket, query: &ListQuery) -> Result<ObjectListing>;
+    }
+}
+
+impl ObjectBatchOperations for RootPathStore {
+    fn put_many(
+        &self,
+        bucket: &Bucket,
+        objects: &[(Key, &[u8])],
+        options: &PutOptions,
+    ) -> Vec<Result<PutResult>> {
+        let stored = self.call_once(|store| store.put_many(bucket, objects, options));
+        // Only a store without the bucket refuses all objects, so no object is stored twice.
+        let is_missing = |stored: &Result<PutResult>| matches!(stored, Err(error) if error.kind() == ErrorKind::NoSuchBucket);
+        let is_replaced = !stored.is_empty() && stored.iter().all(is_missing) && self.look().unwrap_or(false);
+        match is_replaced {
+            true => self.call_once(|store| store.put_many(bucket, objects, options)),
+            false => stored,
+        }
+    }
+}
+
+impl ObjectRenameOperations for RootPathStore {
+    passed_on! {
+        fn rename(bucket: &Bucket, from: &Key, to: &Key, options: &RenameOptions) -> Result<()>;
+    }
+}
+
+impl ObjectTagOperations for RootPathStore {
+    passed_on! {
+        fn tags(bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags>;
+        fn set_tags(bucket: &Bucket, key: &Key, version: Option<&VersionId>, tags: &Tags) -> Result<()>;
+    }
+}
+
+impl ObjectVersionOperations for RootPathStore {
+    passed_on! {
+        fn versioning(bucket: &Bucket) -> Result<VersioningState>;
+        fn set_versioning(bucket: &Bucket, versioning: VersioningState) -> Result<()>;
+        fn list_versions(bucket: &Bucket, query: &VersionsQuery) -> Result<VersionListing>;
+    }
+}
+
+impl ObjectLockOperations for RootPathStore {
+    passed_on! {
+        fn lock_configuration(bucket: &Bucket) -> Result<Option<LockConfiguration>>;
+        fn set_lock_configuration(bucket: &Bucket, configuration: &LockConfiguration) -> Result<()>;
+        fn set_retention(
+            bucket: &Bucket,
+            key: &Key,
+            version: Option<&VersionId>,
+            retention: Option<Retention>,
+            bypass: bool,
+        ) -> Result<()>;
+        fn set_legal_hold(bucket: &Bucket, key: &Key, version: Option<&VersionId>, is_on: bool) -> Result<()>;
+    }
+}
+
+impl BucketDocumentOperations for RootPathStore {
+    passed_on! {
+        fn document(bucket: &Bucket, kind: &BucketDocumentKind) -> Result<Option<Vec<u8>>>;
+        fn set_document(bucket: &Bucket, kind: &BucketDocumentKind, document: &[u8]) -> Result<()>;
+        fn delete_document(bucket: &Bucket, kind: &BucketDocumentKind) -> Result<()>;
+        fn bucket_owner(bucket: &Bucket) -> Result<Option<u32>>;
+    }
+}
+
+impl MultipartUploadOperations for RootPathStore {
+    passed_on! {
+        fn object_parts(bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>>;
+        fn create_upload(bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<UploadId>;
+        fn part_writer(
+            bucket: &Bucket,
+            key: &Key,
+            upload: &UploadId,
+            number: u16,
+            options: &PartOptions,
+        ) -> Result<Box<dyn Writer>>;
+        fn copy_part(
+            from: (&Bucket, &Key),
+            options: &GetOptions,
+            to: (&Bucket, &Key, &UploadId, u16),
+        ) -> Result<PutResult>;
+        fn list_parts(bucket: &Bucket, key: &Key, upload: &UploadId, query: &PartsQuery) -> Result<PartListing>;
+        fn list_uploads(bucket: &Bucket, query: &UploadsQuery) -> Result<UploadListing>;
+        fn complete_upload(
+            bucket: &Bucket,
+            key: &Key,
+            upload: &UploadId,
+            parts: &[CompletedPart],
+            options: &CompleteOptions,
+        ) -> Result<PutResult>;
+        fn abort_upload(bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<()>;
+    }
+}
+
+impl Store for RootPathStore {
+    fn within_buckets(&self) -> Result<Option<Arc<dyn Store>>> {
+        self.call_once(PosixStore::within_buckets)
+    }
+
+    fn file_server(&self, bucket: &str) -> Option<FileServerProbe> {
+        self.call_once(|store| store.file_server(bucket))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::time::Duration;
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    /// A root with the bucket `bkt`, and its store.
+    struct Rig {
+        dir: TempDir,
+        store: RootPathStore,
+    }
+
+    impl Rig {
+        fn new() -> Self {
+            let dir = TempDir::new().unwrap();
+            fs::create_dir_all(dir.path().join("root/bkt")).unwrap();
+            let store = RootPathStore::open(dir.path().join("root"), PosixConfig::default()).unwrap();
+            let rig = Rig { dir, store };
+            rig.put("one").unwrap();
+            rig
+        }
+
+        fn root(&self) -> PathBuf {
+            self.dir.path().join("root")
+        }
+
+        fn replace(&self, bucket: &str) {
+            fs::remove_dir_all(self.root()).unwrap();
+            fs::create_dir_all(self.root().join(bucket)).unwrap();
+        }
+
+        fn put(&self, key: &str) -> Result<PutResult> {
+            self.store.put(&bucket("bkt"), &Key::new(key).unwrap(), b"content", &PutOptions::default())
+        }
+
+        fn head(&self, key: &str) -> Result<ObjectInfo> {
+            self.store.head(&bucket("bkt"), &Key::new(key).unwrap(), &GetOptions::default())
+        }
+
+        fn buckets(&self) -> Vec<String> {
+            let buckets = self.store.list_buckets().unwrap();
+            buckets.iter().map(|bucket| bucket.name.as_str().to_owned()).collect()
+        }
+    }
+
+    fn bucket(name: &str) -> Bucket {
+        Bucket::new(name).unwrap()
+    }
+
+    #[test]
+    fn calls_use_the_directory_that_replaced_the_root() {
+        let rig = Rig::new();
+        for round in 0..3 {
+            rig.replace("bkt");
+            rig.put(&format!("key-{round}")).unwrap();
+            assert!(rig.root().join(format!("bkt/key-{round}")).is_file());
+            assert_eq!(rig.head("one").unwrap_err().kind(), ErrorKind::NoSuchKey);
+        }
+        rig.replace("bkt");
+        let objects = [(Key::new("a").unwrap(), &b"1"[..]), (Key::new("b").unwrap(), b"2")];
+        let stored = rig.store.put_many(&bucket("bkt"), &objects, &PutOptions::default());
+        assert!(stored.iter().all(Result::is_ok) && rig.root().join("bkt/b").is_file());
+        rig.replace("bkt");
+        let listed = rig.store.list(&bucket("bkt"), &ListQuery::default()).unwrap();
+        assert!(listed.entries.is_empty());
+    }
+
+    #[test]
+    fn buckets_are_those_of_the_directory_at_the_path() {
+        let rig = Rig::new();
+        rig.replace("other");
+        assert_eq!(rig.buckets(), ["other"]);
+        rig.replace("another");
+        rig.store.create_bucket(&bucket("new")).unwrap();
+        assert_eq!(rig.buckets(), ["another", "new"]);
+        assert_eq!(rig.put("two").unwrap_err().kind(), ErrorKind::NoSuchBucket);
+        rig.replace("bkt");
+        rig.store.head_bucket(&bucket("bkt")).unwrap();
+    }
+
+    #[test]
+    fn a_missing_root_is_not_a_missing_bucket() {
+        let rig = Rig::new();
+        fs::remove_dir_all(rig.root()).unwrap();
+        let unavailable = [
+            rig.store.list_buckets().unwrap_err(),
+            rig.store.create_bucket(&bucket("new")).unwrap_err(),
+            rig.put("two").unwrap_err(),
+            rig.head("one").unwrap_err(),
+        ];
+        for error in unavailable {
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+            assert!(error.to_string().contains("root is missing"), "{error}");
+        }
+        fs::create_dir_all(rig.root().join("bkt")).unwrap();
+        rig.put("two").unwrap();
+    }
+
+    #[test]
+    fn a_renamed_root_is_left_when_a_call_checks_the_path() {
+        let rig = Rig::new();
+        fs::rename(rig.root(), rig.dir.path().join("old")).unwrap();
+        fs::create_dir_all(rig.root().join("bkt")).unwrap();
+        assert_eq!(rig.buckets(), ["bkt"]);
+        rig.put("two").unwrap();
+        assert!(rig.root().join("bkt/two").is_file());
+        // A missing object causes a check as well, at most once a second.
+        fs::rename(rig.root(), rig.dir.path().join("older")).unwrap();
+        fs::create_dir_all(rig.root().join("bkt")).unwrap();
+        fs::write(rig.root().join("bkt/three"), "").unwrap();
+        std::thread::sleep(Duration::from_millis(MISSING_KEY_CHECK_MS));
+        rig.head("three").unwrap();
+    }
+}
