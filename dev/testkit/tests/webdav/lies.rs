@@ -252,6 +252,65 @@ fn a_copy_that_failed_after_its_status_is_a_failure() {
     assert!(error.detail().contains("disk on fire") && !error.to_string().contains("endpoint"), "{error}");
 }
 
+/// dCache reports a copy within one server in the body of a response with status 202, with a content type of its own.
+#[test]
+fn a_copy_is_complete_only_if_its_report_says_so() {
+    const MARKERS: &str = "Content-Type: text/perf-marker-stream\r\n";
+    let server = |status, headers: &'static str, report: &'static str, bytes| {
+        Dialogue::start(move |request, _| match request.method.as_str() {
+            "PROPFIND" if request.target == "/a" => multistatus(&file("/a", 9)),
+            "PROPFIND" if bytes > 0 => multistatus(&file(&request.target, bytes)),
+            "PROPFIND" => answer(404, "", ""),
+            _ => answer(status, headers, report),
+        })
+    };
+    const MARKER: &str = "Perf Marker\nStripe Bytes Transferred: 9\nEnd\n";
+    let copied = |server: &Dialogue| client(|_| {}).copy(&server.url("a"), &server.url("b"), true);
+    let moved = |server: &Dialogue| client(|_| {}).rename(&server.url("a"), &server.url("b"), true);
+    for (status, headers, report, bytes, expected) in [
+        (202, MARKERS, "Perf Marker\nEnd\nfailure: Connection refused\n", 0, ErrorKind::Unavailable),
+        (202, MARKERS, MARKER, 0, ErrorKind::IncompleteBody),
+        (202, "Content-Type: text/plain\r\n", MARKER, 9, ErrorKind::IncompleteBody),
+        (202, "", "", 9, ErrorKind::Unavailable),
+        (202, MARKERS, "success: Created\n", 8, ErrorKind::Corrupt),
+        (202, MARKERS, "success: Created\n", 0, ErrorKind::Corrupt),
+    ] {
+        let server = server(status, headers, report, bytes);
+        assert_eq!(kind(copied(&server)), expected, "{report:?}, {bytes}");
+        if expected != ErrorKind::Corrupt {
+            assert_eq!(kind(moved(&server)), expected, "{report:?}, {bytes}");
+        }
+    }
+    for (status, headers, report) in [
+        (202, MARKERS, "Perf Marker\nStripe Bytes Transferred: 9\nEnd\nsuccess: Created\n"),
+        (201, "Content-Type: text/html\r\n", "<html>\nError: none\n</html>"),
+        (201, "", "Created"),
+    ] {
+        let server = server(status, headers, report, 9);
+        copied(&server).unwrap();
+        moved(&server).unwrap();
+    }
+}
+
+/// Status 202 means that the server may carry out the request later, or never.
+#[test]
+fn what_is_only_accepted_is_not_done() {
+    let server = |found: fn(&str) -> Vec<u8>| {
+        Dialogue::start(move |request, _| match request.method.as_str() {
+            "PROPFIND" => found(&request.target),
+            _ => answer(202, "", ""),
+        })
+    };
+    let (there, gone) = (server(|path| multistatus(&file(path, 1))), server(|_| answer(404, "", "")));
+    let made = server(|path| multistatus(&collection(path)));
+    let dav = client(|_| {});
+    assert_eq!(kind(put(&dav, &there.url("f"), b"x", true)), ErrorKind::Unavailable);
+    assert_eq!(kind(dav.remove(&there.url("f"))), ErrorKind::Unavailable);
+    dav.remove(&gone.url("f")).unwrap();
+    assert_eq!(kind(dav.make_collection(&gone.url("d"))), ErrorKind::Unavailable);
+    dav.make_collection(&made.url("d")).unwrap();
+}
+
 #[test]
 fn a_file_is_no_collection_that_is_there_already() {
     let taken = |is_collection| {

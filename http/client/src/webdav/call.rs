@@ -48,7 +48,8 @@ pub(super) enum DavBody<'a> {
 pub(super) struct DavResponse {
     pub(super) status: u16,
     pub(super) document: Vec<u8>,
-    pub(super) is_plain_text: bool,
+    /// The value of the `Content-Type` header.
+    pub(super) content_type: Option<String>,
     /// The value of the `Server` header.
     pub(super) server: Option<String>,
     /// The URL that responded.
@@ -61,8 +62,8 @@ impl DavResponse {
     /// Returns a response from the same server with a different status and no text. The new response represents the
     /// part of a multistatus document that describes one resource.
     pub(super) fn of_status(&self, status: u16) -> Self {
-        let (document, is_plain_text, server) = (Vec::new(), false, None);
-        DavResponse { status, document, is_plain_text, server, file: self.file.clone(), is_repeated: false }
+        let (document, content_type, server) = (Vec::new(), None, None);
+        DavResponse { status, document, content_type, server, file: self.file.clone(), is_repeated: false }
     }
 }
 
@@ -185,9 +186,9 @@ fn try_once(route: &RedirectRoute, call: &mut DavRequest<'_>) -> Result<Response
     }
     let document = response.read_document().map_err(sent)?;
     let header = |name| response.header(name).map(str::to_owned);
-    let is_plain_text = header("content-type").is_none_or(|kind| kind.starts_with("text/plain"));
-    let (status, server, file) = (response.status(), header("server"), route.file.clone());
-    let answer = DavResponse { status, document, is_plain_text, server, file, is_repeated: false };
+    let (content_type, server) = (header("content-type"), header("server"));
+    let (status, file) = (response.status(), route.file.clone());
+    let answer = DavResponse { status, document, content_type, server, file, is_repeated: false };
     if is_passing(status, call.method) {
         let wish = response.header("retry-after").and_then(|text| retry_after(text, SystemTime::now()));
         let may_have_acted = !matches!(status, 429 | 503);
@@ -275,7 +276,7 @@ impl DavResponse {
 
     /// Returns the first non-blank line of a plain-text body, in which some servers explain a failure.
     fn words(&self) -> Option<String> {
-        if !self.is_plain_text {
+        if self.content_type.as_ref().is_some_and(|kind| !kind.starts_with("text/plain")) {
             return None;
         }
         let text = String::from_utf8_lossy(&self.document);

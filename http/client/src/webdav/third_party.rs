@@ -23,6 +23,8 @@ const COPY_AGAIN: &str =
     "copy again; if that fails too, copy through this machine with `fordway cp --third-party never`";
 /// The advice for a copy with the wrong size.
 const REMOVE_AND_COPY_AGAIN: &str = "remove the destination and copy again; if that fails too, copy through this machine with `fordway cp --third-party never`";
+/// The text of an error for a truncated report.
+pub(super) const WITHOUT_RESULT: &str = "the server's report ends without the result of the copy";
 /// The maximum number of bytes read from the body of an error response.
 const DOCUMENT_BYTES_MAX: usize = 64 * 1024;
 
@@ -110,7 +112,7 @@ impl WebDav {
     }
 
     /// Checks the destination after the copy. Errors: `Corrupt` if the destination is missing, or has the wrong size.
-    fn hold_against(&self, url: &str, size_bytes: Option<u64>) -> Result<()> {
+    pub(super) fn hold_against(&self, url: &str, size_bytes: Option<u64>) -> Result<()> {
         let found = match self.stat(url) {
             Ok(found) => found.size_bytes,
             Err(error) if error.kind() == ErrorKind::NoSuchKey => {
@@ -264,20 +266,17 @@ fn watch(
         Some(ThirdPartyCopyOutcome::Failure(reason)) => {
             Err(reported("the server could not copy it", &reason, COPY_AGAIN))
         }
-        None if !reports => Ok(()),
-        None => {
-            let detail = "the server's report ends without the result of the copy";
-            Err(Error::new(ErrorKind::IncompleteBody, detail))
-        }
+        None if !reports && status != 202 => Ok(()),
+        None => Err(Error::new(ErrorKind::IncompleteBody, WITHOUT_RESULT)),
     }
 }
 
 fn refusal(response: &mut HttpResponse, route: &RedirectRoute) -> Error {
     let document = response.read_rest(DOCUMENT_BYTES_MAX).unwrap_or_default();
-    let is_plain_text = response.header("content-type").is_none_or(|kind| kind.starts_with("text/plain"));
+    let content_type = response.header("content-type").map(str::to_owned);
     let (status, file) = (response.status(), route.file.clone());
     let answer =
-        super::call::DavResponse { status, document, is_plain_text, server: None, file, is_repeated: false };
+        super::call::DavResponse { status, document, content_type, server: None, file, is_repeated: false };
     let error = answer.refusal("COPY");
     // A server that implements only local COPY reports a missing header. A server without COPY reports that it does not
     // support the method.
