@@ -9,7 +9,7 @@ use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::PerProcess;
 
 use crate::connection::BufferedConnection;
-use crate::retry::RetryBudget;
+use crate::retry::{RetryBudget, StagingRetries};
 use crate::{
     HttpClient, HttpVersion, Origin, ProxySettings, SessionCredentials, TIME_LIMIT_MAX, Timeouts, TlsRoots,
 };
@@ -46,6 +46,9 @@ pub struct SessionOptions {
     pub deadline: Option<Duration>,
     /// The maximum number of retries without any bytes arriving in between.
     pub max_retries: u32,
+    /// The retries of a read while the server fetches the file, for example from tape (status 202). With `None`, such a
+    /// response counts as any other failure that may be temporary.
+    pub staging: Option<StagingRetries>,
 }
 
 impl SessionOptions {
@@ -77,6 +80,7 @@ impl Default for SessionOptions {
             window_bytes: 64 << 20,
             deadline: None,
             max_retries: 4,
+            staging: None,
         }
     }
 }
@@ -153,7 +157,7 @@ impl HttpSession {
 
     /// Returns the retry budget of an operation that starts now.
     pub(crate) fn retries(&self) -> RetryBudget {
-        RetryBudget::new(self.options.max_retries, self.until())
+        RetryBudget::new(self.options.max_retries, self.until()).while_staging(self.options.staging)
     }
 
     /// Returns a permit if one is available without waiting.
