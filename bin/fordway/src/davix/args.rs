@@ -48,8 +48,8 @@ pub(super) struct DavixOptions {
     /// Accepted, without effect
     #[arg(long, short)]
     pub(super) verbose: bool,
-    /// Do not print which machine made a copy; has an effect only on davix-cp, because the other commands print only
-    /// data
+    /// Print no warnings, such as a note that a cached list of replicas was used; davix-cp also omits which machine made
+    /// a copy
     #[arg(long)]
     pub(super) quiet: bool,
     /// Options for credentials and trust

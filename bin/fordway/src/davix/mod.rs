@@ -136,11 +136,15 @@ fn run_line<L: DavixToolCommand>(tool: DavixTool, words: Vec<OsString>) -> ExitC
         report(tool, "~/.davixrc is not read; give its settings as options, or logins in ~/.netrc");
     }
     let is_logged = options.debug || options.trace.is_some();
-    let global = globals(tool != DavixTool::Cp || options.quiet);
+    let global = globals(options.quiet);
     match PreparedDavixCommand::of(tool, &line) {
         Ok(prepared) => {
             let lane = prepared.lane.clone();
             program::run_on_lane(&global, lane, is_logged.then_some("debug"), |context| {
+                // Only `davix-cp` prints its actions, because it prints which machine made the copy.
+                if tool != DavixTool::Cp {
+                    context.output.withhold_events();
+                }
                 tool.code(finish(prepared.run(&line, context), context)).into()
             })
         }
@@ -198,8 +202,7 @@ fn names_option(error: &clap::Error) -> bool {
     matches!(named, Some(ContextValue::String(word)) if word.starts_with('-'))
 }
 
-/// Returns the global options of Fordway's commands. Only `davix-cp` is not quiet, because it prints which machine made
-/// the copy.
+/// Returns the global options of Fordway's commands.
 fn globals(quiet: bool) -> GlobalArgs {
     GlobalArgs { endpoint: None, profile: None, region: None, json: false, quiet, no_progress: true }
 }

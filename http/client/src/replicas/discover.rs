@@ -37,6 +37,16 @@ pub struct DiscoveredReplicas {
     pub from: &'static str,
 }
 
+/// The value of [`DiscoveredReplicas::from`] for a description from the cache.
+const THE_CACHE: &str = "the cache";
+
+impl DiscoveredReplicas {
+    /// Returns whether the description is from the cache, and not from the server.
+    pub fn is_cached(&self) -> bool {
+        self.from == THE_CACHE
+    }
+}
+
 /// Returns whether the extension of a path or URL belongs to a Metalink: `.meta4` or `.metalink`.
 pub fn is_metalink_name(name: &str) -> bool {
     let path = name.split(['?', '#']).next().unwrap_or_default().to_ascii_lowercase();
@@ -60,7 +70,8 @@ fn fetch_metalink_until(session: &Arc<HttpSession>, url: &str, until: Option<Ins
 /// Finds the replicas of the file at `url`. Tries the `Link` headers of the response to HEAD (RFC 6249), `Accept`,
 /// `?metalink`, the URL with `.meta4` appended, and the cache, in that order, until one of them names a replica. The
 /// result is cached for `url` only, because a server must not describe the files of other servers. The cache is not
-/// used if the server cannot prove its identity. Returns `None` if no replica is found. Cost: up to four requests, plus
+/// used if the server cannot prove its identity. If the server has neither the file nor a description of it, the cached
+/// description is removed: the file may have been removed on purpose. Returns `None` if no replica is found. Cost: up to four requests, plus
 /// one for each Metalink that the `Link` headers name (at most four), plus one per redirection; one request if the
 /// server is unreachable. Takes at most 10 s for each document and 30 s in total, and ends at the deadline. No request
 /// is retried.
@@ -88,6 +99,13 @@ pub fn discover_until(
             tracing::debug!(url, %error, "the server is not trusted, so the cache is not used");
             return None;
         }
+        Err(error) if error.kind() == ErrorKind::NoSuchKey => {
+            tracing::debug!(url, %error, "the server does not have the file");
+            if let Some(cache) = cache {
+                cache.forget(url);
+            }
+            return None;
+        }
         Err(error) => {
             tracing::debug!(url, %error, "the server does not report replicas");
             None
@@ -103,8 +121,11 @@ pub fn discover_until(
 }
 
 /// Tries all discovery methods at the server. Errors: the error of the request, if the server is unreachable or cannot
-/// prove its identity.
+/// prove its identity; `NoSuchKey` if the server has neither the file nor a description of it.
 fn ask(session: &Arc<HttpSession>, url: &str, until: Instant) -> Result<Option<DiscoveredReplicas>> {
+    let linked = by_links(session, url, until);
+    let missing = linked.as_ref().err().filter(|error| error.kind() == ErrorKind::NoSuchKey);
+    let missing = missing.map(Error::repeated);
     let mut untrusted = None;
     // A server that refuses one method may support another method.
     let mut pass_over_refusals = |found| match found {
@@ -116,7 +137,7 @@ fn ask(session: &Arc<HttpSession>, url: &str, until: Instant) -> Result<Option<D
         Err(_) => Ok(None),
         found => found,
     };
-    if let Some(file) = pass_over_refusals(by_links(session, url, until))? {
+    if let Some(file) = pass_over_refusals(linked)? {
         return Ok(Some(DiscoveredReplicas { file, from: "Link headers" }));
     }
     let (path, query) = url.split_at(url.find(['?', '#']).unwrap_or(url.len()));
@@ -134,7 +155,7 @@ fn ask(session: &Arc<HttpSession>, url: &str, until: Instant) -> Result<Option<D
             return Ok(Some(DiscoveredReplicas { file, from }));
         }
     }
-    untrusted.map_or(Ok(None), Err)
+    untrusted.or(missing).map_or(Ok(None), Err)
 }
 
 /// Returns whether no further request should be sent to the server, because the server does not respond, or asks for a
@@ -294,9 +315,19 @@ impl MetalinkCache {
         Ok(())
     }
 
+    /// Removes the cached description of the file at `url`, if any.
+    pub fn forget(&self, url: &str) {
+        match fs::remove_file(self.path(url)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                tracing::debug!(%error, "a cached Metalink cannot be removed");
+            }
+            _ => {}
+        }
+    }
+
     /// Returns the cached description of the file at `url`, if any, as [`discover`] does. Sends nothing.
     pub fn discovered(&self, url: &str) -> Option<DiscoveredReplicas> {
-        Some(DiscoveredReplicas { file: self.find(url)?, from: "the cache" })
+        Some(DiscoveredReplicas { file: self.find(url)?, from: THE_CACHE })
     }
 
     /// Returns the cached description of the file at `url`, if any.
