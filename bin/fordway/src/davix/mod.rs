@@ -122,6 +122,13 @@ trait DavixToolCommand: Parser {
     /// Returns the URLs of the command line.
     fn urls(&self) -> Vec<&str>;
 
+    /// Changes the options for connections to web servers, as the tool's own options require. Errors:
+    /// `InvalidArgument`.
+    fn adjust(&self, addresses: &[DavixAddress], web: &mut SessionOptions) -> Result<()> {
+        let _ = (addresses, web);
+        Ok(())
+    }
+
     /// Runs the tool. `addresses` are the parsed URLs of the command line.
     fn run(&self, addresses: &[DavixAddress], context: &CommandContext) -> Result<CommandExit>;
 }
@@ -241,7 +248,9 @@ impl PreparedDavixCommand {
             None => LaneConfigOverrides::default(),
         };
         let is_web = services.len() < addresses.len();
-        let web = is_web.then(|| connection::web_options(options, tool == DavixTool::Http)).transpose()?;
+        let mut web =
+            is_web.then(|| connection::web_options(options, tool == DavixTool::Http)).transpose()?;
+        web.as_mut().map_or(Ok(()), |web| line.adjust(&addresses, web))?;
         Ok(PreparedDavixCommand { addresses, lane, web })
     }
 

@@ -334,7 +334,7 @@ fn a_file_that_changes_is_never_mixed() {
 #[test]
 fn who_may_read_need_not_be_let_ask() {
     let content = file();
-    for status in [403, 405, 501] {
+    for status in [400, 403, 404, 405, 406, 500, 501] {
         let script = ResponseFaultScript::honest().on_requests(0..1, ResponseFault::Status(status, None));
         let server = HostileServer::start(content.clone(), script);
         let opened = open(&server.url());
@@ -357,7 +357,8 @@ fn a_file_that_is_staged_is_waited_for() {
         let staged = ResponseFault::Status(202, None);
         let always = ResponseFaultScript::honest().always(staged.clone());
         let server = start(version, file(), always.clone());
-        let error = RemoteFile::open(&session(|options| options.http = version), &server.url()).unwrap_err();
+        let opened = RemoteFile::open(&session(|options| options.http = version), &server.url());
+        let error = opened.err().expect("an error");
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert!(error.to_string().contains("from tape; try again later (HTTP status 202)"), "{error}");
         let unsized_copy =

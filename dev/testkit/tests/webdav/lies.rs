@@ -1,6 +1,8 @@
 //! Tests of servers that respond incorrectly or late, or that redirect.
 
-use fordway_http::webdav::CustomHttpRequest;
+use std::time::Duration;
+
+use fordway_http::webdav::{CustomHttpRequest, DavUploadOptions};
 use fordway_http::{HttpVersion, SessionCredentials};
 use fordway_store::ErrorKind;
 
@@ -145,6 +147,46 @@ fn what_may_pass_is_tried_again_and_what_may_have_happened_is_not() {
         let small = Dialogue::start(|_, _| answer(413, "", ""));
         let error = put(&client(|_| {}), &small.url("x"), b"x", true).unwrap_err();
         assert!(error.to_string().ends_with("raise the limit"), "{error}");
+    });
+}
+
+/// Some servers refuse `Expect` with another status than 417, or close the connection. The body has not been sent.
+#[test]
+fn a_refused_question_is_not_asked_again() {
+    for refusal in [answer(400, "", ""), answer(501, "", ""), Vec::new()] {
+        let blunt = Dialogue::start(move |request, _| match request.header("expect") {
+            Some(_) => refusal.clone(),
+            None => answer(201, "", ""),
+        });
+        put(&client(|options| options.max_retries = 0), &blunt.url("x"), &content(100_000), true).unwrap();
+        let sizes: Vec<_> = blunt.requests().iter().map(|request| request.body_bytes).collect();
+        assert_eq!(sizes, [0, 100_000]);
+        put(&client(|options| options.asks_first = false), &blunt.url("x"), &content(100_000), true).unwrap();
+        assert_eq!(blunt.requests().len(), 3);
+    }
+    // The server refuses the request itself.
+    let strict = Dialogue::start(|_, _| answer(400, "", ""));
+    let refused = put(&client(|_| {}), &strict.url("x"), &content(100_000), true);
+    assert_eq!((kind(refused), strict.requests().len()), (ErrorKind::InvalidArgument, 2));
+}
+
+/// Bytes that keep moving do not extend the deadline of an upload.
+#[test]
+fn an_upload_ends_at_the_deadline() {
+    over_each_version(|| {
+        let server = Dialogue::start(|_, _| answer(201, "", ""));
+        let dav = client(|options| options.deadline = Some(Duration::from_millis(300)));
+        let upload = DavUploadOptions { size_bytes: Some(20_000), ..DavUploadOptions::default() };
+        let mut pieces = 0;
+        let late = dav.put(&server.url("f"), &upload, &mut |sink| {
+            (0..200).try_for_each(|_| {
+                std::thread::sleep(Duration::from_millis(20));
+                pieces += 1;
+                sink(&[b'x'; 100])
+            })
+        });
+        assert_eq!(kind(late), ErrorKind::Timeout);
+        assert!(pieces < 200, "all of the body was sent");
     });
 }
 

@@ -191,8 +191,9 @@ pub(super) fn try_describe(
         }
         // Request the first byte if the response to HEAD contains no length or the length 0. Apache sends no length for
         // an empty file, and servers that implement HEAD incorrectly send 0 for every file. Also request the first byte
-        // if HEAD is refused, because a URL signed for GET allows only GET.
-        200..=299 | 403 | 405 | 501 => {
+        // if HEAD is refused: a URL signed for GET allows only GET, and many programs that generate their content do
+        // not implement HEAD.
+        200..=299 | 400 | 403 | 404 | 405 | 406 | 411..=428 | 430..=499 | 500 | 501 => {
             drop(described);
             by_first_byte(session, target, traffic, size.filter(|_| is_file))
         }

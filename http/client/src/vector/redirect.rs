@@ -55,8 +55,9 @@ impl RedirectRoute {
     /// permanently. Errors: as for [`RedirectRoute::follow`]; `AccessDenied`, `InvalidArgument` or `Io` if the
     /// credentials for the host cannot be used.
     pub(crate) fn start(session: &Arc<HttpSession>, file: WebFileAddress) -> Result<Self> {
+        let session = session.at(file.origin());
         let file = file.authorized(&session.options)?;
-        let mut route = RedirectRoute::onwards(session, file);
+        let mut route = RedirectRoute::onwards(&session, file);
         route.follow_remembered()?;
         Ok(route)
     }

@@ -80,13 +80,12 @@ impl WebDav {
         copy: &ThirdPartyCopy<'_>,
         progress: &mut CopyProgressCallback<'_>,
     ) -> Result<Option<u64>> {
-        let source = self.stat(copy.from)?;
-        if source.is_collection {
-            let detail = format!("{} is a collection; files are copied one by one", without_query(copy.from));
-            return Err(Error::new(ErrorKind::InvalidArgument, detail));
-        }
-        let size_bytes = source.size_bytes;
-        let progress = &mut |bytes| progress(bytes, size_bytes);
+        let until = self.session.until();
+        let size_bytes = self.size_of_source(copy)?;
+        let progress = &mut |bytes| match until {
+            Some(until) if until <= Instant::now() => Err(late()),
+            _ => progress(bytes, size_bytes),
+        };
         let (active, passive) = match copy.direction {
             CopyDirection::Pull => (copy.to, copy.from),
             CopyDirection::Push => (copy.from, copy.to),
@@ -109,6 +108,29 @@ impl WebDav {
         watch(&mut response, &route, copy.silence, progress).map_err(|error| route.named("copy", error))?;
         self.hold_against(copy.to, size_bytes).map_err(|error| route.named("copy", error))?;
         Ok(size_bytes)
+    }
+
+    /// Returns the size of the source, if it is known. The user may lack the permission, or the route, to read a source
+    /// that only the other server needs to read. Errors: `InvalidArgument` for a collection; otherwise as for
+    /// [`WebDav::stat`].
+    fn size_of_source(&self, copy: &ThirdPartyCopy<'_>) -> Result<Option<u64>> {
+        use ErrorKind as K;
+        match self.stat(copy.from) {
+            Ok(source) if source.is_collection => {
+                let detail =
+                    format!("{} is a collection; files are copied one by one", without_query(copy.from));
+                Err(Error::new(ErrorKind::InvalidArgument, detail))
+            }
+            Ok(source) => Ok(source.size_bytes),
+            Err(error)
+                if copy.direction == CopyDirection::Pull
+                    && matches!(error.kind(), K::AccessDenied | K::Unavailable | K::Timeout | K::Io) =>
+            {
+                tracing::debug!(%error, "the size of the source is unknown");
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Checks the destination after the copy. Errors: `Corrupt` if the destination is missing, or has the wrong size.
@@ -287,11 +309,19 @@ fn refusal(response: &mut HttpResponse, route: &RedirectRoute) -> Error {
     error
 }
 
+/// The advice for a copy that may still be in progress.
+const LOOK_BEFORE_RETRY: &str =
+    "before you retry, use `fordway stat` to check whether the destination is still growing";
+
+fn late() -> Error {
+    let detail = "the deadline has passed; the server may still be copying";
+    Error::new(ErrorKind::Timeout, detail).with_advice(LOOK_BEFORE_RETRY)
+}
+
 fn silent(silence: Duration) -> Error {
     let detail =
         format!("the server reported nothing about the copy for {silence:?}; it may still be copying");
-    Error::new(ErrorKind::Timeout, detail)
-        .with_advice("before you retry, use `fordway stat` to check whether the destination is still growing")
+    Error::new(ErrorKind::Timeout, detail).with_advice(LOOK_BEFORE_RETRY)
 }
 
 #[cfg(test)]
