@@ -187,10 +187,10 @@ fn a_metalink_of_another_version_does_not_replace_the_file() {
         "<file.meta4>; rel=describedby; type=\"application/metalink4+xml\"".to_owned(),
     );
     let healthy = server(ResponseFaultScript::honest().always(known.clone()).always(link));
-    let ran = rig.run(&["cat", &healthy.url()]).ok();
+    let ran = rig.run(&["cat", &healthy.url()]).ended(CommandExit::Ok);
     assert!(ran.stdout.into_bytes() == content(), "the old version");
     assert!(ran.stderr.contains("1000000 bytes, but the file has 1200000"), "{}", ran.stderr);
-    rig.run(&["cp", &healthy.url(), "DIR/copy"]).ok();
+    rig.run(&["cp", &healthy.url(), "DIR/copy"]).ended(CommandExit::Ok);
     assert!(std::fs::read(rig.path("copy")).unwrap() == content());
     assert_eq!(other.requests().len(), 0);
     // The download breaks off, and only replicas of the older version are left.
@@ -240,7 +240,8 @@ fn a_removed_file_is_not_read_from_cached_replicas() {
     rig.run(&["cat", &origin.url()]).ok();
     assert!(cache.find(&origin.url()).is_some());
     origin.follow(ResponseFaultScript::honest().always(ResponseFault::Status(500, None)));
-    rig.run(&["cat", &origin.url()]).ok();
+    let cached = rig.run(&["cat", &origin.url()]).ended(CommandExit::Ok);
+    assert!(cached.stderr.contains("with a Metalink from the cache"), "{}", cached.stderr);
     for status in [404, 410] {
         origin.follow(ResponseFaultScript::honest().always(ResponseFault::Status(status, None)));
         let ran = rig.run(&["cat", &origin.url()]).ended(CommandExit::NotFound);
