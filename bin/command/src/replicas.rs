@@ -174,9 +174,9 @@ impl<'a> ReplicaOpener<'a> {
         Ok(self.options(context)?.deadline.map(|deadline| started + deadline))
     }
 
-    /// Opens the file at its other locations, after reading from `url` has failed with `error`. `size_bytes` is the size
-    /// of the file at `url`, if it is known; replicas of another size are replicas of another version. Errors: `error`,
-    /// if there are no other locations.
+    /// Opens the file at its other locations, after reading from `url` has failed with `error`. `size_bytes` is the
+    /// size of the file at `url`, if it is known; replicas of another size are replicas of another version. Errors:
+    /// `error`, if there are no other locations.
     pub fn instead(
         &self,
         (url, size_bytes): (&str, Option<u64>),

@@ -49,8 +49,8 @@ pub(super) struct DavixOptions {
     /// Accepted, without effect
     #[arg(long, short)]
     pub(super) verbose: bool,
-    /// Print no warnings, such as a note that a cached list of replicas was used; davix-cp also omits which machine made
-    /// a copy
+    /// Print no warnings, such as a note that a cached list of replicas was used; davix-cp also omits which machine
+    /// made a copy
     #[arg(long)]
     pub(super) quiet: bool,
     /// Options for credentials and trust

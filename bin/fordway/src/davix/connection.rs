@@ -125,9 +125,9 @@ fn credentials(
     Ok(credentials.with_certificate(home_path(cert), home_path(key)))
 }
 
-/// Returns the scope of the headers and credentials on the command line: only the server at `active`. The other server of
-/// a copy gets the value of `TransferHeaderAuthorization`, which is meant for this server, and the certificate. Errors:
-/// `InvalidArgument`.
+/// Returns the scope of the headers and credentials on the command line: only the server at `active`. The other server
+/// of a copy gets the value of `TransferHeaderAuthorization`, which is meant for this server, and the certificate.
+/// Errors: `InvalidArgument`.
 pub(super) fn scope(active: &str, options: &DavixOptions) -> Result<CredentialScope> {
     let (origin, _) = Origin::parse(without_query(&http_url(active)))?;
     let (headers, authorization) = headers(&options.headers, false)?;

@@ -143,8 +143,8 @@ fn usual_directory(url: &str) -> PathBuf {
     }
 }
 
-/// Returns the path below the destination of `davix-get -r` at which the objects of a prefix are written. Like davix, the
-/// tool writes each object to the path of its whole key. Errors: `InvalidArgument` if the path is not below the
+/// Returns the path below the destination of `davix-get -r` at which the objects of a prefix are written. Like davix,
+/// the tool writes each object to the path of its whole key. Errors: `InvalidArgument` if the path is not below the
 /// destination.
 fn key_path(key: &str) -> Result<PathBuf> {
     let segments: Vec<_> = key.split('/').filter(|segment| !segment.is_empty()).collect();

@@ -364,8 +364,8 @@ fn guarded(token: &'static str) -> (String, Arc<Mutex<Vec<String>>>) {
                 _ if !head.contains(&format!("\nAuthorization: {token}\n")) => (401, String::new()),
                 "PROPFIND" => (
                     207,
-                    "<D:multistatus xmlns:D=\"DAV:\"><D:response><D:href>/f</D:href><D:propstat><D:prop><D:resourcetype/>\
-                     <D:getcontentlength>5</D:getcontentlength></D:prop><D:status>HTTP/1.1 200 OK</D:status>\
+                    "<D:multistatus xmlns:D=\"DAV:\"><D:response><D:href>/f</D:href><D:propstat><D:prop>\
+                     <D:resourcetype/><D:getcontentlength>5</D:getcontentlength></D:prop><D:status>HTTP/1.1 200 OK</D:status>\
                      </D:propstat></D:response></D:multistatus>"
                         .to_owned(),
                 ),
