@@ -123,7 +123,10 @@ pub fn discover_until(
 /// Tries all discovery methods at the server. Errors: the error of the request, if the server is unreachable or cannot
 /// prove its identity; `NoSuchKey` if the server has neither the file nor a description of it.
 fn ask(session: &Arc<HttpSession>, url: &str, until: Instant) -> Result<Option<DiscoveredReplicas>> {
-    let linked = by_links(session, url, until);
+    let head = fetch(session, url, ("HEAD", "*/*"), (0, end_of_document(until)), |_| false);
+    let stated = head.map(|head| links_of(&head));
+    let digests = stated.as_ref().map(|stated| stated.hashes.clone()).unwrap_or_default();
+    let linked = stated.and_then(|stated| by_links(session, url, stated, until));
     let missing = linked.as_ref().err().filter(|error| error.kind() == ErrorKind::NoSuchKey);
     let missing = missing.map(Error::repeated);
     let mut untrusted = None;
@@ -147,7 +150,8 @@ fn ask(session: &Arc<HttpSession>, url: &str, until: Instant) -> Result<Option<D
         (".meta4", format!("{path}.meta4{query}")),
     ];
     for (from, address) in ways {
-        if let Some(mut file) = pass_over_refusals(by_document(session, &address, until))? {
+        let described = pass_over_refusals(by_document(session, &address, until))?;
+        if let Some(mut file) = described.filter(|described| !is_other_version(&digests, described)) {
             if !file.replicas.iter().any(|replica| replica.url == url) {
                 let replica = MetalinkUrl { url: url.to_owned(), priority: PRIORITY_LAST, location: None };
                 file.replicas.push(replica);
@@ -178,14 +182,21 @@ fn end_of_document(until: Instant) -> Option<Instant> {
 /// Metalinks, on any servers.
 const METALINKS_MAX: usize = 4;
 
-fn by_links(session: &Arc<HttpSession>, url: &str, until: Instant) -> Result<Option<MetalinkFile>> {
-    let head = fetch(session, url, ("HEAD", "*/*"), (0, end_of_document(until)), |_| false)?;
-    let mut file = links_of(&head);
+/// Completes the description in the headers of a file with the Metalinks that these headers name.
+fn by_links(
+    session: &Arc<HttpSession>,
+    url: &str,
+    mut file: MetalinkFile,
+    until: Instant,
+) -> Result<Option<MetalinkFile>> {
     for address in std::mem::take(&mut file.described_by).into_iter().take(METALINKS_MAX) {
         // The server at `url` chose the address, so another server must not get the credentials.
         let session = ReplicaCredentialScope::Named(vec![url.to_owned()]).session(session, &address);
         let metalink = fetch_metalink_until(&session, &address, end_of_document(until));
         match metalink.and_then(|metalink| metalink.file(None)) {
+            Ok(described) if is_other_version(&file.hashes, &described) => {
+                tracing::debug!(url = address, "the Metalink describes another version of the file");
+            }
             Ok(described) => {
                 file.name = described.name.clone();
                 file.complete_with(described);
@@ -200,6 +211,13 @@ fn by_links(session: &Arc<HttpSession>, url: &str, until: Instant) -> Result<Opt
         file.replicas.insert(0, own);
     }
     Ok(has_others.then_some(file))
+}
+
+/// Returns whether a digest in the description differs from the digest that the server of the file states.
+fn is_other_version(stated: &[FileHash], described: &MetalinkFile) -> bool {
+    let differs =
+        |own: &FileHash| described.hashes.iter().any(|hash| hash.kind == own.kind && hash.hex != own.hex);
+    stated.iter().any(differs)
 }
 
 fn links_of(head: &ReplicaDiscoveryResponse) -> MetalinkFile {

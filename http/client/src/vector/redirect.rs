@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use fordway_store::{Error, ErrorKind, Result};
 
-use super::open::{DOCUMENT_BYTES_MAX, ask_until};
+use super::open::{DOCUMENT_BYTES_MAX, ask_until, has_file};
 use super::source::AtomicHttpTrafficCounts;
 use super::{HttpSession, RangeTarget, WebFileAddress};
 use crate::HttpResponse;
@@ -214,7 +214,7 @@ pub(crate) fn fetch(
             route.follow(&moved).map_err(|error| route.named("open", error))?;
             continue;
         }
-        if answer.status() >= 300 {
+        if !has_file(answer.status()) {
             let text = answer.read_rest(DOCUMENT_BYTES_MAX).unwrap_or_default();
             let error = route.file.refusal(answer.status(), answer.header("location"), &text);
             return Err(route.named("open", error));
