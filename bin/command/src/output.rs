@@ -91,8 +91,8 @@ impl CommandOutputStreams {
         Ok(())
     }
 
-    /// Prints no further events, because the command writes content to standard output under another name, such as
-    /// `/dev/stdout`. A program that reads the content must not receive the events as a part of it.
+    /// Prints no further events. Commands that write content to standard output under another name, such as
+    /// `/dev/stdout`, call this function: a program that reads the content must not receive the events as a part of it.
     pub fn withhold_events(&self) {
         self.withholds_events.store(true, Ordering::Relaxed);
     }

@@ -191,7 +191,8 @@ fn read_blocks(
         let count = match reader.read_at(position, &mut block) {
             Ok(count) => count,
             Err(error) => {
-                let file = reading.places().instead_since(started, reading.url, error, context)?;
+                let known = (reading.url, Some(reader.file().size_bytes()));
+                let file = reading.places().instead_since(started, known, error, context)?;
                 return read_blocks_of_many(&file, position, block_bytes, sink);
             }
         };
@@ -247,7 +248,8 @@ fn read_ranges_of(
             (Err(error), OpenedRemoteFile::One(_)) => {
                 // Continue with the replicas. Resubmit the calls that were in flight when reading failed, in their
                 // original order.
-                let replicated = reading.places().instead_since(started, reading.url, error, context)?;
+                let known = (reading.url, Some(file.size_bytes()));
+                let replicated = reading.places().instead_since(started, known, error, context)?;
                 file = OpenedRemoteFile::Many(replicated);
                 for (_, call, ticket) in &mut under_way {
                     *ticket = file.submit(call, Vec::new())?;

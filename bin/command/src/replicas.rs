@@ -148,7 +148,10 @@ impl<'a> ReplicaOpener<'a> {
         }
         match opened {
             Ok(file) if !self.is_told_none() && file.has_links() => {
-                match self.found(url, self.until(started, context)?, context) {
+                let found = self.discovered(url, self.until(started, context)?, context);
+                // The server is up, so a cached description can only be older than the file.
+                let found = found.filter(|found| !found.is_cached());
+                match found.and_then(|found| self.opened(&found, (url, Some(file.size_bytes())), context)) {
                     Some(replicated) => Ok(OpenedRemoteFile::Many(replicated)),
                     None => Ok(OpenedRemoteFile::One(file)),
                 }
@@ -160,7 +163,9 @@ impl<'a> ReplicaOpener<'a> {
             }
             Ok(file) => Ok(OpenedRemoteFile::One(file)),
             Err(error) if is_without_size(&error) => Err(error),
-            Err(error) => self.instead_since(started, url, error, context).map(OpenedRemoteFile::Many),
+            Err(error) => {
+                self.instead_since(started, (url, None), error, context).map(OpenedRemoteFile::Many)
+            }
         }
     }
 
@@ -169,10 +174,16 @@ impl<'a> ReplicaOpener<'a> {
         Ok(self.options(context)?.deadline.map(|deadline| started + deadline))
     }
 
-    /// Opens the file at its other locations, after reading from `url` has failed with `error`. Errors: `error`, if
-    /// there are no other locations.
-    pub fn instead(&self, url: &str, error: Error, context: &CommandContext) -> Result<ReplicatedFile> {
-        self.instead_since(Instant::now(), url, error, context)
+    /// Opens the file at its other locations, after reading from `url` has failed with `error`. `size_bytes` is the
+    /// size of the file at `url`, if it is known; replicas of another size are replicas of another version. Errors:
+    /// `error`, if there are no other locations.
+    pub fn instead(
+        &self,
+        (url, size_bytes): (&str, Option<u64>),
+        error: Error,
+        context: &CommandContext,
+    ) -> Result<ReplicatedFile> {
+        self.instead_since(Instant::now(), (url, size_bytes), error, context)
     }
 
     /// Like [`ReplicaOpener::instead`], but the deadline of the operation counts from its start, `started`. Errors:
@@ -180,7 +191,7 @@ impl<'a> ReplicaOpener<'a> {
     pub fn instead_since(
         &self,
         started: Instant,
-        url: &str,
+        (url, size_bytes): (&str, Option<u64>),
         error: Error,
         context: &CommandContext,
     ) -> Result<ReplicatedFile> {
@@ -193,29 +204,58 @@ impl<'a> ReplicaOpener<'a> {
             _ if wants_pause(&error) => {
                 let cached =
                     context.metalinks.as_ref().and_then(|cache| cache.discovered(&web::http_url(url)));
-                cached.and_then(|found| self.opened(&found, url, context)).ok_or(error)
+                cached.and_then(|found| self.opened(&found, (url, size_bytes), context)).ok_or(error)
             }
-            until => self.found(&web::http_url(url), until, context).ok_or(error),
+            until => {
+                let found = self.discovered(&web::http_url(url), until, context);
+                // A server that is up, and does not have the file, may have removed it. Its cached replicas must not
+                // bring it back.
+                let found = found.filter(|found| error.kind() != ErrorKind::NoSuchKey || !found.is_cached());
+                found.and_then(|found| self.opened(&found, (url, size_bytes), context)).ok_or(error)
+            }
         }
     }
 
     /// Finds the replicas of the file at `url`; sends no requests after `until`.
-    fn found(&self, url: &str, until: Option<Instant>, context: &CommandContext) -> Option<ReplicatedFile> {
-        let found = discover_until(&self.session(context).ok()?, url, context.metalinks.as_ref(), until)?;
-        self.opened(&found, url, context)
+    fn discovered(
+        &self,
+        url: &str,
+        until: Option<Instant>,
+        context: &CommandContext,
+    ) -> Option<DiscoveredReplicas> {
+        discover_until(&self.session(context).ok()?, url, context.metalinks.as_ref(), until)
     }
 
+    /// Opens the replicas of the file at `url`. Returns `None` if this fails, or if the file at `url` has a size other
+    /// than the replicas: a description that was not renewed with its file leads to an older version.
     fn opened(
         &self,
         found: &DiscoveredReplicas,
-        url: &str,
+        (url, size_bytes): (&str, Option<u64>),
         context: &CommandContext,
     ) -> Option<ReplicatedFile> {
         tracing::debug!(from = found.from, replicas = found.file.replicas.len(), "found replicas");
-        if found.from == "the cache" {
+        let is_other = |described: u64| size_bytes.is_some_and(|size| size != described);
+        let refuse = |described: u64| {
+            let size = size_bytes.unwrap_or_default();
+            let shown = url.split(['?', '#']).next().unwrap_or_default();
+            context.output.note(&format!(
+                "the replicas of {shown} are not used: they have {described} bytes, but the file has {size}"
+            ));
+        };
+        if let Some(described) = found.file.size_bytes.filter(|described| is_other(*described)) {
+            refuse(described);
+            return None;
+        }
+        if found.is_cached() {
             context.output.note(&format!("{url} is read with a Metalink from the cache"));
         }
-        self.replicated(&found.file, named(&[url]), context).ok()
+        let file = self.replicated(&found.file, named(&[url]), context).ok()?;
+        if is_other(file.size_bytes()) {
+            refuse(file.size_bytes());
+            return None;
+        }
+        Some(file)
     }
 
     /// Reads a Metalink or a list of URLs from a local file or a URL, and caches it. A local file is the user's own
@@ -372,7 +412,7 @@ impl OpenedRemoteFile {
         };
         match copied {
             Err(error) if !has_sink_failed && at < range.end => {
-                let replicated = places.instead_since(started, url, error, context)?;
+                let replicated = places.instead_since(started, (url, None), error, context)?;
                 if replicated.size_bytes() != file.size_bytes() {
                     return Err(other_content(&replicated));
                 }

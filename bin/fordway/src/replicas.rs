@@ -11,7 +11,7 @@ use fordway_command::{CommandContext, CommandExit, IncompleteFileKind, file_erro
 use fordway_http::replicas::ReplicatedFile;
 use fordway_store::{Error, ErrorKind, Result};
 
-use super::web::PartialDownloadFile;
+use super::web::{PartialDownloadFile, ReceivedPrefix};
 use crate::args::ReplicaArgs;
 use crate::transfer::{OverwritePolicy, SourceFate, finish_file};
 use crate::wildcard::FilterRules;
@@ -84,7 +84,7 @@ pub(crate) fn copy(
     file.ask_for_digest();
     let (hasher, leftover) = identity(&file);
     let part = PartialDownloadFile::open(path, (&hasher, leftover), context)?;
-    copy_into(&file, part, (from, path), existing, context)
+    copy_into(&file, (part, None), (from, path), existing, context)
 }
 
 /// Returns a hash that distinguishes this file's partial download from the partial downloads of other files, and
@@ -96,10 +96,10 @@ pub(crate) fn identity(file: &ReplicatedFile) -> (DefaultHasher, IncompleteFileK
     (hasher, file.digest_name().map_or(IncompleteFileKind::Useless, |_| IncompleteFileKind::Resumable))
 }
 
-/// Like [`copy`], with a part file that is already open.
+/// Like [`copy`], with a part file that is already open. The copy must begin with the bytes `received` before, if any.
 pub(crate) fn copy_into(
     file: &ReplicatedFile,
-    part: PartialDownloadFile<'_>,
+    (part, received): (PartialDownloadFile<'_>, Option<ReceivedPrefix>),
     (from, path): (&str, &Path),
     existing: OverwritePolicy,
     context: &CommandContext,
@@ -120,6 +120,7 @@ pub(crate) fn copy_into(
             return Err(error);
         }
     };
+    received.map_or(Ok(()), |received| received.check(part.path()))?;
     part.publish(path, existing)?;
     let to = path.display().to_string();
     context.output.completed(&web::WebCopyOutput {

@@ -18,6 +18,7 @@ use fordway_command::units::human_bytes;
 use fordway_command::{CommandContext, IncompleteFileKind, TemporaryFile, file_error, shown_name};
 use fordway_http::vector::{RemoteFile, copy_unsized, is_without_size};
 use fordway_store::{ByteRange, Error, ErrorKind, Result};
+use fordway_wire::file_hash::{FileHash, FileHashAlgorithm, FileHasher};
 use fordway_wire::uri;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -198,12 +199,13 @@ pub(crate) fn download_to_target(
             })
         }
         Err(error) => {
-            let error = match places.instead(url, error, context) {
+            let received = ReceivedPrefix::of(part.path(), &error)?;
+            let error = match places.instead((url, Some(file.size_bytes())), error, context) {
                 // The copy from the replicas keeps the bytes received so far, if digests can verify them.
                 Ok(file) => {
                     let (hasher, leftover) = replicas::identity(&file);
                     let part = part.given_to(path, (&hasher, leftover))?;
-                    return replicas::copy_into(&file, part, (url, path), existing, context);
+                    return replicas::copy_into(&file, (part, received), (url, path), existing, context);
                 }
                 Err(error) => error,
             };
@@ -211,6 +213,48 @@ pub(crate) fn download_to_target(
             // A complete part file cannot be resumed, so pass 0, which removes the part file.
             part.failed(&error, if bytes < file.size_bytes() { bytes } else { 0 });
             Err(error)
+        }
+    }
+}
+
+/// The bytes that a server has sent before its connection broke. A copy from the replicas of the file must begin with
+/// the same bytes: if it does not, the replicas are of another version.
+pub(crate) struct ReceivedPrefix {
+    bytes: u64,
+    digest: FileHash,
+}
+
+impl ReceivedPrefix {
+    /// Reads the prefix from a part file. Returns `None` if the failure means that the received bytes are wrong.
+    fn of(part: &Path, failure: &Error) -> Result<Option<Self>> {
+        use ErrorKind as K;
+        if matches!(failure.kind(), K::BadDigest | K::BadResponse | K::PreconditionFailed) {
+            return Ok(None);
+        }
+        let bytes = part.metadata().map_or(0, |about| about.len());
+        Ok(Some(ReceivedPrefix { bytes, digest: digest_of_start(part, bytes)? }))
+    }
+
+    /// Checks that a complete copy begins with the prefix. Errors: `BadDigest`.
+    pub(crate) fn check(&self, copy: &Path) -> Result<()> {
+        if digest_of_start(copy, self.bytes)? == self.digest {
+            return Ok(());
+        }
+        let detail = "the connection broke, and the replicas differ from the bytes that the server had sent; their \
+                      Metalink may describe an older version of the file";
+        Err(Error::new(ErrorKind::BadDigest, detail))
+    }
+}
+
+/// Returns a digest of the first `bytes` bytes of a file.
+fn digest_of_start(path: &Path, bytes: u64) -> Result<FileHash> {
+    let failed = |error| file_error("reading", path.display(), error);
+    let mut start = File::open(path).map_err(failed)?.take(bytes);
+    let (mut running, mut buffer) = (FileHasher::new(FileHashAlgorithm::Sha256), vec![0; 256 * 1024]);
+    loop {
+        match start.read(&mut buffer).map_err(failed)? {
+            0 => return Ok(running.finish()),
+            got => running.update(&buffer[..got]),
         }
     }
 }

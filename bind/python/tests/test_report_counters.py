@@ -215,6 +215,35 @@ def test_rows_of_perf_stat_for_cores_and_intervals_are_added(tmp_path: Path) -> 
     assert counted_in(tmp_path, intervals).events == {"cycles": 1 + 2 + 3}
 
 
+def test_text_of_perf_stat_for_cores_intervals_and_repetitions_is_read(tmp_path: Path) -> None:
+    begin, end = " Performance counter stats for 'system wide':\n\n", "\n       2.5 seconds time elapsed\n"
+    repeated = """        1,000.00 msec task-clock       #    0.993 CPUs utilized   ( +-  0.31% )
+     100,000,000      LLC-load-misses                                ( +-  1.40% )
+     200,000,000      cycles           #    0.200 GHz                ( +-  0.10% )  (83.34%)
+"""
+    counted = counted_in(tmp_path, begin + repeated + end.replace("2.5", "2.5 +- 0.1"))
+    assert counted.events == {"task-clock [msec]": 1000, "LLC-load-misses": 10**8, "cycles": 2 * 10**8}
+    assert counted.runtime_s == 2.5
+    each = "CPU0          1,234      cycles    #  0.1 GHz\nCPU1          1,000      cycles\n"
+    assert counted_in(tmp_path, begin + each + end).events == {"cycles": 2234}
+    cores = (
+        "S0-D0-C0           2      1,234,567      cycles\nS0-D0-C1           2              3      cycles\n"
+    )
+    assert counted_in(tmp_path, begin + cores + end).events == {"cycles": 1_234_570}
+    intervals = """#           time             counts unit events
+     1.000123456          1,000      cycles           #    0.1 GHz
+     1.000123456           2.50 msec task-clock       #    0.003 CPUs utilized
+     2.000323456          2,000      cycles
+"""
+    for text in (intervals, intervals + begin + "      3,000      cycles\n        2.50 msec task-clock\n"):
+        counted = counted_in(tmp_path, text)
+        assert counted.events == pytest.approx({"cycles": 3000, "task-clock [msec]": 2.5})
+        assert counted.runtime_s == pytest.approx(2.000323456)
+    heading = "#           time CPU            counts unit events\n"
+    by_cpu = "     1.5 CPU0      7      cycles\n     1.5 CPU1      8      cycles\n"
+    assert counted_in(tmp_path, heading + by_cpu).events == {"cycles": 15}
+
+
 def test_the_event_duration_time_is_the_time_of_counting(tmp_path: Path) -> None:
     counted = counted_in(tmp_path, "5,,cycles,1000,100.00,,\n2500000000,ns,duration_time,1000,100.00,,\n")
     assert (counted.events, counted.runtime_s) == ({"cycles": 5}, 2.5)
@@ -234,11 +263,12 @@ def test_outermost_regions_of_papi_are_added(tmp_path: Path) -> None:
     newer = papi({"0": {"regions": {**regions, "2": region("-1", parts, "500000000")}}})
     counted = counted_in(tmp_path, newer)
     assert (counted.tool, counted.threads) == ("PAPI", ["thread 0"])
-    assert counted.events == {"cycles": 400, "PAPI_TOT_INS": 170}
+    # `cycles` is a time, not an event.
+    assert counted.events == {"PAPI_TOT_INS": 170}
     assert counted.runtime_s == 2.5
     older = [{"work": {"region_count": "1", "cycles": "200", "PAPI_TOT_INS": "100", "real_time_nsec": "7"}}]
     counted = counted_in(tmp_path, papi([{"id": "0", "regions": older}, {"id": "1", "regions": older}]))
-    assert counted.events == {"cycles": 400, "PAPI_TOT_INS": 200}
+    assert counted.events == {"PAPI_TOT_INS": 200}
 
 
 @pytest.mark.parametrize(

@@ -247,6 +247,10 @@ pub struct StreamedBody<'a> {
     pub asks_first: bool,
     /// Produces the body, from its first byte.
     pub produce: &'a mut dyn FnMut(&mut BodySink<'_>) -> Result<()>,
+    /// The time after which nothing more of the body is sent, and the response is no longer waited for.
+    pub until: Option<Instant>,
+    /// Set when the first attempt to send any of the body begins.
+    pub is_begun: bool,
 }
 
 impl HttpClient {
@@ -267,6 +271,7 @@ impl HttpClient {
             None => self.connect(exchange.origin).map_err(unsent)?,
         };
         let acted = |error| ExchangeFailure { error, may_have_acted: true };
+        connection.until = streamed.until;
         connection.request_head.clear();
         connection.push_head(exchange.write_head);
         connection
@@ -279,6 +284,7 @@ impl HttpClient {
             // The server may still expect the body, so no further request can be sent on this connection.
             return self.answered(head, connection, exchange).map(HttpResponse::into_last).map_err(unsent);
         }
+        streamed.is_begun = true;
         match send_body(&mut connection, streamed) {
             Ok(()) => {}
             Err(BodySendFailure::Produce(error)) => return Err(acted(error)),
@@ -305,7 +311,7 @@ fn send_body(
     streamed: &mut StreamedBody<'_>,
 ) -> Result<(), BodySendFailure> {
     let (mut sent_bytes, mut failed) = (0_u64, None);
-    let (size_bytes, mut line) = (streamed.size_bytes, String::new());
+    let (size_bytes, until, mut line) = (streamed.size_bytes, streamed.until, String::new());
     let (is_chunked, mut between) = (size_bytes.is_none() && !connection.is_http2(), "");
     let made = (streamed.produce)(&mut |piece| {
         if piece.is_empty() {
@@ -314,6 +320,9 @@ fn send_body(
         sent_bytes += piece.len() as u64;
         if size_bytes.is_some_and(|size| sent_bytes > size) {
             return Err(Error::new(ErrorKind::IncompleteBody, "the source grew while it was sent"));
+        }
+        if until.is_some_and(|until| until <= Instant::now()) {
+            return Err(Error::new(ErrorKind::Timeout, "the deadline has passed"));
         }
         if connection.is_answered_early() {
             failed = Some(std::io::ErrorKind::BrokenPipe.into());

@@ -17,6 +17,15 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(120);
 /// The text of an error that ends an operation because a server's `Retry-After` is too long.
 const RETRY_AFTER_TEXT: &str = "the server requests a retry after";
 
+/// The retries of a request while the server fetches the file, for example from tape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StagingRetries {
+    /// The maximum number of retries.
+    pub max_retries: u32,
+    /// The minimum wait before each retry. A longer `Retry-After` is respected up to 120 s.
+    pub delay: Duration,
+}
+
 /// The retry budget of an operation: the number of failures so far, the first failure, and the deadline.
 #[derive(Debug)]
 pub struct RetryBudget {
@@ -25,6 +34,8 @@ pub struct RetryBudget {
     pub until: Option<Instant>,
     failures: u32,
     first: Option<String>,
+    /// The retries that are left while the server fetches the file.
+    staging: Option<StagingRetries>,
     /// The number of bytes that have arrived since the failure count was last reset.
     brought_bytes: u64,
 }
@@ -32,7 +43,12 @@ pub struct RetryBudget {
 impl RetryBudget {
     /// Creates a budget of `max_retries` retries (0 for none), all of which must begin before `until`.
     pub fn new(max_retries: u32, until: Option<Instant>) -> Self {
-        RetryBudget { max_retries, until, failures: 0, first: None, brought_bytes: 0 }
+        RetryBudget { max_retries, until, failures: 0, first: None, staging: None, brought_bytes: 0 }
+    }
+
+    /// Retries as `staging` specifies while the server fetches the file.
+    pub(crate) fn while_staging(self, staging: Option<StagingRetries>) -> Self {
+        RetryBudget { staging, ..self }
     }
 
     /// Resets the failure count after progress.
@@ -63,6 +79,15 @@ impl RetryBudget {
     /// retries are used up, or the wait would exceed the deadline (120 s if there is no deadline). The error contains
     /// the first failure and the number of attempts.
     pub fn after(&mut self, error: Error, may_pass: bool, retry_after: Option<Duration>) -> Result<Duration> {
+        let is_staging = error.kind() == ErrorKind::Unavailable && error.detail().contains("HTTP status 202");
+        if let Some(staging) = self.staging.as_mut().filter(|staging| is_staging && staging.max_retries > 0) {
+            let wait = staging.delay.max(retry_after.unwrap_or_default().min(RETRY_AFTER_MAX));
+            if self.until.is_none_or(|until| Instant::now() + wait < until) {
+                staging.max_retries -= 1;
+                tracing::info!(?wait, %error, "waiting for the file");
+                return Ok(wait);
+            }
+        }
         self.failures += 1;
         let wait = backoff(self.failures).max(retry_after.unwrap_or_default());
         let left =
@@ -208,6 +233,21 @@ mod tests {
         assert!(text.contains("requests a retry after 251606314214s"), "{text}");
         let late = RetryBudget::new(9, Some(now)).after(failure("x"), true, None).unwrap_err();
         assert!(late.to_string().contains("no time is left"), "{late}");
+    }
+
+    #[test]
+    fn a_file_that_is_staged_has_retries_of_its_own() {
+        let staged = || failure("not yet (HTTP status 202)");
+        let staging = StagingRetries { max_retries: 2, delay: Duration::from_secs(10) };
+        let mut retries = RetryBudget::new(0, None).while_staging(Some(staging));
+        assert!(retries.after(failure("busy (HTTP status 503)"), true, None).is_err());
+        assert_eq!(retries.after(staged(), true, None).unwrap(), Duration::from_secs(10));
+        let wish = Some(Duration::from_secs(30));
+        assert_eq!(retries.after(staged(), true, wish).unwrap(), Duration::from_secs(30));
+        assert!(retries.after(staged(), true, None).is_err(), "the retries are used up");
+        let soon = Some(Instant::now() + Duration::from_secs(5));
+        assert!(RetryBudget::new(0, soon).while_staging(Some(staging)).after(staged(), true, None).is_err());
+        assert!(RetryBudget::new(1, None).after(staged(), true, None).is_ok(), "as any other failure");
     }
 
     #[test]

@@ -167,7 +167,11 @@ pub(crate) fn copy(order: &DavCopyOptions<'_>, context: &CommandContext) -> Resu
     let mut taken = ClaimedDestinations::by(sources.len());
     let tasks = sources.iter().flat_map(plan).map(|task| {
         let task = task?;
-        taken.take(&task.from, &task.to).map(|()| task)
+        // Several sources may have the same directories.
+        match task.is_directory {
+            true => Ok(task),
+            false => taken.take(&task.from, &task.to).map(|()| task),
+        }
     });
     let tasks = tasks.take_while(|_| !context.interrupt.is_raised());
     context.output.start_progress();
@@ -235,7 +239,7 @@ fn is_within_server(source: &DavCopyEndpoint, destination: &DavCopyEndpoint) -> 
 /// Returns the task for a whole collection, which a server can move in response to one request.
 fn whole(source: &DavCopyEndpoint, destination: &DavCopyEndpoint) -> DavCopyTask {
     let (from, to) = (source.below(""), destination.below(""));
-    DavCopyTask { from, to, relative: String::new(), size_bytes: None }
+    DavCopyTask { from, to, relative: String::new(), size_bytes: None, is_directory: false }
 }
 
 fn one(source: &DavCopyEndpoint, destination: &DavCopyEndpoint, is_directory: bool) -> Result<DavCopyTask> {
@@ -255,7 +259,7 @@ fn one(source: &DavCopyEndpoint, destination: &DavCopyEndpoint, is_directory: bo
     let to = if is_directory { destination.below(&source.name()?) } else { destination.clone() };
     let relative = if *source == DavCopyEndpoint::Stdin { String::new() } else { source.name()? };
     let size_bytes = size_of(source);
-    Ok(DavCopyTask { from: source.clone(), to, relative, size_bytes })
+    Ok(DavCopyTask { from: source.clone(), to, relative, size_bytes, is_directory: false })
 }
 
 fn size_of(source: &DavCopyEndpoint) -> Option<u64> {
@@ -269,7 +273,8 @@ fn size_of(source: &DavCopyEndpoint) -> Option<u64> {
 
 type CopyTaskIterator<'p> = Box<dyn Iterator<Item = Result<DavCopyTask>> + 'p>;
 
-/// Returns the tasks that copy all files below a source to the same relative names below the destination.
+/// Returns the tasks that copy all files below a source to the same relative names below the destination. Without
+/// filters, the tasks also create the directories or collections, which may be empty.
 fn below<'p>(
     dav: &'p WebDav,
     context: &CommandContext,
@@ -289,25 +294,43 @@ fn below<'p>(
         }
         DavCopyEndpoint::Local(path) => {
             let items = plan::items(context, &StorageAddress::Local(path.clone()), filters)?;
-            Ok(Box::new(items.map(move |item| {
+            let empty = filters.is_empty().then(|| plan::empty_directories(path, filters));
+            let empty: Vec<_> = empty.into_iter().flatten().collect();
+            let (directory, place) = (source.clone(), to.clone());
+            let made = empty.into_iter().map(move |relative| {
+                let (from, to) = (directory.below(&relative), place.below(&relative));
+                Ok(DavCopyTask { from, to, relative, size_bytes: None, is_directory: true })
+            });
+            Ok(Box::new(made.chain(items.map(move |item| {
                 let item = item?;
                 let (from, to) = (source.below(&item.relative), to.below(&item.relative));
-                Ok(DavCopyTask { from, to, relative: item.relative, size_bytes: Some(item.size) })
-            })))
+                let size_bytes = Some(item.size);
+                Ok(DavCopyTask { from, to, relative: item.relative, size_bytes, is_directory: false })
+            }))))
         }
         DavCopyEndpoint::Web(url) => {
-            let files =
-                dav.walk(url).filter(|found| found.as_ref().map_or(true, |found| !found.is_collection));
-            Ok(Box::new(files.map(move |found| {
+            let has_filters = !filters.is_empty();
+            let mut found = dav.walk(url).peekable();
+            // If the collection cannot be listed, nothing is created.
+            let is_listed = !matches!(found.peek(), Some(Err(_)));
+            let (from, place) = (source.clone(), to.clone());
+            let root = (is_listed && !has_filters).then(|| {
+                let relative = String::new();
+                Ok(DavCopyTask { from, to: place, relative, size_bytes: None, is_directory: true })
+            });
+            let wanted = found.filter(move |found| {
+                found.as_ref().map_or(true, |found| !(has_filters && found.is_collection))
+            });
+            Ok(Box::new(root.into_iter().chain(wanted.map(move |found| {
                 let found = found?;
-                let to = to.below(&found.relative);
                 Ok(DavCopyTask {
                     from: DavCopyEndpoint::Web(found.url),
-                    to,
+                    to: to.below(&found.relative),
                     relative: found.relative,
                     size_bytes: found.size_bytes,
+                    is_directory: found.is_collection,
                 })
-            })))
+            }))))
         }
     }
 }

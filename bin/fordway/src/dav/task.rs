@@ -10,7 +10,7 @@ use std::time::Duration;
 use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_http::vector::RemoteFile;
 use fordway_http::webdav::{
-    CopyDirection, DavResource, DavUploadOptions, ThirdPartyCopy, WebDav, without_query,
+    CopyDirection, DavResource, DavUploadOptions, ThirdPartyCopy, WebDav, collection_url, without_query,
 };
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::file_hash::{FileHash, FileHashAlgorithm, FileHasher};
@@ -39,6 +39,8 @@ pub(super) struct DavCopyTask {
     /// The path relative to the source, which is matched against filters.
     pub(super) relative: String,
     pub(super) size_bytes: Option<u64>,
+    /// Whether the task creates a directory or collection, which may stay empty.
+    pub(super) is_directory: bool,
 }
 
 /// The outcome of a copy that did not fail.
@@ -51,6 +53,8 @@ enum DavCopyOutcome {
     /// The copy is complete, and its event has been printed.
     Told,
     Skipped,
+    /// A directory, which is neither printed nor counted.
+    Unmentioned,
 }
 
 /// The state of a move's source before the copy.
@@ -109,6 +113,7 @@ impl<'c> DavCopier<'c> {
                 self.tally.done();
                 return Ok(());
             }
+            DavCopyOutcome::Unmentioned => return Ok(()),
             DavCopyOutcome::Done { operation, size_bytes, by } => (operation, size_bytes, by),
         };
         let (source, destination) = (task.from.to_string(), task.to.to_string());
@@ -127,6 +132,9 @@ impl<'c> DavCopier<'c> {
 
     fn copy(&self, task: &DavCopyTask) -> Result<DavCopyOutcome> {
         self.context.interrupt.check()?;
+        if task.is_directory {
+            return self.make_directory(&task.to);
+        }
         if task.from == task.to {
             let why = format!("the source and the destination are both {}", task.from);
             return Err(Error::new(ErrorKind::InvalidArgument, why));
@@ -270,6 +278,19 @@ impl<'c> DavCopier<'c> {
             DavCopyEndpoint::Local(path) => Ok(path.symlink_metadata().is_ok()),
             DavCopyEndpoint::Stdin => Ok(false),
         }
+    }
+
+    /// Creates a directory or collection, unless it exists.
+    fn make_directory(&self, place: &DavCopyEndpoint) -> Result<DavCopyOutcome> {
+        if !self.order.transfer.dry_run {
+            match place {
+                DavCopyEndpoint::Web(url) => self.make_parent(&collection_url(url))?,
+                DavCopyEndpoint::Local(path) => std::fs::create_dir_all(path)
+                    .map_err(|error| file_error("writing", path.display(), error))?,
+                DavCopyEndpoint::Stdin => {}
+            }
+        }
+        Ok(DavCopyOutcome::Unmentioned)
     }
 
     /// Creates a collection once. Other copies that need the collection wait until it exists.

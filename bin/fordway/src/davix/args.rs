@@ -24,7 +24,8 @@ pub(super) struct DavixOptions {
     /// Accepted, without effect; the delay before the first retry is 50 ms, and doubles with each further retry
     #[arg(long, value_name = "SECONDS")]
     pub(super) retry_delay: Option<u64>,
-    /// Add a header to every request, such as 'Authorization: Bearer TOKEN'
+    /// Add a header to every request, such as 'Authorization: Bearer TOKEN'; davix-cp sends it only to the server that
+    /// makes the copy
     #[arg(long = "header", short = 'H', value_name = "NAME: VALUE", action = ArgAction::Append)]
     pub(super) headers: Vec<String>,
     /// Whether to read from other replicas if the server fails: yes for auto and failover, no for no and disable
@@ -48,8 +49,8 @@ pub(super) struct DavixOptions {
     /// Accepted, without effect
     #[arg(long, short)]
     pub(super) verbose: bool,
-    /// Do not print which machine made a copy; has an effect only on davix-cp, because the other commands print only
-    /// data
+    /// Print no warnings, such as a note that a cached list of replicas was used; davix-cp also omits which machine
+    /// made a copy
     #[arg(long)]
     pub(super) quiet: bool,
     /// Options for credentials and trust
@@ -153,10 +154,11 @@ pub(super) struct DavixGetArgs {
     /// File to write; has the same effect as the second argument
     #[arg(short = 'o', value_name = "FILE")]
     pub(super) output: Option<PathBuf>,
-    /// Accepted, without effect
+    /// Maximum number of retries while the server fetches the file, for example from tape (HTTP status 202) [default:
+    /// 180]
     #[arg(long, value_name = "N")]
     pub(super) accepted_retry: Option<u32>,
-    /// Accepted, without effect
+    /// Delay before each of these retries [default: 10]
     #[arg(long, value_name = "SECONDS")]
     pub(super) accepted_retry_delay: Option<u32>,
     /// Accepted, without effect
@@ -184,7 +186,7 @@ pub(super) struct DavixPutArgs {
     /// Accepted, without effect
     #[arg(short = 'o', hide = true)]
     pub(super) output: Option<PathBuf>,
-    /// Accepted, without effect; servers without support for 100-continue are detected automatically
+    /// Do not ask the server whether it accepts the file before sending it (Expect: 100-continue)
     #[arg(long)]
     pub(super) no_100_continue: bool,
     /// File to send
@@ -228,8 +230,8 @@ pub(super) struct DavixLsArgs {
     #[arg(long, value_name = "N")]
     pub(super) s3_maxkeys: Option<usize>,
     /// Accepted, without effect
-    #[arg(long)]
-    pub(super) no_cap: bool,
+    #[arg(long, value_name = "WHETHER")]
+    pub(super) no_cap: Option<String>,
     /// Accepted, without effect
     #[arg(short = 'f', hide = true)]
     pub(super) full: bool,
@@ -253,6 +255,21 @@ pub(super) struct DavixRequestArgs {
     pub(super) output: Option<PathBuf>,
 }
 
+/// davix's options for a request of any method. Tools other than `davix-http` accept them without effect, as davix
+/// does.
+#[derive(Debug, Default, Args)]
+pub(super) struct IgnoredRequestArgs {
+    /// Accepted, without effect
+    #[arg(long, short = 'X', value_name = "METHOD", hide = true)]
+    request: Option<String>,
+    /// Accepted, without effect
+    #[arg(long, value_name = "TEXT", hide = true)]
+    data: Option<String>,
+    /// Accepted, without effect
+    #[arg(short = 'o', value_name = "FILE", hide = true)]
+    output: Option<PathBuf>,
+}
+
 /// The command line of `davix-rm`.
 #[derive(Debug, Parser)]
 #[command(
@@ -270,6 +287,8 @@ pub(super) struct DavixRmArgs {
     /// http(s)://, dav(s):// or s3(s):// URL
     pub(super) url: String,
     #[command(flatten)]
+    pub(super) ignored: IgnoredRequestArgs,
+    #[command(flatten)]
     pub(super) options: DavixOptions,
 }
 
@@ -281,8 +300,13 @@ pub(super) struct DavixRmArgs {
   davix-mkdir davs://host.example/data/2024/"
 )]
 pub(super) struct DavixMkdirArgs {
+    /// Accepted, without effect
+    #[arg(short = 'r', value_name = "N")]
+    pub(super) recursive: Option<u16>,
     /// http(s)://, dav(s):// or s3(s):// URL
     pub(super) url: String,
+    #[command(flatten)]
+    pub(super) ignored: IgnoredRequestArgs,
     #[command(flatten)]
     pub(super) options: DavixOptions,
 }
@@ -295,10 +319,15 @@ pub(super) struct DavixMkdirArgs {
   davix-mv davs://host.example/new/run.root davs://host.example/done/run.root"
 )]
 pub(super) struct DavixMvArgs {
+    /// Accepted, without effect
+    #[arg(short = 'r', value_name = "N")]
+    pub(super) recursive: Option<u16>,
     /// http(s)://, dav(s):// or s3(s):// URL
     pub(super) source: String,
     /// URL of the same kind as the source
     pub(super) destination: String,
+    #[command(flatten)]
+    pub(super) ignored: IgnoredRequestArgs,
     #[command(flatten)]
     pub(super) options: DavixOptions,
 }
@@ -329,6 +358,8 @@ pub(super) struct DavixCpArgs {
     /// URL of the same kind as the source
     pub(super) destination: String,
     #[command(flatten)]
+    pub(super) ignored: IgnoredRequestArgs,
+    #[command(flatten)]
     pub(super) options: DavixOptions,
 }
 
@@ -345,6 +376,9 @@ error. The exit code is 255 for the statuses 401 and 403."
 pub(super) struct DavixHttpCommandArgs {
     #[command(flatten)]
     pub(super) request: DavixRequestArgs,
+    /// Accepted, without effect
+    #[arg(short = 'r', value_name = "N")]
+    pub(super) recursive: Option<u16>,
     /// http(s):// or dav(s):// URL
     pub(super) url: String,
     #[command(flatten)]

@@ -4,13 +4,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fordway_client::s3::S3Credentials;
-use fordway_http::vector::SessionOptions;
-use fordway_http::{ProxySettings, SessionCredentials, Timeouts, TlsRoots};
+use fordway_http::vector::{CredentialScope, SessionOptions};
+use fordway_http::webdav::without_query;
+use fordway_http::{Origin, ProxySettings, SessionCredentials, Timeouts, TlsRoots};
 use fordway_lanes::LaneConfigOverrides;
 use fordway_store::{Error, ErrorKind, Result};
 
 use super::address::DavixS3Address;
 use super::args::{DavixOptions, SecurityOptions};
+use crate::web::http_url;
 
 /// The directory in which grid sites install the certificates of trusted certificate authorities.
 const GRID_AUTHORITIES: &str = "/etc/grid-security/certificates";
@@ -121,6 +123,21 @@ fn credentials(
     };
     let key = security.key.as_ref().unwrap_or(cert);
     Ok(credentials.with_certificate(home_path(cert), home_path(key)))
+}
+
+/// Returns the scope of the headers and credentials on the command line: only the server at `active`. The other server
+/// of a copy gets the value of `TransferHeaderAuthorization`, which is meant for this server, and the certificate.
+/// Errors: `InvalidArgument`.
+pub(super) fn scope(active: &str, options: &DavixOptions) -> Result<CredentialScope> {
+    let (origin, _) = Origin::parse(without_query(&http_url(active)))?;
+    let (headers, authorization) = headers(&options.headers, false)?;
+    let passed =
+        headers.into_iter().find(|(name, _)| name.eq_ignore_ascii_case("TransferHeaderAuthorization"));
+    let is_chosen = authorization.is_some() || options.security.userlogin.is_some();
+    let found = if is_chosen { SessionCredentials::none() } else { SessionCredentials::discover() };
+    let security = SecurityOptions { userlogin: None, userpass: None, ..options.security.clone() };
+    let elsewhere = credentials(&security, passed.map(|(_, value)| value), found)?;
+    Ok(CredentialScope { origin, elsewhere })
 }
 
 fn tls_roots(options: &DavixOptions) -> Option<TlsRoots> {

@@ -122,6 +122,13 @@ trait DavixToolCommand: Parser {
     /// Returns the URLs of the command line.
     fn urls(&self) -> Vec<&str>;
 
+    /// Changes the options for connections to web servers, as the tool's own options require. Errors:
+    /// `InvalidArgument`.
+    fn adjust(&self, addresses: &[DavixAddress], web: &mut SessionOptions) -> Result<()> {
+        let _ = (addresses, web);
+        Ok(())
+    }
+
     /// Runs the tool. `addresses` are the parsed URLs of the command line.
     fn run(&self, addresses: &[DavixAddress], context: &CommandContext) -> Result<CommandExit>;
 }
@@ -136,11 +143,15 @@ fn run_line<L: DavixToolCommand>(tool: DavixTool, words: Vec<OsString>) -> ExitC
         report(tool, "~/.davixrc is not read; give its settings as options, or logins in ~/.netrc");
     }
     let is_logged = options.debug || options.trace.is_some();
-    let global = globals(tool != DavixTool::Cp || options.quiet);
+    let global = globals(options.quiet);
     match PreparedDavixCommand::of(tool, &line) {
         Ok(prepared) => {
             let lane = prepared.lane.clone();
             program::run_on_lane(&global, lane, is_logged.then_some("debug"), |context| {
+                // Only `davix-cp` prints its actions, because it prints which machine made the copy.
+                if tool != DavixTool::Cp {
+                    context.output.withhold_events();
+                }
                 tool.code(finish(prepared.run(&line, context), context)).into()
             })
         }
@@ -198,8 +209,7 @@ fn names_option(error: &clap::Error) -> bool {
     matches!(named, Some(ContextValue::String(word)) if word.starts_with('-'))
 }
 
-/// Returns the global options of Fordway's commands. Only `davix-cp` is not quiet, because it prints which machine made
-/// the copy.
+/// Returns the global options of Fordway's commands.
 fn globals(quiet: bool) -> GlobalArgs {
     GlobalArgs { endpoint: None, profile: None, region: None, json: false, quiet, no_progress: true }
 }
@@ -238,7 +248,9 @@ impl PreparedDavixCommand {
             None => LaneConfigOverrides::default(),
         };
         let is_web = services.len() < addresses.len();
-        let web = is_web.then(|| connection::web_options(options, tool == DavixTool::Http)).transpose()?;
+        let mut web =
+            is_web.then(|| connection::web_options(options, tool == DavixTool::Http)).transpose()?;
+        web.as_mut().map_or(Ok(()), |web| line.adjust(&addresses, web))?;
         Ok(PreparedDavixCommand { addresses, lane, web })
     }
 

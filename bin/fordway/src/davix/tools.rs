@@ -3,10 +3,13 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Parser as _;
 use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_http::replicas::is_metalink_name;
+use fordway_http::retry::StagingRetries;
+use fordway_http::vector::SessionOptions;
 use fordway_http::webdav::{CustomHttpRequest, without_query};
 use fordway_store::{Error, ErrorKind, Result};
 
@@ -64,6 +67,10 @@ impl DavixGetArgs {
     }
 }
 
+/// The defaults of `--accepted-retry` and `--accepted-retry-delay`, as in davix.
+const ACCEPTED_RETRIES: u32 = 180;
+const ACCEPTED_DELAY: Duration = Duration::from_secs(10);
+
 impl DavixToolCommand for DavixGetArgs {
     fn options(&self) -> &DavixOptions {
         &self.options
@@ -71,6 +78,14 @@ impl DavixToolCommand for DavixGetArgs {
 
     fn urls(&self) -> Vec<&str> {
         vec![&self.url]
+    }
+
+    fn adjust(&self, _: &[DavixAddress], web: &mut SessionOptions) -> Result<()> {
+        let max_retries = self.accepted_retry.unwrap_or(ACCEPTED_RETRIES);
+        let delay =
+            self.accepted_retry_delay.map_or(ACCEPTED_DELAY, |seconds| Duration::from_secs(seconds.into()));
+        web.staging = Some(StagingRetries { max_retries, delay });
+        Ok(())
     }
 
     fn run(&self, addresses: &[DavixAddress], context: &CommandContext) -> Result<CommandExit> {
@@ -81,7 +96,10 @@ impl DavixToolCommand for DavixGetArgs {
         {
             let jobs = jobs(threads);
             let directory = file.cloned().unwrap_or_else(|| usual_directory(&word));
-            let directory = local_word(&directory);
+            let directory = local_word(&match address {
+                DavixAddress::S3(service) => directory.join(key_path(&service.key)?),
+                DavixAddress::Web(_) => directory,
+            });
             let mut words = words!["cp", "--recursive", "--raw", &jobs].to_vec();
             words.extend(self.metalink_word(address));
             words.extend(words!["--", &word, &directory]);
@@ -125,6 +143,19 @@ fn usual_directory(url: &str) -> PathBuf {
     }
 }
 
+/// Returns the path below the destination of `davix-get -r` at which the objects of a prefix are written. Like davix,
+/// the tool writes each object to the path of its whole key. Errors: `InvalidArgument` if the path is not below the
+/// destination.
+fn key_path(key: &str) -> Result<PathBuf> {
+    let segments: Vec<_> = key.split('/').filter(|segment| !segment.is_empty()).collect();
+    if segments.iter().any(|segment| matches!(*segment, "." | "..")) {
+        let why =
+            format!("the key {key} contains . or .., so its objects cannot be written below a directory");
+        return Err(Error::new(ErrorKind::InvalidArgument, why));
+    }
+    Ok(segments.iter().collect())
+}
+
 /// Returns whether a path is a device or pipe, such as /dev/null. Content is written to such a path as it arrives.
 fn is_device(path: &Path) -> bool {
     path.metadata().is_ok_and(|about| !about.is_file() && !about.is_dir())
@@ -144,6 +175,11 @@ impl DavixToolCommand for DavixPutArgs {
 
     fn urls(&self) -> Vec<&str> {
         vec![&self.url]
+    }
+
+    fn adjust(&self, _: &[DavixAddress], web: &mut SessionOptions) -> Result<()> {
+        web.asks_first = !self.no_100_continue;
+        Ok(())
     }
 
     fn run(&self, addresses: &[DavixAddress], context: &CommandContext) -> Result<CommandExit> {
@@ -250,6 +286,20 @@ impl DavixToolCommand for DavixCpArgs {
 
     fn urls(&self) -> Vec<&str> {
         vec![&self.source, &self.destination]
+    }
+
+    /// The headers and the login are for the server that makes the copy, as in davix: another server must not get them.
+    fn adjust(&self, addresses: &[DavixAddress], web: &mut SessionOptions) -> Result<()> {
+        let active = match self.copy_mode {
+            DavixCopyMode::Push => &addresses[0],
+            DavixCopyMode::Pull => &addresses[1],
+        };
+        if let DavixAddress::Web(url) = active
+            && connection::has_secrets(&self.options)
+        {
+            web.scope = Some(connection::scope(url, &self.options)?);
+        }
+        Ok(())
     }
 
     fn run(&self, addresses: &[DavixAddress], context: &CommandContext) -> Result<CommandExit> {

@@ -341,6 +341,20 @@ fn files(root: &Path, filters: &FilterRules) -> Result<SyncItemIterator> {
     Ok(Box::new(found.map(|item| item.map_err(|failure| failure.error))))
 }
 
+/// Returns the empty directories at and below `root`, relative to `root`. Skips directories that cannot be read, which
+/// [`items`] reports.
+pub(crate) fn empty_directories(root: &Path, filters: &FilterRules) -> Vec<String> {
+    let is_empty = |path: &Path| path.read_dir().is_ok_and(|mut entries| entries.next().is_none());
+    if is_empty(root) {
+        return vec![String::new()];
+    }
+    let entries = walk_entries(root, filters.skips_links(), filters.refuses_linked_directories());
+    let empty = entries.flatten().filter(|entry| entry.file_type().is_dir() && is_empty(entry.path()));
+    let relative =
+        empty.filter_map(|entry| entry.path().strip_prefix(root).ok()?.to_str().map(str::to_owned));
+    relative.collect()
+}
+
 /// The failure to list a local entry.
 struct LocalListingError {
     error: Error,

@@ -2,15 +2,16 @@
 //! tests compare our tools with Debian's tools.
 
 use std::fs::{File, Permissions};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read as _, Write as _};
 use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, UNIX_EPOCH};
 
 use fordway_testkit::foreign::{ExternalServerProcess, SelfSignedCertificate};
-use fordway_testkit::hostile::{HostileServer, ResponseFaultScript};
+use fordway_testkit::hostile::{HostileServer, ResponseFault, ResponseFaultScript};
 use fordway_testkit::socks::{SocksBehaviour, SocksServer};
 use tempfile::TempDir;
 
@@ -305,8 +306,121 @@ fn options_are_accepted_or_refused_by_name() {
         assert!(help.contains(&format!("Example:\n  {tool} ")) && help.contains("--s3accesskey"), "{help}");
         assert!(rig.run(&[tool, "-V"]).ok().starts_with(&format!("{tool} ")));
     }
+    // Every tool accepts these options, so the command fails only because nothing is there.
+    let none = nobody();
+    for line in [
+        "davix-mv -r 4 -X MOVE -o x --data y N N",
+        "davix-mkdir -r 2 -X MKCOL -o x --data y N",
+        "davix-rm -X DELETE -o x --request DELETE --data y N",
+        "davix-cp -X COPY -o x --data y N N",
+        "davix-http -r 2 N",
+        "davix-ls --no-cap 1 N",
+    ] {
+        let words: Vec<&str> = line.split(' ').map(|word| if word == "N" { &none } else { word }).collect();
+        let ended = rig.run(&words);
+        assert!(ended.code != 0 && !ended.stderr.contains("Usage"), "{line}: {ended:?}");
+    }
     let scheme = rig.run(&["davix-get", "swift://h/f"]).with(255);
     assert!(scheme.stderr.contains("another scheme"), "{}", scheme.stderr);
+}
+
+/// A server that fetches files from tape responds with status 202 and a message in the meantime.
+#[test]
+fn a_file_that_is_staged_is_waited_for() {
+    let staged =
+        |requests| ResponseFaultScript::honest().on_requests(0..requests, ResponseFault::Status(202, None));
+    let (rig, server) = (Rig::new(), HostileServer::start("hello", staged(20)));
+    let words = ["davix-get", "--accepted-retry-delay", "0", "--retry", "0"];
+    let get = |more: &[&str]| rig.run(&[&words[..], more, &[&server.url()]].concat());
+    assert_eq!(get(&[]).ok(), "hello");
+    server.follow(staged(1_000));
+    let ended = get(&["--accepted-retry", "2"]).with(255);
+    assert!(ended.stdout.is_empty() && ended.stderr.contains("HTTP status 202"), "{ended:?}");
+    rig.run(&["davix-get", "--accepted-retry", "0", "--retry", "0", &server.url(), "out"]).with(255);
+    assert!(!rig.path("out").exists());
+}
+
+/// Starts a server that refuses requests without this token, and otherwise copies files of 5 bytes. Returns its URL,
+/// and the heads of the requests so far.
+fn guarded(token: &'static str) -> (String, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/f", listener.local_addr().unwrap());
+    let heads = Arc::new(Mutex::new(Vec::new()));
+    let seen = heads.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let mut reader = BufReader::new(&stream);
+            let head: String = reader
+                .by_ref()
+                .lines()
+                .map_while(Result::ok)
+                .take_while(|line| !line.is_empty())
+                .fold(String::new(), |head, line| head + &line + "\n");
+            let length = head
+                .lines()
+                .find_map(|line| line.to_ascii_lowercase().strip_prefix("content-length: ")?.parse().ok());
+            let _ = reader.take(length.unwrap_or(0)).read_to_end(&mut Vec::new());
+            let (status, body) = match head.split(' ').next().unwrap_or_default() {
+                _ if !head.contains(&format!("\nAuthorization: {token}\n")) => (401, String::new()),
+                "PROPFIND" => (
+                    207,
+                    "<D:multistatus xmlns:D=\"DAV:\"><D:response><D:href>/f</D:href><D:propstat><D:prop>\
+                     <D:resourcetype/><D:getcontentlength>5</D:getcontentlength></D:prop><D:status>HTTP/1.1 200 OK</D:status>\
+                     </D:propstat></D:response></D:multistatus>"
+                        .to_owned(),
+                ),
+                "OPTIONS" => (200, String::new()),
+                _ => (202, "success: Created\n".to_owned()),
+            };
+            seen.lock().unwrap().push(head);
+            let text = format!(
+                "HTTP/1.1 {status} Told\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+                body.len()
+            );
+            let _ = (&stream).write_all(text.as_bytes());
+        }
+    });
+    (url, heads)
+}
+
+/// The usual two tokens of a third-party copy: each server gets only the token that is meant for it.
+#[test]
+fn a_copy_tells_each_server_its_own_token() {
+    let rig = Rig::new();
+    for (mode, theirs) in [("pull", true), ("push", true), ("pull", false), ("push", false)] {
+        let (active, asked) = guarded("Bearer OURS");
+        let (passive, other) = guarded("Bearer THEIRS");
+        let (from, to) = if mode == "pull" { (&passive, &active) } else { (&active, &passive) };
+        let ours = ["davix-cp", "--copy-mode", mode, "-H", "Authorization: Bearer OURS"];
+        let passed = ["-H", "TransferHeaderAuthorization: Bearer THEIRS"];
+        rig.run(&[&ours[..], &passed[..if theirs { 2 } else { 0 }], &[from, to]].concat()).with(0);
+        let orders = asked.lock().unwrap().iter().filter(|head| head.starts_with("COPY ")).count();
+        assert_eq!(orders, 1, "{mode}");
+        for head in other.lock().unwrap().iter() {
+            assert!(head.starts_with("PROPFIND ") && !head.contains("OURS"), "{mode}: {head}");
+            assert_eq!(head.contains("\nAuthorization: Bearer THEIRS\n"), theirs, "{mode}: {head}");
+            assert!(!head.contains("TransferHeaderAuthorization"), "{mode}: {head}");
+        }
+    }
+    let ((active, asked), (passive, other)) = (guarded("Basic bWU6c2VjcmV0"), guarded("Bearer x"));
+    rig.run(&["davix-cp", "--userlogin", "me", "--userpass", "secret", &active, &passive]).with(0);
+    assert!(asked.lock().unwrap().iter().any(|head| head.starts_with("COPY ")));
+    assert!(other.lock().unwrap().iter().all(|head| !head.contains("Authorization")), "a password");
+}
+
+#[test]
+fn uploads_ask_first_unless_told_not_to() {
+    let rig = Rig::new();
+    rig.write("big", vec![b'x'; 200_000]);
+    for (option, asks) in [(&[][..], true), (&["--no-100-continue"], false)] {
+        let (url, asked) = guarded("Bearer t");
+        let words = [&["davix-put", "-H", "Authorization: Bearer t"], option, &["big", &url]].concat();
+        // The status 202 of this server does not mean that it has stored the file.
+        rig.run(&words).with(255);
+        let heads = asked.lock().unwrap();
+        let put = heads.iter().find(|head| head.starts_with("PUT ")).unwrap();
+        assert_eq!(put.contains("Expect: 100-continue"), asks, "{put}");
+    }
 }
 
 #[test]
@@ -453,7 +567,10 @@ fn objects_take_every_way() {
     run(&["davix-mv", "S3:/bkt/d/f", "S3:/bkt/e/f"]).ok();
     run(&["davix-cp", "S3:/bkt/e/f", "S3:/bkt/e/g"]).with(0);
     run(&["davix-get", "-r", "2", "S3:/bkt/e", "down"]).ok();
-    assert_eq!(rig.read("down/g"), "hello");
+    assert_eq!(rig.read("down/e/g"), "hello", "the path of the whole key, as in davix");
+    run(&["davix-get", "-r", "2", "S3:/bkt/e/"]).ok();
+    assert_eq!(rig.read("e/e/g"), "hello");
+    run(&["davix-get", "-r", "2", "S3:/bkt/..", "down"]).with(255);
     rig.write("tree/x", "1");
     run(&["davix-put", "-r", "2", "tree", "S3:/bkt/up"]).ok();
     run(&["davix-rm", "S3:/bkt/e/f"]).ok();

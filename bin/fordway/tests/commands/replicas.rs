@@ -162,6 +162,94 @@ fn cat_does_not_join_two_versions() {
     assert!(ran.stdout.bytes().all(|byte| byte.is_ascii_lowercase()), "bytes of both versions");
 }
 
+/// Returns a Metalink for a version of the file at this server.
+fn described(rig: &Rig, content: &[u8], at: &HostileServer) -> String {
+    rig.write("old", content);
+    let url = at.url();
+    let make = ["metalink", "make", "DIR/old", "--out", "DIR/old.meta4", "--replica", &url];
+    made(&rig.run(&make));
+    std::fs::remove_file(rig.path("old")).unwrap();
+    let document = std::fs::read_to_string(rig.path("old.meta4")).unwrap();
+    std::fs::remove_file(rig.path("old.meta4")).unwrap();
+    document
+}
+
+/// A Metalink that was not renewed with its file leads to replicas of an older version.
+#[test]
+fn a_metalink_of_another_version_does_not_replace_the_file() {
+    let old: Vec<u8> = content()[..1_000_000].to_vec();
+    let other = HostileServer::start(old.clone(), ResponseFaultScript::honest());
+    let rig = Rig::new();
+    let known =
+        ResponseFault::Document("file.meta4", "application/metalink4+xml", described(&rig, &old, &other));
+    let link = ResponseFault::Header(
+        "Link",
+        "<file.meta4>; rel=describedby; type=\"application/metalink4+xml\"".to_owned(),
+    );
+    let healthy = server(ResponseFaultScript::honest().always(known.clone()).always(link));
+    let ran = rig.run(&["cat", &healthy.url()]).ended(CommandExit::Ok);
+    assert!(ran.stdout.into_bytes() == content(), "the old version");
+    assert!(ran.stderr.contains("1000000 bytes, but the file has 1200000"), "{}", ran.stderr);
+    rig.run(&["cp", &healthy.url(), "DIR/copy"]).ended(CommandExit::Ok);
+    assert!(std::fs::read(rig.path("copy")).unwrap() == content());
+    assert_eq!(other.requests().len(), 0);
+    // The download breaks off, and only replicas of the older version are left.
+    let cut = server(
+        ResponseFaultScript::honest().on_requests(1..1_000, ResponseFault::CloseAt(300)).always(known),
+    );
+    let ran = rig.run(&["cp", &cut.url(), "DIR/cut"]).ended(CommandExit::Unavailable);
+    assert!(ran.stderr.contains("1000000 bytes, but the file has 1200000"), "{}", ran.stderr);
+    assert!(!rig.path("cut").exists());
+}
+
+/// The replicas have another version of the same size, so only the bytes that have arrived show the difference.
+#[test]
+fn cp_does_not_go_on_with_another_version() {
+    let newer: Vec<u8> = content().iter().map(|byte| byte.to_ascii_uppercase()).collect();
+    let other = HostileServer::start(newer.clone(), ResponseFaultScript::honest());
+    let rig = Rig::new();
+    let document = described(&rig, &newer, &other);
+    let without_hashes: String =
+        document.lines().filter(|line| !line.contains("hash") && !line.contains("pieces")).collect();
+    for document in [document.clone(), without_hashes] {
+        let cut = server(
+            ResponseFaultScript::honest()
+                .on_requests(1..2, ResponseFault::CloseAt(600_000))
+                .on_requests(2..1_000, ResponseFault::Status(500, None))
+                .always(ResponseFault::Document("file.meta4", "application/metalink4+xml", document)),
+        );
+        let ran = rig.run(&["cp", &cut.url(), "DIR/copy"]).ended(CommandExit::Corrupt);
+        assert!(ran.stderr.contains("the replicas differ"), "{}", ran.stderr);
+        assert_eq!(rig.files(), Vec::<String>::new());
+    }
+}
+
+/// A server that is up and does not have a file may have removed it. The cached replicas must not bring it back.
+#[test]
+fn a_removed_file_is_not_read_from_cached_replicas() {
+    let other = server(ResponseFaultScript::honest());
+    let mut rig = Rig::new();
+    let document = described(&rig, &content(), &other);
+    let cache = MetalinkCache::new(rig.path("cache"));
+    rig.metalinks = Some(cache.clone());
+    rig.web = Some(SessionOptions { max_retries: 0, ..SessionOptions::default() });
+    let sick = ResponseFaultScript::honest()
+        .always(ResponseFault::Document("file.meta4", "application/metalink4+xml", document))
+        .always(ResponseFault::Status(500, None));
+    let origin = server(sick);
+    rig.run(&["cat", &origin.url()]).ok();
+    assert!(cache.find(&origin.url()).is_some());
+    origin.follow(ResponseFaultScript::honest().always(ResponseFault::Status(500, None)));
+    let cached = rig.run(&["cat", &origin.url()]).ended(CommandExit::Ok);
+    assert!(cached.stderr.contains("with a Metalink from the cache"), "{}", cached.stderr);
+    for status in [404, 410] {
+        origin.follow(ResponseFaultScript::honest().always(ResponseFault::Status(status, None)));
+        let ran = rig.run(&["cat", &origin.url()]).ended(CommandExit::NotFound);
+        assert_eq!(ran.stdout, "");
+        assert!(cache.find(&origin.url()).is_none(), "{status}");
+    }
+}
+
 #[test]
 fn streams_copy_one_file() {
     let one = server(ResponseFaultScript::honest());

@@ -254,6 +254,32 @@ fn files_and_collections_are_moved_and_removed() {
     rig.run(&["mkdir", &there]).ended(CommandExit::Conflict);
 }
 
+#[test]
+fn empty_directories_are_copied_too() {
+    let Some(server) = ExternalServerProcess::apache() else { return };
+    let rig = Rig::new();
+    rig.write("tree/sub/c", "c");
+    for directory in ["tree/sub/none", "empty"] {
+        std::fs::create_dir_all(rig.path(directory)).unwrap();
+    }
+    let up = rig.run(&["cp", "--recursive", "DIR/tree", &dav(&server, "up")]).ok();
+    assert_eq!(up.stdout.lines().count(), 1, "{}", up.stdout);
+    rig.run(&["cp", "--recursive", "DIR/empty", &dav(&server, "empty")]).ok();
+    for made in ["up/sub/none", "empty"] {
+        rig.run(&["stat", &dav(&server, made)]).ok();
+    }
+    rig.run(&["cp", "--recursive", &dav(&server, "up"), "DIR/down"]).ok();
+    rig.run(&["cp", "--recursive", &dav(&server, "empty"), "DIR/none"]).ok();
+    assert!(rig.path("down/sub/none").is_dir() && rig.path("none").is_dir());
+    // A filter selects files, and their directories are created for them.
+    rig.run(&["cp", "--recursive", &dav(&server, "up"), "DIR/some", "--exclude", "x"]).ok();
+    assert!(rig.path("some/sub/c").is_file() && !rig.path("some/sub/none").exists());
+    rig.run(&["cp", "--recursive", "DIR/tree", &dav(&server, "dry"), "--dry-run"]).ok();
+    rig.run(&["stat", &dav(&server, "dry")]).ended(CommandExit::NotFound);
+    rig.run(&["cp", "--recursive", &dav(&server, "missing"), "DIR/missing"]).ended(CommandExit::NotFound);
+    assert!(!rig.path("missing").exists());
+}
+
 /// nginx derives the ETag from size and time, so two different files can have the same ETag.
 #[test]
 fn files_with_equal_properties_are_told_apart_by_their_content() {

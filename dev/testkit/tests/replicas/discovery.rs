@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use fordway_http::HttpVersion;
 use fordway_http::replicas::{MetalinkCache, discover, fetch_metalink};
 use fordway_http::vector::HttpSession;
+use fordway_store::ErrorKind;
 use fordway_testkit::hostile::{HostileServer, ResponseFault, ResponseFaultScript};
 use fordway_wire::metalink::Metalink;
 
@@ -138,6 +139,25 @@ fn a_metalink_is_fetched_and_hostile_ones_refused() {
     let bomb = "<!DOCTYPE m [<!ENTITY a \"aa\">]><metalink>&a;</metalink>";
     assert!(get(bomb).unwrap_err().to_string().contains("document type"));
     assert!(get("no address").is_err());
+    let staged = ResponseFaultScript::honest().always(ResponseFault::Status(202, None));
+    let staged = HostileServer::start(document(&[&other]), staged);
+    assert_eq!(fetch_metalink(&session(), &staged.url()).unwrap_err().kind(), ErrorKind::Unavailable);
+}
+
+/// A Metalink that was not renewed with its file has another digest than the file.
+#[test]
+fn a_metalink_with_another_digest_than_the_server_states_is_not_used() {
+    let other = server(ResponseFaultScript::honest());
+    let known = ResponseFault::Document("file.meta4", "application/metalink4+xml", document(&[&other]));
+    let link = "<file.meta4>; rel=describedby; type=\"application/metalink4+xml\"".to_owned();
+    let stated = |digest: &str| {
+        let script = ResponseFaultScript::honest().always(known.clone());
+        let script = script.always(ResponseFault::Header("Link", link.clone()));
+        server(script.always(ResponseFault::Header("Digest", digest.to_owned())))
+    };
+    let wrong = stated(&format!("sha-256={}=", "A".repeat(43)));
+    assert!(discover(&session(), &wrong.url(), None).is_none(), "the description of another version");
+    assert_eq!(discover(&session(), &stated("x=y").url(), None).unwrap().from, "Link headers");
 }
 
 /// A server without Metalink support sends the file itself. In this test, it sends the file slowly.

@@ -202,7 +202,7 @@ fn a_list_without_parts_is_not_waited_for() {
         // The client requests the size on another connection.
         let (mut second, _) = listener.accept().unwrap();
         assert!(second.read(&mut request).unwrap() > 0);
-        second.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n").unwrap();
+        second.write_all(b"HTTP/1.1 410 Gone\r\nContent-Length: 0\r\n\r\n").unwrap();
     });
     let session = session(crate::patient);
     let begun = Instant::now();

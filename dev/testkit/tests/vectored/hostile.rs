@@ -3,11 +3,14 @@
 use std::time::Duration;
 
 use fordway_http::HttpVersion;
+use fordway_http::retry::StagingRetries;
+use fordway_http::vector::{RemoteFile, copy_unsized};
 use fordway_store::{ErrorKind, Result};
 use fordway_testkit::hostile::{HostileServer, ResponseFault, ResponseFaultScript};
 use proptest::prelude::*;
 
-use crate::{SIZE, VERSIONS, expected, file, open, open_in, read, some_ranges, spread, start};
+use crate::downloads::{WHOLE, copy};
+use crate::{SIZE, VERSIONS, expected, file, open, open_in, read, session, some_ranges, spread, start};
 
 /// Generates faults that a read may survive. The faults do not include stalled responses.
 pub(crate) fn some_lie() -> impl Strategy<Value = ResponseFault> {
@@ -331,7 +334,7 @@ fn a_file_that_changes_is_never_mixed() {
 #[test]
 fn who_may_read_need_not_be_let_ask() {
     let content = file();
-    for status in [403, 405, 501] {
+    for status in [400, 403, 404, 405, 406, 500, 501] {
         let script = ResponseFaultScript::honest().on_requests(0..1, ResponseFault::Status(status, None));
         let server = HostileServer::start(content.clone(), script);
         let opened = open(&server.url());
@@ -345,6 +348,35 @@ fn who_may_read_need_not_be_let_ask() {
         ResponseFaultScript::honest().on_requests(0..1, ResponseFault::Status(405, None)),
     );
     assert_eq!(open(&empty.url()).size_bytes(), 0);
+}
+
+/// A server that has to fetch a file from tape responds with status 202 and a message in the meantime.
+#[test]
+fn a_file_that_is_staged_is_waited_for() {
+    for version in VERSIONS {
+        let staged = ResponseFault::Status(202, None);
+        let always = ResponseFaultScript::honest().always(staged.clone());
+        let server = start(version, file(), always.clone());
+        let opened = RemoteFile::open(&session(|options| options.http = version), &server.url());
+        let error = opened.err().expect("an error");
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(error.to_string().contains("from tape; try again later (HTTP status 202)"), "{error}");
+        let unsized_copy =
+            copy_unsized(&session(|options| options.http = version), &server.url(), true, &mut |_| Ok(()));
+        assert_eq!(unsized_copy.unwrap_err().kind(), ErrorKind::Unavailable);
+        server.follow(ResponseFaultScript::honest());
+        let opened = open_in(version, &server.url());
+        server.follow(always);
+        assert_eq!(read(&opened, &[(7, 9)]).unwrap_err().kind(), ErrorKind::Unavailable);
+        assert_eq!(copy(&opened, WHOLE).unwrap_err().kind(), ErrorKind::Unavailable);
+        let patient = session(|options| {
+            options.http = version;
+            options.staging = Some(StagingRetries { max_retries: 99, delay: Duration::from_millis(1) });
+        });
+        let server = start(version, file(), ResponseFaultScript::honest().on_requests(0..60, staged));
+        let opened = RemoteFile::open(&patient, &server.url()).unwrap();
+        assert!(read(&opened, &[(7, 9)]).unwrap()[0] == file()[7..16]);
+    }
 }
 
 /// Some servers respond incorrectly to HEAD: they set `Content-Length` to 0, which is the length of the body that they

@@ -1,6 +1,8 @@
 //! Tests of servers that respond incorrectly or late, or that redirect.
 
-use fordway_http::webdav::CustomHttpRequest;
+use std::time::Duration;
+
+use fordway_http::webdav::{CustomHttpRequest, DavUploadOptions};
 use fordway_http::{HttpVersion, SessionCredentials};
 use fordway_store::ErrorKind;
 
@@ -148,6 +150,46 @@ fn what_may_pass_is_tried_again_and_what_may_have_happened_is_not() {
     });
 }
 
+/// Some servers refuse `Expect` with another status than 417, or close the connection. The body has not been sent.
+#[test]
+fn a_refused_question_is_not_asked_again() {
+    for refusal in [answer(400, "", ""), answer(501, "", ""), Vec::new()] {
+        let blunt = Dialogue::start(move |request, _| match request.header("expect") {
+            Some(_) => refusal.clone(),
+            None => answer(201, "", ""),
+        });
+        put(&client(|options| options.max_retries = 0), &blunt.url("x"), &content(100_000), true).unwrap();
+        let sizes: Vec<_> = blunt.requests().iter().map(|request| request.body_bytes).collect();
+        assert_eq!(sizes, [0, 100_000]);
+        put(&client(|options| options.asks_first = false), &blunt.url("x"), &content(100_000), true).unwrap();
+        assert_eq!(blunt.requests().len(), 3);
+    }
+    // The server refuses the request itself.
+    let strict = Dialogue::start(|_, _| answer(400, "", ""));
+    let refused = put(&client(|_| {}), &strict.url("x"), &content(100_000), true);
+    assert_eq!((kind(refused), strict.requests().len()), (ErrorKind::InvalidArgument, 2));
+}
+
+/// Bytes that keep moving do not extend the deadline of an upload.
+#[test]
+fn an_upload_ends_at_the_deadline() {
+    over_each_version(|| {
+        let server = Dialogue::start(|_, _| answer(201, "", ""));
+        let dav = client(|options| options.deadline = Some(Duration::from_millis(300)));
+        let upload = DavUploadOptions { size_bytes: Some(20_000), ..DavUploadOptions::default() };
+        let mut pieces = 0;
+        let late = dav.put(&server.url("f"), &upload, &mut |sink| {
+            (0..200).try_for_each(|_| {
+                std::thread::sleep(Duration::from_millis(20));
+                pieces += 1;
+                sink(&[b'x'; 100])
+            })
+        });
+        assert_eq!(kind(late), ErrorKind::Timeout);
+        assert!(pieces < 200, "all of the body was sent");
+    });
+}
+
 /// One server, the door, redirects an upload to another server, the pool, which receives the bytes. dCache and EOS work
 /// in this way.
 #[test]
@@ -250,6 +292,65 @@ fn a_copy_that_failed_after_its_status_is_a_failure() {
     let error = client(|_| {}).copy(&server.url("a"), &server.url("b"), true).unwrap_err();
     assert_eq!((error.kind(), server.requests().len()), (ErrorKind::Unavailable, 1));
     assert!(error.detail().contains("disk on fire") && !error.to_string().contains("endpoint"), "{error}");
+}
+
+/// dCache reports a copy within one server in the body of a response with status 202, with a content type of its own.
+#[test]
+fn a_copy_is_complete_only_if_its_report_says_so() {
+    const MARKERS: &str = "Content-Type: text/perf-marker-stream\r\n";
+    let server = |status, headers: &'static str, report: &'static str, bytes| {
+        Dialogue::start(move |request, _| match request.method.as_str() {
+            "PROPFIND" if request.target == "/a" => multistatus(&file("/a", 9)),
+            "PROPFIND" if bytes > 0 => multistatus(&file(&request.target, bytes)),
+            "PROPFIND" => answer(404, "", ""),
+            _ => answer(status, headers, report),
+        })
+    };
+    const MARKER: &str = "Perf Marker\nStripe Bytes Transferred: 9\nEnd\n";
+    let copied = |server: &Dialogue| client(|_| {}).copy(&server.url("a"), &server.url("b"), true);
+    let moved = |server: &Dialogue| client(|_| {}).rename(&server.url("a"), &server.url("b"), true);
+    for (status, headers, report, bytes, expected) in [
+        (202, MARKERS, "Perf Marker\nEnd\nfailure: Connection refused\n", 0, ErrorKind::Unavailable),
+        (202, MARKERS, MARKER, 0, ErrorKind::IncompleteBody),
+        (202, "Content-Type: text/plain\r\n", MARKER, 9, ErrorKind::IncompleteBody),
+        (202, "", "", 9, ErrorKind::Unavailable),
+        (202, MARKERS, "success: Created\n", 8, ErrorKind::Corrupt),
+        (202, MARKERS, "success: Created\n", 0, ErrorKind::Corrupt),
+    ] {
+        let server = server(status, headers, report, bytes);
+        assert_eq!(kind(copied(&server)), expected, "{report:?}, {bytes}");
+        if expected != ErrorKind::Corrupt {
+            assert_eq!(kind(moved(&server)), expected, "{report:?}, {bytes}");
+        }
+    }
+    for (status, headers, report) in [
+        (202, MARKERS, "Perf Marker\nStripe Bytes Transferred: 9\nEnd\nsuccess: Created\n"),
+        (201, "Content-Type: text/html\r\n", "<html>\nError: none\n</html>"),
+        (201, "", "Created"),
+    ] {
+        let server = server(status, headers, report, 9);
+        copied(&server).unwrap();
+        moved(&server).unwrap();
+    }
+}
+
+/// Status 202 means that the server may carry out the request later, or never.
+#[test]
+fn what_is_only_accepted_is_not_done() {
+    let server = |found: fn(&str) -> Vec<u8>| {
+        Dialogue::start(move |request, _| match request.method.as_str() {
+            "PROPFIND" => found(&request.target),
+            _ => answer(202, "", ""),
+        })
+    };
+    let (there, gone) = (server(|path| multistatus(&file(path, 1))), server(|_| answer(404, "", "")));
+    let made = server(|path| multistatus(&collection(path)));
+    let dav = client(|_| {});
+    assert_eq!(kind(put(&dav, &there.url("f"), b"x", true)), ErrorKind::Unavailable);
+    assert_eq!(kind(dav.remove(&there.url("f"))), ErrorKind::Unavailable);
+    dav.remove(&gone.url("f")).unwrap();
+    assert_eq!(kind(dav.make_collection(&gone.url("d"))), ErrorKind::Unavailable);
+    dav.make_collection(&made.url("d")).unwrap();
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! Tests third-party copies with the protocol that WLCG's servers use.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use fordway_http::SessionCredentials;
+use fordway_http::vector::CredentialScope;
 use fordway_http::webdav::{CopyDirection, ThirdPartyCopy, WebDav};
+use fordway_http::{Origin, SessionCredentials};
 use fordway_store::{Error, ErrorKind, Result};
 
 use crate::dialogue::{Dialogue, Request, answer, file, multistatus};
@@ -227,6 +228,67 @@ fn silence_ends_it() {
         assert!(error.to_string().ends_with("whether the destination is still growing"), "{error}");
         to.wait_for_closed(1);
     });
+}
+
+/// A server that sends markers for ever does not extend the deadline.
+#[test]
+fn the_deadline_ends_it() {
+    over_each_version(|| {
+        let (source, to) = (server(200, String::new(), 9), endless());
+        let (from, there) = (source.url("f"), to.url("g"));
+        let dav = client(|options| options.deadline = Some(Duration::from_secs(1)));
+        let started = Instant::now();
+        let error = dav.third_party_copy(&order(&from, &there), &mut |_, _| Ok(())).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Timeout);
+        assert!(error.to_string().contains("the deadline has passed"), "{error}");
+        assert!(started.elapsed() < SILENCE / 2, "{:?}", started.elapsed());
+        to.wait_for_closed(1);
+    });
+}
+
+/// Starts a server that refuses requests without this token, and otherwise copies files of 9 bytes.
+fn guarded(token: &'static str) -> Dialogue {
+    Dialogue::start(move |request, _| match request.method.as_str() {
+        _ if request.header("authorization") != Some(token) => answer(401, "", ""),
+        "PROPFIND" => multistatus(&file(&request.target, 9)),
+        "OPTIONS" => answer(200, "Server: dCache/9\r\n", ""),
+        _ => answer(202, "Content-Type: text/perf-marker-stream\r\n", "success: Created"),
+    })
+}
+
+/// The server that makes the copy gets the caller's token and headers; the other server gets its own token, or nothing.
+#[test]
+fn each_server_gets_only_its_own_token() {
+    const OURS: &str = "Bearer ours";
+    const THEIRS: &str = "Bearer theirs";
+    for direction in [CopyDirection::Pull, CopyDirection::Push] {
+        for passed in [None, Some(THEIRS)] {
+            let (active, passive) = (guarded(OURS), guarded(THEIRS));
+            let (asked, other) = (active.url("f"), passive.url("g"));
+            let dav = client(|options| {
+                let chosen = || SessionCredentials::none().over_plain_http();
+                let (origin, _) = Origin::parse(&active.url("")).unwrap();
+                let elsewhere = passed.map_or_else(chosen, |token| chosen().with_authorization(token));
+                options.credentials = chosen().with_authorization(OURS);
+                options.headers = [("TransferHeaderAuthorization".to_owned(), THEIRS.to_owned())].into();
+                options.scope = Some(CredentialScope { origin, elsewhere });
+            });
+            let (from, to) = match direction {
+                CopyDirection::Pull => (&other, &asked),
+                CopyDirection::Push => (&asked, &other),
+            };
+            let copy = ThirdPartyCopy { direction, ..order(from, to) };
+            dav.third_party_copy(&copy, &mut |_, _| Ok(())).unwrap();
+            let orders = active.requests();
+            let orders: Vec<_> = orders.iter().filter(|request| request.method == "COPY").collect();
+            assert_eq!(orders.len(), 1, "{direction:?}");
+            assert_eq!(orders[0].header("transferheaderauthorization"), Some(THEIRS));
+            for request in passive.requests() {
+                assert_eq!((request.method.as_str(), request.header("authorization")), ("PROPFIND", passed));
+                assert_eq!(request.header("transferheaderauthorization"), None);
+            }
+        }
+    }
 }
 
 #[test]

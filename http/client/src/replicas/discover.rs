@@ -37,6 +37,16 @@ pub struct DiscoveredReplicas {
     pub from: &'static str,
 }
 
+/// The value of [`DiscoveredReplicas::from`] for a description from the cache.
+const THE_CACHE: &str = "the cache";
+
+impl DiscoveredReplicas {
+    /// Returns whether the description is from the cache, and not from the server.
+    pub fn is_cached(&self) -> bool {
+        self.from == THE_CACHE
+    }
+}
+
 /// Returns whether the extension of a path or URL belongs to a Metalink: `.meta4` or `.metalink`.
 pub fn is_metalink_name(name: &str) -> bool {
     let path = name.split(['?', '#']).next().unwrap_or_default().to_ascii_lowercase();
@@ -60,10 +70,11 @@ fn fetch_metalink_until(session: &Arc<HttpSession>, url: &str, until: Option<Ins
 /// Finds the replicas of the file at `url`. Tries the `Link` headers of the response to HEAD (RFC 6249), `Accept`,
 /// `?metalink`, the URL with `.meta4` appended, and the cache, in that order, until one of them names a replica. The
 /// result is cached for `url` only, because a server must not describe the files of other servers. The cache is not
-/// used if the server cannot prove its identity. Returns `None` if no replica is found. Cost: up to four requests, plus
-/// one for each Metalink that the `Link` headers name (at most four), plus one per redirection; one request if the
-/// server is unreachable. Takes at most 10 s for each document and 30 s in total, and ends at the deadline. No request
-/// is retried.
+/// used if the server cannot prove its identity. If the server has neither the file nor a description of it, the cached
+/// description is removed: the file may have been removed on purpose. Returns `None` if no replica is found. Cost: up to
+/// four requests, plus one for each Metalink that the `Link` headers name (at most four), plus one per redirection; one
+/// request if the server is unreachable. Takes at most 10 s for each document and 30 s in total, and ends at the
+/// deadline. No request is retried.
 pub fn discover(
     session: &Arc<HttpSession>,
     url: &str,
@@ -88,6 +99,13 @@ pub fn discover_until(
             tracing::debug!(url, %error, "the server is not trusted, so the cache is not used");
             return None;
         }
+        Err(error) if error.kind() == ErrorKind::NoSuchKey => {
+            tracing::debug!(url, %error, "the server does not have the file");
+            if let Some(cache) = cache {
+                cache.forget(url);
+            }
+            return None;
+        }
         Err(error) => {
             tracing::debug!(url, %error, "the server does not report replicas");
             None
@@ -103,8 +121,14 @@ pub fn discover_until(
 }
 
 /// Tries all discovery methods at the server. Errors: the error of the request, if the server is unreachable or cannot
-/// prove its identity.
+/// prove its identity; `NoSuchKey` if the server has neither the file nor a description of it.
 fn ask(session: &Arc<HttpSession>, url: &str, until: Instant) -> Result<Option<DiscoveredReplicas>> {
+    let head = fetch(session, url, ("HEAD", "*/*"), (0, end_of_document(until)), |_| false);
+    let stated = head.map(|head| links_of(&head));
+    let digests = stated.as_ref().map(|stated| stated.hashes.clone()).unwrap_or_default();
+    let linked = stated.and_then(|stated| by_links(session, url, stated, until));
+    let missing = linked.as_ref().err().filter(|error| error.kind() == ErrorKind::NoSuchKey);
+    let missing = missing.map(Error::repeated);
     let mut untrusted = None;
     // A server that refuses one method may support another method.
     let mut pass_over_refusals = |found| match found {
@@ -116,7 +140,7 @@ fn ask(session: &Arc<HttpSession>, url: &str, until: Instant) -> Result<Option<D
         Err(_) => Ok(None),
         found => found,
     };
-    if let Some(file) = pass_over_refusals(by_links(session, url, until))? {
+    if let Some(file) = pass_over_refusals(linked)? {
         return Ok(Some(DiscoveredReplicas { file, from: "Link headers" }));
     }
     let (path, query) = url.split_at(url.find(['?', '#']).unwrap_or(url.len()));
@@ -126,7 +150,8 @@ fn ask(session: &Arc<HttpSession>, url: &str, until: Instant) -> Result<Option<D
         (".meta4", format!("{path}.meta4{query}")),
     ];
     for (from, address) in ways {
-        if let Some(mut file) = pass_over_refusals(by_document(session, &address, until))? {
+        let described = pass_over_refusals(by_document(session, &address, until))?;
+        if let Some(mut file) = described.filter(|described| !is_other_version(&digests, described)) {
             if !file.replicas.iter().any(|replica| replica.url == url) {
                 let replica = MetalinkUrl { url: url.to_owned(), priority: PRIORITY_LAST, location: None };
                 file.replicas.push(replica);
@@ -134,7 +159,7 @@ fn ask(session: &Arc<HttpSession>, url: &str, until: Instant) -> Result<Option<D
             return Ok(Some(DiscoveredReplicas { file, from }));
         }
     }
-    untrusted.map_or(Ok(None), Err)
+    untrusted.or(missing).map_or(Ok(None), Err)
 }
 
 /// Returns whether no further request should be sent to the server, because the server does not respond, or asks for a
@@ -157,14 +182,21 @@ fn end_of_document(until: Instant) -> Option<Instant> {
 /// Metalinks, on any servers.
 const METALINKS_MAX: usize = 4;
 
-fn by_links(session: &Arc<HttpSession>, url: &str, until: Instant) -> Result<Option<MetalinkFile>> {
-    let head = fetch(session, url, ("HEAD", "*/*"), (0, end_of_document(until)), |_| false)?;
-    let mut file = links_of(&head);
+/// Completes the description in the headers of a file with the Metalinks that these headers name.
+fn by_links(
+    session: &Arc<HttpSession>,
+    url: &str,
+    mut file: MetalinkFile,
+    until: Instant,
+) -> Result<Option<MetalinkFile>> {
     for address in std::mem::take(&mut file.described_by).into_iter().take(METALINKS_MAX) {
         // The server at `url` chose the address, so another server must not get the credentials.
         let session = ReplicaCredentialScope::Named(vec![url.to_owned()]).session(session, &address);
         let metalink = fetch_metalink_until(&session, &address, end_of_document(until));
         match metalink.and_then(|metalink| metalink.file(None)) {
+            Ok(described) if is_other_version(&file.hashes, &described) => {
+                tracing::debug!(url = address, "the Metalink describes another version of the file");
+            }
             Ok(described) => {
                 file.name = described.name.clone();
                 file.complete_with(described);
@@ -179,6 +211,13 @@ fn by_links(session: &Arc<HttpSession>, url: &str, until: Instant) -> Result<Opt
         file.replicas.insert(0, own);
     }
     Ok(has_others.then_some(file))
+}
+
+/// Returns whether a digest in the description differs from the digest that the server of the file states.
+fn is_other_version(stated: &[FileHash], described: &MetalinkFile) -> bool {
+    let differs =
+        |own: &FileHash| described.hashes.iter().any(|hash| hash.kind == own.kind && hash.hex != own.hex);
+    stated.iter().any(differs)
 }
 
 fn links_of(head: &ReplicaDiscoveryResponse) -> MetalinkFile {
@@ -294,9 +333,19 @@ impl MetalinkCache {
         Ok(())
     }
 
+    /// Removes the cached description of the file at `url`, if any.
+    pub fn forget(&self, url: &str) {
+        match fs::remove_file(self.path(url)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                tracing::debug!(%error, "a cached Metalink cannot be removed");
+            }
+            _ => {}
+        }
+    }
+
     /// Returns the cached description of the file at `url`, if any, as [`discover`] does. Sends nothing.
     pub fn discovered(&self, url: &str) -> Option<DiscoveredReplicas> {
-        Some(DiscoveredReplicas { file: self.find(url)?, from: "the cache" })
+        Some(DiscoveredReplicas { file: self.find(url)?, from: THE_CACHE })
     }
 
     /// Returns the cached description of the file at `url`, if any.

@@ -9,6 +9,7 @@ use fordway_wire::byteranges::{ByterangesParser, ByterangesParserStep, Malformed
 use fordway_wire::range::parse_content_range;
 
 use super::batch::{ByteRunKind, FragmentBatch};
+use super::open::has_file;
 use super::request::RangeRequest;
 use super::sink::FragmentSink;
 use super::source::FileVersion;
@@ -43,7 +44,7 @@ enum BodyKind {
     Refusal(UnsuccessfulResponse),
 }
 
-/// A response with a status of 300 or above.
+/// A response without the file.
 #[derive(Debug, Default)]
 pub(super) struct UnsuccessfulResponse {
     pub(super) status: u16,
@@ -104,7 +105,7 @@ impl RangeResponseBody {
                     }
                 }
             }
-            200..=299 => {
+            status if has_file(status) => {
                 version.check(headers.etag, headers.last_modified, true)?;
                 version.check_size(length)?;
                 BodyKind::Whole(version.size_bytes)

@@ -16,7 +16,7 @@ use fordway_wire::file_hash::{FileHash, FileHashAlgorithm, FileHasher};
 use fordway_wire::range::parse_content_range;
 
 use super::open::{
-    DOCUMENT_BYTES_MAX, FileOrRedirect, OpenFailure, ask, is_passing, not_the_file, without_end,
+    DOCUMENT_BYTES_MAX, FileOrRedirect, OpenFailure, ask, has_file, is_passing, not_the_file, without_end,
 };
 use super::redirect::{HOPS_MAX, RedirectResponse, RedirectRoute};
 use super::source::{AtomicHttpTrafficCounts, RemoteFileSource, SourceLocation, changed};
@@ -59,8 +59,7 @@ impl RemoteFile {
         // The digest is optional, and a server that is down fails the reads as well.
         let answer = answer.inspect_err(|error| tracing::debug!(%error, "no digest was received")).ok()?;
         let (etag, modified) = (answer.header("etag"), answer.header("last-modified"));
-        let is_described =
-            (200..300).contains(&answer.status()) && place.version.check(etag, modified, false).is_ok();
+        let is_described = has_file(answer.status()) && place.version.check(etag, modified, false).is_ok();
         is_described.then(|| FileDigest::best(answer.headers(), true)).flatten()
     }
 
@@ -124,8 +123,8 @@ fn begin_unsized(route: &RedirectRoute) -> Result<ContentOrRedirect, OpenFailure
     let answer = ask(&route.session, &route.file, &traffic, "GET", &[])?;
     match answer.status() {
         // If only the end of the connection marks the end of the body, a truncated body cannot be detected.
-        200..=299 if answer.ends_with_connection() => Err(without_end().into()),
-        200..=299 => Ok(ContentOrRedirect::Content(answer)),
+        status if has_file(status) && answer.ends_with_connection() => Err(without_end().into()),
+        status if has_file(status) => Ok(ContentOrRedirect::Content(answer)),
         _ => match not_the_file(answer, &route.file)? {
             FileOrRedirect::Elsewhere(moved) => Ok(ContentOrRedirect::Elsewhere(moved)),
             FileOrRedirect::File(_) => Err(Error::from(ErrorKind::Internal).into()),
@@ -397,7 +396,7 @@ fn content_of(
                 _ => Ok((0, range.end)),
             }
         }
-        200..=299 => {
+        status if has_file(status) => {
             place.version.check(etag, modified, new > 0)?;
             place.version.check_size(answer.body_bytes())?;
             Ok((left.start, left.end))

@@ -34,7 +34,7 @@ pub(crate) use download::{DigestHasher, FileDigest};
 pub use learned::ServerProfile;
 pub use open::{UnconsumedResponse, is_passing, is_without_size};
 pub use reader::{AccessAdvice, ReadAheadSettings, RemoteReader};
-pub use session::{HttpSession, SessionOptions};
+pub use session::{CredentialScope, HttpSession, SessionOptions};
 pub(super) use sink::in_order;
 pub use sink::{Fragment, FragmentMemory};
 pub use source::{FileVersion, RemoteResource, VersionPrecondition};

@@ -166,6 +166,12 @@ pub fn is_without_size(error: &Error) -> bool {
     error.kind() == ErrorKind::BadResponse && error.detail().starts_with(NO_SIZE)
 }
 
+/// Returns whether a successful response without a range contains the file. Other statuses announce something else: 202
+/// means that the server has to fetch the file first, for example from tape, and the body is a message.
+pub(super) fn has_file(status: u16) -> bool {
+    matches!(status, 200 | 203 | 204)
+}
+
 /// Returns whether a retry may succeed.
 pub fn is_passing(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Io)
@@ -178,16 +184,18 @@ pub(super) fn try_describe(
 ) -> Result<FileOrRedirect, OpenFailure> {
     let described = ask(session, target, traffic, "HEAD", &[])?;
     let size = described.header("content-length").and_then(digits);
+    let is_file = has_file(described.status());
     match described.status() {
-        200..=299 if size.is_some_and(|size| size > 0) => {
+        _ if is_file && size.is_some_and(|size| size > 0) => {
             Ok(FileOrRedirect::File(version_of(&described, (session, target), size)?))
         }
         // Request the first byte if the response to HEAD contains no length or the length 0. Apache sends no length for
         // an empty file, and servers that implement HEAD incorrectly send 0 for every file. Also request the first byte
-        // if HEAD is refused, because a URL signed for GET allows only GET.
-        status @ (200..=299 | 403 | 405 | 501) => {
+        // if HEAD is refused: a URL signed for GET allows only GET, and many programs that generate their content do
+        // not implement HEAD.
+        200..=299 | 400 | 403 | 404 | 405 | 406 | 411..=428 | 430..=499 | 500 | 501 => {
             drop(described);
-            by_first_byte(session, target, traffic, size.filter(|_| status < 300))
+            by_first_byte(session, target, traffic, size.filter(|_| is_file))
         }
         _ => not_the_file(described, target),
     }
@@ -208,7 +216,7 @@ fn by_first_byte(
     let size = match answer.status() {
         206 => range.map_or(stated, |(_, size)| size),
         416 => parse_unsatisfied_range(content_range).or(stated),
-        200..=299 => answer.body_bytes(),
+        status if has_file(status) => answer.body_bytes(),
         _ => return not_the_file(answer, target),
     };
     let version = version_of(&answer, (session, target), size)?;

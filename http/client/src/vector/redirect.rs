@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use fordway_store::{Error, ErrorKind, Result};
 
-use super::open::{DOCUMENT_BYTES_MAX, ask_until};
+use super::open::{DOCUMENT_BYTES_MAX, ask_until, has_file};
 use super::source::AtomicHttpTrafficCounts;
 use super::{HttpSession, RemoteResource, WebFileAddress};
 use crate::HttpResponse;
@@ -55,8 +55,9 @@ impl RedirectRoute {
     /// permanently. Errors: as for [`RedirectRoute::follow`]; `AccessDenied`, `InvalidArgument` or `Io` if the
     /// credentials for the host cannot be used.
     pub(crate) fn start(session: &Arc<HttpSession>, file: WebFileAddress) -> Result<Self> {
+        let session = session.at(file.origin());
         let file = file.authorized(&session.options)?;
-        let mut route = RedirectRoute::onwards(session, file);
+        let mut route = RedirectRoute::onwards(&session, file);
         route.follow_remembered()?;
         Ok(route)
     }
@@ -213,7 +214,7 @@ pub(crate) fn fetch(
             route.follow(&moved).map_err(|error| route.named("open", error))?;
             continue;
         }
-        if answer.status() >= 300 {
+        if !has_file(answer.status()) {
             let text = answer.read_rest(DOCUMENT_BYTES_MAX).unwrap_or_default();
             let error = route.file.refusal(answer.status(), answer.header("location"), &text);
             return Err(route.named("open", error));

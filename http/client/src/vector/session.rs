@@ -9,7 +9,7 @@ use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::PerProcess;
 
 use crate::connection::BufferedConnection;
-use crate::retry::RetryBudget;
+use crate::retry::{RetryBudget, StagingRetries};
 use crate::{
     HttpClient, HttpVersion, Origin, ProxySettings, SessionCredentials, TIME_LIMIT_MAX, Timeouts, TlsRoots,
 };
@@ -46,6 +46,23 @@ pub struct SessionOptions {
     pub deadline: Option<Duration>,
     /// The maximum number of retries without any bytes arriving in between.
     pub max_retries: u32,
+    /// Whether to ask the server, before a large body is sent, whether it accepts the request (`Expect: 100-continue`).
+    pub asks_first: bool,
+    /// The only origin that gets `credentials` and `headers`, and the credentials for the others. With `None`, every
+    /// origin that the caller names gets `credentials` and `headers`.
+    pub scope: Option<CredentialScope>,
+    /// The retries of a read while the server fetches the file, for example from tape (status 202). With `None`, such a
+    /// response counts as any other failure that may be temporary.
+    pub staging: Option<StagingRetries>,
+}
+
+/// Limits credentials and headers to one origin.
+#[derive(Clone, Debug)]
+pub struct CredentialScope {
+    /// The origin that gets the credentials and headers of the session.
+    pub origin: Origin,
+    /// The credentials for all other origins that the caller names.
+    pub elsewhere: SessionCredentials,
 }
 
 impl SessionOptions {
@@ -77,6 +94,9 @@ impl Default for SessionOptions {
             window_bytes: 64 << 20,
             deadline: None,
             max_retries: 4,
+            asks_first: true,
+            scope: None,
+            staging: None,
         }
     }
 }
@@ -91,6 +111,8 @@ pub struct HttpSession {
     moved: PerProcess<Mutex<HashMap<String, String>>>,
     /// A session without credentials, created when a redirection leads to another host.
     stranger: OnceLock<Arc<HttpSession>>,
+    /// A session for origins outside of the scope of the credentials, created when such an origin is first named.
+    elsewhere: OnceLock<Arc<HttpSession>>,
 }
 
 /// Limits the connections that are in use at each origin.
@@ -126,6 +148,7 @@ impl HttpSession {
             in_use: Arc::default(),
             moved: PerProcess::default(),
             stranger: OnceLock::new(),
+            elsewhere: OnceLock::new(),
         }
     }
 
@@ -137,8 +160,19 @@ impl HttpSession {
             return self.clone();
         }
         let (credentials, headers) = (SessionCredentials::none(), Arc::default());
-        let options = || SessionOptions { credentials, headers, ..self.options.clone() };
+        let options = || SessionOptions { credentials, headers, scope: None, ..self.options.clone() };
         self.stranger.get_or_init(|| Arc::new(HttpSession::new(options()))).clone()
+    }
+
+    /// Returns the session for a URL of `origin` that the caller named: this session, or, outside of the scope of its
+    /// credentials, a session with the credentials for other origins.
+    pub(crate) fn at(self: &Arc<Self>, origin: &Origin) -> Arc<HttpSession> {
+        let Some(scope) = self.options.scope.as_ref().filter(|scope| scope.origin != *origin) else {
+            return self.clone();
+        };
+        let (credentials, headers) = (scope.elsewhere.clone(), Arc::default());
+        let options = || SessionOptions { credentials, headers, scope: None, ..self.options.clone() };
+        self.elsewhere.get_or_init(|| Arc::new(HttpSession::new(options()))).clone()
     }
 
     /// Returns the permanent redirections known so far.
@@ -153,7 +187,7 @@ impl HttpSession {
 
     /// Returns the retry budget of an operation that starts now.
     pub(crate) fn retries(&self) -> RetryBudget {
-        RetryBudget::new(self.options.max_retries, self.until())
+        RetryBudget::new(self.options.max_retries, self.until()).while_staging(self.options.staging)
     }
 
     /// Returns a permit if one is available without waiting.

@@ -245,7 +245,7 @@ pub trait RemoteResource: Send + Sync {
     /// Appends a request line, all headers (including `headers`, whose names are in lower case) and the empty line.
     fn write_head(&self, method: &'static str, headers: &[(&str, &str)], head: &mut Vec<u8>);
 
-    /// Returns the error that a response with a status of 300 or above reports.
+    /// Returns the error that a response without the file reports.
     fn refusal(&self, status: u16, location: Option<&str>, document: &[u8]) -> Error;
 }
 

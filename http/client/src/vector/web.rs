@@ -169,6 +169,13 @@ impl RemoteResource for WebFileAddress {
                 let shown = location.split(['?', '#']).next().unwrap_or_default();
                 (ErrorKind::InvalidArgument, format!("it has moved; read {shown} instead"))
             }
+            (202, _) => {
+                let why = "the server has to fetch the file first, for example from tape; try again later";
+                (ErrorKind::Unavailable, why.to_owned())
+            }
+            (200..=299, _) => {
+                (ErrorKind::BadResponse, "the server's response does not contain the file".to_owned())
+            }
             (404 | 410, _) => (ErrorKind::NoSuchKey, "there is no such file".to_owned()),
             (401 | 403, _) if self.is_withheld => {
                 let why = "the server requires credentials, which are not sent without TLS; use https";

@@ -1,7 +1,7 @@
 //! Sends one WebDAV request: follows redirections, retries after failures that may be temporary, and explains refusals
 //! (RFC 4918 section 11, RFC 9110 section 15).
 
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::s3_error;
@@ -9,7 +9,7 @@ use fordway_wire::webdav::MultistatusEntry;
 
 use super::WebDav;
 use crate::client::{BodySink, StreamedBody};
-use crate::retry::{pause, retry_after};
+use crate::retry::{RetryBudget, pause, retry_after};
 use crate::vector::redirect::{RedirectResponse, RedirectRoute};
 use crate::vector::{RemoteResource as _, WebFileAddress};
 use crate::{ExchangeFailure, HttpExchangeRequest, HttpResponse, HttpVersion, ReplayPolicy};
@@ -36,6 +36,10 @@ pub(super) struct DavRequest<'a> {
     pub(super) replay: ReplayPolicy,
     /// Whether the server rejected `Expect: 100-continue`.
     pub(super) must_not_ask: bool,
+    /// Whether the last attempt contained `Expect: 100-continue`.
+    pub(super) has_asked: bool,
+    /// Whether the last attempt sent any of a streamed body.
+    pub(super) is_begun: bool,
 }
 
 pub(super) enum DavBody<'a> {
@@ -48,7 +52,8 @@ pub(super) enum DavBody<'a> {
 pub(super) struct DavResponse {
     pub(super) status: u16,
     pub(super) document: Vec<u8>,
-    pub(super) is_plain_text: bool,
+    /// The value of the `Content-Type` header.
+    pub(super) content_type: Option<String>,
     /// The value of the `Server` header.
     pub(super) server: Option<String>,
     /// The URL that responded.
@@ -61,8 +66,8 @@ impl DavResponse {
     /// Returns a response from the same server with a different status and no text. The new response represents the
     /// part of a multistatus document that describes one resource.
     pub(super) fn of_status(&self, status: u16) -> Self {
-        let (document, is_plain_text, server) = (Vec::new(), false, None);
-        DavResponse { status, document, is_plain_text, server, file: self.file.clone(), is_repeated: false }
+        let (document, content_type, server) = (Vec::new(), None, None);
+        DavResponse { status, document, content_type, server, file: self.file.clone(), is_repeated: false }
     }
 }
 
@@ -89,12 +94,20 @@ impl<'a> DavRequest<'a> {
             body: DavBody::Bytes(""),
             replay: ReplayPolicy::Idempotent,
             must_not_ask: false,
+            has_asked: false,
+            is_begun: false,
         }
     }
 
     pub(super) fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.headers.push((name, value.into()));
         self
+    }
+
+    /// Returns whether the last attempt asked for the server's consent and sent nothing of the body, so the request can
+    /// be repeated without the question.
+    fn is_unsent_after_asking(&self) -> bool {
+        self.has_asked && !self.is_begun && !self.must_not_ask
     }
 
     /// Returns the address to which a resource is copied or moved.
@@ -122,12 +135,13 @@ impl WebDav {
         let session = if is_question { &self.session } else { self.patient() };
         let mut route = RedirectRoute::start(session, WebFileAddress::parse(url)?)?;
         let destination = call.destination().map(str::to_owned);
+        let until = session.until();
         loop {
             if let Some(to) = destination.as_deref().filter(|_| route.is_redirected()) {
                 let found = self.redirected_destination(&route, to);
                 call.redirect_to(found.map_err(|error| route.named(call.operation, error))?);
             }
-            let moved = match ask_here(&route, call) {
+            let moved = match ask_here(&route, call, until) {
                 Ok(ResponseOrRedirect::Answer(answer)) => return Ok(answer),
                 Ok(ResponseOrRedirect::Elsewhere(moved)) => moved,
                 Err(error) => return Err(route.named(call.operation, error)),
@@ -149,14 +163,27 @@ impl WebDav {
     }
 }
 
-/// Sends the request to one URL; retries after failures that may be temporary.
-fn ask_here(route: &RedirectRoute, call: &mut DavRequest<'_>) -> Result<ResponseOrRedirect> {
+/// Sends the request to one URL; retries after failures that may be temporary, but not after `until`.
+fn ask_here(
+    route: &RedirectRoute,
+    call: &mut DavRequest<'_>,
+    until: Option<Instant>,
+) -> Result<ResponseOrRedirect> {
     let _permit = route.session.permit(route.file.origin())?;
-    let (mut retries, mut may_have_acted) = (route.session.retries(), false);
+    let (mut retries, mut may_have_acted) =
+        (RetryBudget::new(route.session.options.max_retries, until), false);
     loop {
-        let failed = match try_once(route, call) {
-            // Status 417: the server rejects the expectation (RFC 9110 section 15.5.18).
-            Ok(ResponseOrRedirect::Answer(answer)) if answer.status == 417 && !call.must_not_ask => {
+        let failed = match try_once(route, call, until) {
+            // Status 417: the server rejects the expectation (RFC 9110 section 15.5.18). Some servers send another
+            // status instead, or close the connection.
+            Ok(ResponseOrRedirect::Answer(answer))
+                if answer.status == 417 && !call.must_not_ask
+                    || matches!(answer.status, 400 | 501) && call.is_unsent_after_asking() =>
+            {
+                call.must_not_ask = true;
+                continue;
+            }
+            Err(failed) if failed.error.is_at_lost_connection() && call.is_unsent_after_asking() => {
                 call.must_not_ask = true;
                 continue;
             }
@@ -175,8 +202,12 @@ fn ask_here(route: &RedirectRoute, call: &mut DavRequest<'_>) -> Result<Response
     }
 }
 
-fn try_once(route: &RedirectRoute, call: &mut DavRequest<'_>) -> Result<ResponseOrRedirect, DavFailure> {
-    let mut response = send(route, call)?;
+fn try_once(
+    route: &RedirectRoute,
+    call: &mut DavRequest<'_>,
+    until: Option<Instant>,
+) -> Result<ResponseOrRedirect, DavFailure> {
+    let mut response = send(route, call, until)?;
     let sent = |error| DavFailure { error, retry_after: None, may_have_acted: true };
     let moved = RedirectResponse::of(response.status(), response.header("location"));
     // Status 303 points to a description of the result, not to the resource to be changed.
@@ -185,9 +216,9 @@ fn try_once(route: &RedirectRoute, call: &mut DavRequest<'_>) -> Result<Response
     }
     let document = response.read_document().map_err(sent)?;
     let header = |name| response.header(name).map(str::to_owned);
-    let is_plain_text = header("content-type").is_none_or(|kind| kind.starts_with("text/plain"));
-    let (status, server, file) = (response.status(), header("server"), route.file.clone());
-    let answer = DavResponse { status, document, is_plain_text, server, file, is_repeated: false };
+    let (content_type, server) = (header("content-type"), header("server"));
+    let (status, file) = (response.status(), route.file.clone());
+    let answer = DavResponse { status, document, content_type, server, file, is_repeated: false };
     if is_passing(status, call.method) {
         let wish = response.header("retry-after").and_then(|text| retry_after(text, SystemTime::now()));
         let may_have_acted = !matches!(status, 429 | 503);
@@ -211,7 +242,12 @@ fn is_worth_asking(body: &DavBody<'_>, version: HttpVersion) -> bool {
     }
 }
 
-pub(super) fn send(route: &RedirectRoute, call: &mut DavRequest<'_>) -> Result<HttpResponse, DavFailure> {
+/// Sends the request once. Every wait ends at `until`, even if bytes keep arriving.
+pub(super) fn send(
+    route: &RedirectRoute,
+    call: &mut DavRequest<'_>,
+    until: Option<Instant>,
+) -> Result<HttpResponse, DavFailure> {
     let mut headers = call.headers.clone();
     match &call.body {
         DavBody::Bytes("") => {}
@@ -219,7 +255,9 @@ pub(super) fn send(route: &RedirectRoute, call: &mut DavRequest<'_>) -> Result<H
         DavBody::Made(Some(size), _) => headers.push(("content-length", size.to_string())),
         DavBody::Made(None, _) => headers.push(("transfer-encoding", "chunked".to_owned())),
     }
-    let asks_first = !call.must_not_ask && is_worth_asking(&call.body, route.session.options.http);
+    let options = &route.session.options;
+    let asks_first = options.asks_first && !call.must_not_ask && is_worth_asking(&call.body, options.http);
+    (call.has_asked, call.is_begun) = (asks_first, false);
     if asks_first {
         headers.push(("expect", "100-continue".to_owned()));
     }
@@ -234,9 +272,13 @@ pub(super) fn send(route: &RedirectRoute, call: &mut DavRequest<'_>) -> Result<H
     };
     let http = &route.session.http;
     let sent = match &mut call.body {
-        DavBody::Bytes(_) => http.send(&exchange),
+        DavBody::Bytes(_) => http.send_until(&exchange, until),
         DavBody::Made(size_bytes, produce) => {
-            http.send_streamed(&exchange, &mut StreamedBody { size_bytes: *size_bytes, asks_first, produce })
+            let size_bytes = *size_bytes;
+            let mut body = StreamedBody { size_bytes, asks_first, produce, until, is_begun: false };
+            let sent = http.send_streamed(&exchange, &mut body);
+            call.is_begun = body.is_begun;
+            sent
         }
     };
     sent.map_err(|ExchangeFailure { error, may_have_acted }| DavFailure {
@@ -275,7 +317,7 @@ impl DavResponse {
 
     /// Returns the first non-blank line of a plain-text body, in which some servers explain a failure.
     fn words(&self) -> Option<String> {
-        if !self.is_plain_text {
+        if self.content_type.as_ref().is_some_and(|kind| !kind.starts_with("text/plain")) {
             return None;
         }
         let text = String::from_utf8_lossy(&self.document);

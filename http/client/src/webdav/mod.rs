@@ -126,7 +126,10 @@ impl WebDav {
     /// it.
     pub fn make_collection(&self, url: &str) -> Result<()> {
         let url = collection_url(url);
-        self.change(&url, &mut DavRequest::new("MKCOL", "make").once())
+        self.change(&url, &mut DavRequest::new("MKCOL", "make").once(), &|| {
+            self.list_one(&url).is_ok_and(|found| found.is_collection)
+        })?;
+        Ok(())
     }
 
     /// Creates a collection and its parents, any of which may already exist. If a server supports neither MKCOL nor
@@ -173,7 +176,8 @@ impl WebDav {
 
     fn send_removal(&self, url: &str, mut call: DavRequest<'_>) -> Result<()> {
         let answer = self.ask(url, &mut call)?;
-        match check(&answer, "DELETE") {
+        let is_done = || self.stat(url).is_err_and(|error| error.kind() == ErrorKind::NoSuchKey);
+        match check(&answer, "DELETE").and_then(|()| check_done(&answer, &is_done)) {
             // An earlier attempt removed the resource, but its response was lost.
             Err(error) if error.kind() == ErrorKind::NoSuchKey && answer.is_repeated => Ok(()),
             done => done.map_err(|error| answer.file.named("remove", error)),
@@ -181,19 +185,29 @@ impl WebDav {
     }
 
     /// Copies a file or a whole collection within one server. Errors: `PreconditionFailed` if the destination exists
-    /// and must not be replaced, `InvalidArgument` if the destination is on another server, `NoSpace`; otherwise as for
-    /// [`WebDav::remove`]. Cost: one request (COPY), which is not retried if the server may have acted on it, and one
-    /// request (PROPFIND of the destination) per redirection.
+    /// and must not be replaced, `InvalidArgument` if the destination is on another server, `NoSpace`; `IncompleteBody`
+    /// if the server's report ends before the result; `Corrupt` if a copy that the server reports as complete is
+    /// missing or has another size; otherwise as for [`WebDav::remove`]. Cost: one request (COPY), which is not retried if the
+    /// server may have acted on it, one request (PROPFIND of the destination) per redirection, and two requests
+    /// (PROPFIND) after a report.
     pub fn copy(&self, from: &str, to: &str, replaces: bool) -> Result<()> {
         // Do not retry: a copy whose connection was lost may still be running, and both copies would write to the same
         // destination.
-        self.change(from, &mut to_destination("COPY", "copy", (from, to), replaces)?.once())
+        let mut call = to_destination("COPY", "copy", (from, to), replaces)?.once();
+        if self.change(from, &mut call, &|| false)? {
+            // Without the properties of the source, only the existence of the destination can be checked.
+            let size_bytes = self.stat(from).ok().and_then(|source| source.size_bytes);
+            let source = WebFileAddress::parse(from)?;
+            self.hold_against(to, size_bytes)
+                .map_err(|error| source.named("copy", error.with_advice(REMOVE_AND_TRY_AGAIN)))?;
+        }
+        Ok(())
     }
 
     /// Moves a file or a whole collection within a server. Errors: as for [`WebDav::copy`]. Cost: one request (MOVE),
     /// which is not retried if the server may have acted on it.
     pub fn rename(&self, from: &str, to: &str, replaces: bool) -> Result<()> {
-        self.change(from, &mut to_destination("MOVE", "move", (from, to), replaces)?.once())
+        self.send_move(from, to_destination("MOVE", "move", (from, to), replaces)?)
     }
 
     /// Moves a file or a whole collection within a server. A file is moved only if it is still the described version,
@@ -201,15 +215,23 @@ impl WebDav {
     /// [`WebDav::rename`].
     pub fn rename_version(&self, from: &DavResource, to: &str, replaces: bool) -> Result<()> {
         let call = to_destination("MOVE", "move", (&from.url, to), replaces)?;
-        self.change(&from.url, &mut only_version(call, from).once())
+        self.send_move(&from.url, only_version(call, from))
     }
 
-    fn change(&self, url: &str, call: &mut DavRequest<'_>) -> Result<()> {
+    fn send_move(&self, from: &str, call: DavRequest<'_>) -> Result<()> {
+        self.change(from, &mut call.once(), &|| false).map(drop)
+    }
+
+    /// Sends a request that changes something. Returns whether the server's report states success. `is_done` looks for
+    /// the result if the status does not state it.
+    fn change(&self, url: &str, call: &mut DavRequest<'_>, is_done: &dyn Fn() -> bool) -> Result<bool> {
         let (method, operation) = (call.method, call.operation);
         let answer = self.ask(url, call)?;
-        check(&answer, method)
-            .and_then(|()| believe(&answer))
-            .map_err(|error| answer.file.named(operation, error))
+        let believed = check(&answer, method).and_then(|()| match believe(&answer)? {
+            true => Ok(true),
+            false => check_done(&answer, is_done).map(|()| false),
+        });
+        believed.map_err(|error| answer.file.named(operation, error))
     }
 }
 
@@ -239,20 +261,41 @@ fn check(answer: &DavResponse, method: &str) -> Result<()> {
 const TRY_AGAIN: &str =
     "try again; if that fails too, ask the server's administrator for the reason in its log";
 
-/// Checks the report in a response to COPY. XRootD's status means only that the copy has started, and the report
-/// contains the result. Errors: `Unavailable` with the server's reason.
-fn believe(answer: &DavResponse) -> Result<()> {
-    if !answer.is_plain_text || answer.status == 207 {
-        return Ok(());
+/// The advice for a copy that is incomplete although the server reports success.
+const REMOVE_AND_TRY_AGAIN: &str =
+    "remove the destination and copy again; if that fails too, ask the server's administrator for the reason";
+
+/// Checks the report in a response to COPY or MOVE. The status of XRootD and dCache means only that the copy has
+/// started, and the report contains the result. Returns whether there is a report. Errors: `Unavailable` with the
+/// server's reason; `IncompleteBody` if the report ends before the result.
+fn believe(answer: &DavResponse) -> Result<bool> {
+    let kind = answer.content_type.as_deref().unwrap_or_default().to_ascii_lowercase();
+    // Pages and documents are not reports. Any other type may be one: XRootD's is text/plain, dCache's is not.
+    if answer.status == 207 || kind.contains("html") || kind.contains("xml") {
+        return Ok(false);
     }
     let mut report = PerformanceMarkerParser::default();
-    report.push(&answer.document)?;
+    let has_marker = report.push(&answer.document)?;
     match report.finish()? {
+        Some(ThirdPartyCopyOutcome::Success) => Ok(true),
         Some(ThirdPartyCopyOutcome::Failure(reason)) => {
             Err(reported("the server could not carry out the request", &reason, TRY_AGAIN))
         }
-        _ => Ok(()),
+        None if has_marker => Err(Error::new(ErrorKind::IncompleteBody, third_party::WITHOUT_RESULT)),
+        None => Ok(false),
     }
+}
+
+/// Checks that the server has carried out a request without a report. After status 202, it may do so later, or never
+/// (RFC 9110 section 15.3.3), so `is_done` looks for the result. Errors: `Unavailable`.
+fn check_done(answer: &DavResponse, is_done: &dyn Fn() -> bool) -> Result<()> {
+    if answer.status != 202 || is_done() {
+        return Ok(());
+    }
+    let detail = "the server has accepted the request, but has not carried it out yet (HTTP status 202)";
+    Err(Error::new(ErrorKind::Unavailable, detail).with_advice(
+        "use `fordway stat` to see the result; if nothing changes, ask the server's administrator",
+    ))
 }
 
 /// Creates a request with a `Destination` header. Errors: `InvalidArgument` for a destination on another server,
@@ -314,7 +357,10 @@ impl WebDav {
         }
         let answer =
             self.ask(url, &mut DavRequest { body: DavBody::Made(upload.size_bytes, produce), ..call })?;
-        check(&answer, "PUT").map_err(|error| answer.file.named("put", error))
+        // A file of this size at the URL may be the file that the upload replaces, so there is no look for the result.
+        check(&answer, "PUT")
+            .and_then(|()| check_done(&answer, &|| false))
+            .map_err(|error| answer.file.named("put", error))
     }
 }
 

@@ -1,6 +1,7 @@
 //! A request with any method. The response is passed on regardless of its status.
 
 use std::io::Read as _;
+use std::time::Instant;
 
 use fordway_store::Result;
 
@@ -9,7 +10,7 @@ use super::call::{DavBody, DavRequest, send};
 use crate::HttpResponse;
 use crate::client::BodySink;
 use crate::response::body_error;
-use crate::retry::pause;
+use crate::retry::{RetryBudget, pause};
 use crate::vector::redirect::{RedirectResponse, RedirectRoute};
 use crate::vector::{RemoteResource as _, WebFileAddress};
 
@@ -38,9 +39,10 @@ impl WebDav {
         sink: &mut dyn FnMut(u16, &[u8]) -> Result<()>,
     ) -> Result<u16> {
         let mut route = RedirectRoute::start(self.patient(), WebFileAddress::parse(url)?)?;
+        let until = self.patient().until();
         loop {
             let named = |error| route.named("request", error);
-            let mut response = connect_and_send(&route, wanted).map_err(named)?;
+            let mut response = connect_and_send(&route, wanted, until).map_err(named)?;
             let moved = RedirectResponse::of(response.status(), response.header("location"));
             if let Some(moved) = moved.filter(|_| wanted.follows) {
                 drop(response);
@@ -60,9 +62,13 @@ impl WebDav {
 }
 
 /// Sends the request to one address. Sends the request again after a failure to connect.
-fn connect_and_send(route: &RedirectRoute, wanted: &CustomHttpRequest<'_>) -> Result<HttpResponse> {
+fn connect_and_send(
+    route: &RedirectRoute,
+    wanted: &CustomHttpRequest<'_>,
+    until: Option<Instant>,
+) -> Result<HttpResponse> {
     let _permit = route.session.permit(route.file.origin())?;
-    let mut retries = route.session.retries();
+    let mut retries = RetryBudget::new(route.session.options.max_retries, until);
     loop {
         let mut produce = |sink: &mut BodySink<'_>| sink(wanted.body.unwrap_or_default());
         // Servers expect a length with these methods, even for an empty body.
@@ -71,7 +77,7 @@ fn connect_and_send(route: &RedirectRoute, wanted: &CustomHttpRequest<'_>) -> Re
         let body = if has_body { DavBody::Made(Some(size_bytes), &mut produce) } else { DavBody::Bytes("") };
         let call = DavRequest::new(wanted.method, "request").once();
         let mut call = DavRequest { body, must_not_ask: true, ..call };
-        match send(route, &mut call) {
+        match send(route, &mut call, until) {
             Ok(response) => return Ok(response),
             Err(failed) => pause(retries.after(failed.error, !failed.may_have_acted, None)?)?,
         }

@@ -23,6 +23,8 @@ const COPY_AGAIN: &str =
     "copy again; if that fails too, copy through this machine with `fordway cp --third-party never`";
 /// The advice for a copy with the wrong size.
 const REMOVE_AND_COPY_AGAIN: &str = "remove the destination and copy again; if that fails too, copy through this machine with `fordway cp --third-party never`";
+/// The text of an error for a truncated report.
+pub(super) const WITHOUT_RESULT: &str = "the server's report ends without the result of the copy";
 /// The maximum number of bytes read from the body of an error response.
 const DOCUMENT_BYTES_MAX: usize = 64 * 1024;
 
@@ -78,13 +80,12 @@ impl WebDav {
         copy: &ThirdPartyCopy<'_>,
         progress: &mut CopyProgressCallback<'_>,
     ) -> Result<Option<u64>> {
-        let source = self.stat(copy.from)?;
-        if source.is_collection {
-            let detail = format!("{} is a collection; files are copied one by one", without_query(copy.from));
-            return Err(Error::new(ErrorKind::InvalidArgument, detail));
-        }
-        let size_bytes = source.size_bytes;
-        let progress = &mut |bytes| progress(bytes, size_bytes);
+        let until = self.session.until();
+        let size_bytes = self.size_of_source(copy)?;
+        let progress = &mut |bytes| match until {
+            Some(until) if until <= Instant::now() => Err(late()),
+            _ => progress(bytes, size_bytes),
+        };
         let (active, passive) = match copy.direction {
             CopyDirection::Pull => (copy.to, copy.from),
             CopyDirection::Push => (copy.from, copy.to),
@@ -109,8 +110,31 @@ impl WebDav {
         Ok(size_bytes)
     }
 
+    /// Returns the size of the source, if it is known. The user may lack the permission, or the route, to read a source
+    /// that only the other server needs to read. Errors: `InvalidArgument` for a collection; otherwise as for
+    /// [`WebDav::stat`].
+    fn size_of_source(&self, copy: &ThirdPartyCopy<'_>) -> Result<Option<u64>> {
+        use ErrorKind as K;
+        match self.stat(copy.from) {
+            Ok(source) if source.is_collection => {
+                let detail =
+                    format!("{} is a collection; files are copied one by one", without_query(copy.from));
+                Err(Error::new(ErrorKind::InvalidArgument, detail))
+            }
+            Ok(source) => Ok(source.size_bytes),
+            Err(error)
+                if copy.direction == CopyDirection::Pull
+                    && matches!(error.kind(), K::AccessDenied | K::Unavailable | K::Timeout | K::Io) =>
+            {
+                tracing::debug!(%error, "the size of the source is unknown");
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// Checks the destination after the copy. Errors: `Corrupt` if the destination is missing, or has the wrong size.
-    fn hold_against(&self, url: &str, size_bytes: Option<u64>) -> Result<()> {
+    pub(super) fn hold_against(&self, url: &str, size_bytes: Option<u64>) -> Result<()> {
         let found = match self.stat(url) {
             Ok(found) => found.size_bytes,
             Err(error) if error.kind() == ErrorKind::NoSuchKey => {
@@ -264,20 +288,17 @@ fn watch(
         Some(ThirdPartyCopyOutcome::Failure(reason)) => {
             Err(reported("the server could not copy it", &reason, COPY_AGAIN))
         }
-        None if !reports => Ok(()),
-        None => {
-            let detail = "the server's report ends without the result of the copy";
-            Err(Error::new(ErrorKind::IncompleteBody, detail))
-        }
+        None if !reports && status != 202 => Ok(()),
+        None => Err(Error::new(ErrorKind::IncompleteBody, WITHOUT_RESULT)),
     }
 }
 
 fn refusal(response: &mut HttpResponse, route: &RedirectRoute) -> Error {
     let document = response.read_rest(DOCUMENT_BYTES_MAX).unwrap_or_default();
-    let is_plain_text = response.header("content-type").is_none_or(|kind| kind.starts_with("text/plain"));
+    let content_type = response.header("content-type").map(str::to_owned);
     let (status, file) = (response.status(), route.file.clone());
     let answer =
-        super::call::DavResponse { status, document, is_plain_text, server: None, file, is_repeated: false };
+        super::call::DavResponse { status, document, content_type, server: None, file, is_repeated: false };
     let error = answer.refusal("COPY");
     // A server that implements only local COPY reports a missing header. A server without COPY reports that it does not
     // support the method.
@@ -288,11 +309,19 @@ fn refusal(response: &mut HttpResponse, route: &RedirectRoute) -> Error {
     error
 }
 
+/// The advice for a copy that may still be in progress.
+const LOOK_BEFORE_RETRY: &str =
+    "before you retry, use `fordway stat` to check whether the destination is still growing";
+
+fn late() -> Error {
+    let detail = "the deadline has passed; the server may still be copying";
+    Error::new(ErrorKind::Timeout, detail).with_advice(LOOK_BEFORE_RETRY)
+}
+
 fn silent(silence: Duration) -> Error {
     let detail =
         format!("the server reported nothing about the copy for {silence:?}; it may still be copying");
-    Error::new(ErrorKind::Timeout, detail)
-        .with_advice("before you retry, use `fordway stat` to check whether the destination is still growing")
+    Error::new(ErrorKind::Timeout, detail).with_advice(LOOK_BEFORE_RETRY)
 }
 
 #[cfg(test)]

@@ -128,7 +128,8 @@ impl S3Session {
             body: &[],
             replay: ReplayPolicy::IfUnsent,
         };
-        let mut body = StreamedBody { size_bytes: call.streamed_bytes, asks_first: false, produce };
+        let size_bytes = call.streamed_bytes;
+        let mut body = StreamedBody { size_bytes, asks_first: false, produce, until: None, is_begun: false };
         let response =
             self.http.send_streamed(&exchange, &mut body).map_err(|failure| named(failure.error))?;
         match response.status() {

@@ -11,8 +11,10 @@ TOOL = "PAPI"
 TIME = "real_time_nsec"
 """Name of the wall time of a region, in ns."""
 
-NO_EVENTS = ("name", "parent_region_id", "region_count", TIME)
-"""Values of a region that count no event."""
+NO_EVENTS = ("name", "parent_region_id", "region_count", TIME, "cycles")
+"""Values of a region that count no event. `cycles` is the elapsed time in cycles of the time-stamp counter, also
+while the program waits; the event for cycles of the program is `PAPI_TOT_CYC`.
+"""
 
 
 def parse_counted(name: str, text: str) -> Counted:

@@ -19,9 +19,18 @@ ABSENT = ("<not counted>", "<not supported>")
 UNITS = ("msec", "nsec", "ns", "Joules", "MiB", "Bytes", "B", "C")
 """Units that the text contains between the count and the event."""
 
+INTERVALS = re.compile(r"#\s+time\s.*\bcounts\s+unit\s+events")
+"""The line before the rows of `-I`, each of which begins with a time."""
+
+INTERVAL_TIME = re.compile(r"\s*(\d+[.,]\d+)(?=\s)")
+
 LINE = re.compile(
-    rf"\s*(?P<count>{'|'.join(ABSENT)}|[\d.,'\u00a0\u202f]*\d)\s+(?:(?P<unit>{'|'.join(UNITS)})\s+)?"
-    r"(?P<event>[^\s#(]\S*)(?:\s+\((?P<old_unit>msec)\))?\s*(?:#.*?)?(?:\(\s*(?P<share>[\d.,]+)\s*%\s*\))?\s*"
+    # The column of `-A`, or the two columns of `--per-core` and similar options.
+    r"\s*(?:(?:CPU\d+|[A-Z]\d+[\w-]*\s+\d+)\s+)?"
+    rf"(?P<count>{'|'.join(ABSENT)}|[\d.,'\u00a0\u202f]*\d)\s+(?:(?P<unit>{'|'.join(UNITS)})\s+)?"
+    r"(?P<event>[^\s#(]\S*)(?:\s+\((?P<old_unit>msec)\))?\s*(?:#.*?)?"
+    # The standard deviation of `-r`, and the share of the time.
+    r"(?:\(\s*\+-\s*[\d.,]+\s*%\s*\)\s*)?(?:\(\s*(?P<share>[\d.,]+)\s*%\s*\))?\s*"
 )
 """A line of the text. perf before 4.20 writes the unit of `task-clock` after the event."""
 
@@ -58,7 +67,7 @@ def parse_counted(name: str, text: str) -> Counted:
     If `text` contains no counters of perf, the result has no events.
     """
     counted = Counted(name, TOOL)
-    rows = list(_json(text)) or list(_fields(text)) or list(_text(text))
+    rows = list(_json(text)) or list(_fields(text)) or _text(text)
     for row in rows:
         event = f"{row.event} [{row.unit}]" if row.unit else row.event
         # perf writes a row for each core or interval if it is asked to.
@@ -73,19 +82,28 @@ def parse_counted(name: str, text: str) -> Counted:
 
 
 def _runtime_s(counted: Counted, text: str) -> float | None:
-    """Returns the duration of counting, as the text and the `duration_time` event state it."""
+    """Returns the duration of counting, from the `duration_time` event, the text or the last interval."""
     for event in (TIME_EVENT, f"{TIME_EVENT} [ns]"):
         elapsed_ns = counted.events.pop(event, None)
         if elapsed_ns is not None:
             return elapsed_ns / 1e9
-    found = END.search(text)
-    return _number(found[1], is_count=False) if found else None
+    if found := END.search(text):
+        return _number(found[1], is_count=False)
+    if (start := INTERVALS.search(text)) is None:
+        return None
+    intervals = BEGIN.split(text[start.end() :])[0].splitlines()
+    times = [_number(found[1], is_count=False) for line in intervals if (found := INTERVAL_TIME.match(line))]
+    return max(times, default=None)
 
 
 def _from_cpu_time(rows: list[_Row]) -> float | None:
     """Returns the duration of counting, as far as the metric of `task-clock` shows it."""
-    clock = next((row for row in rows if row.event.startswith("task-clock") and row.unit == "msec"), None)
-    if clock is None or not clock.count or clock.cpus is None or clock.cpus < CPUS_MIN:
+    clocks = [row for row in rows if row.event.startswith("task-clock") and row.unit == "msec"]
+    # Rows for cores have the same duration, but rows for intervals add up.
+    if len(clocks) != 1:
+        return None
+    clock = clocks[0]
+    if not clock.count or clock.cpus is None or clock.cpus < CPUS_MIN:
         return None
     return clock.count / 1e3 / clock.cpus
 
@@ -131,22 +149,35 @@ def _row_of(cells: list[str]) -> _Row | None:
     return _Row(event, unit, _count(count), _number(share, is_count=False), cpus)
 
 
-def _text(text: str) -> Iterator[_Row]:
-    is_inside = False
+def _text(text: str) -> list[_Row]:
+    rows: list[_Row] = []
+    is_inside, has_times = False, False
     for line in text.splitlines():
-        if BEGIN.search(line):
-            is_inside = True
+        if INTERVALS.search(line):
+            is_inside, has_times = True, True
+        elif BEGIN.search(line):
+            # The summary of `-I` contains the counts of all intervals once more.
+            rows = [] if has_times else rows
+            is_inside, has_times = True, False
         elif END.search(line):
             is_inside = False
-        elif is_inside and (found := LINE.fullmatch(line)):
-            unit = found["unit"] or found["old_unit"] or ""
-            share = found["share"]
-            yield _Row(
-                found["event"],
-                unit,
-                None if found["count"] in ABSENT else _number(found["count"], is_count=not unit),
-                _number(share, is_count=False) if share else None,
-            )
+        elif is_inside and (row := _row_of_line(line, has_time=has_times)):
+            rows.append(row)
+    return rows
+
+
+def _row_of_line(line: str, *, has_time: bool) -> _Row | None:
+    time = INTERVAL_TIME.match(line) if has_time else None
+    found = LINE.fullmatch(line[time.end() :] if time else line)
+    if found is None or (has_time and time is None):
+        return None
+    unit, share = found["unit"] or found["old_unit"] or "", found["share"]
+    return _Row(
+        found["event"],
+        unit,
+        None if found["count"] in ABSENT else _number(found["count"], is_count=not unit),
+        _number(share, is_count=False) if share else None,
+    )
 
 
 def _count(text: str) -> float | None:
