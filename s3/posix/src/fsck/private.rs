@@ -3,7 +3,9 @@
 use std::fs::File;
 
 use fordway_store::{Bucket, Error, ErrorKind, Key, Result, UploadId};
-use fordway_sys::{EntryKind, Errno, FileStat, Mode, OFlags, name_to_text, stat, stat_in};
+use fordway_sys::{
+    EntryKind, Errno, FileStat, Mode, OFlags, is_immutable, name_to_text, stat, stat_in,
+};
 
 use crate::area::{TrustedOwner, each_name, read_small};
 use crate::events::NOTIFICATION;
@@ -44,11 +46,21 @@ impl FsckRun<'_> {
         let path = join(&private_dir(bucket), VERSIONING);
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let opened = self.inner.volume.root.open_beneath(&path, flags, Mode::empty());
-        match opened.and_then(|file| read_small(&file, VERSIONING_BYTES)) {
-            Ok(Some((text, _))) if VersioningAndLockSetting::parse(&text).is_some() => Ok(()),
-            Ok(Some((text, _))) => {
-                self.found(FindingKind::BadVersioning, path, format!("it says {:?}", show_name(&text)))
-            }
+        let wants_flag = self.options.immutable_locks;
+        let read = opened.and_then(|file| {
+            let lacks_flag = wants_flag && is_immutable(&file) == Ok(false);
+            read_small(&file, VERSIONING_BYTES).map(|read| read.map(|(text, _)| (text, lacks_flag)))
+        });
+        match read {
+            Ok(Some((text, lacks_flag))) => match VersioningAndLockSetting::parse(&text) {
+                Some(setting) if lacks_flag && setting.object_lock.is_some() => {
+                    self.found(FindingKind::NotImmutable, path, "")
+                }
+                Some(_) => Ok(()),
+                None => {
+                    self.found(FindingKind::BadVersioning, path, format!("it says {:?}", show_name(&text)))
+                }
+            },
             Ok(None) | Err(Errno::LOOP | Errno::NXIO) => {
                 self.found(FindingKind::BadVersioning, path, "it is not a small regular file")
             }

@@ -38,7 +38,9 @@ use crate::PosixStoreState;
 use crate::dirs::DirectoryHandle;
 use crate::errors::{from_errno, on_another_mount};
 use crate::layout::{ObjectPath, odd, plain, split, versions_dir, versions_of};
-use crate::object_lock::{UnshieldedFile, VersioningAndLockSetting, shield_old, unshield};
+use crate::object_lock::{
+    UnshieldedFile, VersionProtection, VersioningAndLockSetting, shield_old, unshield,
+};
 use crate::private::PrivateDirectoryContents;
 use crate::read::ObjectFile;
 use crate::record::ObjectRecord;
@@ -319,6 +321,10 @@ impl PosixStoreState {
         self.volume.require_own_file(bucket, key, latest)?;
         let hidden_order = self.remove_hidden_odd(bucket, key, place, contents)?;
         let lock = latest.record().lock;
+        if by_null && latest.version().is_null() {
+            // The new version `null` replaces this one.
+            VersionProtection { volume: &self.volume, bucket, contents }.check_unlocked(latest, false)?;
+        }
         let unshielded = unshield(&latest.file, lock)?;
         let kept = match self.keep_version(bucket, key, latest, by_null) {
             // The kernel links no file that has lost its last name.
@@ -557,8 +563,31 @@ impl PosixStoreState {
     ) -> Result<()> {
         let caller = [file_user()];
         let owners = VersionOwners::replaceable(contents.guard, &caller);
-        let found = self.volume.look_up_version(bucket, key, &VersionId::null(), owners)?;
+        let mut found = self.volume.look_up_version(bucket, key, &VersionId::null(), owners)?;
+        self.spare_locked((bucket, key), &mut found.names, contents)?;
         self.remove_archived(bucket, key, &found.names).map(drop)
+    }
+
+    /// Removes the names of locked versions from `names`, so that a new version does not replace them. Cost: an open of
+    /// each version in `names`.
+    fn spare_locked(
+        &self,
+        (bucket, key): (&Bucket, &Key),
+        names: &mut Vec<NoncurrentVersionName>,
+        contents: PrivateDirectoryContents,
+    ) -> Result<()> {
+        let protection = VersionProtection { volume: &self.volume, bucket, contents };
+        for at in (0..names.len()).rev().filter(|at| !names[*at].is_marker).collect::<Vec<_>>() {
+            match protection.open_to_check(&archived_place(bucket, key, &names[at])) {
+                Ok(Some(opened)) if protection.check_unlocked(&opened, false).is_err() => {
+                    drop(names.remove(at));
+                }
+                Ok(_) => {}
+                Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::AccessDenied) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// Removes the names of a version; returns whether the version was a delete marker.
@@ -585,7 +614,7 @@ impl PosixStoreState {
         let (current_place, kept) = self.keep_to_delete(bucket, key, by_null, contents)?;
         let caller = [file_user()];
         let owners = VersionOwners::replaceable(contents.guard, &caller);
-        let old_null = match by_null {
+        let mut old_null = match by_null {
             true => self.volume.look_up_version(bucket, key, &VersionId::null(), owners)?,
             false => VersionLookup::default(),
         };
@@ -598,6 +627,7 @@ impl PosixStoreState {
         let order = order_in(&version).unwrap_or_else(|| now_ns().max(floor.saturating_add(1)));
         let marker = NoncurrentVersionName { order, version: version.clone(), is_marker: true };
         self.volume.make_marker(bucket, key, &marker)?;
+        self.spare_locked((bucket, key), &mut old_null.names, contents)?;
         self.remove_archived(bucket, key, &old_null.names)?;
         self.remove_latest(bucket, key, current_place.as_ref(), contents)?;
         if let Some(locked) = &kept.locked {
