@@ -38,9 +38,7 @@ use crate::PosixStoreState;
 use crate::dirs::DirectoryHandle;
 use crate::errors::{from_errno, on_another_mount};
 use crate::layout::{ObjectPath, odd, plain, split, versions_dir, versions_of};
-use crate::object_lock::{
-    UnshieldedFile, VersionProtection, VersioningAndLockSetting, shield_old, unshield,
-};
+use crate::object_lock::{UnshieldedFile, VersionProtection, VersioningAndLockSetting, shield_old, unshield};
 use crate::private::PrivateDirectoryContents;
 use crate::read::ObjectFile;
 use crate::record::ObjectRecord;
@@ -393,7 +391,8 @@ impl PosixStoreState {
             // Only delete markers with the ID `null` are left, which the version `null` replaces.
             self.remove_archived(bucket, key, &archived.names)?;
         }
-        let made = u64::try_from(folder.stat.modified_ns).unwrap_or_default().min(now_ns());
+        let made_ns = folder.stat.modified_ns.max(folder.stat.changed_ns);
+        let made = u64::try_from(made_ns).unwrap_or_default().min(now_ns());
         let order = order_in(&version).unwrap_or_else(|| made.max(newest.saturating_add(1)));
         let mut record = folder.record().clone();
         record.version = Some(version.clone()).filter(|version| !version.is_null());
@@ -478,7 +477,10 @@ impl PosixStoreState {
             // Only delete markers with the ID `null` are left, which the version `null` replaces.
             self.remove_archived(bucket, key, &archived.names)?;
         }
-        let made = u64::try_from(current.stat.modified_ns).unwrap_or_default().min(now_ns());
+        // The order is the time at which the version that this file replaced became an old version, so it must not be
+        // earlier. A POSIX program may have set any modification time.
+        let made_ns = current.stat.modified_ns.max(current.stat.changed_ns);
+        let made = u64::try_from(made_ns).unwrap_or_default().min(now_ns());
         let order = archived.newest().map_or(0, |newest| newest.order.saturating_add(1)).max(made);
         self.keep_as(bucket, key, current, NoncurrentVersionName { order, version, is_marker: false })
     }
