@@ -17,10 +17,11 @@ use crate::actors::{ImpersonatedUserCache, bucket_owner};
 use crate::area::{TrustedOwner, mode_of_dir, mode_of_file, names_of, not_ours};
 use crate::errors::from_errno;
 use crate::layout::{
-    EVENTS, LOCKS, MARKERS, META, ODD, TMP, UPLOADS, VERSIONS, is_hidden_name, is_private_dir_name,
-    is_private_name, is_upload_dir, join, private_dir, tmp_dir, upload_of, uploads_dir, versions_dir,
-    webhook_of_event,
+    EVENTS, LOCKS, MARKERS, META, ODD, TMP, UPLOADS, VERSIONS, document_kind, is_hidden_name,
+    is_private_dir_name, is_private_name, is_upload_dir, join, private_dir, tmp_dir, upload_of, uploads_dir,
+    versions_dir, webhook_of_event,
 };
+use crate::mark::OwnerMark;
 use crate::rebind::rebind_sidecars;
 use crate::sidecar::inode_of;
 use crate::store::LANE;
@@ -208,6 +209,15 @@ fn migrate_dir(
         if depth == 0 && [LOCKS, MARKERS].contains(&name.as_str()) {
             migrate_file(of, dir, (&below, &name), report)?;
         }
+        if depth == 0
+            && let Some(kind) = document_kind(&name)
+        {
+            let done = renew_mark(of, dir, (&name, kind.as_str()));
+            match done.map_err(|errno| from_errno(errno, "renewing the mark of the document")) {
+                Ok(true) => report.done(below.clone(), "given a new mark of its owner")?,
+                done => report.survive(&below, done.map(drop))?,
+            }
+        }
         let is_walked = match depth {
             0 => is_private_name(&name) && is_private_dir_name(&name),
             _ => is_below(path, &[ODD, VERSIONS]) || is_upload_dir(&below),
@@ -237,6 +247,18 @@ fn migrate_file(
         report.done(path.to_owned(), "given to the bucket's owner, with its mode")?;
     }
     Ok(())
+}
+
+/// Renews the owner's mark on a document that was copied with its root. Returns whether the mark was renewed. A caller
+/// without write permission leaves the mark as it is.
+fn renew_mark(of: &FileStat, dir: &File, (name, kind): (&str, &str)) -> Result<bool, Errno> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let renewed =
+        open_in(dir, name, flags, Mode::empty()).and_then(|file| OwnerMark::new(kind, of).renew_copy(&file));
+    match renewed {
+        Err(Errno::ACCESS | Errno::PERM | Errno::LOOP | Errno::NXIO | Errno::NOENT) => Ok(false),
+        done => done,
+    }
 }
 
 /// Returns a name in the directory at `path` that Fordway does not write there, if the directory belongs to another
