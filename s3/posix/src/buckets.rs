@@ -22,7 +22,7 @@ use crate::errors::{from_errno, is_stale};
 use crate::events::{NOTIFICATION, announce_notifications, await_notifications};
 use crate::layout::{ObjectPath, document_name, private_dir, spare_name};
 use crate::lifecycle::RULES;
-use crate::mark::{OwnerMark, unmarkable, unmarked};
+use crate::mark::{unmarkable, unmarked};
 use crate::read::system_time;
 use crate::shared::retry_stale;
 use crate::stage::{SETTING_MODE, StagedFile, sync_dir};
@@ -146,8 +146,9 @@ impl PosixStoreState {
             );
             return Err(Error::new(ErrorKind::AccessDenied, why));
         }
-        let is_marked = || OwnerMark::new(kind.as_str(), &of).is_on(&file, &state);
-        let is_known = has_author(&of, kind) && (!self.volume.may_others_rename(bucket, &of)? || is_marked());
+        let is_known = has_author(&of, kind)
+            && (!self.volume.may_others_rename(bucket, &of)?
+                || self.volume.owner_mark(bucket, kind.as_str())?.is_on(&file, &state));
         match is_known || keeper.is_none() {
             true => Ok(Some(StoredDocument { bytes, author: is_known.then_some(state.user) })),
             false => Err(unmarked(&path)),
@@ -181,7 +182,7 @@ impl PosixStoreState {
             StagedFile::with_mode(self, bucket, document_place(bucket, kind), false, SETTING_MODE)?;
         staged.write(document)?;
         let of = self.volume.state_of(bucket)?;
-        let mark = OwnerMark::new(kind.as_str(), &of);
+        let mark = self.volume.owner_mark(bucket, kind.as_str())?;
         if has_author(&of, kind) && self.volume.may_others_rename(bucket, &of)? {
             // A document that nobody would trust must not replace one that is trusted.
             let is_marked = mark.set(staged.file());

@@ -19,13 +19,13 @@ use fordway_store::{
     Bucket, BucketDocumentKind, Conditions, DeleteOptions, ETag, Error, ErrorKind, Key, PutResult, Result,
     VersionId, VersioningState,
 };
-use fordway_sys::{PerProcess, set_mode, stat, stat_in, sync_all, write_all_at};
+use fordway_sys::{FileStat, Mode, OFlags, PerProcess, set_mode, stat, stat_in, sync_all, write_all_at};
 use fordway_wire::event_record::EventRecord;
 use fordway_wire::notification::{EventKind, NotificationRule, read, rule_for};
 
 use crate::area::{TrustedOwner, is_writable_by_others};
 use crate::errors::from_errno;
-use crate::layout::{MARKERS, ObjectPath, document_name, event_name, events_dir, private_dir};
+use crate::layout::{MARKERS, ObjectPath, document_name, event_name, events_dir, join, private_dir};
 use crate::mark::OwnerMark;
 use crate::private::PrivateDirectoryContents;
 use crate::record::ObjectRecord;
@@ -147,7 +147,7 @@ impl<'r> ChangeRecorder<'r> {
         let _ = set_mode(staged.file(), SETTING_MODE.as_raw_mode());
         staged.write(&vec![b' '; EventRecord::room_for(key.as_str())])?;
         let mark = match contents.is_open_to_others {
-            true => Some(OwnerMark::new(EVENT_MARK, &store.volume.state_of(bucket)?)),
+            true => Some(store.volume.owner_mark(bucket, EVENT_MARK)?),
             false => None,
         };
         Ok(Some(PendingEvent { staged, kind, key: key.clone(), webhook: rule.webhook.clone(), mark }))
@@ -178,14 +178,21 @@ impl<'r> ChangeRecorder<'r> {
     fn has_trusted_rules(&self) -> Result<bool> {
         let ChangeRecorder { store, bucket, .. } = *self;
         let of = store.volume.state_of(bucket)?;
-        let needs_mark = store.volume.may_others_rename(bucket, &of)?;
-        let name = document_name(&NOTIFICATION);
-        let Ok(dir) = store.volume.open_dir(&private_dir(bucket)) else { return Ok(false) };
-        Ok(stat_in(&dir, &name).is_ok_and(|state| {
-            let is_trusted = TrustedOwner::alone(&of).trusts(state.user) && !is_writable_by_others(&state);
-            let is_marked = || OwnerMark::new(NOTIFICATION.as_str(), &of).is_on_name(&dir, &name, &state);
-            state.is_file && is_trusted && (!needs_mark || is_marked())
-        }))
+        let is_trusted = |state: &FileStat| {
+            let is_owners = TrustedOwner::alone(&of).trusts(state.user);
+            state.is_file && is_owners && !is_writable_by_others(state)
+        };
+        let kind = NOTIFICATION;
+        let name = document_name(&kind);
+        if !store.volume.may_others_rename(bucket, &of)? {
+            let found = store.volume.open_dir(&private_dir(bucket)).and_then(|dir| stat_in(dir, &name));
+            return Ok(found.is_ok_and(|state| is_trusted(&state)));
+        }
+        let mark = store.volume.owner_mark(bucket, kind.as_str())?;
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let opened = store.volume.root.open_beneath(&join(&private_dir(bucket), &name), flags, Mode::empty());
+        let found = opened.and_then(|file| stat(&file).map(|state| (file, state)));
+        Ok(found.is_ok_and(|(file, state)| is_trusted(&state) && mark.is_on(&file, &state)))
     }
 
     /// Makes a change of `key`, and records the change if a rule applies to it. `change` returns its result and the

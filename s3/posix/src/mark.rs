@@ -6,27 +6,27 @@
 //! when it publishes the file:
 //!
 //! ```text
-//! user.fordway.owner = "1 KIND BUCKET FILE TIME"     the inode numbers of the bucket's directory and of the file, and
-//!                                                    the change time of the file just before the mark was set, in ns
+//! user.fordway.owner = "1 KIND BUCKET FILE TIME"     the identities of the bucket's directory and of the file, and the
+//!                                                    change time of the file just before the mark was set, in ns
 //! ```
 //!
-//! A mark is valid if the kind and the inode numbers match, and the file's last change was at most [`SETTLING_NS`] after
-//! `TIME`.
+//! An identity is an inode number and the creation time, in ns (INODE.CREATED). A mark is valid if the kind and the
+//! identities match, and the file's last change was at most [`SETTLING_NS`] after `TIME`.
 //!
 //! - Nobody else can set the mark, because only the owner may write to the file ([`is_writable_by_others`]).
 //! - A rename changes the change time, which no program can set. An older document that is moved aside and later moved
 //!   back is therefore not believed.
-//! - The inode numbers distinguish the file from a copy, and keep a file from being believed in another bucket even if
-//!   the file system does not change the time on a rename.
-//! - Copying or restoring a root invalidates the marks. `fsck --migrate` renews the marks of copies: the inode numbers
-//!   of the file and of the bucket are both other than those in the mark.
+//! - The identities distinguish the file from a copy, and keep a file from being believed in another bucket even if the
+//!   file system does not change the time on a rename.
+//! - Copying or restoring a root invalidates the marks. `fsck --migrate` renews the marks of copies: the identities of
+//!   the file and of the bucket are both other than those in the mark.
 //!
 //! Where nobody else may rename, and in a bucket with the sticky bit, no mark is needed, and none is read.
 
 use std::os::fd::AsFd;
 
 use fordway_store::{Bucket, Error, ErrorKind, Result};
-use fordway_sys::{Errno, FileStat, get_xattr, get_xattr_in, set_xattr, stat};
+use fordway_sys::{Errno, FileStat, get_xattr, recorded_creation_ns, set_xattr, stat};
 
 use crate::ReadConsistency;
 use crate::area::{TrustedOwner, is_writable_by_others};
@@ -43,25 +43,21 @@ const MARK_BYTES: usize = 128;
 const ATTEMPTS: usize = 3;
 
 /// Sets and checks the marks of one kind of file in one bucket.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct OwnerMark<'k> {
     kind: &'k str,
-    bucket_inode: u64,
+    bucket: String,
 }
 
-impl<'k> OwnerMark<'k> {
-    /// Returns the mark of files of this kind in the bucket whose directory has the state `of`.
-    pub(crate) fn new(kind: &'k str, of: &FileStat) -> Self {
-        OwnerMark { kind, bucket_inode: of.inode }
-    }
-
+impl OwnerMark<'_> {
     /// Sets the mark on a file of the caller. Returns `false` if the file system has no attributes. Cost: usually one
-    /// `fsetxattr` and two `fstat`.
+    /// `fsetxattr`, one `statx` and two `fstat`.
     pub(crate) fn set(&self, file: impl AsFd) -> Result<bool, Errno> {
         let mut state = stat(&file)?;
+        let identity = identity_of(&file, &state)?;
         for _ in 0..ATTEMPTS {
-            let OwnerMark { kind, bucket_inode } = self;
-            let mark = format!("1 {kind} {bucket_inode} {} {}", state.inode, state.changed_ns);
+            let OwnerMark { kind, bucket } = self;
+            let mark = format!("1 {kind} {bucket} {identity} {}", state.changed_ns);
             match set_xattr(&file, OWNER_MARK, mark.as_bytes()) {
                 Err(Errno::OPNOTSUPP) => return Ok(false),
                 done => done?,
@@ -81,25 +77,18 @@ impl<'k> OwnerMark<'k> {
         if self.is_on(&file, &state) { Ok(false) } else { self.set(file) }
     }
 
-    /// Returns whether the open file, whose state is `state`, has a valid mark. Cost: one `fgetxattr`.
+    /// Returns whether the open file, whose state is `state`, has a valid mark. Cost: one `fgetxattr`; if there is a
+    /// mark, one `statx`.
     pub(crate) fn is_on(&self, file: impl AsFd, state: &FileStat) -> bool {
         let mut buffer = [0; MARK_BYTES];
-        get_xattr(file, OWNER_MARK, &mut buffer).is_ok_and(|mark| self.is_valid(mark, state))
-    }
-
-    /// Returns whether the file `name` in `dir`, whose state is `state`, has a valid mark that the caller may read.
-    pub(crate) fn is_on_name(&self, dir: impl AsFd, name: &str, state: &FileStat) -> bool {
-        let mut buffer = [0; MARK_BYTES];
-        get_xattr_in(dir, name, OWNER_MARK, &mut buffer).is_ok_and(|mark| self.is_valid(mark, state))
-    }
-
-    fn is_valid(&self, mark: Option<&[u8]>, state: &FileStat) -> bool {
+        let Ok(Some(mark)) = get_xattr(&file, OWNER_MARK, &mut buffer) else { return false };
         let matches = |mark: StoredMark| {
             mark.kind == self.kind
-                && (mark.bucket_inode, mark.file_inode) == (self.bucket_inode, state.inode)
+                && mark.bucket == self.bucket
                 && is_soon_after(mark.time_ns, state.changed_ns)
+                && identity_of(&file, state).is_ok_and(|identity| mark.file == identity)
         };
-        !is_writable_by_others(state) && mark.and_then(StoredMark::parse).is_some_and(matches)
+        !is_writable_by_others(state) && StoredMark::parse(mark).is_some_and(matches)
     }
 
     /// Sets the mark again if the file is a copy of a file with a mark of this kind, and lies in a copy of the bucket.
@@ -107,9 +96,9 @@ impl<'k> OwnerMark<'k> {
     pub(crate) fn renew_copy(&self, file: impl AsFd) -> Result<bool, Errno> {
         let state = stat(&file)?;
         let mut buffer = [0; MARK_BYTES];
-        let is_copy = |mark: StoredMark| {
-            mark.kind == self.kind && mark.bucket_inode != self.bucket_inode && mark.file_inode != state.inode
-        };
+        let identity = identity_of(&file, &state)?;
+        let is_copy =
+            |mark: StoredMark| mark.kind == self.kind && mark.bucket != self.bucket && mark.file != identity;
         let mark = match get_xattr(&file, OWNER_MARK, &mut buffer) {
             Err(Errno::OPNOTSUPP | Errno::RANGE) => None,
             mark => mark?,
@@ -125,23 +114,26 @@ impl<'k> OwnerMark<'k> {
 /// A parsed mark.
 struct StoredMark<'m> {
     kind: &'m str,
-    bucket_inode: u64,
-    file_inode: u64,
+    bucket: &'m str,
+    file: &'m str,
     time_ns: i64,
 }
 
 impl<'m> StoredMark<'m> {
     fn parse(mark: &'m [u8]) -> Option<Self> {
         match std::str::from_utf8(mark).ok()?.split(' ').collect::<Vec<_>>()[..] {
-            ["1", kind, bucket, file, time] => Some(StoredMark {
-                kind,
-                bucket_inode: bucket.parse().ok()?,
-                file_inode: file.parse().ok()?,
-                time_ns: time.parse().ok()?,
-            }),
+            ["1", kind, bucket, file, time] => {
+                Some(StoredMark { kind, bucket, file, time_ns: time.parse().ok()? })
+            }
             _ => None,
         }
     }
+}
+
+/// Returns the text that distinguishes the open file, whose state is `state`, from its copies. A file may get the inode
+/// number of a removed file, but not its creation time. The time is 0 if the file system does not record it.
+fn identity_of(file: impl AsFd, state: &FileStat) -> Result<String, Errno> {
+    Ok(format!("{}.{}", state.inode, recorded_creation_ns(file)?.unwrap_or_default()))
 }
 
 fn is_soon_after(before_ns: i64, after_ns: i64) -> bool {
@@ -158,6 +150,13 @@ impl TrustedOwner {
 }
 
 impl StoreRootDirectory {
+    /// Returns the mark of files of this kind in the bucket. Cost: one `openat2`, one `fstat` and one `statx`.
+    pub(crate) fn owner_mark<'k>(&self, bucket: &Bucket, kind: &'k str) -> Result<OwnerMark<'k>> {
+        let identity = self.open_dir(bucket.as_str()).and_then(|dir| identity_of(&dir, &stat(&dir)?));
+        let bucket = identity.map_err(|errno| from_errno(errno, "examining the bucket"))?;
+        Ok(OwnerMark { kind, bucket })
+    }
+
     /// Returns whether users other than the bucket's owner and root may rename the owner's files in the private
     /// directory. The result may be 10 ms old. Cost: usually none. `of` is the state of the bucket's directory.
     pub(crate) fn may_others_rename(&self, bucket: &Bucket, of: &FileStat) -> Result<bool> {

@@ -21,7 +21,6 @@ use crate::layout::{
     is_private_dir_name, is_private_name, is_upload_dir, join, private_dir, tmp_dir, upload_of, uploads_dir,
     versions_dir, webhook_of_event,
 };
-use crate::mark::OwnerMark;
 use crate::rebind::rebind_sidecars;
 use crate::sidecar::inode_of;
 use crate::store::LANE;
@@ -149,6 +148,7 @@ fn migrate_owners(
     match volume.open_to_scan(&path) {
         Ok(dir) => {
             migrate_dir(&of, (&dir, &path), 0, report)?;
+            renew_marks(volume, bucket, (&dir, &path), report)?;
             // The lock table is missing if an earlier migration was interrupted after it had created the directory.
             // This migration then creates the table.
             if TrustedOwner::of(&of).is_some() {
@@ -209,15 +209,6 @@ fn migrate_dir(
         if depth == 0 && [LOCKS, MARKERS].contains(&name.as_str()) {
             migrate_file(of, dir, (&below, &name), report)?;
         }
-        if depth == 0
-            && let Some(kind) = document_kind(&name)
-        {
-            let done = renew_mark(of, dir, (&name, kind.as_str()));
-            match done.map_err(|errno| from_errno(errno, "renewing the mark of the document")) {
-                Ok(true) => report.done(below.clone(), "given a new mark of its owner")?,
-                done => report.survive(&below, done.map(drop))?,
-            }
-        }
         let is_walked = match depth {
             0 => is_private_name(&name) && is_private_dir_name(&name),
             _ => is_below(path, &[ODD, VERSIONS]) || is_upload_dir(&below),
@@ -249,16 +240,25 @@ fn migrate_file(
     Ok(())
 }
 
-/// Renews the owner's mark on a document that was copied with its root. Returns whether the mark was renewed. A caller
-/// without write permission leaves the mark as it is.
-fn renew_mark(of: &FileStat, dir: &File, (name, kind): (&str, &str)) -> Result<bool, Errno> {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let renewed =
-        open_in(dir, name, flags, Mode::empty()).and_then(|file| OwnerMark::new(kind, of).renew_copy(&file));
-    match renewed {
-        Err(Errno::ACCESS | Errno::PERM | Errno::LOOP | Errno::NXIO | Errno::NOENT) => Ok(false),
-        done => done,
+/// Renews the owners' marks on the documents of a bucket that was copied with its root. Without write permission, a mark
+/// remains as it is.
+fn renew_marks(
+    volume: &StoreRootDirectory,
+    bucket: &Bucket,
+    (dir, path): (&File, &str),
+    report: &mut MigrationReport<'_>,
+) -> Result<()> {
+    let names = names_of(dir).map_err(|errno| from_errno(errno, "reading the private area"))?;
+    for (name, kind) in names.iter().filter_map(|name| document_kind(name).map(|kind| (name, kind))) {
+        let mark = volume.owner_mark(bucket, kind.as_str())?;
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        match open_in(dir, name, flags, Mode::empty()).and_then(|file| mark.renew_copy(&file)) {
+            Ok(true) => report.done(join(path, name), "given a new mark of its owner")?,
+            Ok(false) | Err(Errno::ACCESS | Errno::PERM | Errno::LOOP | Errno::NXIO | Errno::NOENT) => {}
+            Err(errno) => report.failed(path, from_errno(errno, "renewing the mark of a document"))?,
+        }
     }
+    Ok(())
 }
 
 /// Returns a name in the directory at `path` that Fordway does not write there, if the directory belongs to another

@@ -164,7 +164,7 @@ impl EventJournal {
             let rules = self.rules(bucket)?;
             let mark = event_mark(&self.inner().volume, bucket)?;
             for name in names {
-                match self.read_one((bucket, webhook, &rules), (&dir, mark), name, age_max)? {
+                match self.read_one((bucket, webhook, &rules), (&dir, mark.as_ref()), name, age_max)? {
                     Entry::Event(event) => done.events.push(event),
                     Entry::Expired => done.expired += 1,
                     Entry::Unwanted => done.unwanted += 1,
@@ -191,7 +191,7 @@ impl EventJournal {
     fn read_one(
         &self,
         (bucket, webhook, rules): (&Bucket, &str, &[NotificationRule]),
-        (dir, mark): (&File, Option<OwnerMark<'_>>),
+        (dir, mark): (&File, Option<&OwnerMark<'_>>),
         name: &str,
         age_max: Duration,
     ) -> Result<Entry> {
@@ -249,7 +249,7 @@ impl EventJournal {
     /// Returns the record in the file with this name, and the owner of the file; `None` if the file is not a record.
     fn record_in(
         &self,
-        (dir, mark): (&File, Option<OwnerMark<'_>>),
+        (dir, mark): (&File, Option<&OwnerMark<'_>>),
         name: &str,
         state: &FileStat,
     ) -> Result<Option<(EventRecord, u32)>, Errno> {
@@ -296,12 +296,14 @@ impl EventJournal {
 
 /// Returns the mark that the records of the bucket must have; `None` if nobody else may rename a writer's record.
 pub(crate) fn event_mark(volume: &StoreRootDirectory, bucket: &Bucket) -> Result<Option<OwnerMark<'static>>> {
-    let of = volume.state_of(bucket)?;
-    Ok(volume.may_others_rename(bucket, &of)?.then(|| OwnerMark::new(EVENT_MARK, &of)))
+    match volume.may_others_rename(bucket, &volume.state_of(bucket)?)? {
+        true => volume.owner_mark(bucket, EVENT_MARK).map(Some),
+        false => Ok(None),
+    }
 }
 
 /// Returns whether the owner of the open file, whose state is `state`, has certainly written it as a record.
-pub(crate) fn is_writers(file: impl AsFd, state: &FileStat, mark: Option<OwnerMark<'_>>) -> bool {
+pub(crate) fn is_writers(file: impl AsFd, state: &FileStat, mark: Option<&OwnerMark<'_>>) -> bool {
     state.links == 1 && !is_writable_by_others(state) && mark.is_none_or(|mark| mark.is_on(file, state))
 }
 

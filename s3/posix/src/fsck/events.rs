@@ -68,7 +68,8 @@ impl FsckRun<'_> {
             let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW;
             let open = || {
                 let file = open_in(&dir, name, flags, Mode::empty())?;
-                Ok(read_small(&file, RECORD_BYTES_MAX)?.filter(|(_, state)| is_writers(&file, state, mark)))
+                Ok(read_small(&file, RECORD_BYTES_MAX)?
+                    .filter(|(_, state)| is_writers(&file, state, mark.as_ref())))
             };
             let is_record = |text: &[u8]| {
                 EventRecord::decode(text).is_some_and(|record| record.bucket == bucket.as_str())
