@@ -371,6 +371,7 @@ fn a_policy_that_others_may_have_written_or_moved_is_not_believed() {
     let (team, policy) = (ground.bucket("team", ALICE, 0o777), BucketDocumentKind::known("policy"));
     let path = "team/.fordway/document-policy";
     ground.write(path, ALICE, 0o664, "{}");
+    chmod(&ground.path("team/.fordway"), 0o777);
     let deny_all = |what: &str| {
         for lane in Lane::ALL {
             ground.on(lane, ALICE, |store| denied(what, store.document(&team, &policy)));

@@ -104,6 +104,7 @@ fn a_closed_directory_stops_no_expiry() {
 
 const EVERYTHING: &str = "<LifecycleConfiguration><Rule><Status>Enabled</Status><Filter/>\
                           <Expiration><Days>1</Days></Expiration></Rule></LifecycleConfiguration>";
+const NOTHING_YET: &str = "<Expiration><Date>2999-01-01T00:00:00Z</Date></Expiration>";
 const RULES: &str = "team/.fordway/document-lifecycle";
 
 /// Creates a bucket of Alice that the team may write to, with a file in a directory that only Alice may write to. Alice
@@ -111,7 +112,7 @@ const RULES: &str = "team/.fordway/document-lifecycle";
 fn team_of(ground: &Ground) -> Bucket {
     let team = ground.bucket("team", ALICE, 0o777);
     ground.write("team/alice/thesis", ALICE, 0o644, "years of work");
-    ground.set_rule(&team, ALICE, "<Expiration><Days>10000</Days></Expiration>");
+    ground.set_rule(&team, ALICE, NOTHING_YET);
     team
 }
 
@@ -148,7 +149,7 @@ fn rules_that_another_writer_has_moved_into_place_expire_nothing() {
     assert!(copied.unwrap().success());
     move_into_place(&ground, "team/copy");
     assert_refused(&ground, "a copy");
-    ground.set_rule(&team, ALICE, "<Expiration><Days>10000</Days></Expiration>");
+    ground.set_rule(&team, ALICE, NOTHING_YET);
     let done = ground.expire();
     assert_eq!((done.changed, done.failed), (0, 0), "Alice has set rules of her own again");
 }
@@ -165,7 +166,7 @@ fn old_rules_that_another_writer_has_kept_expire_nothing() {
     ground.expire_all(&team, ALICE);
     let (rules, aside) = (ground.path(RULES), ground.path("team/aside"));
     as_user(BOB, || fs::rename(rules, aside)).unwrap();
-    ground.set_rule(&team, ALICE, "<Expiration><Days>10000</Days></Expiration>");
+    ground.set_rule(&team, ALICE, NOTHING_YET);
     std::thread::sleep(Duration::from_millis(2500));
     move_into_place(&ground, "team/aside");
     assert_refused(&ground, "old rules");
@@ -189,7 +190,7 @@ fn rules_survive_a_restore_and_need_no_mark_in_a_closed_bucket() {
     fs::rename(ground.path("copy"), ground.path("team")).unwrap();
     assert_refused(&ground, "before the migration");
     let (done, failed) = ground.migrate();
-    assert_eq!((done, failed), (vec![RULES.to_owned()], vec![]));
+    assert!(done.contains(&RULES.to_owned()) && failed.is_empty(), "{done:?} {failed:?}");
     let done = ground.expire();
     assert_eq!((done.changed, done.failed), (1, 0), "{done:?}");
     ground.write("team/alice/thesis", ALICE, 0o644, "years of work");
