@@ -367,6 +367,14 @@ pub fn created_ns(file: impl AsFd) -> Result<i64> {
     Ok(nanoseconds(time.tv_sec, time.tv_nsec.into()))
 }
 
+/// Returns the creation time of a file or directory as [`created_ns`] does; `None` if the file system does not record
+/// the creation.
+pub fn recorded_creation_ns(file: impl AsFd) -> Result<Option<i64>> {
+    let stat = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::BTIME)?;
+    let is_known = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME);
+    Ok(is_known.then(|| nanoseconds(stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec.into())))
+}
+
 /// Returns the number of hard links to the file `name` in `dir`, as the file system itself reports it. The kernel's
 /// cached number may be a second old on a network file system or FUSE. Cost: one `statx`.
 pub fn links_in(dir: impl AsFd, name: &str) -> Result<u64> {

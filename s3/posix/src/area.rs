@@ -48,8 +48,14 @@ impl TrustedOwner {
 
     /// Returns the owner of the bucket whose directory has the state `of`. For access rules and notifications, only
     /// this user and root are trusted.
-    fn alone(of: &FileStat) -> Self {
+    pub(crate) fn alone(of: &FileStat) -> Self {
         TrustedOwner { owner: of.user }
+    }
+
+    /// Returns the only user, other than root, whose documents of this kind are trusted in the bucket whose directory
+    /// has the state `of`; `None` if every writer's documents are trusted.
+    pub(crate) fn of_documents(of: &FileStat, kind: &BucketDocumentKind) -> Option<Self> {
+        if kind.is_owners() { Some(TrustedOwner::alone(of)) } else { TrustedOwner::of(of) }
     }
 
     /// Returns whether `user` is the bucket's owner or root. The sticky bit does not prevent the owner and root from
@@ -439,8 +445,7 @@ impl StoreRootDirectory {
     /// Returns the only user, other than root, whose documents of this kind are trusted; `None` if every writer's
     /// documents are trusted.
     pub(crate) fn keeper(&self, bucket: &Bucket, kind: &BucketDocumentKind) -> Result<Option<TrustedOwner>> {
-        let of = self.state_of(bucket)?;
-        Ok(if kind.is_owners() { Some(TrustedOwner::alone(&of)) } else { TrustedOwner::of(&of) })
+        Ok(TrustedOwner::of_documents(&self.state_of(bucket)?, kind))
     }
 
     /// Returns the user ID of the bucket's owner. Errors: `NoSuchBucket`.
@@ -449,7 +454,8 @@ impl StoreRootDirectory {
         Ok(self.state_of(bucket)?.user)
     }
 
-    fn state_of(&self, bucket: &Bucket) -> Result<FileStat> {
+    /// Returns the state of the bucket's directory.
+    pub(crate) fn state_of(&self, bucket: &Bucket) -> Result<FileStat> {
         self.bucket_state(bucket).map_err(|errno| from_errno(errno, "reading the metadata of the bucket"))
     }
 

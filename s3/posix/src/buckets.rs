@@ -1,10 +1,11 @@
 //! Buckets (the subdirectories of the root) and their documents: small files in the private area, such as
 //! `document-cors` or `document-tagging`.
 //!
-//! A document must be a regular file within the size limit for documents. In a bucket with the sticky bit, the file
-//! must also belong to the bucket's owner or root, and only the file's owner may have write permission. For a document
-//! that controls access, the last two conditions apply in every bucket. Documents are not cached: each call reads the
-//! file.
+//! A document must be a regular file within the size limit for documents, and only the file's owner may have write
+//! permission. In a bucket with the sticky bit, the file must also belong to the bucket's owner or root. For a document
+//! that controls access or notifications, the last condition applies in every bucket. Where other users may rename
+//! files, these documents also need the owner's mark (see [`crate::mark`]). Documents are not cached: each call reads
+//! the file.
 
 use std::sync::Arc;
 
@@ -12,17 +13,27 @@ use fordway_store::{
     Bucket, BucketDocumentKind, BucketInfo, Error, ErrorKind, MAX_DOCUMENT_BYTES, Result, check_document,
 };
 use fordway_sys::{
-    EntryKind, Errno, Mode, OFlags, created_ns, file_user, make_dir, open_in, read_dir, stat, stat_in,
+    EntryKind, Errno, FileStat, Mode, OFlags, created_ns, file_user, make_dir, open_in, read_dir, stat,
+    stat_in,
 };
 
-use crate::area::{is_writable_by_others, not_ours, read_small, remove_if_file};
+use crate::area::{TrustedOwner, is_writable_by_others, not_ours, read_small, remove_if_file};
 use crate::errors::{from_errno, is_stale};
 use crate::events::{NOTIFICATION, announce_notifications, await_notifications};
 use crate::layout::{ObjectPath, document_name, private_dir, spare_name};
+use crate::lifecycle::RULES;
+use crate::mark::{unmarkable, unmarked};
 use crate::read::system_time;
 use crate::shared::retry_stale;
 use crate::stage::{SETTING_MODE, StagedFile, sync_dir};
 use crate::{Durability, PosixStoreState};
+
+/// A document as it was read.
+pub(crate) struct StoredDocument {
+    pub(crate) bytes: Vec<u8>,
+    /// The user who has certainly set the document; `None` if this is unknown, or does not matter for this kind.
+    pub(crate) author: Option<u32>,
+}
 
 impl PosixStoreState {
     pub(crate) fn list_buckets(&self) -> Result<Vec<BucketInfo>> {
@@ -91,21 +102,21 @@ impl PosixStoreState {
 
     /// Reads a document of the bucket. Cost: one `openat2`; if there is a document, also a read and a few `fstat`.
     pub(crate) fn document(&self, bucket: &Bucket, kind: &BucketDocumentKind) -> Result<Option<Vec<u8>>> {
-        Ok(self.document_and_owner(bucket, kind)?.map(|(document, _)| document))
+        Ok(self.stored_document(bucket, kind)?.map(|document| document.bytes))
     }
 
-    /// Reads a document as [`PosixStoreState::document`] does, and also returns the owner of the document's file.
-    pub(crate) fn document_and_owner(
+    /// Reads a document as [`PosixStoreState::document`] does, and also returns its author.
+    pub(crate) fn stored_document(
         &self,
         bucket: &Bucket,
         kind: &BucketDocumentKind,
-    ) -> Result<Option<(Vec<u8>, u32)>> {
+    ) -> Result<Option<StoredDocument>> {
         // The document is opened again if another node replaces it between the open and the read.
         let refresh = || self.volume.forget_file(&document_place(bucket, kind));
         retry_stale(is_stale, refresh, || self.try_document(bucket, kind))
     }
 
-    fn try_document(&self, bucket: &Bucket, kind: &BucketDocumentKind) -> Result<Option<(Vec<u8>, u32)>> {
+    fn try_document(&self, bucket: &Bucket, kind: &BucketDocumentKind) -> Result<Option<StoredDocument>> {
         let (place, sharing) = (document_place(bucket, kind), self.volume.sharing_of(bucket));
         self.volume.freshen_file(&place, sharing)?;
         let path = place.path();
@@ -118,23 +129,29 @@ impl PosixStoreState {
             Err(errno @ (Errno::ACCESS | Errno::PERM | Errno::AGAIN)) => return ignored(failed(errno)),
             Err(errno) => return Err(failed(errno)),
         };
-        let Some((document, state)) = (match read_small(&file, MAX_DOCUMENT_BYTES) {
+        let Some((bytes, state)) = (match read_small(&file, MAX_DOCUMENT_BYTES) {
             Err(Errno::ISDIR) => None,
             read => read.map_err(failed)?,
         }) else {
             return ignored(not_ours(&path, "is not a small regular file"));
         };
-        match self.volume.keeper(bucket, kind)? {
-            Some(keeper) if !keeper.trusts(state.user) => {
-                ignored(not_ours(&path, &format!("belongs to the user with the id {}", state.user)))
-            }
-            Some(_) if is_writable_by_others(&state) => Err(Error::new(
-                ErrorKind::AccessDenied,
-                format!(
-                    "users other than its owner may write to {path}; check its content, and run `chmod go-w` on it"
-                ),
-            )),
-            _ => Ok(Some((document, state.user))),
+        let of = self.volume.state_of(bucket)?;
+        let keeper = TrustedOwner::of_documents(&of, kind);
+        if keeper.is_some_and(|keeper| !keeper.trusts(state.user)) {
+            return ignored(not_ours(&path, &format!("belongs to the user with the id {}", state.user)));
+        }
+        if is_writable_by_others(&state) {
+            let why = format!(
+                "users other than its owner may write to {path}; check its content, and run `chmod go-w` on it"
+            );
+            return Err(Error::new(ErrorKind::AccessDenied, why));
+        }
+        let is_known = has_author(&of, kind)
+            && (!self.volume.may_others_rename(bucket, &of)?
+                || self.volume.owner_mark(bucket, kind.as_str())?.is_on(&file, &state));
+        match is_known || keeper.is_none() {
+            true => Ok(Some(StoredDocument { bytes, author: is_known.then_some(state.user) })),
+            false => Err(unmarked(&path)),
         }
     }
 
@@ -164,7 +181,16 @@ impl PosixStoreState {
         let mut staged =
             StagedFile::with_mode(self, bucket, document_place(bucket, kind), false, SETTING_MODE)?;
         staged.write(document)?;
-        staged.publish_private()?;
+        let of = self.volume.state_of(bucket)?;
+        let mark = self.volume.owner_mark(bucket, kind.as_str())?;
+        if has_author(&of, kind) && self.volume.may_others_rename(bucket, &of)? {
+            // A document that nobody would trust must not replace one that is trusted.
+            let is_marked = mark.set(staged.file());
+            if !is_marked.map_err(|errno| from_errno(errno, "marking the document"))? {
+                return Err(unmarkable());
+            }
+        }
+        staged.publish_marked(mark)?;
         if *kind == NOTIFICATION {
             await_notifications(&self.volume, bucket)?;
         }
@@ -194,6 +220,11 @@ impl PosixStoreState {
         }
         Ok(())
     }
+}
+
+/// Returns whether it matters who has set a document of this kind in the bucket whose directory has the state `of`.
+fn has_author(of: &FileStat, kind: &BucketDocumentKind) -> bool {
+    *kind == RULES || TrustedOwner::of_documents(of, kind).is_some()
 }
 
 fn document_place(bucket: &Bucket, kind: &BucketDocumentKind) -> ObjectPath<'static> {

@@ -19,13 +19,14 @@ use fordway_store::{
     Bucket, BucketDocumentKind, Conditions, DeleteOptions, ETag, Error, ErrorKind, Key, PutResult, Result,
     VersionId, VersioningState,
 };
-use fordway_sys::{PerProcess, set_mode, stat, stat_in, sync_all, write_all_at};
+use fordway_sys::{FileStat, Mode, OFlags, PerProcess, set_mode, stat, stat_in, sync_all, write_all_at};
 use fordway_wire::event_record::EventRecord;
 use fordway_wire::notification::{EventKind, NotificationRule, read, rule_for};
 
-use crate::area::is_writable_by_others;
+use crate::area::{TrustedOwner, is_writable_by_others};
 use crate::errors::from_errno;
-use crate::layout::{MARKERS, ObjectPath, document_name, event_name, events_dir, private_dir};
+use crate::layout::{MARKERS, ObjectPath, document_name, event_name, events_dir, join, private_dir};
+use crate::mark::OwnerMark;
 use crate::private::PrivateDirectoryContents;
 use crate::record::ObjectRecord;
 use crate::stage::{SETTING_MODE, StagedFile, hidden_name};
@@ -35,6 +36,9 @@ use crate::{Durability, PosixStoreState};
 
 /// The kind of bucket document that contains the notification rules.
 pub(crate) const NOTIFICATION: BucketDocumentKind = BucketDocumentKind::known("notification");
+
+/// The kind in the owner's mark on a record.
+pub(crate) const EVENT_MARK: &str = "event";
 
 /// Reports to the event delivery threads of this process which buckets have new events. Clones share their state.
 #[derive(Clone, Debug, Default)]
@@ -84,6 +88,8 @@ pub(crate) struct PendingEvent {
     kind: EventKind,
     key: Key,
     webhook: String,
+    /// The owner's mark, which the record needs where other users may rename it.
+    mark: Option<OwnerMark<'static>>,
 }
 
 /// The properties of a change that are known only after the change.
@@ -140,7 +146,11 @@ impl<'r> ChangeRecorder<'r> {
         // read.
         let _ = set_mode(staged.file(), SETTING_MODE.as_raw_mode());
         staged.write(&vec![b' '; EventRecord::room_for(key.as_str())])?;
-        Ok(Some(PendingEvent { staged, kind, key: key.clone(), webhook: rule.webhook.clone() }))
+        let mark = match contents.is_open_to_others {
+            true => Some(store.volume.owner_mark(bucket, EVENT_MARK)?),
+            false => None,
+        };
+        Ok(Some(PendingEvent { staged, kind, key: key.clone(), webhook: rule.webhook.clone(), mark }))
     }
 
     /// Returns the bucket's notification rules. A document that is not valid, or that an untrusted user wrote, is
@@ -163,17 +173,26 @@ impl<'r> ChangeRecorder<'r> {
         Ok(rules)
     }
 
-    /// Returns whether the rules' file is a regular file that only a trusted user can have written. The permission to
-    /// read the file is not checked.
+    /// Returns whether the rules' file is a regular file that only a trusted user can have written and named. The
+    /// permission to read the file is not checked; where others may rename, a file that cannot be read is not trusted.
     fn has_trusted_rules(&self) -> Result<bool> {
         let ChangeRecorder { store, bucket, .. } = *self;
-        let keeper = store.volume.keeper(bucket, &NOTIFICATION)?;
-        let dir = store.volume.open_dir(&private_dir(bucket));
-        let found = dir.and_then(|dir| stat_in(dir, &document_name(&NOTIFICATION)));
-        Ok(found.is_ok_and(|state| {
-            let is_trusted = keeper.is_none_or(|keeper| keeper.trusts(state.user));
-            state.is_file && is_trusted && !is_writable_by_others(&state)
-        }))
+        let of = store.volume.state_of(bucket)?;
+        let is_trusted = |state: &FileStat| {
+            let is_owners = TrustedOwner::alone(&of).trusts(state.user);
+            state.is_file && is_owners && !is_writable_by_others(state)
+        };
+        let kind = NOTIFICATION;
+        let name = document_name(&kind);
+        if !store.volume.may_others_rename(bucket, &of)? {
+            let found = store.volume.open_dir(&private_dir(bucket)).and_then(|dir| stat_in(dir, &name));
+            return Ok(found.is_ok_and(|state| is_trusted(&state)));
+        }
+        let mark = store.volume.owner_mark(bucket, kind.as_str())?;
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let opened = store.volume.root.open_beneath(&join(&private_dir(bucket), &name), flags, Mode::empty());
+        let found = opened.and_then(|file| stat(&file).map(|state| (file, state)));
+        Ok(found.is_ok_and(|(file, state)| is_trusted(&state) && mark.is_on(&file, &state)))
     }
 
     /// Makes a change of `key`, and records the change if a rule applies to it. `change` returns its result and the
@@ -226,7 +245,7 @@ impl PendingEvent {
     /// Records the change. Must be called after the change was made. Errors: errors of the file system; the message
     /// advises the caller to repeat the change.
     pub(crate) fn record(self, facts: EventFacts) -> Result<()> {
-        let PendingEvent { mut staged, kind, key, webhook } = self;
+        let PendingEvent { mut staged, kind, key, webhook, mark } = self;
         let (inner, bucket) = (staged.inner.clone(), staged.bucket.clone());
         // A new version is ordered after all earlier versions, even if the clocks of nodes differ.
         let creates = kind.is_creation() || matches!(kind, EventKind::DeleteMarker | EventKind::ExpireMarker);
@@ -246,7 +265,10 @@ impl PendingEvent {
             .and_then(|()| {
                 let name = event_name(record.time_ns, &hidden_name()?, &webhook);
                 staged.place.name = name.into();
-                staged.publish_if_new()
+                match mark {
+                    Some(mark) => staged.publish_new_marked(mark),
+                    None => staged.publish_if_new(),
+                }
             });
         let why = match stored {
             Ok(true) => {

@@ -54,6 +54,8 @@ const SPARE: &str = "spare-";
 pub(crate) const ATTRIBUTE: &std::ffi::CStr = c"user.fordway";
 /// The attribute that marks directories created by a put. A delete can remove marked directories.
 pub(crate) const OUR_DIR: &std::ffi::CStr = c"user.fordway.dir";
+/// The attribute that marks a file to which its owner has given its name (see [`crate::mark`]).
+pub(crate) const OWNER_MARK: &std::ffi::CStr = c"user.fordway.owner";
 
 /// The prefix of the name, in the root, of the directory into which a bucket moves while it is removed.
 const REMOVAL: &str = ".fordway-removing-";

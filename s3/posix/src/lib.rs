@@ -42,6 +42,7 @@ mod layout;
 mod lifecycle;
 mod list;
 mod locks;
+mod mark;
 mod markers;
 mod migrate;
 mod multipart;

@@ -4,6 +4,9 @@
 //! `versioning`, because object lock needs versioning. A bucket without object lock therefore has no extra cost, and a
 //! bucket never has object lock without versioning. Releases that predate object lock treat the setting as `Enabled`.
 //!
+//! An active lock in a version's record counts in every bucket that keeps versions, whatever the bucket's setting is.
+//! A user of the file system can replace `versioning`, or move a directory with locked versions to another bucket.
+//!
 //! ```text
 //! Enabled                     keeps versions
 //! Suspended                   keeps the existing versions, and creates no new ones
@@ -20,11 +23,12 @@ use fordway_store::{
     Bucket, DefaultRetention, ETagPolicy, Error, ErrorKind, Key, LockConfiguration, ObjectLock, Result,
     Retention, RetentionMode, RetentionPeriod, VersionId, VersioningState, no_object_lock,
 };
-use fordway_sys::{Errno, set_immutable};
+use fordway_sys::{Errno, get_xattr, set_immutable};
 
+use crate::area::read_small;
 use crate::errors::from_errno;
-use crate::layout::{ObjectPath, VERSIONING, private_dir, versions_of};
-use crate::private::PrivateDirectoryContents;
+use crate::layout::{ATTRIBUTE, ObjectPath, VERSIONING, private_dir, versions_of};
+use crate::private::{PrivateDirectoryContents, VERSIONING_BYTES};
 use crate::read::ObjectFile;
 use crate::record::ObjectRecord;
 use crate::stage::{SETTING_MODE, StagedFile};
@@ -102,14 +106,42 @@ pub(crate) struct ObjectLockManager<'s> {
 }
 
 impl ObjectLockManager<'_> {
-    /// Replaces the content of `versioning`.
-    fn write_versioning(&self, bucket: &Bucket, setting: VersioningAndLockSetting) -> Result<()> {
+    /// Replaces the content of `versioning`. In a bucket with object lock, the file has the immutable flag if the
+    /// configuration requires it for locked versions. `before` is the setting that is replaced.
+    fn write_versioning(
+        &self,
+        bucket: &Bucket,
+        before: VersioningAndLockSetting,
+        setting: VersioningAndLockSetting,
+    ) -> Result<()> {
         let place = ObjectPath { dir: private_dir(bucket).into(), name: VERSIONING.into() };
+        let unshielded = match before.object_lock {
+            Some(_) => self.unshield_versioning(bucket, &place)?,
+            None => UnshieldedFile::NONE,
+        };
         let mut staged = StagedFile::with_mode(self.store, bucket, place, false, SETTING_MODE)?;
         staged.write(setting.text().as_bytes())?;
+        let file = staged.file().try_clone();
         staged.publish_private()?;
+        unshielded.leave();
         self.store.volume.private.forget(bucket);
+        if self.store.volume.config.immutable_locks && setting.object_lock.is_some() {
+            let failed = |error| Error::new(ErrorKind::from(&error), "opening the setting").caused_by(error);
+            set_flag(file.map_err(failed)?)?;
+        }
         Ok(())
+    }
+
+    fn unshield_versioning(&self, bucket: &Bucket, place: &ObjectPath) -> Result<UnshieldedFile> {
+        let volume = &self.store.volume;
+        match volume.open_private(place, volume.sharing_of(bucket)) {
+            Ok(file) => unshield_setting(file.into()).map_err(|errno| match errno {
+                Errno::PERM => immutable("the bucket's setting is protected, and its file"),
+                errno => from_errno(errno, "reading the setting"),
+            }),
+            Err(Errno::NOENT) => Ok(UnshieldedFile::NONE),
+            Err(errno) => Err(from_errno(errno, "opening the setting")),
+        }
     }
 
     pub(crate) fn configuration(&self, bucket: &Bucket) -> Result<Option<LockConfiguration>> {
@@ -139,7 +171,7 @@ impl ObjectLockManager<'_> {
             let PrivateDirectoryContents { versioning, object_lock, .. } = contents;
             let before = VersioningAndLockSetting { versioning, object_lock };
             let setting = change(before)?;
-            self.write_versioning(bucket, setting)?;
+            self.write_versioning(bucket, before, setting)?;
             if setting != before {
                 self.store.volume.private.outlast(&contents);
             }
@@ -237,6 +269,10 @@ pub(crate) fn shield(config: &PosixConfig, file: impl AsFd, lock: ObjectLock) ->
     if !config.immutable_locks || !lock.is_active(SystemTime::now()) {
         return Ok(());
     }
+    set_flag(file)
+}
+
+fn set_flag(file: impl AsFd) -> Result<()> {
     set_immutable(file, true).map(|_was_unset| ()).map_err(|errno| match errno {
         Errno::PERM => from_errno(errno, "setting the immutable flag, which needs CAP_LINUX_IMMUTABLE"),
         errno => {
@@ -272,11 +308,31 @@ pub(crate) fn unshield(file: impl AsFd, lock: ObjectLock) -> Result<UnshieldedFi
     let held = held.map_err(failed)?;
     match set_immutable(file, false) {
         Ok(was_set) if was_set && lock.is_active(SystemTime::now()) => Ok(UnshieldedFile(Some(held))),
-        Err(Errno::PERM) => {
-            let why = "the version is locked and its file is immutable, so only a gateway run by root can change the key";
-            Err(Error::new(ErrorKind::AccessDenied, why))
-        }
+        Err(Errno::PERM) => Err(immutable("the version is locked, and its file")),
         // If the file system does not have this flag, there is nothing to remove.
+        _ => Ok(UnshieldedFile::NONE),
+    }
+}
+
+fn immutable(what: &str) -> Error {
+    let why = format!("{what} is immutable, so only a gateway run by root can change it");
+    Error::new(ErrorKind::AccessDenied, why)
+}
+
+/// Removes the immutable flag from the file `versioning` of a bucket. The flag is set again when the result is dropped.
+/// A file that is not a setting keeps its flag: anyone who may rename directories can give this path to a directory
+/// with locked versions. Cost: a read of the file, and one call to get an attribute.
+pub(crate) fn unshield_setting(file: OwnedFd) -> Result<UnshieldedFile, Errno> {
+    let text = read_small(&file, VERSIONING_BYTES)?;
+    let is_setting = text.is_some_and(|(text, _)| VersioningAndLockSetting::parse(&text).is_some());
+    let is_object = !matches!(get_xattr(&file, ATTRIBUTE, &mut [0; 8]), Ok(None) | Err(Errno::OPNOTSUPP));
+    if !is_setting || is_object {
+        return Ok(UnshieldedFile::NONE);
+    }
+    match set_immutable(&file, false) {
+        Ok(true) => Ok(UnshieldedFile(Some(file))),
+        Err(Errno::PERM) => Err(Errno::PERM),
+        // The file has no flag, or the file system has none.
         _ => Ok(UnshieldedFile::NONE),
     }
 }
@@ -303,10 +359,11 @@ pub(crate) struct VersionProtection<'v> {
 }
 
 impl VersionProtection<'_> {
-    /// Checks that the version in `opened` may be deleted. Cost: none without object lock. Errors: `AccessDenied`.
+    /// Checks that the version in `opened` may be deleted, whether or not the bucket has object lock. Cost: none for a
+    /// version without a lock. Errors: `AccessDenied`.
     pub(crate) fn check_unlocked(&self, opened: &ObjectFile, bypass: bool) -> Result<()> {
         let lock = opened.record().lock;
-        if self.contents.object_lock.is_none() || lock.is_none() {
+        if lock.is_none() {
             return Ok(());
         }
         let now = SystemTime::now();
@@ -316,6 +373,13 @@ impl VersionProtection<'_> {
             }
             checked => checked,
         }
+    }
+
+    /// Removes the immutable flag from the version in `opened`, which is going to be removed or replaced. Errors: as for
+    /// [`VersionProtection::check_unlocked`] and [`unshield`].
+    pub(crate) fn unshield_to_remove(&self, opened: &ObjectFile, bypass: bool) -> Result<UnshieldedFile> {
+        self.check_unlocked(opened, bypass)?;
+        unshield(&opened.file, opened.record().lock)
     }
 
     /// Opens the file at `place` to check its lock. On a shared file system, this node may have cached the version or

@@ -81,6 +81,9 @@ pub(crate) struct PrivateDirectoryContents {
     pub(crate) unfit: Option<MountProblem>,
     /// The trusted owner; `None` if the bucket lacks the sticky bit, or if there is no private directory.
     pub(crate) guard: Option<TrustedOwner>,
+    /// Whether users other than the bucket's owner and root may rename files in the private directory (see
+    /// [`crate::mark`]).
+    pub(crate) is_open_to_others: bool,
 }
 
 impl PrivateDirectoryContents {
@@ -292,8 +295,11 @@ impl PrivateDirectoryCache {
             stat_now(&private)?;
             look_again(&private, VERSIONING);
         }
-        let contents =
-            PrivateDirectoryContents { device: before.device, unfit, ..contents_of(&private, sharing)? };
+        let contents = PrivateDirectoryContents {
+            device: before.device,
+            unfit,
+            ..contents_of(&private, &before, sharing)?
+        };
         // Timestamps from another node's clock, whose resolution is unknown, are not trusted.
         let times = (!sharing.is_shared() && is_settled).then(|| times(&before));
         self.remember(bucket, private, times, contents);
@@ -371,14 +377,20 @@ impl PrivateDirectoryCache {
     }
 }
 
-fn contents_of(private: &File, sharing: FileSystemSharing) -> Result<PrivateDirectoryContents, Errno> {
+/// Reads the contents of the directory `private`, whose state is `before`.
+fn contents_of(
+    private: &File,
+    before: &FileStat,
+    sharing: FileSystemSharing,
+) -> Result<PrivateDirectoryContents, Errno> {
     let find = |name| match stat_in(private, name) {
         Ok(state) => Ok(Some(state)),
         Err(Errno::NOENT) => Ok(None),
         Err(errno) => Err(errno),
     };
     let has_dir = |name| find(name).map(|found| found.is_some_and(|state| state.is_dir));
-    let guard = TrustedOwner::of(&stat_in(private, "..")?);
+    let of = stat_in(private, "..")?;
+    let guard = TrustedOwner::of(&of);
     // The caller has just queried the server for this state.
     let state = || stat(private);
     if sharing == FileSystemSharing::Nfs && is_recent(&state()?) {
@@ -410,6 +422,7 @@ fn contents_of(private: &File, sharing: FileSystemSharing) -> Result<PrivateDire
         object_lock,
         sharing,
         guard,
+        is_open_to_others: TrustedOwner::is_open_to_others(&of, before),
         ..PrivateDirectoryContents::default()
     })
 }

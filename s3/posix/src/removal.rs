@@ -32,11 +32,12 @@ use crate::area::{each_name, names_of, remove_each, remove_if_file, remove_stage
 use crate::delete::remove_empty_tree;
 use crate::errors::from_errno;
 use crate::layout::{
-    EVENTS, LOCKS, META, ODD, PRIVATE_DIR, TMP, UPLOADS, VERSIONS, is_hidden_name, is_private_dir_name,
-    is_private_name, join, removal_name, removal_of, upload_of, webhook_of_event,
+    EVENTS, LOCKS, META, ODD, PRIVATE_DIR, TMP, UPLOADS, VERSIONING, VERSIONS, is_hidden_name,
+    is_private_dir_name, is_private_name, join, removal_name, removal_of, upload_of, webhook_of_event,
 };
 use crate::locks::ALL_KEYS;
 use crate::multipart::parts::{remove_upload_dir, role_of};
+use crate::object_lock::unshield_setting;
 use crate::patience::pause;
 use crate::shared::leads_to;
 use crate::sidecar::inode_of;
@@ -324,10 +325,24 @@ fn destroy_removal(root: &OwnedFd, removal: &OwnedFd, name: &str) {
         let _ = remove_empty_areas(&private);
         remove_areas(&private);
         let is_file = |name: &str| is_private_name(name) && !is_private_dir_name(name);
-        let _ = remove_each(&private, is_file, remove_if_file);
+        let _ = remove_each(&private, is_file, remove_private_file);
         let _ = remove_dir(removal, PRIVATE_DIR);
     }
     let _ = remove_dir(root, name);
+}
+
+/// Removes a file in a private directory. The setting of a bucket with object lock may have the immutable flag.
+fn remove_private_file(private: &OwnedFd, name: &str) -> Result<(), Errno> {
+    match remove_if_file(private, name) {
+        Err(Errno::PERM) if name == VERSIONING => {
+            let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+            let unshielded = unshield_setting(open_in(private, name, flags, Mode::empty())?)?;
+            remove_if_file(private, name)?;
+            unshielded.leave();
+            Ok(())
+        }
+        done => done,
+    }
 }
 
 /// Returns whether the private directory in the bucket's directory `dir` contains only files and directories that

@@ -2,11 +2,13 @@
 //!
 //! Anyone who may write to a bucket may create any file in its journal. A record is therefore trusted only to report a
 //! change that its writer could have made. The event's bucket is the bucket whose journal contains the record. The
-//! rules of the bucket's owner apply. The event's user is the owner of the file. Links, FIFOs, devices
-//! and large files are never read. A process that may act as other users works as the bucket's owner.
+//! rules of the bucket's owner apply. The event's user is the owner of the file, to which nobody else may write; where
+//! other users may rename files, the file must have its owner's mark (see [`crate::mark`]). Links, FIFOs, devices and
+//! large files are never read. A process that may act as other users works as the bucket's owner.
 
 use std::collections::BinaryHeap;
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -16,11 +18,13 @@ use fordway_wire::event_record::{EventRecord, RECORD_BYTES_MAX};
 use fordway_wire::notification::{NotificationRule, read, rule_for};
 
 use crate::actors::ImpersonatedUserCache;
-use crate::area::{read_small, remove_if_file};
+use crate::area::{is_writable_by_others, read_small, remove_if_file};
 use crate::errors::from_errno;
-use crate::events::NOTIFICATION;
+use crate::events::{EVENT_MARK, NOTIFICATION};
 use crate::layout::{events_dir, webhook_of_event};
 use crate::locks::alone_for;
+use crate::mark::OwnerMark;
+use crate::volume::StoreRootDirectory;
 use crate::{PosixStore, PosixStoreState};
 
 /// The journals of all buckets, for use by one program that delivers events.
@@ -156,8 +160,9 @@ impl EventJournal {
             let mut done = ReadEvents::default();
             let Some(dir) = self.open(bucket)? else { return Ok(done) };
             let rules = self.rules(bucket)?;
+            let mark = event_mark(&self.inner().volume, bucket)?;
             for name in names {
-                match self.read_one((bucket, webhook, &rules), &dir, name, age_max)? {
+                match self.read_one((bucket, webhook, &rules), (&dir, mark.as_ref()), name, age_max)? {
                     Entry::Event(event) => done.events.push(event),
                     Entry::Expired => done.expired += 1,
                     Entry::Unwanted => done.unwanted += 1,
@@ -184,7 +189,7 @@ impl EventJournal {
     fn read_one(
         &self,
         (bucket, webhook, rules): (&Bucket, &str, &[NotificationRule]),
-        dir: &File,
+        (dir, mark): (&File, Option<&OwnerMark<'_>>),
         name: &str,
         age_max: Duration,
     ) -> Result<Entry> {
@@ -197,7 +202,7 @@ impl EventJournal {
         if age_of(&state) > age_max && !state.is_dir {
             return self.dropped(dir, name, Entry::Expired);
         }
-        let (record, writer) = match self.record_in(dir, name, &state) {
+        let (record, writer) = match self.record_in((dir, mark), name, &state) {
             Ok(Some(found)) => found,
             Ok(None) | Err(Errno::NOENT | Errno::LOOP | Errno::NXIO) => return Ok(Entry::Odd),
             Err(Errno::ACCESS | Errno::PERM) => return Ok(Entry::Unreadable),
@@ -242,7 +247,7 @@ impl EventJournal {
     /// Returns the record in the file with this name, and the owner of the file; `None` if the file is not a record.
     fn record_in(
         &self,
-        dir: &File,
+        (dir, mark): (&File, Option<&OwnerMark<'_>>),
         name: &str,
         state: &FileStat,
     ) -> Result<Option<(EventRecord, u32)>, Errno> {
@@ -253,7 +258,7 @@ impl EventJournal {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW;
         let open = || {
             let file = open_in(dir, name, flags, Mode::empty())?;
-            Ok(read_small(&file, RECORD_BYTES_MAX)?.filter(|(_, state)| state.links == 1))
+            Ok(read_small(&file, RECORD_BYTES_MAX)?.filter(|(_, state)| is_writers(&file, state, mark)))
         };
         let found = self.actors.or_as_owner(dir, name, open)?;
         Ok(found.and_then(|(text, state)| EventRecord::decode(&text).map(|record| (record, state.user))))
@@ -285,6 +290,19 @@ impl EventJournal {
             Err(errno) => Err(from_errno(errno, "opening the journal of events")),
         }
     }
+}
+
+/// Returns the mark that the records of the bucket must have; `None` if nobody else may rename a writer's record.
+pub(crate) fn event_mark(volume: &StoreRootDirectory, bucket: &Bucket) -> Result<Option<OwnerMark<'static>>> {
+    match volume.may_others_rename(bucket, &volume.state_of(bucket)?)? {
+        true => volume.owner_mark(bucket, EVENT_MARK).map(Some),
+        false => Ok(None),
+    }
+}
+
+/// Returns whether the owner of the open file, whose state is `state`, has certainly written it as a record.
+pub(crate) fn is_writers(file: impl AsFd, state: &FileStat, mark: Option<&OwnerMark<'_>>) -> bool {
+    state.links == 1 && !is_writable_by_others(state) && mark.is_none_or(|mark| mark.is_on(file, state))
 }
 
 /// The result of examining an entry of a journal.

@@ -28,6 +28,7 @@ use crate::area::{StagingDirectory, remove_if_file};
 use crate::dirs::{DirectoryHandle, HOLD};
 use crate::errors::{from_errno, is_stale, on_another_mount};
 use crate::layout::{ObjectPath, is_setting_name, spare_name, tmp_dir};
+use crate::mark::OwnerMark;
 use crate::multipart::parts::LINKED;
 use crate::private::PrivateDirectoryContents;
 use crate::read::system_time;
@@ -489,6 +490,31 @@ impl StagedFile {
             renamed?.map_err(|errno| self.publishing_failed(errno))?;
         }
         self.sync_name()
+    }
+
+    /// Publishes the file as [`StagedFile::publish_private`] does, with its owner's mark (see [`crate::mark`]).
+    pub(crate) fn publish_marked(self, mark: OwnerMark<'_>) -> Result<()> {
+        self.with_mark(mark, StagedFile::publish_private)
+    }
+
+    /// Publishes the file as [`StagedFile::publish_if_new`] does, with its owner's mark (see [`crate::mark`]).
+    pub(crate) fn publish_new_marked(self, mark: OwnerMark<'_>) -> Result<bool> {
+        self.with_mark(mark, StagedFile::publish_if_new)
+    }
+
+    /// Sets the mark before the file is published, so that no reader sees the file without the mark. If publishing has
+    /// taken so long that the mark is no longer valid, sets it again. Without attributes, the file has no mark.
+    fn with_mark<T>(self, mark: OwnerMark<'_>, publish: impl FnOnce(Self) -> Result<T>) -> Result<T> {
+        let durability = self.inner.volume.config.durability;
+        let opened = |error| Error::new(ErrorKind::from(&error), "marking the file").caused_by(error);
+        let failed = |errno| from_errno(errno, "marking the file");
+        let file = self.file.try_clone().map_err(opened)?;
+        mark.set(&file).map_err(failed)?;
+        let published = publish(self)?;
+        if mark.settle(&file).map_err(failed)? && durability != Durability::None {
+            sync_all(&file).map_err(failed)?;
+        }
+        Ok(published)
     }
 
     /// Gives the file that is about to be replaced a second hard link, named `spare`.

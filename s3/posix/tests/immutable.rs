@@ -7,13 +7,42 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fordway_posix::{FsckEvent, FsckOptions, PosixConfig, PosixStore};
+use fordway_posix::{FsckEvent, FsckOptions, LifecycleOptions, PosixConfig, PosixStore};
 use fordway_store::{
-    Bucket, DeleteOptions, ErrorKind, GetOptions, Key, LockConfiguration, ObjectLock, ObjectLockOperations,
-    ObjectTagOperations, ObjectVersionOperations, Objects, PutOptions, Result, Retention, RetentionMode,
-    Tags, VersionId, VersioningState,
+    Bucket, BucketDocumentKind, BucketDocumentOperations, DefaultRetention, DeleteOptions, ErrorKind,
+    GetOptions, Key, LockConfiguration, ObjectLock, ObjectLockOperations, ObjectTagOperations,
+    ObjectVersionOperations, Objects, PutOptions, Result, Retention, RetentionMode, RetentionPeriod, Tags,
+    VersionId, VersioningState,
 };
 use fordway_sys::{ImpersonatedUser, PeerCredentials, set_immutable};
+
+/// A test's directory. Dropping the value clears the immutable flags in it, so that it can be removed.
+struct TestDir(tempfile::TempDir);
+
+impl TestDir {
+    fn new() -> Self {
+        TestDir(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for TestDir {
+    fn drop(&mut self) {
+        clear_flags(self.path());
+    }
+}
+
+fn clear_flags(dir: &Path) {
+    for entry in fs::read_dir(dir).unwrap().map(|entry| entry.unwrap()) {
+        match entry.file_type().unwrap().is_dir() {
+            true => clear_flags(&entry.path()),
+            false => drop(fs::File::open(entry.path()).map(|file| set_immutable(file, false))),
+        }
+    }
+}
 
 /// Returns whether files in `dir` can have the immutable flag. If the flag is not available, records that the test was
 /// skipped.
@@ -42,7 +71,7 @@ fn assert_immutable(path: &Path) {
 
 #[test]
 fn a_locked_file_is_out_of_reach_and_the_store_still_works() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestDir::new();
     if !has_flag(dir.path()) {
         return;
     }
@@ -83,7 +112,7 @@ fn a_locked_file_is_out_of_reach_and_the_store_still_works() {
 
 #[test]
 fn fsck_finds_locked_files_without_the_flag() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestDir::new();
     if !has_flag(dir.path()) {
         return;
     }
@@ -93,10 +122,9 @@ fn fsck_finds_locked_files_without_the_flag() {
         let options = PutOptions { lock, ..Default::default() };
         store.put(&bucket, &Key::new(key).unwrap(), b"content", &options).unwrap();
     }
-    let set = |key: &str, is_immutable| {
-        set_immutable(fs::File::open(dir.path().join("lck").join(key)).unwrap(), is_immutable).unwrap()
-    };
-    set("left", false);
+    for left in ["left", ".fordway/versioning"] {
+        set_immutable(fs::File::open(dir.path().join("lck").join(left)).unwrap(), false).unwrap();
+    }
     let findings = |immutable_locks| {
         let (mut found, options) = (Vec::new(), FsckOptions { immutable_locks, ..Default::default() });
         let checked = store.check(&options, &mut |event| {
@@ -108,10 +136,9 @@ fn fsck_finds_locked_files_without_the_flag() {
         checked.unwrap();
         found
     };
-    assert_eq!(findings(true), [("not-immutable", "lck/left".to_owned())]);
+    let found = ["lck/left", "lck/.fordway/versioning"].map(|path| ("not-immutable", path.to_owned()));
+    assert_eq!(findings(true), found);
     assert_eq!(findings(false), []);
-    // The test's directory must be removable.
-    set("held", false);
 }
 
 /// Creates a store in `dir` with a bucket of user 1001 and group 2000, whose versions can be locked.
@@ -136,7 +163,7 @@ fn as_user<T>(uid: u32, work: impl FnOnce() -> Result<T>) -> Result<T> {
 
 #[test]
 fn a_refused_change_leaves_the_flag() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestDir::new();
     if !has_flag(dir.path()) {
         return;
     }
@@ -172,7 +199,142 @@ fn a_refused_change_leaves_the_flag() {
     let old = fs::read_dir(dir.path().join("lck/.fordway/versions/k")).unwrap();
     let old =
         old.map(|entry| entry.unwrap().path()).find(|path| !path.to_str().unwrap().ends_with("-marker"));
-    assert_immutable(&old.clone().unwrap());
-    // The test's directory must be removable.
-    set_immutable(fs::File::open(old.unwrap()).unwrap(), false).unwrap();
+    assert_immutable(&old.unwrap());
+}
+
+/// A lock that ends in a year.
+fn compliance() -> ObjectLock {
+    let until = SystemTime::now() + Duration::from_secs(365 * 86_400);
+    let until_ms = until.duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
+    ObjectLock { retention: Some(Retention { mode: RetentionMode::Compliance, until_ms }), legal_hold: None }
+}
+
+/// Puts `content` as user 1001; returns the ID of the version.
+fn put(store: &PosixStore, bucket: &Bucket, key: &str, lock: ObjectLock) -> Option<VersionId> {
+    let options = PutOptions { lock, ..Default::default() };
+    as_user(1001, || store.put(bucket, &Key::new(key).unwrap(), b"precious", &options)).unwrap().version
+}
+
+/// Asserts that user 1001 cannot delete the version, neither with a request nor with a lifecycle rule.
+fn assert_kept(store: &PosixStore, bucket: &Bucket, key: &str, version: &VersionId) {
+    let options =
+        DeleteOptions { version: Some(version.clone()), bypass_governance: true, ..Default::default() };
+    let done = as_user(1001, || store.delete(bucket, &Key::new(key).unwrap(), &options).map(drop));
+    assert_eq!(done.unwrap_err().kind(), ErrorKind::AccessDenied, "{key}");
+    let rules = "<LifecycleConfiguration><Rule><Status>Enabled</Status><Filter/><NoncurrentVersionExpiration>\
+                 <NoncurrentDays>1</NoncurrentDays></NoncurrentVersionExpiration></Rule></LifecycleConfiguration>";
+    let kind = BucketDocumentKind::known("lifecycle");
+    as_user(1001, || store.set_document(bucket, &kind, rules.as_bytes())).unwrap();
+    let options = LifecycleOptions { day: Duration::from_nanos(1), ..Default::default() };
+    let done = store.run_lifecycle(&options, &mut |_| Ok(())).unwrap();
+    assert_eq!((done.changed, done.failed), (0, 0), "{key}");
+    let options = GetOptions::version(version.clone());
+    store.head(bucket, &Key::new(key).unwrap(), &options).unwrap();
+}
+
+/// Gives the bucket the setting `text`, as the owner can if the gateway did not protect the setting.
+fn forge_setting(dir: &Path, text: &str) {
+    let path = dir.join("lck/.fordway/versioning");
+    set_immutable(fs::File::open(&path).unwrap(), false).unwrap();
+    let forged = path.with_extension("new");
+    fs::write(&forged, text).unwrap();
+    chown(&forged, Some(1001), Some(1001)).unwrap();
+    fs::rename(forged, path).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+}
+
+#[test]
+fn the_setting_of_a_bucket_with_object_lock_is_out_of_reach() {
+    let dir = TestDir::new();
+    if !has_flag(dir.path()) {
+        return;
+    }
+    let (store, bucket) = store_of_a_group(dir.path());
+    let setting = dir.path().join("lck/.fordway/versioning");
+    assert_immutable(&setting);
+    let lock = LockConfiguration {
+        default: Some(DefaultRetention { mode: RetentionMode::Compliance, period: RetentionPeriod::Days(1) }),
+    };
+    as_user(1001, || store.set_lock_configuration(&bucket, &lock)).unwrap();
+    assert_immutable(&setting);
+    assert_eq!(store.lock_configuration(&bucket).unwrap(), Some(lock));
+    // An empty bucket can still be removed.
+    store.delete_bucket(&bucket).unwrap();
+    let names = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    let left: Vec<_> = names.filter(|name| name != "probe" && name != ".fordway").collect();
+    assert_eq!(left, [""; 0]);
+}
+
+/// The lock in a version's record counts, whatever the bucket's setting says.
+#[test]
+fn a_locked_version_outlives_the_setting_of_its_bucket() {
+    for setting in ["Enabled\n", "Suspended\n"] {
+        let dir = TestDir::new();
+        if !has_flag(dir.path()) {
+            return;
+        }
+        let (store, bucket) = store_of_a_group(dir.path());
+        let only = put(&store, &bucket, "only", compliance()).unwrap();
+        let old = put(&store, &bucket, "old", compliance()).unwrap();
+        put(&store, &bucket, "old", ObjectLock::NONE);
+        forge_setting(dir.path(), setting);
+        assert_kept(&store, &bucket, "only", &only);
+        assert_kept(&store, &bucket, "old", &old);
+        // A put and a delete hide the version, as always.
+        put(&store, &bucket, "only", ObjectLock::NONE);
+        assert_kept(&store, &bucket, "only", &only);
+    }
+}
+
+#[test]
+fn a_locked_version_that_is_moved_to_another_bucket_is_kept() {
+    let dir = TestDir::new();
+    if !has_flag(dir.path()) {
+        return;
+    }
+    let (store, bucket) = store_of_a_group(dir.path());
+    let plain = Bucket::new("plain").unwrap();
+    as_user(1001, || store.create_bucket(&plain)).unwrap();
+    as_user(1001, || store.set_versioning(&plain, VersioningState::Enabled)).unwrap();
+    let only = put(&store, &bucket, "d/only", compliance()).unwrap();
+    let old = put(&store, &bucket, "old", compliance()).unwrap();
+    put(&store, &bucket, "old", ObjectLock::NONE);
+    fs::rename(dir.path().join("lck/d"), dir.path().join("plain/d")).unwrap();
+    put(&store, &plain, "old", ObjectLock::NONE);
+    let versions = dir.path().join("plain/.fordway/versions");
+    fs::create_dir_all(&versions).unwrap();
+    fs::rename(dir.path().join("lck/.fordway/versions/old"), versions.join("old")).unwrap();
+    assert_kept(&store, &plain, "d/only", &only);
+    assert_kept(&store, &plain, "old", &old);
+}
+
+/// A put in a bucket whose versioning is suspended replaces the version `null`, unless that version is locked.
+#[test]
+fn a_locked_version_null_is_not_replaced() {
+    for is_old in [false, true] {
+        let dir = TestDir::new();
+        if !has_flag(dir.path()) {
+            return;
+        }
+        let (store, bucket) = store_of_a_group(dir.path());
+        let (key, null) = (Key::new("k").unwrap(), VersionId::null());
+        fs::write(dir.path().join("lck/k"), "precious").unwrap();
+        chown(dir.path().join("lck/k"), Some(1001), Some(1001)).unwrap();
+        store.set_retention(&bucket, &key, None, compliance().retention, false).unwrap();
+        if is_old {
+            put(&store, &bucket, "k", ObjectLock::NONE);
+        }
+        forge_setting(dir.path(), "Suspended\n");
+        let done = as_user(1001, || store.put(&bucket, &key, b"ransom", &PutOptions::default()).map(drop));
+        assert_eq!(done.map_err(|error| error.kind()).is_ok(), is_old);
+        if !is_old {
+            assert_kept(&store, &bucket, "k", &null);
+            let done = as_user(1001, || store.delete(&bucket, &key, &DeleteOptions::default()).map(drop));
+            assert_eq!(done.unwrap_err().kind(), ErrorKind::AccessDenied);
+        }
+        let versions = dir.path().join("lck/.fordway/versions/k");
+        let old = fs::read_dir(&versions).into_iter().flatten().map(|entry| entry.unwrap().path());
+        let kept = old.chain([dir.path().join("lck/k")]).filter_map(|path| fs::read(path).ok());
+        assert!(kept.into_iter().any(|content| content == b"precious"), "{is_old}");
+    }
 }

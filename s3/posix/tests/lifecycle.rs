@@ -207,6 +207,39 @@ fn noncurrent_versions_expire_beyond_those_that_are_kept() {
     assert_eq!(rig.run_with(&short).0.changed, 0);
 }
 
+/// A POSIX program can put an old file at a key, or the object of another key. The old versions of the key are not
+/// older for it: their days count from the time at which they were replaced.
+#[test]
+fn a_file_with_old_times_makes_no_version_expire_early() {
+    let rule = "<Prefix></Prefix><NoncurrentVersionExpiration><NoncurrentDays>3</NoncurrentDays>\
+                </NoncurrentVersionExpiration>";
+    let rig = Rig::new(&[rule]).versioned();
+    rig.put("other");
+    for name in ["copied", "moved", "archived"] {
+        rig.put(name);
+    }
+    std::thread::sleep(Duration::from_secs(5));
+    let restore = |name: &str| {
+        let restored = rig.dir.path().join("restored");
+        fs::write(&restored, "from a backup").unwrap();
+        File::options().write(true).open(&restored).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        fs::rename(restored, rig.path(name)).unwrap();
+    };
+    for name in ["copied", "moved", "archived"] {
+        rig.put(name);
+    }
+    restore("copied");
+    fs::rename(rig.path("other"), rig.path("moved")).unwrap();
+    restore("archived");
+    rig.put("archived");
+    for dry_run in [true, false] {
+        let options = LifecycleOptions { day: Duration::from_secs(1), dry_run, ..Default::default() };
+        assert_eq!(rig.run_with(&options).1, [""; 0], "dry run: {dry_run}");
+    }
+    let short = LifecycleOptions { day: Duration::from_nanos(1), ..Default::default() };
+    assert_eq!(rig.run_with(&short).0.changed, 4, "one version of two keys, two of the third");
+}
+
 #[test]
 fn a_delete_marker_goes_when_it_hides_nothing() {
     let rule = "<Prefix></Prefix><Expiration><ExpiredObjectDeleteMarker>true</ExpiredObjectDeleteMarker></Expiration>";

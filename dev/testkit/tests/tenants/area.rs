@@ -5,6 +5,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use fordway_posix::{MigrationEvent, PosixConfig, PosixStore};
 
@@ -359,22 +360,59 @@ fn a_closed_directory_of_another_user_hides_nothing_else() {
     }
 }
 
-/// A document that controls access is ignored if other users may have changed it.
+/// A document that controls access is not believed if other users may have changed it, or may have moved it into place.
+/// Such a document may be any file of the bucket's owner.
 #[test]
-fn a_policy_that_others_may_write_to_is_not_believed() {
+fn a_policy_that_others_may_have_written_or_moved_is_not_believed() {
     if !is_root() {
         return;
     }
     let ground = Ground::new();
-    let (team, policy) = (ground.bucket("team", ALICE, 0o775), BucketDocumentKind::known("policy"));
-    ground.write("team/.fordway/document-policy", ALICE, 0o664, "{}");
-    for lane in Lane::ALL {
-        ground.on(lane, ALICE, |store| denied("the policy", store.document(&team, &policy)));
+    let (team, policy) = (ground.bucket("team", ALICE, 0o777), BucketDocumentKind::known("policy"));
+    let path = "team/.fordway/document-policy";
+    ground.write(path, ALICE, 0o664, "{}");
+    chmod(&ground.path("team/.fordway"), 0o777);
+    let deny_all = |what: &str| {
+        for lane in Lane::ALL {
+            ground.on(lane, ALICE, |store| denied(what, store.document(&team, &policy)));
+        }
+    };
+    deny_all("a policy that others may write to");
+    chmod(&ground.path(path), 0o644);
+    deny_all("a policy without its owner's mark");
+    let set = |document: &[u8]| {
+        ground.on(Lane::Embedded, ALICE, |store| store.set_document(&team, &policy, document).unwrap());
+    };
+    let believed = || ground.on(Lane::Node, ALICE, |store| store.document(&team, &policy)).unwrap().unwrap();
+    set(b"{}");
+    assert_eq!(believed(), b"{}");
+    // Bob gives the policy's path to an object of Alice, to her ACL, and to her former policy.
+    ground.on(Lane::Http, ALICE, |store| put(store, &team, "example.json", b"{}").unwrap());
+    let acl = BucketDocumentKind::known("acl");
+    ground.on(Lane::Embedded, ALICE, |store| store.set_document(&team, &acl, b"private").unwrap());
+    let rename = |from: &str, to: &str| {
+        let (from, to) = (ground.path(from), ground.path(to));
+        as_user(BOB, || fs::rename(from, to)).unwrap();
+    };
+    rename(path, "team/former");
+    for from in ["team/example.json", "team/.fordway/document-acl"] {
+        set(b"{\"strict\": true}");
+        rename(from, path);
+        deny_all(from);
     }
-    chmod(&ground.path("team/.fordway/document-policy"), 0o644);
-    ground.on(Lane::Node, ALICE, |store| {
-        assert_eq!(store.document(&team, &policy).unwrap().as_deref(), Some(&b"{}"[..]));
-    });
+    set(b"{\"strict\": true}");
+    std::thread::sleep(Duration::from_millis(2500));
+    rename("team/former", path);
+    deny_all("the former policy");
+    let found: Vec<_> = ground.check().into_iter().map(|(_, path)| path).collect();
+    assert!(found.is_empty() || found == [path], "{found:?}");
+    // Nobody but Alice could have moved the file if her directories are closed, or have the sticky bit.
+    for (mode, private) in [(0o1777, 0o1777), (0o755, 0o755)] {
+        chmod(&ground.path("team"), mode);
+        chmod(&ground.path("team/.fordway"), private);
+        std::thread::sleep(Duration::from_millis(30));
+        assert_eq!(believed(), b"{}", "{mode:o}");
+    }
 }
 
 /// All users may create symbolic links in a bucket. A user who is limited to some buckets cannot reach another bucket

@@ -1,12 +1,13 @@
 //! Tests lifecycle runs by root in buckets to which several users may write.
 
 use std::fs;
+use std::process::Command;
 use std::time::Duration;
 
 use fordway_posix::{LifecycleEvent, LifecycleOptions};
-use fordway_store::{VersioningState, VersionsQuery};
+use fordway_store::{Bucket, VersioningState, VersionsQuery};
 
-use crate::ground::{ALICE, BOB, Ground, Lane, chmod, is_root, put};
+use crate::ground::{ALICE, BOB, Ground, Lane, as_user, chmod, is_root, put};
 
 /// In a bucket with the sticky bit, Bob may create names in the directory with Alice's old versions. None of these
 /// names may make a version expire, regardless of the version or delete marker that the name represents.
@@ -99,4 +100,106 @@ fn a_closed_directory_stops_no_expiry() {
         assert_eq!(summary.unwrap().failed, 0);
         assert!(ground.path("team/aaa/draft").exists());
     }
+}
+
+const EVERYTHING: &str = "<LifecycleConfiguration><Rule><Status>Enabled</Status><Filter/>\
+                          <Expiration><Days>1</Days></Expiration></Rule></LifecycleConfiguration>";
+const NOTHING_YET: &str = "<Expiration><Date>2999-01-01T00:00:00Z</Date></Expiration>";
+const RULES: &str = "team/.fordway/document-lifecycle";
+
+/// Creates a bucket of Alice that the team may write to, with a file in a directory that only Alice may write to. Alice
+/// has set rules that expire nothing.
+fn team_of(ground: &Ground) -> Bucket {
+    let team = ground.bucket("team", ALICE, 0o777);
+    ground.write("team/alice/thesis", ALICE, 0o644, "years of work");
+    ground.set_rule(&team, ALICE, NOTHING_YET);
+    team
+}
+
+/// Gives `from` the path of the rules, as Bob, who may rename every file in the bucket's top directories.
+fn move_into_place(ground: &Ground, from: &str) {
+    let (from, to) = (ground.path(from), ground.path(RULES));
+    as_user(BOB, || fs::rename(from, to)).unwrap();
+}
+
+/// Asserts that a run expires nothing, and reports the rules once.
+fn assert_refused(ground: &Ground, what: &str) {
+    let done = ground.expire();
+    assert_eq!((done.changed, done.failed), (0, 1), "{what}: {done:?}");
+    assert!(ground.path("team/alice/thesis").exists(), "{what}");
+}
+
+/// A member of the team moves a file of the bucket's owner to the path of the rules. The rules do not act with the
+/// owner's rights, whatever file it is.
+#[test]
+fn rules_that_another_writer_has_moved_into_place_expire_nothing() {
+    if !is_root() {
+        return;
+    }
+    let ground = Ground::new();
+    let team = team_of(&ground);
+    for (name, mode) in [("notes", 0o664), ("example.xml", 0o644)] {
+        ground.write(&format!("team/{name}"), ALICE, mode, EVERYTHING);
+        move_into_place(&ground, &format!("team/{name}"));
+        assert_refused(&ground, name);
+    }
+    // Alice's object may have the mark of a document, if she copied it with its attributes. The copy is another file.
+    ground.set_rule(&team, ALICE, "<Expiration><Days>1</Days></Expiration>");
+    let copied = Command::new("cp").arg("-a").args([ground.path(RULES), ground.path("team/copy")]).status();
+    assert!(copied.unwrap().success());
+    move_into_place(&ground, "team/copy");
+    assert_refused(&ground, "a copy");
+    ground.set_rule(&team, ALICE, NOTHING_YET);
+    let done = ground.expire();
+    assert_eq!((done.changed, done.failed), (0, 0), "Alice has set rules of her own again");
+}
+
+/// An older document of the bucket's owner, which a member of the team moved aside, does not replace the newer one.
+/// Neither a run nor a migration believes it.
+#[test]
+fn old_rules_that_another_writer_has_kept_expire_nothing() {
+    if !is_root() {
+        return;
+    }
+    let ground = Ground::new();
+    let team = team_of(&ground);
+    ground.expire_all(&team, ALICE);
+    let (rules, aside) = (ground.path(RULES), ground.path("team/aside"));
+    as_user(BOB, || fs::rename(rules, aside)).unwrap();
+    ground.set_rule(&team, ALICE, NOTHING_YET);
+    std::thread::sleep(Duration::from_millis(2500));
+    move_into_place(&ground, "team/aside");
+    assert_refused(&ground, "old rules");
+    ground.migrate();
+    assert_refused(&ground, "old rules after a migration");
+}
+
+/// A restored copy of a root keeps its rules, and `fsck --migrate` makes them effective. Documents that nobody else can
+/// have renamed need no mark.
+#[test]
+fn rules_survive_a_restore_and_need_no_mark_in_a_closed_bucket() {
+    if !is_root() {
+        return;
+    }
+    let ground = Ground::new();
+    let team = team_of(&ground);
+    ground.expire_all(&team, ALICE);
+    let copied = Command::new("cp").arg("-a").args([ground.path("team"), ground.path("copy")]).status();
+    assert!(copied.unwrap().success());
+    fs::rename(ground.path("team"), ground.path("../lost")).unwrap();
+    fs::rename(ground.path("copy"), ground.path("team")).unwrap();
+    assert_refused(&ground, "before the migration");
+    let (done, failed) = ground.migrate();
+    assert!(done.contains(&RULES.to_owned()) && failed.is_empty(), "{done:?} {failed:?}");
+    let done = ground.expire();
+    assert_eq!((done.changed, done.failed), (1, 0), "{done:?}");
+    ground.write("team/alice/thesis", ALICE, 0o644, "years of work");
+    fs::remove_file(ground.path(RULES)).unwrap();
+    ground.write(RULES, ALICE, 0o644, EVERYTHING);
+    assert_refused(&ground, "no mark");
+    chmod(&ground.path("team"), 0o755);
+    assert_refused(&ground, "no mark, and the private area is open");
+    chmod(&ground.path("team/.fordway"), 0o755);
+    std::thread::sleep(Duration::from_millis(30));
+    assert_eq!(ground.expire().changed, 1, "only Alice can have written the rules");
 }

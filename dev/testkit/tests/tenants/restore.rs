@@ -23,7 +23,7 @@ fn content_type(store: &dyn Store, bucket: &Bucket, name: &str) -> Option<String
 
 impl Ground {
     /// Runs `fsck --migrate` as root. Returns the paths that were changed, and the errors.
-    fn migrate(&self) -> (Vec<String>, Vec<String>) {
+    pub(crate) fn migrate(&self) -> (Vec<String>, Vec<String>) {
         let (mut done, mut failed) = (Vec::new(), Vec::new());
         let migrated = self.embedded().migrate(&[], &mut |event| {
             match event {

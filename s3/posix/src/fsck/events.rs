@@ -11,6 +11,7 @@ use crate::events::NOTIFICATION;
 use crate::fsck::{FindingKind, FsckRun};
 use crate::layout::{document_name, events_dir, join, private_dir, webhook_of_event};
 use crate::scan::each_entry;
+use crate::spool::{event_mark, is_writers};
 
 impl FsckRun<'_> {
     /// Checks that writers can find and read the bucket's notification configuration, if there is one.
@@ -46,6 +47,7 @@ impl FsckRun<'_> {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
             Err(errno) => return self.unreadable(&path, errno, "opening"),
         };
+        let mark = event_mark(&self.inner.volume, bucket)?;
         let read = each_entry(&dir, |name, _| {
             self.looked_at_one()?;
             let shown = join(&path, &name_to_text(name));
@@ -64,13 +66,21 @@ impl FsckRun<'_> {
                 Err(errno) => return self.unreadable(&shown, errno, "examining"),
             }
             let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW;
-            let open = || read_small(open_in(&dir, name, flags, Mode::empty())?, RECORD_BYTES_MAX);
+            let open = || {
+                let file = open_in(&dir, name, flags, Mode::empty())?;
+                Ok(read_small(&file, RECORD_BYTES_MAX)?
+                    .filter(|(_, state)| is_writers(&file, state, mark.as_ref())))
+            };
             let is_record = |text: &[u8]| {
                 EventRecord::decode(text).is_some_and(|record| record.bucket == bucket.as_str())
             };
             match self.actors.or_as_owner(&dir, name, open) {
                 Ok(Some((text, _))) if is_record(&text) => Ok(()),
-                Ok(_) => self.found(FindingKind::BadEvent, shown, "it is not a record of this bucket"),
+                Ok(_) => self.found(
+                    FindingKind::BadEvent,
+                    shown,
+                    "it is not a record of this bucket that its owner wrote",
+                ),
                 Err(Errno::NOENT | Errno::STALE) => Ok(()),
                 Err(errno) => self.unreadable(&shown, errno, "reading"),
             }

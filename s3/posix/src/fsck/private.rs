@@ -3,7 +3,7 @@
 use std::fs::File;
 
 use fordway_store::{Bucket, Error, ErrorKind, Key, Result, UploadId};
-use fordway_sys::{EntryKind, Errno, FileStat, Mode, OFlags, name_to_text, stat, stat_in};
+use fordway_sys::{EntryKind, Errno, FileStat, Mode, OFlags, is_immutable, name_to_text, stat, stat_in};
 
 use crate::area::{TrustedOwner, each_name, read_small};
 use crate::events::NOTIFICATION;
@@ -12,6 +12,8 @@ use crate::layout::{
     TMP, VERSIONING, document_kind, document_name, is_hidden_name, is_private_dir_name, is_private_name,
     is_setting_name, join, meta_dir, private_dir, upload_of, uploads_dir,
 };
+use crate::lifecycle::RULES;
+use crate::mark::unmarked;
 use crate::multipart::parts::{
     ArrivedPart, CLOSED, UPLOAD, UploadDirectory, UploadFileRole, part_number, role_of,
 };
@@ -44,11 +46,21 @@ impl FsckRun<'_> {
         let path = join(&private_dir(bucket), VERSIONING);
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let opened = self.inner.volume.root.open_beneath(&path, flags, Mode::empty());
-        match opened.and_then(|file| read_small(&file, VERSIONING_BYTES)) {
-            Ok(Some((text, _))) if VersioningAndLockSetting::parse(&text).is_some() => Ok(()),
-            Ok(Some((text, _))) => {
-                self.found(FindingKind::BadVersioning, path, format!("it says {:?}", show_name(&text)))
-            }
+        let wants_flag = self.options.immutable_locks;
+        let read = opened.and_then(|file| {
+            let lacks_flag = wants_flag && is_immutable(&file) == Ok(false);
+            read_small(&file, VERSIONING_BYTES).map(|read| read.map(|(text, _)| (text, lacks_flag)))
+        });
+        match read {
+            Ok(Some((text, lacks_flag))) => match VersioningAndLockSetting::parse(&text) {
+                Some(setting) if lacks_flag && setting.object_lock.is_some() => {
+                    self.found(FindingKind::NotImmutable, path, "")
+                }
+                Some(_) => Ok(()),
+                None => {
+                    self.found(FindingKind::BadVersioning, path, format!("it says {:?}", show_name(&text)))
+                }
+            },
             Ok(None) | Err(Errno::LOOP | Errno::NXIO) => {
                 self.found(FindingKind::BadVersioning, path, "it is not a small regular file")
             }
@@ -68,9 +80,14 @@ impl FsckRun<'_> {
         kinds.dedup();
         for kind in kinds.iter().filter(|kind| **kind != NOTIFICATION) {
             let path = join(&private_dir(bucket), &document_name(kind));
-            match self.inner.document(bucket, kind) {
+            match self.inner.stored_document(bucket, kind) {
+                // A lifecycle run does not apply rules of an unknown author.
+                Ok(Some(document)) if *kind == RULES && document.author.is_none() => {
+                    let why = unmarked(&path).detail().to_owned();
+                    self.found(FindingKind::BadDocument, path, why)?;
+                }
                 Ok(Some(document)) => {
-                    if let Some(problem) = problem_of(bucket, kind, &document) {
+                    if let Some(problem) = problem_of(bucket, kind, &document.bytes) {
                         self.found(FindingKind::BadDocument, path, problem)?;
                     }
                 }

@@ -13,7 +13,8 @@
 //!
 //! Rules that the bucket's owner or root has set are applied with the rights of the bucket's owner and of the objects'
 //! owners. In a bucket that other users may write to, these users may also set rules. Such rules are applied with the
-//! rights of the user who set them, so nobody can use rules to remove files that they could not remove themselves.
+//! rights of the user who set them, so nobody can use rules to remove files that they could not remove themselves. The
+//! mark on the rules' file shows who set them (see [`crate::mark`]); rules without a mark are not applied there.
 
 mod versions;
 
@@ -32,7 +33,9 @@ use fordway_sys::with_lock_patience;
 
 use crate::actors::{ImpersonatedUserCache, bucket_owner};
 use crate::events::{ChangeRecorder, EventFacts};
+use crate::layout::{document_name, join, private_dir};
 use crate::list::{LinkedDirectories, UnlistedDirectories};
+use crate::mark::unmarked;
 use crate::multipart::MultipartUploadManager;
 use crate::multipart::parts::owner_of_upload;
 use crate::read::{ObjectFile, system_time};
@@ -41,7 +44,7 @@ use crate::store::LANE;
 use crate::{PosixStore, PosixStoreState};
 
 /// The kind of bucket document that contains the lifecycle rules.
-const RULES: BucketDocumentKind = BucketDocumentKind::known("lifecycle");
+pub(crate) const RULES: BucketDocumentKind = BucketDocumentKind::known("lifecycle");
 const OPERATION: &str = "apply the lifecycle of";
 /// The longest sleep between two progress reports. The receiver can stop the run only at a report.
 const NAP: Duration = Duration::from_millis(100);
@@ -256,11 +259,12 @@ impl<'s> LifecycleRun<'s> {
 
     fn bucket(&mut self, bucket: &Bucket, owner: u32) -> Result<()> {
         self.finds_locks_held = false;
-        let Some((document, author)) = self.inner.document_and_owner(bucket, &RULES)? else {
-            return Ok(());
-        };
+        let Some(document) = self.inner.stored_document(bucket, &RULES)? else { return Ok(()) };
+        // Rules of an unknown author are applied with nobody's rights.
+        let author =
+            document.author.ok_or_else(|| unmarked(&join(&private_dir(bucket), &document_name(&RULES))))?;
         self.acts_for_owners = author == owner || author == 0;
-        let rules = read(&document).map_err(|error| {
+        let rules = read(&document.bytes).map_err(|error| {
             let why = format!("the lifecycle rules are not valid: {}; put valid ones", error.message);
             Error::new(ErrorKind::Corrupt, why)
         })?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use fordway_store::{Bucket, Key, Result, VersionId, VersionSummary, VersionsQuery};
-use fordway_sys::{Errno, look_again, stat_in};
+use fordway_sys::{Errno, FileStat, look_again, stat_in};
 use fordway_wire::lifecycle::LifecycleRule;
 use fordway_wire::notification::EventKind;
 
@@ -140,7 +140,7 @@ impl LifecycleRun<'_> {
         let candidates: Vec<&LifecycleRule> = rules.iter().filter(is_due).collect();
         match candidates.is_empty() {
             true => Ok(()),
-            false => self.expire_version(bucket, found, &candidates, &mut state.names),
+            false => self.expire_version(bucket, (found, newer), &candidates, &mut state.names),
         }
     }
 
@@ -203,7 +203,7 @@ impl LifecycleRun<'_> {
     fn expire_version(
         &mut self,
         bucket: &Bucket,
-        found: &VersionSummary,
+        (found, newer): (&VersionSummary, u32),
         rules: &[&LifecycleRule],
         names: &mut Option<VersionNames>,
     ) -> Result<()> {
@@ -221,12 +221,17 @@ impl LifecycleRun<'_> {
             },
             None => None,
         };
-        let has_tags = |rule: &&&LifecycleRule| match &seen {
-            Some(seen) => rule.filter.has_tags(&seen.record().tags),
+        let day = self.day();
+        // A dry run makes no other check of the file's times.
+        let applies = |rule: &&&LifecycleRule| match &seen {
+            Some(seen) => {
+                rule.filter.has_tags(&seen.record().tags)
+                    && self.is_due(rule.noncurrent_expiry(replaced_min(&seen.stat), newer, day))
+            }
             // A delete marker has no tags.
             None => rule.filter.tags.is_empty(),
         };
-        let Some(rule) = rules.iter().find(has_tags) else { return Ok(()) };
+        let Some(rule) = rules.iter().find(applies) else { return Ok(()) };
         if is_behind_link(inner, bucket, &key)? {
             return Ok(());
         }
@@ -371,6 +376,8 @@ struct VersionWitnesses {
     is_shared: bool,
     /// The owner of the version, and the bucket's trusted owner; `None` if every writer is trusted.
     doubts: Option<(u32, TrustedOwner)>,
+    /// The earliest time at which the version can have become noncurrent.
+    replaced_min: SystemTime,
 }
 
 impl VersionWitnesses {
@@ -388,19 +395,21 @@ impl VersionWitnesses {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
             dir => dir.map_err(|errno| from_errno(errno, "reading .fordway"))?,
         };
-        let mut witnesses = VersionWitnesses { dir, is_shared, doubts: None };
-        let Some(owner) = witnesses.owner_of(this) else { return Ok(None) };
-        witnesses.doubts = contents.guard.map(|guard| (owner, guard));
+        let mut witnesses =
+            VersionWitnesses { dir, is_shared, doubts: None, replaced_min: SystemTime::UNIX_EPOCH };
+        let Some(state) = witnesses.state_of(this) else { return Ok(None) };
+        witnesses.doubts = contents.guard.map(|guard| (state.user, guard));
+        witnesses.replaced_min = replaced_min(&state).max(written(this));
         Ok(Some(witnesses))
     }
 
-    /// Returns the owner of the file with this name, or `None` if there is no file. Cost: one `newfstatat`; three calls
+    /// Returns the state of the file with this name, or `None` if there is no file. Cost: one `newfstatat`; three calls
     /// if other nodes may change the directory.
-    fn owner_of(&self, name: &NoncurrentVersionName) -> Option<u32> {
+    fn state_of(&self, name: &NoncurrentVersionName) -> Option<FileStat> {
         if self.is_shared {
             look_again(&self.dir, &name.name());
         }
-        stat_in(&self.dir, &name.name()).ok().map(|state| state.user)
+        stat_in(&self.dir, &name.name()).ok()
     }
 
     fn trusts(&self, user: u32) -> bool {
@@ -408,18 +417,19 @@ impl VersionWitnesses {
     }
 
     /// Returns whether this name still exists and a trusted user created it. Cost: as for
-    /// [`VersionWitnesses::owner_of`].
+    /// [`VersionWitnesses::state_of`].
     fn has(&self, name: &NoncurrentVersionName) -> bool {
-        self.owner_of(name).is_some_and(|owner| self.trusts(owner))
+        self.state_of(name).is_some_and(|state| self.trusts(state.user))
     }
 
     /// Returns the time at which the latest version was written. Users may set any modification time on their own
-    /// files, so for a file of an untrusted user, the change time also counts.
+    /// files, and programs such as rsync do. For a file without a version ID, and for a file of an untrusted user, the
+    /// change time therefore also counts.
     fn written_latest(&self, current: &ObjectFile) -> SystemTime {
-        let written = written_latest(current);
-        match self.trusts(current.stat.user) {
-            true => written,
-            false => written.max(system_time(current.stat.changed_ns)),
+        let (by_id, by_file) = (order_in(&current.version()).map(at), system_time(current.stat.modified_ns));
+        match by_id.filter(|_| self.trusts(current.stat.user)) {
+            Some(by_id) => by_id.max(by_file),
+            None => by_file.max(system_time(current.stat.changed_ns)),
         }
     }
 }
@@ -452,6 +462,7 @@ impl ExpiryRecheck<'_> {
             // latest version.
             (None, None) => return false,
         };
+        let replaced = replaced.max(witnesses.replaced_min);
         let newer = u32::try_from(newer.len() - hidden).unwrap_or(u32::MAX);
         self.rule.noncurrent_expiry(replaced, newer, self.day).is_some_and(|due| due <= self.now)
     }
@@ -459,13 +470,16 @@ impl ExpiryRecheck<'_> {
 
 /// Returns the time at which a version was written.
 fn written(found: &NoncurrentVersionName) -> SystemTime {
-    system_time(i64::try_from(found.order).unwrap_or(i64::MAX))
+    at(found.order)
 }
 
-/// Returns the time at which the latest version was written, according to its ID or its file.
-fn written_latest(current: &ObjectFile) -> SystemTime {
-    let by_file = system_time(current.stat.modified_ns);
-    let by_id =
-        order_in(&current.version()).map(|order| system_time(i64::try_from(order).unwrap_or(i64::MAX)));
-    by_id.map_or(by_file, |by_id| by_id.max(by_file))
+fn at(order: u64) -> SystemTime {
+    system_time(i64::try_from(order).unwrap_or(i64::MAX))
+}
+
+/// Returns the earliest time at which the old version whose file has this state can have become noncurrent. The file got
+/// its name among the old versions when it was replaced, which set its change time. The times of the following version
+/// do not suffice: a POSIX program can put a file with old times, or the object of another key, at the key's path.
+fn replaced_min(state: &FileStat) -> SystemTime {
+    system_time(state.changed_ns)
 }

@@ -99,8 +99,7 @@ impl VersionDeletion<'_> {
         let is_own = |opened: &ObjectFile| store.volume.require_own_file(bucket, key, opened).is_ok();
         if opened.version() == *version && is_own(&opened) {
             store.volume.renew_record(bucket, &mut opened, contents.sharing)?;
-            self.protection().check_unlocked(&opened, bypass)?;
-            unshielded.push(unshield(&opened.file, opened.record().lock)?);
+            unshielded.push(self.protection().unshield_to_remove(&opened, bypass)?);
         }
         let (latest, owner) = (opened.version(), opened.stat.user);
         let copy = Some(opened).filter(|opened| is_copy && is_own(opened));
@@ -141,9 +140,7 @@ impl VersionDeletion<'_> {
             }
             _ => self.look_up(latest.as_ref().filter(|_| is_latest))?,
         };
-        if contents.object_lock.is_some() {
-            self.check_names(&mut names, unshielded)?;
-        }
+        self.check_names(&mut names, unshielded)?;
         let is_newest_marker = names.first().is_some_and(|first| {
             first.is_marker && newest_other.as_ref().is_none_or(|other| other.order <= first.order)
         });
@@ -187,14 +184,18 @@ impl VersionDeletion<'_> {
     ) -> Result<()> {
         let protection = self.protection();
         for at in (0..names.len()).rev().filter(|at| !names[*at].is_marker).collect::<Vec<_>>() {
-            match protection.open_to_check(&archived_place(self.bucket, self.key, &names[at]))? {
-                Some(opened) => {
-                    protection.check_unlocked(&opened, self.bypass)?;
-                    unshielded.push(unshield(&opened.file, opened.record().lock)?);
-                }
+            let has_lock = self.contents.object_lock.is_some();
+            match protection.open_to_check(&archived_place(self.bucket, self.key, &names[at])) {
+                Ok(Some(opened)) => unshielded.push(protection.unshield_to_remove(&opened, self.bypass)?),
                 // A name whose lock could not be checked is not removed, because its file may reappear and may be
                 // locked.
-                None => drop(names.remove(at)),
+                Ok(None) if has_lock => drop(names.remove(at)),
+                Ok(None) => {}
+                // In a bucket without object lock, a file with a damaged record can be deleted. If the file is
+                // immutable, the kernel refuses.
+                Err(error)
+                    if !has_lock && matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::AccessDenied) => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(())

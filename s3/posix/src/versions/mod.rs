@@ -38,7 +38,9 @@ use crate::PosixStoreState;
 use crate::dirs::DirectoryHandle;
 use crate::errors::{from_errno, on_another_mount};
 use crate::layout::{ObjectPath, odd, plain, split, versions_dir, versions_of};
-use crate::object_lock::{ObjectLockManager, UnshieldedFile, VersioningAndLockSetting, shield_old, unshield};
+use crate::object_lock::{
+    ObjectLockManager, UnshieldedFile, VersionProtection, VersioningAndLockSetting, shield_old, unshield,
+};
 use crate::private::PrivateDirectoryContents;
 use crate::read::ObjectFile;
 use crate::record::ObjectRecord;
@@ -309,6 +311,10 @@ impl PosixStoreState {
         self.volume.require_own_file(bucket, key, latest)?;
         let hidden_order = self.remove_hidden_odd(bucket, key, place, contents)?;
         let lock = latest.record().lock;
+        if by_null && latest.version().is_null() {
+            // The new version `null` replaces this one.
+            VersionProtection { volume: &self.volume, bucket, contents }.check_unlocked(latest, false)?;
+        }
         let unshielded = unshield(&latest.file, lock)?;
         let kept = match self.keep_version(bucket, key, latest, by_null) {
             // The kernel links no file that has lost its last name.
@@ -377,7 +383,8 @@ impl PosixStoreState {
             // Only delete markers with the ID `null` are left, which the version `null` replaces.
             self.remove_archived(bucket, key, &archived.names)?;
         }
-        let made = u64::try_from(folder.stat.modified_ns).unwrap_or_default().min(now_ns());
+        let made_ns = folder.stat.modified_ns.max(folder.stat.changed_ns);
+        let made = u64::try_from(made_ns).unwrap_or_default().min(now_ns());
         let order = order_in(&version).unwrap_or_else(|| made.max(newest.saturating_add(1)));
         let mut record = folder.record().clone();
         record.version = Some(version.clone()).filter(|version| !version.is_null());
@@ -463,7 +470,10 @@ impl PosixStoreState {
             // Only delete markers with the ID `null` are left, which the version `null` replaces.
             self.remove_archived(bucket, key, &archived.names)?;
         }
-        let made = u64::try_from(current.stat.modified_ns).unwrap_or_default().min(now_ns());
+        // The order is the time at which the version that this file replaced became an old version, so it must not be
+        // earlier. A POSIX program may have set any modification time.
+        let made_ns = current.stat.modified_ns.max(current.stat.changed_ns);
+        let made = u64::try_from(made_ns).unwrap_or_default().min(now_ns());
         let order = archived.newest().map_or(0, |newest| newest.order.saturating_add(1)).max(made);
         self.keep_as(bucket, key, current, NoncurrentVersionName { order, version, is_marker: false })
     }
@@ -548,8 +558,31 @@ impl PosixStoreState {
     ) -> Result<()> {
         let caller = [file_user()];
         let owners = VersionOwners::replaceable(contents.guard, &caller);
-        let found = self.volume.versions(bucket, key).look_up_version(&VersionId::null(), owners)?;
+        let mut found = self.volume.versions(bucket, key).look_up_version(&VersionId::null(), owners)?;
+        self.spare_locked((bucket, key), &mut found.names, contents)?;
         self.remove_archived(bucket, key, &found.names).map(drop)
+    }
+
+    /// Removes the names of locked versions from `names`, so that a new version does not replace them. Cost: an open of
+    /// each version in `names`.
+    fn spare_locked(
+        &self,
+        (bucket, key): (&Bucket, &Key),
+        names: &mut Vec<NoncurrentVersionName>,
+        contents: PrivateDirectoryContents,
+    ) -> Result<()> {
+        let protection = VersionProtection { volume: &self.volume, bucket, contents };
+        for at in (0..names.len()).rev().filter(|at| !names[*at].is_marker).collect::<Vec<_>>() {
+            match protection.open_to_check(&archived_place(bucket, key, &names[at])) {
+                Ok(Some(opened)) if protection.check_unlocked(&opened, false).is_err() => {
+                    drop(names.remove(at));
+                }
+                Ok(_) => {}
+                Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::AccessDenied) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// Removes the names of a version; returns whether the version was a delete marker.
@@ -576,7 +609,7 @@ impl PosixStoreState {
         let (current_place, kept) = self.keep_to_delete(bucket, key, by_null, contents)?;
         let caller = [file_user()];
         let owners = VersionOwners::replaceable(contents.guard, &caller);
-        let old_null = match by_null {
+        let mut old_null = match by_null {
             true => self.volume.versions(bucket, key).look_up_version(&VersionId::null(), owners)?,
             false => VersionLookup::default(),
         };
@@ -589,6 +622,7 @@ impl PosixStoreState {
         let order = order_in(&version).unwrap_or_else(|| now_ns().max(floor.saturating_add(1)));
         let marker = NoncurrentVersionName { order, version: version.clone(), is_marker: true };
         self.volume.versions(bucket, key).make_marker(&marker)?;
+        self.spare_locked((bucket, key), &mut old_null.names, contents)?;
         self.remove_archived(bucket, key, &old_null.names)?;
         self.remove_latest(bucket, key, current_place.as_ref(), contents)?;
         if let Some(locked) = &kept.locked {

@@ -235,10 +235,11 @@ impl DocumentKindHandler {
             let (bucket, document) = (&bucket, document.as_deref());
             let (headers, webhooks) = (&headers, &*webhooks);
             (self.permits)(&SettingChange { store, bucket, document, headers, webhooks })?;
-            Ok(match document {
+            match document {
                 Some(document) => store.set_document(bucket, &self.kind, document)?,
                 None => store.delete_document(bucket, &self.kind)?,
-            })
+            }
+            Ok(())
         };
         change_apart(user, change).await?;
         // Changed access rules take effect immediately.

@@ -1,0 +1,189 @@
+//! The mark on a setting or an event record, which shows that the owner of the file gave the file its name.
+//!
+//! Anyone who may write to a directory without the sticky bit can rename any file in it, and a file keeps its owner.
+//! Where others may rename, the owner of a file in a private directory is therefore no proof that this user put the
+//! file there: it may be an object of this user, or an older document. Fordway sets the mark, an attribute of the file,
+//! when it publishes the file:
+//!
+//! ```text
+//! user.fordway.owner = "1 KIND BUCKET FILE TIME"     the identities of the bucket's directory and of the file, and the
+//!                                                    change time of the file just before the mark was set, in ns
+//! ```
+//!
+//! An identity is an inode number and the creation time, in ns (INODE.CREATED). A mark is valid if the kind and the
+//! identities match, and the file's last change was at most [`SETTLING_NS`] after `TIME`.
+//!
+//! - Nobody else can set the mark, because only the owner may write to the file ([`is_writable_by_others`]).
+//! - A rename changes the change time, which no program can set. An older document that is moved aside and later moved
+//!   back is therefore not believed.
+//! - The identities distinguish the file from a copy, and keep a file from being believed in another bucket even if the
+//!   file system does not change the time on a rename.
+//! - Copying or restoring a root invalidates the marks. `fsck --migrate` renews the marks of copies: the identities of
+//!   the file and of the bucket are both other than those in the mark.
+//!
+//! Where nobody else may rename, and in a bucket with the sticky bit, no mark is needed, and none is read.
+
+use std::os::fd::AsFd;
+
+use fordway_store::{Bucket, Error, ErrorKind, Result};
+use fordway_sys::{Errno, FileStat, get_xattr, recorded_creation_ns, set_xattr, stat};
+
+use crate::ReadConsistency;
+use crate::area::{TrustedOwner, is_writable_by_others};
+use crate::errors::from_errno;
+use crate::layout::{OWNER_MARK, private_dir};
+use crate::volume::StoreRootDirectory;
+
+/// The time in ns after which a change of the file invalidates the mark. Setting the mark and publishing the file are
+/// changes too. The time is compared with times of the same file, so the clocks of nodes do not matter.
+const SETTLING_NS: i64 = 2_000_000_000;
+/// The maximum length of a mark, in bytes.
+const MARK_BYTES: usize = 128;
+/// The number of attempts to set a mark. On a busy file server, an attempt may take longer than [`SETTLING_NS`].
+const ATTEMPTS: usize = 3;
+
+/// Sets and checks the marks of one kind of file in one bucket.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnerMark<'k> {
+    kind: &'k str,
+    bucket: String,
+}
+
+impl OwnerMark<'_> {
+    /// Sets the mark on a file of the caller. Returns `false` if the file system has no attributes. Cost: usually one
+    /// `fsetxattr`, one `statx` and two `fstat`.
+    pub(crate) fn set(&self, file: impl AsFd) -> Result<bool, Errno> {
+        let mut state = stat(&file)?;
+        let identity = identity_of(&file, &state)?;
+        for _ in 0..ATTEMPTS {
+            let OwnerMark { kind, bucket } = self;
+            let mark = format!("1 {kind} {bucket} {identity} {}", state.changed_ns);
+            match set_xattr(&file, OWNER_MARK, mark.as_bytes()) {
+                Err(Errno::OPNOTSUPP) => return Ok(false),
+                done => done?,
+            }
+            let before_ns = state.changed_ns;
+            state = stat(&file)?;
+            if is_soon_after(before_ns, state.changed_ns) {
+                break;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Sets the mark again if the file was published too long after [`OwnerMark::set`]. Returns whether it was set.
+    pub(crate) fn settle(&self, file: impl AsFd) -> Result<bool, Errno> {
+        let state = stat(&file)?;
+        if self.is_on(&file, &state) { Ok(false) } else { self.set(file) }
+    }
+
+    /// Returns whether the open file, whose state is `state`, has a valid mark. Cost: one `fgetxattr`; if there is a
+    /// mark, one `statx`.
+    pub(crate) fn is_on(&self, file: impl AsFd, state: &FileStat) -> bool {
+        let mut buffer = [0; MARK_BYTES];
+        let Ok(Some(mark)) = get_xattr(&file, OWNER_MARK, &mut buffer) else { return false };
+        let matches = |mark: StoredMark| {
+            mark.kind == self.kind
+                && mark.bucket == self.bucket
+                && is_soon_after(mark.time_ns, state.changed_ns)
+                && identity_of(&file, state).is_ok_and(|identity| mark.file == identity)
+        };
+        !is_writable_by_others(state) && StoredMark::parse(mark).is_some_and(matches)
+    }
+
+    /// Sets the mark again if the file is a copy of a file with a mark of this kind, and lies in a copy of the bucket.
+    /// Returns whether the mark was set.
+    pub(crate) fn renew_copy(&self, file: impl AsFd) -> Result<bool, Errno> {
+        let state = stat(&file)?;
+        let mut buffer = [0; MARK_BYTES];
+        let identity = identity_of(&file, &state)?;
+        let is_copy =
+            |mark: StoredMark| mark.kind == self.kind && mark.bucket != self.bucket && mark.file != identity;
+        let mark = match get_xattr(&file, OWNER_MARK, &mut buffer) {
+            Err(Errno::OPNOTSUPP | Errno::RANGE) => None,
+            mark => mark?,
+        };
+        let is_ours = state.is_file && state.links == 1 && !is_writable_by_others(&state);
+        match is_ours && mark.and_then(StoredMark::parse).is_some_and(is_copy) {
+            true => self.set(file),
+            false => Ok(false),
+        }
+    }
+}
+
+/// A parsed mark.
+struct StoredMark<'m> {
+    kind: &'m str,
+    bucket: &'m str,
+    file: &'m str,
+    time_ns: i64,
+}
+
+impl<'m> StoredMark<'m> {
+    fn parse(mark: &'m [u8]) -> Option<Self> {
+        match std::str::from_utf8(mark).ok()?.split(' ').collect::<Vec<_>>()[..] {
+            ["1", kind, bucket, file, time] => {
+                Some(StoredMark { kind, bucket, file, time_ns: time.parse().ok()? })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Returns the text that distinguishes the open file, whose state is `state`, from its copies. A file may get the inode
+/// number of a removed file, but not its creation time. The time is 0 if the file system does not record it.
+fn identity_of(file: impl AsFd, state: &FileStat) -> Result<String, Errno> {
+    Ok(format!("{}.{}", state.inode, recorded_creation_ns(file)?.unwrap_or_default()))
+}
+
+fn is_soon_after(before_ns: i64, after_ns: i64) -> bool {
+    (0..=SETTLING_NS).contains(&after_ns.saturating_sub(before_ns))
+}
+
+impl TrustedOwner {
+    /// Returns whether users other than the bucket's owner and root may rename the owner's files in the private
+    /// directory with the state `private`, or the directory itself. `of` is the state of the bucket's directory.
+    pub(crate) fn is_open_to_others(of: &FileStat, private: &FileStat) -> bool {
+        let owner = TrustedOwner::alone(of);
+        [of, private].into_iter().any(|dir| owner.danger(dir, of.user).is_some())
+    }
+}
+
+impl StoreRootDirectory {
+    /// Returns the mark of files of this kind in the bucket. Cost: one `openat2`, one `fstat` and one `statx`.
+    pub(crate) fn owner_mark<'k>(&self, bucket: &Bucket, kind: &'k str) -> Result<OwnerMark<'k>> {
+        let identity = self.open_dir(bucket.as_str()).and_then(|dir| identity_of(&dir, &stat(&dir)?));
+        let bucket = identity.map_err(|errno| from_errno(errno, "examining the bucket"))?;
+        Ok(OwnerMark { kind, bucket })
+    }
+
+    /// Returns whether users other than the bucket's owner and root may rename the owner's files in the private
+    /// directory. The result may be 10 ms old. Cost: usually none. `of` is the state of the bucket's directory.
+    pub(crate) fn may_others_rename(&self, bucket: &Bucket, of: &FileStat) -> Result<bool> {
+        match self.private.glance_for_write(&self.root, bucket, ReadConsistency::FileSystem) {
+            Ok(contents) if contents.exists => Ok(contents.is_open_to_others),
+            _ => {
+                // The private directory was created after its state was cached.
+                let private = self.open_dir(&private_dir(bucket)).and_then(stat);
+                let private = private.map_err(|errno| from_errno(errno, "examining .fordway"))?;
+                Ok(TrustedOwner::is_open_to_others(of, &private))
+            }
+        }
+    }
+}
+
+/// Returns the error for the file at `path`, whose author is unknown.
+pub(crate) fn unmarked(path: &str) -> Error {
+    let why = format!(
+        "users other than its owner may have moved {path} there, because they may rename files in the bucket; set it \
+         again, or give the sticky bit to the bucket's directory and its .fordway (chmod +t)"
+    );
+    Error::new(ErrorKind::AccessDenied, why)
+}
+
+/// Returns the error for a file that cannot have a mark.
+pub(crate) fn unmarkable() -> Error {
+    let why = "the file system has no extended attributes, so another user of the bucket could replace the setting; \
+               give the sticky bit to the bucket's directory and its .fordway (chmod +t)";
+    Error::new(ErrorKind::NotImplemented, why)
+}
