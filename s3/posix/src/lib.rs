@@ -22,6 +22,7 @@
 //! The modules `layout` (paths) and `record` (the attribute) describe the format on disk.
 
 mod actors;
+mod any_object;
 mod area;
 mod buckets;
 mod contested;
