@@ -255,6 +255,38 @@ fn a_page_of_uploads_reads_what_it_shows() {
 }
 
 #[test]
+fn all_pages_of_uploads_read_their_directory_once() {
+    let mut per_upload = Vec::new();
+    for size in [SIZES[0], SIZES[1]] {
+        let (_dir, store, bucket) = open();
+        for at in 0..size {
+            store.create_upload(&bucket, &key(&format!("k{:06}", at / 2)), &PutOptions::default()).unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        let all = || {
+            let mut query = UploadsQuery { max_uploads: 9, ..Default::default() };
+            let mut found = Vec::new();
+            loop {
+                let page = store.list_uploads(&bucket, &query).unwrap();
+                found.extend(page.uploads.into_iter().map(|shown| (shown.key, shown.upload)));
+                let last = found.last().cloned().filter(|_| page.truncated);
+                let Some((key, upload)) = last else { break };
+                (query.key_after, query.upload_after) = (Some(key), Some(upload.as_str().to_owned()));
+            }
+            assert!(found.is_sorted());
+            found.dedup();
+            assert_eq!(found.len(), size);
+        };
+        all();
+        let called = run(FaultInjectionPlan::default(), all).1;
+        // The directory was read by the first pages.
+        assert_reads_no_names(&called);
+        per_upload.push(100 * called.len() / size);
+    }
+    assert_flat("100 uploads", &per_upload, 1.1);
+}
+
+#[test]
 fn all_versions_of_many_keys_cost_no_more_than_twice_the_listing() {
     let (_dir, store, bucket) = open();
     store.set_versioning(&bucket, VersioningState::Enabled).unwrap();
@@ -514,6 +546,27 @@ fn a_directory_that_is_one_entry_costs_the_same_for_many_files() {
     assert_flat("page of common prefixes", &pages, 1.0);
     assert_flat("page of common prefixes of versions", &versions, 1.0);
     assert_flat("removal of a bucket that is not empty", &removals, 1.0);
+}
+
+#[test]
+fn a_page_of_buckets_examines_those_it_shows() {
+    let (mut pages, mut below) = (Vec::new(), Vec::new());
+    for size in [SIZES[0], SIZES[1]] {
+        let (dir, store, _) = open();
+        for at in 0..size {
+            std::fs::create_dir(dir.path().join(format!("bk{at:06}"))).unwrap();
+        }
+        let found = |wanted: &dyn Fn(&Bucket) -> bool, most: usize, expected: &[&str]| {
+            let found = store.find_buckets(wanted, most).unwrap();
+            assert_eq!(found.iter().map(|info| info.name.as_str()).collect::<Vec<_>>(), expected);
+        };
+        pages.push(calls(|| found(&|bucket| bucket.as_str() > "bk000003", 2, &["bk000004", "bk000005"])));
+        below.push(calls(|| found(&|bucket| bucket.as_str().starts_with("bk00001"), 1, &["bk000010"])));
+        let all = calls(|| assert_eq!(store.list_buckets().unwrap().len(), size + 1));
+        assert!(all <= 3 * (size + 1) + 10, "{all} system calls for {size} buckets");
+    }
+    assert_flat("page of buckets", &pages, 1.2);
+    assert_flat("buckets with a prefix", &below, 1.2);
 }
 
 /// Each page reads many subdirectories, of which it needs one key each.

@@ -356,7 +356,7 @@ impl DirectoryTimes {
 
     /// Returns whether every later change will alter the directory's times. `unchanged_for` is the time for which this
     /// process has seen the times of `stat`.
-    fn show_changes(self, stat: &FileStat, unchanged_for: Duration) -> bool {
+    pub(crate) fn show_changes(self, stat: &FileStat, unchanged_for: Duration) -> bool {
         match self {
             DirectoryTimes::Kernel => is_settled(stat),
             // The resolution of the server's clock is unknown, so the longest known step is assumed.
