@@ -11,8 +11,8 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::File;
 use std::ops::Bound;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fordway_sys::{
@@ -22,6 +22,7 @@ use fordway_sys::{
 
 use crate::dirs::DirectoryHandle;
 use crate::layout::is_never_an_object;
+use crate::memory::{CacheMemory, CacheOwner, CacheSlot};
 use crate::names::{ListedName, MOST_BYTES, SortedNames};
 use crate::versions::names::is_stray;
 
@@ -40,6 +41,9 @@ const MOST_CHANGES_READING: usize = 1 << 16;
 /// The approximate memory, in bytes, that the index needs for each name in addition to the name's own bytes.
 const NAME_BYTES: usize = 48;
 
+/// The growth of an index, in bytes, that does not count towards the memory limit.
+const UNCOUNTED_BYTES: usize = 1 << 16;
+
 /// The device number and inode number of a directory.
 pub(crate) type DirectoryId = (u64, u64);
 
@@ -51,6 +55,7 @@ pub(crate) struct NameIndexes {
     watched: Mutex<WatchedDirectories>,
     /// The versions directories that were read recently, the most recently read last.
     read: Mutex<VecDeque<(DirectoryId, CoarseInstant)>>,
+    pub(crate) owner: CacheOwner,
 }
 
 /// The role of an indexed directory.
@@ -95,6 +100,10 @@ struct WatchedDirectory {
     /// The changes that have not been applied yet, such as changes made while the names are read.
     changes: Vec<(Box<[u8]>, NameChange)>,
     bytes: usize,
+    /// The part of the memory limit that the names use. If this slot loses its content, the watch ends.
+    memory: Option<Arc<CacheSlot<()>>>,
+    /// The number of bytes that `memory` counts, which may differ from `bytes` by [`UNCOUNTED_BYTES`].
+    counted_bytes: usize,
     used: CoarseInstant,
 }
 
@@ -147,7 +156,7 @@ impl NameIndexes {
         answer: impl FnOnce(&BTreeSet<Box<str>>, &BTreeSet<Box<str>>) -> T,
     ) -> Option<T> {
         self.with_current(dir, DirectoryRole::Versions, |indexed| {
-            indexed.used = CoarseInstant::now();
+            indexed.note_use();
             Some(answer(indexed.names.as_ref()?, &indexed.strays))
         })
     }
@@ -203,7 +212,7 @@ impl NameIndexes {
         if let Some(watch) = watch {
             self.with(|watched| match &names {
                 Ok(names) if role == DirectoryRole::Objects || !names.has_links() => {
-                    watched.fill(watch, names)
+                    watched.fill(watch, names, &self.owner)
                 }
                 _ => watched.end(watch),
             });
@@ -278,13 +287,15 @@ impl WatchedDirectories {
             strays: BTreeSet::new(),
             changes: Vec::new(),
             bytes: 0,
+            memory: None,
+            counted_bytes: 0,
             used: CoarseInstant::now(),
         });
         Some(watch)
     }
 
     /// Stores the names that were read after `watch` began.
-    fn fill(&mut self, watch: WatchId, names: &SortedNames) {
+    fn fill(&mut self, watch: WatchId, names: &SortedNames, owner: &CacheOwner) {
         let others: usize = self.all.iter().map(|indexed| indexed.bytes).sum();
         let bytes = names.text_bytes() + names.len() * NAME_BYTES;
         let Some(indexed) = self.all.iter_mut().find(|indexed| indexed.watch == watch) else { return };
@@ -299,7 +310,8 @@ impl WatchedDirectories {
         indexed.unknown =
             listed.filter(|name| !name.is_known && !name.is_dir()).map(|name| name.text.into()).collect();
         indexed.names = Some(all().map(Box::from).collect());
-        indexed.bytes = bytes;
+        (indexed.bytes, indexed.counted_bytes) = (bytes, bytes);
+        indexed.memory = Some(CacheMemory::of_process().keep(owner, Arc::new(()), bytes));
         if !indexed.apply() {
             self.end(watch);
         }
@@ -329,14 +341,14 @@ impl WatchedDirectories {
                     Some(_) => indexed.apply() && indexed.bytes <= MOST_BYTES,
                     None => indexed.changes.len() <= MOST_CHANGES_READING,
                 };
-                lost.contains(&indexed.watch) || !is_current
+                lost.contains(&indexed.watch) || !is_current || !indexed.has_memory()
             }),
             Err(_) => self.end_where(|_| true),
         }
     }
 
     fn end_unused(&mut self) {
-        self.end_where(|indexed| indexed.used.elapsed() > KEPT);
+        self.end_where(|indexed| indexed.used.elapsed() > KEPT || !indexed.has_memory());
     }
 
     fn end(&mut self, watch: WatchId) {
@@ -359,6 +371,24 @@ impl WatchedDirectory {
     fn note(&mut self, name: &[u8], state: NameChange) {
         if !is_never_an_object(name) {
             self.changes.push((name.into(), state));
+        }
+    }
+
+    /// Returns whether the memory limit still permits the names.
+    fn has_memory(&mut self) -> bool {
+        let Some(memory) = &self.memory else { return true };
+        if self.bytes.abs_diff(self.counted_bytes) > UNCOUNTED_BYTES {
+            self.counted_bytes = self.bytes;
+            CacheMemory::of_process().resize(memory, self.bytes);
+        }
+        memory.has_content()
+    }
+
+    /// Records that the names are used.
+    fn note_use(&mut self) {
+        self.used = CoarseInstant::now();
+        if let Some(memory) = &self.memory {
+            memory.get();
         }
     }
 
@@ -444,7 +474,7 @@ impl WatchedDirectory {
 
     /// Returns the requested names, or `None` while the names are being read.
     fn select(&mut self, query: IndexQuery) -> Option<IndexedNames> {
-        self.used = CoarseInstant::now();
+        self.note_use();
         let from = query.from.max(query.prefix);
         let names = self.names.as_ref()?.range::<str, _>((Bound::Included(from), Bound::Unbounded));
         let mut names = names.take_while(|name| name.starts_with(query.prefix));

@@ -17,10 +17,11 @@ use fordway_sys::{
 
 use crate::entries::collect_entries;
 use crate::index::{FEWEST as INDEXED_FEWEST, KEPT};
+use crate::memory::{CacheMemory, CacheOwner, CacheSlot};
 use crate::private::{is_settled, times};
 
-/// The maximum memory for all cached names, in bytes, in addition to the windows.
-pub(crate) const MOST_BYTES: usize = if cfg!(test) { 256 << 10 } else { 256 << 20 };
+/// The maximum memory for the cached names of a directory, in bytes. [`CacheMemory`] limits the memory for all directories.
+pub(crate) const MOST_BYTES: usize = if cfg!(test) { 256 << 10 } else { 128 << 20 };
 /// The approximate memory of a window, in bytes. A window contains consecutive names of a directory whose names exceed
 /// [`MOST_BYTES`], so that only some pages of a listing need to read the directory.
 const WINDOW_BYTES: usize = MOST_BYTES / 8;
@@ -388,6 +389,7 @@ pub(crate) struct NameCache {
     asked: Mutex<Vec<ListedDirectory>>,
     /// Windows of directories that have too many names to be cached, the most recently used last.
     windows: Mutex<Vec<NameWindow>>,
+    pub(crate) owner: CacheOwner,
 }
 
 /// Consecutive names of a directory.
@@ -397,13 +399,14 @@ struct NameWindow {
     times: (i64, i64),
     /// The window contains all names from this text on, up to its last name.
     from: Box<str>,
-    names: Arc<SortedNames>,
+    names: Arc<CacheSlot<SortedNames>>,
 }
 
 impl NameWindow {
-    /// Returns whether the window contains the first name that is not less than `from`.
-    fn covers(&self, from: &str) -> bool {
-        &*self.from <= from && self.names.cut_after().is_none_or(|last| from <= last)
+    /// Returns the names if they contain the first name that is not less than `from`.
+    fn covering(&self, from: &str) -> Option<Arc<SortedNames>> {
+        let names = Some(&self.names).filter(|_| &*self.from <= from)?.get()?;
+        names.cut_after().is_none_or(|last| from <= last).then_some(names)
     }
 }
 
@@ -435,7 +438,7 @@ struct NameCacheEntry {
     /// The time at which these directory times were first seen.
     seen: CoarseInstant,
     /// The sorted names; `None` while a further change might not alter the directory's times.
-    names: Option<Arc<SortedNames>>,
+    names: Option<Arc<CacheSlot<SortedNames>>>,
 }
 
 impl NameCache {
@@ -472,13 +475,12 @@ impl NameCache {
     /// `from`.
     pub(crate) fn recall_window(&self, stat: &FileStat, from: &str) -> Option<Arc<SortedNames>> {
         let mut all = self.windows.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let is_same = |window: &NameWindow| (window.device, window.inode) == (stat.device, stat.inode);
-        let found = all
-            .iter()
-            .position(|window| is_same(window) && window.times == times(stat) && window.covers(from))?;
-        let window = all.remove(found);
-        let names = window.names.clone();
-        all.push(window);
+        let is_same = |window: &NameWindow| {
+            (window.device, window.inode, window.times) == (stat.device, stat.inode, times(stat))
+        };
+        let mut found = all.iter().enumerate().filter(|(_, window)| is_same(window));
+        let (at, names) = found.find_map(|(at, window)| Some((at, window.covering(from)?)))?;
+        all[at..].rotate_left(1);
         Some(names)
     }
 
@@ -489,13 +491,18 @@ impl NameCache {
             return;
         }
         let (device, inode, times) = (before.device, before.inode, times(before));
-        let names = Arc::new(names.window(from));
+        let names = self.charged(Arc::new(names.window(from)));
         let mut all = self.windows.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         all.retain(|window| (window.device, window.inode) != (device, inode) || window.times == times);
         if all.len() >= MOST_WINDOWS {
             all.remove(0);
         }
         all.push(NameWindow { device, inode, times, from: from.into(), names });
+    }
+
+    fn charged(&self, names: Arc<SortedNames>) -> Arc<CacheSlot<SortedNames>> {
+        let bytes = names.bytes();
+        CacheMemory::of_process().keep(&self.owner, names, bytes)
     }
 
     /// Returns whether no window is cached.
@@ -546,7 +553,7 @@ impl NameCache {
             (memory.device, memory.inode, memory.times) == (stat.device, stat.inode, times(stat))
         };
         let Some(at) = all.iter().position(is_current) else { return (None, CoarseInstant::now()) };
-        let found = (all[at].names.clone(), all[at].seen);
+        let found = (all[at].names.as_ref().and_then(|names| names.get()), all[at].seen);
         // The directory that was used last is removed last.
         all[at..].rotate_left(1);
         found
@@ -560,12 +567,9 @@ impl NameCache {
         if names.is_some_and(|names| names.exceed_the_cache()) {
             return;
         }
-        all.push(NameCacheEntry { device, inode, times: times(stat), seen, names: names.cloned() });
-        let too_much = |all: &Vec<NameCacheEntry>| {
-            all.iter().filter_map(|memory| memory.names.as_ref()).map(|names| names.bytes()).sum::<usize>()
-                > MOST_BYTES
-        };
-        while all.len() > MOST_DIRS || too_much(&all) {
+        let names = names.map(|names| self.charged(names.clone()));
+        all.push(NameCacheEntry { device, inode, times: times(stat), seen, names });
+        if all.len() > MOST_DIRS {
             all.remove(0);
         }
     }
@@ -672,6 +676,18 @@ mod tests {
         cache.keep(&settled(2), now, Some(&many));
         assert!(cache.recall(&settled(1)).is_some());
         assert!(cache.recall(&settled(2)).is_none());
+    }
+
+    #[test]
+    fn the_names_of_many_large_directories_displace_each_other() {
+        let (cache, now, names) = (NameCache::default(), CoarseInstant::now(), long_names(2_000));
+        let (most, names) = ((1 << 20) / names.bytes(), Arc::new(names));
+        for inode in 0..10 {
+            cache.keep(&settled(inode), now, Some(&names));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let kept: Vec<u64> = (0..10).filter(|inode| cache.recall(&settled(*inode)).is_some()).collect();
+        assert_eq!(kept, Vec::from_iter(10 - most as u64..10));
     }
 
     #[test]

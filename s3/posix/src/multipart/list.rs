@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foldhash::{HashMap, HashMapExt, HashSet};
 use fordway_store::{Bucket, ErrorKind, Key, Result, UploadId, UploadListing, UploadSummary, UploadsQuery};
@@ -20,26 +20,28 @@ use crate::entries::collect_entries;
 use crate::errors::{from_errno, is_stale};
 use crate::index::DirectoryId;
 use crate::layout::{upload_dir, upload_of, uploads_dir};
+use crate::memory::{CacheMemory, CacheOwner, CacheSlot};
 use crate::names::state_before;
 use crate::private::times;
 use crate::read::system_time;
 
-/// The maximum memory for all cached keys of uploads, in bytes.
+/// The maximum memory for the cached keys of a bucket's uploads, in bytes. [`CacheMemory`] limits the memory for all
+/// buckets.
 const MOST_BYTES: usize = 64 << 20;
 /// The estimated memory for a cached upload in addition to its key, in bytes.
 const UPLOAD_BYTES: usize = 256;
 
 /// The keys of the uploads that listings have read.
 #[derive(Default)]
-pub(crate) struct UploadKeyCache(Mutex<CachedUploadKeys>);
-
-#[derive(Default)]
-struct CachedUploadKeys {
-    of: HashMap<Bucket, BucketUploads>,
-    bytes: usize,
+pub(crate) struct UploadKeyCache {
+    of: Mutex<HashMap<Bucket, Arc<CacheSlot<CachedUploads>>>>,
+    pub(crate) owner: CacheOwner,
 }
 
 /// The uploads of a bucket.
+#[derive(Default)]
+struct CachedUploads(Mutex<BucketUploads>);
+
 #[derive(Default)]
 struct BucketUploads {
     /// The uploads whose keys are known, in the order of a listing.
@@ -52,6 +54,8 @@ struct BucketUploads {
     read: Option<ReadState>,
     /// The number of reads of the directory of uploads.
     reads: u64,
+    /// The estimated memory for the uploads whose keys are known.
+    bytes: usize,
 }
 
 /// An upload and its key, which determine the order of uploads.
@@ -75,97 +79,23 @@ impl ReadState {
 }
 
 impl UploadKeyCache {
-    fn lock(&self) -> MutexGuard<'_, CachedUploadKeys> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
-    /// Returns when the times of the bucket's directory of uploads were first seen. `now` is the directory's state.
-    fn seen(&self, bucket: &Bucket, now: &FileStat) -> CoarseInstant {
-        let cached = self.lock();
-        let read = cached.of.get(bucket).and_then(|known| known.read);
-        read.filter(|read| read.is_of(now)).map_or_else(CoarseInstant::now, |read| read.seen)
-    }
-
-    /// Returns the uploads whose records have to be read, if the cache knows all uploads of a directory with this state.
-    fn unread(&self, bucket: &Bucket, now: &FileStat) -> Option<Vec<UploadId>> {
-        let cached = self.lock();
-        let known = cached.of.get(bucket)?;
-        let is_current = known.read.is_some_and(|read| read.is_current && read.is_of(now));
-        is_current.then(|| known.unread.iter().cloned().collect())
-    }
-
-    /// Drops the cached uploads that are not `present`, the uploads that a read of the directory has found. Returns the
-    /// uploads whose records have to be read, and the number of this read.
-    fn update(&self, bucket: &Bucket, present: HashSet<UploadId>) -> (Vec<UploadId>, u64) {
-        let mut cached = self.lock();
-        let CachedUploadKeys { of, bytes } = &mut *cached;
-        let known = of.entry(bucket.clone()).or_default();
-        let ended: Vec<_> =
-            known.key_of.keys().filter(|upload| !present.contains(*upload)).cloned().collect();
-        ended.iter().for_each(|upload| *bytes -= known.remove(upload));
-        known.unread = present.into_iter().filter(|upload| !known.key_of.contains_key(upload)).collect();
-        // Another thread may have read the directory earlier, and must not mark its uploads as current.
-        (known.read, known.reads) = (None, known.reads + 1);
-        (known.unread.iter().cloned().collect(), known.reads)
-    }
-
-    /// Caches the keys of further uploads.
-    fn add(&self, bucket: &Bucket, further: Vec<KeyedUpload>) {
-        let mut cached = self.lock();
-        for (key, upload) in further {
-            let bytes = key.len() + UPLOAD_BYTES;
-            if cached.bytes + bytes > MOST_BYTES {
-                cached.of.retain(|other, _| other == bucket);
-                cached.bytes = cached.of.values().map(BucketUploads::bytes).sum();
-            }
-            let is_full = cached.bytes + bytes > MOST_BYTES;
-            let Some(known) = cached.of.get_mut(bucket) else { return };
-            if is_full {
-                // The next listing reads the directory, and the records that are not cached, again.
-                known.read = None;
-                return;
-            }
-            if known.insert((key, upload)) {
-                cached.bytes += bytes;
-            }
+    /// Returns the cached uploads of a bucket, which may be none.
+    fn uploads(&self, bucket: &Bucket) -> (Arc<CachedUploads>, Arc<CacheSlot<CachedUploads>>) {
+        let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((slot, uploads)) = of.get(bucket).and_then(|slot| Some((slot, slot.get()?))) {
+            return (uploads, slot.clone());
         }
+        of.retain(|_, slot| slot.has_content());
+        let uploads = Arc::<CachedUploads>::default();
+        let slot = CacheMemory::of_process().keep(&self.owner, uploads.clone(), 0);
+        of.insert(bucket.clone(), slot.clone());
+        (uploads, slot)
     }
+}
 
-    /// Records the state in which the directory of uploads was read, unless it was read again in the meantime.
-    fn note_read(&self, bucket: &Bucket, read: ReadState, number: u64) {
-        if let Some(known) = self.lock().of.get_mut(bucket).filter(|known| known.reads == number) {
-            known.read = Some(read);
-        }
-    }
-
-    /// Returns the first `most` of the uploads after `last` that `query` selects.
-    fn select(
-        &self,
-        bucket: &Bucket,
-        query: &UploadsQuery,
-        last: Option<&KeyedUpload>,
-        most: usize,
-    ) -> Vec<KeyedUpload> {
-        let start = match last {
-            Some(last) => Bound::Excluded(last.clone()),
-            None => Bound::Included(first_selected(query)),
-        };
-        let cached = self.lock();
-        let Some(known) = cached.of.get(bucket) else { return Vec::new() };
-        let behind = known.by_key.range((start, Bound::Unbounded));
-        let with_prefix = behind.take_while(|(key, _)| key.starts_with(&query.prefix));
-        with_prefix.filter(|(key, upload)| query.selects(key, upload)).take(most).cloned().collect()
-    }
-
-    /// Removes the key of an upload whose record no longer has this key. If the upload has not ended, the next listing
-    /// reads its record again.
-    fn forget(&self, bucket: &Bucket, upload: &UploadId) {
-        let mut cached = self.lock();
-        let CachedUploadKeys { of, bytes } = &mut *cached;
-        if let Some(known) = of.get_mut(bucket) {
-            *bytes -= known.remove(upload);
-            known.unread.insert(upload.clone());
-        }
+impl CachedUploads {
+    fn lock(&self) -> MutexGuard<'_, BucketUploads> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -177,26 +107,79 @@ fn first_selected(query: &UploadsQuery) -> KeyedUpload {
 }
 
 impl BucketUploads {
-    /// Adds an upload, and returns whether it was not cached before.
-    fn insert(&mut self, (key, upload): KeyedUpload) -> bool {
-        self.unread.remove(&upload);
-        if self.key_of.contains_key(&upload) {
-            return false;
+    /// Returns when the times of the directory of uploads were first seen. `now` is the directory's state.
+    fn seen(&self, now: &FileStat) -> CoarseInstant {
+        self.read.filter(|read| read.is_of(now)).map_or_else(CoarseInstant::now, |read| read.seen)
+    }
+
+    /// Returns the uploads whose records have to be read, if all uploads of a directory with this state are known.
+    fn unread(&self, now: &FileStat) -> Option<Vec<UploadId>> {
+        let is_current = self.read.is_some_and(|read| read.is_current && read.is_of(now));
+        is_current.then(|| self.unread.iter().cloned().collect())
+    }
+
+    /// Drops the uploads that are not `present`, the uploads that a read of the directory has found. Returns the uploads
+    /// whose records have to be read, and the number of this read.
+    fn update(&mut self, present: HashSet<UploadId>) -> (Vec<UploadId>, u64) {
+        let ended: Vec<_> = self.key_of.keys().filter(|upload| !present.contains(*upload)).cloned().collect();
+        ended.iter().for_each(|upload| self.remove(upload));
+        self.unread = present.into_iter().filter(|upload| !self.key_of.contains_key(upload)).collect();
+        // Another thread may have read the directory earlier, and must not mark its uploads as current.
+        (self.read, self.reads) = (None, self.reads + 1);
+        (self.unread.iter().cloned().collect(), self.reads)
+    }
+
+    /// Adds the keys of further uploads. `read` is the number of a read of the directory, with the directory's state. If
+    /// this was the last read, and there is room for all keys, later listings need not read the directory in this state.
+    fn add(&mut self, further: Vec<KeyedUpload>, read: Option<(u64, ReadState)>) {
+        if let Some((_, read)) = read.filter(|(number, _)| *number == self.reads) {
+            self.read = Some(read);
         }
-        self.key_of.insert(upload.clone(), key.clone());
-        self.by_key.insert((key, upload))
+        for upload in further {
+            if self.bytes > MOST_BYTES {
+                self.read = None;
+                return;
+            }
+            self.insert(upload);
+        }
     }
 
-    /// Removes an upload, and returns the memory that it needed.
-    fn remove(&mut self, upload: &UploadId) -> usize {
-        let Some(key) = self.key_of.remove(upload) else { return 0 };
-        let bytes = key.len() + UPLOAD_BYTES;
-        self.by_key.remove(&(key, upload.clone()));
-        bytes
+    /// Returns the first `most` of the uploads after `last` that `query` selects.
+    fn select(&self, query: &UploadsQuery, last: Option<&KeyedUpload>, most: usize) -> Vec<KeyedUpload> {
+        let start = match last {
+            Some(last) => Bound::Excluded(last.clone()),
+            None => Bound::Included(first_selected(query)),
+        };
+        let behind = self.by_key.range((start, Bound::Unbounded));
+        let with_prefix = behind.take_while(|(key, _)| key.starts_with(&query.prefix));
+        with_prefix.filter(|(key, upload)| query.selects(key, upload)).take(most).cloned().collect()
     }
 
-    fn bytes(&self) -> usize {
-        self.by_key.iter().map(|(key, _)| key.len() + UPLOAD_BYTES).sum()
+    fn insert(&mut self, (key, upload): KeyedUpload) {
+        self.unread.remove(&upload);
+        if !self.key_of.contains_key(&upload) {
+            self.bytes += key.len() + UPLOAD_BYTES;
+            self.key_of.insert(upload.clone(), key.clone());
+            self.by_key.insert((key, upload));
+        }
+    }
+
+    fn remove(&mut self, upload: &UploadId) {
+        if let Some(key) = self.key_of.remove(upload) {
+            self.bytes -= key.len() + UPLOAD_BYTES;
+            self.by_key.remove(&(key, upload.clone()));
+        }
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.bytes + self.unread.len() * UPLOAD_BYTES
+    }
+
+    /// Removes the key of an upload whose record no longer has this key. If the upload has not ended, the next listing
+    /// reads its record again.
+    fn forget(&mut self, upload: &UploadId) {
+        self.remove(upload);
+        self.unread.insert(upload.clone());
     }
 }
 
@@ -206,12 +189,14 @@ impl MultipartUploadManager<'_> {
     /// that no earlier listing has read.
     pub(crate) fn list_uploads(&self, bucket: &Bucket, query: &UploadsQuery) -> Result<UploadListing> {
         self.inner.head_bucket(bucket)?;
-        let cache = &self.inner.upload_keys;
-        let mut read = self.read_new(bucket, query)?;
+        let (cached, slot) = self.inner.upload_keys.uploads(bucket);
+        let mut read = self.read_new(bucket, query, &cached)?;
+        let bytes = cached.lock().memory_bytes();
+        CacheMemory::of_process().resize(&slot, bytes);
         let (mut uploads, mut last) = (Vec::new(), None);
         while uploads.len() <= query.max_uploads {
             let most = query.max_uploads.saturating_add(1) - uploads.len();
-            let selected = cache.select(bucket, query, last.as_ref(), most);
+            let selected = cached.lock().select(query, last.as_ref(), most);
             last = selected.last().cloned();
             for (key, upload) in selected {
                 let summary = match read.remove(&upload) {
@@ -221,7 +206,7 @@ impl MultipartUploadManager<'_> {
                 match summary {
                     Some(summary) if *summary.key == *key => uploads.push(summary),
                     // The upload has ended, or a POSIX program has changed its record.
-                    _ => cache.forget(bucket, &upload),
+                    _ => cached.lock().forget(&upload),
                 }
             }
             if last.is_none() {
@@ -235,8 +220,13 @@ impl MultipartUploadManager<'_> {
 
     /// Reads the records of all uploads whose keys are not cached, and caches their keys. Returns those of the uploads
     /// that `query` selects.
-    fn read_new(&self, bucket: &Bucket, query: &UploadsQuery) -> Result<HashMap<UploadId, UploadSummary>> {
-        let (volume, cache) = (&self.inner.volume, &self.inner.upload_keys);
+    fn read_new(
+        &self,
+        bucket: &Bucket,
+        query: &UploadsQuery,
+        cached: &CachedUploads,
+    ) -> Result<HashMap<UploadId, UploadSummary>> {
+        let volume = &self.inner.volume;
         let (path, sharing) = (uploads_dir(bucket), volume.sharing_of(bucket));
         volume.freshen_dir(&path, false, sharing);
         let failed = |errno| from_errno(errno, "reading .fordway");
@@ -244,21 +234,24 @@ impl MultipartUploadManager<'_> {
             Ok(dir) => dir,
             // Fordway creates only directories at this path; anything else is treated as an empty directory.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
-                cache.update(bucket, HashSet::default());
+                cached.lock().update(HashSet::default());
                 return Ok(HashMap::new());
             }
             Err(errno) => return Err(failed(errno)),
         };
         let before = state_before(&dir, sharing).map_err(failed)?;
-        let seen = cache.seen(bucket, &before);
+        let seen = cached.lock().seen(&before);
         // This is determined before the read. A change during the read might otherwise have the times of `before`.
         let is_current = volume.directory_times(sharing).show_changes(&before, seen.elapsed());
-        let (unread, number) = match cache.unread(bucket, &before) {
+        let state = ReadState { id: (before.device, before.inode), times: times(&before), seen, is_current };
+        let known = cached.lock().unread(&before);
+        let (unread, read_state) = match known {
             Some(unread) => (unread, None),
             None => {
                 let known = Some(&before).filter(|_| !sharing.is_shared());
-                let (unread, number) = cache.update(bucket, uploads_in(&dir, known).map_err(failed)?);
-                (unread, Some(number))
+                let present = uploads_in(&dir, known).map_err(failed)?;
+                let (unread, number) = cached.lock().update(present);
+                (unread, Some((number, state)))
             }
         };
         let (mut further, mut read) = (Vec::new(), HashMap::new());
@@ -269,11 +262,7 @@ impl MultipartUploadManager<'_> {
                 read.insert(summary.upload.clone(), summary);
             }
         }
-        if let Some(number) = number {
-            let id = (before.device, before.inode);
-            cache.note_read(bucket, ReadState { id, times: times(&before), seen, is_current }, number);
-        }
-        cache.add(bucket, further);
+        cached.lock().add(further, read_state);
         Ok(read)
     }
 
