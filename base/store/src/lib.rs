@@ -120,6 +120,13 @@ pub trait Objects: Send + Sync {
     /// Returns all buckets in byte order of their names.
     fn list_buckets(&self) -> Result<Vec<BucketInfo>>;
 
+    /// Returns the first `most` of the buckets whose names `wanted` accepts, in byte order of their names. Other buckets
+    /// are not examined, if the store can avoid it.
+    fn find_buckets(&self, wanted: &dyn Fn(&Bucket) -> bool, most: usize) -> Result<Vec<BucketInfo>> {
+        let all = self.list_buckets()?.into_iter();
+        Ok(all.filter(|bucket| wanted(&bucket.name)).take(most).collect())
+    }
+
     /// Creates an empty bucket. Errors: `BucketAlreadyOwnedByYou`; `BucketAlreadyExists` if the bucket belongs to
     /// another user; `InvalidBucketName`.
     fn create_bucket(&self, bucket: &Bucket) -> Result<()>;

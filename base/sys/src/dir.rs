@@ -75,6 +75,27 @@ pub fn read_dir_briefly(dir: impl AsFd, visit: impl FnMut(&[u8], EntryKind)) -> 
     read_entries(dir, visit, would_scan).map(drop)
 }
 
+/// Calls `visit` for the entries that one `getdents64` returns, about a thousand. Otherwise like [`read_dir`].
+pub fn read_dir_start(dir: impl AsFd, mut visit: impl FnMut(&[u8], EntryKind)) -> Result<()> {
+    let mut buffer = Vec::with_capacity(BUFFER_BYTES);
+    let mut entries = RawDir::new(dir, buffer.spare_capacity_mut());
+    call::point("getdents64")?;
+    while let Some(entry) = entries.next() {
+        let entry = match entry {
+            Err(Errno::NOENT) => return Ok(()),
+            entry => entry?,
+        };
+        let name = entry.file_name().to_bytes();
+        if name != b"." && name != b".." {
+            visit(name, kind_of(entry.file_type()));
+        }
+        if entries.is_buffer_empty() {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
 /// Calls `visit` for every entry, as [`read_dir`] does, and returns what [`read_dir_in_steps`] returns. Calls `is_long`
 /// each time a `getdents64` after the first one returns entries. Errors: as for [`read_dir`], and `AGAIN` if `is_long`
 /// returns true.

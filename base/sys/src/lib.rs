@@ -49,7 +49,7 @@ pub use counters::{
 pub use coverage::{clear_coverage_counters, coverage_counters};
 pub use dir::{
     DirEntry, EntryKind, is_text_of_a_name, kind_in, name_to_text, read_dir, read_dir_briefly,
-    read_dir_in_steps, rewind, text_to_name,
+    read_dir_in_steps, read_dir_start, rewind, text_to_name,
 };
 pub use file::{
     FileStat, close_errors, copy_range, create_unnamed, created_ns, free_bytes, free_bytes_before, get_xattr,

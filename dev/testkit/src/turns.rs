@@ -47,6 +47,7 @@ macro_rules! in_turn {
 in_turn! { Objects:
     fn lane() -> &'static str;
     fn list_buckets() -> Result<Vec<BucketInfo>>;
+    fn find_buckets(wanted: &dyn Fn(&Bucket) -> bool, most: usize) -> Result<Vec<BucketInfo>>;
     fn create_bucket(bucket: &Bucket) -> Result<()>;
     fn head_bucket(bucket: &Bucket) -> Result<BucketInfo>;
     fn delete_bucket(bucket: &Bucket) -> Result<()>;

@@ -255,6 +255,38 @@ fn a_page_of_uploads_reads_what_it_shows() {
 }
 
 #[test]
+fn all_pages_of_uploads_read_their_directory_once() {
+    let mut per_upload = Vec::new();
+    for size in [SIZES[0], SIZES[1]] {
+        let (_dir, store, bucket) = open();
+        for at in 0..size {
+            store.create_upload(&bucket, &key(&format!("k{:06}", at / 2)), &PutOptions::default()).unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        let all = || {
+            let mut query = UploadsQuery { max_uploads: 9, ..Default::default() };
+            let mut found = Vec::new();
+            loop {
+                let page = store.list_uploads(&bucket, &query).unwrap();
+                found.extend(page.uploads.into_iter().map(|shown| (shown.key, shown.upload)));
+                let last = found.last().cloned().filter(|_| page.truncated);
+                let Some((key, upload)) = last else { break };
+                (query.key_after, query.upload_after) = (Some(key), Some(upload.as_str().to_owned()));
+            }
+            assert!(found.is_sorted());
+            found.dedup();
+            assert_eq!(found.len(), size);
+        };
+        all();
+        let called = run(FaultInjectionPlan::default(), all).1;
+        // The directory was read by the first pages.
+        assert_reads_no_names(&called);
+        per_upload.push(100 * called.len() / size);
+    }
+    assert_flat("100 uploads", &per_upload, 1.1);
+}
+
+#[test]
 fn all_versions_of_many_keys_cost_no_more_than_twice_the_listing() {
     let (_dir, store, bucket) = open();
     store.set_versioning(&bucket, VersioningState::Enabled).unwrap();
@@ -416,6 +448,125 @@ fn a_page_after_changes_costs_the_same_among_many_keys() {
         reads.push(100 * called.iter().filter(|call| **call == "getdents64").count() / (size / PAGE));
     }
     assert_flat("100 pages with removals", &reads, 1.2);
+}
+
+/// Creates this many files in `dir`, as a POSIX program does.
+fn write_files(dir: &std::path::Path, count: usize) {
+    std::fs::create_dir_all(dir).unwrap();
+    (0..count).for_each(|at| std::fs::write(dir.join(format!("k{at:06}")), "content").unwrap());
+}
+
+/// Lists all pages of a bucket, and returns the number of entries.
+fn list_all(store: &PosixStore, bucket: &Bucket, mut query: ListQuery) -> usize {
+    let mut count = 0;
+    loop {
+        let page = store.list(bucket, &query).unwrap();
+        count += page.entries.len();
+        if page.next.is_none() {
+            return count;
+        }
+        query.start_after = page.next;
+    }
+}
+
+#[test]
+fn pages_of_a_directory_with_links_read_the_directory_once() {
+    for are_many in [false, true] {
+        let mut per_key = Vec::new();
+        for size in [SIZES[1], SIZES[2]] {
+            let (dir, store, bucket) = open();
+            let (files, links) = (dir.path().join("bucket"), if are_many { size / 2 } else { 1 });
+            (0..size).for_each(|at| drop(put(&store, &bucket, &format!("k{at:06}"))));
+            std::fs::create_dir(files.join("below")).unwrap();
+            std::fs::write(files.join("below/object"), "content").unwrap();
+            std::os::unix::fs::symlink("below", files.join("l-to-a-directory")).unwrap();
+            for at in 0..links {
+                std::os::unix::fs::symlink(format!("k{at:06}"), files.join(format!("k{at:06}-link")))
+                    .unwrap();
+            }
+            std::thread::sleep(Duration::from_millis(50));
+            let query = ListQuery { max_keys: 100, ..Default::default() };
+            let all = || assert_eq!(list_all(&store, &bucket, query.clone()), size + links + 2);
+            all();
+            let called = run(FaultInjectionPlan::default(), all).1;
+            // The directory behind the link is read on each page that shows it.
+            let reads = called.iter().filter(|call| **call == "getdents64").count();
+            assert!(reads <= 8, "{size} files: {reads} getdents64");
+            per_key.push(100 * called.len() / size);
+        }
+        assert_flat("100 keys beside links", &per_key, 1.2);
+    }
+}
+
+/// Tests the sequence of calls that IOR makes after each delete, in a directory to which links are added.
+#[test]
+fn a_prefix_after_each_change_beside_links_reads_no_names() {
+    let (dir, store, bucket) = open();
+    write_files(&dir.path().join("bucket"), SIZES[1]);
+    let link = |at: usize| dir.path().join(format!("bucket/link{at:06}"));
+    let step = |at: usize| {
+        std::os::unix::fs::symlink("k000999", link(at)).unwrap();
+        store.delete(&bucket, &key(&format!("k{at:06}")), &Default::default()).unwrap();
+        let names = |prefix: &str| list_all(&store, &bucket, ListQuery::prefix(prefix));
+        assert_eq!((names(&format!("k{at:06}")), names(&format!("link{at:06}"))), (0, 1));
+        std::fs::remove_file(link(at)).unwrap();
+        std::fs::create_dir(link(at)).unwrap();
+        std::fs::write(link(at).join("object"), "content").unwrap();
+        assert_eq!(names(&format!("link{at:06}/")), 1);
+        std::fs::remove_file(link(at).join("object")).unwrap();
+        std::fs::remove_dir(link(at)).unwrap();
+        std::fs::write(link(at), "content").unwrap();
+        assert_eq!(names(&format!("link{at:06}")), 1);
+    };
+    (0..10).for_each(step);
+    let called = run(FaultInjectionPlan::default(), || (10..50).for_each(step)).1;
+    // One call reads the new directory, and another finds its end.
+    let reads = called.iter().filter(|call| **call == "getdents64").count();
+    assert!(reads <= 40 * 2, "the directory was read: {reads} getdents64");
+}
+
+/// A listing needs to know only whether a directory below its prefix contains an object.
+#[test]
+fn a_directory_that_is_one_entry_costs_the_same_for_many_files() {
+    let (mut pages, mut versions, mut removals) = (Vec::new(), Vec::new(), Vec::new());
+    for size in SIZES {
+        let (dir, store, bucket) = open();
+        write_files(&dir.path().join("bucket/d"), size);
+        write_files(&dir.path().join("bucket/e/below/below"), size);
+        std::fs::create_dir(dir.path().join("bucket/f")).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        let delimiter = Some("/".to_owned());
+        let query = ListQuery { delimiter: delimiter.clone(), ..Default::default() };
+        pages.push(calls(|| assert_eq!(store.list(&bucket, &query).unwrap().entries.len(), 2)));
+        let query = VersionsQuery { delimiter, ..Default::default() };
+        versions.push(calls(|| assert_eq!(store.list_versions(&bucket, &query).unwrap().prefixes.len(), 2)));
+        write_files(&dir.path().join("bucket"), size);
+        removals.push(calls(|| drop(store.delete_bucket(&bucket).unwrap_err())));
+    }
+    assert_flat("page of common prefixes", &pages, 1.0);
+    assert_flat("page of common prefixes of versions", &versions, 1.0);
+    assert_flat("removal of a bucket that is not empty", &removals, 1.0);
+}
+
+#[test]
+fn a_page_of_buckets_examines_those_it_shows() {
+    let (mut pages, mut below) = (Vec::new(), Vec::new());
+    for size in [SIZES[0], SIZES[1]] {
+        let (dir, store, _) = open();
+        for at in 0..size {
+            std::fs::create_dir(dir.path().join(format!("bk{at:06}"))).unwrap();
+        }
+        let found = |wanted: &dyn Fn(&Bucket) -> bool, most: usize, expected: &[&str]| {
+            let found = store.find_buckets(wanted, most).unwrap();
+            assert_eq!(found.iter().map(|info| info.name.as_str()).collect::<Vec<_>>(), expected);
+        };
+        pages.push(calls(|| found(&|bucket| bucket.as_str() > "bk000003", 2, &["bk000004", "bk000005"])));
+        below.push(calls(|| found(&|bucket| bucket.as_str().starts_with("bk00001"), 1, &["bk000010"])));
+        let all = calls(|| assert_eq!(store.list_buckets().unwrap().len(), size + 1));
+        assert!(all <= 3 * (size + 1) + 10, "{all} system calls for {size} buckets");
+    }
+    assert_flat("page of buckets", &pages, 1.2);
+    assert_flat("buckets with a prefix", &below, 1.2);
 }
 
 /// Each page reads many subdirectories, of which it needs one key each.

@@ -36,10 +36,16 @@ pub(crate) struct StoredDocument {
 }
 
 impl PosixStoreState {
-    pub(crate) fn list_buckets(&self) -> Result<Vec<BucketInfo>> {
+    /// Returns the first `most` of the buckets whose names `wanted` accepts, in order. Examines no other buckets.
+    pub(crate) fn find_buckets(
+        &self,
+        wanted: &dyn Fn(&Bucket) -> bool,
+        most: usize,
+    ) -> Result<Vec<BucketInfo>> {
         // The result omits names that have disappeared in the meantime, symbolic links that do not lead to a directory
         // beneath the root, and buckets that cannot be examined.
-        Ok(self.bucket_names()?.iter().filter_map(|name| self.head_bucket(name).ok()).collect())
+        let names = self.bucket_names()?.into_iter().filter(wanted);
+        Ok(names.filter_map(|name| self.head_bucket(&name).ok()).take(most).collect())
     }
 
     /// Returns the names in the root that may belong to buckets, in order. Symbolic links are included.
@@ -58,8 +64,9 @@ impl PosixStoreState {
         Ok(names)
     }
 
+    /// Cost: one `openat2`, one `statx` and one `close`; with strong consistency, a few more.
     pub(crate) fn head_bucket(&self, bucket: &Bucket) -> Result<BucketInfo> {
-        let sharing = self.volume.sharing_of(bucket);
+        let sharing = self.volume.sharing_if_strong(bucket);
         self.volume.freshen_dir(bucket.as_str(), false, sharing);
         let created = self.volume.open_dir(bucket.as_str()).and_then(|dir| {
             self.volume.require_kept(&dir, sharing)?;

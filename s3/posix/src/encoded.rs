@@ -15,6 +15,7 @@ use crate::PosixStoreState;
 use crate::entries::collect_entries;
 use crate::errors::from_errno;
 use crate::layout::{decode, decode_start, is_left_behind, is_part_of_name, join, odd_dir, versions_dir};
+use crate::memory::{CacheMemory, CacheOwner, CacheSlot};
 use crate::names::{FEWEST, MOST_BYTES, MOST_DIRS, state_before};
 use crate::private::{is_settled, times};
 
@@ -48,13 +49,15 @@ struct EncodedSubdirectory {
 /// A directory with its state when it was read.
 struct CachedDirectory {
     state: (u64, u64, (i64, i64)),
-    content: Arc<EncodedDirectory>,
-    bytes: usize,
+    content: Arc<CacheSlot<EncodedDirectory>>,
 }
 
 /// A cache of recently read directories of encoded keys, the most recently read last.
 #[derive(Default)]
-pub(crate) struct EncodedKeyCache(Mutex<Vec<CachedDirectory>>);
+pub(crate) struct EncodedKeyCache {
+    all: Mutex<Vec<CachedDirectory>>,
+    pub(crate) owner: CacheOwner,
+}
 
 impl EncodedKeyCache {
     /// Returns the content of the directory at `path`, relative to the top of `tree`. Caches the content as long as the
@@ -108,8 +111,8 @@ impl EncodedKeyCache {
     }
 
     fn recall(&self, stat: &FileStat) -> Option<Arc<EncodedDirectory>> {
-        let all = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        all.iter().find(|cached| cached.state == state_of(stat)).map(|cached| cached.content.clone())
+        let all = self.all.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        all.iter().find(|cached| cached.state == state_of(stat)).and_then(|cached| cached.content.get())
     }
 
     /// Caches a directory whose state was `stat` before the directory was read. Every change since then alters this
@@ -123,10 +126,14 @@ impl EncodedKeyCache {
         let of_parts =
             parts.iter().map(|part| part.start.len() + part.path.len() + size_of::<EncodedSubdirectory>());
         let bytes = of_keys.sum::<usize>() + of_parts.sum::<usize>();
-        let mut all = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if bytes > MOST_BYTES {
+            return;
+        }
+        let content = CacheMemory::of_process().keep(&self.owner, content.clone(), bytes);
+        let mut all = self.all.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         all.retain(|cached| (cached.state.0, cached.state.1) != (stat.device, stat.inode));
-        all.push(CachedDirectory { state: state_of(stat), content: content.clone(), bytes });
-        while all.len() > MOST_DIRS || all.iter().map(|cached| cached.bytes).sum::<usize>() > MOST_BYTES {
+        all.push(CachedDirectory { state: state_of(stat), content });
+        if all.len() > MOST_DIRS {
             all.remove(0);
         }
     }

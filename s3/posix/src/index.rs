@@ -11,8 +11,8 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::File;
 use std::ops::Bound;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fordway_sys::{
@@ -22,7 +22,8 @@ use fordway_sys::{
 
 use crate::dirs::DirectoryHandle;
 use crate::layout::is_never_an_object;
-use crate::names::{MOST_BYTES, SortedNames};
+use crate::memory::{CacheMemory, CacheOwner, CacheSlot};
+use crate::names::{ListedName, MOST_BYTES, SortedNames};
 use crate::versions::names::is_stray;
 
 /// The time for which a directory is watched after a listing.
@@ -40,6 +41,9 @@ const MOST_CHANGES_READING: usize = 1 << 16;
 /// The approximate memory, in bytes, that the index needs for each name in addition to the name's own bytes.
 const NAME_BYTES: usize = 48;
 
+/// The growth of an index, in bytes, that does not count towards the memory limit.
+const UNCOUNTED_BYTES: usize = 1 << 16;
+
 /// The device number and inode number of a directory.
 pub(crate) type DirectoryId = (u64, u64);
 
@@ -51,6 +55,7 @@ pub(crate) struct NameIndexes {
     watched: Mutex<WatchedDirectories>,
     /// The versions directories that were read recently, the most recently read last.
     read: Mutex<VecDeque<(DirectoryId, CoarseInstant)>>,
+    pub(crate) owner: CacheOwner,
 }
 
 /// The role of an indexed directory.
@@ -87,11 +92,18 @@ struct WatchedDirectory {
     held: Option<DirectoryHandle>,
     /// The names, with a trailing `/` for a directory; `None` while the directory is read.
     names: Option<BTreeSet<Box<str>>>,
+    /// The names whose types have to be looked up by each listing, such as symbolic links. Each of them is in `names`
+    /// twice: as a file and as a directory.
+    unknown: BTreeSet<Box<str>>,
     /// In a versions directory, the names that cannot be computed from their version's ID (see [`is_stray`]).
     strays: BTreeSet<Box<str>>,
     /// The changes that have not been applied yet, such as changes made while the names are read.
     changes: Vec<(Box<[u8]>, NameChange)>,
     bytes: usize,
+    /// The part of the memory limit that the names use. If this slot loses its content, the watch ends.
+    memory: Option<Arc<CacheSlot<()>>>,
+    /// The number of bytes that `memory` counts, which may differ from `bytes` by [`UNCOUNTED_BYTES`].
+    counted_bytes: usize,
     used: CoarseInstant,
 }
 
@@ -144,7 +156,7 @@ impl NameIndexes {
         answer: impl FnOnce(&BTreeSet<Box<str>>, &BTreeSet<Box<str>>) -> T,
     ) -> Option<T> {
         self.with_current(dir, DirectoryRole::Versions, |indexed| {
-            indexed.used = CoarseInstant::now();
+            indexed.note_use();
             Some(answer(indexed.names.as_ref()?, &indexed.strays))
         })
     }
@@ -199,7 +211,9 @@ impl NameIndexes {
         let names = read();
         if let Some(watch) = watch {
             self.with(|watched| match &names {
-                Ok(names) if !names.has_links() => watched.fill(watch, names),
+                Ok(names) if role == DirectoryRole::Objects || !names.has_links() => {
+                    watched.fill(watch, names, &self.owner)
+                }
                 _ => watched.end(watch),
             });
         }
@@ -269,16 +283,19 @@ impl WatchedDirectories {
             dir,
             held: None,
             names: None,
+            unknown: BTreeSet::new(),
             strays: BTreeSet::new(),
             changes: Vec::new(),
             bytes: 0,
+            memory: None,
+            counted_bytes: 0,
             used: CoarseInstant::now(),
         });
         Some(watch)
     }
 
     /// Stores the names that were read after `watch` began.
-    fn fill(&mut self, watch: WatchId, names: &SortedNames) {
+    fn fill(&mut self, watch: WatchId, names: &SortedNames, owner: &CacheOwner) {
         let others: usize = self.all.iter().map(|indexed| indexed.bytes).sum();
         let bytes = names.text_bytes() + names.len() * NAME_BYTES;
         let Some(indexed) = self.all.iter_mut().find(|indexed| indexed.watch == watch) else { return };
@@ -289,8 +306,12 @@ impl WatchedDirectories {
         if indexed.role == DirectoryRole::Versions {
             indexed.strays = all().filter(|name| is_stray(name)).map(Box::from).collect();
         }
+        let listed = (0..names.len()).map(|at| names.get(at));
+        indexed.unknown =
+            listed.filter(|name| !name.is_known && !name.is_dir()).map(|name| name.text.into()).collect();
         indexed.names = Some(all().map(Box::from).collect());
-        indexed.bytes = bytes;
+        (indexed.bytes, indexed.counted_bytes) = (bytes, bytes);
+        indexed.memory = Some(CacheMemory::of_process().keep(owner, Arc::new(()), bytes));
         if !indexed.apply() {
             self.end(watch);
         }
@@ -320,14 +341,14 @@ impl WatchedDirectories {
                     Some(_) => indexed.apply() && indexed.bytes <= MOST_BYTES,
                     None => indexed.changes.len() <= MOST_CHANGES_READING,
                 };
-                lost.contains(&indexed.watch) || !is_current
+                lost.contains(&indexed.watch) || !is_current || !indexed.has_memory()
             }),
             Err(_) => self.end_where(|_| true),
         }
     }
 
     fn end_unused(&mut self) {
-        self.end_where(|indexed| indexed.used.elapsed() > KEPT);
+        self.end_where(|indexed| indexed.used.elapsed() > KEPT || !indexed.has_memory());
     }
 
     fn end(&mut self, watch: WatchId) {
@@ -353,56 +374,114 @@ impl WatchedDirectory {
         }
     }
 
+    /// Returns whether the memory limit still permits the names.
+    fn has_memory(&mut self) -> bool {
+        let Some(memory) = &self.memory else { return true };
+        if self.bytes.abs_diff(self.counted_bytes) > UNCOUNTED_BYTES {
+            self.counted_bytes = self.bytes;
+            CacheMemory::of_process().resize(memory, self.bytes);
+        }
+        memory.has_content()
+    }
+
+    /// Records that the names are used.
+    fn note_use(&mut self) {
+        self.used = CoarseInstant::now();
+        if let Some(memory) = &self.memory {
+            memory.get();
+        }
+    }
+
     /// Applies the recorded changes to the names. Returns `false` if the directory has to be read again because too
-    /// many names changed, or because a symbolic link was created. The queue does not report changes to the type of a
-    /// link's target.
+    /// many names changed, or because a versions directory contains a symbolic link.
     fn apply(&mut self) -> bool {
-        let Some(names) = &mut self.names else { return false };
+        let Some(names) = &self.names else { return false };
         if self.changes.len() > MOST_CHANGES + names.len() / 4 {
             return false;
         }
-        for (name, state) in self.changes.drain(..) {
-            let mut text = name_to_text(&name).into_owned();
-            let is_there = match state {
-                NameChange::Gone | NameChange::GoneDirectory => false,
-                NameChange::Directory => true,
-                NameChange::File | NameChange::Moved => match stat_in(&self.dir, &text) {
-                    Ok(stat) if stat.is_link => return false,
-                    // If the name has been removed again, or is now a directory, a later change in the queue reports
-                    // the removal or the directory.
-                    stat => stat.is_ok_and(|stat| stat.is_file),
-                },
-                // An exchange of two names may have put another directory in this place. In the queue, that directory
-                // comes before the departure of the old one.
-                NameChange::MovedDirectory => stat_in(&self.dir, &text).is_ok_and(|stat| stat.is_dir),
-            };
-            let directories = [NameChange::Directory, NameChange::GoneDirectory, NameChange::MovedDirectory];
-            if directories.contains(&state) {
-                text.push('/');
-            }
-            let bytes = text.len() + NAME_BYTES;
-            if self.role == DirectoryRole::Versions && is_stray(&text) {
-                match is_there {
-                    true => drop(self.strays.insert(text.as_str().into())),
-                    false => drop(self.strays.remove(text.as_str())),
-                }
-            }
-            match is_there {
-                true if names.insert(text.as_str().into()) => self.bytes += bytes,
-                false if names.remove(text.as_str()) => self.bytes -= bytes,
-                _ => {}
+        let mut is_complete = true;
+        for (name, state) in std::mem::take(&mut self.changes) {
+            let name = name_to_text(&name).into_owned();
+            match self.unknown.contains(name.as_str()) {
+                true => self.look_up(&name),
+                false => is_complete &= self.apply_to_known(name, state),
             }
         }
+        is_complete
+    }
+
+    /// Applies a change of a name that is absent or has a known type. Returns `false` if the directory has to be read
+    /// again.
+    fn apply_to_known(&mut self, name: String, state: NameChange) -> bool {
+        let mut text = name;
+        let is_there = match state {
+            NameChange::Gone | NameChange::GoneDirectory => false,
+            NameChange::Directory => true,
+            NameChange::File | NameChange::Moved => match stat_in(&self.dir, &text) {
+                Ok(stat) if stat.is_link && self.role == DirectoryRole::Versions => return false,
+                Ok(stat) if stat.is_link => {
+                    self.look_up(&text);
+                    return true;
+                }
+                // If the name has been removed again, or is now a directory, a later change in the queue reports the
+                // removal or the directory.
+                stat => stat.is_ok_and(|stat| stat.is_file),
+            },
+            // An exchange of two names may have put another directory in this place. In the queue, that directory comes
+            // before the departure of the old one.
+            NameChange::MovedDirectory => stat_in(&self.dir, &text).is_ok_and(|stat| stat.is_dir),
+        };
+        let directories = [NameChange::Directory, NameChange::GoneDirectory, NameChange::MovedDirectory];
+        if directories.contains(&state) {
+            text.push('/');
+        }
+        if self.role == DirectoryRole::Versions && is_stray(&text) {
+            match is_there {
+                true => drop(self.strays.insert(text.as_str().into())),
+                false => drop(self.strays.remove(text.as_str())),
+            }
+        }
+        self.set(&text, is_there);
         true
+    }
+
+    /// Stores the current type of a name that is, or was, a symbolic link. Earlier changes in the queue may be older
+    /// than this type, but later ones lead to the same result.
+    #[cold]
+    fn look_up(&mut self, name: &str) {
+        let (is_file, is_dir, is_link) = match stat_in(&self.dir, name) {
+            Ok(stat) => (stat.is_file, stat.is_dir, stat.is_link),
+            Err(_) => (false, false, false),
+        };
+        self.set(name, is_file || is_link);
+        self.set(&format!("{name}/"), is_dir || is_link);
+        match is_link {
+            true => drop(self.unknown.insert(name.into())),
+            false => drop(self.unknown.remove(name)),
+        }
+    }
+
+    /// Adds a name to the names, or removes it from them.
+    fn set(&mut self, text: &str, is_there: bool) {
+        let Some(names) = &mut self.names else { return };
+        let bytes = text.len() + NAME_BYTES;
+        match is_there {
+            true if names.insert(text.into()) => self.bytes += bytes,
+            false if names.remove(text) => self.bytes -= bytes,
+            _ => {}
+        }
     }
 
     /// Returns the requested names, or `None` while the names are being read.
     fn select(&mut self, query: IndexQuery) -> Option<IndexedNames> {
-        self.used = CoarseInstant::now();
+        self.note_use();
         let from = query.from.max(query.prefix);
         let names = self.names.as_ref()?.range::<str, _>((Bound::Included(from), Bound::Unbounded));
         let mut names = names.take_while(|name| name.starts_with(query.prefix));
-        let block = SortedNames::of_sorted(names.by_ref().take(query.most).map(|name| &**name));
+        let is_known =
+            |name: &str| self.unknown.is_empty() || !self.unknown.contains(name.trim_end_matches('/'));
+        let listed = names.by_ref().map(|text| ListedName { text, is_known: is_known(text) });
+        let block = SortedNames::of_sorted(listed.take(query.most));
         Some(IndexedNames { names: block, is_last: names.next().is_none(), id: self.id })
     }
 }
@@ -411,7 +490,6 @@ impl WatchedDirectory {
 mod tests {
     use std::fs;
 
-    use fordway_sys::EntryKind;
     use rustix::fs::{CWD, RenameFlags, renameat_with};
 
     use super::*;
@@ -429,7 +507,7 @@ mod tests {
         }
         fs::create_dir(at("inside/away")).unwrap();
         let (indexes, dir) = (NameIndexes::default(), File::open(root.path()).unwrap());
-        let read = || SortedNames::read(&dir, None, |_| true, |_| EntryKind::Unknown);
+        let read = || SortedNames::read(&dir, None, |_| true);
         indexes.read(&dir, &stat(&dir).unwrap(), DirectoryRole::Objects, read).unwrap();
         let handle = DirectoryHandle::new(dir.try_clone().unwrap());
         let names = || {

@@ -22,6 +22,7 @@
 //! The modules `layout` (paths) and `record` (the attribute) describe the format on disk.
 
 mod actors;
+mod any_object;
 mod area;
 mod buckets;
 mod contested;
@@ -44,6 +45,7 @@ mod list;
 mod locks;
 mod mark;
 mod markers;
+mod memory;
 mod migrate;
 mod multipart;
 mod names;
@@ -87,6 +89,7 @@ pub use fsck::{
 pub use gc::{GarbageFile, GarbageKind, GcEvent, GcOptions, GcSummary};
 pub use layout::PRIVATE_DIR;
 pub use lifecycle::{LifecycleAction, LifecycleChange, LifecycleEvent, LifecycleOptions, LifecycleSummary};
+use memory::CacheMemory;
 pub use migrate::{MigrationEvent, MigrationStep};
 pub use record::etag_of_bare_file;
 pub use scan::ChosenBuckets;
@@ -196,11 +199,13 @@ impl OpenStores {
     }
 
     /// Closes the directories and lock tables that the stores have not used for half a second. As long as a store has a
-    /// file open, its file system cannot be unmounted. The stores' root directories remain open.
+    /// file open, its file system cannot be unmounted. The stores' root directories remain open. Also drops the names
+    /// that no store of this process has used for a minute.
     pub fn close_unused(&self) {
         // The list is not locked while files are closed, because closing them may take long on a network file system.
         let open: Vec<_> = self.stores().iter().filter_map(Weak::upgrade).collect();
         open.iter().for_each(|store| close_unused_in(store));
+        CacheMemory::of_process().enforce_limits(memory::UNUSED);
     }
 
     fn stores(&self) -> MutexGuard<'_, Vec<Weak<PosixStoreState>>> {
@@ -231,6 +236,18 @@ struct PosixStoreState {
     recent_puts: recent::RecentPuts,
 }
 
+impl PosixStoreState {
+    /// Makes one limit apply to all caches of this store. In a forked child, the limit applies to each cache.
+    fn share_cache_limit(&self) {
+        // A child must not initialize the memory that its parent was just initializing during the fork.
+        CacheMemory::of_process();
+        let owner = &self.remembered.owner;
+        self.volume.dirs.indexes.owner.join(owner);
+        self.encoded_keys.owner.join(owner);
+        self.upload_keys.owner.join(owner);
+    }
+}
+
 impl PosixStore {
     /// Opens the store whose buckets are the directories in `root`, which must exist. Cost: opening the root and one
     /// `fstatfs`; on a file system that other nodes change, also reading the list of mounts. Errors: `InvalidArgument`
@@ -255,6 +272,7 @@ impl PosixStore {
             upload_keys: PerProcess::default(),
             recent_puts: recent::RecentPuts::default(),
         };
+        inner.share_cache_limit();
         let inner = Arc::new(inner);
         if let Some(stores) = &inner.volume.config.open_stores {
             stores.add(&inner);

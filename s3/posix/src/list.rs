@@ -17,9 +17,10 @@ use fordway_sys::{
 };
 
 use crate::PosixStoreState;
+use crate::dirs::DirectoryHandle;
 use crate::encoded::{EncodedKeyTree, EncodedKeyWalk};
 use crate::errors::from_errno;
-use crate::index::{DirectoryRole, IndexQuery};
+use crate::index::{DirectoryId, DirectoryRole, IndexQuery};
 use crate::layout::{ATTRIBUTE, ObjectPath, is_left_behind, is_never_an_object, join, odd, plain};
 use crate::locks::ALL_KEYS;
 use crate::names::{ListedName, ListingFreshness, SortedNames, state_before};
@@ -292,8 +293,7 @@ fn summary_of(key: &str, info: ObjectInfo) -> ObjectSummary {
 impl BucketWalk<'_> {
     /// Offers to the page, in order, the keys below the directory `at` (empty, or ending in `/`).
     fn directory(&mut self, at: &str) -> Result<WalkContinuation> {
-        let path =
-            if at.is_empty() { self.bucket.as_str().to_owned() } else { join(self.bucket.as_str(), at) };
+        let path = self.path_of(at);
         let mut from = self.first_wanted(at).to_owned();
         if let Some(flow) = self.indexed_directory(at, &path, &mut from)? {
             return Ok(flow);
@@ -307,7 +307,15 @@ impl BucketWalk<'_> {
             return Ok(WalkContinuation::On);
         }
         let is_known = self.inner.remembered.recall(&stat).is_some();
-        let mut names = self.read(at, &path, (&dir, &stat), &from).map_err(failed)?;
+        if !is_known && from.is_empty() && self.is_rolled_up(at) {
+            let bucket = (self.bucket, self.contents.sharing);
+            if let Some(key) = self.inner.any_object(bucket, at, &dir) {
+                // The page does not describe the object, because its common prefix becomes the entry.
+                return self.file((&dir, ""), false, &key);
+            }
+            rewind(&dir).map_err(failed)?;
+        }
+        let mut names = self.read(at, (&dir, &stat), &from).map_err(failed)?;
         let visit = self.path.begin(names.has_links());
         let is_whole = from.is_empty() && self.query.prefix.len() <= at.len();
         let mut flow = self.names(at, (&dir, id), &names, &from)?;
@@ -316,7 +324,7 @@ impl BucketWalk<'_> {
             && let Some(next) = self.next_window(at, &names)
         {
             rewind(&dir).map_err(failed)?;
-            names = self.read(at, &path, (&dir, &stat), &next).map_err(failed)?;
+            names = self.read(at, (&dir, &stat), &next).map_err(failed)?;
             flow = self.names(at, (&dir, id), &names, &next)?;
         }
         self.path.end(visit, Some(id).filter(|_| is_whole), at.len());
@@ -327,8 +335,18 @@ impl BucketWalk<'_> {
         Ok(flow)
     }
 
-    /// Returns the first text that the walk needs in the directory `at` after `names`. Returns `None` if `names`
-    /// contains all further names that the walk needs.
+    /// Returns whether one common prefix represents all keys below the directory `at`.
+    fn is_rolled_up(&self, at: &str) -> bool {
+        self.query.prefix.len() <= at.len() && self.query.common_prefix(at).is_some()
+    }
+
+    /// Returns the path of the directory `at`, relative to the root.
+    fn path_of(&self, at: &str) -> String {
+        if at.is_empty() { self.bucket.as_str().to_owned() } else { join(self.bucket.as_str(), at) }
+    }
+
+    /// Returns the first text that the walk needs in the directory `at` after `names`. Returns `None` if `names` contains
+    /// all further names that the walk needs.
     fn next_window(&self, at: &str, names: &SortedNames) -> Option<String> {
         let wanted = self.query.prefix.get(at.len()..).unwrap_or_default();
         let last = names.cut_after()?;
@@ -358,20 +376,43 @@ impl BucketWalk<'_> {
         path: &str,
         from: &mut String,
     ) -> Result<Option<WalkContinuation>> {
-        let (inner, query, is_bucket) = (self.inner, self.query, at.is_empty());
-        let indexes = &inner.volume.dirs.indexes;
-        if indexes.is_empty() || self.contents.sharing.is_shared() {
+        let inner = self.inner;
+        if inner.volume.dirs.indexes.is_empty() || self.contents.sharing.is_shared() {
             return Ok(None);
         }
         let dir = match inner.volume.dirs.open_if_busy(&inner.volume.root, path) {
             // The bucket's own directory need not be checked, because it was found to exist at the start of the call.
-            Ok(Some(dir)) if is_bucket || !dir.is_gone() => dir,
+            Ok(Some(dir)) if at.is_empty() || !dir.is_gone() => dir,
             _ => return Ok(None),
         };
+        let is_whole = from.is_empty() && self.query.prefix.len() <= at.len();
+        let (visit, mut id) = (self.path.begin(false), None);
+        let flow = self.indexed_names(at, &dir, from, &mut id)?;
+        let id = id.filter(|_| is_whole && flow.is_some());
+        self.path.end(visit, id, at.len());
+        Ok(flow)
+    }
+
+    /// Offers the names in the index of `dir`, as [`BucketWalk::indexed_directory`] does. Sets `id` to the identity of the
+    /// directory.
+    fn indexed_names(
+        &mut self,
+        at: &str,
+        dir: &DirectoryHandle,
+        from: &mut String,
+        id: &mut Option<DirectoryId>,
+    ) -> Result<Option<WalkContinuation>> {
+        let (inner, query) = (self.inner, self.query);
+        let indexes = &inner.volume.dirs.indexes;
         let prefix = query.prefix.get(at.len()..).unwrap_or_default();
         let most = query.max_keys.saturating_add(1).min(INDEX_PAGE);
-        while let Some(found) = indexes.names(&dir, DirectoryRole::Objects, IndexQuery { from, prefix, most })
+        while let Some(found) = indexes.names(dir, DirectoryRole::Objects, IndexQuery { from, prefix, most })
         {
+            self.path.note_links(found.names.has_links());
+            if id.is_none() && self.path.knows_as_empty(found.id, at.len()) {
+                return Ok(Some(WalkContinuation::On));
+            }
+            *id = Some(found.id);
             let flow = self.names(at, (dir.file(), found.id), &found.names, from)?;
             if found.is_last || !matches!(flow, WalkContinuation::On) {
                 return Ok(Some(flow));
@@ -386,20 +427,13 @@ impl BucketWalk<'_> {
     /// Reads the names in a directory that may lead to requested keys. The result may also contain other names, because
     /// all names of a directory may be cached for the next page. For a large directory, the result may contain only
     /// some of the names from `from` on (see [`SortedNames::cut_after`]).
-    fn read(
-        &self,
-        at: &str,
-        path: &str,
-        (dir, stat): (&File, &FileStat),
-        from: &str,
-    ) -> Result<Arc<SortedNames>, Errno> {
+    fn read(&self, at: &str, (dir, stat): (&File, &FileStat), from: &str) -> Result<Arc<SortedNames>, Errno> {
         let remembered = &self.inner.remembered;
         let wanted = self.query.prefix.get(at.len()..).unwrap_or_default();
         let from = from.max(wanted);
         if let Some(names) = remembered.recall(stat).or_else(|| remembered.recall_window(stat, from)) {
             return Ok(names);
         }
-        let resolve = |name: &str| self.resolve(dir, path, name);
         let prefix = text_to_name(wanted);
         let before = Some(stat).filter(|_| !self.contents.sharing.is_shared());
         let read = |all| {
@@ -409,10 +443,9 @@ impl BucketWalk<'_> {
                 is_replacing |= is_left_behind(name);
                 is_wanted(name)
             };
-            let names = SortedNames::read(dir, before, look, resolve)?;
+            let names = SortedNames::read(dir, before, look)?;
             match is_replacing && self.contents.sharing == FileSystemSharing::Nfs {
-                true => self
-                    .read_between_writes(dir, names, || SortedNames::read(dir, before, is_wanted, resolve)),
+                true => self.read_between_writes(dir, names, || SortedNames::read(dir, before, is_wanted)),
                 false => Ok(names),
             }
         };
@@ -503,26 +536,17 @@ impl BucketWalk<'_> {
         let wanted = self.query.prefix.get(at.len()..).unwrap_or_default();
         let (mut index, end) = (names.first_from(from.max(wanted)), names.end_of(wanted));
         let mut key = at.to_owned();
+        // The type that was looked up last. A name of unknown type often follows itself.
+        let mut last_kind = None;
         while index < end {
             let name = names.get(index);
             index += 1;
             key.truncate(at.len());
             key.push_str(name.text);
-            let flow = match name.is_dir() {
-                // All keys in the directory are too long to be listed.
-                true if key.len() > MAX_KEY_BYTES => {
-                    self.path.note_long();
-                    WalkContinuation::On
-                }
-                true if self.is_wanted(&key) => {
-                    let flow = match self.has_record(dir, name.text) {
-                        true => self.marked_directory(&key),
-                        false => self.directory(&key),
-                    };
-                    flow.or_else(|error| self.behind_closed(&key, error))?
-                }
-                true => WalkContinuation::On,
-                false => self.file(dir, name, &key)?,
+            let flow = match name.is_known {
+                true if name.is_dir() => self.subdirectory(dir, name.text, &key)?,
+                true => self.file((dir, name.text), false, &key)?,
+                false => self.unknown((at, dir), name, &key, &mut last_kind)?,
             };
             match flow {
                 WalkContinuation::On => {}
@@ -539,6 +563,51 @@ impl BucketWalk<'_> {
             }
         }
         Ok(WalkContinuation::On)
+    }
+
+    /// Offers a name whose type has to be looked up, if its type is as stated. `last` is the name that was looked up last,
+    /// with its type.
+    #[cold]
+    fn unknown(
+        &mut self,
+        (at, dir): (&str, &File),
+        name: ListedName,
+        key: &str,
+        last: &mut Option<(String, EntryKind)>,
+    ) -> Result<WalkContinuation> {
+        if name.is_dir() && !self.is_wanted(key) {
+            return Ok(WalkContinuation::On);
+        }
+        let bare = name.text.trim_end_matches('/');
+        let kind = match last {
+            Some((known, kind)) if known == bare => *kind,
+            _ => self.resolve(dir, &self.path_of(at), bare),
+        };
+        *last = Some((bare.to_owned(), kind));
+        match kind {
+            EntryKind::Dir if name.is_dir() => self.subdirectory(dir, name.text, key),
+            EntryKind::File | EntryKind::Link if !name.is_dir() => {
+                self.file((dir, name.text), kind == EntryKind::Link, key)
+            }
+            _ => Ok(WalkContinuation::On),
+        }
+    }
+
+    /// Offers the keys at and below the directory `name` in `dir`, whose key is `key`.
+    fn subdirectory(&mut self, dir: &File, name: &str, key: &str) -> Result<WalkContinuation> {
+        // All keys in the directory are too long to be listed.
+        if key.len() > MAX_KEY_BYTES {
+            self.path.note_long();
+            return Ok(WalkContinuation::On);
+        }
+        if !self.is_wanted(key) {
+            return Ok(WalkContinuation::On);
+        }
+        let flow = match self.has_record(dir, name) {
+            true => self.marked_directory(key),
+            false => self.directory(key),
+        };
+        flow.or_else(|error| self.behind_closed(key, error))
     }
 
     /// Continues after the directory `key`, which the caller is not permitted to read, if the bucket has the sticky
@@ -622,7 +691,9 @@ impl BucketWalk<'_> {
         if self.lacks_odd { WalkContinuation::Stop } else { WalkContinuation::On }
     }
 
-    fn file(&mut self, dir: &File, name: ListedName, key: &str) -> Result<WalkContinuation> {
+    /// Offers the file `name` in `dir`. If the name is a symbolic link, the file's properties can be read only by opening
+    /// the file.
+    fn file(&mut self, (dir, name): (&File, &str), is_link: bool, key: &str) -> Result<WalkContinuation> {
         if key.len() > MAX_KEY_BYTES {
             self.path.note_long();
             return Ok(WalkContinuation::On);
@@ -636,8 +707,8 @@ impl BucketWalk<'_> {
         let place = || ObjectPath::of_path(join(self.bucket.as_str(), key));
         let (mut is_object, mut is_refused) = (true, false);
         let describe = || {
-            let described = match name.is_link {
-                false => inner.summary((self.bucket, self.contents.sharing), (dir, name.text), place, key)?,
+            let described = match is_link {
+                false => inner.summary((self.bucket, self.contents.sharing), (dir, name), place, key)?,
                 // A symbolic link that leads outside the root, or nowhere, is not an object.
                 true => inner.summary_by_open(self.bucket, &place(), key).unwrap_or_else(|_| {
                     is_refused = true;
@@ -689,7 +760,9 @@ impl BucketWalk<'_> {
         Ok(())
     }
 
-    /// Returns the kind of a symbolic link's target, or of an entry whose kind the file system does not report.
+    /// Returns the kind of a symbolic link's target, or of an entry whose kind the file system does not report: a
+    /// directory, a file, a link to a file, or another kind. `path` is the directory's path. Cost: one `newfstatat`; for
+    /// a link, also one `openat2`.
     fn resolve(&self, dir: &File, path: &str, name: &str) -> EntryKind {
         match stat_in(dir, name) {
             Ok(stat) if stat.is_dir => EntryKind::Dir,

@@ -17,10 +17,11 @@ use fordway_sys::{
 
 use crate::entries::collect_entries;
 use crate::index::{FEWEST as INDEXED_FEWEST, KEPT};
+use crate::memory::{CacheMemory, CacheOwner, CacheSlot};
 use crate::private::{is_settled, times};
 
-/// The maximum memory for all cached names, in bytes, in addition to the windows.
-pub(crate) const MOST_BYTES: usize = if cfg!(test) { 256 << 10 } else { 256 << 20 };
+/// The maximum memory for the cached names of a directory, in bytes. [`CacheMemory`] limits the memory for all directories.
+pub(crate) const MOST_BYTES: usize = if cfg!(test) { 256 << 10 } else { 128 << 20 };
 /// The approximate memory of a window, in bytes. A window contains consecutive names of a directory whose names exceed
 /// [`MOST_BYTES`], so that only some pages of a listing need to read the directory.
 const WINDOW_BYTES: usize = MOST_BYTES / 8;
@@ -37,13 +38,14 @@ const CLOCK_DIFFERENCE_MAX: Duration = Duration::from_secs(15 * 60);
 pub(crate) const FEWEST: usize = 500;
 
 /// The names of a directory in one block of text, sorted in the byte order of keys. The name of a subdirectory ends in
-/// `/`.
+/// `/`. A symbolic link, and an entry whose type the file system does not report, is stored twice: as a file and as a
+/// subdirectory. A walk looks up its type when the walk reaches it, because the type may change without a change to the
+/// directory.
 #[derive(Default)]
 pub(crate) struct SortedNames {
     text: String,
     entries: Vec<PackedName>,
-    /// Whether the type of any name had to be looked up. A type that was looked up may change without a change to the
-    /// directory.
+    /// Whether the type of any name has to be looked up.
     has_links: bool,
     /// The number of names in the directory, including rejected names.
     read: usize,
@@ -57,16 +59,17 @@ struct PackedName {
     /// The name's first eight bytes after the prefix that all names share, for fast comparison.
     head: u64,
     /// The position of the first byte in the text, in the bits above [`START_SHIFT`]; the length, in bytes, above bit 0;
-    /// and whether the name is a link, in bit 0. The text may be longer than 4 GiB.
+    /// and whether the type is known, in bit 0. The text may be longer than 4 GiB.
     place: u64,
 }
 
-/// The position of a name's start in [`PackedName::place`]. Below it are 16 bits for the length and one for the type.
+/// The position of a name's start in [`PackedName::place`]. Below it are 16 bits for the length, and one that is set if
+/// the type is known.
 const START_SHIFT: u32 = 17;
 
 impl PackedName {
-    fn new(start: usize, len: u16, is_link: bool) -> Self {
-        let place = (start as u64) << START_SHIFT | u64::from(len) << 1 | u64::from(is_link);
+    fn new(start: usize, len: u16, is_known: bool) -> Self {
+        let place = (start as u64) << START_SHIFT | u64::from(len) << 1 | u64::from(is_known);
         PackedName { head: 0, place }
     }
 
@@ -78,7 +81,7 @@ impl PackedName {
         usize::from((self.place >> 1) as u16)
     }
 
-    fn is_link(self) -> bool {
+    fn is_known(self) -> bool {
         self.place & 1 == 1
     }
 }
@@ -88,45 +91,53 @@ impl PackedName {
 pub(crate) struct ListedName<'n> {
     /// The name, with a trailing `/` if it is a directory.
     pub(crate) text: &'n str,
-    /// Whether the name is a symbolic link to a file. The file's properties can be read only by opening the file.
-    pub(crate) is_link: bool,
+    /// Whether the type is known. The type of any other name has to be looked up.
+    pub(crate) is_known: bool,
 }
 
 impl ListedName<'_> {
-    /// Returns whether the name belongs to a directory.
+    /// Returns whether the name belongs to a directory, if its type is as stated.
     pub(crate) fn is_dir(self) -> bool {
         self.text.ends_with('/')
     }
 }
 
 impl SortedNames {
-    /// Reads the names in `dir` that `wanted` accepts, as [`collect_entries`] does. For a symbolic link, or if the
-    /// directory entry does not contain the type, `resolve` returns the type: a directory, a file, a link to a file, or
-    /// another type. Names of any other type are omitted.
+    /// Reads the names in `dir` that `wanted` accepts, as [`collect_entries`] does. Omits entries that are neither files,
+    /// directories nor links.
     pub(crate) fn read(
         dir: &File,
         before: Option<&FileStat>,
-        mut wanted: impl FnMut(&[u8]) -> bool,
-        mut resolve: impl FnMut(&str) -> EntryKind,
+        wanted: impl FnMut(&[u8]) -> bool,
     ) -> Result<Self, Errno> {
-        let begin = <(SortedNames, Vec<String>, usize)>::default;
-        let (mut names, unclear, count) =
-            collect_entries(dir, before, begin, |(names, unclear, count), name, kind| {
-                *count += 1;
-                // In a listing with a prefix, most names are rejected by their first bytes.
-                if !wanted(name) {
-                    return;
-                }
-                let name = name_to_text(name);
-                match kind {
-                    EntryKind::Link | EntryKind::Unknown => unclear.push(name.into_owned()),
-                    kind => names.push(&name, kind),
-                }
-            })?;
-        for name in &unclear {
-            names.push(name, resolve(name));
-        }
-        (names.has_links, names.read) = (!unclear.is_empty(), count);
+        Self::read_kinds(dir, before, wanted, |kind| kind)
+    }
+
+    /// Reads names as [`SortedNames::read`] does, but treats all entries that may be files as files.
+    pub(crate) fn read_files(
+        dir: &File,
+        before: Option<&FileStat>,
+        wanted: impl FnMut(&[u8]) -> bool,
+    ) -> Result<Self, Errno> {
+        Self::read_kinds(dir, before, wanted, |kind| match kind {
+            EntryKind::Link | EntryKind::Unknown => EntryKind::File,
+            kind => kind,
+        })
+    }
+
+    fn read_kinds(
+        dir: &File,
+        before: Option<&FileStat>,
+        mut wanted: impl FnMut(&[u8]) -> bool,
+        kind_of: impl Fn(EntryKind) -> EntryKind,
+    ) -> Result<Self, Errno> {
+        let mut names = collect_entries(dir, before, SortedNames::default, |names, name, kind| {
+            names.read += 1;
+            // In a listing with a prefix, most names are rejected by their first bytes.
+            if wanted(name) {
+                names.push(&name_to_text(name), kind_of(kind));
+            }
+        })?;
         names.sort();
         // Growing vectors reserve up to twice the memory that they need.
         names.text.shrink_to_fit();
@@ -157,14 +168,7 @@ impl SortedNames {
         }
         let new: Vec<_> =
             (0..other.len()).map(|at| other.get(at)).filter(|name| !self.has(name.text)).collect();
-        for name in new {
-            match (name.text.strip_suffix('/'), name.is_link) {
-                (Some(dir), _) => self.push(dir, EntryKind::Dir),
-                (None, true) => self.push(name.text, EntryKind::Link),
-                (None, false) => self.push(name.text, EntryKind::File),
-            }
-        }
-        self.has_links |= other.has_links;
+        new.into_iter().for_each(|name| self.push_listed(name));
         self.read = self.read.max(other.read);
         self.sort();
     }
@@ -174,15 +178,10 @@ impl SortedNames {
         at < self.len() && self.get(at).text == text
     }
 
-    /// Creates a block from sorted names, in which a directory has a trailing `/`.
-    pub(crate) fn of_sorted<'n>(sorted: impl Iterator<Item = &'n str>) -> Self {
+    /// Creates a block from sorted names.
+    pub(crate) fn of_sorted<'n>(sorted: impl Iterator<Item = ListedName<'n>>) -> Self {
         let mut names = SortedNames::default();
-        for name in sorted {
-            match name.strip_suffix('/') {
-                Some(name) => names.push(name, EntryKind::Dir),
-                None => names.push(name, EntryKind::File),
-            }
-        }
+        sorted.for_each(|name| names.push_listed(name));
         names
     }
 
@@ -194,9 +193,9 @@ impl SortedNames {
     /// Returns about [`WINDOW_BYTES`] of the names, beginning with the first name that is not less than `from`.
     fn window(&self, from: &str) -> Self {
         let (start, mut bytes) = (self.first_from(from), 0);
-        let texts = (start..self.len()).map(|at| self.get(at).text);
-        let mut window = SortedNames::of_sorted(texts.take_while(|text| {
-            bytes += text.len() + size_of::<PackedName>();
+        let names = (start..self.len()).map(|at| self.get(at));
+        let mut window = SortedNames::of_sorted(names.take_while(|name| {
+            bytes += name.text.len() + size_of::<PackedName>();
             bytes <= WINDOW_BYTES
         }));
         window.read = self.read;
@@ -209,7 +208,7 @@ impl SortedNames {
         self.entries.last().filter(|_| self.is_cut).map(|entry| text_of(&self.text, entry))
     }
 
-    /// Returns whether the type of a name may change without a change to the directory.
+    /// Returns whether the type of any name has to be looked up.
     pub(crate) fn has_links(&self) -> bool {
         self.has_links
     }
@@ -225,22 +224,35 @@ impl SortedNames {
     }
 
     fn push(&mut self, name: &str, kind: EntryKind) {
+        let (may_be_file, may_be_dir) = match kind {
+            EntryKind::File => (true, false),
+            EntryKind::Dir => (false, true),
+            EntryKind::Link | EntryKind::Unknown => (true, true),
+            EntryKind::Other => return,
+        };
         // No file system has names of this length.
         let Ok(len) = u16::try_from(name.len() + 1) else { return };
-        let is_dir = kind == EntryKind::Dir;
-        if !is_dir && !matches!(kind, EntryKind::File | EntryKind::Link) {
-            return;
-        }
-        let start = self.text.len();
+        let (start, is_known) = (self.text.len(), may_be_file != may_be_dir);
         self.text.push_str(name);
-        if is_dir {
-            self.text.push('/');
+        if may_be_file {
+            self.entries.push(PackedName::new(start, len - 1, is_known));
         }
-        let len = if is_dir { len } else { len - 1 };
-        self.entries.push(PackedName::new(start, len, kind == EntryKind::Link));
+        if may_be_dir {
+            self.text.push('/');
+            self.entries.push(PackedName::new(start, len, is_known));
+        }
+        self.has_links |= !is_known;
     }
 
-    /// Sorts the names, and removes duplicates.
+    fn push_listed(&mut self, ListedName { text, is_known }: ListedName) {
+        let Ok(len) = u16::try_from(text.len()) else { return };
+        self.entries.push(PackedName::new(self.text.len(), len, is_known));
+        self.text.push_str(text);
+        self.has_links |= !is_known;
+    }
+
+    /// Sorts the names, and removes duplicates. Of two types of one name, at least one is out of date, so the type counts
+    /// as unknown if either is.
     fn sort(&mut self) {
         let SortedNames { text, entries, .. } = self;
         let shared = shared_len(text, entries);
@@ -252,7 +264,7 @@ impl SortedNames {
             entry.head = u64::from_be_bytes(head);
         }
         entries.sort_unstable_by(|a, b| match a.head.cmp(&b.head) {
-            Ordering::Equal => text_of(text, a).cmp(text_of(text, b)),
+            Ordering::Equal => text_of(text, a).cmp(text_of(text, b)).then(a.is_known().cmp(&b.is_known())),
             order => order,
         });
         entries.dedup_by(|a, b| a.head == b.head && text_of(text, a) == text_of(text, b));
@@ -274,7 +286,7 @@ impl SortedNames {
     /// Returns the name at position `at` in key order.
     pub(crate) fn get(&self, at: usize) -> ListedName<'_> {
         let entry = &self.entries[at];
-        ListedName { text: text_of(&self.text, entry), is_link: entry.is_link() }
+        ListedName { text: text_of(&self.text, entry), is_known: entry.is_known() }
     }
 
     /// Returns the position of the first name that is not less than `text`.
@@ -345,7 +357,7 @@ impl DirectoryTimes {
 
     /// Returns whether every later change will alter the directory's times. `unchanged_for` is the time for which this
     /// process has seen the times of `stat`.
-    fn show_changes(self, stat: &FileStat, unchanged_for: Duration) -> bool {
+    pub(crate) fn show_changes(self, stat: &FileStat, unchanged_for: Duration) -> bool {
         match self {
             DirectoryTimes::Kernel => is_settled(stat),
             // The resolution of the server's clock is unknown, so the longest known step is assumed.
@@ -377,6 +389,7 @@ pub(crate) struct NameCache {
     asked: Mutex<Vec<ListedDirectory>>,
     /// Windows of directories that have too many names to be cached, the most recently used last.
     windows: Mutex<Vec<NameWindow>>,
+    pub(crate) owner: CacheOwner,
 }
 
 /// Consecutive names of a directory.
@@ -386,13 +399,14 @@ struct NameWindow {
     times: (i64, i64),
     /// The window contains all names from this text on, up to its last name.
     from: Box<str>,
-    names: Arc<SortedNames>,
+    names: Arc<CacheSlot<SortedNames>>,
 }
 
 impl NameWindow {
-    /// Returns whether the window contains the first name that is not less than `from`.
-    fn covers(&self, from: &str) -> bool {
-        &*self.from <= from && self.names.cut_after().is_none_or(|last| from <= last)
+    /// Returns the names if they contain the first name that is not less than `from`.
+    fn covering(&self, from: &str) -> Option<Arc<SortedNames>> {
+        let names = Some(&self.names).filter(|_| &*self.from <= from)?.get()?;
+        names.cut_after().is_none_or(|last| from <= last).then_some(names)
     }
 }
 
@@ -424,7 +438,7 @@ struct NameCacheEntry {
     /// The time at which these directory times were first seen.
     seen: CoarseInstant,
     /// The sorted names; `None` while a further change might not alter the directory's times.
-    names: Option<Arc<SortedNames>>,
+    names: Option<Arc<CacheSlot<SortedNames>>>,
 }
 
 impl NameCache {
@@ -442,7 +456,7 @@ impl NameCache {
         // This is determined before the read. A change during the read might otherwise have the times of `before`.
         let shows_changes = directory_times.show_changes(before, seen.elapsed());
         let names = Arc::new(read()?);
-        if names.len() >= FEWEST && !names.has_links {
+        if names.len() >= FEWEST {
             match shows_changes {
                 true => self.keep(before, seen, Some(&names)),
                 false if directory_times.need_time() => self.keep(before, seen, None),
@@ -461,30 +475,34 @@ impl NameCache {
     /// `from`.
     pub(crate) fn recall_window(&self, stat: &FileStat, from: &str) -> Option<Arc<SortedNames>> {
         let mut all = self.windows.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let is_same = |window: &NameWindow| (window.device, window.inode) == (stat.device, stat.inode);
-        let found = all
-            .iter()
-            .position(|window| is_same(window) && window.times == times(stat) && window.covers(from))?;
-        let window = all.remove(found);
-        let names = window.names.clone();
-        all.push(window);
+        let is_same = |window: &NameWindow| {
+            (window.device, window.inode, window.times) == (stat.device, stat.inode, times(stat))
+        };
+        let mut found = all.iter().enumerate().filter(|(_, window)| is_same(window));
+        let (at, names) = found.find_map(|(at, window)| Some((at, window.covering(from)?)))?;
+        all[at..].rotate_left(1);
         Some(names)
     }
 
     /// Caches some of `names`, from `from` on, if these are all names of a directory and too many to be cached. `before`
     /// is the state of the directory before it was read. The directory must not be on a shared file system.
     pub(crate) fn keep_window(&self, before: &FileStat, names: &SortedNames, from: &str) {
-        if !names.exceed_the_cache() || names.has_links || names.is_cut || !is_settled(before) {
+        if !names.exceed_the_cache() || names.is_cut || !is_settled(before) {
             return;
         }
         let (device, inode, times) = (before.device, before.inode, times(before));
-        let names = Arc::new(names.window(from));
+        let names = self.charged(Arc::new(names.window(from)));
         let mut all = self.windows.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         all.retain(|window| (window.device, window.inode) != (device, inode) || window.times == times);
         if all.len() >= MOST_WINDOWS {
             all.remove(0);
         }
         all.push(NameWindow { device, inode, times, from: from.into(), names });
+    }
+
+    fn charged(&self, names: Arc<SortedNames>) -> Arc<CacheSlot<SortedNames>> {
+        let bytes = names.bytes();
+        CacheMemory::of_process().keep(&self.owner, names, bytes)
     }
 
     /// Returns whether no window is cached.
@@ -535,7 +553,7 @@ impl NameCache {
             (memory.device, memory.inode, memory.times) == (stat.device, stat.inode, times(stat))
         };
         let Some(at) = all.iter().position(is_current) else { return (None, CoarseInstant::now()) };
-        let found = (all[at].names.clone(), all[at].seen);
+        let found = (all[at].names.as_ref().and_then(|names| names.get()), all[at].seen);
         // The directory that was used last is removed last.
         all[at..].rotate_left(1);
         found
@@ -549,12 +567,9 @@ impl NameCache {
         if names.is_some_and(|names| names.exceed_the_cache()) {
             return;
         }
-        all.push(NameCacheEntry { device, inode, times: times(stat), seen, names: names.cloned() });
-        let too_much = |all: &Vec<NameCacheEntry>| {
-            all.iter().filter_map(|memory| memory.names.as_ref()).map(|names| names.bytes()).sum::<usize>()
-                > MOST_BYTES
-        };
-        while all.len() > MOST_DIRS || too_much(&all) {
+        let names = names.map(|names| self.charged(names.clone()));
+        all.push(NameCacheEntry { device, inode, times: times(stat), seen, names });
+        if all.len() > MOST_DIRS {
             all.remove(0);
         }
     }
@@ -597,7 +612,7 @@ mod tests {
         let (cache, before) = (NameCache::default(), changed_ago(10_000));
         let names = |count: usize, directory_times| {
             let all: Vec<String> = (0..count).map(|number| format!("{number:04}")).collect();
-            let read = || Ok(SortedNames::of_sorted(all.iter().map(String::as_str)));
+            let read = || Ok(of_files(&all));
             cache.names(&before, directory_times, read).unwrap().len()
         };
         assert_eq!(names(FEWEST, DirectoryTimes::Untrusted), FEWEST);
@@ -628,18 +643,22 @@ mod tests {
     #[test]
     fn names_may_have_more_than_4_gib_of_text() {
         for start in [0, 1 << 32, (1 << 47) - 1] {
-            for (len, is_link) in [(1, false), (u16::MAX, true)] {
-                let name = PackedName::new(start, len, is_link);
-                assert_eq!((name.start(), name.len(), name.is_link()), (start, usize::from(len), is_link));
+            for (len, is_known) in [(1, false), (u16::MAX, true)] {
+                let name = PackedName::new(start, len, is_known);
+                assert_eq!((name.start(), name.len(), name.is_known()), (start, usize::from(len), is_known));
             }
         }
         assert_eq!(size_of::<PackedName>(), 16);
     }
 
+    fn of_files(all: &[String]) -> SortedNames {
+        SortedNames::of_sorted(all.iter().map(|text| ListedName { text, is_known: true }))
+    }
+
     /// Returns this many sorted names of 100 bytes each.
     fn long_names(count: usize) -> SortedNames {
         let all: Vec<String> = (0..count).map(|number| format!("{number:0100}")).collect();
-        SortedNames::of_sorted(all.iter().map(String::as_str))
+        of_files(&all)
     }
 
     /// Returns the state of another directory that has not changed for a while.
@@ -657,6 +676,18 @@ mod tests {
         cache.keep(&settled(2), now, Some(&many));
         assert!(cache.recall(&settled(1)).is_some());
         assert!(cache.recall(&settled(2)).is_none());
+    }
+
+    #[test]
+    fn the_names_of_many_large_directories_displace_each_other() {
+        let (cache, now, names) = (NameCache::default(), CoarseInstant::now(), long_names(2_000));
+        let (most, names) = ((1 << 20) / names.bytes(), Arc::new(names));
+        for inode in 0..10 {
+            cache.keep(&settled(inode), now, Some(&names));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let kept: Vec<u64> = (0..10).filter(|inode| cache.recall(&settled(*inode)).is_some()).collect();
+        assert_eq!(kept, Vec::from_iter(10 - most as u64..10));
     }
 
     #[test]

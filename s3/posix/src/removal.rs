@@ -80,6 +80,9 @@ impl BucketRemoval<'_> {
     fn require_empty(&self) -> Result<File> {
         self.store.head_bucket(self.bucket)?;
         let query = ListQuery { max_keys: 1, ..Default::default() };
+        if self.has_any_object() {
+            return Err(ErrorKind::BucketNotEmpty.into());
+        }
         if !self.store.list(self.bucket, &query)?.entries.is_empty() || has_versions(self.store, self.bucket)?
         {
             return Err(ErrorKind::BucketNotEmpty.into());
@@ -91,6 +94,14 @@ impl BucketRemoval<'_> {
             .map_err(|errno| from_errno(errno, "opening the bucket"))?;
         self.check_removable(&dir)?;
         Ok(dir)
+    }
+
+    /// Returns `true` if the bucket certainly contains an object. Unlike a listing, does not read and sort all names.
+    fn has_any_object(&self) -> bool {
+        let volume = &self.store.volume;
+        let dir = volume.open_to_list(self.bucket.as_str()).ok().flatten();
+        let bucket = (self.bucket, volume.sharing_of(self.bucket));
+        dir.is_some_and(|dir| self.store.any_object(bucket, "", &dir).is_some())
     }
 
     fn remove_empty(&self, dir: &File) -> Result<()> {

@@ -12,7 +12,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fordway_store::{Bucket, Error, ErrorKind, Objects, Result};
+use fordway_store::{Bucket, Error, ErrorKind, Result};
 use fordway_sys::{EntryKind, Errno, FileStat, Mode, OFlags, open_in, read_dir, remove_dir, stat_in};
 use fordway_wire::event_record::{EventRecord, RECORD_BYTES_MAX};
 use fordway_wire::notification::{NotificationRule, read, rule_for};
@@ -92,7 +92,7 @@ impl EventJournal {
     /// bucket.
     pub fn buckets(&self) -> Result<Vec<Bucket>> {
         let volume = &self.inner().volume;
-        let all = self.store.list_buckets()?.into_iter().map(|info| info.name);
+        let all = self.inner().bucket_names()?.into_iter();
         Ok(all.filter(|bucket| volume.open_dir(&events_dir(bucket)).is_ok()).collect())
     }
 

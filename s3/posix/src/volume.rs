@@ -165,6 +165,12 @@ impl StoreRootDirectory {
         contents.map_or(self.site.sharing, |contents| contents.sharing)
     }
 
+    /// Returns [`StoreRootDirectory::sharing_of`] the bucket if reads must first query the file server, and otherwise
+    /// `Local`, at no cost.
+    pub(crate) fn sharing_if_strong(&self, bucket: &Bucket) -> FileSystemSharing {
+        if self.is_strong() { self.sharing_of(bucket) } else { FileSystemSharing::Local }
+    }
+
     /// Returns whether other nodes may change the file system of `file`, which is on `device`. Cost: none on the root's
     /// device; elsewhere, at most one `fstatfs` per second.
     pub(crate) fn sharing_on(&self, file: impl AsFd, device: u64) -> FileSystemSharing {

@@ -140,6 +140,11 @@ impl WalkPath {
         DirectoryVisit { skipped: std::mem::take(&mut self.skipped), found: self.found }
     }
 
+    /// Records whether the directory that was entered last contains symbolic links.
+    pub(crate) fn note_links(&mut self, has_links: bool) {
+        self.has_links |= has_links;
+    }
+
     /// Ends a visit. `id` is the directory, or `None` if it was not visited completely; `key_bytes` is the length of
     /// its key.
     pub(crate) fn end(&mut self, visit: DirectoryVisit, id: Option<DirectoryId>, key_bytes: usize) {

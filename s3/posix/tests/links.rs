@@ -64,6 +64,54 @@ impl Rig {
     }
 }
 
+/// The names in a directory are cached until the directory changes, but a link's target may change without that.
+#[test]
+fn the_type_of_a_link_is_that_of_its_current_target() {
+    const FILES: usize = 600;
+    let rig = Rig::new();
+    rig.put("target/object", "x").unwrap();
+    (0..FILES).for_each(|at| fs::write(rig.path(&format!("bkt/k{at:03}")), "x").unwrap());
+    for name in ["k300!", "k300-link", "l", "nowhere"] {
+        symlink(if name == "nowhere" { "missing" } else { "target" }, rig.path(&format!("bkt/{name}")))
+            .unwrap();
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    let shown = || {
+        let (mut query, mut names) = (ListQuery { max_keys: 7, ..Default::default() }, Vec::new());
+        loop {
+            let page = rig.store.list(&bucket("bkt"), &query).unwrap();
+            names.extend(page.entries.iter().map(|entry| entry.name().to_owned()));
+            let Some(next) = page.next else { return names };
+            query.start_after = Some(next);
+        }
+    };
+    let check = |of_link: &dyn Fn(&str) -> Vec<String>| {
+        for _ in 0..2 {
+            let names = shown();
+            assert!(names.is_sorted(), "{names:?}");
+            let links: Vec<_> = names.into_iter().filter(|name| !is_plain(name)).collect();
+            assert_eq!(links, ["k300!", "k300-link", "l"].map(of_link).concat());
+        }
+    };
+    fn is_plain(name: &str) -> bool {
+        name.starts_with("target") || name.strip_prefix('k').is_some_and(|rest| rest.len() == 3)
+    }
+    check(&|link| vec![format!("{link}/object")]);
+    // Through another directory, the target changes while the directory with the links does not.
+    fs::write(rig.path("other/file"), "x").unwrap();
+    for name in ["k300!", "k300-link", "l"] {
+        fs::remove_file(rig.path(&format!("bkt/{name}"))).unwrap();
+        symlink("../other/file", rig.path(&format!("bkt/{name}"))).unwrap();
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    check(&|link| vec![link.to_owned()]);
+    fs::remove_file(rig.path("other/file")).unwrap();
+    check(&|_| Vec::new());
+    fs::create_dir(rig.path("other/file")).unwrap();
+    fs::write(rig.path("other/file/object"), "x").unwrap();
+    check(&|link| vec![format!("{link}/object")]);
+}
+
 /// A bucket that was moved into another bucket keeps its private directory, whose files must not become objects.
 #[test]
 fn a_private_directory_further_down_holds_no_objects() {

@@ -80,6 +80,70 @@ fn objects_that_are_overwritten_during_a_listing_are_listed() {
     });
 }
 
+/// Returns the names of a listing, on pages of this size.
+fn names(store: &PosixStore, delimiter: Option<&str>, max_keys: usize) -> Vec<String> {
+    let delimiter = delimiter.map(str::to_owned);
+    let (mut query, mut all) = (ListQuery { delimiter, max_keys, ..Default::default() }, Vec::new());
+    loop {
+        let page = store.list(&Bucket::new("bucket").unwrap(), &query).unwrap();
+        all.extend(page.entries.iter().map(|entry| entry.name().to_owned()));
+        match page.next {
+            Some(next) => query.start_after = Some(next),
+            None => return all,
+        }
+    }
+}
+
+/// A directory without objects is not a common prefix, whatever else it contains.
+#[test]
+fn common_prefixes_are_those_of_the_listed_keys() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = PosixStore::open(dir.path(), PosixConfig::default()).unwrap();
+    let bucket = Bucket::new("bucket").unwrap();
+    store.create_bucket(&bucket).unwrap();
+    let at = |path: &str| dir.path().join("bucket").join(path);
+    let write = |path: &str| {
+        std::fs::create_dir_all(at(path).parent().unwrap()).unwrap();
+        std::fs::write(at(path), "").unwrap();
+    };
+    let (mut long, name) = (String::from("long"), "n".repeat(250));
+    (0..4).for_each(|_| long = format!("{long}/{name}"));
+    // An open parent directory shortens the path.
+    std::fs::create_dir_all(at(&long)).unwrap();
+    std::fs::write(at(&long).join("x".repeat(30)), "").unwrap();
+    for path in [
+        "left/.nfs000000000000000100000001",
+        "left/.fuse_hidden0000000100000001",
+        "moved/bucket/.fordway/odd/x%2F%2Fy",
+        "file/.fordway",
+        "deep/a/b/c/d/object",
+        "many/50/object",
+        "plain-1",
+        "plain/x",
+        "plain0",
+    ] {
+        write(path);
+    }
+    (0..50).for_each(|number| std::fs::create_dir_all(at(&format!("many/{number:02}/empty"))).unwrap());
+    std::fs::create_dir(at("empty")).unwrap();
+    std::os::unix::fs::symlink("../plain", at("empty/link")).unwrap();
+    std::os::unix::fs::symlink("deep", at("to-deep")).unwrap();
+    for odd in ["odd//x", "plain/x/y", "empty0//x"] {
+        store.put(&bucket, &Key::new(odd).unwrap(), b"", &PutOptions::default()).unwrap();
+    }
+    for delimiter in ["/", "-", "a", "/a/", "k"] {
+        let query = ListQuery { delimiter: Some(delimiter.to_owned()), ..Default::default() };
+        let keys = names(&store, None, 1_000);
+        let mut expected: Vec<_> =
+            keys.iter().map(|key| query.common_prefix(key).unwrap_or(key).to_owned()).collect();
+        expected.dedup();
+        for max_keys in [1, 2, 3, 1_000] {
+            assert_eq!(names(&store, Some(delimiter), max_keys), expected, "{delimiter}, {max_keys} keys");
+        }
+    }
+    assert!(!names(&store, Some("/"), 9).iter().any(|name| name == "left/" || name == "long/"));
+}
+
 fn one_upload() -> (tempfile::TempDir, PosixStore, (Bucket, Key, UploadId)) {
     let dir = tempfile::tempdir().unwrap();
     let store = PosixStore::open(dir.path(), PosixConfig::default()).unwrap();

@@ -16,6 +16,8 @@ pub fn buckets_are_made_listed_and_removed(store: &dyn Store) {
     names.iter().for_each(|name| store.create_bucket(name).unwrap());
     let listed: Vec<_> = store.list_buckets().unwrap().into_iter().map(|info| info.name).collect();
     assert_eq!(listed, ["alpha", "mid.dle", "zeta"].map(|name| Bucket::new(name).unwrap()));
+    let some = store.find_buckets(&|name| name.as_str() > "alpha", 1).unwrap();
+    assert_eq!(some.into_iter().map(|info| info.name).collect::<Vec<_>>(), [names[2].clone()]);
     assert_kind(store.create_bucket(&names[0]), ErrorKind::BucketAlreadyOwnedByYou);
     let created = store.list_buckets().unwrap()[0].created;
     let age = SystemTime::now().duration_since(created).unwrap_or_default();

@@ -1,142 +1,269 @@
 //! Lists the uploads in progress, in the order of their keys.
 //!
 //! The name of an upload's directory does not contain the key, so the first listing of a bucket reads the record of
-//! every upload. An upload never changes its key, so the keys are cached, within limits. Later listings read only the
-//! records of new uploads, and of the uploads on the listed page.
+//! every upload. An upload never changes its key, so the keys are cached in order, within limits. Later listings read
+//! only the records of new uploads, and of the uploads on the listed page. As long as the times of the directory of
+//! uploads show that no upload was added or removed, later listings do not read the directory either.
 
-use std::sync::{Mutex, MutexGuard};
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use foldhash::{HashMap, HashMapExt};
+use foldhash::{HashMap, HashMapExt, HashSet};
 use fordway_store::{Bucket, ErrorKind, Key, Result, UploadId, UploadListing, UploadSummary, UploadsQuery};
+use fordway_sys::{CoarseInstant, Errno, FileStat};
 
 use super::MultipartUploadManager;
 use super::parts::{UploadDirectory, UploadRecord};
-use crate::errors::is_stale;
+use crate::entries::collect_entries;
+use crate::errors::{from_errno, is_stale};
+use crate::index::DirectoryId;
 use crate::layout::{upload_dir, upload_of, uploads_dir};
+use crate::memory::{CacheMemory, CacheOwner, CacheSlot};
+use crate::names::state_before;
+use crate::private::times;
 use crate::read::system_time;
 
-/// The maximum memory for all cached keys of uploads, in bytes.
+/// The maximum memory for the cached keys of a bucket's uploads, in bytes. [`CacheMemory`] limits the memory for all
+/// buckets.
 const MOST_BYTES: usize = 64 << 20;
 /// The estimated memory for a cached upload in addition to its key, in bytes.
-const UPLOAD_BYTES: usize = 96;
-/// The number of ended uploads that may always stay in the cache.
-const ENDED_MAX: usize = 1_000;
+const UPLOAD_BYTES: usize = 256;
 
 /// The keys of the uploads that listings have read.
 #[derive(Default)]
-pub(crate) struct UploadKeyCache(Mutex<CachedUploadKeys>);
+pub(crate) struct UploadKeyCache {
+    of: Mutex<HashMap<Bucket, Arc<CacheSlot<CachedUploads>>>>,
+    pub(crate) owner: CacheOwner,
+}
+
+/// The uploads of a bucket.
+#[derive(Default)]
+struct CachedUploads(Mutex<BucketUploads>);
 
 #[derive(Default)]
-struct CachedUploadKeys {
-    of: HashMap<Bucket, HashMap<UploadId, Box<str>>>,
+struct BucketUploads {
+    /// The uploads whose keys are known, in the order of a listing.
+    by_key: BTreeSet<KeyedUpload>,
+    key_of: HashMap<UploadId, Arc<str>>,
+    /// The uploads whose keys are not known. Their records may be incomplete, or not readable by the caller, so each
+    /// listing tries again.
+    unread: HashSet<UploadId>,
+    /// The state of the directory of uploads when it was read last.
+    read: Option<ReadState>,
+    /// The number of reads of the directory of uploads.
+    reads: u64,
+    /// The estimated memory for the uploads whose keys are known.
     bytes: usize,
 }
 
-/// An upload and its key.
-type KeyedUpload = (Box<str>, UploadId);
+/// An upload and its key, which determine the order of uploads.
+type KeyedUpload = (Arc<str>, UploadId);
 
-impl UploadKeyCache {
-    fn lock(&self) -> MutexGuard<'_, CachedUploadKeys> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
+/// The state of a directory before it was read.
+#[derive(Clone, Copy)]
+struct ReadState {
+    id: DirectoryId,
+    times: (i64, i64),
+    /// The time at which these directory times were first seen.
+    seen: CoarseInstant,
+    /// Whether the times would show every later change, and all uploads are cached.
+    is_current: bool,
+}
 
-    /// Returns the uploads whose cached keys `query` selects, and the uploads whose keys are not cached.
-    fn sort_out(
-        &self,
-        bucket: &Bucket,
-        uploads: Vec<UploadId>,
-        query: &UploadsQuery,
-    ) -> (Vec<KeyedUpload>, Vec<UploadId>) {
-        let cached = self.lock();
-        let Some(known) = cached.of.get(bucket) else { return (Vec::new(), uploads) };
-        let (mut selected, mut unknown) = (Vec::new(), Vec::new());
-        for upload in uploads {
-            match known.get(&upload) {
-                Some(key) if query.selects(key, &upload) => selected.push((key.clone(), upload)),
-                Some(_) => {}
-                None => unknown.push(upload),
-            }
-        }
-        (selected, unknown)
-    }
-
-    /// Caches the keys of further uploads. `present` is the number of uploads that the bucket has.
-    fn add(&self, bucket: &Bucket, present: usize, further: Vec<KeyedUpload>) {
-        let mut cached = self.lock();
-        // Most of the cached uploads have ended, so all cached keys of the bucket are dropped. The next listing reads
-        // the uploads in progress again.
-        if cached.of.get(bucket).is_some_and(|known| known.len() > 2 * present + ENDED_MAX) {
-            cached.of.remove(bucket);
-            cached.count();
-        }
-        for (key, upload) in further {
-            let bytes = key.len() + UPLOAD_BYTES;
-            if cached.bytes + bytes > MOST_BYTES {
-                cached.of.retain(|other, _| other == bucket);
-                cached.count();
-            }
-            if cached.bytes + bytes > MOST_BYTES {
-                break;
-            }
-            cached.bytes += bytes;
-            cached.of.entry(bucket.clone()).or_default().insert(upload, key);
-        }
-    }
-
-    fn forget(&self, bucket: &Bucket, upload: &UploadId) {
-        let mut cached = self.lock();
-        if let Some(key) = cached.of.get_mut(bucket).and_then(|known| known.remove(upload)) {
-            cached.bytes -= key.len() + UPLOAD_BYTES;
-        }
+impl ReadState {
+    fn is_of(&self, stat: &FileStat) -> bool {
+        (self.id, self.times) == ((stat.device, stat.inode), times(stat))
     }
 }
 
-impl CachedUploadKeys {
-    /// Recomputes the memory that the cached keys need.
-    fn count(&mut self) {
-        self.bytes = self.of.values().flat_map(HashMap::values).map(|key| key.len() + UPLOAD_BYTES).sum();
+impl UploadKeyCache {
+    /// Returns the cached uploads of a bucket, which may be none.
+    fn uploads(&self, bucket: &Bucket) -> (Arc<CachedUploads>, Arc<CacheSlot<CachedUploads>>) {
+        let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((slot, uploads)) = of.get(bucket).and_then(|slot| Some((slot, slot.get()?))) {
+            return (uploads, slot.clone());
+        }
+        of.retain(|_, slot| slot.has_content());
+        let uploads = Arc::<CachedUploads>::default();
+        let slot = CacheMemory::of_process().keep(&self.owner, uploads.clone(), 0);
+        of.insert(bucket.clone(), slot.clone());
+        (uploads, slot)
+    }
+}
+
+impl CachedUploads {
+    fn lock(&self) -> MutexGuard<'_, BucketUploads> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns a lower bound for the uploads that `query` selects.
+fn first_selected(query: &UploadsQuery) -> KeyedUpload {
+    let (prefix, after) = (query.prefix.as_str(), query.key_after.as_deref().unwrap_or_default());
+    let upload = query.upload_after.as_deref().filter(|_| after >= prefix).unwrap_or_default();
+    (after.max(prefix).into(), UploadId::foreign(upload))
+}
+
+impl BucketUploads {
+    /// Returns when the times of the directory of uploads were first seen. `now` is the directory's state.
+    fn seen(&self, now: &FileStat) -> CoarseInstant {
+        self.read.filter(|read| read.is_of(now)).map_or_else(CoarseInstant::now, |read| read.seen)
+    }
+
+    /// Returns the uploads whose records have to be read, if all uploads of a directory with this state are known.
+    fn unread(&self, now: &FileStat) -> Option<Vec<UploadId>> {
+        let is_current = self.read.is_some_and(|read| read.is_current && read.is_of(now));
+        is_current.then(|| self.unread.iter().cloned().collect())
+    }
+
+    /// Drops the uploads that are not `present`, the uploads that a read of the directory has found. Returns the uploads
+    /// whose records have to be read, and the number of this read.
+    fn update(&mut self, present: HashSet<UploadId>) -> (Vec<UploadId>, u64) {
+        let ended: Vec<_> = self.key_of.keys().filter(|upload| !present.contains(*upload)).cloned().collect();
+        ended.iter().for_each(|upload| self.remove(upload));
+        self.unread = present.into_iter().filter(|upload| !self.key_of.contains_key(upload)).collect();
+        // Another thread may have read the directory earlier, and must not mark its uploads as current.
+        (self.read, self.reads) = (None, self.reads + 1);
+        (self.unread.iter().cloned().collect(), self.reads)
+    }
+
+    /// Adds the keys of further uploads. `read` is the number of a read of the directory, with the directory's state. If
+    /// this was the last read, and there is room for all keys, later listings need not read the directory in this state.
+    fn add(&mut self, further: Vec<KeyedUpload>, read: Option<(u64, ReadState)>) {
+        if let Some((_, read)) = read.filter(|(number, _)| *number == self.reads) {
+            self.read = Some(read);
+        }
+        for upload in further {
+            if self.bytes > MOST_BYTES {
+                self.read = None;
+                return;
+            }
+            self.insert(upload);
+        }
+    }
+
+    /// Returns the first `most` of the uploads after `last` that `query` selects.
+    fn select(&self, query: &UploadsQuery, last: Option<&KeyedUpload>, most: usize) -> Vec<KeyedUpload> {
+        let start = match last {
+            Some(last) => Bound::Excluded(last.clone()),
+            None => Bound::Included(first_selected(query)),
+        };
+        let behind = self.by_key.range((start, Bound::Unbounded));
+        let with_prefix = behind.take_while(|(key, _)| key.starts_with(&query.prefix));
+        with_prefix.filter(|(key, upload)| query.selects(key, upload)).take(most).cloned().collect()
+    }
+
+    fn insert(&mut self, (key, upload): KeyedUpload) {
+        self.unread.remove(&upload);
+        if !self.key_of.contains_key(&upload) {
+            self.bytes += key.len() + UPLOAD_BYTES;
+            self.key_of.insert(upload.clone(), key.clone());
+            self.by_key.insert((key, upload));
+        }
+    }
+
+    fn remove(&mut self, upload: &UploadId) {
+        if let Some(key) = self.key_of.remove(upload) {
+            self.bytes -= key.len() + UPLOAD_BYTES;
+            self.by_key.remove(&(key, upload.clone()));
+        }
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.bytes + self.unread.len() * UPLOAD_BYTES
+    }
+
+    /// Removes the key of an upload whose record no longer has this key. If the upload has not ended, the next listing
+    /// reads its record again.
+    fn forget(&mut self, upload: &UploadId) {
+        self.remove(upload);
+        self.unread.insert(upload.clone());
     }
 }
 
 impl MultipartUploadManager<'_> {
-    /// Lists the uploads in progress. Cost: one read of the directory of uploads; one read of the record of each upload
-    /// on the page, of the upload after the page, and of each upload that no earlier listing has read.
+    /// Lists the uploads in progress. Cost: one read of the directory of uploads, if it may have changed since it was
+    /// read last; one read of the record of each upload on the page, of the upload after the page, and of each upload
+    /// that no earlier listing has read.
     pub(crate) fn list_uploads(&self, bucket: &Bucket, query: &UploadsQuery) -> Result<UploadListing> {
         self.inner.head_bucket(bucket)?;
-        let (volume, cache) = (&self.inner.volume, &self.inner.upload_keys);
-        volume.freshen_dir(&uploads_dir(bucket), false, volume.sharing_of(bucket));
-        let names = volume.names_in(&uploads_dir(bucket))?;
-        let uploads: Vec<UploadId> = names.iter().filter_map(|name| upload_of(name)).collect();
-        let present = uploads.len();
-        let (mut selected, unknown) = cache.sort_out(bucket, uploads, query);
-        let (mut further, mut read) = (Vec::new(), HashMap::new());
-        for upload in unknown {
-            let Some(summary) = self.readable_summary_of(bucket, upload)? else { continue };
-            let keyed: KeyedUpload = (summary.key.as_str().into(), summary.upload.clone());
-            if query.selects(&keyed.0, &keyed.1) {
-                selected.push(keyed.clone());
-                read.insert(keyed.1.clone(), summary);
+        let (cached, slot) = self.inner.upload_keys.uploads(bucket);
+        let mut read = self.read_new(bucket, query, &cached)?;
+        let bytes = cached.lock().memory_bytes();
+        CacheMemory::of_process().resize(&slot, bytes);
+        let (mut uploads, mut last) = (Vec::new(), None);
+        while uploads.len() <= query.max_uploads {
+            let most = query.max_uploads.saturating_add(1) - uploads.len();
+            let selected = cached.lock().select(query, last.as_ref(), most);
+            last = selected.last().cloned();
+            for (key, upload) in selected {
+                let summary = match read.remove(&upload) {
+                    Some(summary) => Some(summary),
+                    None => self.readable_summary_of(bucket, upload.clone())?,
+                };
+                match summary {
+                    Some(summary) if *summary.key == *key => uploads.push(summary),
+                    // The upload has ended, or a POSIX program has changed its record.
+                    _ => cached.lock().forget(&upload),
+                }
             }
-            further.push(keyed);
-        }
-        cache.add(bucket, present, further);
-        selected.sort_unstable();
-        let mut uploads = Vec::new();
-        for (key, upload) in selected {
-            if uploads.len() > query.max_uploads {
+            if last.is_none() {
                 break;
             }
-            let summary = match read.remove(&upload) {
-                Some(summary) => Some(summary),
-                None => self.readable_summary_of(bucket, upload.clone())?,
-            };
-            match summary {
-                Some(summary) if *summary.key == *key => uploads.push(summary),
-                // The upload has ended, or a POSIX program has changed its record.
-                _ => cache.forget(bucket, &upload),
+        }
+        // These uploads are not cached, or come later.
+        uploads.extend(read.into_values());
+        Ok(query.page(uploads))
+    }
+
+    /// Reads the records of all uploads whose keys are not cached, and caches their keys. Returns those of the uploads
+    /// that `query` selects.
+    fn read_new(
+        &self,
+        bucket: &Bucket,
+        query: &UploadsQuery,
+        cached: &CachedUploads,
+    ) -> Result<HashMap<UploadId, UploadSummary>> {
+        let volume = &self.inner.volume;
+        let (path, sharing) = (uploads_dir(bucket), volume.sharing_of(bucket));
+        volume.freshen_dir(&path, false, sharing);
+        let failed = |errno| from_errno(errno, "reading .fordway");
+        let dir = match volume.open_to_scan(&path) {
+            Ok(dir) => dir,
+            // Fordway creates only directories at this path; anything else is treated as an empty directory.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
+                cached.lock().update(HashSet::default());
+                return Ok(HashMap::new());
+            }
+            Err(errno) => return Err(failed(errno)),
+        };
+        let before = state_before(&dir, sharing).map_err(failed)?;
+        let seen = cached.lock().seen(&before);
+        // This is determined before the read. A change during the read might otherwise have the times of `before`.
+        let is_current = volume.directory_times(sharing).show_changes(&before, seen.elapsed());
+        let state = ReadState { id: (before.device, before.inode), times: times(&before), seen, is_current };
+        let known = cached.lock().unread(&before);
+        let (unread, read_state) = match known {
+            Some(unread) => (unread, None),
+            None => {
+                let known = Some(&before).filter(|_| !sharing.is_shared());
+                let present = uploads_in(&dir, known).map_err(failed)?;
+                let (unread, number) = cached.lock().update(present);
+                (unread, Some((number, state)))
+            }
+        };
+        let (mut further, mut read) = (Vec::new(), HashMap::new());
+        for upload in unread {
+            let Some(summary) = self.readable_summary_of(bucket, upload)? else { continue };
+            further.push((Arc::from(summary.key.as_str()), summary.upload.clone()));
+            if query.selects(&summary.key, &summary.upload) {
+                read.insert(summary.upload.clone(), summary);
             }
         }
-        Ok(query.page(uploads))
+        cached.lock().add(further, read_state);
+        Ok(read)
     }
 
     /// Returns an upload's listing entry, or `None` if the upload has ended or cannot be read.
@@ -162,4 +289,11 @@ impl MultipartUploadManager<'_> {
             Some(UploadSummary { key, upload, started, checksum })
         }))
     }
+}
+
+/// Returns the uploads in the directory of uploads, which had the state `before` unless other nodes may change it.
+fn uploads_in(dir: &File, before: Option<&FileStat>) -> Result<HashSet<UploadId>, Errno> {
+    collect_entries(dir, before, HashSet::default, |uploads, name, _| {
+        uploads.extend(str::from_utf8(name).ok().and_then(upload_of));
+    })
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fordway_store::{Bucket, DeleteMarker, Key, ObjectInfo, Result, VersionId};
-use fordway_sys::{EntryKind, Errno, FileStat};
+use fordway_sys::{Errno, FileStat};
 
 use crate::layout::{ObjectPath, versions_of};
 use crate::names::SortedNames;
@@ -103,7 +103,7 @@ pub(crate) fn read_names(dir: &File, before: Option<&FileStat>) -> Result<Sorted
         is_unique &= found.as_ref().is_none_or(|found| order_in(&found.version) == Some(found.order));
         found.is_some()
     };
-    let mut names = SortedNames::read(dir, before, is_version, |_| EntryKind::Link)?;
+    let mut names = SortedNames::read_files(dir, before, is_version)?;
     if !is_unique {
         let mut seen = foldhash::HashSet::default();
         names.retain_from_last(|name| {

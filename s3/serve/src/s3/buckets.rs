@@ -37,13 +37,15 @@ pub(super) fn list(
     let page = page_size(input.max_buckets)?;
     let prefix = input.prefix.as_deref().unwrap_or_default();
     let after = input.continuation_token.as_deref().unwrap_or_default();
-    let mut wanted = store.list_buckets()?.into_iter().filter(|bucket| {
-        let name = bucket.name.as_str();
+    let wanted = |bucket: &Bucket| {
+        let name = bucket.as_str();
         !is_elsewhere && name.starts_with(prefix) && name > after
-    });
-    let buckets: Vec<_> = wanted
-        .by_ref()
-        .take(page)
+    };
+    // One more bucket shows whether there is another page.
+    let found = store.find_buckets(&wanted, page + 1)?;
+    let has_more = found.len() > page;
+    let shown = found.into_iter().take(page);
+    let buckets: Vec<_> = shown
         .map(|bucket| s3s::dto::Bucket {
             name: Some(bucket.name.as_str().to_owned()),
             creation_date: timestamp(bucket.created),
@@ -52,7 +54,7 @@ pub(super) fn list(
         .collect();
     let last = buckets.last().and_then(|bucket| bucket.name.clone());
     Ok(ListBucketsOutput {
-        continuation_token: last.filter(|_| wanted.next().is_some()),
+        continuation_token: last.filter(|_| has_more),
         buckets: Some(buckets),
         owner: Some(owner.clone()),
         prefix: input.prefix,

@@ -190,9 +190,12 @@ impl Objects for ConfinedStore {
     }
 
     fn list_buckets(&self) -> Result<Vec<BucketInfo>> {
-        let mut buckets = play(self.role.as_deref(), || self.inner.list_buckets())?;
-        buckets.retain(|bucket| self.limits.allows(&bucket.name));
-        Ok(buckets)
+        self.find_buckets(&|_| true, usize::MAX)
+    }
+
+    fn find_buckets(&self, wanted: &dyn Fn(&Bucket) -> bool, most: usize) -> Result<Vec<BucketInfo>> {
+        let is_allowed = |bucket: &Bucket| wanted(bucket) && self.limits.allows(bucket);
+        play(self.role.as_deref(), || self.inner.find_buckets(&is_allowed, most))
     }
 
     fn create_bucket(&self, bucket: &Bucket) -> Result<()> {
