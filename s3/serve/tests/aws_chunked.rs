@@ -66,10 +66,13 @@ fn an_anonymous_upload_is_decoded() {
     let fixture = open_to_all();
     for stated in [&[UNSIGNED_CHUNKS][..], &[]] {
         let headers = [&CHUNKED[..], &[ANNOUNCED], stated].concat();
-        for length in [None, Some(HELLO.len())] {
-            let stored = put_unsigned(&fixture, &headers, HELLO, length).ok();
-            assert_eq!(stored.header("x-amz-checksum-crc32"), Some("NhCmhg=="), "{headers:?}");
-            take_hello(&fixture);
+        // MinIO's client for Go sends a line feed before the line break of a trailer.
+        for body in [HELLO, &HELLO.replace("==", "==\n")] {
+            for length in [None, Some(body.len())] {
+                let stored = put_unsigned(&fixture, &headers, body, length).ok();
+                assert_eq!(stored.header("x-amz-checksum-crc32"), Some("NhCmhg=="), "{headers:?}");
+                take_hello(&fixture);
+            }
         }
         let wrong = HELLO.replace("NhCmhg", "AAAAAA");
         let refused = |body: &str| put_unsigned(&fixture, &headers, body, Some(body.len())).error();

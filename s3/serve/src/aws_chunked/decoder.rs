@@ -51,7 +51,7 @@ struct UnchunkedBody {
 
 impl UnchunkedBody {
     fn new(inner: s3s::Body, left: Option<u64>, trailers: TrailerFields) -> Self {
-        let (decoder, found) = (ChunkDecoder::default(), HeaderMap::new());
+        let (decoder, found) = (ChunkDecoder::of_aws_chunked(), HeaderMap::new());
         UnchunkedBody { inner, decoder, at_hand: Bytes::new(), left, found, trailers }
     }
 
@@ -176,7 +176,9 @@ mod tests {
             "ab".repeat(32)
         );
         let bare = "5\r\nhello\r\n3\r\n, w\r\n0\r\nX-Amz-Checksum-CRC32: AAAA==\r\n";
-        for body in [signed.as_str(), bare, &format!("{bare}\r\n")] {
+        // MinIO's client for Go sends a line feed before the line break of a trailer.
+        let fed = "5\r\nhello\r\n3\r\n, w\r\n0\r\nx-amz-checksum-crc32:AAAA==\n\r\n";
+        for body in [signed.as_str(), bare, &format!("{bare}\r\n"), fed, &format!("{fed}\r\n")] {
             for piece in [1, 2, 7, 1000] {
                 let (content, trailer) = content(body.as_bytes(), piece, "x-amz-checksum-crc32").unwrap();
                 assert_eq!(
@@ -195,7 +197,12 @@ mod tests {
             let error = content(short.as_bytes(), 3, "x").expect_err(short);
             assert!(!error.contains(NOT_CHUNKED), "{error}");
         }
-        for wrong in ["hello\r\n", "5\r\nhelloo\r\n0\r\n\r\n", "5\r\nhello\r\n0\r\nno trailer\r\n\r\n"] {
+        for wrong in [
+            "hello\r\n",
+            "5\r\nhelloo\r\n0\r\n\r\n",
+            "5\r\nhello\r\n0\r\nno trailer\r\n\r\n",
+            "0\r\na:b\nc:d\r\n\r\n",
+        ] {
             let error = content(wrong.as_bytes(), 3, "x").expect_err(wrong);
             assert!(error.contains(NOT_CHUNKED), "{error}");
         }

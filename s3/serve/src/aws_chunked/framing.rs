@@ -40,7 +40,8 @@ pub(crate) fn ending_whole(request: Request<s3s::Body>) -> Request<s3s::Body> {
     }
     let has_trailers = request.headers().get(TRAILER).is_some_and(|names| !names.is_empty());
     let is_signed = is_in_signed_chunks(request.headers());
-    let watch = Some(ChunkFramingCheck { has_trailers, is_signed, ..Default::default() });
+    let decoder = ChunkDecoder::of_aws_chunked();
+    let watch = Some(ChunkFramingCheck { decoder, has_trailers, is_signed, ..Default::default() });
     request.map(|inner| s3s::Body::http_body_unsync(FramingCheckedBody { inner, watch }))
 }
 

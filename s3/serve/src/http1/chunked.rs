@@ -12,6 +12,8 @@ const TRAILER_BYTES_MAX: usize = 8 * 1024;
 pub(crate) struct ChunkDecoder {
     state: ChunkState,
     trailer_bytes: usize,
+    /// Whether a line feed may precede the line break of a trailer.
+    accepts_line_feeds: bool,
 }
 
 #[derive(Debug, Default)]
@@ -41,6 +43,12 @@ pub(crate) enum ChunkStep {
 }
 
 impl ChunkDecoder {
+    /// Returns a decoder of a body in the `aws-chunked` encoding. Some clients, such as MinIO's for Go, send a line feed
+    /// and then a line break after each trailer, as AWS's examples of signed trailers show.
+    pub(crate) fn of_aws_chunked() -> Self {
+        ChunkDecoder { accepts_line_feeds: true, ..ChunkDecoder::default() }
+    }
+
     /// Returns the element at the start of `bytes`; content is limited to `data_max` bytes. The caller removes the
     /// bytes of the element before the next call. Errors: framing that does not follow the RFC exactly.
     pub(crate) fn step(&mut self, bytes: &[u8], data_max: usize) -> Result<ChunkStep, MessageRefusal> {
@@ -105,8 +113,15 @@ impl ChunkDecoder {
 
     /// Reads one line of the trailers. An empty line ends the trailers.
     fn trailer(&mut self, bytes: &[u8]) -> Result<ChunkStep, MessageRefusal> {
-        let Some(line) = line(bytes, TRAILER_BYTES_MAX.saturating_sub(self.trailer_bytes))? else {
-            return Ok(ChunkStep::More);
+        let bytes_max = TRAILER_BYTES_MAX.saturating_sub(self.trailer_bytes);
+        let fed = if self.accepts_line_feeds { line_before_feed(bytes, bytes_max) } else { None };
+        let (line, length) = match fed {
+            Some((line, [b'\r', b'\n', ..])) => (line, line.len() + 3),
+            Some((_, [] | [b'\r'])) => return Ok(ChunkStep::More),
+            _ => match line(bytes, bytes_max)? {
+                Some(line) => (line, line.len() + 2),
+                None => return Ok(ChunkStep::More),
+            },
         };
         if line.is_empty() {
             self.state = ChunkState::Done;
@@ -117,9 +132,15 @@ impl ChunkDecoder {
         if !is_header {
             return Err(MessageRefusal::bad("a trailer is not a header"));
         }
-        self.trailer_bytes += line.len() + 2;
-        Ok(ChunkStep::Trailer(line.len() + 2))
+        self.trailer_bytes += length;
+        Ok(ChunkStep::Trailer(length))
     }
+}
+
+/// Returns the line at the start of `bytes` that ends with a line feed alone, and the bytes after the line feed.
+fn line_before_feed(bytes: &[u8], bytes_max: usize) -> Option<(&[u8], &[u8])> {
+    let at = bytes[..bytes.len().min(bytes_max)].iter().position(|byte| matches!(byte, b'\r' | b'\n'))?;
+    (at > 0 && bytes[at] == b'\n').then(|| (&bytes[..at], &bytes[at + 1..]))
 }
 
 /// Returns the line at the start of `bytes`, without its line break; `None` if the line break has not arrived. Errors:
