@@ -3,7 +3,7 @@
 mod client;
 
 use client::{BUCKET, Call, Fixture, bucket, key, serve};
-use fordway_store::{MIN_PART_BYTES, Objects, PutOptions};
+use fordway_store::{Bucket, MIN_PART_BYTES, Objects, PutOptions};
 
 fn with_keys(keys: &[&str]) -> Fixture {
     let fixture = serve();
@@ -48,6 +48,25 @@ fn pages_of_the_old_form() {
     assert_eq!(first.element("NextMarker").unwrap(), "b/");
     let second = list(&fixture, "delimiter=%2F&marker=b%2F").ok();
     assert_eq!(second.elements("Key"), ["c"]);
+}
+
+#[test]
+fn pages_of_buckets() {
+    let fixture = serve();
+    let names = ["data-1", "data-2", "data-3", "other"];
+    names.iter().for_each(|name| fixture.store.create_bucket(&Bucket::new(*name).unwrap()).unwrap());
+    let list = |query: &str| fixture.client.send(&Call::new("GET", "/").query(query)).ok();
+    let first = list("max-buckets=2&prefix=data-");
+    assert_eq!(first.elements("Name"), ["data-1", "data-2"]);
+    let token = first.element("ContinuationToken").unwrap();
+    let second = list(&format!("max-buckets=2&prefix=data-&continuation-token={token}"));
+    assert_eq!(
+        (second.elements("Name"), second.element("ContinuationToken")),
+        (vec!["data-3".to_owned()], None)
+    );
+    let whole = list("max-buckets=3&prefix=data-");
+    assert_eq!((whole.elements("Name").len(), whole.element("ContinuationToken")), (3, None));
+    assert_eq!(list("").elements("Name").len(), names.len() + 1);
 }
 
 #[test]
