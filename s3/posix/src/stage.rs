@@ -503,8 +503,8 @@ impl StagedFile {
     }
 
     /// Sets the mark before the file is published, so that no reader sees the file without the mark. If publishing has
-    /// taken so long that the mark is no longer valid, sets it again. If the mark cannot be set, the file has no mark; a
-    /// caller whose file needs a mark has set it before.
+    /// taken so long that the mark is no longer valid, sets it again. If the mark cannot be set, the file has no mark;
+    /// a caller whose file needs a mark has set it before.
     fn with_mark<T>(self, mark: OwnerMark<'_>, publish: impl FnOnce(Self) -> Result<T>) -> Result<T> {
         let durability = self.inner.volume.config.durability;
         let opened = |error| Error::new(ErrorKind::from(&error), "marking the file").caused_by(error);
