@@ -266,7 +266,11 @@ impl PendingEvent {
                 let name = event_name(record.time_ns, &hidden_name()?, &webhook);
                 staged.place.name = name.into();
                 match mark {
-                    Some(mark) => staged.publish_new_marked(mark),
+                    Some(mark) => {
+                        let set = mark.set(staged.file());
+                        set.map_err(|errno| from_errno(errno, "marking the record"))?;
+                        staged.publish_new_marked(mark)
+                    }
                     None => staged.publish_if_new(),
                 }
             });

@@ -38,7 +38,7 @@ use crate::volume::StoreRootDirectory;
 /// changes too. The time is compared with times of the same file, so the clocks of nodes do not matter.
 const SETTLING_NS: i64 = 2_000_000_000;
 /// The maximum length of a mark, in bytes.
-const MARK_BYTES: usize = 128;
+const MARK_BYTES: usize = 192;
 /// The number of attempts to set a mark. On a busy file server, an attempt may take longer than [`SETTLING_NS`].
 const ATTEMPTS: usize = 3;
 

@@ -241,8 +241,8 @@ fn migrate_file(
     Ok(())
 }
 
-/// Renews the owners' marks on the documents of a bucket that was copied with its root. Without write permission, a mark
-/// remains as it is.
+/// Renews the owners' marks on the documents of a bucket that was copied with its root. Without write permission, a
+/// mark remains as it is.
 fn renew_marks(
     volume: &StoreRootDirectory,
     bucket: &Bucket,

@@ -32,6 +32,7 @@ use crate::private::{PrivateDirectoryContents, VERSIONING_BYTES};
 use crate::read::ObjectFile;
 use crate::record::ObjectRecord;
 use crate::stage::{SETTING_MODE, StagedFile};
+use crate::versions::names::{NoncurrentVersionName, archived_place};
 use crate::volume::StoreRootDirectory;
 use crate::{PosixConfig, PosixStoreState};
 
@@ -375,11 +376,26 @@ impl VersionProtection<'_> {
         }
     }
 
-    /// Removes the immutable flag from the version in `opened`, which is going to be removed or replaced. Errors: as for
-    /// [`VersionProtection::check_unlocked`] and [`unshield`].
+    /// Removes the immutable flag from the version in `opened`, which is going to be removed or replaced. Errors: as
+    /// for [`VersionProtection::check_unlocked`] and [`unshield`].
     pub(crate) fn unshield_to_remove(&self, opened: &ObjectFile, bypass: bool) -> Result<UnshieldedFile> {
         self.check_unlocked(opened, bypass)?;
         unshield(&opened.file, opened.record().lock)
+    }
+
+    /// Removes the names of locked versions from `names`, so that a new version does not replace them. Cost: an open of
+    /// each version in `names`.
+    pub(crate) fn spare_locked(&self, key: &Key, names: &mut Vec<NoncurrentVersionName>) -> Result<()> {
+        for at in (0..names.len()).rev().filter(|at| !names[*at].is_marker).collect::<Vec<_>>() {
+            match self.open_to_check(&archived_place(self.bucket, key, &names[at])) {
+                Ok(Some(opened)) if self.check_unlocked(&opened, false).is_err() => drop(names.remove(at)),
+                Ok(_) => {}
+                // Without a record that can be read, there is no lock. If the file is immutable, the kernel keeps it.
+                Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::AccessDenied) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// Opens the file at `place` to check its lock. On a shared file system, this node may have cached the version or

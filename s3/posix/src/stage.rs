@@ -503,15 +503,16 @@ impl StagedFile {
     }
 
     /// Sets the mark before the file is published, so that no reader sees the file without the mark. If publishing has
-    /// taken so long that the mark is no longer valid, sets it again. Without attributes, the file has no mark.
+    /// taken so long that the mark is no longer valid, sets it again. If the mark cannot be set, the file has no mark;
+    /// a caller whose file needs a mark has set it before.
     fn with_mark<T>(self, mark: OwnerMark<'_>, publish: impl FnOnce(Self) -> Result<T>) -> Result<T> {
         let durability = self.inner.volume.config.durability;
         let opened = |error| Error::new(ErrorKind::from(&error), "marking the file").caused_by(error);
         let failed = |errno| from_errno(errno, "marking the file");
         let file = self.file.try_clone().map_err(opened)?;
-        mark.set(&file).map_err(failed)?;
+        let is_marked = mark.set(&file).unwrap_or(false);
         let published = publish(self)?;
-        if mark.settle(&file).map_err(failed)? && durability != Durability::None {
+        if is_marked && mark.settle(&file).map_err(failed)? && durability != Durability::None {
             sync_all(&file).map_err(failed)?;
         }
         Ok(published)

@@ -477,9 +477,10 @@ fn at(order: u64) -> SystemTime {
     system_time(i64::try_from(order).unwrap_or(i64::MAX))
 }
 
-/// Returns the earliest time at which the old version whose file has this state can have become noncurrent. The file got
-/// its name among the old versions when it was replaced, which set its change time. The times of the following version
-/// do not suffice: a POSIX program can put a file with old times, or the object of another key, at the key's path.
+/// Returns the earliest time at which the old version whose file has this state can have become noncurrent. The file
+/// got its name among the old versions when it was replaced, which set its change time. The times of the following
+/// version do not suffice: a POSIX program can put a file with old times, or the object of another key, at the key's
+/// path.
 fn replaced_min(state: &FileStat) -> SystemTime {
     system_time(state.changed_ns)
 }

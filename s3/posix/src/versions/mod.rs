@@ -559,30 +559,9 @@ impl PosixStoreState {
         let caller = [file_user()];
         let owners = VersionOwners::replaceable(contents.guard, &caller);
         let mut found = self.volume.versions(bucket, key).look_up_version(&VersionId::null(), owners)?;
-        self.spare_locked((bucket, key), &mut found.names, contents)?;
-        self.remove_archived(bucket, key, &found.names).map(drop)
-    }
-
-    /// Removes the names of locked versions from `names`, so that a new version does not replace them. Cost: an open of
-    /// each version in `names`.
-    fn spare_locked(
-        &self,
-        (bucket, key): (&Bucket, &Key),
-        names: &mut Vec<NoncurrentVersionName>,
-        contents: PrivateDirectoryContents,
-    ) -> Result<()> {
         let protection = VersionProtection { volume: &self.volume, bucket, contents };
-        for at in (0..names.len()).rev().filter(|at| !names[*at].is_marker).collect::<Vec<_>>() {
-            match protection.open_to_check(&archived_place(bucket, key, &names[at])) {
-                Ok(Some(opened)) if protection.check_unlocked(&opened, false).is_err() => {
-                    drop(names.remove(at));
-                }
-                Ok(_) => {}
-                Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::AccessDenied) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
+        protection.spare_locked(key, &mut found.names)?;
+        self.remove_archived(bucket, key, &found.names).map(drop)
     }
 
     /// Removes the names of a version; returns whether the version was a delete marker.
@@ -622,7 +601,8 @@ impl PosixStoreState {
         let order = order_in(&version).unwrap_or_else(|| now_ns().max(floor.saturating_add(1)));
         let marker = NoncurrentVersionName { order, version: version.clone(), is_marker: true };
         self.volume.versions(bucket, key).make_marker(&marker)?;
-        self.spare_locked((bucket, key), &mut old_null.names, contents)?;
+        let protection = VersionProtection { volume: &self.volume, bucket, contents };
+        protection.spare_locked(key, &mut old_null.names)?;
         self.remove_archived(bucket, key, &old_null.names)?;
         self.remove_latest(bucket, key, current_place.as_ref(), contents)?;
         if let Some(locked) = &kept.locked {
