@@ -17,12 +17,14 @@ pub(crate) use metrics::{GatewayMetrics, OperationCode, put_help};
 pub(crate) use trace::{IdentifiedOperation, RequestTrace};
 
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::{HeaderName, StatusCode};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
+use crate::limits::ConnectionLimitState;
 use crate::unsigned::ConnectionPeer;
 
 /// The request header that requests timing information.
@@ -54,12 +56,11 @@ impl RequestMonitor {
         RequestMonitor { metrics: GatewayMetrics::new(), log, ids: RequestIdGenerator::new() }
     }
 
-    /// Records that a request has arrived. Its processing began at `start`.
+    /// Records that a request has arrived from `caller` on `connection`. Its processing began at `start`.
     pub(crate) fn start(
         &self,
-        method: &str,
-        target: &str,
-        caller: &ConnectionPeer,
+        (method, target): (&str, &str),
+        (caller, connection): (&ConnectionPeer, &Arc<ConnectionLimitState>),
         start: Instant,
     ) -> RequestTrace {
         self.metrics.started();
@@ -68,6 +69,7 @@ impl RequestMonitor {
             self.ids.next(),
             start,
             log.map(|_| trace::LoggedRequest::new(method, target, caller)),
+            connection.clone(),
         )
     }
 

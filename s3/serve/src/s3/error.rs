@@ -124,6 +124,9 @@ impl From<S3Error> for S3Failure {
 /// Returns the error for a request that exceeds a limit on its user.
 pub(crate) fn beyond_limit(refusal: LimitRefusal) -> S3Error {
     let why = match refusal.reason {
+        LimitReason::Connections => {
+            "you have the maximum number of connections open for one user; close some"
+        }
         LimitReason::Requests => "you have the maximum number of requests in flight for one user",
         LimitReason::Rate | LimitReason::Slow => {
             "you exceed the maximum number of bytes per second for one user"
