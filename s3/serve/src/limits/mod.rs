@@ -94,6 +94,17 @@ impl LimitReason {
         }
     }
 
+    /// Returns the explanation for the user.
+    pub(crate) fn why(self) -> &'static str {
+        match self {
+            LimitReason::Connections => "you have the maximum number of connections for one user",
+            LimitReason::Requests => "you have the maximum number of requests in flight for one user",
+            LimitReason::Rate | LimitReason::Slow => {
+                "you exceed the maximum number of bytes per second for one user"
+            }
+        }
+    }
+
     /// Returns the reason with this number (the result of `as u8`); `None` for any other number, such as 0.
     pub(crate) fn from_number(number: u8) -> Option<Self> {
         LimitReason::ALL.into_iter().find(|reason| *reason as u8 == number)
