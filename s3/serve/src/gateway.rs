@@ -511,14 +511,22 @@ async fn next_connection(
             // The client closed the connection before it was accepted, so there is no reason to pause.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => {
-                if warned.is_none_or(|warned| warned.elapsed() > WARNING_INTERVAL) {
-                    *warned = Some(Instant::now());
+                if is_warning_due(warned) {
                     tracing::warn!(%error, "cannot accept a connection; if file descriptors ran out, raise `ulimit -n`");
                 }
                 tokio::time::sleep(ACCEPT_BACKOFF).await;
             }
         }
     }
+}
+
+/// Returns whether a warning is due after the previous one at `warned`, and records the new warning.
+pub(crate) fn is_warning_due(warned: &mut Option<Instant>) -> bool {
+    let is_due = warned.is_none_or(|warned| warned.elapsed() > WARNING_INTERVAL);
+    if is_due {
+        *warned = Some(Instant::now());
+    }
+    is_due
 }
 
 /// A gateway that serves on its own threads. Dropping this value stops the gateway and waits until the gateway has

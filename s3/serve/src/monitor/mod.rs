@@ -24,6 +24,7 @@ use http::{HeaderName, StatusCode};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
+use crate::gateway::is_warning_due;
 use crate::limits::ConnectionLimitState;
 use crate::unsigned::ConnectionPeer;
 
@@ -99,6 +100,7 @@ pub(crate) trait HealthMetricsSource: Send + Sync + 'static {
 
 /// Answers requests for `/metrics`, `/health` and `/ready` until the returned future is dropped.
 pub(crate) async fn serve(listener: TcpListener, health: std::sync::Arc<impl HealthMetricsSource>) {
+    let mut warned = None;
     loop {
         match listener.accept().await {
             Ok((socket, _)) => {
@@ -109,7 +111,9 @@ pub(crate) async fn serve(listener: TcpListener, health: std::sync::Arc<impl Hea
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "a request for metrics or health cannot be accepted");
+                if is_warning_due(&mut warned) {
+                    tracing::warn!(%error, "a request for metrics or health cannot be accepted");
+                }
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
