@@ -25,6 +25,15 @@ pub trait ObjectBatchOperations: Objects {
         one_by_one(keys, |key| self.delete(bucket, key, &DeleteOptions::default()))
     }
 
+    /// Removes many versions of objects permanently, each as with [`Objects::delete`]; returns one result per version,
+    /// in order.
+    fn delete_versions(&self, bucket: &Bucket, versions: &[(Key, VersionId)]) -> Vec<Result<DeleteResult>> {
+        one_by_one(versions, |(key, version)| {
+            let options = DeleteOptions { version: Some(version.clone()), ..Default::default() };
+            self.delete(bucket, key, &options)
+        })
+    }
+
     /// Reads many whole objects; returns one result per key, in order.
     fn get_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<Vec<u8>>> {
         one_by_one(keys, |key| get_whole(self, bucket, key))

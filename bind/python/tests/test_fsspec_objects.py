@@ -23,6 +23,8 @@ from fsspec.callbacks import Callback
 from fsspec.compression import available_compressions
 from fsspec.transaction import Transaction
 from fsspec_lanes import below, bucket, contents, fs, place
+from gateways import KEYS
+from scripted_server import scripted
 
 from fordway.errors import (
     FordwayError,
@@ -33,7 +35,7 @@ from fordway.errors import (
 from fordway.fsspec import ObjectFileSystem, S3ObjectFileSystem, register_s3
 
 if TYPE_CHECKING:
-    pass
+    from scripted_server import Response
 
 __all__ = ["bucket", "fs", "place"]
 
@@ -46,6 +48,29 @@ def tree(fs: ObjectFileSystem, bucket: str) -> str:
         fs.pipe(f"{bucket}/{key}", key.encode())
     fs.store.put(bucket, "marked/", b"")
     return bucket
+
+
+def test_a_directory_needs_no_page_of_its_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    asked: list[str] = []
+    missing = 404, {}, b"<Error><Code>NoSuchKey</Code><Message>scripted</Message></Error>"
+    about = '<LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>"a"</ETag><Size>1</Size>'
+    page = f"<ListBucketResult><Contents><Key>d/k</Key>{about}</Contents></ListBucketResult>"
+
+    def respond(method: str, path: str, _body: bytes) -> Response:
+        if method == "HEAD":
+            return missing
+        asked.append(path)
+        return 200, {}, page.encode()
+
+    with scripted(respond) as where:
+        fs = fsspec.filesystem("fordway", endpoint=where, skip_instance_cache=True)
+        assert fs.exists("bucket/d") and fs.isdir("bucket/d") and fs.info("bucket/d")["type"] == "directory"
+        with pytest.raises(OSError, match="not empty"):
+            fs.rmdir("bucket/d")
+    numbers = [path.partition("max-keys=")[2].partition("&")[0] for path in asked]
+    assert numbers == ["1", "1", "1", "2"]
 
 
 def test_listings(fs: ObjectFileSystem, tree: str) -> None:

@@ -64,6 +64,7 @@ in_turn! { Objects:
 
 in_turn! { ObjectBatchOperations:
     fn delete_many(bucket: &Bucket, keys: &[Key]) -> Vec<Result<DeleteResult>>;
+    fn delete_versions(bucket: &Bucket, versions: &[(Key, VersionId)]) -> Vec<Result<DeleteResult>>;
     fn get_many(bucket: &Bucket, keys: &[Key]) -> Vec<Result<Vec<u8>>>;
     fn head_many(bucket: &Bucket, keys: &[Key]) -> Vec<Result<ObjectInfo>>;
     fn put_many(bucket: &Bucket, objects: &[(Key, &[u8])], options: &PutOptions) -> Vec<Result<PutResult>>;

@@ -487,7 +487,7 @@ impl S3Responder {
             allows_version_2: false,
             tokens: None,
         };
-        let connection = SharedConnectionState::new(ConnectionLimitState::new(None, counters));
+        let connection = SharedConnectionState::new(Arc::new(ConnectionLimitState::new(None, counters)));
         S3Responder { shared, caller: ConnectionPeer::Remote { address: nowhere, tls: None }, connection }
     }
 

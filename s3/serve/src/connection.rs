@@ -68,7 +68,7 @@ async fn refuse(socket: std::net::TcpStream, shared: &GatewayState) -> io::Resul
 pub(crate) async fn exchange(
     socket: ClientSocket,
     ahead: Vec<u8>,
-    (caller, account): (ConnectionPeer, ConnectionLimitState),
+    (caller, account): (ConnectionPeer, Arc<ConnectionLimitState>),
     shared: &Arc<GatewayState>,
     stopped: StopReceiver,
 ) -> io::Result<()> {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind, Result};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -36,6 +36,8 @@ use crate::{SessionTokenKeys, TlsCertificate, Users, Webhook, connection, s3};
 pub(crate) const IDLE_CLOSE_DELAY: Duration = Duration::from_secs(1);
 /// The pause of the accept loop after an error, for example because the process has run out of file descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
+/// The minimum time between two warnings that a connection cannot be accepted.
+const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The configuration of a gateway. [`GatewayConfig::new`] fills in defaults.
 #[derive(Clone, Debug)]
@@ -95,9 +97,9 @@ pub struct GatewayConfig {
 impl GatewayConfig {
     /// Returns the defaults: no TLS, no HTTP/3, no domain, no region, no access log, no metrics, no webhooks.
     /// The gateway uses at most one thread per core. It accepts at most 16,384 connections, and at most 4,096 of them
-    /// from one address without a valid signature. A user may have up to 8,192 requests in flight. A client may take up
-    /// to 60 s to send a head, which may have up to 64 KiB. Bodies of any size are accepted, with pauses of up to 30 s
-    /// and at least 100 bytes per second. Draining may take up to 10 s.
+    /// from one address without a valid signature. A user may have up to 8,192 connections, and up to 8,192 requests in
+    /// flight. A client may take up to 60 s to send a head, which may have up to 64 KiB. Bodies of any size are
+    /// accepted, with pauses of up to 30 s and at least 100 bytes per second. Draining may take up to 10 s.
     pub fn new(listen: SocketAddr) -> Self {
         GatewayConfig {
             listen,
@@ -395,9 +397,10 @@ impl ClientAcceptor<'_> {
     /// Accepts TCP connections until the gateway is stopped.
     async fn accept(&self, listener: &tokio::net::TcpListener) {
         let mut over = pin!(self.stopped.clone().over());
+        let mut warned = None;
         loop {
             let (socket, slot) = tokio::select! {
-                accepted = next_connection(listener, self.slots) => accepted,
+                accepted = next_connection(listener, self.slots, &mut warned) => accepted,
                 () = over.as_mut() => break,
             };
             let (shared, stopped) = (self.shared.clone(), self.stopped.clone());
@@ -490,10 +493,11 @@ impl HealthMetricsSource for GatewayHealth {
     }
 }
 
-/// Waits for a free slot, then for the next connection.
+/// Waits for a free slot, then for the next connection. `warned` is the time of the last warning.
 async fn next_connection(
     listener: &tokio::net::TcpListener,
     slots: &Arc<Semaphore>,
+    warned: &mut Option<Instant>,
 ) -> (std::net::TcpStream, OwnedSemaphorePermit) {
     loop {
         let slot = slots.clone().acquire_owned().await.expect("nothing closes the semaphore");
@@ -507,11 +511,22 @@ async fn next_connection(
             // The client closed the connection before it was accepted, so there is no reason to pause.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection; if file descriptors ran out, raise `ulimit -n`");
+                if is_warning_due(warned) {
+                    tracing::warn!(%error, "cannot accept a connection; if file descriptors ran out, raise `ulimit -n`");
+                }
                 tokio::time::sleep(ACCEPT_BACKOFF).await;
             }
         }
     }
+}
+
+/// Returns whether a warning is due after the previous one at `warned`, and records the new warning.
+pub(crate) fn is_warning_due(warned: &mut Option<Instant>) -> bool {
+    let is_due = warned.is_none_or(|warned| warned.elapsed() > WARNING_INTERVAL);
+    if is_due {
+        *warned = Some(Instant::now());
+    }
+    is_due
 }
 
 /// A gateway that serves on its own threads. Dropping this value stops the gateway and waits until the gateway has

@@ -52,7 +52,7 @@ const RESETS_MAX: usize = 64;
 pub(crate) async fn serve(
     socket: ClientSocket,
     ahead: Vec<u8>,
-    (caller, account): (ConnectionPeer, ConnectionLimitState),
+    (caller, account): (ConnectionPeer, Arc<ConnectionLimitState>),
     shared: &Arc<GatewayState>,
     stopped: StopReceiver,
 ) -> io::Result<()> {
@@ -86,7 +86,8 @@ fn builder(streams: &StreamExecutor, head_bytes_max: usize) -> Builder<StreamExe
 
 /// Drives a connection. If no request is in progress for `idle_timeout`, asks the client to close the connection, and
 /// closes the connection after another `idle_timeout`. Also asks a client to close the connection if the client sends
-/// too many requests without a valid signature.
+/// too many requests without a valid signature, or if its user has too many connections; such a connection is closed
+/// sooner.
 async fn run<S>(
     mut connection: Pin<&mut Connection<TokioIo<RewoundSocket>, S, StreamExecutor>>,
     (streams, account): (&StreamExecutor, &ConnectionLimitState),
@@ -109,10 +110,11 @@ where
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
         let is_stopped = !is_ending && stop.as_mut().poll(context).is_ready();
-        if is_stopped {
+        let is_unwelcome = !is_ending && !account.is_welcome();
+        if is_stopped || is_unwelcome {
             idle.shorten(IDLE_CLOSE_DELAY);
         }
-        if !is_ending && (is_idle || is_stopped || !account.is_welcome()) {
+        if !is_ending && (is_idle || is_stopped || is_unwelcome) {
             is_ending = true;
             connection.as_mut().graceful_shutdown();
             // The connection and the timer must be polled again after `graceful_shutdown`.

@@ -109,7 +109,7 @@ async fn admit(
     accepted: PendingHandshake,
     (slot, slots): (Option<OwnedSemaphorePermit>, Arc<Semaphore>),
     shared: &GatewayState,
-) -> io::Result<Option<(quinn::Connection, ConnectionLimitState, OwnedSemaphorePermit)>> {
+) -> io::Result<Option<(quinn::Connection, Arc<ConnectionLimitState>, OwnedSemaphorePermit)>> {
     let header_timeout = shared.limits.header_timeout;
     if let Some(slot) = slot {
         let Some(account) = shared.addresses.admit(accepted.remote().ip()) else {
@@ -131,14 +131,15 @@ async fn admit(
 }
 
 /// Starts requests until the client closes the connection, `stop` is ready, or the connection has been idle for the
-/// header timeout. Also stops if the client sends too many requests without a valid signature.
+/// header timeout. Also stops if the client sends too many requests without a valid signature, or if its user has too
+/// many connections.
 async fn take_requests(
     connection: &mut Http3ServerConnection,
     requests: &mut JoinSet<()>,
     (shared, caller, account, window): (
         &Arc<GatewayState>,
         &ConnectionPeer,
-        ConnectionLimitState,
+        Arc<ConnectionLimitState>,
         SendWindow,
     ),
     stop: impl Future<Output = ()>,
@@ -148,13 +149,16 @@ async fn take_requests(
     let state = SharedConnectionState::new(account);
     loop {
         let next = tokio::select! {
-            next = timeout(shared.limits.header_timeout, connection.accept()) => next,
+            next = timeout(shared.limits.header_timeout, connection.accept()) => Some(next),
+            // The response may have shown that the connection may not remain open.
+            Some(_) = requests.join_next() => None,
             () = stop.as_mut() => return Ok(()),
         };
         while requests.try_join_next().is_some() {}
         if !state.account.is_welcome() {
             return Ok(());
         }
+        let Some(next) = next else { continue };
         match next {
             Ok(Ok(Some(request))) => {
                 let with = (shared.clone(), state.clone());

@@ -39,8 +39,8 @@ pub(crate) struct SharedConnectionState {
 }
 
 impl SharedConnectionState {
-    pub(crate) fn new(account: ConnectionLimitState) -> Self {
-        SharedConnectionState { held: UnsentByteCounter::default(), account: Arc::new(account) }
+    pub(crate) fn new(account: Arc<ConnectionLimitState>) -> Self {
+        SharedConnectionState { held: UnsentByteCounter::default(), account }
     }
 }
 
@@ -90,7 +90,7 @@ pub(crate) async fn exchange<B: IncomingFrames>(
         take_turn(account.user()).await;
     }
     let (method, path) = (request.method().as_str(), request.uri().path());
-    let trace = Arc::new(shared.monitor.start(method, path, caller, Instant::now()));
+    let trace = Arc::new(shared.monitor.start((method, path), (caller, account), Instant::now()));
     let mut counted = RequestMonitorGuard { monitor: &shared.monitor, trace: trace.clone(), is_over: false };
     trace.parsed(length.exact().unwrap_or(0));
     let is_head = request.method() == Method::HEAD;

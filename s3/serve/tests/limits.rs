@@ -352,6 +352,139 @@ fn a_user_beyond_the_rate_is_told_when_to_come_back() {
     ground.counters().wait_for("fordway_user_requests_refused_total{user=\"noisy\",limit=\"rate\"} 1");
 }
 
+/// A gateway for 8 connections, of which each user can have 2.
+fn few_connections(change: impl FnOnce(&mut GatewayConfig)) -> Ground {
+    Ground::new("", |config| {
+        (config.connections_max, config.user_limits.connections_max) = (8, 2);
+        change(config);
+    })
+}
+
+/// Opens a connection, on which one request of `client` is answered with 200.
+fn held(client: &Client) -> TcpStream {
+    let mut stream = client.connect();
+    stream.write_all(&lasting(client, &get())).unwrap();
+    assert!(next_answer(&mut stream).0.starts_with("HTTP/1.1 200"));
+    stream
+}
+
+/// Sends requests on new connections until one is not refused: the gateway may notice slightly later that a connection
+/// of the user has ended.
+#[track_caller]
+fn wait_for_room(client: &Client) {
+    let is_served = (0..1000).any(|_| {
+        sleep(Duration::from_millis(10));
+        client.send(&get()).status == 200
+    });
+    assert!(is_served, "there is no room");
+}
+
+#[test]
+fn a_user_with_too_many_connections_leaves_room_for_others_over_http1() {
+    let ground = few_connections(|config| config.address_connections_max = 2);
+    let (noisy, quiet) = (ground.client("noisy"), ground.client("quiet"));
+    let mut open = [held(&noisy), held(&noisy)];
+    ground.counters().wait_for("fordway_user_connections{user=\"noisy\"} 2");
+    for _ in 0..20 {
+        let mut surplus = noisy.connect();
+        surplus.write_all(&lasting(&noisy, &get())).unwrap();
+        let refused = read_answer(&mut surplus, "GET");
+        assert_slow_down(&refused);
+        assert!(refused.text().contains("connections"), "{}", refused.text());
+        assert_eq!(refused.header("connection"), Some("close"));
+        quiet.send(&get()).ok();
+    }
+    let counter = "fordway_user_requests_refused_total{user=\"noisy\",limit=\"connections\"} 20";
+    ground.counters().wait_for(counter);
+    open[0].write_all(&lasting(&noisy, &get())).unwrap();
+    assert!(next_answer(&mut open[0]).0.starts_with("HTTP/1.1 200"), "an open connection is served");
+    drop(open);
+    wait_for_room(&noisy);
+    assert!(ground.limits_in_log().iter().all(|limit| limit == "connections"));
+}
+
+/// A connection counts for the user whose request it carried last.
+#[test]
+fn a_connection_that_changes_its_user_makes_room() {
+    let ground = few_connections(|_| ());
+    let (noisy, quiet) = (ground.client("noisy"), ground.client("quiet"));
+    let mut open = [held(&noisy), held(&noisy)];
+    open[0].write_all(&lasting(&quiet, &get())).unwrap();
+    assert!(next_answer(&mut open[0]).0.starts_with("HTTP/1.1 200"));
+    let _third = held(&noisy);
+    open[0].write_all(&lasting(&noisy, &get())).unwrap();
+    assert_slow_down(&read_answer(&mut open[0], "GET"));
+}
+
+#[test]
+fn a_user_with_too_many_connections_is_refused_over_tls() {
+    let certificate = client::tls::Certificate::new();
+    let ground = few_connections(|config| config.tls = Some(certificate.load()));
+    let ask = |user: &str| {
+        let client = ground.client(user);
+        let mut stream = certificate.connect(&client).unwrap();
+        stream.write_all(&lasting(&client, &get())).unwrap();
+        let (head, _) = next_answer(&mut stream);
+        (stream, head)
+    };
+    let _held = [ask("noisy"), ask("noisy")];
+    let (mut surplus, head) = ask("noisy");
+    assert!(head.starts_with("HTTP/1.1 503") && head.contains("connection: close"), "{head}");
+    assert_eq!(surplus.read(&mut [0]).unwrap_or(0), 0, "the connection is closed");
+    assert!(ask("quiet").1.starts_with("HTTP/1.1 200"));
+    run(async {
+        let surplus = Http2::connect_tls(&ground.client("noisy"), &certificate).await;
+        assert_slow_down(&surplus.send(&get()).await);
+        Http2::connect_tls(&ground.client("quiet"), &certificate).await.send(&get()).await.ok();
+    });
+}
+
+/// The gateway closes a connection beyond the limit, although the client keeps it open.
+#[test]
+fn a_user_with_too_many_connections_leaves_room_for_others_over_http2() {
+    let ground = few_connections(|_| ());
+    let noisy = ground.client("noisy");
+    run(async {
+        let open = [Http2::connect(&noisy).await, Http2::connect(&noisy).await];
+        for connection in &open {
+            connection.send(&get()).await.ok();
+            connection.send(&get()).await.ok();
+        }
+        for _ in 0..10 {
+            let surplus = Http2::connect(&noisy).await;
+            assert_slow_down(&surplus.send(&get()).await);
+            surplus.ended.await.unwrap().expect("the gateway closes the connection");
+            Http2::connect(&ground.client("quiet")).await.send(&get()).await.ok();
+        }
+        drop(open);
+        let noisy = noisy.clone();
+        elsewhere(move || wait_for_room(&noisy)).await;
+    });
+}
+
+#[cfg(feature = "http3")]
+#[test]
+fn a_user_with_too_many_connections_leaves_room_for_others_over_http3() {
+    use client::http3::Http3;
+    let certificate = client::tls::Certificate::new();
+    let ground = few_connections(|config| (config.tls, config.http3) = (Some(certificate.load()), true));
+    let noisy = ground.client("noisy");
+    run(async {
+        let mut open =
+            [Http3::connect(&noisy, &certificate).await, Http3::connect(&noisy, &certificate).await];
+        for connection in &mut open {
+            connection.send(&get()).await.ok();
+        }
+        for _ in 0..10 {
+            let mut surplus = Http3::connect(&noisy, &certificate).await;
+            assert_slow_down(&surplus.send(&get()).await);
+            surplus.connection.closed().await;
+            Http3::connect(&ground.client("quiet"), &certificate).await.send(&get()).await.ok();
+        }
+        open[0].send(&get()).await.ok();
+    });
+}
+
 /// Returns a connection on which a request with a wrong signature was refused.
 fn stranger(ground: &Ground) -> TcpStream {
     let mut noisy = ground.client("noisy");

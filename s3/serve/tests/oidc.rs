@@ -666,6 +666,42 @@ fn claims_state_whom_a_role_acts_as() {
     assert_eq!(owners.lock().unwrap().len(), before + 1);
 }
 
+/// The limits of a role apply to each user whom the claims state, so that one of them leaves room for the others.
+#[test]
+fn each_user_of_a_role_has_limits_of_their_own() {
+    // `claims_state_whom_a_role_acts_as` checks that any other gateway refuses such a role.
+    if fordway_sys::user_id() != 0 {
+        return;
+    }
+    let (provider, key) = (Provider::start(), Key::p256());
+    provider.keys(&[("k", &key)]);
+    let oidc =
+        format!("[[oidc]]\nissuer='{}'\naudience=['{AUDIENCE}']\nallow_private=true\n", provider.issuer());
+    let role = "name='cms'\nuid_claim='uid'\ngid_claim='gid'\nid_min=2000\nrequests=1\n";
+    let ground = Ground::start(&oidc, &provider.issuer(), role, || ()).unwrap();
+    let session = |uid: u32| {
+        let mut claims = provider.claims_with("uid", json!(uid));
+        claims["gid"] = json!(2000);
+        let answer = ground.assume(&key.token("k", &claims)).ok();
+        let text = |name: &str| answer.element(name).unwrap_or_default();
+        (ground.client(&text("AccessKeyId"), &text("SecretAccessKey")), text("SessionToken"))
+    };
+    let [(slow, slow_token), (other, other_token)] = [2001, 2002].map(session);
+    let put = Call::on("PUT", "u").payload("UNSIGNED-PAYLOAD").body(vec![1; 100_000]);
+    let mut upload = slow.connect();
+    upload.write_all(&slow.head(&put.header("x-amz-security-token", &slow_token))).unwrap();
+    let get = |token: &str| Call::on("GET", "k").header("x-amz-security-token", token);
+    let refused = (0..1000).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        slow.send(&get(&slow_token)).status == 503
+    });
+    assert!(refused, "the upload is in flight");
+    other.send(&get(&other_token)).ok();
+    let (again, again_token) = session(2002);
+    again.send(&get(&again_token)).ok();
+    assert_eq!(slow.send(&get(&slow_token)).error(), (503, "SlowDown".to_owned()));
+}
+
 #[test]
 fn a_provider_may_limit_its_algorithms() {
     let provider = Provider::start();

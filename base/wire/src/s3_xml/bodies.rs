@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use fordway_store::{
-    Checksum, ChecksumAlgorithm, CompletedPart, Error, ErrorKind, Result, Tags, VersioningState,
+    Checksum, ChecksumAlgorithm, CompletedPart, Error, ErrorKind, Result, Tags, VersionId, VersioningState,
 };
 
 use quick_xml::events::{BytesEnd, BytesStart, BytesText, Event};
@@ -161,14 +161,21 @@ pub fn unknown_element(document: &[u8], is_known: impl Fn(&str) -> bool) -> Opti
     looked.ok().and(unknown)
 }
 
-/// Returns the body of a request that deletes `keys`, with a result for each key in the response.
-pub fn delete<'k>(keys: impl IntoIterator<Item = &'k str>) -> String {
+/// Returns the body of a request that deletes objects, or versions of objects, with a result for each of them in the
+/// response.
+pub fn delete<'k>(objects: impl IntoIterator<Item = (&'k str, Option<&'k VersionId>)>) -> String {
     let mut body = opened("Delete", 4096);
     body.push_str("<Quiet>false</Quiet>");
-    for key in keys {
+    for (key, version) in objects {
         body.push_str("<Object><Key>");
         push_escaped(&mut body, key);
-        body.push_str("</Key></Object>");
+        body.push_str("</Key>");
+        if let Some(version) = version {
+            body.push_str("<VersionId>");
+            push_escaped(&mut body, version.as_str());
+            body.push_str("</VersionId>");
+        }
+        body.push_str("</Object>");
     }
     body.push_str("</Delete>");
     body
@@ -376,7 +383,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_key_survives(keys in prop::collection::vec("[^\0]{1,40}", 0..5)) {
-            let body = delete(keys.iter().map(String::as_str));
+            let body = delete(keys.iter().map(|key| (key.as_str(), None)));
             prop_assert_eq!(texts(&body, "Object/Key"), keys);
         }
     }

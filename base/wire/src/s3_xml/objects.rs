@@ -37,11 +37,13 @@ pub fn copied(document: &[u8]) -> Result<CopyResult> {
     Ok(CopyResult::Done(required(tag, "ETag")?, modified, sum))
 }
 
-/// A key that could not be deleted, and why.
+/// An object or a version that could not be deleted, and why.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeleteFailure {
     /// The key.
     pub key: String,
+    /// The version, if the response names it.
+    pub version: Option<VersionId>,
     /// S3's error code.
     pub code: String,
     /// A human-readable message.
@@ -72,6 +74,7 @@ pub fn delete_result(document: &[u8]) -> Result<DeleteObjectsResult> {
             }
             "Deleted" => outcome.deleted.push((std::mem::take(&mut key), std::mem::take(&mut deleted))),
             "Error/Key" => text.clone_into(&mut failure.key),
+            "Error/VersionId" => failure.version = VersionId::new(text).ok(),
             "Error/Code" => text.clone_into(&mut failure.code),
             "Error/Message" => text.clone_into(&mut failure.message),
             "Error" => outcome.failures.push(std::mem::take(&mut failure)),
@@ -316,11 +319,11 @@ mod tests {
     #[test]
     fn deletions_and_those_that_failed() {
         let document = b"<DeleteResult><Deleted><Key>a</Key></Deleted><Error><Key>b&#x1;</Key>\
-            <Code>AccessDenied</Code><Message>no</Message></Error><Deleted><Key>c</Key>\
+            <VersionId>w</VersionId><Code>AccessDenied</Code><Message>no</Message></Error><Deleted><Key>c</Key>\
             <DeleteMarker>true</DeleteMarker><DeleteMarkerVersionId>v</DeleteMarkerVersionId></Deleted>\
             </DeleteResult>";
         let DeleteObjectsResult { deleted, failures } = delete_result(document).unwrap();
-        assert_eq!(failures.len(), 1);
+        assert_eq!((failures.len(), &failures[0].version), (1, &VersionId::new("w").ok()));
         assert_eq!((failures[0].key.as_str(), failures[0].code.as_str()), ("b\u{1}", "AccessDenied"));
         let marker = DeleteResult { version: VersionId::new("v").ok(), is_marker: true };
         assert_eq!(deleted, [("a".into(), DeleteResult::default()), ("c".into(), marker)]);

@@ -41,11 +41,13 @@ fn rate(text: &str) -> Result<NonZeroU64, String> {
 }
 
 impl ServeArgs {
-    /// Returns the limits for users whose entries in the credentials file do not set any limits.
-    pub(crate) fn user_limits(&self) -> UserLimits {
+    /// Returns the limits for users whose entries in the credentials file do not set any limits. `connections` is the
+    /// maximum number of connections of the gateway.
+    pub(crate) fn user_limits(&self, connections: u32) -> UserLimits {
         // If there are several users, no single user can exhaust the gateway's limits.
-        let share = if self.credentials.is_some() { self.connections.div_ceil(2) } else { self.connections };
+        let share = if self.credentials.is_some() { connections.div_ceil(2) } else { connections };
         UserLimits {
+            connections_max: self.user_connections.unwrap_or(share),
             requests_max: self.user_requests.unwrap_or(share),
             bytes_per_s_max: self.user_rate,
             ..UserLimits::default()
@@ -152,6 +154,10 @@ pub struct ServeArgs {
     /// the time spent waiting for the client counts); 0 for no limit
     #[arg(long, value_name = "SIZE", default_value = "100", value_parser = parse_bytes)]
     pub body_rate: u64,
+    /// Maximum number of open connections per user, at least 1; further connections get 503 SlowDown and are closed
+    /// [default: the value of --connections; with --credentials, half of that value]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub user_connections: Option<u32>,
     /// Maximum number of requests in flight per user, at least 1; further requests get 503 SlowDown [default: the value
     /// of --connections; with --credentials, half of that value]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]

@@ -3,18 +3,21 @@
 //! settings of a bucket or object (`versioning`, `tag`).
 
 use std::fmt;
+use std::sync::Arc;
 
 use fordway_command::{CommandContext, CommandExit, StorageAddress, shown_name};
 use fordway_store::{
-    Bucket, Conditions, DeleteOptions, Error, ErrorKind, GetOptions, Key, ListQuery, PutOptions, Result,
-    Store, Tags, UploadsQuery, VersionId, VersioningState, VersionsQuery,
+    Bucket, Conditions, DeleteOptions, DeleteResult, Error, ErrorKind, GetOptions, Key, ListQuery,
+    PutOptions, Result, Store, Tags, UploadsQuery, VersionId, VersionSummary, VersioningState, VersionsQuery,
 };
 use serde::Serialize;
 
 use super::cp::from_item;
 use super::{AddressOptions, SourceSelection};
 use crate::args::{MbArgs, MkdirArgs, RbArgs, RmArgs, TagArgs, VersioningArgs, VersioningChange};
-use crate::transfer::{self, LinkRemoval, RemovedLinks, TransferAction, TransferSettings, plan};
+use crate::transfer::{
+    self, LinkRemoval, RemovedLinks, SharedTransferCounts, TransferAction, TransferSettings, plan,
+};
 use crate::wildcard::{FilterRules, object_name};
 use crate::{dav, web};
 
@@ -88,12 +91,10 @@ fn has_versions(store: &dyn Store, bucket: &Bucket) -> Result<bool> {
 fn empty(args: &RbArgs, context: &CommandContext, bucket: &Bucket) -> Result<CommandExit> {
     let removed = match context.store()?.versioning(bucket)? {
         VersioningState::Unversioned => remove_objects(args, context, bucket)?,
-        VersioningState::Enabled | VersioningState::Suspended => remove_all(context, bucket, args.dry_run)?,
+        VersioningState::Enabled | VersioningState::Suspended => remove_versions(args, context, bucket)?,
     };
-    if !args.dry_run {
-        abort_uploads(&*context.store()?, bucket)?;
-    }
-    Ok(removed)
+    let aborted = if args.dry_run { CommandExit::Ok } else { abort_uploads(args, context, bucket)? };
+    Ok(if removed == CommandExit::Ok { aborted } else { removed })
 }
 
 fn remove_objects(args: &RbArgs, context: &CommandContext, bucket: &Bucket) -> Result<CommandExit> {
@@ -105,18 +106,46 @@ fn remove_objects(args: &RbArgs, context: &CommandContext, bucket: &Bucket) -> R
 }
 
 /// Aborts all unfinished uploads of a bucket, because services refuse to remove a bucket that has unfinished uploads.
-fn abort_uploads(store: &dyn Store, bucket: &Bucket) -> Result<()> {
+/// Aborts several uploads at a time.
+fn abort_uploads(args: &RbArgs, context: &CommandContext, bucket: &Bucket) -> Result<CommandExit> {
+    let store = context.store()?;
     let mut query = UploadsQuery::default();
-    loop {
-        let page = store.list_uploads(bucket, &query)?;
-        for upload in &page.uploads {
-            store.abort_upload(bucket, &fordway_store::Key::new(upload.key.clone())?, &upload.upload)?;
-        }
+    let pages = pages(move || {
+        let page = context.store()?.list_uploads(bucket, &query)?;
         let last = page.uploads.last().filter(|_| page.truncated);
-        let Some(last) = last else { return Ok(()) };
-        query.key_after = Some(last.key.clone());
-        query.upload_after = Some(last.upload.as_str().to_owned());
-    }
+        let is_last = last.is_none();
+        if let Some(last) = last {
+            query.key_after = Some(last.key.clone());
+            query.upload_after = Some(last.upload.as_str().to_owned());
+        }
+        Ok((page.uploads, is_last))
+    });
+    let uploads = pages.flat_map(|page| match page {
+        Ok(uploads) => uploads.into_iter().map(Ok).collect(),
+        Err(error) => vec![Err(error)],
+    });
+    let tally = SharedTransferCounts::default();
+    let uploads = uploads.take_while(|_| !context.interrupt.is_raised());
+    transfer::for_each(args.jobs, uploads, |upload| {
+        let aborted =
+            upload.and_then(|found| store.abort_upload(bucket, &Key::new(found.key)?, &found.upload));
+        tally.count(context, aborted);
+    });
+    tally.finish(context)
+}
+
+/// Returns the pages of a listing, of which `next` fetches one, and tells whether it is the last one. The pages end
+/// after an error.
+fn pages<T>(mut next: impl FnMut() -> Result<(Vec<T>, bool)>) -> impl Iterator<Item = Result<Vec<T>>> {
+    let mut is_over = false;
+    std::iter::from_fn(move || {
+        if is_over {
+            return None;
+        }
+        let page = next();
+        is_over = page.as_ref().is_ok_and(|(_, is_last)| *is_last) || page.is_err();
+        Some(page.map(|(entries, _)| entries))
+    })
 }
 
 pub(super) fn rm(args: &RmArgs, context: &CommandContext) -> Result<CommandExit> {
@@ -226,57 +255,91 @@ pub(super) fn remove(
         let options = DeleteOptions { version: Some(version.clone()), ..Default::default() };
         context.store()?.delete(bucket, key, &options)?;
     }
-    let source = format!("s3://{bucket}/{key}");
-    let removed =
-        RemovedVersionOutput { operation: "delete", source: &source, version_id: version.as_str(), dry_run };
-    context.output.completed(&removed).map(|()| CommandExit::Ok)
+    print_removed(context, (bucket, key), version, dry_run).map(|()| CommandExit::Ok)
 }
 
-/// Like [`remove`], for a bucket that the command empties. Removes a link that leads out of the
-/// bucket, instead of the versions behind the link.
-fn remove_or_link(
+/// Reports the removal of a version.
+fn print_removed(
     context: &CommandContext,
     (bucket, key): (&Bucket, &Key),
-    (version, links): (&VersionId, &RemovedLinks),
+    version: &VersionId,
     dry_run: bool,
-) -> Result<CommandExit> {
-    let error = match remove(context, (bucket, key), version, dry_run) {
-        Err(error) if error.leaves_bucket() => error,
-        done => return done,
-    };
-    match links.remove(&*context.store()?, (bucket, key), "")? {
-        LinkRemoval::Done(link) => {
-            let source = format!("s3://{bucket}/{link}");
-            let version_id = VersionId::null();
-            let removed = RemovedVersionOutput {
-                operation: "delete",
-                source: &source,
-                version_id: version_id.as_str(),
-                dry_run,
-            };
-            context.output.completed(&removed).map(|()| CommandExit::Ok)
-        }
-        LinkRemoval::DoneBefore => Ok(CommandExit::Ok),
-        LinkRemoval::NotFound => Err(error),
-    }
+) -> Result<()> {
+    let source = format!("s3://{bucket}/{key}");
+    let version_id = version.as_str();
+    let removed = RemovedVersionOutput { operation: "delete", source: &source, version_id, dry_run };
+    context.output.completed(&removed)
 }
 
-/// Removes all versions and delete markers of a bucket.
-pub(super) fn remove_all(context: &CommandContext, bucket: &Bucket, dry_run: bool) -> Result<CommandExit> {
-    let links = RemovedLinks::default();
+/// Removes all versions and delete markers of a bucket, in batches, of which several are removed at a time.
+fn remove_versions(args: &RbArgs, context: &CommandContext, bucket: &Bucket) -> Result<CommandExit> {
     let mut query = VersionsQuery::default();
-    let mut first_failure = CommandExit::Ok;
-    loop {
+    let pages = pages(move || {
         let page = context.store()?.list_versions(bucket, &query)?;
-        let exit = super::for_each(context, &page.versions, |found| {
-            let key = Key::new(found.key.as_str())?;
-            remove_or_link(context, (bucket, &key), (&found.version, &links), dry_run)
-        })?;
-        if first_failure == CommandExit::Ok {
-            first_failure = exit;
+        let is_last = page.next.is_none();
+        if let Some((key, version)) = page.next {
+            (query.key_after, query.version_after) = (Some(key), version);
         }
-        let Some((key, version)) = page.next else { return Ok(first_failure) };
-        (query.key_after, query.version_after) = (Some(key), version);
+        Ok((page.versions, is_last))
+    });
+    let (tally, links) = (SharedTransferCounts::default(), RemovedLinks::default());
+    let removal =
+        VersionRemoval { context, store: context.store()?, bucket, dry_run: args.dry_run, links, tally };
+    let pages = pages.take_while(|_| !context.interrupt.is_raised());
+    transfer::for_each(args.jobs, pages, |page| match page {
+        Ok(versions) => removal.remove(&versions),
+        Err(error) => removal.tally.failed(context, &error),
+    });
+    removal.tally.finish(context)
+}
+
+/// The removal of all versions of a bucket.
+struct VersionRemoval<'c> {
+    context: &'c CommandContext,
+    store: Arc<dyn Store>,
+    bucket: &'c Bucket,
+    dry_run: bool,
+    links: RemovedLinks,
+    tally: SharedTransferCounts,
+}
+
+impl VersionRemoval<'_> {
+    /// Removes a batch of versions. After a signal, does nothing.
+    fn remove(&self, listed: &[VersionSummary]) {
+        if self.context.interrupt.is_raised() {
+            return;
+        }
+        let mut versions = Vec::with_capacity(listed.len());
+        for found in listed {
+            match Key::new(found.key.as_str()) {
+                Ok(key) => versions.push((key, found.version.clone())),
+                Err(error) => self.tally.failed(self.context, &error),
+            }
+        }
+        let results = match self.dry_run {
+            true => versions.iter().map(|_| Ok(DeleteResult::default())).collect(),
+            false => self.store.delete_versions(self.bucket, &versions),
+        };
+        for ((key, version), result) in versions.iter().zip(results) {
+            let removed = match result {
+                Ok(_) => print_removed(self.context, (self.bucket, key), version, self.dry_run),
+                Err(error) if error.leaves_bucket() => self.remove_link(key, error),
+                Err(error) => Err(error),
+            };
+            self.tally.count(self.context, removed);
+        }
+    }
+
+    /// Removes the link through which `key` leaves the bucket, instead of the versions behind the link. The removal of
+    /// `key` has failed with `error`.
+    fn remove_link(&self, key: &Key, error: Error) -> Result<()> {
+        match self.links.remove(&*self.store, (self.bucket, key), "")? {
+            LinkRemoval::Done(link) => {
+                print_removed(self.context, (self.bucket, &link), &VersionId::null(), self.dry_run)
+            }
+            LinkRemoval::DoneBefore => Ok(()),
+            LinkRemoval::NotFound => Err(error),
+        }
     }
 }
 

@@ -31,7 +31,7 @@ pub(super) fn run(
     // A service manager may ask for a reload as soon as the process exists.
     let hang_ups = ReloadOnHangUp::default();
     hang_ups.register(&context.interrupt);
-    raise_open_files();
+    let connections = connections_max(args.connections, (raise_open_files(), possible_connections), context);
     check_immutable_locks(args)?;
     let store = PosixConfig { open_stores: Some(closing_unused_files()?), ..args.store() };
     let (users, pair) = users(args, &store)?;
@@ -43,7 +43,7 @@ pub(super) fn run(
         region: own_region.map(str::to_owned),
         session_key,
         webhooks: webhooks.clone(),
-        ..config(args, tls.clone())
+        ..config(args, connections, tls.clone())
     };
     let region = config.reported_region().to_owned();
     let gateway = Gateway::on(sockets(&config)?, users, config)?;
@@ -117,7 +117,7 @@ fn sockets(config: &GatewayConfig) -> Result<GatewaySockets> {
     if passed.is_empty() { GatewaySockets::bind(config) } else { GatewaySockets::passed(passed, config) }
 }
 
-fn config(args: &ServeArgs, tls: Option<TlsCertificate>) -> GatewayConfig {
+fn config(args: &ServeArgs, connections_max: u32, tls: Option<TlsCertificate>) -> GatewayConfig {
     GatewayConfig {
         tls,
         #[cfg(feature = "http3")]
@@ -127,13 +127,13 @@ fn config(args: &ServeArgs, tls: Option<TlsCertificate>) -> GatewayConfig {
         access_log: args.access_log.clone(),
         threads: args.threads,
         signature_v2: args.signature_v2,
-        connections_max: args.connections,
+        connections_max,
         head_bytes_max: args.head_bytes as usize,
         body_bytes_max: args.body_bytes.unwrap_or(u64::MAX),
         header_timeout: args.header_timeout,
         stall_timeout: args.stall_timeout,
         body_bytes_per_s_min: args.body_rate,
-        user_limits: args.user_limits(),
+        user_limits: args.user_limits(connections_max),
         address_connections_max: args.address_connections,
         drain_timeout: args.drain_timeout,
         ..GatewayConfig::new(args.listen)
@@ -344,7 +344,8 @@ pub(super) fn node(args: &NodeArgs, context: &CommandContext) -> Result<CommandE
         tcp,
         ..NodeGatewayConfig::new(socket)
     };
-    config.connections_max = connections_max(args, raise_open_files(), context);
+    let possible = (raise_open_files(), possible_connections_of_node);
+    config.connections_max = connections_max(u32::from(args.connections), possible, context) as usize;
     config.requests_max = args.requests.map(usize::from);
     config.memory_bytes_max = bytes(args.memory);
     config.connection_bytes_max = bytes(args.connection_memory);
@@ -376,18 +377,35 @@ pub(super) fn node(args: &NodeArgs, context: &CommandContext) -> Result<CommandE
     Ok(CommandExit::Ok)
 }
 
+/// The number of file descriptors that a gateway itself needs.
+const OWN_DESCRIPTORS: u64 = 64;
 /// The number of file descriptors that a connection of the node gateway may need: its socket, and the files and
 /// directories of its request.
-const DESCRIPTORS_PER_CONNECTION: u64 = 4;
-/// The number of file descriptors that the node gateway itself needs.
-const OWN_DESCRIPTORS: u64 = 64;
+const DESCRIPTORS_PER_NODE_CONNECTION: u64 = 4;
+/// The number of file descriptors that `serve` reserves for the files and directories of requests, so that idle
+/// connections leave some to requests. If half of all descriptors is less, that half is reserved.
+const DESCRIPTORS_OF_REQUESTS: u64 = 2048;
 
-/// Returns the maximum number of connections of the node gateway, reduced to the number that the limit on open files
-/// permits. Prints a note if the number was reduced.
-fn connections_max(args: &NodeArgs, open_files: Option<u64>, context: &CommandContext) -> usize {
-    let wanted = usize::from(args.connections);
+/// Returns the number of connections of the node gateway that a limit on open files permits.
+fn possible_connections_of_node(open_files: u64) -> u64 {
+    open_files.saturating_sub(OWN_DESCRIPTORS) / DESCRIPTORS_PER_NODE_CONNECTION
+}
+
+/// Returns the number of connections of `serve` that a limit on open files permits.
+fn possible_connections(open_files: u64) -> u64 {
+    let available = open_files.saturating_sub(OWN_DESCRIPTORS);
+    available - DESCRIPTORS_OF_REQUESTS.min(available.div_ceil(2))
+}
+
+/// Returns the maximum number of connections of a gateway: `wanted`, reduced to the number that the limit on open files
+/// permits according to `possible`. Prints a note if the number was reduced.
+fn connections_max(
+    wanted: u32,
+    (open_files, possible): (Option<u64>, impl Fn(u64) -> u64),
+    context: &CommandContext,
+) -> u32 {
     let Some(limit) = open_files else { return wanted };
-    let possible = bytes((limit.saturating_sub(OWN_DESCRIPTORS) / DESCRIPTORS_PER_CONNECTION).max(1));
+    let possible = u32::try_from(possible(limit).max(1)).unwrap_or(u32::MAX);
     if possible < wanted {
         context.output.note(&format!(
             "the limit of {limit} open files allows {possible} connections instead of {wanted}; to allow more, raise \
@@ -488,6 +506,13 @@ impl fmt::Display for GatewayCounters {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn idle_connections_leave_descriptors_to_requests() {
+        let possible = [0, 64, 100, 1024, 4096, 20_000].map(possible_connections);
+        assert_eq!(possible, [0, 0, 18, 480, 2016, 17_888]);
+        assert_eq!([64, 200, 20_000].map(possible_connections_of_node), [0, 34, 4984]);
+    }
 
     #[test]
     fn half_a_pair_is_refused_and_none_makes_one() {

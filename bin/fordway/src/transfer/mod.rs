@@ -610,6 +610,14 @@ impl SharedTransferCounts {
         });
     }
 
+    /// Counts an action by its result, and reports its error.
+    pub(crate) fn count(&self, context: &CommandContext, result: Result<()>) {
+        match result {
+            Ok(()) => self.done(),
+            Err(error) => self.failed(context, &error),
+        }
+    }
+
     /// Returns whether anything has failed so far.
     pub(crate) fn has_failed(&self) -> bool {
         self.change(|_| {}).failed > 0

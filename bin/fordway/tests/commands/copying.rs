@@ -751,10 +751,11 @@ fn parts_of_a_download_agree_on_the_size() {
 /// After Ctrl-C, the batches that wait for a worker must not be removed.
 #[test]
 fn a_signal_ends_removals_before_the_next_batch() {
-    for words in [
-        &["rm", "-r", "s3://bkt/", "-j", "2"][..],
-        &["rb", "--force", "s3://bkt", "-j", "2"],
-        &["sync", "DIR/empty", "s3://bkt", "--delete", "-j", "2"],
+    for (words, versioning) in [
+        (&["rm", "-r", "s3://bkt/", "-j", "2"][..], VersioningState::Unversioned),
+        (&["rb", "--force", "s3://bkt", "-j", "2"], VersioningState::Unversioned),
+        (&["rb", "--force", "s3://bkt", "-j", "2"], VersioningState::Enabled),
+        (&["sync", "DIR/empty", "s3://bkt", "--delete", "-j", "2"], VersioningState::Unversioned),
     ] {
         let (interrupt, batches) = (InterruptFlag::default(), Arc::new(AtomicUsize::new(0)));
         let mut rig = faulty(Fault::InterruptsRemovals(
@@ -768,6 +769,9 @@ fn a_signal_ends_removals_before_the_next_batch() {
         ));
         rig.interrupt = interrupt;
         std::fs::create_dir(rig.path("empty")).unwrap();
+        if versioning == VersioningState::Enabled {
+            rig.memory.set_versioning(&bucket("bkt"), versioning).unwrap();
+        }
         (0..9500).for_each(|number| rig.put(&format!("{number}"), ""));
         let ran = rig.run(words).ended(CommandExit::Interrupted);
         let batches = batches.load(Ordering::Relaxed);

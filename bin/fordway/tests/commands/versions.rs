@@ -2,7 +2,9 @@
 
 use crate::support::{Rig, bucket, name};
 use fordway_command::CommandExit;
-use fordway_store::{GetOptions, ObjectVersionOperations, Objects, VersionsQuery};
+use fordway_store::{
+    GetOptions, MultipartUploadOperations, ObjectVersionOperations, Objects, PutOptions, VersionsQuery,
+};
 
 /// Returns a rig whose bucket keeps versions and contains two versions of `d/k`. Also returns the IDs of the two
 /// versions, oldest first.
@@ -105,6 +107,26 @@ fn rb_removes_versions_by_force() {
     let shown = rig.run(&["rb", "s3://bkt", "--force"]).ok().stdout;
     assert_eq!(shown.lines().count(), 4, "{shown}");
     assert!(shown.contains(&format!("delete: s3://bkt/d/k (version {older})\n")), "{shown}");
+    assert!(rig.memory.list_buckets().unwrap().is_empty());
+}
+
+/// More versions and uploads than fit on one page of a listing, or into one request that removes versions.
+#[test]
+fn rb_removes_many_versions_and_uploads_by_force() {
+    const COUNT: usize = 2500;
+    let rig = Rig::new();
+    rig.run(&["versioning", "s3://bkt", "enable"]).ok();
+    for number in 0..COUNT {
+        // Many versions of a few keys, so that a batch contains several versions of a key.
+        rig.put(&format!("d/{}", number % 7), "x");
+        let upload = name(&format!("upload/{}", number % 7));
+        rig.memory.create_upload(&bucket("bkt"), &upload, &PutOptions::default()).unwrap();
+    }
+    let shown = rig.run(&["rb", "s3://bkt", "--force", "--dry-run"]).ok().stdout;
+    assert_eq!(shown.lines().count(), COUNT + 1);
+    let shown = rig.run(&["rb", "s3://bkt", "--force", "-j", "4"]).ok().stdout;
+    let lines: std::collections::HashSet<_> = shown.lines().collect();
+    assert_eq!(lines.len(), COUNT + 1, "each version once, and the bucket");
     assert!(rig.memory.list_buckets().unwrap().is_empty());
 }
 

@@ -51,14 +51,46 @@ fn wait_for(condition: impl Fn() -> bool) {
 
 /// Returns a command that runs `program` in a process that ignores SIGHUP, as `nohup` does.
 fn after_nohup(program: &Command) -> Command {
+    after("trap '' HUP", program)
+}
+
+/// Returns a command that runs `program` in a process that can open `count` files.
+fn with_open_files(count: u32, program: &Command) -> Command {
+    after(&format!("ulimit -n {count}"), program)
+}
+
+/// Returns a command that runs `program` in the process of a shell, after the shell has run `prepare`.
+fn after(prepare: &str, program: &Command) -> Command {
     let mut shell = Command::new("sh");
-    shell.args(["-c", "trap '' HUP; exec \"$0\" \"$@\""]).arg(program.get_program()).args(program.get_args());
+    let script = format!("{prepare}; exec \"$0\" \"$@\"");
+    shell.args(["-c", &script]).arg(program.get_program()).args(program.get_args());
     shell.env("AWS_ACCESS_KEY_ID", KEYS.0).env("AWS_SECRET_ACCESS_KEY", KEYS.1).env_remove("FORDWAY_LOG");
     shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     shell
 }
 
 /// A gateway reloads its files even if its parent process ignores SIGHUP.
+/// Idle connections leave file descriptors to the requests on other connections.
+#[test]
+fn few_open_files_mean_few_connections() {
+    let dir = place();
+    let gateway = Process::of(&mut with_open_files(100, &command(dir.path(), &[])), false);
+    let client = gateway.client();
+    client.put(&bucket(), &Key::new("k").unwrap(), b"1", &PutOptions::default()).unwrap();
+    let address = gateway.endpoint.strip_prefix("http://").unwrap();
+    let _idle: Vec<_> = (0..100).map(|_| TcpStream::connect(address).unwrap()).collect();
+    std::thread::sleep(Duration::from_millis(300));
+    for number in 0..20 {
+        let key = Key::new(format!("d/{number}")).unwrap();
+        client.put(&bucket(), &key, b"1", &PutOptions::default()).unwrap();
+        client.get(&bucket(), &key, &GetOptions::default()).unwrap().content.into_vec().unwrap();
+        client.list(&bucket(), &ListQuery::default()).unwrap();
+    }
+    let said = gateway.stop_well();
+    assert!(said.contains("100 open files allows 18 connections instead of 16384"), "{said}");
+    assert!(!said.contains("cannot accept"), "{said}");
+}
+
 #[test]
 fn a_hang_up_reads_the_users_again_and_reopens_the_log() {
     let dir = place();

@@ -148,7 +148,7 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
         return _file(f"{bucket}/{key}", found) | more
 
     def _is_prefix(self, bucket: str, key: str) -> bool:
-        return next(self.store.list(bucket, f"{key}/"), None) is not None
+        return bool(self.store.list_page(bucket, f"{key}/", limit=1).entries)
 
     def exists(self, path: str, **_: Any) -> bool:  # noqa: ANN401
         """Returns whether an object or directory exists. Raises all errors other than `FileNotFoundError`."""
@@ -729,7 +729,7 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
         if not key:
             self.store.delete_bucket(bucket)
             return
-        first = list(itertools.islice(self.store.list(bucket, f"{key}/"), 2))
+        first = self.store.list_page(bucket, f"{key}/", limit=2).entries
         if not first:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         if [each.key for each in first] != [f"{key}/"]:

@@ -113,7 +113,7 @@ fn requests(bytes: &[u8]) {
         assert_eq!(again.expect("a document written by this target"), tags, "written again");
     }
     let keys = String::from_utf8_lossy(bytes);
-    let _request = s3_xml::delete(keys.lines());
+    let _request = s3_xml::delete(keys.lines().map(|key| (key, None)));
     let _configuration = s3_xml::create_bucket_configuration(&keys);
 }
 

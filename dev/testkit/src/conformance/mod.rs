@@ -44,10 +44,10 @@ pub use objects::{
 pub use versions::{
     a_bucket_with_versions_stays, a_delete_hides_behind_a_marker, a_malformed_id_is_refused,
     conditions_see_the_latest_version, deleting_a_version_promotes_the_next, many_are_marked,
-    objects_of_before_are_the_version_null, overwriting_keeps_versions, pages_of_versions_join,
-    suspended_versioning_replaces_null, unknown_versions_are_named, versioning_is_a_state_of_the_bucket,
-    versions_are_copied, versions_are_selected_and_rolled_up, versions_list_their_checksums,
-    without_versioning_there_is_one_version,
+    many_versions_are_deleted, objects_of_before_are_the_version_null, overwriting_keeps_versions,
+    pages_of_versions_join, suspended_versioning_replaces_null, unknown_versions_are_named,
+    versioning_is_a_state_of_the_bucket, versions_are_copied, versions_are_selected_and_rolled_up,
+    versions_list_their_checksums, without_versioning_there_is_one_version,
 };
 
 use std::ops::Deref;
@@ -106,7 +106,7 @@ macro_rules! conformance_suite {
             tags_are_kept_and_replaced, tags_have_limits, tags_leave_the_metadata, tags_of_an_upload,
             tags_of_versions, tags_survive_copies, a_bucket_with_versions_stays,
             a_delete_hides_behind_a_marker, a_malformed_id_is_refused,
-            conditions_see_the_latest_version, deleting_a_version_promotes_the_next, many_are_marked, objects_of_before_are_the_version_null,
+            conditions_see_the_latest_version, deleting_a_version_promotes_the_next, many_are_marked, many_versions_are_deleted, objects_of_before_are_the_version_null,
             overwriting_keeps_versions, pages_of_versions_join, suspended_versioning_replaces_null,
             versions_list_their_checksums,
             unknown_versions_are_named, versioning_is_a_state_of_the_bucket, versions_are_copied,

@@ -384,6 +384,24 @@ pub fn conditions_see_the_latest_version(store: &dyn Store) {
     assert_eq!(all_versions(store, &b).len(), 4);
 }
 
+/// Each version of a batch is removed permanently, also if the batch contains several versions of a key.
+pub fn many_versions_are_deleted(store: &dyn Store) {
+    let b = versioned(store);
+    let [first, second] = [b"1", b"2"].map(|body| put_version(store, &b, "k", body));
+    let marker = mark(store, &b, "k");
+    let [other, odd] = ["d/l", "odd//\u{1}"].map(|name| put_version(store, &b, name, b"x"));
+    let kept = put_version(store, &b, "d/l", b"y");
+    let batch = [("d/l", &other), ("k", &first), ("k", &marker), ("odd//\u{1}", &odd)];
+    let batch = batch.map(|(name, version)| (key(name), version.clone()));
+    let deleted: Vec<_> = store.delete_versions(&b, &batch).into_iter().map(Result::unwrap).collect();
+    assert_eq!(
+        deleted.iter().map(|deleted| deleted.is_marker).collect::<Vec<_>>(),
+        [false, false, true, false]
+    );
+    assert_eq!(all_versions(store, &b), [format!("d/l@{kept}*"), format!("k@{second}*")]);
+    assert_eq!(get(store, &b, "k").unwrap(), b"2");
+}
+
 /// Each key of a batch gets its own delete marker.
 pub fn many_are_marked(store: &dyn Store) {
     let b = versioned(store);

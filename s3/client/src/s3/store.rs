@@ -257,7 +257,13 @@ impl Objects for S3Store {
 
 impl ObjectBatchOperations for S3Store {
     fn delete_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<DeleteResult>> {
-        delete::delete_many(&self.session, bucket, keys)
+        let objects: Vec<_> = keys.iter().map(|key| (key, None)).collect();
+        delete::delete_many(&self.session, bucket, &objects)
+    }
+
+    fn delete_versions(&self, bucket: &Bucket, versions: &[(Key, VersionId)]) -> Vec<Result<DeleteResult>> {
+        let versions: Vec<_> = versions.iter().map(|(key, version)| (key, Some(version))).collect();
+        delete::delete_many(&self.session, bucket, &versions)
     }
 }
 

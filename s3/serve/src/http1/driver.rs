@@ -35,7 +35,7 @@ const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 pub(crate) async fn serve(
     socket: ClientSocket,
     ahead: Vec<u8>,
-    (caller, account): (&ConnectionPeer, &ConnectionLimitState),
+    (caller, account): (&ConnectionPeer, &Arc<ConnectionLimitState>),
     shared: &GatewayState,
     stopped: StopReceiver,
 ) -> io::Result<Option<(ClientSocket, Vec<u8>)>> {
@@ -61,7 +61,7 @@ enum ConnectionProtocol {
 struct ConnectionDriver<'s> {
     shared: &'s GatewayState,
     caller: &'s ConnectionPeer,
-    account: &'s ConnectionLimitState,
+    account: &'s Arc<ConnectionLimitState>,
     stopped: StopReceiver,
 }
 
@@ -217,7 +217,7 @@ impl ConnectionDriver<'_> {
             return Some(NextConnectionEvent::Refused(TOO_LARGE));
         }
         let form = ResponseConstraints { is_http_1_1: head.is_http_1_1, is_head: head.method == "HEAD" };
-        let trace = shared.monitor.start(head.method, head.target, self.caller, start);
+        let trace = shared.monitor.start((head.method, head.target), (self.caller, self.account), start);
         let wants_timing =
             head.headers.iter().any(|header| header.name.eq_ignore_ascii_case(TIMING_WANTED.as_str()));
         let work = match shared.fast_path.take(&head, self.caller, &trace) {

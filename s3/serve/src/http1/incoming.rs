@@ -267,7 +267,7 @@ mod tests {
 
     use super::*;
     use crate::connection::ClientSocket;
-    use crate::limits::BodyTransferLimits;
+    use crate::limits::{BodyTransferLimits, ConnectionLimitState};
     use crate::monitor::RequestMonitor;
     use crate::unsigned::ConnectionPeer;
 
@@ -291,7 +291,9 @@ mod tests {
             let wire = BufferedSocket::new(socket, Vec::new(), limits);
             let address = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
             let caller = ConnectionPeer::Remote { address, tls: None };
-            let trace = RequestMonitor::new(None).start("PUT", "/b/k", &caller, std::time::Instant::now());
+            let connection = Arc::new(ConnectionLimitState::new(None, Arc::default()));
+            let now = std::time::Instant::now();
+            let trace = RequestMonitor::new(None).start(("PUT", "/b/k"), (&caller, &connection), now);
             let framing = RequestFraming::Length(4);
             let mut incoming = IncomingBody::new(wire, framing, true, 100, Arc::new(trace));
             std::future::poll_fn(|context| incoming.poll_piece(context)).await

@@ -1,5 +1,6 @@
-//! Limits on clients whose user is not known yet: the number of connections from one address without a valid signature,
-//! and the number of requests without a valid signature on one connection.
+//! Limits on connections: the number of connections of one user; and, for clients whose user is not known yet, the
+//! number of connections from one address without a valid signature, and the number of requests without a valid
+//! signature on one connection.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -8,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use http::StatusCode;
 
-use super::{LimitCounters, UserResourceUsage};
+use super::{LimitCounters, LimitRefusal, UserConnectionSlot, UserResourceUsage};
 
 /// The maximum number of consecutive requests on a connection that are refused because they have no valid signature. A
 /// legitimate client with a wrong key or clock stops after a few requests.
@@ -35,9 +36,9 @@ impl UnauthenticatedConnections {
     }
 
     /// Returns the state of a new connection; `None` if its address already has the maximum number of connections.
-    pub(crate) fn admit(self: &Arc<Self>, address: IpAddr) -> Option<ConnectionLimitState> {
+    pub(crate) fn admit(self: &Arc<Self>, address: IpAddr) -> Option<Arc<ConnectionLimitState>> {
         let slot = self.add(address)?;
-        Some(ConnectionLimitState::new(Some(slot), self.counters.clone()))
+        Some(Arc::new(ConnectionLimitState::new(Some(slot), self.counters.clone())))
     }
 
     /// Adds a connection. Returns `None` if its address already has the maximum number of connections.
@@ -78,7 +79,7 @@ fn network_of(address: IpAddr) -> IpAddr {
     }
 }
 
-/// The data about a connection that the limits need: its slot, its latest user, and its number of requests without a
+/// The data about a connection that the limits need: its slots, its latest user, and its number of requests without a
 /// valid signature.
 #[derive(Debug)]
 pub(crate) struct ConnectionLimitState {
@@ -89,6 +90,12 @@ pub(crate) struct ConnectionLimitState {
     /// The id of the latest user's [`UserResourceUsage`]; 0 before the first valid signature.
     user_id: AtomicU64,
     user: Mutex<Option<Arc<UserResourceUsage>>>,
+    /// The connection's slot among the connections of the latest user who sent a validly signed request.
+    user_slot: Mutex<Option<UserConnectionSlot>>,
+    /// The id of the user in `user_slot`, or 0.
+    counted_for: AtomicU64,
+    /// Whether the connection was refused because its user has too many connections.
+    is_surplus: AtomicBool,
     unsigned: AtomicU32,
     counters: Arc<LimitCounters>,
 }
@@ -100,9 +107,30 @@ impl ConnectionLimitState {
             address: Mutex::new(address),
             user_id: AtomicU64::new(0),
             user: Mutex::default(),
+            user_slot: Mutex::default(),
+            counted_for: AtomicU64::new(0),
+            is_surplus: AtomicBool::new(false),
             unsigned: AtomicU32::new(0),
             counters,
         }
+    }
+
+    /// Counts the connection for a user who has sent a validly signed request. Until the connection ends or another user
+    /// sends such a request, it is one of the user's connections. Errors: the user has too many connections. The
+    /// connection then may not remain open. Cost: one atomic load if the previous request was from the same user.
+    pub(crate) fn connect(&self, user: &Arc<UserResourceUsage>) -> Result<(), LimitRefusal> {
+        if self.counted_for.load(Ordering::Relaxed) == user.id() {
+            return Ok(());
+        }
+        let mut slot = self.user_slot.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another request on the same connection may have been faster.
+        if slot.as_ref().is_some_and(|slot| slot.user_id() == user.id()) {
+            return Ok(());
+        }
+        let taken = user.connect().inspect_err(|_| self.is_surplus.store(true, Ordering::Relaxed))?;
+        *slot = Some(taken);
+        self.counted_for.store(user.id(), Ordering::Relaxed);
+        Ok(())
     }
 
     /// Records the response to a request. `user` is the user who sent the request, if known, perhaps as an anonymous
@@ -120,6 +148,10 @@ impl ConnectionLimitState {
         }
         if !is_signed {
             return self.answered_stranger(status);
+        }
+        // A connection that does not count as a connection of its user remains a connection of its address.
+        if self.is_surplus.load(Ordering::Relaxed) {
+            return false;
         }
         if self.has_slot.load(Ordering::Relaxed) {
             drop(self.address.lock().unwrap_or_else(PoisonError::into_inner).take());
@@ -142,10 +174,11 @@ impl ConnectionLimitState {
         self.is_welcome()
     }
 
-    /// Returns whether the connection may remain open. The connection may not remain open if, since its last request
-    /// with a valid signature, [`UNSIGNED_MAX`] requests without a valid signature were refused.
+    /// Returns whether the connection may remain open. The connection may not remain open if its user has too many
+    /// connections, or if, since its last request with a valid signature, [`UNSIGNED_MAX`] requests without a valid
+    /// signature were refused.
     pub(crate) fn is_welcome(&self) -> bool {
-        self.unsigned.load(Ordering::Relaxed) < UNSIGNED_MAX
+        self.unsigned.load(Ordering::Relaxed) < UNSIGNED_MAX && !self.is_surplus.load(Ordering::Relaxed)
     }
 
     /// Returns the id of the latest user's [`UserResourceUsage`]; 0 before the first valid signature.
@@ -194,6 +227,30 @@ mod tests {
             assert!(state.answered(Some(&user), false, StatusCode::OK));
         }
         assert!(state.answered(Some(&user), true, StatusCode::OK) && table.add(one).is_some(), "signed");
+    }
+
+    /// A proxy may send the requests of several users on one connection.
+    #[test]
+    fn a_connection_counts_for_its_latest_user() {
+        let counters = Arc::<LimitCounters>::default();
+        let table = UnauthenticatedConnections::new(2, counters);
+        let address = "10.0.0.1".parse().unwrap();
+        let user = || {
+            let limits = UserLimits { connections_max: 1, ..UserLimits::default() };
+            UserResourceUsage::new(UserLimitOverrides::default(), limits)
+        };
+        let (one, other) = (user(), user());
+        let [first, second] = [table.admit(address).unwrap(), table.admit(address).unwrap()];
+        first.connect(&one).and_then(|()| first.connect(&one)).unwrap();
+        assert!(first.answered(Some(&one), true, StatusCode::OK));
+        second.connect(&one).expect_err("the user has one");
+        assert!(!second.answered(Some(&one), true, StatusCode::SERVICE_UNAVAILABLE) && !second.is_welcome());
+        let _third = table.add(address).expect("the first has a user");
+        assert!(table.add(address).is_none(), "the second still counts for its address");
+        first.connect(&other).unwrap();
+        assert_eq!((one.counts().connections, other.counts().connections), (0, 1));
+        drop(first);
+        assert_eq!(other.counts().connections, 0);
     }
 
     #[test]

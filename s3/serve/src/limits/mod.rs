@@ -1,6 +1,6 @@
 //! Limits on users and on clients whose user is not known yet.
 //!
-//! A [`UserResourceUsage`] counts a user's requests in flight and bytes. `body` ends transfers that are too slow,
+//! A [`UserResourceUsage`] counts a user's connections, requests in flight and bytes. `body` ends transfers that are too slow,
 //! `turns` makes users take turns on a busy thread, and `connection` limits clients without a valid signature. For a
 //! client within the limits, the cost is a few atomic operations.
 
@@ -12,9 +12,10 @@ pub(crate) use body::{BodyTransferLimits, LimitCounters, RatePacer, TransferRate
 pub(crate) use connection::{ConnectionLimitState, UnauthenticatedConnections};
 pub(crate) use turns::{forget_turns, is_shared, take_turn};
 
+use std::collections::HashMap;
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// The largest weight of a user.
@@ -28,6 +29,9 @@ const RATE_DEBT_MAX: Duration = Duration::from_secs(1);
 /// The share of a gateway's resources that one user may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UserLimits {
+    /// The maximum number of open connections; the first request on a further connection is answered with 503
+    /// `SlowDown`, and the connection is closed. The gateway of a node has a setting of its own instead.
+    pub connections_max: u32,
     /// The maximum number of requests in flight; further requests are answered with 503 `SlowDown`.
     pub requests_max: u32,
     /// The maximum number of body bytes per second, in both directions together; `None` for no limit.
@@ -37,9 +41,9 @@ pub struct UserLimits {
 }
 
 impl Default for UserLimits {
-    /// Returns the default limits: 8,192 requests in flight, no rate limit, weight 1.
+    /// Returns the default limits: 8,192 connections, 8,192 requests in flight, no rate limit, weight 1.
     fn default() -> Self {
-        UserLimits { requests_max: 8192, bytes_per_s_max: None, weight: 1 }
+        UserLimits { connections_max: 8192, requests_max: 8192, bytes_per_s_max: None, weight: 1 }
     }
 }
 
@@ -54,6 +58,7 @@ pub(crate) struct UserLimitOverrides {
 impl UserLimitOverrides {
     fn or(self, others: UserLimits) -> UserLimits {
         UserLimits {
+            connections_max: others.connections_max,
             requests_max: self.requests_max.unwrap_or(others.requests_max),
             bytes_per_s_max: self.bytes_per_s_max.or(others.bytes_per_s_max),
             weight: self.weight.unwrap_or(others.weight).clamp(1, WEIGHT_MAX),
@@ -71,23 +76,38 @@ pub(crate) enum LimitReason {
     Rate = 2,
     /// The body was sent or received too slowly.
     Slow = 3,
+    /// The user has too many connections.
+    Connections = 4,
 }
 
 impl LimitReason {
+    const ALL: [LimitReason; 4] =
+        [LimitReason::Requests, LimitReason::Rate, LimitReason::Slow, LimitReason::Connections];
+
     /// Returns the name that logs and metrics use for the reason.
     pub(crate) fn name(self) -> &'static str {
         match self {
             LimitReason::Requests => "requests",
             LimitReason::Rate => "rate",
             LimitReason::Slow => "slow",
+            LimitReason::Connections => "connections",
+        }
+    }
+
+    /// Returns the explanation for the user.
+    pub(crate) fn why(self) -> &'static str {
+        match self {
+            LimitReason::Connections => "you have the maximum number of connections for one user",
+            LimitReason::Requests => "you have the maximum number of requests in flight for one user",
+            LimitReason::Rate | LimitReason::Slow => {
+                "you exceed the maximum number of bytes per second for one user"
+            }
         }
     }
 
     /// Returns the reason with this number (the result of `as u8`); `None` for any other number, such as 0.
     pub(crate) fn from_number(number: u8) -> Option<Self> {
-        [LimitReason::Requests, LimitReason::Rate, LimitReason::Slow]
-            .into_iter()
-            .find(|reason| *reason as u8 == number)
+        LimitReason::ALL.into_iter().find(|reason| *reason as u8 == number)
     }
 }
 
@@ -98,48 +118,94 @@ pub(crate) struct LimitRefusal {
     pub(crate) retry_after_s: u64,
 }
 
-/// The counters of one user's requests and bytes, and the user's limits. All threads share this value.
+/// The counters of one user's connections, requests and bytes, and the user's limits. All threads share this value.
 #[derive(Debug)]
 pub(crate) struct UserResourceUsage {
     /// The number that identifies this user's counters; never 0.
     id: u64,
     stated: UserLimitOverrides,
+    connections_max: AtomicU32,
     requests_max: AtomicU32,
     /// The maximum number of bytes per second; 0 for no limit.
     bytes_per_s_max: AtomicU64,
     weight: AtomicU32,
+    connections: AtomicU32,
     in_flight: AtomicU32,
     /// The time, on the clock of [`now_ns`], from which the rate limit permits all bytes transferred so far.
     paid_until_ns: AtomicU64,
     /// The number of bytes of HTTP/2 and HTTP/3 responses that the user's clients have not received yet.
     pub(crate) held_bytes: AtomicU64,
+    refused_connections: AtomicU64,
     refused_requests: AtomicU64,
     refused_rate: AtomicU64,
+    /// The usages of the users who act as this role, by uid. Each of them has the limits of this usage.
+    by_uid: Mutex<HashMap<u32, Weak<UserResourceUsage>>>,
+    /// The usage of the role that this user acts as, which counts what all users of the role use together.
+    role: Option<Arc<UserResourceUsage>>,
 }
 
 impl UserResourceUsage {
     pub(crate) fn new(stated: UserLimitOverrides, others: UserLimits) -> Arc<Self> {
+        UserResourceUsage::of(stated, others, None)
+    }
+
+    fn of(stated: UserLimitOverrides, others: UserLimits, role: Option<Arc<Self>>) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let account = UserResourceUsage {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             stated,
+            connections_max: AtomicU32::new(0),
             requests_max: AtomicU32::new(0),
             bytes_per_s_max: AtomicU64::new(0),
             weight: AtomicU32::new(1),
+            connections: AtomicU32::new(0),
             in_flight: AtomicU32::new(0),
             paid_until_ns: AtomicU64::new(0),
             held_bytes: AtomicU64::new(0),
+            refused_connections: AtomicU64::new(0),
             refused_requests: AtomicU64::new(0),
             refused_rate: AtomicU64::new(0),
+            by_uid: Mutex::default(),
+            role,
         };
         account.limit(others);
         Arc::new(account)
+    }
+
+    /// Returns the usage of the user with this uid, if this usage is the usage of a role. The role's limits apply to
+    /// each of its users separately. The counters of the role include the counters of its users. A user's counters
+    /// exist as long as a session, a request or a connection of the user.
+    pub(crate) fn of_uid(self: &Arc<Self>, uid: u32) -> Arc<Self> {
+        let mut by_uid = self.by_uid.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = by_uid.get(&uid).and_then(Weak::upgrade) {
+            return known;
+        }
+        by_uid.retain(|_, usage| usage.strong_count() > 0);
+        let usage = UserResourceUsage::of(self.stated, self.limits(), Some(self.clone()));
+        by_uid.insert(uid, Arc::downgrade(&usage));
+        usage
+    }
+
+    /// Returns the limits that apply now.
+    fn limits(&self) -> UserLimits {
+        UserLimits {
+            connections_max: self.connections_max.load(Ordering::Relaxed),
+            requests_max: self.requests_max.load(Ordering::Relaxed),
+            bytes_per_s_max: NonZeroU64::new(self.bytes_per_s_max.load(Ordering::Relaxed)),
+            weight: self.weight(),
+        }
+    }
+
+    /// Returns this usage, and the usage of the role that the user acts as, if any.
+    fn with_role(&self) -> impl Iterator<Item = &Self> {
+        std::iter::once(self).chain(self.role.as_deref())
     }
 
     /// Sets each limit to the value in the user's entry. A limit that the entry does not specify gets the value in
     /// `others`.
     pub(crate) fn limit(&self, others: UserLimits) {
         let limits = self.stated.or(others);
+        self.connections_max.store(limits.connections_max, Ordering::Relaxed);
         self.requests_max.store(limits.requests_max, Ordering::Relaxed);
         self.bytes_per_s_max.store(limits.bytes_per_s_max.map_or(0, NonZeroU64::get), Ordering::Relaxed);
         self.weight.store(limits.weight, Ordering::Relaxed);
@@ -164,7 +230,7 @@ impl UserResourceUsage {
         let slot = self.begin_unpaced()?;
         let debt = if self.is_paced() { self.debt() } else { Duration::ZERO };
         if debt > RATE_DEBT_MAX {
-            self.refused_rate.fetch_add(1, Ordering::Relaxed);
+            self.with_role().for_each(|usage| _ = usage.refused_rate.fetch_add(1, Ordering::Relaxed));
             return Err(LimitRefusal { reason: LimitReason::Rate, retry_after_s: debt.as_secs() + 1 });
         }
         Ok(slot)
@@ -173,14 +239,26 @@ impl UserResourceUsage {
     /// Counts a request as in flight until the returned slot is dropped, and ignores the rate limit. This method is for
     /// requests whose bytes are not counted. Errors: the user has too many requests in flight.
     pub(crate) fn begin_unpaced(self: &Arc<Self>) -> Result<RequestSlot, LimitRefusal> {
-        let max = self.requests_max.load(Ordering::Relaxed);
-        // A refused request is never counted, because a counted request could cause the refusal of another request.
-        let one_more = |count: u32| (count < max).then_some(count + 1);
-        if self.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_err() {
-            self.refused_requests.fetch_add(1, Ordering::Relaxed);
+        if !count_one(&self.in_flight, &self.requests_max) {
+            self.with_role().for_each(|usage| _ = usage.refused_requests.fetch_add(1, Ordering::Relaxed));
             return Err(LimitRefusal { reason: LimitReason::Requests, retry_after_s: 1 });
         }
+        if let Some(role) = &self.role {
+            role.in_flight.fetch_add(1, Ordering::Relaxed);
+        }
         Ok(RequestSlot(self.clone()))
+    }
+
+    /// Counts a connection as open until the returned slot is dropped. Errors: the user has too many connections.
+    pub(crate) fn connect(self: &Arc<Self>) -> Result<UserConnectionSlot, LimitRefusal> {
+        if !count_one(&self.connections, &self.connections_max) {
+            self.with_role().for_each(|usage| _ = usage.refused_connections.fetch_add(1, Ordering::Relaxed));
+            return Err(LimitRefusal { reason: LimitReason::Connections, retry_after_s: 1 });
+        }
+        if let Some(role) = &self.role {
+            role.connections.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(UserConnectionSlot(self.clone()))
     }
 
     /// Returns whether the user has a rate limit.
@@ -210,11 +288,14 @@ impl UserResourceUsage {
         if self.is_paced() { self.debt().saturating_sub(RATE_SLACK) } else { Duration::ZERO }
     }
 
-    /// Returns the number of requests in flight, and the number of refused requests for each reason.
+    /// Returns the numbers of open connections and of requests in flight, and the number of refused requests for each
+    /// reason.
     pub(crate) fn counts(&self) -> UserRequestCounts {
         UserRequestCounts {
+            connections: self.connections.load(Ordering::Relaxed),
             in_flight: self.in_flight.load(Ordering::Relaxed),
             refused: [
+                (LimitReason::Connections, self.refused_connections.load(Ordering::Relaxed)),
                 (LimitReason::Requests, self.refused_requests.load(Ordering::Relaxed)),
                 (LimitReason::Rate, self.refused_rate.load(Ordering::Relaxed)),
             ],
@@ -224,13 +305,15 @@ impl UserResourceUsage {
 
 /// The counters of one user.
 pub(crate) struct UserRequestCounts {
+    pub(crate) connections: u32,
     pub(crate) in_flight: u32,
-    pub(crate) refused: [(LimitReason, u64); 2],
+    pub(crate) refused: [(LimitReason, u64); 3],
 }
 
 impl UserRequestCounts {
     /// Adds the counters of another user.
     pub(crate) fn add(&mut self, other: &UserRequestCounts) {
+        self.connections += other.connections;
         self.in_flight += other.in_flight;
         self.refused.iter_mut().zip(other.refused).for_each(|((_, count), (_, more))| *count += more);
     }
@@ -242,8 +325,33 @@ pub(crate) struct RequestSlot(Arc<UserResourceUsage>);
 
 impl Drop for RequestSlot {
     fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.0.with_role().for_each(|usage| _ = usage.in_flight.fetch_sub(1, Ordering::Relaxed));
     }
+}
+
+/// An open connection of a user. Dropping this value decrements the user's number of connections.
+#[derive(Debug)]
+pub(crate) struct UserConnectionSlot(Arc<UserResourceUsage>);
+
+impl UserConnectionSlot {
+    /// Returns the user's [`UserResourceUsage::id`].
+    fn user_id(&self) -> u64 {
+        self.0.id
+    }
+}
+
+impl Drop for UserConnectionSlot {
+    fn drop(&mut self) {
+        self.0.with_role().for_each(|usage| _ = usage.connections.fetch_sub(1, Ordering::Relaxed));
+    }
+}
+
+/// Increments `count`, and returns true, if it is below `max`. A refused request or connection is never counted,
+/// because counting it could cause the refusal of another one.
+fn count_one(count: &AtomicU32, max: &AtomicU32) -> bool {
+    let max = max.load(Ordering::Relaxed);
+    let one_more = |count: u32| (count < max).then_some(count + 1);
+    count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
 }
 
 /// Returns the number of nanoseconds since the first call of this function.
@@ -257,8 +365,8 @@ mod tests {
     use super::*;
 
     fn account(requests_max: u32, bytes_per_s_max: u64) -> Arc<UserResourceUsage> {
-        let limits =
-            UserLimits { requests_max, bytes_per_s_max: NonZeroU64::new(bytes_per_s_max), weight: 1 };
+        let bytes_per_s_max = NonZeroU64::new(bytes_per_s_max);
+        let limits = UserLimits { connections_max: 2, requests_max, bytes_per_s_max, weight: 1 };
         UserResourceUsage::new(UserLimitOverrides::default(), limits)
     }
 
@@ -268,10 +376,30 @@ mod tests {
         let slots = [account.begin().unwrap(), account.begin().unwrap()];
         let refusal = account.begin().expect_err("two are in flight");
         assert_eq!(refusal, LimitRefusal { reason: LimitReason::Requests, retry_after_s: 1 });
-        assert_eq!((account.counts().in_flight, account.counts().refused[0].1), (2, 1));
+        assert_eq!((account.counts().in_flight, account.counts().refused[1].1), (2, 1));
         drop(slots);
         assert_eq!(account.counts().in_flight, 0);
         account.begin().unwrap();
+    }
+
+    #[test]
+    fn each_user_of_a_role_has_the_limits_of_the_role() {
+        let role = account(1, 1000);
+        let [one, again, other] = [7, 7, 8].map(|uid| role.of_uid(uid));
+        assert!(one.id() == again.id() && one.id() != other.id());
+        let slots = [one.begin().unwrap(), other.begin().unwrap()];
+        let connections = [one.connect().unwrap(), again.connect().unwrap(), other.connect().unwrap()];
+        assert_eq!(again.begin().expect_err("one is in flight").reason, LimitReason::Requests);
+        assert_eq!(one.connect().expect_err("two are open").reason, LimitReason::Connections);
+        one.charge(100_000);
+        assert!(one.pause() > Duration::ZERO && other.pause() == Duration::ZERO);
+        let counts = role.counts();
+        assert_eq!((counts.connections, counts.in_flight), (3, 2), "the role counts all of its users");
+        assert_eq!(counts.refused.map(|(_, count)| count), [1, 1, 0]);
+        drop((slots, connections));
+        assert_eq!((role.counts().connections, role.counts().in_flight), (0, 0));
+        drop((one, again));
+        assert_eq!(role.of_uid(7).pause(), Duration::ZERO, "nothing of the first user is left");
     }
 
     #[test]
@@ -291,7 +419,8 @@ mod tests {
     fn a_stated_limit_takes_precedence_over_the_gateways() {
         let stated = UserLimitOverrides { requests_max: Some(1), weight: Some(5), ..Default::default() };
         let account = UserResourceUsage::new(stated, UserLimits::default());
-        account.limit(UserLimits { requests_max: 9, bytes_per_s_max: NonZeroU64::new(7), weight: 2 });
+        let bytes_per_s_max = NonZeroU64::new(7);
+        account.limit(UserLimits { requests_max: 9, bytes_per_s_max, weight: 2, ..UserLimits::default() });
         assert_eq!((account.weight(), account.is_paced()), (5, true));
         let _slot = account.begin().unwrap();
         account.begin().expect_err("one is in flight");
@@ -299,7 +428,7 @@ mod tests {
 
     #[test]
     fn reasons_have_numbers() {
-        for reason in [LimitReason::Requests, LimitReason::Rate, LimitReason::Slow] {
+        for reason in LimitReason::ALL {
             assert_eq!(LimitReason::from_number(reason as u8), Some(reason));
         }
         assert_eq!(LimitReason::from_number(0), None);

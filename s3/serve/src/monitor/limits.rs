@@ -35,11 +35,12 @@ pub(crate) fn put_limits<'u>(
     for (user, counts) in users {
         by_name.entry(user).and_modify(|known| known.add(&counts)).or_insert(counts);
     }
-    let name = "user_requests_in_flight";
-    put_help(text, name, "gauge", "A user's requests in flight.");
-    for (user, counts) in by_name.iter().filter(|(_, counts)| counts.in_flight > 0) {
-        let _ = writeln!(text, "fordway_{name}{{user=\"{}\"}} {}", label(user), counts.in_flight);
-    }
+    put_gauge(text, ("user_connections", "A user's open connections."), &by_name, |counts| {
+        counts.connections
+    });
+    put_gauge(text, ("user_requests_in_flight", "A user's requests in flight."), &by_name, |counts| {
+        counts.in_flight
+    });
     let name = "user_requests_refused_total";
     put_help(text, name, "counter", "Requests refused because a user was at a limit.");
     for (user, counts) in &by_name {
@@ -47,6 +48,19 @@ pub(crate) fn put_limits<'u>(
             let labels = format!("user=\"{}\",limit=\"{}\"", label(user), reason.name());
             let _ = writeln!(text, "fordway_{name}{{{labels}}} {count}");
         }
+    }
+}
+
+/// Appends one number for each user for whom it is not 0.
+fn put_gauge(
+    text: &mut String,
+    (name, help): (&str, &str),
+    users: &BTreeMap<&str, UserRequestCounts>,
+    number: impl Fn(&UserRequestCounts) -> u32,
+) {
+    put_help(text, name, "gauge", help);
+    for (user, count) in users.iter().map(|(user, counts)| (user, number(counts))).filter(|(_, n)| *n > 0) {
+        let _ = writeln!(text, "fordway_{name}{{user=\"{}\"}} {count}", label(user));
     }
 }
 
@@ -63,8 +77,13 @@ mod tests {
     #[test]
     fn users_at_a_limit_are_named() {
         let counts = |in_flight, requests, rate| UserRequestCounts {
+            connections: 2 * in_flight,
             in_flight,
-            refused: [(LimitReason::Requests, requests), (LimitReason::Rate, rate)],
+            refused: [
+                (LimitReason::Connections, 0),
+                (LimitReason::Requests, requests),
+                (LimitReason::Rate, rate),
+            ],
         };
         let counters = LimitCounters::default();
         counters.slow_bodies.store(3, Ordering::Relaxed);
@@ -78,6 +97,7 @@ mod tests {
         put_limits(&mut text, &counters, users);
         for line in [
             "fordway_slow_bodies_total 3",
+            "fordway_user_connections{user=\"a\"} 2",
             "fordway_user_requests_in_flight{user=\"a\"} 1",
             "fordway_user_requests_refused_total{user=\"b\\\"c\",limit=\"requests\"} 5",
         ] {

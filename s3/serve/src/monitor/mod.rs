@@ -17,12 +17,15 @@ pub(crate) use metrics::{GatewayMetrics, OperationCode, put_help};
 pub(crate) use trace::{IdentifiedOperation, RequestTrace};
 
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::{HeaderName, StatusCode};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
+use crate::gateway::is_warning_due;
+use crate::limits::ConnectionLimitState;
 use crate::unsigned::ConnectionPeer;
 
 /// The request header that requests timing information.
@@ -54,12 +57,11 @@ impl RequestMonitor {
         RequestMonitor { metrics: GatewayMetrics::new(), log, ids: RequestIdGenerator::new() }
     }
 
-    /// Records that a request has arrived. Its processing began at `start`.
+    /// Records that a request has arrived from `caller` on `connection`. Its processing began at `start`.
     pub(crate) fn start(
         &self,
-        method: &str,
-        target: &str,
-        caller: &ConnectionPeer,
+        (method, target): (&str, &str),
+        (caller, connection): (&ConnectionPeer, &Arc<ConnectionLimitState>),
         start: Instant,
     ) -> RequestTrace {
         self.metrics.started();
@@ -68,6 +70,7 @@ impl RequestMonitor {
             self.ids.next(),
             start,
             log.map(|_| trace::LoggedRequest::new(method, target, caller)),
+            connection.clone(),
         )
     }
 
@@ -97,6 +100,7 @@ pub(crate) trait HealthMetricsSource: Send + Sync + 'static {
 
 /// Answers requests for `/metrics`, `/health` and `/ready` until the returned future is dropped.
 pub(crate) async fn serve(listener: TcpListener, health: std::sync::Arc<impl HealthMetricsSource>) {
+    let mut warned = None;
     loop {
         match listener.accept().await {
             Ok((socket, _)) => {
@@ -107,7 +111,9 @@ pub(crate) async fn serve(listener: TcpListener, health: std::sync::Arc<impl Hea
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "a request for metrics or health cannot be accepted");
+                if is_warning_due(&mut warned) {
+                    tracing::warn!(%error, "a request for metrics or health cannot be accepted");
+                }
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }

@@ -9,7 +9,7 @@ use fordway_wire::date::format_iso8601;
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
 
-use crate::limits::{LimitReason, LimitRefusal, RequestSlot, UserResourceUsage};
+use crate::limits::{ConnectionLimitState, LimitReason, LimitRefusal, RequestSlot, UserResourceUsage};
 use crate::monitor::{OperationCode, RequestId, ResponseOutcome};
 use crate::unsigned::ConnectionPeer;
 use crate::users::{AuthenticationMethod, User};
@@ -19,6 +19,8 @@ pub(crate) struct RequestTrace {
     pub(crate) id: RequestId,
     pub(super) start: Instant,
     pub(crate) asked: Option<LoggedRequest>,
+    /// The connection on which the request arrived.
+    connection: Arc<ConnectionLimitState>,
     /// The time from `start` until the head was parsed, in nanoseconds; 0 if the head has not been parsed yet.
     parsed_ns: AtomicU64,
     admitted: OnceLock<AdmittedOperation>,
@@ -60,9 +62,15 @@ struct AdmittedOperation {
 }
 
 impl RequestTrace {
-    pub(super) fn new(id: RequestId, start: Instant, asked: Option<LoggedRequest>) -> Self {
+    pub(super) fn new(
+        id: RequestId,
+        start: Instant,
+        asked: Option<LoggedRequest>,
+        connection: Arc<ConnectionLimitState>,
+    ) -> Self {
         let (parsed_ns, bytes_in, limited) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU8::new(0));
-        RequestTrace { id, start, asked, parsed_ns, admitted: OnceLock::new(), bytes_in, limited }
+        let admitted = OnceLock::new();
+        RequestTrace { id, start, asked, connection, parsed_ns, admitted, bytes_in, limited }
     }
 
     /// Records that the head was parsed, and that the body has `bytes_in` bytes. If the length of the body is not
@@ -79,13 +87,22 @@ impl RequestTrace {
     /// calls return the result of the first call. Errors: the user has reached a limit.
     pub(crate) fn admit(&self, identified: IdentifiedOperation) -> Result<(), LimitRefusal> {
         let admitted = self.admitted.get_or_init(|| {
-            let slot = identified.user.account.begin();
+            let slot = self.begin(&identified.user);
             if let Err(refusal) = &slot {
                 self.limited(refusal.reason);
             }
             AdmittedOperation { operation: identified, slot }
         });
         admitted.slot.as_ref().map(drop).map_err(|refusal| *refusal)
+    }
+
+    /// Counts the connection and the request for `user`. Only a valid signature makes a connection one of its user's:
+    /// anonymous connections count for their address, and a gateway of a node counts the connections of peers itself.
+    fn begin(&self, user: &User) -> Result<RequestSlot, LimitRefusal> {
+        if user.kind == AuthenticationMethod::Keys {
+            self.connection.connect(&user.account)?;
+        }
+        user.account.begin()
     }
 
     /// Records that a limit refused or ended the request.

@@ -95,7 +95,8 @@ impl HttpService {
             match admitted {
                 Ok(admitted) => {
                     let caller = ConnectionPeer::Unix(User::of_peer(admitted.uid, admitted.store, requests));
-                    let account = ConnectionLimitState::new(None, self.shared.limits.body.counters.clone());
+                    let account =
+                        Arc::new(ConnectionLimitState::new(None, self.shared.limits.body.counters.clone()));
                     let stopped = StopReceiver::from(&self.stop);
                     exchange(socket, ahead.to_vec(), (caller, account), &self.shared, stopped).await
                 }

@@ -12,7 +12,7 @@ use s3s::{S3Error, S3ErrorCode};
 use crate::aws_chunked::{BAD_TRAILER, CUT_SHORT, LARGE_CHUNK, NOT_CHUNKED, SMALL_CHUNK};
 use crate::gate::NO_ACLS;
 use crate::http1::{BROKEN, STALLED};
-use crate::limits::{LimitReason, LimitRefusal};
+use crate::limits::LimitRefusal;
 use crate::message::composed;
 
 /// The header with the code of an error, sent in addition to the document because a response to HEAD has no document.
@@ -123,12 +123,7 @@ impl From<S3Error> for S3Failure {
 
 /// Returns the error for a request that exceeds a limit on its user.
 pub(crate) fn beyond_limit(refusal: LimitRefusal) -> S3Error {
-    let why = match refusal.reason {
-        LimitReason::Requests => "you have the maximum number of requests in flight for one user",
-        LimitReason::Rate | LimitReason::Slow => {
-            "you exceed the maximum number of bytes per second for one user"
-        }
-    };
+    let why = refusal.reason.why();
     let detail = format!("{why}; try again after {} s", refusal.retry_after_s);
     let words = "Please reduce your request rate.";
     let mut failure = S3Failure::aws("SlowDown", StatusCode::SERVICE_UNAVAILABLE, words, &detail);

@@ -305,5 +305,5 @@ fn admit(trace: &RequestTrace, user: &Arc<User>, action: &str) -> Result<(), Sts
     let (operation, at) = (OperationCode::named(action), Instant::now());
     trace
         .admit(IdentifiedOperation { user: user.clone(), operation, names: None, at })
-        .map_err(|_| StsFailure::bad("Throttling", "Rate exceeded: too many requests are in flight"))
+        .map_err(|refusal| StsFailure::bad("Throttling", format!("Rate exceeded: {}", refusal.reason.why())))
 }

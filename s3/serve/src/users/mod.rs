@@ -239,7 +239,7 @@ impl Role {
     }
 
     /// Returns the user whose identity a session of the role uses. `ids` are the uid and the gid from the session's
-    /// claims, if claims state them. Returns `None` if the role no longer permits these IDs, or if the store cannot be
+    /// claims, if claims state them. The role's limits then apply to each uid separately. Returns `None` if the role no longer permits these IDs, or if the store cannot be
     /// opened.
     pub(crate) async fn acting_as(self: &Arc<Self>, ids: Option<(u32, u32)>) -> Option<Arc<User>> {
         let (claims, ids) = match (&self.id_claims, ids) {
@@ -261,7 +261,7 @@ impl Role {
         });
         let store = store.await.ok()?.inspect_err(|error| tracing::error!(%error, role = self.user.name));
         let who = (self.user.name.clone(), AuthenticationMethod::Keys, ids.0);
-        let user = User::with(who, None, store.ok()?, self.user.account.clone());
+        let user = User::with(who, None, store.ok()?, self.user.account.of_uid(ids.0));
         let mut opened = opened();
         if opened.len() >= CLAIMED_MAX {
             opened.clear();

@@ -136,13 +136,24 @@ impl Objects for FaultyStore {
 
 impl ObjectBatchOperations for FaultyStore {
     fn delete_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<DeleteResult>> {
+        self.before_batch();
+        keys.iter().map(|key| self.delete(bucket, key, &DeleteOptions::default())).collect()
+    }
+
+    fn delete_versions(&self, bucket: &Bucket, versions: &[(Key, VersionId)]) -> Vec<Result<DeleteResult>> {
+        self.before_batch();
+        self.inner.delete_versions(bucket, versions)
+    }
+}
+
+impl FaultyStore {
+    fn before_batch(&self) {
         if let Fault::InterruptsRemovals(interrupt, count) = &self.fault {
             count();
             // Meanwhile, the command lists more objects.
             std::thread::sleep(Duration::from_millis(300));
             interrupt.raise();
         }
-        keys.iter().map(|key| self.delete(bucket, key, &DeleteOptions::default())).collect()
     }
 }
 

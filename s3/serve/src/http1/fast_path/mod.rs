@@ -235,6 +235,7 @@ mod tests {
     use super::*;
     use crate::AccessKeyPair;
     use crate::http1::head::{HEADERS_MAX, parse};
+    use crate::limits::ConnectionLimitState;
     use crate::monitor::RequestMonitor;
 
     const HEAD_BYTES_MAX: usize = 64 * 1024;
@@ -293,7 +294,8 @@ mod tests {
             let monitor = RequestMonitor::new(None);
             let address = SocketAddr::from(([127, 0, 0, 1], 1));
             let caller = ConnectionPeer::Remote { address, tls: None };
-            let trace = monitor.start(head.method, head.target, &caller, Instant::now());
+            let connection = Arc::new(ConnectionLimitState::new(None, Arc::default()));
+            let trace = monitor.start((head.method, head.target), (&caller, &connection), Instant::now());
             let upload = match self.lane.take(&head, &caller, &trace)? {
                 FastPathOutcome::Answered(outgoing) => return Some(Ok(outgoing.status.as_u16())),
                 FastPathOutcome::Upload(upload) => *upload,
