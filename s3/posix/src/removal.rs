@@ -80,12 +80,11 @@ impl BucketRemoval<'_> {
     fn require_empty(&self) -> Result<File> {
         self.store.head_bucket(self.bucket)?;
         let query = ListQuery { max_keys: 1, ..Default::default() };
-        if self.has_any_object() {
-            return Err(ErrorKind::BucketNotEmpty.into());
-        }
-        if !self.store.list(self.bucket, &query)?.entries.is_empty() || has_versions(self.store, self.bucket)?
-        {
-            return Err(ErrorKind::BucketNotEmpty.into());
+        let is_empty = !self.has_any_object()
+            && self.store.list(self.bucket, &query)?.entries.is_empty()
+            && !has_versions(self.store, self.bucket)?;
+        if !is_empty {
+            return Err(self.why_not_removable());
         }
         let dir = self
             .store
@@ -102,6 +101,17 @@ impl BucketRemoval<'_> {
         let dir = volume.open_to_list(self.bucket.as_str()).ok().flatten();
         let bucket = (self.bucket, volume.sharing_of(self.bucket));
         dir.is_some_and(|dir| self.store.any_object(bucket, "", &dir).is_some())
+    }
+
+    /// Returns the error for a bucket that is not empty: `AccessDenied` if the caller may not remove the bucket anyway,
+    /// and otherwise `BucketNotEmpty`. The kernel checks permissions before content.
+    fn why_not_removable(&self) -> Error {
+        match remove_dir(self.store.volume.root.dir(), self.bucket.as_str()) {
+            Err(errno @ (Errno::ACCESS | Errno::PERM)) => from_errno(errno, "removing the bucket"),
+            Err(_) => ErrorKind::BucketNotEmpty.into(),
+            // Another program has removed the content in the meantime.
+            Ok(()) => ErrorKind::NoSuchBucket.into(),
+        }
     }
 
     fn remove_empty(&self, dir: &File) -> Result<()> {
