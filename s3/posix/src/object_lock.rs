@@ -297,9 +297,10 @@ pub(crate) fn shield_old(
 }
 
 /// Removes the immutable flag, if it is set, from a locked version's file. If the lock is active, the flag is set again
-/// when the result is dropped. Cost: none without a lock.
+/// when the result is dropped. The flag stays if the lock is not in the file's attribute: others can change the sidecar
+/// file of an immutable file. Cost: none without a lock.
 pub(crate) fn unshield(file: impl AsFd, lock: ObjectLock) -> Result<UnshieldedFile> {
-    if lock.is_none() {
+    if lock.is_none() || !has_attribute(&file) {
         return Ok(UnshieldedFile::NONE);
     }
     // The descriptor is duplicated before the flag is removed. If the duplication failed after the removal, the flag
@@ -326,8 +327,7 @@ fn immutable(what: &str) -> Error {
 pub(crate) fn unshield_setting(file: OwnedFd) -> Result<UnshieldedFile, Errno> {
     let text = read_small(&file, VERSIONING_BYTES)?;
     let is_setting = text.is_some_and(|(text, _)| VersioningAndLockSetting::parse(&text).is_some());
-    let is_object = !matches!(get_xattr(&file, ATTRIBUTE, &mut [0; 8]), Ok(None) | Err(Errno::OPNOTSUPP));
-    if !is_setting || is_object {
+    if !is_setting || has_attribute(&file) {
         return Ok(UnshieldedFile::NONE);
     }
     match set_immutable(&file, false) {
@@ -336,6 +336,11 @@ pub(crate) fn unshield_setting(file: OwnedFd) -> Result<UnshieldedFile, Errno> {
         // The file has no flag, or the file system has none.
         _ => Ok(UnshieldedFile::NONE),
     }
+}
+
+/// Returns whether the file may have the attribute of an object.
+fn has_attribute(file: impl AsFd) -> bool {
+    !matches!(get_xattr(file, ATTRIBUTE, &mut [0; 8]), Ok(None) | Err(Errno::OPNOTSUPP))
 }
 
 /// Checks that a new version may have the requested lock, `asked`. Cost: none without a lock. Errors: `InvalidArgument`

@@ -338,3 +338,42 @@ fn a_locked_version_null_is_not_replaced() {
         assert!(kept.into_iter().any(|content| content == b"precious"), "{is_old}");
     }
 }
+
+/// Replaces each copy of `from` in the sidecar file of the file at `path`, as user 1001 can.
+fn forge_sidecar(path: &Path, from: &[u8], to: &[u8]) {
+    use std::os::unix::fs::MetadataExt;
+    let inode = fs::metadata(path).unwrap().ino();
+    let sidecar = path.parent().unwrap().join(format!(".fordway/meta/{inode:016x}"));
+    let mut record = fs::read(&sidecar).unwrap();
+    let at = record.windows(from.len()).position(|bytes| bytes == from).expect("the lock's end");
+    record.splice(at..at + from.len(), to.iter().copied());
+    let forged = sidecar.with_extension("new");
+    fs::write(&forged, record).unwrap();
+    chown(&forged, Some(1001), Some(1001)).unwrap();
+    fs::rename(forged, sidecar).unwrap();
+}
+
+/// The lock is in the attribute, which the flag protects. The sidecar file of a long record repeats the lock, but a
+/// user of the bucket can replace the sidecar file.
+#[test]
+fn a_lock_does_not_end_in_the_sidecar() {
+    let dir = TestDir::new();
+    if !has_flag(dir.path()) {
+        return;
+    }
+    let (store, bucket) = store_of_a_group(dir.path());
+    let (key, lock) = (Key::new("k").unwrap(), compliance());
+    let version = put(&store, &bucket, "k", lock).unwrap();
+    let tags: Tags = (0..10).map(|n| (format!("name{n}"), "ä".repeat(250))).collect();
+    as_user(1001, || store.set_tags(&bucket, &key, None, &tags)).unwrap();
+    let until_ms = lock.retention.unwrap().until_ms;
+    forge_sidecar(&dir.path().join("lck/k"), &until_ms.to_le_bytes(), &1000_u64.to_le_bytes());
+    assert_eq!(store.head(&bucket, &key, &GetOptions::default()).unwrap().lock, lock);
+    assert_eq!(store.tags(&bucket, &key, None).unwrap(), tags);
+    assert_kept(&store, &bucket, "k", &version);
+    put(&store, &bucket, "k", ObjectLock::NONE);
+    assert_kept(&store, &bucket, "k", &version);
+    // A later change of the record does not store the forged lock either.
+    as_user(1001, || store.set_tags(&bucket, &key, Some(&version), &Tags::new())).unwrap();
+    assert_kept(&store, &bucket, "k", &version);
+}
