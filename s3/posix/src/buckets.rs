@@ -153,6 +153,10 @@ impl PosixStoreState {
         let is_known = has_author(&of, kind)
             && (!self.volume.may_others_rename(bucket, &of)?
                 || self.volume.owner_mark(bucket, kind.as_str())?.is_on(&file, &state));
+        if !is_known && has_author(&of, kind) && stat(&file).is_ok_and(|now| now.links == 0) {
+            // The document has been replaced since it was opened, which changed its change time. It is opened again.
+            return Err(failed(Errno::STALE));
+        }
         match is_known || keeper.is_none() {
             true => Ok(Some(StoredDocument { bytes, author: is_known.then_some(state.user) })),
             false => Err(unmarked(&path)),
