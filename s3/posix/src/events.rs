@@ -250,8 +250,8 @@ fn stage_record(
     let place = ObjectPath { dir: events_dir(bucket).into(), name: name.into() };
     let staged = StagedFile::with_mode(store, bucket, place, false, SETTING_MODE);
     let mut staged = staged.map_err(|error| unwritable(bucket, error))?;
-    // A gateway that runs as another user must be able to read the record, regardless of the writer's umask. An error is
-    // ignored, because some file systems have no modes, and the gateway warns about records that it cannot read.
+    // A gateway that runs as another user must be able to read the record, regardless of the writer's umask. An error
+    // is ignored, because some file systems have no modes, and the gateway warns about records that it cannot read.
     let _ = set_mode(staged.file(), SETTING_MODE.as_raw_mode());
     staged.write(&vec![b' '; EventRecord::room_for(key.as_str())])?;
     Ok(staged)

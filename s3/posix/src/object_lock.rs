@@ -414,6 +414,25 @@ impl VersionProtection<'_> {
         unshield(&opened.file, opened.record().lock)
     }
 
+    /// Removes the immutable flag from the object at `place` in a bucket that keeps no versions, if the object has a lock
+    /// that has ended. A POSIX program may have moved the file there. Returns whether the flag was removed. Errors:
+    /// `AccessDenied` if the lock has not ended.
+    #[cold]
+    pub(crate) fn unshield_moved(&self, place: &ObjectPath) -> Result<bool> {
+        if self.contents.versioning != VersioningState::Unversioned {
+            return Ok(false);
+        }
+        match self.open_to_check(place) {
+            Ok(Some(opened))
+                if is_immutable(&opened.file) == Ok(true) && !self.lock_of(&opened).is_none() =>
+            {
+                self.unshield_to_remove(&opened, false)?.leave();
+                Ok(is_immutable(&opened.file) == Ok(false))
+            }
+            _ => Ok(false),
+        }
+    }
+
     /// Removes the names of locked versions from `names`, so that a new version does not replace them. Cost: an open of
     /// each version in `names`.
     pub(crate) fn spare_locked(&self, key: &Key, names: &mut Vec<NoncurrentVersionName>) -> Result<()> {

@@ -462,3 +462,36 @@ fn a_lock_in_a_bucket_without_object_lock_can_be_removed() {
     let done = store.set_legal_hold(&bucket, &Key::new("other").unwrap(), None, false);
     assert_eq!(done.unwrap_err().kind(), ErrorKind::InvalidArgument);
 }
+
+/// A file that was moved to a bucket that keeps no versions can be removed and replaced once its lock has ended.
+#[test]
+fn a_moved_file_without_versions_is_free_when_its_lock_ends() {
+    let dir = TestDir::new();
+    if !has_flag(dir.path()) {
+        return;
+    }
+    let (store, bucket) = store_of_a_group(dir.path());
+    let plain = Bucket::new("plain").unwrap();
+    as_user(1001, || store.create_bucket(&plain)).unwrap();
+    let until = SystemTime::now() + Duration::from_millis(1500);
+    let until_ms = until.duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
+    let retention = Some(Retention { mode: RetentionMode::Compliance, until_ms });
+    let keys = ["d/removed", "d/replaced"].map(|key| Key::new(key).unwrap());
+    for key in &keys {
+        put(&store, &bucket, key.as_str(), ObjectLock { retention, legal_hold: None });
+    }
+    fs::rename(dir.path().join("lck/d"), dir.path().join("plain/d")).unwrap();
+    let [removed, replaced] = &keys;
+    let remove = || as_user(1001, || store.delete(&plain, removed, &DeleteOptions::default()).map(drop));
+    let replace = || as_user(1001, || store.put(&plain, replaced, b"new", &PutOptions::default()).map(drop));
+    assert_eq!(remove().unwrap_err().kind(), ErrorKind::AccessDenied);
+    assert_eq!(replace().unwrap_err().kind(), ErrorKind::AccessDenied);
+    assert_immutable(&dir.path().join("plain/d/removed"));
+    std::thread::sleep(
+        until.duration_since(SystemTime::now()).unwrap_or_default() + Duration::from_millis(50),
+    );
+    remove().unwrap();
+    replace().unwrap();
+    assert!(!dir.path().join("plain/d/removed").exists());
+    assert_eq!(fs::read(dir.path().join("plain/d/replaced")).unwrap(), b"new");
+}
