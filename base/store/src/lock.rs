@@ -229,7 +229,8 @@ pub trait ObjectLockOperations {
     /// Replaces or removes the retention of an object's latest version, or of `version`. `bypass` permits shortening or
     /// removing a retention in governance mode. Errors: as for [`Objects::get`](crate::Objects::get); `AccessDenied` if
     /// the present retention forbids the change, or if a user without permission to change the bucket's settings sets
-    /// `bypass`; `InvalidArgument` in a bucket without object lock, and for a date that is not in the future.
+    /// `bypass`; `InvalidArgument` in a bucket without object lock, unless the version has a lock, and for a date that
+    /// is not in the future.
     fn set_retention(
         &self,
         bucket: &Bucket,
@@ -240,7 +241,8 @@ pub trait ObjectLockOperations {
     ) -> Result<()>;
 
     /// Turns the legal hold of an object's latest version, or of `version`, on or off. Errors: as for
-    /// [`Objects::get`](crate::Objects::get); `InvalidArgument` in a bucket without object lock.
+    /// [`Objects::get`](crate::Objects::get); `InvalidArgument` in a bucket without object lock, unless the version has
+    /// a lock and the legal hold is turned off.
     fn set_legal_hold(
         &self,
         bucket: &Bucket,

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use fordway_store::{
-    Bucket, BucketDocumentKind, BucketInfo, Error, ErrorKind, MAX_DOCUMENT_BYTES, Result, check_document,
+    Bucket, BucketDocumentKind, BucketInfo, ErrorKind, MAX_DOCUMENT_BYTES, Result, check_document,
 };
 use fordway_sys::{
     EntryKind, Errno, FileStat, Mode, OFlags, created_ns, file_user, make_dir, open_in, read_dir, stat,
@@ -22,7 +22,7 @@ use crate::errors::{from_errno, is_stale};
 use crate::events::{NOTIFICATION, announce_notifications, await_notifications};
 use crate::layout::{ObjectPath, document_name, private_dir, spare_name};
 use crate::lifecycle::RULES;
-use crate::mark::{unmarkable, unmarked};
+use crate::mark::{ATTEMPTS, unmarkable, unmarked, unsettled, writable};
 use crate::read::system_time;
 use crate::shared::retry_stale;
 use crate::stage::{SETTING_MODE, StagedFile, sync_dir};
@@ -148,14 +148,15 @@ impl PosixStoreState {
             return ignored(not_ours(&path, &format!("belongs to the user with the id {}", state.user)));
         }
         if is_writable_by_others(&state) {
-            let why = format!(
-                "users other than its owner may write to {path}; check its content, and run `chmod go-w` on it"
-            );
-            return Err(Error::new(ErrorKind::AccessDenied, why));
+            return Err(writable(&path));
         }
         let is_known = has_author(&of, kind)
             && (!self.volume.may_others_rename(bucket, &of)?
                 || self.volume.owner_mark(bucket, kind.as_str())?.is_on(&file, &state));
+        if !is_known && has_author(&of, kind) && stat(&file).is_ok_and(|now| now.links == 0) {
+            // The document has been replaced since it was opened, which changed its change time. It is opened again.
+            return Err(failed(Errno::STALE));
+        }
         match is_known || keeper.is_none() {
             true => Ok(Some(StoredDocument { bytes, author: is_known.then_some(state.user) })),
             false => Err(unmarked(&path)),
@@ -185,23 +186,40 @@ impl PosixStoreState {
         if *kind == NOTIFICATION {
             announce_notifications(&self.volume, bucket)?;
         }
-        let mut staged =
-            StagedFile::with_mode(self, bucket, document_place(bucket, kind), false, SETTING_MODE)?;
-        staged.write(document)?;
-        let of = self.volume.state_of(bucket)?;
-        let mark = self.volume.owner_mark(bucket, kind.as_str())?;
-        if has_author(&of, kind) && self.volume.may_others_rename(bucket, &of)? {
-            // A document that nobody would trust must not replace one that is trusted.
-            let is_marked = mark.set(staged.file());
-            if !is_marked.map_err(|errno| from_errno(errno, "marking the document"))? {
-                return Err(unmarkable());
-            }
-        }
-        staged.publish_marked(mark)?;
+        self.publish_document(bucket, kind, document)?;
         if *kind == NOTIFICATION {
             await_notifications(&self.volume, bucket)?;
         }
         Ok(())
+    }
+
+    /// Publishes a document with its owner's mark. Where the document needs the mark, publishes it again if publishing
+    /// took too long for the mark to be valid.
+    fn publish_document(
+        self: &Arc<Self>,
+        bucket: &Bucket,
+        kind: &BucketDocumentKind,
+        document: &[u8],
+    ) -> Result<()> {
+        for _ in 0..ATTEMPTS {
+            let place = document_place(bucket, kind);
+            let mut staged = StagedFile::with_mode(self, bucket, place, false, SETTING_MODE)?;
+            staged.write(document)?;
+            let of = self.volume.state_of(bucket)?;
+            let mark = self.volume.owner_mark(bucket, kind.as_str())?;
+            let needs_mark = has_author(&of, kind) && self.volume.may_others_rename(bucket, &of)?;
+            if needs_mark {
+                // A document that nobody would trust must not replace one that is trusted.
+                let is_marked = mark.set(staged.file());
+                if !is_marked.map_err(|errno| from_errno(errno, "marking the document"))? {
+                    return Err(unmarkable());
+                }
+            }
+            if staged.publish_marked(&mark)? || !needs_mark {
+                return Ok(());
+            }
+        }
+        Err(unsettled())
     }
 
     pub(crate) fn delete_document(&self, bucket: &Bucket, kind: &BucketDocumentKind) -> Result<()> {

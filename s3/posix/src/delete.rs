@@ -19,6 +19,7 @@ use crate::events::{ChangeRecorder, EventFacts, kind_of_delete, unrecorded};
 use crate::layout::{
     ATTRIBUTE, OUR_DIR, ObjectPath, PRIVATE_DIR, marked_dir, odd, plain, private_dir, split,
 };
+use crate::object_lock::VersionProtection;
 use crate::private::PrivateDirectoryContents;
 use crate::sidecar::UnlinkingFile;
 
@@ -175,6 +176,10 @@ impl PosixStoreState {
         let mut removed = self.unlink(place, contents);
         if matches!(removed, Err(Errno::NOENT | Errno::STALE)) && contents.sharing.is_shared() {
             self.volume.reveal(place, contents.sharing)?;
+            removed = self.unlink(place, contents);
+        }
+        let protection = VersionProtection { volume: &self.volume, bucket, contents };
+        if matches!(removed, Err(Errno::PERM)) && protection.unshield_moved(place)? {
             removed = self.unlink(place, contents);
         }
         match removed {

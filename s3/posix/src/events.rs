@@ -13,7 +13,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fordway_store::{
     Bucket, BucketDocumentKind, Conditions, DeleteOptions, ETag, Error, ErrorKind, Key, PutResult, Result,
@@ -39,6 +39,9 @@ pub(crate) const NOTIFICATION: BucketDocumentKind = BucketDocumentKind::known("n
 
 /// The kind in the owner's mark on a record.
 pub(crate) const EVENT_MARK: &str = "event";
+/// The age up to which the file of a record can get its owner's mark. A change can take longer; the record then needs a
+/// new file.
+const MARKABLE: Duration = Duration::from_secs(1);
 
 /// Reports to the event delivery threads of this process which buckets have new events. Clones share their state.
 #[derive(Clone, Debug, Default)]
@@ -90,6 +93,8 @@ pub(crate) struct PendingEvent {
     webhook: String,
     /// The owner's mark, which the record needs where other users may rename it.
     mark: Option<OwnerMark<'static>>,
+    /// The time at which `staged` was created.
+    prepared: Instant,
 }
 
 /// The properties of a change that are known only after the change.
@@ -137,20 +142,13 @@ impl<'r> ChangeRecorder<'r> {
         }
         let rules = self.rules()?;
         let Some(rule) = rule_for(&rules, kind, key.as_str()) else { return Ok(None) };
-        let name = event_name(now_ns(), &hidden_name()?, &rule.webhook);
-        let place = ObjectPath { dir: events_dir(bucket).into(), name: name.into() };
-        let staged = StagedFile::with_mode(store, bucket, place, false, SETTING_MODE);
-        let mut staged = staged.map_err(|error| unwritable(bucket, error))?;
-        // A gateway that runs as another user must be able to read the record, regardless of the writer's umask. An
-        // error is ignored, because some file systems have no modes, and the gateway warns about records that it cannot
-        // read.
-        let _ = set_mode(staged.file(), SETTING_MODE.as_raw_mode());
-        staged.write(&vec![b' '; EventRecord::room_for(key.as_str())])?;
+        let staged = stage_record(store, bucket, key, &rule.webhook)?;
         let mark = match contents.is_open_to_others {
             true => Some(store.volume.owner_mark(bucket, EVENT_MARK)?),
             false => None,
         };
-        Ok(Some(PendingEvent { staged, kind, key: key.clone(), webhook: rule.webhook.clone(), mark }))
+        let webhook = rule.webhook.clone();
+        Ok(Some(PendingEvent { staged, kind, key: key.clone(), webhook, mark, prepared: Instant::now() }))
     }
 
     /// Returns the bucket's notification rules. A document that is not valid, or that an untrusted user wrote, is
@@ -241,12 +239,34 @@ pub(crate) fn kind_of_delete(options: &DeleteOptions, contents: PrivateDirectory
     }
 }
 
+/// Creates the file of an event's record, and reserves its space.
+fn stage_record(
+    store: &Arc<PosixStoreState>,
+    bucket: &Bucket,
+    key: &Key,
+    webhook: &str,
+) -> Result<StagedFile> {
+    let name = event_name(now_ns(), &hidden_name()?, webhook);
+    let place = ObjectPath { dir: events_dir(bucket).into(), name: name.into() };
+    let staged = StagedFile::with_mode(store, bucket, place, false, SETTING_MODE);
+    let mut staged = staged.map_err(|error| unwritable(bucket, error))?;
+    // A gateway that runs as another user must be able to read the record, regardless of the writer's umask. An error
+    // is ignored, because some file systems have no modes, and the gateway warns about records that it cannot read.
+    let _ = set_mode(staged.file(), SETTING_MODE.as_raw_mode());
+    staged.write(&vec![b' '; EventRecord::room_for(key.as_str())])?;
+    Ok(staged)
+}
+
 impl PendingEvent {
     /// Records the change. Must be called after the change was made. Errors: errors of the file system; the message
     /// advises the caller to repeat the change.
     pub(crate) fn record(self, facts: EventFacts) -> Result<()> {
-        let PendingEvent { mut staged, kind, key, webhook, mark } = self;
+        let PendingEvent { mut staged, kind, key, webhook, mark, prepared } = self;
         let (inner, bucket) = (staged.inner.clone(), staged.bucket.clone());
+        if mark.is_some() && prepared.elapsed() > MARKABLE {
+            staged = stage_record(&inner, &bucket, &key, &webhook)
+                .map_err(|error| unrecorded(kind, &key, error))?;
+        }
         // A new version is ordered after all earlier versions, even if the clocks of nodes differ.
         let creates = kind.is_creation() || matches!(kind, EventKind::DeleteMarker | EventKind::ExpireMarker);
         let order = facts.version.as_ref().and_then(order_in).filter(|_| creates);
@@ -269,7 +289,7 @@ impl PendingEvent {
                     Some(mark) => {
                         let set = mark.set(staged.file());
                         set.map_err(|errno| from_errno(errno, "marking the record"))?;
-                        staged.publish_new_marked(mark)
+                        staged.publish_new_marked(&mark)
                     }
                     None => staged.publish_if_new(),
                 }

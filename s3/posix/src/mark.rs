@@ -11,36 +11,41 @@
 //! ```
 //!
 //! An identity is an inode number and the creation time, in ns (INODE.CREATED). A mark is valid if the kind and the
-//! identities match, and the file's last change was at most [`SETTLING_NS`] after `TIME`.
+//! identities match, the file was created at most [`SETTLING_NS`] before `TIME`, and the file's last change was at most
+//! [`SETTLING_NS`] after `TIME`.
 //!
-//! - Nobody else can set the mark, because only the owner may write to the file ([`is_writable_by_others`]).
+//! - Nobody else can set the mark, because only the owner may write to the file ([`is_writable_by_others`]). If others
+//!   could write to the file earlier, they may have set a mark then. Such a mark is valid only if the file was just
+//!   created when they set it, and the owner closed the file within the following [`SETTLING_NS`].
 //! - A rename changes the change time, which no program can set. An older document that is moved aside and later moved
-//!   back is therefore not believed.
+//!   back is therefore not believed. This does not hold if the whole `.fordway` is moved aside and later moved back:
+//!   this changes only the directory. In a bucket that others may rename in, they can therefore bring back an older
+//!   document of the owner; only the sticky bit prevents this.
 //! - The identities distinguish the file from a copy, and keep a file from being believed in another bucket even if the
 //!   file system does not change the time on a rename.
-//! - Copying or restoring a root invalidates the marks. `fsck --migrate` renews the marks of copies: the identities of
-//!   the file and of the bucket are both other than those in the mark.
+//! - Copying or restoring a root invalidates the marks, and the owners must set the documents again. Nothing in a copied
+//!   file shows that its owner, and not another user, gave it its name.
 //!
 //! Where nobody else may rename, and in a bucket with the sticky bit, no mark is needed, and none is read.
 
 use std::os::fd::AsFd;
 
 use fordway_store::{Bucket, Error, ErrorKind, Result};
-use fordway_sys::{Errno, FileStat, get_xattr, recorded_creation_ns, set_xattr, stat};
+use fordway_sys::{Errno, FileStat, get_xattr, recorded_creation_ns, set_xattr, stat, sync_all};
 
-use crate::ReadConsistency;
 use crate::area::{TrustedOwner, is_writable_by_others};
 use crate::errors::from_errno;
 use crate::layout::{OWNER_MARK, private_dir};
 use crate::volume::StoreRootDirectory;
+use crate::{Durability, ReadConsistency};
 
-/// The time in ns after which a change of the file invalidates the mark. Setting the mark and publishing the file are
-/// changes too. The time is compared with times of the same file, so the clocks of nodes do not matter.
+/// The time in ns, after its creation, in which a file can get a mark, and the time after which a change of the file
+/// invalidates the mark. Setting the mark and publishing the file are changes too. The time is compared with times of the same file, so the clocks of nodes do not matter.
 const SETTLING_NS: i64 = 2_000_000_000;
 /// The maximum length of a mark, in bytes.
 const MARK_BYTES: usize = 192;
 /// The number of attempts to set a mark. On a busy file server, an attempt may take longer than [`SETTLING_NS`].
-const ATTEMPTS: usize = 3;
+pub(crate) const ATTEMPTS: usize = 3;
 
 /// Sets and checks the marks of one kind of file in one bucket.
 #[derive(Clone, Debug)]
@@ -50,14 +55,14 @@ pub(crate) struct OwnerMark<'k> {
 }
 
 impl OwnerMark<'_> {
-    /// Sets the mark on a file of the caller. Returns `false` if the file system has no attributes. Cost: usually one
-    /// `fsetxattr`, one `statx` and two `fstat`.
+    /// Sets the mark on a file that the caller has just created. Returns `false` if the file system has no attributes or
+    /// no creation times. Cost: usually one `fsetxattr`, one `statx` and two `fstat`.
     pub(crate) fn set(&self, file: impl AsFd) -> Result<bool, Errno> {
         let mut state = stat(&file)?;
-        let identity = identity_of(&file, &state)?;
+        let Some(created_ns) = recorded_creation_ns(&file)? else { return Ok(false) };
+        let OwnerMark { kind, bucket } = self;
         for _ in 0..ATTEMPTS {
-            let OwnerMark { kind, bucket } = self;
-            let mark = format!("1 {kind} {bucket} {identity} {}", state.changed_ns);
+            let mark = format!("1 {kind} {bucket} {}.{created_ns} {}", state.inode, state.changed_ns);
             match set_xattr(&file, OWNER_MARK, mark.as_bytes()) {
                 Err(Errno::OPNOTSUPP) => return Ok(false),
                 done => done?,
@@ -71,10 +76,17 @@ impl OwnerMark<'_> {
         Ok(true)
     }
 
-    /// Sets the mark again if the file was published too long after [`OwnerMark::set`]. Returns whether it was set.
-    pub(crate) fn settle(&self, file: impl AsFd) -> Result<bool, Errno> {
-        let state = stat(&file)?;
-        if self.is_on(&file, &state) { Ok(false) } else { self.set(file) }
+    /// Sets the mark again if the file was published too long after [`OwnerMark::set`]. Returns whether the mark is
+    /// valid: if the file was created too long ago, it cannot have a mark.
+    pub(crate) fn settle(&self, file: impl AsFd, durability: Durability) -> Result<bool, Errno> {
+        if self.is_on(&file, &stat(&file)?) {
+            return Ok(true);
+        }
+        self.set(&file)?;
+        if durability != Durability::None {
+            sync_all(&file)?;
+        }
+        Ok(self.is_on(&file, &stat(&file)?))
     }
 
     /// Returns whether the open file, whose state is `state`, has a valid mark. Cost: one `fgetxattr`; if there is a
@@ -86,28 +98,14 @@ impl OwnerMark<'_> {
             mark.kind == self.kind
                 && mark.bucket == self.bucket
                 && is_soon_after(mark.time_ns, state.changed_ns)
-                && identity_of(&file, state).is_ok_and(|identity| mark.file == identity)
+                && recorded_creation_ns(&file).is_ok_and(|created_ns| {
+                    created_ns.is_some_and(|created_ns| {
+                        is_soon_after(created_ns, mark.time_ns)
+                            && mark.file == format!("{}.{created_ns}", state.inode)
+                    })
+                })
         };
         !is_writable_by_others(state) && StoredMark::parse(mark).is_some_and(matches)
-    }
-
-    /// Sets the mark again if the file is a copy of a file with a mark of this kind, and lies in a copy of the bucket.
-    /// Returns whether the mark was set.
-    pub(crate) fn renew_copy(&self, file: impl AsFd) -> Result<bool, Errno> {
-        let state = stat(&file)?;
-        let mut buffer = [0; MARK_BYTES];
-        let identity = identity_of(&file, &state)?;
-        let is_copy =
-            |mark: StoredMark| mark.kind == self.kind && mark.bucket != self.bucket && mark.file != identity;
-        let mark = match get_xattr(&file, OWNER_MARK, &mut buffer) {
-            Err(Errno::OPNOTSUPP | Errno::RANGE) => None,
-            mark => mark?,
-        };
-        let is_ours = state.is_file && state.links == 1 && !is_writable_by_others(&state);
-        match is_ours && mark.and_then(StoredMark::parse).is_some_and(is_copy) {
-            true => self.set(file),
-            false => Ok(false),
-        }
     }
 }
 
@@ -130,12 +128,6 @@ impl<'m> StoredMark<'m> {
     }
 }
 
-/// Returns the text that distinguishes the open file, whose state is `state`, from its copies. A file may get the inode
-/// number of a removed file, but not its creation time. The time is 0 if the file system does not record it.
-fn identity_of(file: impl AsFd, state: &FileStat) -> Result<String, Errno> {
-    Ok(format!("{}.{}", state.inode, recorded_creation_ns(file)?.unwrap_or_default()))
-}
-
 fn is_soon_after(before_ns: i64, after_ns: i64) -> bool {
     (0..=SETTLING_NS).contains(&after_ns.saturating_sub(before_ns))
 }
@@ -152,9 +144,11 @@ impl TrustedOwner {
 impl StoreRootDirectory {
     /// Returns the mark of files of this kind in the bucket. Cost: one `openat2`, one `fstat` and one `statx`.
     pub(crate) fn owner_mark<'k>(&self, bucket: &Bucket, kind: &'k str) -> Result<OwnerMark<'k>> {
-        let identity = self.open_dir(bucket.as_str()).and_then(|dir| identity_of(&dir, &stat(&dir)?));
-        let bucket = identity.map_err(|errno| from_errno(errno, "examining the bucket"))?;
-        Ok(OwnerMark { kind, bucket })
+        // A new directory may get the inode number of a removed directory, but not its creation time.
+        let identity = |dir| Ok((stat(&dir)?.inode, recorded_creation_ns(&dir)?.unwrap_or_default()));
+        let identity = self.open_dir(bucket.as_str()).and_then(identity);
+        let (inode, created_ns) = identity.map_err(|errno| from_errno(errno, "examining the bucket"))?;
+        Ok(OwnerMark { kind, bucket: format!("{inode}.{created_ns}") })
     }
 
     /// Returns whether users other than the bucket's owner and root may rename the owner's files in the private
@@ -175,15 +169,27 @@ impl StoreRootDirectory {
 /// Returns the error for the file at `path`, whose author is unknown.
 pub(crate) fn unmarked(path: &str) -> Error {
     let why = format!(
-        "users other than its owner may have moved {path} there, because they may rename files in the bucket; set it \
-         again, or give the sticky bit to the bucket's directory and its .fordway (chmod +t)"
+        "users other than its owner may have moved {path} there, because they may rename files in the bucket; check or \
+         remove it, then set it again"
     );
+    Error::new(ErrorKind::AccessDenied, why)
+}
+
+/// Returns the error for the file at `path`, which others may have written.
+pub(crate) fn writable(path: &str) -> Error {
+    let why = format!("users other than its owner may write to {path}; remove it and set it again");
     Error::new(ErrorKind::AccessDenied, why)
 }
 
 /// Returns the error for a file that cannot have a mark.
 pub(crate) fn unmarkable() -> Error {
-    let why = "the file system has no extended attributes, so another user of the bucket could replace the setting; \
-               give the sticky bit to the bucket's directory and its .fordway (chmod +t)";
+    let why = "the file system has no extended attributes or no creation times, so another user of the bucket could \
+               replace the setting; use a bucket to which only its owner may write";
     Error::new(ErrorKind::NotImplemented, why)
+}
+
+/// Returns the error for a file that took too long to publish.
+pub(crate) fn unsettled() -> Error {
+    let why = "the file system took longer than 2 s to publish a small file, so the file does not count";
+    Error::new(ErrorKind::ConditionalConflict, why)
 }

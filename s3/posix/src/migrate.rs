@@ -17,9 +17,9 @@ use crate::actors::{ImpersonatedUserCache, bucket_owner};
 use crate::area::{TrustedOwner, mode_of_dir, mode_of_file, names_of, not_ours};
 use crate::errors::from_errno;
 use crate::layout::{
-    EVENTS, LOCKS, MARKERS, META, ODD, TMP, UPLOADS, VERSIONS, document_kind, is_hidden_name,
-    is_private_dir_name, is_private_name, is_upload_dir, join, private_dir, tmp_dir, upload_of, uploads_dir,
-    versions_dir, webhook_of_event,
+    EVENTS, LOCKS, MARKERS, META, ODD, TMP, UPLOADS, VERSIONS, is_hidden_name, is_private_dir_name,
+    is_private_name, is_upload_dir, join, private_dir, tmp_dir, upload_of, uploads_dir, versions_dir,
+    webhook_of_event,
 };
 use crate::rebind::rebind_sidecars;
 use crate::scan::ChosenBuckets;
@@ -149,7 +149,6 @@ fn migrate_owners(
     match volume.open_to_scan(&path) {
         Ok(dir) => {
             migrate_dir(&of, (&dir, &path), 0, report)?;
-            renew_marks(volume, bucket, (&dir, &path), report)?;
             // The lock table is missing if an earlier migration was interrupted after it had created the directory.
             // This migration then creates the table.
             if TrustedOwner::of(&of).is_some() {
@@ -237,27 +236,6 @@ fn migrate_file(
     let is_ours = state.is_file && state.links == 1 && state.size <= u64::from(name == MARKERS);
     if is_ours && hand_over(of, &file, state.mode & !0o666 | mode_of_file(of, name), true)? {
         report.done(path.to_owned(), "given to the bucket's owner, with its mode")?;
-    }
-    Ok(())
-}
-
-/// Renews the owners' marks on the documents of a bucket that was copied with its root. Without write permission, a
-/// mark remains as it is.
-fn renew_marks(
-    volume: &StoreRootDirectory,
-    bucket: &Bucket,
-    (dir, path): (&File, &str),
-    report: &mut MigrationReport<'_>,
-) -> Result<()> {
-    let names = names_of(dir).map_err(|errno| from_errno(errno, "reading the private area"))?;
-    for (name, kind) in names.iter().filter_map(|name| document_kind(name).map(|kind| (name, kind))) {
-        let mark = volume.owner_mark(bucket, kind.as_str())?;
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        match open_in(dir, name, flags, Mode::empty()).and_then(|file| mark.renew_copy(&file)) {
-            Ok(true) => report.done(join(path, name), "given a new mark of its owner")?,
-            Ok(false) | Err(Errno::ACCESS | Errno::PERM | Errno::LOOP | Errno::NXIO | Errno::NOENT) => {}
-            Err(errno) => report.failed(path, from_errno(errno, "renewing the mark of a document"))?,
-        }
     }
     Ok(())
 }

@@ -4,8 +4,10 @@
 //! `versioning`, because object lock needs versioning. A bucket without object lock therefore has no extra cost, and a
 //! bucket never has object lock without versioning. Releases that predate object lock treat the setting as `Enabled`.
 //!
-//! An active lock in a version's record counts in every bucket that keeps versions, whatever the bucket's setting is.
-//! A user of the file system can replace `versioning`, or move a directory with locked versions to another bucket.
+//! A user of the file system can replace `versioning`, or move a directory with locked versions to another bucket. In a
+//! bucket without object lock, a lock in a version's record therefore counts if the file has the immutable flag: a
+//! gateway has set the flag while the bucket, or the bucket from which the file was moved, had object lock. Without the
+//! flag, the lock does not count, because any user who may write to the file may have written the lock.
 //!
 //! ```text
 //! Enabled                     keeps versions
@@ -23,7 +25,7 @@ use fordway_store::{
     Bucket, DefaultRetention, ETagPolicy, Error, ErrorKind, Key, LockConfiguration, ObjectLock, Result,
     Retention, RetentionMode, RetentionPeriod, VersionId, VersioningState, no_object_lock,
 };
-use fordway_sys::{Errno, get_xattr, set_immutable};
+use fordway_sys::{Errno, get_xattr, is_immutable, set_immutable};
 
 use crate::area::read_small;
 use crate::errors::from_errno;
@@ -201,11 +203,19 @@ impl ObjectLockManager<'_> {
         version: Option<&VersionId>,
         is_on: bool,
     ) -> Result<()> {
+        if is_on {
+            check_lockable(
+                &self.store.volume,
+                bucket,
+                ObjectLock { legal_hold: Some(true), ..ObjectLock::NONE },
+            )?;
+        }
         self.change_lock((bucket, key), version, |lock| Ok(ObjectLock { legal_hold: Some(is_on), ..lock }))
     }
 
     /// Changes the lock of a version under the key's lock. The record stays sealed, because setting an attribute
-    /// changes neither size nor modification time.
+    /// changes neither size nor modification time. In a bucket without object lock, a version that has a lock can be
+    /// changed, so that its lock can be removed.
     fn change_lock(
         &self,
         (bucket, key): (&Bucket, &Key),
@@ -214,13 +224,18 @@ impl ObjectLockManager<'_> {
     ) -> Result<()> {
         self.store.require_locks("object lock")?;
         self.store.locked(bucket, key, |contents| {
-            contents.object_lock.ok_or_else(no_object_lock)?;
             let protection = VersionProtection { volume: &self.store.volume, bucket, contents };
-            let mut opened = protection.open_to_change(key, version)?;
+            let opened = protection.open_to_change(key, version);
+            let has_lock = opened.as_ref().is_ok_and(|opened| !opened.record().lock.is_none());
+            if contents.object_lock.is_none() && !has_lock {
+                return Err(no_object_lock());
+            }
+            let mut opened = opened?;
             if opened.stat.is_dir {
                 let why = "the object is a directory, which cannot be locked; put the object again";
                 return Err(Error::new(ErrorKind::NotImplemented, why));
             }
+            let needs_flag = contents.object_lock.is_some() || !protection.lock_of(&opened).is_none();
             let record = opened.recorded.get_or_insert_default();
             let lock = change(record.lock)?;
             let unshielded = unshield(&opened.file, record.lock)?;
@@ -232,7 +247,7 @@ impl ObjectLockManager<'_> {
                 unshielded.leave();
             }
             self.store.volume.sync_record(&opened.file)?;
-            shield(&self.store.volume.config, &opened.file, lock)
+            shield(&self.store.volume.config, &opened.file, if needs_flag { lock } else { ObjectLock::NONE })
         })
     }
 }
@@ -297,9 +312,10 @@ pub(crate) fn shield_old(
 }
 
 /// Removes the immutable flag, if it is set, from a locked version's file. If the lock is active, the flag is set again
-/// when the result is dropped. Cost: none without a lock.
+/// when the result is dropped. The flag stays if the lock is not in the file's attribute: others can change the sidecar
+/// file of an immutable file. Cost: none without a lock.
 pub(crate) fn unshield(file: impl AsFd, lock: ObjectLock) -> Result<UnshieldedFile> {
-    if lock.is_none() {
+    if lock.is_none() || !has_attribute(&file) {
         return Ok(UnshieldedFile::NONE);
     }
     // The descriptor is duplicated before the flag is removed. If the duplication failed after the removal, the flag
@@ -326,8 +342,7 @@ fn immutable(what: &str) -> Error {
 pub(crate) fn unshield_setting(file: OwnedFd) -> Result<UnshieldedFile, Errno> {
     let text = read_small(&file, VERSIONING_BYTES)?;
     let is_setting = text.is_some_and(|(text, _)| VersioningAndLockSetting::parse(&text).is_some());
-    let is_object = !matches!(get_xattr(&file, ATTRIBUTE, &mut [0; 8]), Ok(None) | Err(Errno::OPNOTSUPP));
-    if !is_setting || is_object {
+    if !is_setting || has_attribute(&file) {
         return Ok(UnshieldedFile::NONE);
     }
     match set_immutable(&file, false) {
@@ -336,6 +351,11 @@ pub(crate) fn unshield_setting(file: OwnedFd) -> Result<UnshieldedFile, Errno> {
         // The file has no flag, or the file system has none.
         _ => Ok(UnshieldedFile::NONE),
     }
+}
+
+/// Returns whether the file may have the attribute of an object.
+fn has_attribute(file: impl AsFd) -> bool {
+    !matches!(get_xattr(file, ATTRIBUTE, &mut [0; 8]), Ok(None) | Err(Errno::OPNOTSUPP))
 }
 
 /// Checks that a new version may have the requested lock, `asked`. Cost: none without a lock. Errors: `InvalidArgument`
@@ -360,10 +380,21 @@ pub(crate) struct VersionProtection<'v> {
 }
 
 impl VersionProtection<'_> {
-    /// Checks that the version in `opened` may be deleted, whether or not the bucket has object lock. Cost: none for a
-    /// version without a lock. Errors: `AccessDenied`.
-    pub(crate) fn check_unlocked(&self, opened: &ObjectFile, bypass: bool) -> Result<()> {
+    /// Returns the lock of the version in `opened`, if the lock counts: the bucket has object lock, or the file has the
+    /// immutable flag. Call this before the flag is removed. Cost: one `ioctl` for a version with a lock in a bucket
+    /// without object lock, otherwise none.
+    pub(crate) fn lock_of(&self, opened: &ObjectFile) -> ObjectLock {
         let lock = opened.record().lock;
+        let counts = lock.is_none()
+            || self.contents.object_lock.is_some()
+            || !matches!(is_immutable(&opened.file), Ok(false) | Err(Errno::NOTTY | Errno::OPNOTSUPP));
+        if counts { lock } else { ObjectLock::NONE }
+    }
+
+    /// Checks that the version in `opened` may be deleted, whether or not the bucket has object lock. Cost: as for
+    /// [`VersionProtection::lock_of`]. Errors: `AccessDenied`.
+    pub(crate) fn check_unlocked(&self, opened: &ObjectFile, bypass: bool) -> Result<()> {
+        let lock = self.lock_of(opened);
         if lock.is_none() {
             return Ok(());
         }
@@ -381,6 +412,25 @@ impl VersionProtection<'_> {
     pub(crate) fn unshield_to_remove(&self, opened: &ObjectFile, bypass: bool) -> Result<UnshieldedFile> {
         self.check_unlocked(opened, bypass)?;
         unshield(&opened.file, opened.record().lock)
+    }
+
+    /// Removes the immutable flag from the object at `place` in a bucket that keeps no versions, if the object has a lock
+    /// that has ended. A POSIX program may have moved the file there. Returns whether the flag was removed. Errors:
+    /// `AccessDenied` if the lock has not ended.
+    #[cold]
+    pub(crate) fn unshield_moved(&self, place: &ObjectPath) -> Result<bool> {
+        if self.contents.versioning != VersioningState::Unversioned {
+            return Ok(false);
+        }
+        match self.open_to_check(place) {
+            Ok(Some(opened))
+                if is_immutable(&opened.file) == Ok(true) && !self.lock_of(&opened).is_none() =>
+            {
+                self.unshield_to_remove(&opened, false)?.leave();
+                Ok(is_immutable(&opened.file) == Ok(false))
+            }
+            _ => Ok(false),
+        }
     }
 
     /// Removes the names of locked versions from `names`, so that a new version does not replace them. Cost: an open of

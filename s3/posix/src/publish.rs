@@ -25,7 +25,7 @@ use crate::area::not_ours;
 use crate::dirs::DirectoryHandle;
 use crate::errors::{from_errno, on_another_mount};
 use crate::layout::{ObjectPath, odd, plain, tmp_dir};
-use crate::object_lock::{shield, shield_old};
+use crate::object_lock::{VersionProtection, shield, shield_old};
 use crate::private::PrivateDirectoryContents;
 use crate::read::ObjectFile;
 use crate::record::ObjectRecord;
@@ -357,10 +357,16 @@ impl StagedFile {
                         self.turn_back(key)?;
                     }
                 }
+                Err(Errno::PERM) if self.unshield_replaced(contents)? => {}
                 Err(errno) => return Err(self.publishing_failed(errno)),
             }
         }
         Err(ErrorKind::ConditionalConflict.into())
+    }
+
+    fn unshield_replaced(&self, contents: PrivateDirectoryContents) -> Result<bool> {
+        let (volume, bucket) = (&self.inner.volume, &self.bucket);
+        VersionProtection { volume, bucket, contents }.unshield_moved(&self.place)
     }
 
     /// Returns the error for a file that could not get its name. In a bucket's private directory, Fordway gives such a

@@ -108,7 +108,8 @@ impl StoreRootDirectory {
     }
 
     /// Returns the record as [`StoreRootDirectory::load_record`] does, but also reads the attribute if the object seems
-    /// to be bare. Cost: one `fgetxattr`.
+    /// to be bare. The lock is the attribute's, because an immutable flag protects the attribute, but not the sidecar
+    /// file. Cost: one `fgetxattr`.
     pub(crate) fn stored_record(
         &self,
         bucket: &Bucket,
@@ -125,7 +126,7 @@ impl StoreRootDirectory {
             }
             RecordAttribute::Found(record) if !record.is_apart => Ok(record),
             RecordAttribute::Found(short) => match self.read_sidecar(bucket, stat, Some(&short))? {
-                Some(record) => Ok(record),
+                Some(record) => Ok(ObjectRecord { lock: short.lock, ..record }),
                 None => require_linked(file).map(|()| short),
             },
             RecordAttribute::Unsupported if self.contents(bucket)?.has_meta => {
@@ -157,9 +158,10 @@ impl StoreRootDirectory {
             _ => return Ok(()),
         };
         self.reveal(&place_of(bucket, &opened.stat), sharing)?;
-        let found = self.read_sidecar(bucket, &opened.stat, short.as_ref())?;
-        opened.recorded =
-            found.map(|record| Box::new(record.unseal_for(&opened.stat))).or(opened.recorded.take());
+        if let Some(mut record) = self.read_sidecar(bucket, &opened.stat, short.as_ref())? {
+            record.lock = short.map_or(record.lock, |short| short.lock);
+            opened.recorded = Some(Box::new(record.unseal_for(&opened.stat)));
+        }
         Ok(())
     }
 

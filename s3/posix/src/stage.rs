@@ -28,7 +28,7 @@ use crate::area::{StagingDirectory, remove_if_file};
 use crate::dirs::{DirectoryHandle, HOLD};
 use crate::errors::{from_errno, is_stale, on_another_mount};
 use crate::layout::{ObjectPath, is_setting_name, spare_name, tmp_dir};
-use crate::mark::OwnerMark;
+use crate::mark::{OwnerMark, unsettled};
 use crate::multipart::parts::LINKED;
 use crate::private::PrivateDirectoryContents;
 use crate::read::system_time;
@@ -492,30 +492,35 @@ impl StagedFile {
         self.sync_name()
     }
 
-    /// Publishes the file as [`StagedFile::publish_private`] does, with its owner's mark (see [`crate::mark`]).
-    pub(crate) fn publish_marked(self, mark: OwnerMark<'_>) -> Result<()> {
-        self.with_mark(mark, StagedFile::publish_private)
+    /// Publishes the file as [`StagedFile::publish_private`] does, with its owner's mark (see [`crate::mark`]). Returns
+    /// whether the mark is valid.
+    pub(crate) fn publish_marked(self, mark: &OwnerMark<'_>) -> Result<bool> {
+        self.with_mark(mark, StagedFile::publish_private).map(|((), is_valid)| is_valid)
     }
 
-    /// Publishes the file as [`StagedFile::publish_if_new`] does, with its owner's mark (see [`crate::mark`]).
-    pub(crate) fn publish_new_marked(self, mark: OwnerMark<'_>) -> Result<bool> {
-        self.with_mark(mark, StagedFile::publish_if_new)
+    /// Publishes the file as [`StagedFile::publish_if_new`] does, with its owner's mark (see [`crate::mark`]). Errors:
+    /// `ConditionalConflict` if the mark of the published file is not valid.
+    pub(crate) fn publish_new_marked(self, mark: &OwnerMark<'_>) -> Result<bool> {
+        match self.with_mark(mark, StagedFile::publish_if_new)? {
+            (true, false) => Err(unsettled()),
+            (is_published, _) => Ok(is_published),
+        }
     }
 
     /// Sets the mark before the file is published, so that no reader sees the file without the mark. If publishing has
-    /// taken so long that the mark is no longer valid, sets it again. If the mark cannot be set, the file has no mark;
-    /// a caller whose file needs a mark has set it before.
-    fn with_mark<T>(self, mark: OwnerMark<'_>, publish: impl FnOnce(Self) -> Result<T>) -> Result<T> {
+    /// taken so long that the mark is no longer valid, sets it again. Also returns whether the mark is valid.
+    fn with_mark<T>(
+        self,
+        mark: &OwnerMark<'_>,
+        publish: impl FnOnce(Self) -> Result<T>,
+    ) -> Result<(T, bool)> {
         let durability = self.inner.volume.config.durability;
         let opened = |error| Error::new(ErrorKind::from(&error), "marking the file").caused_by(error);
-        let failed = |errno| from_errno(errno, "marking the file");
         let file = self.file.try_clone().map_err(opened)?;
         let is_marked = mark.set(&file).unwrap_or(false);
         let published = publish(self)?;
-        if is_marked && mark.settle(&file).map_err(failed)? && durability != Durability::None {
-            sync_all(&file).map_err(failed)?;
-        }
-        Ok(published)
+        let settled = if is_marked { mark.settle(&file, durability) } else { Ok(false) };
+        Ok((published, settled.map_err(|errno| from_errno(errno, "marking the file"))?))
     }
 
     /// Gives the file that is about to be replaced a second hard link, named `spare`.

@@ -286,8 +286,8 @@ impl PosixStoreState {
             let pending = ChangeRecorder::of(self, bucket, contents).prepare(key, kind)?;
             let protection = VersionProtection { volume: &self.volume, bucket, contents };
             let mut opened = protection.open_to_change(key, version)?;
+            let lock = protection.lock_of(&opened);
             let record = opened.recorded.get_or_insert_default();
-            let lock = record.lock;
             let _unshielded = unshield(&opened.file, lock)?;
             record.tags = tags.clone();
             // The object must keep the ETag that clients have already received.

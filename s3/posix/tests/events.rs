@@ -468,6 +468,40 @@ fn an_unreadable_record_is_counted() {
     assert_eq!((found.events.len(), found.unreadable, found.ignored), (0, 1, 0));
 }
 
+/// A record counts only if its owner has certainly written it: nobody else may write to the file, and where others may
+/// rename files, the file has its owner's mark.
+#[test]
+fn a_record_that_others_may_have_written_or_moved_is_ignored() {
+    let rig = Rig::new();
+    let counts = || {
+        let found = rig.read("ci");
+        (found.events.len(), found.ignored)
+    };
+    rig.put("k", "x");
+    let record = std::fs::read_dir(rig.spool()).unwrap().next().unwrap().unwrap().path();
+    mode(&record, 0o664);
+    assert_eq!(counts(), (0, 1));
+    mode(&record, 0o644);
+    assert_eq!(counts(), (1, 0));
+    for name in ["results", "results/.fordway", "results/.fordway/events"] {
+        mode(&rig.dir.path().join(name), 0o777);
+    }
+    rig.configure(&rule("ci", &["ObjectCreated:*"], &[]));
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(counts(), (0, 1), "the record has no mark");
+    std::fs::remove_file(record).unwrap();
+    rig.put("k", "y");
+    assert_eq!(counts(), (1, 0));
+    let record = std::fs::read_dir(rig.spool()).unwrap().next().unwrap().unwrap().path();
+    let aside = rig.dir.path().join("aside");
+    std::thread::sleep(Duration::from_millis(2500));
+    assert_eq!(counts(), (1, 0), "the mark stays valid");
+    std::fs::rename(&record, &aside).unwrap();
+    std::fs::rename(&aside, &record).unwrap();
+    assert_eq!(counts(), (0, 1), "the record was renamed");
+    assert_eq!(findings(&rig).len(), 1);
+}
+
 /// Writes `name` to the rig's bucket as a user in the group 4300. Returns the error's message.
 fn put_as_member(rig: &Rig, name: &str) -> Result<(), String> {
     // The member has a separate store, as a separate process would.

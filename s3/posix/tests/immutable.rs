@@ -14,7 +14,7 @@ use fordway_store::{
     ObjectVersionOperations, Objects, PutOptions, Result, Retention, RetentionMode, RetentionPeriod, Tags,
     VersionId, VersioningState,
 };
-use fordway_sys::{ImpersonatedUser, PeerCredentials, set_immutable};
+use fordway_sys::{ImpersonatedUser, PeerCredentials, get_xattr, set_immutable, set_xattr};
 
 /// A test's directory. Dropping the value clears the immutable flags in it, so that it can be removed.
 struct TestDir(tempfile::TempDir);
@@ -265,7 +265,7 @@ fn the_setting_of_a_bucket_with_object_lock_is_out_of_reach() {
     assert_eq!(left, [""; 0]);
 }
 
-/// The lock in a version's record counts, whatever the bucket's setting says.
+/// The lock of a file with the immutable flag counts, whatever the bucket's setting says.
 #[test]
 fn a_locked_version_outlives_the_setting_of_its_bucket() {
     for setting in ["Enabled\n", "Suspended\n"] {
@@ -337,4 +337,161 @@ fn a_locked_version_null_is_not_replaced() {
         let kept = old.chain([dir.path().join("lck/k")]).filter_map(|path| fs::read(path).ok());
         assert!(kept.into_iter().any(|content| content == b"precious"), "{is_old}");
     }
+}
+
+/// Replaces each copy of `from` in the sidecar file of the file at `path`, as user 1001 can.
+fn forge_sidecar(path: &Path, from: &[u8], to: &[u8]) {
+    use std::os::unix::fs::MetadataExt;
+    let inode = fs::metadata(path).unwrap().ino();
+    let sidecar = path.parent().unwrap().join(format!(".fordway/meta/{inode:016x}"));
+    let mut record = fs::read(&sidecar).unwrap();
+    let at = record.windows(from.len()).position(|bytes| bytes == from).expect("the lock's end");
+    record.splice(at..at + from.len(), to.iter().copied());
+    let forged = sidecar.with_extension("new");
+    fs::write(&forged, record).unwrap();
+    chown(&forged, Some(1001), Some(1001)).unwrap();
+    fs::rename(forged, sidecar).unwrap();
+}
+
+/// The lock is in the attribute, which the flag protects. The sidecar file of a long record repeats the lock, but a
+/// user of the bucket can replace the sidecar file.
+#[test]
+fn a_lock_does_not_end_in_the_sidecar() {
+    let dir = TestDir::new();
+    if !has_flag(dir.path()) {
+        return;
+    }
+    let (store, bucket) = store_of_a_group(dir.path());
+    let (key, lock) = (Key::new("k").unwrap(), compliance());
+    let version = put(&store, &bucket, "k", lock).unwrap();
+    let tags: Tags = (0..10).map(|n| (format!("name{n}"), "ä".repeat(250))).collect();
+    as_user(1001, || store.set_tags(&bucket, &key, None, &tags)).unwrap();
+    let until_ms = lock.retention.unwrap().until_ms;
+    forge_sidecar(&dir.path().join("lck/k"), &until_ms.to_le_bytes(), &1000_u64.to_le_bytes());
+    assert_eq!(store.head(&bucket, &key, &GetOptions::default()).unwrap().lock, lock);
+    assert_eq!(store.tags(&bucket, &key, None).unwrap(), tags);
+    assert_kept(&store, &bucket, "k", &version);
+    put(&store, &bucket, "k", ObjectLock::NONE);
+    assert_kept(&store, &bucket, "k", &version);
+    // A later change of the record does not store the forged lock either.
+    as_user(1001, || store.set_tags(&bucket, &key, Some(&version), &Tags::new())).unwrap();
+    assert_kept(&store, &bucket, "k", &version);
+}
+
+/// In a bucket without object lock, any user who may write to a file can write a lock into its record. Such a lock
+/// neither counts nor gets the flag, so that it makes no file of another user permanent.
+#[test]
+fn a_forged_lock_makes_no_file_permanent() {
+    let dir = TestDir::new();
+    if !has_flag(dir.path()) {
+        return;
+    }
+    let (store, bucket) = store_of_a_group(dir.path());
+    let (plain, key) = (Bucket::new("plain").unwrap(), Key::new("k").unwrap());
+    as_user(1001, || store.create_bucket(&plain)).unwrap();
+    as_user(1001, || store.set_versioning(&plain, VersioningState::Enabled)).unwrap();
+    put(&store, &bucket, "k", compliance());
+    let locked = fs::File::open(dir.path().join("lck/k")).unwrap();
+    let mut record = [0; 4096];
+    let record = get_xattr(&locked, c"user.fordway", &mut record).unwrap().unwrap();
+    let forged = dir.path().join("plain/k");
+    fs::write(&forged, "precious").unwrap();
+    set_xattr(fs::File::open(&forged).unwrap(), c"user.fordway", record).unwrap();
+    chown(&forged, Some(1001), Some(1001)).unwrap();
+    let version = store.head(&plain, &key, &GetOptions::default()).unwrap().version.unwrap();
+    let newer = put(&store, &plain, "k", ObjectLock::NONE).unwrap();
+    let marked = as_user(1001, || store.delete(&plain, &key, &DeleteOptions::default())).unwrap();
+    let tags = Tags::from([("name".to_owned(), "value".to_owned())]);
+    as_user(1001, || store.set_tags(&plain, &key, Some(&version), &tags)).unwrap();
+    for version in [marked.version.unwrap(), newer, version] {
+        let options = DeleteOptions { version: Some(version), ..Default::default() };
+        as_user(1001, || store.delete(&plain, &key, &options)).unwrap();
+    }
+    assert!(!forged.exists());
+}
+
+/// After the setting of a bucket was replaced, the owner can remove what hides a locked version.
+#[test]
+fn a_locked_version_becomes_the_latest_again_whatever_the_setting() {
+    for hidden_by_marker in [false, true] {
+        let dir = TestDir::new();
+        if !has_flag(dir.path()) {
+            return;
+        }
+        let (store, bucket) = store_of_a_group(dir.path());
+        let key = Key::new("k").unwrap();
+        let locked = put(&store, &bucket, "k", compliance()).unwrap();
+        forge_setting(dir.path(), "Enabled\n");
+        let newer = match hidden_by_marker {
+            true => as_user(1001, || store.delete(&bucket, &key, &DeleteOptions::default())).unwrap().version,
+            false => put(&store, &bucket, "k", ObjectLock::NONE),
+        };
+        let options = DeleteOptions { version: newer, ..Default::default() };
+        as_user(1001, || store.delete(&bucket, &key, &options)).unwrap();
+        assert_eq!(store.head(&bucket, &key, &GetOptions::default()).unwrap().version, Some(locked.clone()));
+        assert_immutable(&dir.path().join("lck/k"));
+        assert_kept(&store, &bucket, "k", &locked);
+    }
+}
+
+/// A lock that came with a file into a bucket without object lock can be removed as in any other bucket.
+#[test]
+fn a_lock_in_a_bucket_without_object_lock_can_be_removed() {
+    let dir = TestDir::new();
+    if !has_flag(dir.path()) {
+        return;
+    }
+    let (store, bucket) = store_of_a_group(dir.path());
+    let key = Key::new("k").unwrap();
+    let until_ms = compliance().retention.unwrap().until_ms;
+    let retention = Some(Retention { mode: RetentionMode::Governance, until_ms });
+    let version = put(&store, &bucket, "k", ObjectLock { retention, legal_hold: Some(true) }).unwrap();
+    forge_setting(dir.path(), "Enabled\n");
+    assert_kept(&store, &bucket, "k", &version);
+    let of = Some(&version);
+    as_user(1001, || store.set_legal_hold(&bucket, &key, of, false)).unwrap();
+    assert_immutable(&dir.path().join("lck/k"));
+    let done = as_user(1001, || store.set_legal_hold(&bucket, &key, of, true));
+    assert_eq!(done.unwrap_err().kind(), ErrorKind::InvalidArgument);
+    let done = as_user(1001, || store.set_retention(&bucket, &key, of, None, false));
+    assert_eq!(done.unwrap_err().kind(), ErrorKind::AccessDenied);
+    as_user(1001, || store.set_retention(&bucket, &key, of, None, true)).unwrap();
+    let options = DeleteOptions { version: Some(version), ..Default::default() };
+    as_user(1001, || store.delete(&bucket, &key, &options)).unwrap();
+    put(&store, &bucket, "other", ObjectLock::NONE);
+    let done = store.set_legal_hold(&bucket, &Key::new("other").unwrap(), None, false);
+    assert_eq!(done.unwrap_err().kind(), ErrorKind::InvalidArgument);
+}
+
+/// A file that was moved to a bucket that keeps no versions can be removed and replaced once its lock has ended.
+#[test]
+fn a_moved_file_without_versions_is_free_when_its_lock_ends() {
+    let dir = TestDir::new();
+    if !has_flag(dir.path()) {
+        return;
+    }
+    let (store, bucket) = store_of_a_group(dir.path());
+    let plain = Bucket::new("plain").unwrap();
+    as_user(1001, || store.create_bucket(&plain)).unwrap();
+    let until = SystemTime::now() + Duration::from_millis(1500);
+    let until_ms = until.duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
+    let retention = Some(Retention { mode: RetentionMode::Compliance, until_ms });
+    let keys = ["d/removed", "d/replaced"].map(|key| Key::new(key).unwrap());
+    for key in &keys {
+        put(&store, &bucket, key.as_str(), ObjectLock { retention, legal_hold: None });
+    }
+    fs::rename(dir.path().join("lck/d"), dir.path().join("plain/d")).unwrap();
+    let [removed, replaced] = &keys;
+    let remove = || as_user(1001, || store.delete(&plain, removed, &DeleteOptions::default()).map(drop));
+    let replace = || as_user(1001, || store.put(&plain, replaced, b"new", &PutOptions::default()).map(drop));
+    assert_eq!(remove().unwrap_err().kind(), ErrorKind::AccessDenied);
+    assert_eq!(replace().unwrap_err().kind(), ErrorKind::AccessDenied);
+    assert_immutable(&dir.path().join("plain/d/removed"));
+    std::thread::sleep(
+        until.duration_since(SystemTime::now()).unwrap_or_default() + Duration::from_millis(50),
+    );
+    remove().unwrap();
+    replace().unwrap();
+    assert!(!dir.path().join("plain/d/removed").exists());
+    assert_eq!(fs::read(dir.path().join("plain/d/replaced")).unwrap(), b"new");
 }

@@ -459,10 +459,10 @@ findings! {
     /// mode. The finding may also mean that the file `markers` does not announce the configuration, so that writers do
     /// not look for it.
     BadNotification = "bad-notification", Corrupt,
-        "have the bucket's owner set it again; until then, changes have no events";
+        "check or remove the file, then have the bucket's owner set it again; until then, changes have no events";
     /// A document of the bucket, for example the policy, cannot be parsed or cannot be read as a document.
     BadDocument = "bad-document", Corrupt,
-        "set it again, or delete it; `fordway admin show` shows which settings the bucket has";
+        "check or remove the file, then set it again; `fordway admin show` shows which settings the bucket has";
     /// The record of a multipart upload, or of a part, cannot be decoded. The finding may also mean that the record of
     /// an upload contains no valid key, or that Fordway cannot have written the record of a part.
     BadUpload = "bad-upload", Corrupt,

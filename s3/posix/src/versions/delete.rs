@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fordway_store::{Bucket, DeleteResult, ETagPolicy, ErrorKind, Key, Result, VersionId};
+use fordway_store::{Bucket, DeleteResult, ETagPolicy, ErrorKind, Key, ObjectLock, Result, VersionId};
 use fordway_sys::{file_user, stat_in};
 
 use super::lookup::VersionLookup;
@@ -66,8 +66,9 @@ impl VersionDeletion<'_> {
         }
         let mut concerned = self.find_concerned(latest, &mut unshielded)?;
         let promoted = self.open_promoted(&concerned)?;
+        let lock = promoted.as_ref().map_or(ObjectLock::NONE, |promoted| self.protection().lock_of(promoted));
         let _unshielded = match &promoted {
-            Some(promoted) => unshield(&promoted.file, promoted.record().lock)?,
+            Some(promoted) => unshield(&promoted.file, lock)?,
             None => UnshieldedFile::NONE,
         };
         if let Some(copy) = concerned.latest.as_mut().and_then(|latest| latest.copy.take()) {
@@ -76,7 +77,7 @@ impl VersionDeletion<'_> {
         let is_marker = self.remove(&concerned)?;
         unshielded.into_iter().for_each(UnshieldedFile::leave);
         if let Some(promoted) = &promoted {
-            shield(&store.volume.config, &promoted.file, promoted.record().lock)?;
+            shield(&store.volume.config, &promoted.file, lock)?;
         }
         store.volume.versions(bucket, key).remove_empty();
         Ok(DeleteResult { version: Some(version.clone()), is_marker })
@@ -201,13 +202,23 @@ impl VersionDeletion<'_> {
         Ok(())
     }
 
-    /// Opens the version that becomes the latest, if it may have the immutable flag. If a key has neither a latest
+    /// Opens the version that becomes the latest, because it may have the immutable flag. If a key has neither a latest
     /// version nor a delete marker, a POSIX program has removed its file, and no version becomes the latest.
     fn open_promoted(&self, concerned: &ConcernedVersions) -> Result<Option<ObjectFile>> {
         let is_promoting = concerned.is_latest || concerned.is_newest_marker;
         match &concerned.next {
-            Some(next) if self.contents.object_lock.is_some() && is_promoting => {
-                self.store.volume.versions(self.bucket, self.key).open_archived(next)
+            Some(next) if is_promoting => {
+                match self.store.volume.versions(self.bucket, self.key).open_archived(next) {
+                    // A version that the caller may not read, or whose record is damaged, can become the latest. If its
+                    // file is immutable, the kernel refuses.
+                    Err(error)
+                        if self.contents.object_lock.is_none()
+                            && matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::AccessDenied) =>
+                    {
+                        Ok(None)
+                    }
+                    opened => opened,
+                }
             }
             _ => Ok(None),
         }

@@ -310,10 +310,11 @@ impl PosixStoreState {
     ) -> Result<Option<KeptLatestVersion>> {
         self.volume.require_own_file(bucket, key, latest)?;
         let hidden_order = self.remove_hidden_odd(bucket, key, place, contents)?;
-        let lock = latest.record().lock;
+        let protection = VersionProtection { volume: &self.volume, bucket, contents };
+        let lock = protection.lock_of(latest);
         if by_null && latest.version().is_null() {
             // The new version `null` replaces this one.
-            VersionProtection { volume: &self.volume, bucket, contents }.check_unlocked(latest, false)?;
+            protection.check_unlocked(latest, false)?;
         }
         let unshielded = unshield(&latest.file, lock)?;
         let kept = match self.keep_version(bucket, key, latest, by_null) {
@@ -674,7 +675,8 @@ impl PosixStoreState {
             return Ok(false);
         }
         self.volume.require_own_file(bucket, key, &opened)?;
-        let (version, lock) = (opened.version(), opened.record().lock);
+        let protection = VersionProtection { volume: &self.volume, bucket, contents };
+        let (version, lock) = (opened.version(), protection.lock_of(&opened));
         // While the latest version is being deleted, its file also has a name among the old versions. Another user may
         // have given that name to another file. The removal of the latest version would then destroy the version
         // instead of hiding it. A version whose delete marker has since been removed also has both names, but no delete

@@ -188,7 +188,10 @@ pub(super) async fn get(
     let found = look_up(user, move |store| {
         let options = GetOptions { version: version.clone(), ..Default::default() };
         let lock = store.head(&bucket, &key, &options)?.lock;
-        require(store, &bucket, NO_LOCK)?;
+        // A version that was moved from a bucket with object lock keeps its lock.
+        if lock.is_none() {
+            require(store, &bucket, NO_LOCK)?;
+        }
         Ok(lock)
     });
     let lock = found.await?;
@@ -272,7 +275,10 @@ async fn change(
     let (bucket, key) = names(&bucket, &key)?;
     let version = version_in(uri)?;
     until_unlocked(user, move |store| {
-        require(store, &bucket, NO_LOCK)?;
+        let options = GetOptions { version: version.clone(), ..Default::default() };
+        // A version that was moved from a bucket with object lock keeps its lock, which can be removed.
+        let has_lock = || store.head(&bucket, &key, &options).is_ok_and(|found| !found.lock.is_none());
+        require(store, &bucket, NO_LOCK).or_else(|missing| if has_lock() { Ok(()) } else { Err(missing) })?;
         set(store, (&bucket, &key), version.as_ref())
     })
     .await?;
