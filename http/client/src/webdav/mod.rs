@@ -197,8 +197,8 @@ impl WebDav {
     /// Copies a file or a whole collection within one server. Errors: `PreconditionFailed` if the destination exists
     /// and must not be replaced, `InvalidArgument` if the destination is on another server, `NoSpace`; `IncompleteBody`
     /// if the server's report ends before the result; `Corrupt` if a copy that the server reports as complete is
-    /// missing or has another size; otherwise as for [`WebDav::remove`]. Cost: one request (COPY), which is not retried if the
-    /// server may have acted on it, one request (PROPFIND of the destination) per redirection, and two requests
+    /// missing or has another size; otherwise as for [`WebDav::remove`]. Cost: one request (COPY), which is not retried if
+    /// the server may have acted on it, one request (PROPFIND of the destination) per redirection, and two requests
     /// (PROPFIND) after a report.
     pub fn copy(&self, from: &str, to: &str, replaces: bool) -> Result<()> {
         // Do not retry: a copy whose connection was lost may still be running, and both copies would write to the same
