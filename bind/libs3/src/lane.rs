@@ -104,9 +104,10 @@ impl ConnectedBucket {
 /// The maximum size of an object that the http lane buffers as a whole.
 const PUT_BUFFERED_MAX_BYTES: u64 = 64 << 20;
 
-/// The maximum size of a part that the http lane buffers, so that it can be sent with a digest, and sent again. A
-/// larger part is sent while the program provides it, unless its signature must cover the content.
-const PART_BUFFERED_MAX_BYTES: u64 = 8 << 20;
+/// The maximum size of a part that the http lane buffers, so that it can be sent with a digest, as buckets with object
+/// lock require, and sent again. A larger part is sent while the program provides it, unless its signature must cover
+/// the content.
+const PART_BUFFERED_MAX_BYTES: u64 = 64 << 20;
 
 /// Returns whether requests on `lane` access files on this node, in the calling thread.
 pub(crate) fn is_local(lane: &Lane) -> bool {

@@ -66,16 +66,16 @@ static void part(Probe *p, int mebibytes) {
     printf("mebibytes: %ld\n", usage.ru_maxrss / 1024);
     call = (Call){.put_bytes = 1 << 20, .put_abort_after = 2};
     S3PutObjectHandler handler = PUT;
-    S3_upload_part(&p->context, "key", NULL, &handler, 2, begun.upload, 20 << 20, NULL, 0, &call);
+    S3_upload_part(&p->context, "key", NULL, &handler, 2, begun.upload, 80 << 20, NULL, 0, &call);
     show("aborted", &call);
     call = (Call){.put_bytes = 1 << 20};
-    S3_upload_part(&p->context, "key", NULL, &handler, 2, begun.upload, 20 << 20, NULL, 0, &call);
+    S3_upload_part(&p->context, "key", NULL, &handler, 2, begun.upload, 80 << 20, NULL, 0, &call);
     show("short", &call);
     S3PutProperties wrong = {.md5 = "AAAAAAAAAAAAAAAAAAAAAA==", .expires = -1};
-    call = (Call){.put_bytes = 20 << 20};
-    S3_upload_part(&p->context, "key", &wrong, &handler, 2, begun.upload, 20 << 20, NULL, 0, &call);
+    call = (Call){.put_bytes = 80 << 20};
+    S3_upload_part(&p->context, "key", &wrong, &handler, 2, begun.upload, 80 << 20, NULL, 0, &call);
     show("wrong MD5", &call);
-    call = send_part(p, "key", "0123456789abcdef0123456789abcdef", 2, 20 << 20);
+    call = send_part(p, "key", "0123456789abcdef0123456789abcdef", 2, 80 << 20);
     show("missing upload", &call);
     char document[1000];
     snprintf(document, sizeof document,

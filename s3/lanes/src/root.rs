@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
-use fordway_posix::{PosixConfig, PosixStore};
+use fordway_posix::{PosixConfig, PosixStore, is_stale};
 use fordway_store::{
     Bucket, BucketDocumentKind, BucketDocumentOperations, BucketInfo, ByteRange, CompleteOptions,
     CompletedPart, CopyOptions, DeleteOptions, DeleteResult, Error, ErrorKind, FileServerProbe, GetOptions,
@@ -26,6 +26,8 @@ use fordway_sys::PerProcess;
 
 /// The minimum time between two checks because of a missing object, which is common.
 const MISSING_KEY_CHECK_MS: u64 = 1000;
+/// The maximum number of attempts at a call, each of which found that its root had been replaced.
+const ATTEMPTS_MAX: usize = 20;
 
 /// A store in the directory that the root's path names now. A call whose bucket is missing is repeated if another
 /// directory is at the path. Listing and creating buckets always use the directory at the path.
@@ -43,6 +45,8 @@ pub(crate) struct RootPathStore {
     opened: Instant,
     /// When a missing object last caused a check, in milliseconds since `opened`.
     checked_ms: AtomicU64,
+    /// The number of roots that were opened.
+    opened_count: AtomicU64,
 }
 
 /// A root directory.
@@ -50,7 +54,13 @@ pub(crate) struct RootPathStore {
 struct OpenedRoot {
     store: PosixStore,
     identity: DirectoryIdentity,
+    /// Differs between the roots of a process, even if a file server has given a new root the inode of an old root.
+    number: RootNumber,
 }
+
+/// Identifies an [`OpenedRoot`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct RootNumber(u64);
 
 /// The device and the inode of a directory.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -58,8 +68,12 @@ struct DirectoryIdentity(u64, u64);
 
 impl OpenedRoot {
     /// Opens the root. Errors: as for [`PosixStore::open`].
-    fn open(path: &Path, config: &PosixConfig, identity: DirectoryIdentity) -> Result<Self> {
-        Ok(OpenedRoot { store: PosixStore::open(path, config.clone())?, identity })
+    fn open(
+        path: &Path,
+        config: &PosixConfig,
+        (identity, number): (DirectoryIdentity, RootNumber),
+    ) -> Result<Self> {
+        Ok(OpenedRoot { store: PosixStore::open(path, config.clone())?, identity, number })
     }
 }
 
@@ -69,7 +83,7 @@ impl RootPathStore {
         // If the directory is replaced before it is opened, the next check opens the new directory again.
         let identity = std::fs::metadata(&path)
             .map_or(DirectoryIdentity(0, 0), |found| DirectoryIdentity(found.dev(), found.ino()));
-        let first = OpenedRoot::open(&path, &config, identity)?;
+        let first = OpenedRoot::open(&path, &config, (identity, RootNumber(0)))?;
         Ok(RootPathStore {
             path,
             config,
@@ -78,29 +92,38 @@ impl RootPathStore {
             latest: PerProcess::default(),
             opened: Instant::now(),
             checked_ms: AtomicU64::new(0),
+            opened_count: AtomicU64::new(1),
         })
     }
 
     /// Makes a call to the store. Repeats the call if it failed because the root has been replaced. Errors: errors of
     /// the call; `Unavailable` if a bucket is missing because its root is missing.
     fn call<T>(&self, mut call: impl FnMut(&PosixStore) -> Result<T>) -> Result<T> {
-        match self.call_once(&mut call) {
-            Err(error) if self.is_elsewhere(&error)? => self.call_once(call),
-            done => done,
+        // The root may be replaced again during the repeated call.
+        for _ in 1..ATTEMPTS_MAX {
+            match self.call_once(&mut call) {
+                (used, Err(error)) if self.is_elsewhere(&error, used)? => {}
+                (_, done) => return done,
+            }
         }
+        self.call_once(call).1
     }
 
     /// Makes a call to the store, after a check of the path. Errors: errors of the call; `Unavailable` if the root is
     /// missing.
     fn call_checked<T>(&self, call: impl FnOnce(&PosixStore) -> Result<T>) -> Result<T> {
-        self.look()?;
-        self.call_once(call)
+        self.look(self.current().number)?;
+        self.call_once(call).1
     }
 
-    fn call_once<T>(&self, call: impl FnOnce(&PosixStore) -> T) -> T {
+    /// Makes a call to the root in use. Returns which root was used, because another thread may replace it meanwhile.
+    fn call_once<T>(&self, call: impl FnOnce(&PosixStore) -> T) -> (RootNumber, T) {
         match self.is_replaced.load(Ordering::Acquire) {
-            false => call(&self.first.store),
-            true => call(&self.current().store),
+            false => (self.first.number, call(&self.first.store)),
+            true => {
+                let root = self.current();
+                (root.number, call(&root.store))
+            }
         }
     }
 
@@ -110,14 +133,23 @@ impl RootPathStore {
         latest.as_ref().unwrap_or(&self.first).clone()
     }
 
-    /// Returns whether a call failed with `error` because it used a root that has been replaced. Cost: one `stat` if a
-    /// bucket is missing; if an object is missing, at most one per second. Errors: errors of [`RootPathStore::look`],
-    /// except that a missing root is no reason to doubt that an object is missing.
+    /// Returns whether a call to the root `used` failed with `error` because this root has been replaced. Cost: one
+    /// `stat` if a bucket is missing, or another node has removed a file that the call needs; if an object is missing,
+    /// at most one per second. Errors: errors of [`RootPathStore::look`], except that a missing root is no reason to
+    /// doubt that an object is missing.
     #[cold]
-    fn is_elsewhere(&self, error: &Error) -> Result<bool> {
+    fn is_elsewhere(&self, error: &Error, used: RootNumber) -> Result<bool> {
         match error.kind() {
-            ErrorKind::NoSuchBucket => self.look(),
-            ErrorKind::NoSuchKey if self.is_check_due() => Ok(self.look().unwrap_or(false)),
+            ErrorKind::NoSuchBucket => self.look(used),
+            // On a network file system, all calls to a root that another node has removed fail in this way.
+            _ if is_stale(error) => {
+                // Opening a directory makes the client check it at the server, while a `stat` may be answered from a
+                // cache. Whether it can be opened does not matter.
+                let _ = std::fs::File::open(&self.path);
+                self.look(used)
+            }
+            ErrorKind::NoSuchKey if self.current().number != used => Ok(true),
+            ErrorKind::NoSuchKey if self.is_check_due() => Ok(self.look(used).unwrap_or(false)),
             _ => Ok(false),
         }
     }
@@ -129,11 +161,14 @@ impl RootPathStore {
             && self.checked_ms.swap(now_ms, Ordering::Relaxed) == checked_ms
     }
 
-    /// Opens the directory at the path if it is not the root that is in use. Returns whether the root has changed.
-    /// Cost: one `stat` if the root is the same. Errors: `Unavailable` if there is no directory; as for
-    /// [`PosixStore::open`].
-    fn look(&self) -> Result<bool> {
-        let used = self.current().identity;
+    /// Opens the directory at the path if it is not the root that is in use. Returns whether the root in use is another
+    /// one than `used`: another thread may have opened it already. Cost: one `stat` and one `fstat` if the root is the
+    /// same. Errors: `Unavailable` if there is no directory; as for [`PosixStore::open`].
+    fn look(&self, used: RootNumber) -> Result<bool> {
+        let current = self.current();
+        if current.number != used {
+            return Ok(true);
+        }
         let found = match std::fs::metadata(&self.path) {
             Ok(found) if found.is_dir() => DirectoryIdentity(found.dev(), found.ino()),
             Ok(_) => return Err(self.missing()),
@@ -143,16 +178,27 @@ impl RootPathStore {
             // For example, the process has given up the permission to look up its root, but keeps it open.
             Err(_) => return Ok(false),
         };
-        if found == used {
+        // A file server may give a new directory the inode of a removed one.
+        if found == current.identity && !current.store.is_root_removed() {
             return Ok(false);
         }
+        self.replace(used, found)?;
+        Ok(true)
+    }
+
+    /// Replaces the root `used` with the directory `found` at the path, unless another thread has replaced it. Errors:
+    /// as for [`PosixStore::open`].
+    fn replace(&self, used: RootNumber, found: DirectoryIdentity) -> Result<()> {
+        // Opening takes time, so other threads may use the store meanwhile.
+        let number = RootNumber(self.opened_count.fetch_add(1, Ordering::Relaxed));
+        let opened = OpenedRoot::open(&self.path, &self.config, (found, number))?;
         let mut latest = self.latest.write().unwrap_or_else(PoisonError::into_inner);
-        if latest.as_ref().is_none_or(|latest| latest.identity != found) {
-            *latest = Some(OpenedRoot::open(&self.path, &self.config, found)?);
+        if latest.as_ref().unwrap_or(&self.first).number == used {
+            *latest = Some(opened);
             self.is_replaced.store(true, Ordering::Release);
             tracing::warn!("{} is now a different directory, which was opened", self.path.display());
         }
-        Ok(true)
+        Ok(())
     }
 
     fn missing(&self) -> Error {
@@ -208,14 +254,19 @@ impl ObjectBatchOperations for RootPathStore {
         objects: &[(Key, &[u8])],
         options: &PutOptions,
     ) -> Vec<Result<PutResult>> {
-        let stored = self.call_once(|store| store.put_many(bucket, objects, options));
-        // Only a store without the bucket refuses all objects, so no object is stored twice.
-        let is_missing = |stored: &Result<PutResult>| matches!(stored, Err(error) if error.kind() == ErrorKind::NoSuchBucket);
-        let is_replaced = !stored.is_empty() && stored.iter().all(is_missing) && self.look().unwrap_or(false);
-        match is_replaced {
-            true => self.call_once(|store| store.put_many(bucket, objects, options)),
-            false => stored,
+        for _ in 1..ATTEMPTS_MAX {
+            let (used, stored) = self.call_once(|store| store.put_many(bucket, objects, options));
+            // Only a store without the bucket, or without a root, refuses all objects, so no object is stored twice.
+            let is_refused = |stored: &Result<PutResult>| {
+                let refusal = stored.as_ref().err();
+                refusal.is_some_and(|error| error.kind() == ErrorKind::NoSuchBucket || is_stale(error))
+            };
+            let is_refused = !stored.is_empty() && stored.iter().all(is_refused);
+            if !(is_refused && self.look(used).unwrap_or(false)) {
+                return stored;
+            }
         }
+        self.call_once(|store| store.put_many(bucket, objects, options)).1
     }
 }
 
@@ -295,11 +346,11 @@ impl MultipartUploadOperations for RootPathStore {
 
 impl Store for RootPathStore {
     fn within_buckets(&self) -> Result<Option<Arc<dyn Store>>> {
-        self.call_once(PosixStore::within_buckets)
+        self.call_once(PosixStore::within_buckets).1
     }
 
     fn file_server(&self, bucket: &str) -> Option<FileServerProbe> {
-        self.call_once(|store| store.file_server(bucket))
+        self.call_once(|store| store.file_server(bucket)).1
     }
 }
 
@@ -308,6 +359,8 @@ mod tests {
     use std::fs;
     use std::time::Duration;
 
+    use fordway_sys::Errno;
+    use fordway_sys::fault::{self, FaultInjectionPlan};
     use tempfile::TempDir;
 
     use super::*;
@@ -418,5 +471,69 @@ mod tests {
         fs::write(rig.root().join("bkt/three"), "").unwrap();
         std::thread::sleep(Duration::from_millis(MISSING_KEY_CHECK_MS));
         rig.head("three").unwrap();
+    }
+
+    /// A complete root is at the path at every moment, so no thread loses a call.
+    #[test]
+    fn every_busy_thread_uses_the_directory_that_replaced_the_root() {
+        let rig = Rig::new();
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..8)
+                .map(|writer| {
+                    let (rig, is_over) = (&rig, &is_over);
+                    scope.spawn(move || {
+                        while !is_over.load(Ordering::Relaxed) {
+                            rig.put(&format!("key-{writer}"))?;
+                        }
+                        Ok::<_, Error>(())
+                    })
+                })
+                .collect();
+            let [new, old] = ["new", "old"].map(|name| rig.dir.path().join(name));
+            for _ in 0..20 {
+                fs::create_dir_all(new.join("bkt")).unwrap();
+                exchange(&rig.root(), &new);
+                fs::rename(&new, &old).unwrap();
+                // The writers may create files while the directory is removed.
+                while fs::remove_dir_all(&old).is_err() {}
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            is_over.store(true, Ordering::Relaxed);
+            for writer in writers {
+                writer.join().unwrap().unwrap();
+            }
+        });
+    }
+
+    fn exchange(one: &Path, other: &Path) {
+        let script = "import ctypes, sys; sys.exit(ctypes.CDLL(None).renameat2(-100, sys.argv[1].encode(), -100, \
+                      sys.argv[2].encode(), 2))";
+        let mut command = std::process::Command::new("python3");
+        assert!(command.args(["-c", script]).args([one, other]).status().unwrap().success());
+    }
+
+    #[test]
+    fn a_root_that_another_node_removed_is_replaced() {
+        let rig = Rig::new();
+        let stale = FaultInjectionPlan { missing: &[("openat2", Errno::STALE)], ..Default::default() };
+        type Call = fn(&PosixStore) -> Result<()>;
+        let calls: [Call; 2] = [
+            |store| {
+                let options = PutOptions::default();
+                store.put(&bucket("bkt"), &Key::new("two").unwrap(), b"content", &options).map(drop)
+            },
+            |store| store.list(&bucket("bkt"), &ListQuery::default()).map(drop),
+        ];
+        for (round, call) in calls.into_iter().enumerate() {
+            // The renamed root stands for one that is stale.
+            fs::rename(rig.root(), rig.dir.path().join(format!("old-{round}"))).unwrap();
+            fs::create_dir_all(rig.root().join("bkt")).unwrap();
+            let used = rig.store.current();
+            let error = fault::run(stale, || call(&used.store)).0.unwrap_err();
+            assert!(is_stale(&error) && rig.store.is_elsewhere(&error, used.number).unwrap(), "{error}");
+            rig.put("new").unwrap();
+            assert!(rig.root().join("bkt/new").is_file());
+        }
     }
 }

@@ -76,7 +76,7 @@ pub(crate) fn lacks_permission(error: &Error) -> bool {
 }
 
 /// Returns whether the cause of the error is `ESTALE`: another node has removed the file from the server.
-pub(crate) fn is_stale(error: &Error) -> bool {
+pub fn is_stale(error: &Error) -> bool {
     let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<std::io::Error>());
     source.is_some_and(|source| source.raw_os_error() == Some(Errno::STALE.raw_os_error()))
 }

@@ -82,6 +82,7 @@ use std::time::Duration;
 use fordway_store::{ETagPolicy, Result};
 use fordway_sys::{PathResolutionMethod, PerProcess};
 
+pub use errors::is_stale;
 pub use events::EventSignal;
 pub use fsck::{
     DocumentCheckFunction, FindingKind, FindingSeverity, FsckEvent, FsckFinding, FsckOptions, FsckSummary,
@@ -283,6 +284,12 @@ impl PosixStore {
     /// Returns the store's root directory.
     pub fn path(&self) -> &Path {
         &self.inner.volume.path
+    }
+
+    /// Returns whether the root directory has been removed since it was opened. Cost: one `fstat`.
+    pub fn is_root_removed(&self) -> bool {
+        fordway_sys::stat(self.inner.volume.root.dir())
+            .map_or_else(|errno| matches!(errno, fordway_sys::Errno::STALE), |root| root.links == 0)
     }
 
     /// Returns whether the root directory seems to be a bucket of another root: whether its private directory contains

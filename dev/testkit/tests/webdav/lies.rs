@@ -353,6 +353,45 @@ fn what_is_only_accepted_is_not_done() {
     dav.make_collection(&made.url("d")).unwrap();
 }
 
+/// Returns a multistatus document with a file whose last change was at 12:00 plus `minutes`.
+fn file_of(path: &str, bytes: usize, minutes: u32) -> Vec<u8> {
+    let time = format!("Fri, 24 May 2013 12:{minutes:02}:00 GMT");
+    let property = format!("<D:getlastmodified>{time}</D:getlastmodified></D:prop>");
+    multistatus(&file(path, bytes).replace("</D:prop>", &property))
+}
+
+/// Some servers always respond 202, and have carried out the request already, or do so soon.
+#[test]
+fn what_was_accepted_and_is_seen_is_done() {
+    // At first, there is only an older file. The fourth look, or the first after it, shows the result.
+    let server = |method: &'static str, finally: fn(&str) -> Vec<u8>| {
+        Dialogue::start(move |request, number| match request.method.as_str() {
+            asked if asked == method => answer(202, "Date: Fri, 24 May 2013 12:30:00 GMT\r\n", ""),
+            _ if number < 4 => file_of(&request.target, 1, 29),
+            _ => finally(&request.target),
+        })
+    };
+    let dav = client(|options| options.max_retries = 5);
+    let new_file = |path: &str| file_of(path, 1, 30);
+    let put_at = |server: &Dialogue, body| put(&dav, &server.url("f"), body, true);
+    put_at(&server("PUT", new_file), b"x").unwrap();
+    assert_eq!(kind(put_at(&server("PUT", new_file), b"xy")), ErrorKind::Unavailable);
+    let copy = |server: &Dialogue, replaces| dav.copy(&server.url("f"), &server.url("g"), replaces);
+    copy(&server("COPY", new_file), true).unwrap();
+    let old_file = |path: &str| file_of(path, 1, 29);
+    assert_eq!(kind(copy(&server("COPY", old_file), true)), ErrorKind::Unavailable);
+    copy(&server("COPY", old_file), false).unwrap();
+    let collection = |path: &str| multistatus(&collection(path));
+    assert_eq!(kind(copy(&server("COPY", collection), false)), ErrorKind::Unavailable);
+    let moved = |path: &str| if path == "/f" { answer(404, "", "") } else { file_of(path, 1, 0) };
+    let rename = |server: &Dialogue| dav.rename(&server.url("f"), &server.url("g"), true);
+    rename(&server("MOVE", moved)).unwrap();
+    assert_eq!(kind(rename(&server("MOVE", |_| answer(404, "", "")))), ErrorKind::Unavailable);
+    dav.remove(&server("DELETE", |_| answer(404, "", "")).url("f")).unwrap();
+    // The credentials allow nothing but the removal.
+    dav.remove(&server("DELETE", |_| answer(403, "", "")).url("f")).unwrap();
+}
+
 #[test]
 fn a_file_is_no_collection_that_is_there_already() {
     let taken = |is_collection| {

@@ -193,11 +193,20 @@ pub(super) fn try_describe(
         // an empty file, and servers that implement HEAD incorrectly send 0 for every file. Also request the first byte
         // if HEAD is refused: a URL signed for GET allows only GET, and many programs that generate their content do
         // not implement HEAD.
-        200..=299 | 400 | 403 | 404 | 405 | 406 | 411..=428 | 430..=499 | 500 | 501 => {
+        status if may_allow_get(status, target.implements_head()) => {
             drop(described);
             by_first_byte(session, target, traffic, size.filter(|_| is_file))
         }
         _ => not_the_file(described, target),
+    }
+}
+
+/// Returns whether a GET may succeed although the response to HEAD had this status, or no size.
+fn may_allow_get(status: u16, implements_head: bool) -> bool {
+    match status {
+        200..=299 | 403 | 405 | 501 => true,
+        400 | 404 | 406 | 411..=428 | 430..=499 | 500 => !implements_head,
+        _ => false,
     }
 }
 

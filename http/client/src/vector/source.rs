@@ -242,6 +242,11 @@ pub trait RemoteResource: Send + Sync {
     /// Returns whether a request for several ranges is worth trying if nothing is known about the server.
     fn may_know_many_ranges(&self) -> bool;
 
+    /// Returns whether the server certainly implements HEAD, so that a refused HEAD means that a GET is refused too.
+    fn implements_head(&self) -> bool {
+        false
+    }
+
     /// Appends a request line, all headers (including `headers`, whose names are in lower case) and the empty line.
     fn write_head(&self, method: &'static str, headers: &[(&str, &str)], head: &mut Vec<u8>);
 

@@ -56,6 +56,8 @@ pub(super) struct DavResponse {
     pub(super) content_type: Option<String>,
     /// The value of the `Server` header.
     pub(super) server: Option<String>,
+    /// The server's time when the request was sent, computed from the `Date` header.
+    pub(super) begun: Option<SystemTime>,
     /// The URL that responded.
     pub(super) file: WebFileAddress,
     /// Whether the server may have acted on an earlier attempt.
@@ -66,8 +68,9 @@ impl DavResponse {
     /// Returns a response from the same server with a different status and no text. The new response represents the
     /// part of a multistatus document that describes one resource.
     pub(super) fn of_status(&self, status: u16) -> Self {
-        let (document, content_type, server) = (Vec::new(), None, None);
-        DavResponse { status, document, content_type, server, file: self.file.clone(), is_repeated: false }
+        let (document, content_type, server, begun) = (Vec::new(), None, None, self.begun);
+        let (file, is_repeated) = (self.file.clone(), false);
+        DavResponse { status, document, content_type, server, begun, file, is_repeated }
     }
 }
 
@@ -207,7 +210,9 @@ fn try_once(
     call: &mut DavRequest<'_>,
     until: Option<Instant>,
 ) -> Result<ResponseOrRedirect, DavFailure> {
+    let begun = Instant::now();
     let mut response = send(route, call, until)?;
+    let took = begun.elapsed();
     let sent = |error| DavFailure { error, retry_after: None, may_have_acted: true };
     let moved = RedirectResponse::of(response.status(), response.header("location"));
     // Status 303 points to a description of the result, not to the resource to be changed.
@@ -217,8 +222,10 @@ fn try_once(
     let document = response.read_document().map_err(sent)?;
     let header = |name| response.header(name).map(str::to_owned);
     let (content_type, server) = (header("content-type"), header("server"));
+    let date = response.header("date").and_then(fordway_wire::date::parse_http);
+    let begun = date.and_then(|date| date.checked_sub(took));
     let (status, file) = (response.status(), route.file.clone());
-    let answer = DavResponse { status, document, content_type, server, file, is_repeated: false };
+    let answer = DavResponse { status, document, content_type, server, begun, file, is_repeated: false };
     if is_passing(status, call.method) {
         let wish = response.header("retry-after").and_then(|text| retry_after(text, SystemTime::now()));
         let may_have_acted = !matches!(status, 429 | 503);

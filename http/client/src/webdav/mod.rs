@@ -22,6 +22,7 @@ use fordway_wire::webdav::{PerformanceMarkerParser, ThirdPartyCopyOutcome, multi
 use self::call::{BodyProducer, DESTINATION, DavBody, DavRequest, DavResponse, of_members, reported};
 use super::Timeouts;
 use super::vector::{HttpSession, SessionOptions};
+use crate::retry::{RetryBudget, pause};
 use crate::vector::{RemoteResource as _, WebFileAddress};
 
 /// The timeout for the response to a request that changes something. A server may copy or remove a lot of data before
@@ -126,7 +127,7 @@ impl WebDav {
     /// it.
     pub fn make_collection(&self, url: &str) -> Result<()> {
         let url = collection_url(url);
-        self.change(&url, &mut DavRequest::new("MKCOL", "make").once(), &|| {
+        self.change(&url, &mut DavRequest::new("MKCOL", "make").once(), &|_| {
             self.list_one(&url).is_ok_and(|found| found.is_collection)
         })?;
         Ok(())
@@ -176,8 +177,17 @@ impl WebDav {
 
     fn send_removal(&self, url: &str, mut call: DavRequest<'_>) -> Result<()> {
         let answer = self.ask(url, &mut call)?;
-        let is_done = || self.stat(url).is_err_and(|error| error.kind() == ErrorKind::NoSuchKey);
-        match check(&answer, "DELETE").and_then(|()| check_done(&answer, &is_done)) {
+        let is_done = || match self.stat(url).map_err(|error| error.kind()) {
+            Err(ErrorKind::NoSuchKey) => true,
+            // Keys may allow nothing but removals, and some services, such as Azure's, always respond 202.
+            Err(ErrorKind::AccessDenied) => {
+                let url = without_query(url);
+                tracing::warn!("the server has accepted the removal of {url}; the result cannot be read");
+                true
+            }
+            _ => false,
+        };
+        match check(&answer, "DELETE").and_then(|()| self.check_done(&answer, &is_done)) {
             // An earlier attempt removed the resource, but its response was lost.
             Err(error) if error.kind() == ErrorKind::NoSuchKey && answer.is_repeated => Ok(()),
             done => done.map_err(|error| answer.file.named("remove", error)),
@@ -187,14 +197,22 @@ impl WebDav {
     /// Copies a file or a whole collection within one server. Errors: `PreconditionFailed` if the destination exists
     /// and must not be replaced, `InvalidArgument` if the destination is on another server, `NoSpace`; `IncompleteBody`
     /// if the server's report ends before the result; `Corrupt` if a copy that the server reports as complete is
-    /// missing or has another size; otherwise as for [`WebDav::remove`]. Cost: one request (COPY), which is not retried if the
-    /// server may have acted on it, one request (PROPFIND of the destination) per redirection, and two requests
+    /// missing or has another size; otherwise as for [`WebDav::remove`]. Cost: one request (COPY), which is not retried if
+    /// the server may have acted on it, one request (PROPFIND of the destination) per redirection, and two requests
     /// (PROPFIND) after a report.
     pub fn copy(&self, from: &str, to: &str, replaces: bool) -> Result<()> {
         // Do not retry: a copy whose connection was lost may still be running, and both copies would write to the same
         // destination.
         let mut call = to_destination("COPY", "copy", (from, to), replaces)?.once();
-        if self.change(from, &mut call, &|| false)? {
+        let is_done = |answer: &DavResponse| match (self.stat(from), self.stat(to)) {
+            // A collection is there before its members are.
+            (Ok(source), Ok(copy)) if !source.is_collection && source.size_bytes.is_some() => {
+                // With `replaces`, an older file of the same size may have been at the destination.
+                copy.size_bytes == source.size_bytes && (!replaces || answer.is_before(&copy))
+            }
+            _ => false,
+        };
+        if self.change(from, &mut call, &is_done)? {
             // Without the properties of the source, only the existence of the destination can be checked.
             let size_bytes = self.stat(from).ok().and_then(|source| source.size_bytes);
             let source = WebFileAddress::parse(from)?;
@@ -207,7 +225,7 @@ impl WebDav {
     /// Moves a file or a whole collection within a server. Errors: as for [`WebDav::copy`]. Cost: one request (MOVE),
     /// which is not retried if the server may have acted on it.
     pub fn rename(&self, from: &str, to: &str, replaces: bool) -> Result<()> {
-        self.send_move(from, to_destination("MOVE", "move", (from, to), replaces)?)
+        self.send_move((from, to), to_destination("MOVE", "move", (from, to), replaces)?)
     }
 
     /// Moves a file or a whole collection within a server. A file is moved only if it is still the described version,
@@ -215,23 +233,55 @@ impl WebDav {
     /// [`WebDav::rename`].
     pub fn rename_version(&self, from: &DavResource, to: &str, replaces: bool) -> Result<()> {
         let call = to_destination("MOVE", "move", (&from.url, to), replaces)?;
-        self.send_move(&from.url, only_version(call, from))
+        self.send_move((&from.url, to), only_version(call, from))
     }
 
-    fn send_move(&self, from: &str, call: DavRequest<'_>) -> Result<()> {
-        self.change(from, &mut call.once(), &|| false).map(drop)
+    fn send_move(&self, (from, to): (&str, &str), call: DavRequest<'_>) -> Result<()> {
+        let is_gone = || self.stat(from).is_err_and(|error| error.kind() == ErrorKind::NoSuchKey);
+        self.change(from, &mut call.once(), &|_| is_gone() && self.stat(to).is_ok()).map(drop)
     }
 
     /// Sends a request that changes something. Returns whether the server's report states success. `is_done` looks for
     /// the result if the status does not state it.
-    fn change(&self, url: &str, call: &mut DavRequest<'_>, is_done: &dyn Fn() -> bool) -> Result<bool> {
+    fn change(
+        &self,
+        url: &str,
+        call: &mut DavRequest<'_>,
+        is_done: &dyn Fn(&DavResponse) -> bool,
+    ) -> Result<bool> {
         let (method, operation) = (call.method, call.operation);
         let answer = self.ask(url, call)?;
         let believed = check(&answer, method).and_then(|()| match believe(&answer)? {
             true => Ok(true),
-            false => check_done(&answer, is_done).map(|()| false),
+            false => self.check_done(&answer, &|| is_done(&answer)).map(|()| false),
         });
         believed.map_err(|error| answer.file.named(operation, error))
+    }
+
+    /// Checks that the server has carried out a request without a report. After status 202, it may do so later, or
+    /// never (RFC 9110 section 15.3.3), so `is_done` looks for the result, as often as a request may be sent. Errors:
+    /// `Unavailable`; `Interrupted`.
+    fn check_done(&self, answer: &DavResponse, is_done: &dyn Fn() -> bool) -> Result<()> {
+        let mut retries = RetryBudget::new(self.session.options.max_retries, self.session.until());
+        while answer.status == 202 && !is_done() {
+            let detail =
+                "the server has accepted the request, but has not carried it out yet (HTTP status 202)";
+            let pending = || Error::new(ErrorKind::Unavailable, detail);
+            let Ok(wait) = retries.after(pending(), true, None) else {
+                return Err(pending().with_advice(
+                    "use `fordway stat` to see the result; if nothing changes, ask the server's administrator",
+                ));
+            };
+            pause(wait)?;
+        }
+        Ok(())
+    }
+}
+
+impl DavResponse {
+    /// Returns whether a file was written after the request had been sent, according to the server's clock.
+    fn is_before(&self, file: &DavResource) -> bool {
+        file.modified.zip(self.begun).is_some_and(|(modified, begun)| modified >= begun)
     }
 }
 
@@ -284,18 +334,6 @@ fn believe(answer: &DavResponse) -> Result<bool> {
         None if has_marker => Err(Error::new(ErrorKind::IncompleteBody, third_party::WITHOUT_RESULT)),
         None => Ok(false),
     }
-}
-
-/// Checks that the server has carried out a request without a report. After status 202, it may do so later, or never
-/// (RFC 9110 section 15.3.3), so `is_done` looks for the result. Errors: `Unavailable`.
-fn check_done(answer: &DavResponse, is_done: &dyn Fn() -> bool) -> Result<()> {
-    if answer.status != 202 || is_done() {
-        return Ok(());
-    }
-    let detail = "the server has accepted the request, but has not carried it out yet (HTTP status 202)";
-    Err(Error::new(ErrorKind::Unavailable, detail).with_advice(
-        "use `fordway stat` to see the result; if nothing changes, ask the server's administrator",
-    ))
 }
 
 /// Creates a request with a `Destination` header. Errors: `InvalidArgument` for a destination on another server,
@@ -357,9 +395,15 @@ impl WebDav {
         }
         let answer =
             self.ask(url, &mut DavRequest { body: DavBody::Made(upload.size_bytes, produce), ..call })?;
-        // A file of this size at the URL may be the file that the upload replaces, so there is no look for the result.
+        // An older file of this size at the URL may be the file that the upload replaces.
+        let is_done = || match self.stat(url) {
+            Ok(found) if upload.size_bytes.is_some() && found.size_bytes == upload.size_bytes => {
+                answer.is_before(&found)
+            }
+            _ => false,
+        };
         check(&answer, "PUT")
-            .and_then(|()| check_done(&answer, &|| false))
+            .and_then(|()| self.check_done(&answer, &is_done))
             .map_err(|error| answer.file.named("put", error))
     }
 }

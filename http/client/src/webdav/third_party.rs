@@ -297,8 +297,15 @@ fn refusal(response: &mut HttpResponse, route: &RedirectRoute) -> Error {
     let document = response.read_rest(DOCUMENT_BYTES_MAX).unwrap_or_default();
     let content_type = response.header("content-type").map(str::to_owned);
     let (status, file) = (response.status(), route.file.clone());
-    let answer =
-        super::call::DavResponse { status, document, content_type, server: None, file, is_repeated: false };
+    let answer = super::call::DavResponse {
+        status,
+        document,
+        content_type,
+        server: None,
+        begun: None,
+        file,
+        is_repeated: false,
+    };
     let error = answer.refusal("COPY");
     // A server that implements only local COPY reports a missing header. A server without COPY reports that it does not
     // support the method.

@@ -4,9 +4,10 @@ use std::time::Instant;
 
 use fordway_http::BodySink;
 use fordway_store::{
-    Bucket, ByteRange, Checksum, ChecksumAlgorithm, ChecksumType, CompleteOptions, CompletedPart, Error,
-    ErrorKind, GetOptions, Key, MAX_PARTS, ObjectInfo, ObjectPart, PartListing, PartsQuery, PutOptions,
-    PutResult, Result, UploadId, UploadListing, UploadSummary, UploadsQuery, checked_part_number,
+    Bucket, ByteRange, Checksum, ChecksumAlgorithm, ChecksumType, CompleteOptions, CompletedPart,
+    ContentHasher, ETagPolicy, Error, ErrorKind, ExpectedContent, GetOptions, Key, MAX_PARTS, ObjectInfo,
+    ObjectPart, PartListing, PartsQuery, PutOptions, PutResult, Result, UploadId, UploadListing,
+    UploadSummary, UploadsQuery, checked_part_number,
 };
 use fordway_wire::range::{digits, format_range};
 use fordway_wire::s3_xml;
@@ -90,8 +91,9 @@ impl<'a> UploadPartId<'a> {
         })
     }
 
-    /// Sends the part's `bytes` while `produce` produces them. The request is sent only once. Without an MD5, the
-    /// server cannot check the content.
+    /// Sends the part's `bytes` while `produce` produces them. The request is sent again only if nothing was produced.
+    /// Without an MD5, the server cannot check the content, so the ETag in the response is compared with the MD5 of the
+    /// produced bytes, if the ETag is an MD5. Errors: `BadDigest` if they differ.
     pub(super) fn put_streamed(
         &self,
         session: &S3Session,
@@ -103,10 +105,27 @@ impl<'a> UploadPartId<'a> {
         if let Some(md5) = md5 {
             call.header("content-md5", base64_digest(md5));
         }
-        session.run_streamed(&call, produce, |mut response| {
+        let mut hasher = md5.is_none().then(|| ContentHasher::new(ETagPolicy::Fast, true, None));
+        let mut produce_hashed = |sink: &mut BodySink<'_>| {
+            produce(&mut |piece| {
+                hasher.iter_mut().for_each(|hasher| hasher.update(piece));
+                sink(piece)
+            })
+        };
+        let made = session.run_streamed(&call, &mut produce_hashed, |mut response| {
             response.read_document()?;
             put_result(&response)
-        })
+        })?;
+        let Some(hasher) = hasher else { return Ok(made) };
+        let sent = hasher.finish(&ExpectedContent::default())?.md5;
+        match made.etag.as_md5() {
+            stored if stored.is_none() || stored == sent => Ok(made),
+            _ => {
+                let detail =
+                    "the ETag of the part is not the MD5 of the content that was sent; send the part again";
+                Err(call.named(Error::new(ErrorKind::BadDigest, detail)))
+            }
+        }
     }
 
     /// Makes the server copy an object, or a range of an object, into the part.

@@ -440,6 +440,10 @@ impl RemoteResource for RangeReadTarget {
         !self.address.origin.host.ends_with(".amazonaws.com")
     }
 
+    fn implements_head(&self) -> bool {
+        true
+    }
+
     fn write_head(&self, method: &'static str, headers: &[(&str, &str)], head: &mut Vec<u8>) {
         let mut call = self.call(method);
         for (name, value) in headers {

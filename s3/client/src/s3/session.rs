@@ -108,9 +108,10 @@ impl S3Session {
         }
     }
 
-    /// Sends a call once, while `produce` produces its body of [`S3Call::streamed_bytes`], and passes its response
-    /// (2xx) to `receive`. The signature does not cover the body. Errors: as for [`S3Session::run`]; errors from
-    /// `produce`; `IncompleteBody` if `produce` produces another number of bytes.
+    /// Sends a call while `produce` produces its body of [`S3Call::streamed_bytes`], and passes its response (2xx) to
+    /// `receive`. The signature does not cover the body. Sends the call again if the failure may be temporary and
+    /// nothing of the body was requested. Errors: as for [`S3Session::run`]; errors from `produce`; `IncompleteBody` if
+    /// `produce` produces another number of bytes.
     pub(super) fn run_streamed<T>(
         &self,
         call: &S3Call,
@@ -119,22 +120,49 @@ impl S3Session {
     ) -> Result<T> {
         call.check_headers()?;
         let named = |error| call.named(self.with_endpoint(error));
-        let (address, now) = (self.address(call), SystemTime::now());
-        let credentials = self.credentials().map_err(|error| call.named(error))?;
+        let (address, size_bytes, until) = (self.address(call), call.streamed_bytes, self.until());
+        let mut body = StreamedBody { size_bytes, asks_first: false, produce, until: None, is_begun: false };
+        let mut retries = RetryBudget::new(self.retries_max(), until);
+        loop {
+            retries.check_time().map_err(|error| call.named(retries.last(error)))?;
+            match self.attempt_streamed(call, &address, until, &mut body) {
+                Ok(response) => return receive(response).map_err(named),
+                Err(failed) => {
+                    let error = self.with_endpoint(failed.error);
+                    let wait = retries.after(error, failed.may_pass, failed.retry_after);
+                    wait.and_then(pause).map_err(|error| call.named(error))?;
+                }
+            }
+        }
+    }
+
+    fn attempt_streamed(
+        &self,
+        call: &S3Call,
+        address: &CallAddress,
+        until: Option<Instant>,
+        body: &mut StreamedBody<'_>,
+    ) -> Result<HttpResponse, FailedAttempt> {
+        let final_failure = |error| FailedAttempt { error, may_pass: false, retry_after: None };
+        let (credentials, now) = (self.credentials().map_err(final_failure)?, SystemTime::now());
         let exchange = HttpExchangeRequest {
             origin: &address.origin,
             method: call.method,
-            write_head: &|head| self.write_head(head, call, &address, (&credentials, now)),
+            write_head: &|head| self.write_head(head, call, address, (&credentials, now)),
             body: &[],
             replay: ReplayPolicy::IfUnsent,
         };
-        let size_bytes = call.streamed_bytes;
-        let mut body = StreamedBody { size_bytes, asks_first: false, produce, until: None, is_begun: false };
-        let response =
-            self.http.send_streamed(&exchange, &mut body).map_err(|failure| named(failure.error))?;
+        let client = self.timeouts_for(call, until).map(|timeouts| self.http.with_timeouts(timeouts));
+        let sent = client.as_ref().unwrap_or(&self.http).send_streamed(&exchange, body);
+        let response = sent.map_err(|failure| FailedAttempt {
+            // Nobody can produce the body a second time.
+            may_pass: failure::is_passing(failure.error.kind()) && !failure.may_have_acted && !body.is_begun,
+            retry_after: None,
+            error: failure.error,
+        })?;
         match response.status() {
-            200..=299 => receive(response).map_err(named),
-            _ => Err(named(failure::of_answer(response, call, &self.config, now).error)),
+            200..=299 => Ok(response),
+            _ => Err(final_failure(failure::of_answer(response, call, &self.config, now).error)),
         }
     }
 

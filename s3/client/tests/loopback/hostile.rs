@@ -444,6 +444,19 @@ fn errors_say_what_to_do() {
     }
 }
 
+/// S3 services implement HEAD, so a refused HEAD is not followed by another GET.
+#[test]
+fn ranges_that_are_refused_are_not_requested_again() {
+    let connection = || vec![Step::Request, Step::Send(answer(400, "", ""))];
+    let server = Server::start(vec![connection(), connection(), connection()]);
+    let ranges = [ByteRange::Inclusive(0, 1), ByteRange::Inclusive(10_000_000, 10_000_001)];
+    let read = server.store(once).read_ranges(&bucket(), &key("k"), &ranges, &GetOptions::default());
+    assert_eq!(read.unwrap_err().kind(), ErrorKind::InvalidArgument);
+    let seen = server.seen();
+    let seen: Vec<_> = seen.iter().map(|seen| seen.line().split(' ').next().unwrap()).collect();
+    assert_eq!(seen, ["GET", "HEAD", "HEAD"]);
+}
+
 #[test]
 fn a_head_request_has_no_document_but_still_a_kind() {
     let bare = answer(404, "", "");

@@ -1,10 +1,11 @@
 //! Tests versions and parts of objects with responses that our gateway does not send.
 
-use crate::scripted::{Server, answer, bucket, error, key};
+use crate::scripted::{Server, Step, answer, bucket, error, key};
+use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_store::{
-    ChecksumAlgorithm, ChecksumAlgorithmAndType, ChecksumType, DeleteOptions, DeleteResult, ErrorKind,
+    ChecksumAlgorithm, ChecksumAlgorithmAndType, ChecksumType, DeleteOptions, DeleteResult, Error, ErrorKind,
     GetOptions, MultipartUploadOperations, ObjectTagOperations, ObjectVersionOperations, Objects, PartsQuery,
-    PutOptions, UploadId, VersionId, VersionsQuery,
+    PutOptions, PutResult, Result, UploadId, VersionId, VersionsQuery,
 };
 
 fn part(number: u16) -> GetOptions {
@@ -118,4 +119,58 @@ fn versions_are_named_in_requests_and_answers() {
     let missing = store.head(&bucket(), &key("k"), &GetOptions::version(version())).unwrap_err();
     assert_eq!(missing.kind(), ErrorKind::NoSuchVersion);
     assert_eq!(server.seen()[0].line(), "DELETE /bucket/k?versionId=a%2Bb HTTP/1.1");
+}
+
+/// Streams the part `content` without an MD5. Returns the result, and how often the content was requested.
+fn stream(store: &S3Store) -> (Result<PutResult>, u32) {
+    let mut requests = 0;
+    let mut produce = |sink: &mut (dyn FnMut(&[u8]) -> Result<()> + '_)| {
+        requests += 1;
+        sink(b"con")?;
+        sink(b"tent")
+    };
+    let upload = UploadId::foreign("u");
+    let made = store.put_part_streamed((&bucket(), &key("k")), (&upload, 1), (7, None), &mut produce);
+    (made, requests)
+}
+
+#[test]
+fn a_streamed_part_is_checked_with_its_etag() {
+    const RIGHT: &str = "\"9a0364b9e99bb480dd25e1f0284c8555\"";
+    const WRONG: &str = "\"9a0364b9e99bb480dd25e1f0284c8556\"";
+    let sent = |etag: &str, headers: &str| {
+        let server = Server::answering(vec![answer(200, &format!("etag: {etag}\r\n{headers}"), "")]);
+        let made = stream(&server.store(|_| {})).0;
+        assert_eq!(server.seen()[0].body, b"content");
+        made.map(drop).map_err(|error: Error| error.kind())
+    };
+    assert_eq!(sent(RIGHT, ""), Ok(()));
+    assert_eq!(sent(WRONG, ""), Err(ErrorKind::BadDigest));
+    assert_eq!(sent(WRONG, "x-amz-server-side-encryption: aws:kms\r\n"), Ok(()));
+    assert_eq!(sent("\"0123456789abcdef0123456789abcdef-1\"", ""), Ok(()));
+}
+
+#[test]
+fn a_streamed_part_is_sent_again_only_if_nothing_was_produced() {
+    let server = Server::answering(vec![answer(503, "", "")]);
+    let (made, requests) = stream(&server.store(|_| {}));
+    assert_eq!((made.unwrap_err().kind(), requests, server.seen().len()), (ErrorKind::Unavailable, 1, 1));
+
+    // Nobody listens until the server has been started again.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let restarted = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(150));
+        Server::listening(
+            std::net::TcpListener::bind(address).unwrap(),
+            vec![vec![Step::Request, Step::Send(answer(200, "etag: \"fast-1\"\r\n", ""))]],
+        )
+        .seen()
+    });
+    let keys = S3Credentials::keys("AK", "SK", "a test");
+    let config = S3Config::new(&format!("http://{address}"), "us-east-1", keys);
+    let (made, requests) = stream(&S3Store::new(config).unwrap());
+    assert_eq!((made.unwrap().etag.as_str(), requests), ("fast-1", 1));
+    assert_eq!(restarted.join().unwrap()[0].body, b"content");
 }

@@ -50,7 +50,11 @@ pub(crate) struct Server {
 impl Server {
     /// Serves one script per connection, one connection after another.
     pub(crate) fn start(scripts: Vec<Vec<Step>>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Self::listening(TcpListener::bind("127.0.0.1:0").unwrap(), scripts)
+    }
+
+    /// Serves one script per connection to `listener`.
+    pub(crate) fn listening(listener: TcpListener, scripts: Vec<Vec<Step>>) -> Self {
         let url = format!("http://{}", listener.local_addr().unwrap());
         listener.set_nonblocking(true).unwrap();
         Server { url, thread: std::thread::spawn(move || serve(&listener, scripts)) }
