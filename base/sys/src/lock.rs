@@ -91,7 +91,7 @@ pub fn lock_file(file: impl AsFd, patience: Duration) -> Result<()> {
     wait_for(file.as_fd(), (0, 0), &mut LockRetryTimer::new(patience))
 }
 
-/// Releases the lock that [`lock_file`] has taken, also for other descriptors of this open file, such as those that a
+/// Releases the lock that [`lock_file`] has taken, even for other descriptors of this open file, such as those that a
 /// forked child has inherited.
 pub fn unlock_file(file: impl AsFd) {
     let _ = control(file.as_fd(), libc::F_OFD_SETLK, libc::F_UNLCK, 0, 0);

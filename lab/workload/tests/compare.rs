@@ -128,7 +128,7 @@ fn children_share_the_work() {
     assert!(refused.to_string().contains("a client process"), "{refused}");
 }
 
-/// Files below the directory are removed from the page cache before each phase that reads content, also in the warm-up
+/// Files below the directory are removed from the page cache before each phase that reads content, even in the warm-up
 /// round.
 #[test]
 fn content_is_cold_when_it_is_read() {

@@ -38,7 +38,7 @@ pub(crate) struct RootPathStore {
     /// The root at the time of opening. It stays open, so that calls need no lock while the root is never replaced.
     first: OpenedRoot,
     is_replaced: AtomicBool,
-    /// The directory that has replaced the first root. A forked child finds this directory anew.
+    /// The directory that has replaced the first root. A forked child looks for this directory again.
     latest: PerProcess<RwLock<Option<OpenedRoot>>>,
     opened: Instant,
     /// When a missing object last caused a check, in milliseconds since `opened`.
@@ -112,7 +112,7 @@ impl RootPathStore {
 
     /// Returns whether a call failed with `error` because it used a root that has been replaced. Cost: one `stat` if a
     /// bucket is missing; if an object is missing, at most one per second. Errors: errors of [`RootPathStore::look`],
-    /// except that a missing root is no reason to doubt that an object is missing.
+    /// except that a missing root does not justify a doubt that an object is missing.
     #[cold]
     fn is_elsewhere(&self, error: &Error) -> Result<bool> {
         match error.kind() {

@@ -31,7 +31,7 @@ use crate::{Durability, PosixStoreState};
 /// A document as it was read.
 pub(crate) struct StoredDocument {
     pub(crate) bytes: Vec<u8>,
-    /// The user who has certainly set the document; `None` if this is unknown, or does not matter for this kind.
+    /// The user who set the document; `None` if this is not certain, or does not matter for this kind.
     pub(crate) author: Option<u32>,
 }
 
@@ -229,7 +229,7 @@ impl PosixStoreState {
     }
 }
 
-/// Returns whether it matters who has set a document of this kind in the bucket whose directory has the state `of`.
+/// Returns whether it matters who set a document of this kind in the bucket whose directory has the state `of`.
 fn has_author(of: &FileStat, kind: &BucketDocumentKind) -> bool {
     *kind == RULES || TrustedOwner::of_documents(of, kind).is_some()
 }

@@ -57,9 +57,9 @@ fn why(kind: ErrorKind, errno: Errno) -> Option<&'static str> {
     })
 }
 
-/// Returns the error for a change of a key whose file is on another mount than its bucket's private area. A file cannot
-/// be renamed or linked from one mount to another. In addition, files on two mounts may have the same inode number, but
-/// sidecar files are named after inode numbers.
+/// Returns the error for a change of a key whose file is on a different mount from its bucket's private area. A file
+/// cannot be renamed or linked from one mount to another. In addition, files on two mounts may have the same inode
+/// number, but sidecar files are named after inode numbers.
 #[cold]
 pub(crate) fn on_another_mount() -> Error {
     Error::new(

@@ -257,8 +257,8 @@ impl PosixStoreState {
         self.read_between_writes((bucket, key), again, is_missing).unwrap_or(Ok(None))
     }
 
-    /// Returns the listing entry of a file that has to be opened, because it is behind a symbolic link or has an odd
-    /// key.
+    /// Returns the listing entry of a file that has to be opened, because it is the target of a symbolic link or has an
+    /// odd key.
     fn summary_by_open(
         &self,
         bucket: &Bucket,

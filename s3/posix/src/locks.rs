@@ -212,9 +212,9 @@ impl PosixStoreState {
         self.is_current(&locks, bucket, contents).is_ok_and(|current| current).then(|| act(contents))
     }
 
-    /// Runs `act` and returns its result, or returns `None` at once if another process is running this function for the
-    /// same bucket. The function holds a byte lock, like the locks of keys, so the kernel releases the lock when the
-    /// process dies. `act` may take the locks of keys.
+    /// Runs `act` and returns its result, or returns `None` immediately if another process is running this function for
+    /// the same bucket. The function holds a byte lock, like the locks of keys, so the kernel releases the lock when
+    /// the process dies. `act` may take the locks of keys.
     pub(crate) fn alone_in<T>(&self, bucket: &Bucket, act: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
         self.require_locks("one run at a time")?;
         let locks = self.locks.of(&self.volume, bucket)?;

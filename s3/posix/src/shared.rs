@@ -369,8 +369,8 @@ impl StoreRootDirectory {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    /// Looks up a name again at the server. Returns whether this node's cached entry agrees with the directory, as far
-    /// as `check` requires.
+    /// Looks up a name again at the server. Returns whether this node's cached entry agrees with the directory, to the
+    /// extent that `check` requires.
     fn try_refresh(
         &self,
         place: &ObjectPath,

@@ -223,7 +223,7 @@ impl StoreRootDirectory {
 
     #[cold]
     fn accept_loss(&self, bucket: &Bucket, opened: &mut ObjectFile) -> Result<()> {
-        // The record of a file behind a symbolic link may be in another bucket.
+        // The record of a file reached through a symbolic link may be in another bucket.
         let is_lost = !opened.is_linked
             && match read_attribute(&opened.file)? {
                 RecordAttribute::Found(short) => {

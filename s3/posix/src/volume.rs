@@ -267,8 +267,8 @@ impl StoreRootDirectory {
     }
 
     /// Opens the directory `name` in `parent`; `path` is the path of the directory to open. Resolves the whole path
-    /// from the root only if the name is a link. Errors: `LEAVES_BUCKET`; `LOOP`, also for a link to a directory that
-    /// does not exist.
+    /// from the root only if the name is a link. Errors: `LEAVES_BUCKET`; `LOOP`, including for a link to a directory
+    /// that does not exist.
     pub(crate) fn open_dir_in(&self, parent: &File, name: &str, path: &str) -> Result<File, Errno> {
         match open_in(parent, name, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()) {
             Ok(dir) => Ok(dir.into()),

@@ -632,8 +632,8 @@ fn malformed(why: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
-/// Returns the body of `request` for the S3 layer, and the body's length as far as it is known. `stated` is the result
-/// of [`checked_length`].
+/// Returns the body of `request` for the S3 layer, and the body's length if it is known. `stated` is the result of
+/// [`checked_length`].
 pub(super) fn body_of(
     request: &Request<()>,
     stated: Option<u64>,

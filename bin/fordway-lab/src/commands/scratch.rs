@@ -18,9 +18,9 @@ const LOCK: &str = ".lock";
 /// A directory that is younger than this duration may belong to a command that has not locked the directory yet.
 const NEW: Duration = Duration::from_secs(60);
 
-/// The command's interrupt flag, where the directories are registered. If a second signal ends the process at
-/// once, the registered directories are removed. The flag is the same for the whole process, so it is not passed to
-/// every function that creates a directory.
+/// The command's interrupt flag, where the directories are registered. If a second signal ends the process immediately,
+/// the registered directories are removed. The flag is the same for the whole process, so it is not passed to every
+/// function that creates a directory.
 static INTERRUPT: OnceLock<InterruptFlag> = OnceLock::new();
 
 /// Makes a second signal remove all directories that are created later.

@@ -330,8 +330,8 @@ impl VersionRemoval<'_> {
         }
     }
 
-    /// Removes the link through which `key` leaves the bucket, instead of the versions behind the link. The removal of
-    /// `key` has failed with `error`.
+    /// Removes the link through which `key` leaves the bucket, instead of the versions reached through the link. The
+    /// removal of `key` has failed with `error`.
     fn remove_link(&self, key: &Key, error: Error) -> Result<()> {
         match self.links.remove(&*self.store, (self.bucket, key), "")? {
             LinkRemoval::Done(link) => {

@@ -8,7 +8,7 @@
 //! - `access` gives a downloaded file the access rights of the file that it replaces;
 //! - `directories` records which directories were created for downloads;
 //! - `finish` checks that a file was written before its source is removed;
-//! - `links` removes links that lead out of a bucket, instead of the objects behind these links;
+//! - `links` removes links that lead out of a bucket, instead of the objects reached through them;
 //! - `metadata` determines the metadata of new objects;
 //! - `receive` continues a download whose connection broke;
 //! - `special` opens destinations that are not regular files;

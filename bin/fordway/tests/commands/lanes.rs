@@ -322,7 +322,7 @@ fn what_is_emptied_loses_its_links_and_not_what_they_lead_to() {
             symlink("../../other/d", bucket.join("a/m")).unwrap();
         };
         fill();
-        // A key that leads through a link is refused, and so is a prefix behind the link.
+        // A key that leads through a link is refused, and so is a prefix reached through the link.
         for words in
             [&["rm", "s3://doomed/l/x"][..], &["rm", "-r", "s3://doomed/l/d"], &["rm", "-r", "s3://doomed/l"]]
         {

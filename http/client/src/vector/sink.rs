@@ -39,7 +39,7 @@ pub trait FragmentMemory: Send {
     }
 
     /// Called after `len` bytes of fragment number `fragment`, starting at byte `within` of the fragment, have been
-    /// received. With `len` 0, the bytes received from byte `within` on are missing again, and will be received anew.
+    /// received. With `len` 0, the bytes received from byte `within` on are missing again, and will be received again.
     fn arrived(&mut self, _fragment: usize, _within: usize, _len: usize) {}
 
     /// Copies `len` bytes from one fragment to another; `from` and `to` are a fragment's number and an offset in it.

@@ -105,7 +105,7 @@ impl<'a> DavRequest<'a> {
     }
 
     /// Returns whether the last attempt asked for the server's consent and sent nothing of the body, so the request can
-    /// be repeated without the question.
+    /// be repeated without `Expect: 100-continue`.
     fn is_unsent_after_asking(&self) -> bool {
         self.has_asked && !self.is_begun && !self.must_not_ask
     }
@@ -236,8 +236,8 @@ fn is_worth_asking(body: &DavBody<'_>, version: HttpVersion) -> bool {
         DavBody::Bytes(_) => false,
         DavBody::Made(Some(size), _) => version == HttpVersion::Http1 && *size >= ASK_FIRST_BYTES,
         // Over HTTP/2 and 3, at most one flow-control window of a refused body is sent, and some servers, such as
-        // nginx, do not respond to the question. However, content of unknown size, such as standard input, can be read
-        // only once, so the client always asks the server before it sends such content.
+        // nginx, do not respond to `Expect: 100-continue`. However, content of unknown size, such as standard input,
+        // can be read only once, so the client always asks the server before it sends such content.
         DavBody::Made(None, _) => true,
     }
 }

@@ -36,7 +36,7 @@ pub struct WebDav {
     patient: OnceLock<Arc<HttpSession>>,
 }
 
-/// The properties of a resource, as far as the server reports them.
+/// The properties of a resource that the server reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DavResource {
     /// The URL of the resource.

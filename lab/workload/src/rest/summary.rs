@@ -304,8 +304,8 @@ pub(super) struct RowThroughput<'c> {
     pub(super) server: Option<&'c ProcessCounters>,
 }
 
-/// Returns the limit of a row, as far as the counters show it. A client or a server can use at most as many processors
-/// as it has threads. Client and server together can use at most the processors of the machine.
+/// Returns the limit of a row, judging by the counters. A client or a server can use at most as many processors as it
+/// has threads. Client and server together can use at most the processors of the machine.
 pub(super) fn limit(settings: &SummaryRowLoadSettings, reached: &RowThroughput) -> LimitingResource {
     // An open loop that reached its rate was limited by that rate, regardless of how busy the processors were.
     if let Some(asked) = settings.arrivals.rate().filter(|_| !reached.fell_behind) {

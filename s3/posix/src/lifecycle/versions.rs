@@ -345,8 +345,8 @@ impl NoncurrentVersionReference<'_> {
     }
 }
 
-/// Returns whether the key leads through a symbolic link to a directory. Objects behind links to directories do not
-/// expire, but the key may be listed because of its old versions.
+/// Returns whether the key leads through a symbolic link to a directory. Objects reached through links to directories
+/// do not expire, but the key may be listed because of its old versions.
 fn is_behind_link(inner: &PosixStoreState, bucket: &Bucket, key: &Key) -> Result<bool> {
     let dir = plain(bucket, key).map(|place| place.dir.into_owned()).or_else(|| marked_dir(bucket, key));
     let is_behind = dir.map_or(Ok(false), |dir| inner.volume.root.is_behind_link(&dir));
@@ -366,9 +366,9 @@ fn expire_version(
     })
 }
 
-/// Determines which files prove that a version was replaced. A file that has been removed is no proof. In a bucket with
-/// the sticky bit, any user may create names next to another user's versions. The names that other users create must
-/// not make a version seem older than it is, or seem to have more newer versions than it has.
+/// Determines which files prove that a version was replaced. A file that has been removed proves nothing. In a bucket
+/// with the sticky bit, any user may create names next to another user's versions. The names that other users create
+/// must not make a version seem older than it is, or seem to have more newer versions than it has.
 struct VersionWitnesses {
     /// The key's versions directory.
     dir: File,

@@ -85,7 +85,7 @@ impl VersionLookup {
 
 impl KeyVersions<'_> {
     /// Returns the names of `version` among the key's old versions and delete markers, and the newest other name. Names
-    /// of other users than `owners` are ignored. Cost: one read of the key's versions directory, or a few lookups in
+    /// of users other than `owners` are ignored. Cost: one read of the key's versions directory, or a few lookups in
     /// its index; one `newfstatat` for some of the names if only certain users' names count.
     pub(crate) fn look_up_version(
         &self,
@@ -138,7 +138,7 @@ impl KeyVersions<'_> {
         Ok(found)
     }
 
-    /// Returns the newest of the key's old versions and delete markers. Names of other users than `owners` are ignored.
+    /// Returns the newest of the key's old versions and delete markers. Names of users other than `owners` are ignored.
     /// Keeps only one name in memory at a time. Cost: as for [`KeyVersions::look_up_version`].
     pub(crate) fn newest_archived(&self, owners: VersionOwners<'_>) -> Result<Option<NoncurrentVersionName>> {
         let contents = self.volume.contents(self.bucket)?;

@@ -344,7 +344,7 @@ pub(super) fn refuse(socket: impl AsFd, error: &Error) -> Errno {
     Errno::ACCESS
 }
 
-/// Parses the request in a frame. Errors: `InvalidArgument`, also for fields that are too long.
+/// Parses the request in a frame. Errors: `InvalidArgument`, including for fields that are too long.
 fn take_request(header: &FrameHeader, fields: &[u8]) -> Result<Request<'static>> {
     if fields.len() > FIELDS_BYTES_MAX {
         let why = format!(

@@ -48,7 +48,7 @@ pub(super) async fn change_apart<T: Send + 'static>(
 }
 
 /// Runs `work`, which must be short, on the calling thread. If the request has to wait for a file server, runs `work`
-/// on a thread of this file server instead. Errors: errors of `work`.
+/// on one of the threads that wait for this file server instead. Errors: those of `work`.
 pub(super) async fn here_unless_remote<T: Send + 'static>(
     user: &Arc<User>,
     work: impl FnOnce(&dyn Store) -> OperationResult<T> + Send + 'static,
