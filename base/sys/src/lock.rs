@@ -334,12 +334,12 @@ impl ByteRangeLocks {
         self.apart.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Returns the state of the lock file. Cost: one `fstat`.
+    /// Returns the metadata of the lock file. Cost: one `fstat`.
     pub fn state(&self) -> Result<FileStat> {
         crate::stat(&self.file)
     }
 
-    /// Returns the state of the lock file, which is requested from the server if the file system is shared. Errors:
+    /// Returns the metadata of the lock file, which is requested from the server if the file system is shared. Errors:
     /// `STALE` if the server no longer has the lock file. Cost: one `statx`.
     pub fn state_now(&self) -> Result<FileStat> {
         crate::stat_now(&self.file)

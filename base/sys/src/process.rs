@@ -114,7 +114,8 @@ impl ProcessIdentity {
     }
 }
 
-/// A child of this process that [`fork_process`] has started. Dropping this value kills the child and waits for its end.
+/// A child of this process that [`fork_process`] has started. Dropping this value kills the child and waits for its
+/// end.
 #[derive(Debug)]
 pub struct ForkedProcess(libc::pid_t);
 

@@ -240,7 +240,7 @@ fn a_page_of_uploads_reads_what_it_shows() {
             (page.uploads.into_iter().map(|shown| shown.upload).collect::<Vec<_>>(), page.truncated)
         };
         let (middle, end) = (size / 2, size - 1);
-        // A listing that follows a change immediately reads more.
+        // A listing immediately after a change reads more.
         std::thread::sleep(Duration::from_millis(50));
         pages.push(calls(|| assert_eq!(list(middle, 10), (uploads[middle + 1..middle + 11].to_vec(), true))));
         last.push(calls(|| assert_eq!(list(end - 5, 10), (uploads[end - 4..].to_vec(), false))));

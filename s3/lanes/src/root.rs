@@ -2,8 +2,8 @@
 //! directory is purged and created again. The store keeps its root open, so without these checks it would list an empty
 //! directory, or write into one that has no name any more, until the program ends.
 //!
-//! Calls that find their bucket make no check, and no system call beyond those of the store. See [`RootPathStore::look`]
-//! for the calls that check.
+//! Calls that find their bucket make no check, and no system call beyond those of the store. See
+//! [`RootPathStore::look`] for the calls that check.
 
 use std::io::ErrorKind::{NotADirectory, NotFound};
 use std::os::unix::fs::MetadataExt as _;
@@ -81,7 +81,7 @@ impl RootPathStore {
         })
     }
 
-    /// Makes a call to the store. Repeats the call if it failed because the root has been replaced. Errors: errors of
+    /// Makes a call to the store. Repeats the call if it failed because the root has been replaced. Errors: those of
     /// the call; `Unavailable` if a bucket is missing because its root is missing.
     fn call<T>(&self, mut call: impl FnMut(&PosixStore) -> Result<T>) -> Result<T> {
         match self.call_once(&mut call) {
@@ -90,7 +90,7 @@ impl RootPathStore {
         }
     }
 
-    /// Makes a call to the store, after a check of the path. Errors: errors of the call; `Unavailable` if the root is
+    /// Makes a call to the store, after a check of the path. Errors: those of the call; `Unavailable` if the root is
     /// missing.
     fn call_checked<T>(&self, call: impl FnOnce(&PosixStore) -> Result<T>) -> Result<T> {
         self.look()?;
@@ -111,7 +111,7 @@ impl RootPathStore {
     }
 
     /// Returns whether a call failed with `error` because it used a root that has been replaced. Cost: one `stat` if a
-    /// bucket is missing; if an object is missing, at most one per second. Errors: errors of [`RootPathStore::look`],
+    /// bucket is missing; if an object is missing, at most one per second. Errors: those of [`RootPathStore::look`],
     /// except that a missing root does not justify a doubt that an object is missing.
     #[cold]
     fn is_elsewhere(&self, error: &Error) -> Result<bool> {

@@ -67,8 +67,8 @@ pub(super) fn rb(args: &RbArgs, context: &CommandContext) -> Result<CommandExit>
     })
 }
 
-/// Checks that a bucket exists and contains neither objects nor versions. Errors: the errors of a bucket that does not
-/// exist; `BucketNotEmpty`. Cost: up to four requests.
+/// Checks that a bucket exists and contains neither objects nor versions. Errors: as for a bucket that does not exist;
+/// `BucketNotEmpty`. Cost: up to four requests.
 fn rehearse_removal(store: &dyn Store, bucket: &Bucket) -> Result<()> {
     store.head_bucket(bucket)?;
     let first = ListQuery { max_keys: 1, ..Default::default() };

@@ -351,7 +351,8 @@ fn what_is_emptied_loses_its_links_and_not_what_they_lead_to() {
     }
 }
 
-/// If the key itself is a link, or a key on its path has versions, nothing is removed: neither the link nor the version.
+/// If the key itself is a link, or a key on its path has versions, nothing is removed: neither the link nor the
+/// version.
 #[test]
 fn a_version_is_not_lost_in_place_of_a_link() {
     use std::os::unix::fs::symlink;

@@ -13,8 +13,8 @@ pub(super) trait FragmentSink: Send {
     /// further places as can be borrowed together with the first.
     fn slices(&mut self, places: &[(FragmentPosition, usize)]) -> Vec<&mut [u8]>;
 
-    /// Called after `len` bytes have been written at `place`. With `len` 0, the bytes of this fragment that were written
-    /// at `place` and behind it are missing again.
+    /// Called after `len` bytes have been written at `place`. With `len` 0, the bytes of this fragment that were
+    /// written at `place` and behind it are missing again.
     fn arrived(&mut self, _place: FragmentPosition, _len: usize) {}
 
     /// Copies the bytes received for one fragment into another.

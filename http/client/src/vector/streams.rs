@@ -76,8 +76,8 @@ impl MultiplexedConnection {
         self.streams.len() + self.events.len()
     }
 
-    /// Returns the maximum number of concurrent streams: the smaller of the limits of this client and of the server, but
-    /// at least one.
+    /// Returns the maximum number of concurrent streams: the smaller of the limits of this client and of the server,
+    /// but at least one.
     pub(super) fn depth_max(&self) -> usize {
         let stated = self.connection.http2().map_or(1, Http2Connection::streams_max);
         self.depth_max.min(stated).max(1)

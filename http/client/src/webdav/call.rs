@@ -7,7 +7,7 @@ use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::s3_error;
 use fordway_wire::webdav::MultistatusEntry;
 
-use super::WebDav;
+use super::WebDavClient;
 use crate::client::{BodySink, StreamedBody};
 use crate::retry::{RetryBudget, pause, retry_after};
 use crate::vector::redirect::{RedirectResponse, RedirectRoute};
@@ -127,7 +127,7 @@ impl<'a> DavRequest<'a> {
     }
 }
 
-impl WebDav {
+impl WebDavClient {
     /// Sends a request to `url`, and follows redirections. Returns the final response, even if its status is a failure.
     /// Errors: connection errors, which name the URL; `BadResponse` for redirections that are not followed.
     pub(super) fn ask(&self, url: &str, call: &mut DavRequest<'_>) -> Result<DavResponse> {

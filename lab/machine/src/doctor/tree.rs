@@ -65,8 +65,8 @@ impl SystemTree {
         Ok(text.trim().to_owned())
     }
 
-    /// Stores the texts of all files that `examine` reads, so that a later check can compute how much their counters have
-    /// increased.
+    /// Stores the texts of all files that `examine` reads, so that a later check can compute how much their counters
+    /// have increased.
     pub(super) fn remember(&mut self, examine: impl FnOnce(&Self)) {
         *self.recorded.borrow_mut() = Some(HashMap::new());
         examine(self);

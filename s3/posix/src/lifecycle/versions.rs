@@ -403,8 +403,8 @@ impl VersionWitnesses {
         Ok(Some(witnesses))
     }
 
-    /// Returns the state of the file with this name, or `None` if there is no file. Cost: one `newfstatat`; three calls
-    /// if other nodes may change the directory.
+    /// Returns the metadata of the file with this name, or `None` if there is no file. Cost: one `newfstatat`; three
+    /// calls if other nodes may change the directory.
     fn state_of(&self, name: &NoncurrentVersionName) -> Option<FileStat> {
         if self.is_shared {
             look_again(&self.dir, &name.name());
@@ -477,7 +477,7 @@ fn at(order: u64) -> SystemTime {
     system_time(i64::try_from(order).unwrap_or(i64::MAX))
 }
 
-/// Returns the earliest time at which the old version whose file has this state can have become noncurrent. The file
+/// Returns the earliest time at which the old version whose file has this metadata can have become noncurrent. The file
 /// got its name among the old versions when it was replaced, which set its change time. The times of the following
 /// version do not suffice: a POSIX program can put a file with old times, or the object of another key, at the key's
 /// path.
