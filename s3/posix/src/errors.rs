@@ -64,7 +64,7 @@ fn why(kind: ErrorKind, errno: Errno) -> Option<&'static str> {
 pub(crate) fn on_another_mount() -> Error {
     Error::new(
         ErrorKind::NotImplemented,
-        "the key is on another mount than its bucket's .fordway, so S3 clients can neither write to it nor keep \
+        "the key is not on the same mount as its bucket's .fordway, so S3 clients can neither write to it nor keep \
          versions of it: mount it as a bucket, or write to it as a directory",
     )
 }

@@ -158,7 +158,7 @@ impl WebDavClient {
         if found.origin() == route.file.origin() {
             return Ok(found.url());
         }
-        let detail = format!("{} is on another server than {}", found.shown(), route.file.shown());
+        let detail = format!("{} is not on the same server as {}", found.shown(), route.file.shown());
         Err(Error::new(ErrorKind::InvalidArgument, detail))
     }
 }
