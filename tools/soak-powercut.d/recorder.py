@@ -1,7 +1,7 @@
 """A disk that records its writes and flushes: a file system of one file (FUSE, protocol 7.31), for a loop device.
 
-The kernel passes on each write and each flush of the loop device at once, in order. The file is an image. The
-log shows which bytes of the image a power cut could have dropped: the bytes written after the last flush.
+The kernel passes on each write and each flush of the loop device immediately, in order. The file is an image. The log
+shows which bytes of the image a power cut could have dropped: the bytes written after the last flush.
 
     u8 kind (0 write, 1 flush), u64 offset, u32 length, then the bytes; little-endian
 

@@ -70,7 +70,7 @@ pub trait Store:
 {
     /// Returns a confined version of the store, which follows no symbolic link out of the requested bucket. A gateway
     /// uses the confined store for users who may access only some buckets. Returns `None` if the store has no symbolic
-    /// links. Errors: errors of opening the confined store.
+    /// links. Errors: those of opening the confined store.
     fn within_buckets(&self) -> Result<Option<Arc<dyn Store>>> {
         Ok(None)
     }
@@ -120,8 +120,8 @@ pub trait Objects: Send + Sync {
     /// Returns all buckets in byte order of their names.
     fn list_buckets(&self) -> Result<Vec<BucketInfo>>;
 
-    /// Returns the first `most` of the buckets whose names `wanted` accepts, in byte order of their names. Other buckets
-    /// are not examined, if the store can avoid it.
+    /// Returns the first `most` of the buckets whose names `wanted` accepts, in byte order of their names. Other
+    /// buckets are not examined, if the store can avoid it.
     fn find_buckets(&self, wanted: &dyn Fn(&Bucket) -> bool, most: usize) -> Result<Vec<BucketInfo>> {
         let all = self.list_buckets()?.into_iter();
         Ok(all.filter(|bucket| wanted(&bucket.name)).take(most).collect())

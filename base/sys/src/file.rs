@@ -27,7 +27,7 @@ use crate::identity::with_capabilities;
 /// call and the fallback succeeds.
 static LINK_BY_DESCRIPTOR: AtomicBool = AtomicBool::new(true);
 
-/// The state of a file, in the units Fordway uses.
+/// The metadata of a file, in the units Fordway uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileStat {
     /// The length in bytes.
@@ -102,12 +102,12 @@ fn nanoseconds(seconds: i64, nanoseconds: i64) -> i64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds)
 }
 
-/// Returns the state of an open file. Cost: one `fstat`.
+/// Returns the metadata of an open file. Cost: one `fstat`.
 pub fn stat(file: impl AsFd) -> Result<FileStat> {
     fstat(file).map(|stat| FileStat::new(&stat))
 }
 
-/// Returns the state of `name` in `dir`, without following a link. Cost: one `newfstatat`.
+/// Returns the metadata of `name` in `dir`, without following a link. Cost: one `newfstatat`.
 pub fn stat_in(dir: impl AsFd, name: &str) -> Result<FileStat> {
     with_name(name, |name| statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)).map(|stat| FileStat::new(&stat))
 }
@@ -340,8 +340,7 @@ pub fn sync_data(file: impl AsFd) -> Result<()> {
 /// Reports the errors that closing the file would report. NFS, FUSE and other network file systems send written data to
 /// the server later, and report that the server has refused the data when the file is closed. The file stays open, and
 /// keeps its locks of the kind that `flock` sets. Local file systems reserve space at each write, so they have nothing
-/// to report. Errors: errors of the delayed writes, such as `NOSPC`, `DQUOT` or `IO`. Cost: one `fcntl` and one
-/// `close`.
+/// to report. Errors: those of the delayed writes, such as `NOSPC`, `DQUOT` or `IO`. Cost: one `fcntl` and one `close`.
 pub fn close_errors(file: impl AsFd) -> Result<()> {
     let copy = rustix::io::fcntl_dupfd_cloexec(file, 0)?;
     // SAFETY: `into_raw_fd` passes the ownership of the descriptor to this function, which closes it once.

@@ -91,7 +91,7 @@ pub fn lock_file(file: impl AsFd, patience: Duration) -> Result<()> {
     wait_for(file.as_fd(), (0, 0), &mut LockRetryTimer::new(patience))
 }
 
-/// Releases the lock that [`lock_file`] has taken, also for other descriptors of this open file, such as those that a
+/// Releases the lock that [`lock_file`] has taken, even for other descriptors of this open file, such as those that a
 /// forked child has inherited.
 pub fn unlock_file(file: impl AsFd) {
     let _ = control(file.as_fd(), libc::F_OFD_SETLK, libc::F_UNLCK, 0, 0);
@@ -334,12 +334,12 @@ impl ByteRangeLocks {
         self.apart.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Returns the state of the lock file. Cost: one `fstat`.
+    /// Returns the metadata of the lock file. Cost: one `fstat`.
     pub fn state(&self) -> Result<FileStat> {
         crate::stat(&self.file)
     }
 
-    /// Returns the state of the lock file, which is requested from the server if the file system is shared. Errors:
+    /// Returns the metadata of the lock file, which is requested from the server if the file system is shared. Errors:
     /// `STALE` if the server no longer has the lock file. Cost: one `statx`.
     pub fn state_now(&self) -> Result<FileStat> {
         crate::stat_now(&self.file)

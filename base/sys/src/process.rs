@@ -114,7 +114,8 @@ impl ProcessIdentity {
     }
 }
 
-/// A child of this process that [`fork_process`] has started. Dropping this value kills the child and waits for its end.
+/// A child of this process that [`fork_process`] has started. Dropping this value kills the child and waits for its
+/// end.
 #[derive(Debug)]
 pub struct ForkedProcess(libc::pid_t);
 
@@ -134,7 +135,7 @@ pub fn fork_process(work: impl FnOnce()) -> Result<ForkedProcess> {
             let has_parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get().cast_unsigned());
             let is_done = has_parent == Some(parent)
                 && std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_ok();
-            // SAFETY: the call ends the child at once, so that nothing of the parent is dropped here.
+            // SAFETY: the call ends the child immediately, so that nothing of the parent is dropped here.
             unsafe { libc::_exit(i32::from(!is_done)) };
         }
         child => Ok(ForkedProcess(child)),
@@ -320,7 +321,7 @@ mod tests {
         let child = unsafe { libc::fork() };
         if child == 0 {
             let holds = check();
-            // SAFETY: the call ends the child at once, so that no part of the test runs twice.
+            // SAFETY: the call ends the child immediately, so that no part of the test runs twice.
             unsafe { libc::_exit(i32::from(!holds)) };
         }
         let mut status = -1;

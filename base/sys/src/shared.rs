@@ -95,7 +95,7 @@ pub(crate) fn device_in_memory(file: impl AsFd) -> Result<u64> {
     Ok(makedev(stat.stx_dev_major, stat.stx_dev_minor))
 }
 
-/// Returns the server's state of an open file, and updates the kernel's cache of the file. For an NFS directory, the
+/// Returns the server's metadata of an open file, and updates the kernel's cache of the file. For an NFS directory, the
 /// call also updates the cached names in the directory. Errors: `STALE` if the server no longer has the file. Cost: one
 /// `statx`, and a round trip.
 pub fn stat_now(file: impl AsFd) -> Result<FileStat> {
@@ -108,7 +108,7 @@ pub fn stat_now(file: impl AsFd) -> Result<FileStat> {
 /// the path again if the file is gone. The results are discarded. Cost: two calls and two round trips.
 ///
 /// The kernel looks names up again if the server no longer has the file of a name (`ESTALE`). An NFS server reports
-/// this error in response to a request for the state of the file. The GlusterFS client uses its cache for such a
+/// this error in response to a request for the metadata of the file. The GlusterFS client uses its cache for such a
 /// request, but not for a request for an extended attribute, so this function makes both requests.
 pub fn look_again(dir: impl AsFd, path: &str) {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC;

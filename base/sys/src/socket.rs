@@ -187,9 +187,9 @@ pub fn send_file(socket: impl AsFd, file: impl AsFd, offset: u64, len: usize) ->
     sendfile(socket, file, Some(&mut { offset }), len)
 }
 
-/// Sends `data` or the beginning of `data`, and tells the kernel that more data follows at once. The kernel may then
-/// send all of this data in one segment. Returns the number of bytes sent. Errors: `AGAIN` if the socket's buffer is
-/// full.
+/// Sends `data` or the beginning of `data`, and tells the kernel that more data follows immediately. The kernel may
+/// then send all of this data in one segment. Returns the number of bytes sent. Errors: `AGAIN` if the socket's buffer
+/// is full.
 pub fn send_more(socket: impl AsFd, data: &[u8]) -> Result<usize> {
     rustix::net::send(socket, data, SendFlags::MORE | SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
 }

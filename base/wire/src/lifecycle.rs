@@ -299,8 +299,8 @@ impl RawLifecycleRule {
         Ok(rule)
     }
 
-    /// Returns the filter, whose conditions must all hold. AWS accepts several conditions only in `And`. Ceph also accepts
-    /// them in `Filter` itself and next to `And`.
+    /// Returns the filter, whose conditions must all hold. AWS accepts several conditions only in `And`. Ceph also
+    /// accepts them in `Filter` itself and next to `And`.
     fn filter(self) -> Result<RuleFilter> {
         let [direct, within_and] = self.filter_prefixes;
         match (self.prefix, self.has_filter) {

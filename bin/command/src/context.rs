@@ -93,12 +93,12 @@ impl CommandContext {
         (self.open_lane)(Some(endpoint))
     }
 
-    /// Returns the store of the command's lane. Errors: the errors of opening the lane.
+    /// Returns the store of the command's lane. Errors: those of opening the lane.
     pub fn store(&self) -> Result<Arc<dyn Store>> {
         Ok(self.lane()?.store)
     }
 
-    /// Returns the HTTP session for web servers; creates it on the first call. Errors: the errors of
+    /// Returns the HTTP session for web servers; creates it on the first call. Errors: those of
     /// [`CommandContext::web_options`].
     pub fn web(&self) -> Result<&Arc<HttpSession>> {
         if let Some(session) = self.web.get() {

@@ -179,7 +179,7 @@ fn an_interrupted_workload_leaves_no_bucket_on_a_slow_server() {
     assert!(!bucket.exists(), "{stderr}");
 }
 
-/// A second signal must end the command at once, but its temporary directories must still be removed.
+/// A second signal must end the command immediately, but its temporary directories must still be removed.
 #[test]
 fn a_second_signal_leaves_no_temporary_directory() {
     let command =

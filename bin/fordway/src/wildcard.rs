@@ -155,8 +155,8 @@ impl FilterRules {
         self.rules.is_empty()
     }
 
-    /// Returns whether the first filter is an `--include` that has no effect. In s5cmd and rclone, such a filter excludes
-    /// everything else. The pattern `*` has the same meaning in all programs.
+    /// Returns whether the first filter is an `--include` that has no effect. In s5cmd and rclone, such a filter
+    /// excludes everything else. The pattern `*` has the same meaning in all programs.
     pub(crate) fn begin_with_include(&self) -> bool {
         let first = self.rules.first();
         first.is_some_and(|(action, pattern)| *action == FilterAction::Include && !pattern.is_of_all())

@@ -223,7 +223,8 @@ static void tickets(int file)
     *list = (struct fordway_fragment){1, 1, &byte};
     int64_t single = fordway_submit(file, list, 1);
     free(list);
-    point(fordway_wait(file, single) == 1 && byte == (char)copy[1], "submit: the list of fragments may go at once");
+    point(fordway_wait(file, single) == 1 && byte == (char)copy[1],
+          "submit: the list of fragments can be freed immediately");
     point(last > 0 && fordway_wait(file, last) == 1000 && same(gone, 10), "wait: what came meanwhile");
     release(gone, 10);
 }

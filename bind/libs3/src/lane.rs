@@ -43,9 +43,9 @@ pub(crate) struct ConnectedBucket {
 }
 
 impl ConnectedBucket {
-    /// Returns the target for an address. If the thread's last request had the same target, this function is fast,
-    /// because it acquires no lock, copies no name and validates no characters. Errors: as for [`bucket_name`], a text
-    /// that is not UTF-8, and errors of the lane.
+    /// Returns the bucket called `bucket` at an address. If the thread's last request used the same bucket, this
+    /// function is fast, because it acquires no lock, copies no name and validates no characters. Errors: as for
+    /// [`bucket_name`], a text that is not UTF-8, and errors of the lane.
     pub(crate) fn take(
         address: &EndpointSettings<&CStr>,
         bucket: Option<&CStr>,
@@ -67,7 +67,7 @@ impl ConnectedBucket {
 }
 
 impl ConnectedBucket {
-    /// Returns the scheduling class of a request to this target that transfers `bytes` of content.
+    /// Returns the scheduling class of a request to this bucket that transfers `bytes` of content.
     pub(crate) fn weight(&self, bytes: u64) -> RequestSchedulingClass {
         RequestSchedulingClass::of(self.is_local, bytes)
     }
@@ -114,7 +114,8 @@ pub(crate) fn is_local(lane: &Lane) -> bool {
     lane.store.lane() == "embedded"
 }
 
-/// A target in use by one request. When this value is dropped, the target is cached for the thread's next request.
+/// A connected bucket in use by one request. When this value is dropped, the bucket is cached for the thread's next
+/// request.
 pub(crate) struct ConnectedBucketGuard(
     /// `None` only while the value is being dropped.
     Option<Box<ConnectedBucket>>,
@@ -130,7 +131,7 @@ impl Deref for ConnectedBucketGuard {
 
 impl Drop for ConnectedBucketGuard {
     fn drop(&mut self) {
-        // A target without a host is not kept, because the default host may change.
+        // A bucket without a host is not kept, because the default host may change.
         let target = self.0.take().filter(|target| target.address.has_host());
         // In an exit handler, the thread-local variable may already have been destroyed.
         let _ = LAST.try_with(|last| last.set(target));
@@ -317,12 +318,12 @@ impl PooledLane {
 static POOL: AtomicPtr<SharedLanePool> = AtomicPtr::new(ptr::null_mut());
 
 thread_local! {
-    /// The target of the thread's last request. Destroyed before exit handlers and the destructors of C++ objects run,
-    /// which may make requests. These requests open their targets anew.
+    /// The bucket of the thread's last request. Destroyed before exit handlers and the destructors of C++ objects run,
+    /// which may make requests. These requests open their buckets again.
     static LAST: Cell<Option<Box<ConnectedBucket>>> = const { Cell::new(None) };
 }
 
-/// Returns the lane at `address`. Errors: errors of [`fordway_lanes::open`] and of [`EndpointSettings::check_keys`].
+/// Returns the lane at `address`. Errors: those of [`fordway_lanes::open`] and of [`EndpointSettings::check_keys`].
 pub(crate) fn lane(address: &EndpointSettings<&str>) -> Result<Lane> {
     if address.host.is_some() {
         return pool().open(address);

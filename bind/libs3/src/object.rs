@@ -236,7 +236,7 @@ pub(crate) fn delete(
     responder.succeeded_plainly()
 }
 
-/// Copies `key` of the target's bucket to `to`. If `said` is not `None`, `said` replaces the metadata.
+/// Copies `key` of `target` to `to`. If `said` is not `None`, `said` replaces the metadata.
 pub(crate) fn copy(
     target: &ConnectedBucket,
     key: &Key,

@@ -357,7 +357,7 @@ static int results_of_uploads(void) {
     S3_initiate_multipart(&elsewhere, "upload", NULL, &begin, context, 0, &made[1]);
     CHECK(run_all(context) == S3StatusOK && late_calls == 2 && !late_id[0]);
     CHECK(ended(&made[1].call, S3StatusErrorNoSuchBucket));
-    driver = pthread_self(), is_driving = 1; /* a request that is refused ends at once */
+    driver = pthread_self(), is_driving = 1; /* a request that is refused ends immediately */
     S3_initiate_multipart(&probe.context, NULL, NULL, &begin, context, 0, &made[2]);
     is_driving = 0;
     CHECK(late_calls == 3 && made[2].call.complete_calls == 1 && made[2].call.status != S3StatusOK);

@@ -1,5 +1,5 @@
-//! Makes requests with a C program while the root directory is replaced, with little memory, and for a bucket in another
-//! region.
+//! Makes requests with a C program while the root directory is replaced, with little memory, and for a bucket in
+//! another region.
 
 mod harness;
 

@@ -310,8 +310,8 @@ class Store:
         """Opens the object once, for reading sequentially, and returns the stream and the description.
 
         The stream contains the bytes that `get` returns, even if the object is replaced or removed meanwhile.
-        Content of up to 1 MiB is read at once. The stream of longer content keeps a file or, on the `http`
-        lane, a connection open. The end of the content or `close` releases the file or the connection.
+        Content of up to 1 MiB is read immediately. The stream of longer content keeps a file or, on the
+        `http` lane, a connection open. The end of the content or `close` releases the file or the connection.
 
         Raises what `get` raises.
         """
@@ -393,7 +393,7 @@ class Store:
     ) -> str:
         """Copies an object, or a `version` of it, within the store; returns the copy's ETag (without quotes).
 
-        On the lanes `node` and `http`, the content does not pass through this process. If `content_type`,
+        On the `node` and `http` lanes, the content does not pass through this process. If `content_type`,
         `metadata` or `headers` is given, all three are replaced. `tags` replaces all tags. Without these
         arguments, the copy has the source's metadata and tags. Conditions are as for `put`, and apply to the
         copy.
@@ -692,7 +692,7 @@ class Upload:
     ) -> PutInfo:
         """Fills part `number` from an object of the store, or from `length` bytes of it from byte `start`.
 
-        `if_match` is the ETag that the source must have. On the lanes `node` and `http`, the content does not
+        `if_match` is the ETag that the source must have. On the `node` and `http` lanes, the content does not
         pass through this process. Raises `NotFoundError`, `PreconditionFailedError`, `InvalidArgumentError`.
         """
 
@@ -1017,7 +1017,7 @@ class _CancellationToken:
         """Makes the call end after `grace_ms` milliseconds. An earlier end time stays in effect."""
 
     def run(self, call: Callable[[], _T]) -> _T:
-        """Returns the result of `call()`. While `call` runs, this token can end its waits.
+        """Returns the result of `call()`. While `call` runs, this token can interrupt its waits.
 
         Raises `CallInterruptedError` if the token ended a wait. If the token's time has already passed,
         raises this error without calling `call`.

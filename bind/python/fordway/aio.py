@@ -24,7 +24,7 @@ A cancelled call may still take effect, because the server may already have rece
 that was cancelled may thus replace the object of a later `put`. The conditions `if_match` and `if_none_match`
 prevent this replacement.
 
-To limit the time of every call, pass `timeout` to `open` (lane `http`), or use `asyncio.timeout`. A store
+To limit the time of every call, pass `timeout` to `open` (`http` lane), or use `asyncio.timeout`. A store
 runs up to `threads` calls at a time (default 32); further calls wait. Clean-ups, for example the abort of an
 upload, run on additional threads.
 """
@@ -270,8 +270,8 @@ class AsyncStore:
     async def close(self) -> None:
         """Waits for the calls in progress, and then closes the store.
 
-        If this wait is cancelled, the calls in progress are cancelled, and the store is closed at once. If
-        the block of an upload or a writer ends later, the upload is aborted, or the object is discarded.
+        If this wait is cancelled, the calls in progress are cancelled, and the store is closed immediately.
+        If the block of an upload or a writer ends later, the upload is aborted, or the object is discarded.
         """
         self._threads.close()
         try:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     Answer = Callable[[Store, Parameters], Response | None]
 
 BUFFER_BYTES = 1 << 20
-"""A body up to this size is read at once. A longer body is read in pieces of this size while the program
+"""A body up to this size is read as a whole. A longer body is read in pieces of this size while the program
 reads it.
 """
 
@@ -235,7 +235,7 @@ class Content(StreamingBody):
 
 
 class ShortBody(ClosedPosition, io.BytesIO):
-    """A body that was read at once."""
+    """A body that was read as a whole."""
 
 
 class LongBody(ClosedPosition, io.BufferedReader):

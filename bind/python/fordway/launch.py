@@ -115,7 +115,11 @@ def run(root: Path, command: list[str], is_explained: bool, libs3: Path | None =
             variables = for_rclone(variables)
         if is_explained:
             variables["FORDWAY_EXPLAIN"] = ending.enter_context(explaining_calls())
-            said = f"in process, with {' or '.join(libraries)}" if libraries else "not redirected, without --libs3"
+            said = (
+                f"in process, with {' or '.join(libraries)}"
+                if libraries
+                else "not redirected, without --libs3"
+            )
             print(f"fordway run: libs3 programs: {said}", file=sys.stderr)  # noqa: T201
         # The program inherits open descriptors, for example of a shell's `<(...)` or `3<file`.
         with subprocess.Popen(

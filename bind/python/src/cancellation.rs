@@ -50,7 +50,7 @@ impl PyCancellationToken {
         self.end_ms.fetch_min(now_ms().saturating_add(grace_ms), Ordering::Relaxed);
     }
 
-    /// Returns the result of `call()`. While `call` runs, this token can end its waits.
+    /// Returns the result of `call()`. While `call` runs, this token can interrupt its waits.
     ///
     /// Raises `CallInterruptedError` if the token ended a wait. If the token's time has already passed,
     /// raises this error without calling `call`.

@@ -50,8 +50,8 @@ impl CopiedOrOpenContent {
         Ok(CopiedOrOpenContent::Copied)
     }
 
-    /// Opens an object without releasing the GIL, and reads small content that is in memory. Returns `None` if the names
-    /// are not in memory, or after an error.
+    /// Opens an object without releasing the GIL, and reads small content that is in memory. Returns `None`
+    /// if the names are not in memory, or after an error.
     ///
     /// If several threads read small objects, each acquisition of the GIL takes longer than a read from memory.
     pub(crate) fn from_memory(open: impl FnOnce() -> Result<OpenObject>) -> Option<(Self, ObjectInfo)> {
@@ -133,8 +133,8 @@ pub(crate) fn read_all(content: ObjectContent, bytes: &mut [u8]) -> Result<()> {
 /// The number of bytes after which a read checks whether its call was cancelled.
 const STEP_BYTES: usize = 8 << 20;
 
-/// Fills `bytes` in steps by calling `fill`. Errors: errors of `fill`; `Interrupted` before the next step if the call
-/// was cancelled.
+/// Fills `bytes` in steps by calling `fill`. Errors: those of `fill`; `Interrupted` before the next step if
+/// the call was cancelled.
 pub(crate) fn in_steps<B>(bytes: &mut [B], mut fill: impl FnMut(&mut [B]) -> Result<()>) -> Result<()> {
     bytes.chunks_mut(STEP_BYTES).try_for_each(|step| {
         cancellation::check()?;

@@ -59,8 +59,8 @@ pub(crate) struct OpenArguments {
 }
 
 impl OpenArguments {
-    /// Errors: errors of [`fordway_lanes::open`]; `InvalidArgument` for an invalid timeout or an option that the lane
-    /// does not support.
+    /// Errors: those of [`fordway_lanes::open`]; `InvalidArgument` for an invalid timeout or an option that
+    /// the lane does not support.
     fn open(&self) -> Result<Arc<dyn fordway_store::Store>> {
         let options = fordway_lanes::LaneConfigOverrides {
             endpoint: self.endpoint.clone(),

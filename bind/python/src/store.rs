@@ -311,8 +311,8 @@ impl PyStore {
     /// Opens the object once, for reading sequentially, and returns the stream and the description.
     ///
     /// The stream contains the bytes that `get` returns, even if the object is replaced or removed meanwhile.
-    /// Content of up to 1 MiB is read at once. The stream of longer content keeps a file or, on the `http`
-    /// lane, a connection open. The end of the content or `close` releases the file or the connection.
+    /// Content of up to 1 MiB is read immediately. The stream of longer content keeps a file or, on the
+    /// `http` lane, a connection open. The end of the content or `close` releases the file or the connection.
     ///
     /// Raises what `get` raises.
     #[pyo3(signature = (bucket, key, *, start=None, length=None, version=None, if_match=None, if_none_match=None))]
@@ -475,7 +475,7 @@ impl PyStore {
 
     /// Copies an object, or a `version` of it, within the store; returns the copy's ETag (without quotes).
     ///
-    /// On the lanes `node` and `http`, the content does not pass through this process. If `content_type`,
+    /// On the `node` and `http` lanes, the content does not pass through this process. If `content_type`,
     /// `metadata` or `headers` is given, all three are replaced. `tags` replaces all tags. Without these
     /// arguments, the copy has the source's metadata and tags. Conditions are as for `put`, and apply to the
     /// copy.

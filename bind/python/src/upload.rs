@@ -232,7 +232,7 @@ impl PyUpload {
 
     /// Fills part `number` from an object of the store, or from `length` bytes of it from byte `start`.
     ///
-    /// `if_match` is the ETag that the source must have. On the lanes `node` and `http`, the content does not
+    /// `if_match` is the ETag that the source must have. On the `node` and `http` lanes, the content does not
     /// pass through this process. Raises `NotFoundError`, `PreconditionFailedError`, `InvalidArgumentError`.
     #[pyo3(signature = (number, source_bucket, source_key, *, start=None, length=None, version=None, if_match=None))]
     #[allow(clippy::too_many_arguments, reason = "they are Python's keyword arguments")]

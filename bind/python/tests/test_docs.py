@@ -126,6 +126,16 @@ def test_only_shared_options_are_left_out() -> None:
     assert without_shared(f"Options:\n{short}\n{shared}Examples:\n") == "Examples:\n"
 
 
+def test_declarations_of_the_header_are_found() -> None:
+    tool = docs_blocks.ROOT / "tools" / "reference-pages"
+    commented = runpy.run_path(str(tool), run_name="reference_pages")["commented"]
+    constant = r"#define (\w+) (\d+)$"
+    text = "/* One. */\n#define A 1\n\n/* Two\n * lines. */\n#define B 2\n"
+    assert commented(constant, text, "constants") == [("One.", "A", "1"), ("Two lines.", "B", "2")]
+    with pytest.raises(SystemExit, match="finds no constants"):
+        commented(constant, "// One.\n#define A 1\n", "constants")
+
+
 def test_every_block_is_run_or_says_why_not() -> None:
     known = {*docs_blocks.RUN, "text", "toml", "yaml", "ini", "nginx", "json", "c", "bash"}
     for page in docs_blocks.pages():

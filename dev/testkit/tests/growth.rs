@@ -240,7 +240,7 @@ fn a_page_of_uploads_reads_what_it_shows() {
             (page.uploads.into_iter().map(|shown| shown.upload).collect::<Vec<_>>(), page.truncated)
         };
         let (middle, end) = (size / 2, size - 1);
-        // A listing that follows a change at once reads more.
+        // A listing immediately after a change reads more.
         std::thread::sleep(Duration::from_millis(50));
         pages.push(calls(|| assert_eq!(list(middle, 10), (uploads[middle + 1..middle + 11].to_vec(), true))));
         last.push(calls(|| assert_eq!(list(end - 5, 10), (uploads[end - 4..].to_vec(), false))));
@@ -488,7 +488,7 @@ fn pages_of_a_directory_with_links_read_the_directory_once() {
             let all = || assert_eq!(list_all(&store, &bucket, query.clone()), size + links + 2);
             all();
             let called = run(FaultInjectionPlan::default(), all).1;
-            // The directory behind the link is read on each page that shows it.
+            // The link's target is read on each page that shows it.
             let reads = called.iter().filter(|call| **call == "getdents64").count();
             assert!(reads <= 8, "{size} files: {reads} getdents64");
             per_key.push(100 * called.len() / size);

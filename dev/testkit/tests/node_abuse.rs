@@ -625,7 +625,7 @@ fn stopping_waits_for_what_was_started() {
     let mut idle = Raw::connect(&ground);
     let file = raw.start("k");
     ground.gateway.stop_handle().trigger();
-    assert!(idle.is_closed(), "an idle client is released at once");
+    assert!(idle.is_closed(), "an idle client is released immediately");
     assert!(UnixStream::connect(ground.socket()).is_err(), "nobody new is served");
     file.write_all_at(b"in time", 0).unwrap();
     raw.commit(7).unwrap();

@@ -200,8 +200,8 @@ fn bearer_tokens(get: &dyn Fn(&str) -> Option<String>, user: u32) -> Vec<BearerT
 }
 
 impl BearerTokenSource {
-    /// Returns the token, if it exists. Errors: as for [`SecretFilePath::read_text`]; `InvalidArgument` if the text is not
-    /// a token.
+    /// Returns the token, if it exists. Errors: as for [`SecretFilePath::read_text`]; `InvalidArgument` if the text is
+    /// not a token.
     fn token(&self) -> Result<Option<String>> {
         let (token, from) = match self {
             BearerTokenSource::Token(token) => (token.clone(), "the bearer token".to_owned()),
@@ -392,9 +392,9 @@ impl SecretFilePath {
     }
 
     /// Returns the content; `None` if the usual path has no file that belongs to the user. Errors: `AccessDenied` if
-    /// the file can be read by other users, if it has more than [`BYTES_MAX`] bytes, or if a file that the caller or the
-    /// environment specifies cannot be opened or belongs to another user; `InvalidArgument` if such a specified file is
-    /// missing; `Io` if reading fails.
+    /// the file can be read by other users, if it has more than [`BYTES_MAX`] bytes, or if a file that the caller or
+    /// the environment specifies cannot be opened or belongs to another user; `InvalidArgument` if such a specified
+    /// file is missing; `Io` if reading fails.
     fn read(&self) -> Result<Option<Vec<u8>>> {
         let (path, is_named) = (self.path(), matches!(self, SecretFilePath::Named(_)));
         let failed = |kind, error| Error::new(kind, format!("reading {}", path.display())).caused_by(error);

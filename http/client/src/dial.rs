@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with, sockopt};
 
 /// The delay before the next address is tried (RFC 8305 section 8). If all attempts so far have failed, the next
-/// address is tried at once.
+/// address is tried immediately.
 pub(super) const NEXT_ADDRESS_AFTER: Duration = Duration::from_millis(250);
 
 /// Connects to the first of `addresses` that accepts, within `limit` in total. Errors: the failure of the last attempt;

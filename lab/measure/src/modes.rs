@@ -40,7 +40,7 @@ struct TwoModes {
     high_share: f64,
 }
 
-/// Returns a doubt for each result of `run` that has two modes. Other lanes than the first are compared with the first
+/// Returns a doubt for each result of `run` that has two modes. Lanes other than the first are compared with the first
 /// lane over the same block of work where there is one, so that neither the sizes of files nor a slower machine are
 /// taken for a mode.
 pub fn doubts_about_modes(run: &RunDocument, records: &RunRecords) -> Vec<MeasurementWarning> {

@@ -163,7 +163,7 @@ impl SpeedVerdict {
     }
 }
 
-/// The resource that limits a result, as far as the run's counters show it.
+/// The resource that limits a result, judging by the run's counters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LimitingResource {
     /// The name of the limit: `client cpu`, `client and server cpu`, `server cpu`, `rate`, `cpu quota`, `waiting`, or

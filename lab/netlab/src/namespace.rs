@@ -193,7 +193,7 @@ const GRACE: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(5);
 
 /// A program in a namespace. Dropping this value sends SIGTERM to the program, and kills the program if it is still
-/// running a second later. If the keeper thread or this process dies, the program is killed at once.
+/// running a second later. If the keeper thread or this process dies, the program is killed immediately.
 #[derive(Debug)]
 pub struct NamespaceProcess {
     child: Child,

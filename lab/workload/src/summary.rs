@@ -208,8 +208,8 @@ pub(crate) fn limit(
     LimitingResource { name: name.to_owned(), evidence }
 }
 
-/// Replaces the limit `waiting` by `cannot tell`. The CPU time of a server that this run did not start is unknown, so an
-/// idle client does not prove that the server is also idle.
+/// Replaces the limit `waiting` by `cannot tell`. The CPU time of a server that this run did not start is unknown, so
+/// an idle client does not prove that the server is also idle.
 pub fn forget_waiting(row: &mut LanePhaseResult) {
     if row.limit.name == "waiting" {
         row.limit.name = "cannot tell".into();

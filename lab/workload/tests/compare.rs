@@ -101,8 +101,8 @@ fn all_phases_run_and_verify() {
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
-/// Children must perform every operation exactly once, in the order of the records. Their failures must be reported, and
-/// an error that would affect every later operation must end the run.
+/// Children must perform every operation exactly once, in the order of the records. Their failures must be reported,
+/// and an error that would affect every later operation must end the run.
 #[test]
 fn children_share_the_work() {
     let dir = tempfile::tempdir().unwrap();
@@ -128,7 +128,7 @@ fn children_share_the_work() {
     assert!(refused.to_string().contains("a client process"), "{refused}");
 }
 
-/// Files below the directory are removed from the page cache before each phase that reads content, also in the warm-up
+/// Files below the directory are removed from the page cache before each phase that reads content, even in the warm-up
 /// round.
 #[test]
 fn content_is_cold_when_it_is_read() {

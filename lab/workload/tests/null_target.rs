@@ -1,4 +1,5 @@
-//! Measures the cost of the load loops themselves, on a target that completes requests at once, without a system call.
+//! Measures the cost of the load loops themselves, on a target that completes requests immediately, without a system
+//! call.
 
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};

@@ -2,8 +2,8 @@
 //! directory is purged and created again. The store keeps its root open, so without these checks it would list an empty
 //! directory, or write into one that has no name any more, until the program ends.
 //!
-//! Calls that find their bucket make no check, and no system call beyond those of the store. See [`RootPathStore::look`]
-//! for the calls that check.
+//! Calls that find their bucket make no check, and no system call beyond those of the store. See
+//! [`RootPathStore::look`] for the calls that check.
 
 use std::io::ErrorKind::{NotADirectory, NotFound};
 use std::os::unix::fs::MetadataExt as _;
@@ -40,7 +40,7 @@ pub(crate) struct RootPathStore {
     /// The root at the time of opening. It stays open, so that calls need no lock while the root is never replaced.
     first: OpenedRoot,
     is_replaced: AtomicBool,
-    /// The directory that has replaced the first root. A forked child finds this directory anew.
+    /// The directory that has replaced the first root. A forked child looks for this directory again.
     latest: PerProcess<RwLock<Option<OpenedRoot>>>,
     opened: Instant,
     /// When a missing object last caused a check, in milliseconds since `opened`.
@@ -96,7 +96,7 @@ impl RootPathStore {
         })
     }
 
-    /// Makes a call to the store. Repeats the call if it failed because the root has been replaced. Errors: errors of
+    /// Makes a call to the store. Repeats the call if it failed because the root has been replaced. Errors: those of
     /// the call; `Unavailable` if a bucket is missing because its root is missing.
     fn call<T>(&self, mut call: impl FnMut(&PosixStore) -> Result<T>) -> Result<T> {
         // The root may be replaced again during the repeated call.
@@ -109,7 +109,7 @@ impl RootPathStore {
         self.call_once(call).1
     }
 
-    /// Makes a call to the store, after a check of the path. Errors: errors of the call; `Unavailable` if the root is
+    /// Makes a call to the store, after a check of the path. Errors: those of the call; `Unavailable` if the root is
     /// missing.
     fn call_checked<T>(&self, call: impl FnOnce(&PosixStore) -> Result<T>) -> Result<T> {
         self.look(self.current().number)?;

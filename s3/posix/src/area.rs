@@ -40,20 +40,20 @@ pub(crate) struct TrustedOwner {
 }
 
 impl TrustedOwner {
-    /// Returns the trusted owner of a bucket whose directory has the state `of`. Returns `None` for a bucket without
+    /// Returns the trusted owner of a bucket whose directory has the metadata `of`. Returns `None` for a bucket without
     /// the sticky bit, where all writers have the same rights.
     pub(crate) fn of(of: &FileStat) -> Option<Self> {
         (of.mode & STICKY != 0).then_some(TrustedOwner { owner: of.user })
     }
 
-    /// Returns the owner of the bucket whose directory has the state `of`. For access rules and notifications, only
+    /// Returns the owner of the bucket whose directory has the metadata `of`. For access rules and notifications, only
     /// this user and root are trusted.
     pub(crate) fn alone(of: &FileStat) -> Self {
         TrustedOwner { owner: of.user }
     }
 
     /// Returns the only user, other than root, whose documents of this kind are trusted in the bucket whose directory
-    /// has the state `of`; `None` if every writer's documents are trusted.
+    /// has the metadata `of`; `None` if every writer's documents are trusted.
     pub(crate) fn of_documents(of: &FileStat, kind: &BucketDocumentKind) -> Option<Self> {
         if kind.is_owners() { Some(TrustedOwner::alone(of)) } else { TrustedOwner::of(of) }
     }
@@ -65,7 +65,7 @@ impl TrustedOwner {
     }
 
     /// Returns the reason why a user other than the caller, the bucket's owner or root could remove the caller's files
-    /// in the directory with the state `dir`. Returns `None` if no other user could remove the files.
+    /// in the directory whose metadata is `dir`. Returns `None` if no other user could remove the files.
     pub(crate) fn danger(&self, dir: &FileStat, caller: u32) -> Option<String> {
         if dir.user != caller && !self.trusts(dir.user) {
             return Some(format!("belongs to the user with the id {}", dir.user));
@@ -195,7 +195,7 @@ fn classes_with(mode: u32) -> u32 {
     [0o700, 0o070, 0o007].into_iter().filter(|class| mode & class != 0).sum()
 }
 
-/// Removes the permission to read from users who may not write to the lock table `file`, whose state is `state`.
+/// Removes the permission to read from users who may not write to the lock table `file`, whose metadata is `state`.
 /// Earlier releases gave them this permission. Only an empty file of the caller is changed.
 fn close_to_readers(file: &OwnedFd, state: &FileStat) {
     let excess = state.mode & 0o044 & !classes_with(state.mode & 0o022);
@@ -320,7 +320,7 @@ pub(crate) fn remove_staged(dir: &impl AsFd, name: &str) -> Result<(), Errno> {
 }
 
 impl StoreRootDirectory {
-    /// Returns the state of the bucket's directory.
+    /// Returns the metadata of the bucket's directory.
     fn bucket_state(&self, bucket: &Bucket) -> Result<FileStat, Errno> {
         self.open_dir(bucket.as_str()).and_then(stat)
     }
@@ -454,12 +454,12 @@ impl StoreRootDirectory {
         Ok(self.state_of(bucket)?.user)
     }
 
-    /// Returns the state of the bucket's directory.
+    /// Returns the metadata of the bucket's directory.
     pub(crate) fn state_of(&self, bucket: &Bucket) -> Result<FileStat> {
         self.bucket_state(bucket).map_err(|errno| from_errno(errno, "reading the metadata of the bucket"))
     }
 
-    /// Returns whether the file at the path `plain` of a key replaces the file with the state `odd` at the key's odd
+    /// Returns whether the file at the path `plain` of a key replaces the file whose metadata is `odd` at the key's odd
     /// path. Returns `false` if another user put the file there without the right to replace the odd file: in a bucket
     /// with the sticky bit, only the owner of the odd file, the bucket's owner and root have this right. Anyone who may
     /// write to a directory on the path could have renamed a file of any user, so the directories must be protected as

@@ -31,7 +31,7 @@ use crate::{Durability, PosixStoreState};
 /// A document as it was read.
 pub(crate) struct StoredDocument {
     pub(crate) bytes: Vec<u8>,
-    /// The user who has certainly set the document; `None` if this is unknown, or does not matter for this kind.
+    /// The user who set the document; `None` if this is not certain, or does not matter for this kind.
     pub(crate) author: Option<u32>,
 }
 
@@ -89,7 +89,8 @@ impl PosixStoreState {
     }
 
     /// Returns `BucketAlreadyOwnedByYou` or `BucketAlreadyExists` for a new bucket whose name is taken. Root counts as
-    /// the owner of every bucket. A name that is not a bucket, such as a file or a link that leads nowhere, is nobody's.
+    /// the owner of every bucket. A name that is not a bucket, such as a file or a link that leads nowhere, is
+    /// nobody's.
     fn why_taken(&self, bucket: &Bucket) -> ErrorKind {
         let user = file_user();
         match self.volume.owner_of(bucket) {
@@ -247,7 +248,7 @@ impl PosixStoreState {
     }
 }
 
-/// Returns whether it matters who has set a document of this kind in the bucket whose directory has the state `of`.
+/// Returns whether it matters who set a document of this kind in the bucket whose directory has the metadata `of`.
 fn has_author(of: &FileStat, kind: &BucketDocumentKind) -> bool {
     *kind == RULES || TrustedOwner::of_documents(of, kind).is_some()
 }

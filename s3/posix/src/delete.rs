@@ -338,7 +338,8 @@ fn may_be_ours(parent: impl AsFd, name: &str) -> bool {
 const DEEPEST_TREE: usize = 32;
 
 /// Removes the directory `name` in `parent` with all directories below it, if they contain nothing else. A missing
-/// directory is not an error. Errors: `NOTEMPTY`, also for a tree that is deeper than any tree that Fordway creates.
+/// directory is not an error. Errors: `NOTEMPTY`, including for a tree that is deeper than any tree that Fordway
+/// creates.
 pub(crate) fn remove_empty_tree(parent: &impl AsFd, name: &str) -> Result<(), Errno> {
     remove_empty_levels(parent, name, DEEPEST_TREE)
 }

@@ -1,8 +1,8 @@
 //! Keeps directories open, so that a lookup resolves one name instead of a whole path.
 //!
 //! If another program moves or replaces a directory, the cache detects the change within [`HOLD`]. The cache detects a
-//! removed directory at once, because its link count is then zero. S3 operations create and remove directories but
-//! never move them, so the cache detects all changes by S3 operations at once.
+//! removed directory immediately, because its link count is then zero. S3 operations create and remove directories but
+//! never move them, so the cache detects all changes by S3 operations immediately.
 
 use std::fs::File;
 use std::hash::BuildHasher;

@@ -57,14 +57,14 @@ fn why(kind: ErrorKind, errno: Errno) -> Option<&'static str> {
     })
 }
 
-/// Returns the error for a change of a key whose file is on another mount than its bucket's private area. A file cannot
-/// be renamed or linked from one mount to another. In addition, files on two mounts may have the same inode number, but
-/// sidecar files are named after inode numbers.
+/// Returns the error for a change of a key whose file is on a different mount from its bucket's private area. A file
+/// cannot be renamed or linked from one mount to another. In addition, files on two mounts may have the same inode
+/// number, but sidecar files are named after inode numbers.
 #[cold]
 pub(crate) fn on_another_mount() -> Error {
     Error::new(
         ErrorKind::NotImplemented,
-        "the key is on another mount than its bucket's .fordway, so S3 clients can neither write to it nor keep \
+        "the key is not on the same mount as its bucket's .fordway, so S3 clients can neither write to it nor keep \
          versions of it: mount it as a bucket, or write to it as a directory",
     )
 }

@@ -133,7 +133,7 @@ impl<'r> ChangeRecorder<'r> {
 
     /// Prepares the record of a change of `key`, if a rule of the bucket applies to the change. Must be called before
     /// the change. Cost: none in a bucket that never had a notification configuration. Otherwise, reading the rules at
-    /// most every 10 ms; if a rule applies, also the calls that write a small file, and one `fchmod`. Errors: errors of
+    /// most every 10 ms; if a rule applies, also the calls that write a small file, and one `fchmod`. Errors: those of
     /// the file system; `AccessDenied` if the caller may not read the rules or write to the journal.
     pub(crate) fn prepare(&self, key: &Key, kind: EventKind) -> Result<Option<PendingEvent>> {
         let ChangeRecorder { store, bucket, contents } = *self;
@@ -258,7 +258,7 @@ fn stage_record(
 }
 
 impl PendingEvent {
-    /// Records the change. Must be called after the change was made. Errors: errors of the file system; the message
+    /// Records the change. Must be called after the change was made. Errors: those of the file system; the message
     /// advises the caller to repeat the change.
     pub(crate) fn record(self, facts: EventFacts) -> Result<()> {
         let PendingEvent { mut staged, kind, key, webhook, mark, prepared } = self;

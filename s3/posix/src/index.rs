@@ -137,8 +137,8 @@ impl NameIndexes {
     }
 
     /// Returns names from the index of the existing directory `dir`, or `None` if `dir` has no index. Cost: one `read`,
-    /// one `fstat` whenever `dir` has been reopened, and one `fstatat` for each file created and each name renamed since
-    /// the last call.
+    /// one `fstat` whenever `dir` has been reopened, and one `fstatat` for each file created and each name renamed
+    /// since the last call.
     pub(crate) fn names(
         &self,
         dir: &DirectoryHandle,
@@ -179,15 +179,15 @@ impl NameIndexes {
         })
     }
 
-    /// Returns whether the versions directory with this state was read within the last [`KEPT`], and is therefore worth
-    /// indexing.
+    /// Returns whether the versions directory with this metadata was read within the last [`KEPT`], and is therefore
+    /// worth indexing.
     pub(crate) fn is_known_to_be_read(&self, stat: &FileStat) -> bool {
         let id = (stat.device, stat.inode);
         let read = self.read.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         read.iter().any(|(known, when)| *known == id && when.elapsed() < KEPT)
     }
 
-    /// Records that all names of the versions directory with this state were read.
+    /// Records that all names of the versions directory with this metadata were read.
     pub(crate) fn note_read(&self, stat: &FileStat) {
         let id = (stat.device, stat.inode);
         let mut read = self.read.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

@@ -257,8 +257,8 @@ impl PosixStoreState {
         self.read_between_writes((bucket, key), again, is_missing).unwrap_or(Ok(None))
     }
 
-    /// Returns the listing entry of a file that has to be opened, because it is behind a symbolic link or has an odd
-    /// key.
+    /// Returns the listing entry of a file that has to be opened, because it is the target of a symbolic link or has an
+    /// odd key.
     fn summary_by_open(
         &self,
         bucket: &Bucket,
@@ -345,8 +345,8 @@ impl BucketWalk<'_> {
         if at.is_empty() { self.bucket.as_str().to_owned() } else { join(self.bucket.as_str(), at) }
     }
 
-    /// Returns the first text that the walk needs in the directory `at` after `names`. Returns `None` if `names` contains
-    /// all further names that the walk needs.
+    /// Returns the first text that the walk needs in the directory `at` after `names`. Returns `None` if `names`
+    /// contains all further names that the walk needs.
     fn next_window(&self, at: &str, names: &SortedNames) -> Option<String> {
         let wanted = self.query.prefix.get(at.len()..).unwrap_or_default();
         let last = names.cut_after()?;
@@ -393,8 +393,8 @@ impl BucketWalk<'_> {
         Ok(flow)
     }
 
-    /// Offers the names in the index of `dir`, as [`BucketWalk::indexed_directory`] does. Sets `id` to the identity of the
-    /// directory.
+    /// Offers the names in the index of `dir`, as [`BucketWalk::indexed_directory`] does. Sets `id` to the identity of
+    /// the directory.
     fn indexed_names(
         &mut self,
         at: &str,
@@ -565,8 +565,8 @@ impl BucketWalk<'_> {
         Ok(WalkContinuation::On)
     }
 
-    /// Offers a name whose type has to be looked up, if its type is as stated. `last` is the name that was looked up last,
-    /// with its type.
+    /// Offers a name whose type has to be looked up, if its type is as stated. `last` is the name that was looked up
+    /// last, with its type.
     #[cold]
     fn unknown(
         &mut self,
@@ -691,8 +691,8 @@ impl BucketWalk<'_> {
         if self.lacks_odd { WalkContinuation::Stop } else { WalkContinuation::On }
     }
 
-    /// Offers the file `name` in `dir`. If the name is a symbolic link, the file's properties can be read only by opening
-    /// the file.
+    /// Offers the file `name` in `dir`. If the name is a symbolic link, the file's properties can be read only by
+    /// opening the file.
     fn file(&mut self, (dir, name): (&File, &str), is_link: bool, key: &str) -> Result<WalkContinuation> {
         if key.len() > MAX_KEY_BYTES {
             self.path.note_long();
@@ -761,8 +761,8 @@ impl BucketWalk<'_> {
     }
 
     /// Returns the kind of a symbolic link's target, or of an entry whose kind the file system does not report: a
-    /// directory, a file, a link to a file, or another kind. `path` is the directory's path. Cost: one `newfstatat`; for
-    /// a link, also one `openat2`.
+    /// directory, a file, a link to a file, or another kind. `path` is the directory's path. Cost: one `newfstatat`;
+    /// for a link, also one `openat2`.
     fn resolve(&self, dir: &File, path: &str, name: &str) -> EntryKind {
         match stat_in(dir, name) {
             Ok(stat) if stat.is_dir => EntryKind::Dir,

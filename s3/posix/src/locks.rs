@@ -212,9 +212,9 @@ impl PosixStoreState {
         self.is_current(&locks, bucket, contents).is_ok_and(|current| current).then(|| act(contents))
     }
 
-    /// Runs `act` and returns its result, or returns `None` at once if another process is running this function for the
-    /// same bucket. The function holds a byte lock, like the locks of keys, so the kernel releases the lock when the
-    /// process dies. `act` may take the locks of keys.
+    /// Runs `act` and returns its result, or returns `None` immediately if another process is running this function for
+    /// the same bucket. The function holds a byte lock, like the locks of keys, so the kernel releases the lock when
+    /// the process dies. `act` may take the locks of keys.
     pub(crate) fn alone_in<T>(&self, bucket: &Bucket, act: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
         self.require_locks("one run at a time")?;
         let locks = self.locks.of(&self.volume, bucket)?;
@@ -298,12 +298,12 @@ impl PosixStoreState {
         changed.is_ok_and(|dir| is_recent(&dir)) || has_odd()
     }
 
-    /// Waits until no writer holds a lock on any of these bytes. Returns whether a writer held such a lock. If the caller
-    /// may not write to the bucket, and therefore may not open the lock file, waits for a short time instead. Returns
-    /// `None` if the bucket has no lock file. Nobody can then have replaced an object in the bucket. Takes no lock, so no
-    /// writer waits for readers. A user with permission to lock a byte could hold the lock forever, so the wait is
-    /// limited to `most`. The limit is shorter within an operation that has waited before (see [`crate::patience`]).
-    /// Reaching the limit is not an error.
+    /// Waits until no writer holds a lock on any of these bytes. Returns whether a writer held such a lock. If the
+    /// caller may not write to the bucket, and therefore may not open the lock file, waits for a short time instead.
+    /// Returns `None` if the bucket has no lock file. Nobody can then have replaced an object in the bucket. Takes no
+    /// lock, so no writer waits for readers. A user with permission to lock a byte could hold the lock forever, so the
+    /// wait is limited to `most`. The limit is shorter within an operation that has waited before (see
+    /// [`crate::patience`]). Reaching the limit is not an error.
     pub(crate) fn await_replacements(
         &self,
         bucket: &Bucket,

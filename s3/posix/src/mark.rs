@@ -89,7 +89,7 @@ impl OwnerMark<'_> {
         Ok(self.is_on(&file, &stat(&file)?))
     }
 
-    /// Returns whether the open file, whose state is `state`, has a valid mark. Cost: one `fgetxattr`; if there is a
+    /// Returns whether the open file, whose metadata is `state`, has a valid mark. Cost: one `fgetxattr`; if there is a
     /// mark, one `statx`.
     pub(crate) fn is_on(&self, file: impl AsFd, state: &FileStat) -> bool {
         let mut buffer = [0; MARK_BYTES];
@@ -134,7 +134,7 @@ fn is_soon_after(before_ns: i64, after_ns: i64) -> bool {
 
 impl TrustedOwner {
     /// Returns whether users other than the bucket's owner and root may rename the owner's files in the private
-    /// directory with the state `private`, or the directory itself. `of` is the state of the bucket's directory.
+    /// directory whose metadata is `private`, or the directory itself. `of` is the metadata of the bucket's directory.
     pub(crate) fn is_open_to_others(of: &FileStat, private: &FileStat) -> bool {
         let owner = TrustedOwner::alone(of);
         [of, private].into_iter().any(|dir| owner.danger(dir, of.user).is_some())
@@ -152,7 +152,7 @@ impl StoreRootDirectory {
     }
 
     /// Returns whether users other than the bucket's owner and root may rename the owner's files in the private
-    /// directory. The result may be 10 ms old. Cost: usually none. `of` is the state of the bucket's directory.
+    /// directory. The result may be 10 ms old. Cost: usually none. `of` is the metadata of the bucket's directory.
     pub(crate) fn may_others_rename(&self, bucket: &Bucket, of: &FileStat) -> Result<bool> {
         match self.private.glance_for_write(&self.root, bucket, ReadConsistency::FileSystem) {
             Ok(contents) if contents.exists => Ok(contents.is_open_to_others),

@@ -1,9 +1,9 @@
 //! One limit for the memory of all caches of all stores in a process.
 //!
-//! In a gateway, each user has a store with its own caches, because a user must not see names from directories that this
-//! user is not permitted to read. The stores share only the limit. If a cache exceeds the limit, the content that was
-//! not used for the longest time is dropped, regardless of its store. No store may use more than half of the memory, so
-//! one user cannot displace everything that other users have cached.
+//! In a gateway, each user has a store with its own caches, because a user must not see names from directories that
+//! this user is not permitted to read. The stores share only the limit. If a cache exceeds the limit, the least
+//! recently used content is dropped, regardless of its store. No store may use more than half of the memory, so one
+//! user cannot displace everything that other users have cached.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};

@@ -195,7 +195,7 @@ fn migrate_dir(
     let names = names_of(dir).map_err(|errno| from_errno(errno, "reading the private area"))?;
     let to_owner = !is_upload_dir(path);
     if to_owner && let Some(name) = foreign_name(of, (dir, path), &names)? {
-        let why = format!("belongs to another user than the bucket and contains {name:?}");
+        let why = format!("does not belong to the bucket's owner and contains {name:?}");
         return report.failed(path, not_ours(path, &why));
     }
     if hand_over(of, dir, mode_of_dir(of, path), to_owner)? {

@@ -20,7 +20,8 @@ use crate::index::{FEWEST as INDEXED_FEWEST, KEPT};
 use crate::memory::{CacheMemory, CacheOwner, CacheSlot};
 use crate::private::{is_settled, times};
 
-/// The maximum memory for the cached names of a directory, in bytes. [`CacheMemory`] limits the memory for all directories.
+/// The maximum memory for the cached names of a directory, in bytes. [`CacheMemory`] limits the memory for all
+/// directories.
 pub(crate) const MOST_BYTES: usize = if cfg!(test) { 256 << 10 } else { 128 << 20 };
 /// The approximate memory of a window, in bytes. A window contains consecutive names of a directory whose names exceed
 /// [`MOST_BYTES`], so that only some pages of a listing need to read the directory.
@@ -58,8 +59,8 @@ pub(crate) struct SortedNames {
 struct PackedName {
     /// The name's first eight bytes after the prefix that all names share, for fast comparison.
     head: u64,
-    /// The position of the first byte in the text, in the bits above [`START_SHIFT`]; the length, in bytes, above bit 0;
-    /// and whether the type is known, in bit 0. The text may be longer than 4 GiB.
+    /// The position of the first byte in the text, in the bits above [`START_SHIFT`]; the length, in bytes, above bit
+    /// 0; and whether the type is known, in bit 0. The text may be longer than 4 GiB.
     place: u64,
 }
 
@@ -103,8 +104,8 @@ impl ListedName<'_> {
 }
 
 impl SortedNames {
-    /// Reads the names in `dir` that `wanted` accepts, as [`collect_entries`] does. Omits entries that are neither files,
-    /// directories nor links.
+    /// Reads the names in `dir` that `wanted` accepts, as [`collect_entries`] does. Omits entries that are neither
+    /// files, directories nor links.
     pub(crate) fn read(
         dir: &File,
         before: Option<&FileStat>,
@@ -251,8 +252,8 @@ impl SortedNames {
         self.has_links |= !is_known;
     }
 
-    /// Sorts the names, and removes duplicates. Of two types of one name, at least one is out of date, so the type counts
-    /// as unknown if either is.
+    /// Sorts the names, and removes duplicates. Of two types of one name, at least one is out of date, so the type
+    /// counts as unknown if either is.
     fn sort(&mut self) {
         let SortedNames { text, entries, .. } = self;
         let shared = shared_len(text, entries);
@@ -322,8 +323,8 @@ fn shared_len(text: &str, entries: &[PackedName]) -> usize {
     })
 }
 
-/// Returns the state of a directory whose names are about to be read. Every later change alters this state, unless it
-/// occurs in the same clock tick as the directory's previous change.
+/// Returns the metadata of a directory whose names are about to be read. Every later change alters this metadata,
+/// unless it occurs in the same clock tick as the directory's previous change.
 pub(crate) fn state_before(dir: &File, sharing: FileSystemSharing) -> Result<FileStat, Errno> {
     if sharing.is_shared() { stat_now(dir) } else { stat(dir) }
 }
@@ -484,8 +485,8 @@ impl NameCache {
         Some(names)
     }
 
-    /// Caches some of `names`, from `from` on, if these are all names of a directory and too many to be cached. `before`
-    /// is the state of the directory before it was read. The directory must not be on a shared file system.
+    /// Caches some of `names`, from `from` on, if these are all names of a directory and too many to be cached.
+    /// `before` is the metadata of the directory before it was read. The directory must not be on a shared file system.
     pub(crate) fn keep_window(&self, before: &FileStat, names: &SortedNames, from: &str) {
         if !names.exceed_the_cache() || names.is_cut || !is_settled(before) {
             return;
@@ -517,7 +518,7 @@ impl NameCache {
         all.retain(|memory| (memory.device, memory.inode) != (device, inode));
     }
 
-    /// Returns the cached knowledge about the last listing of the directory whose current state is `stat`.
+    /// Returns the cached knowledge about the last listing of the directory whose current metadata is `stat`.
     pub(crate) fn last_listing(&self, stat: &FileStat) -> ListingFreshness {
         let asked = self.asked.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         match asked.iter().find(|asked| (asked.device, asked.inode) == (stat.device, stat.inode)) {
@@ -531,7 +532,7 @@ impl NameCache {
         }
     }
 
-    /// Records a listing of the directory with the state `stat`, which had `names` entries.
+    /// Records a listing of the directory whose metadata is `stat`, which had `names` entries.
     pub(crate) fn note_listing(&self, stat: &FileStat, names: usize) {
         let (device, inode, times, when) = (stat.device, stat.inode, times(stat), CoarseInstant::now());
         let mut asked = self.asked.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

@@ -377,7 +377,7 @@ impl PrivateDirectoryCache {
     }
 }
 
-/// Reads the contents of the directory `private`, whose state is `before`.
+/// Reads the contents of the directory `private`, whose metadata is `before`.
 fn contents_of(
     private: &File,
     before: &FileStat,

@@ -12,8 +12,8 @@
 //! 2. An object at one of the two paths remains there until it is deleted.
 //! 3. If there are files at both paths, the plain file is the object. Two files may exist if a writer created the plain
 //!    file before it detected the bucket's first odd key, or if a POSIX program created the plain file. The next write
-//!    or delete of the key removes the odd file. In a bucket that keeps versions, the odd file is a version, and becomes
-//!    an old version before the plain file is replaced or removed.
+//!    or delete of the key removes the odd file. In a bucket that keeps versions, the odd file is a version, and
+//!    becomes an old version before the plain file is replaced or removed.
 
 use fordway_store::{Conditions, Error, ErrorKind, Key, PutResult, Result, VersionId, VersioningState};
 use fordway_sys::{

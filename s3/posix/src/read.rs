@@ -108,14 +108,14 @@ impl UnopenedObject {
     }
 }
 
-/// Returns the properties that S3 reports for a file with this state and no record.
+/// Returns the properties that S3 reports for a file with this metadata and no record.
 pub(crate) fn info_of_bare(stat: &FileStat) -> ObjectInfo {
     let modified = system_time(stat.modified_ns);
     ObjectInfo { modified, ..ObjectInfo::new(stat.size, etag_of_file(stat)) }
 }
 
-/// Returns the properties that S3 reports for a file with this state and this record. [`ObjectRecord::unseal_for`] must
-/// already have been applied to the record.
+/// Returns the properties that S3 reports for a file with this metadata and this record. [`ObjectRecord::unseal_for`]
+/// must already have been applied to the record.
 pub(crate) fn info_of(stat: &FileStat, record: ObjectRecord) -> ObjectInfo {
     ObjectInfo {
         size: stat.size,
@@ -198,9 +198,9 @@ impl StoreRootDirectory {
         }
     }
 
-    /// Describes the file `name` in `dir`, whose state is `stat`, without opening it. Cost: one `getxattrat` unless the
-    /// object is bare; one `newfstatat` for a file written by a POSIX program; none for such a file that was described
-    /// before and is unchanged.
+    /// Describes the file `name` in `dir`, whose metadata is `stat`, without opening it. Cost: one `getxattrat` unless
+    /// the object is bare; one `newfstatat` for a file written by a POSIX program; none for such a file that was
+    /// described before and is unchanged.
     #[inline]
     pub(crate) fn describe_stat(&self, dir: impl AsFd, name: &str, stat: &FileStat) -> Result<NameLookup> {
         if !stat.is_file {
@@ -237,7 +237,7 @@ impl StoreRootDirectory {
         }
     }
 
-    /// Returns whether `name` has had the state `stat` without interruption since `stat` was read. A rename also
+    /// Returns whether `name` has had the metadata `stat` without interruption since `stat` was read. A rename also
     /// changes the state, so the function detects that a file was replaced after `stat` was read, even if the original
     /// file was then put back. Returns false if other nodes may change the file.
     fn is_still(&self, dir: impl AsFd, name: &str, stat: &FileStat) -> bool {
@@ -344,10 +344,10 @@ impl StoreRootDirectory {
         self.is_strong() && self.sharing_on(file, stat.device) == FileSystemSharing::Unknown
     }
 
-    /// Returns the state of a file whose record is newer than `stat`. If another node has completed an upload to which
-    /// this node has written a part, a FUSE client may show an earlier size and time until its cached names expire. If
-    /// size and time do not change within that period, a program must have set the time back. The function then returns
-    /// the state that the client shows, and later calls for the same state do not wait.
+    /// Returns the metadata of a file whose record is newer than `stat`. If another node has completed an upload to
+    /// which this node has written a part, a FUSE client may show an earlier size and time until its cached names
+    /// expire. If size and time do not change within that period, a program must have set the time back. The function
+    /// then returns the metadata that the client shows, and later calls for the same metadata do not wait.
     #[cold]
     fn stat_of_sealed(&self, file: &File, stat: FileStat, record: &ObjectRecord) -> Result<FileStat> {
         let Some(seal) = record.seal else { return Ok(stat) };

@@ -149,8 +149,8 @@ pub(crate) fn look_before_opening(
 /// Opens a file in `dir`, a bucket's private directory, by calling `open` with the file's name. On NFS, also tries the
 /// file's spare name, a second hard link. While a node replaces a file that it has open, the file cannot be opened by
 /// its own name (see [`StagedFile::publish_private`](crate::stage::StagedFile::publish_private)). If that node dies at
-/// this point, the spare name is the only name of a setting, and the setting still applies. Errors: errors of `open`.
-/// Further cost on NFS if the file is missing: one call to `state`, which returns the state of `dir`. If `dir` has
+/// this point, the spare name is the only name of a setting, and the setting still applies. Errors: those of `open`.
+/// Further cost on NFS if the file is missing: one call to `state`, which returns the metadata of `dir`. If `dir` has
 /// changed recently, or if the file is a setting, also an attempt to open the spare name. If `dir` has changed recently
 /// or there is a spare name, also another attempt and one `statx`.
 pub(crate) fn open_spared<T: AsFd>(
@@ -198,9 +198,10 @@ pub(crate) fn leads_to(dir: impl AsFd, name: &str, identity: (u64, u64)) -> bool
     stat_in(dir, name).is_ok_and(|there| (there.device, there.inode) == identity)
 }
 
-/// Returns a file's state on the server; the file must be open for reading. The GlusterFS client returns the state from
-/// a cache, but the server's response to a read also contains the state, which refreshes that cache. If the kernel has
-/// cached the byte that is read, the state may still come from the client's cache. Cost: one `pread`, one `statx`.
+/// Returns a file's metadata on the server; the file must be open for reading. The GlusterFS client returns the
+/// metadata from a cache, but the server's response to a read also contains the metadata, which refreshes that cache.
+/// If the kernel has cached the byte that is read, the metadata may still come from the client's cache. Cost: one
+/// `pread`, one `statx`.
 pub(crate) fn stat_at_server(file: impl AsFd) -> Result<FileStat, Errno> {
     // The error of a failed read is ignored, because the read only refreshes the cache.
     let _ = read_into_spare(&file, &mut Vec::new(), 0, 1);
@@ -369,8 +370,8 @@ impl StoreRootDirectory {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    /// Looks up a name again at the server. Returns whether this node's cached entry agrees with the directory, as far
-    /// as `check` requires.
+    /// Looks up a name again at the server. Returns whether this node's cached entry agrees with the directory, to the
+    /// extent that `check` requires.
     fn try_refresh(
         &self,
         place: &ObjectPath,

@@ -65,7 +65,7 @@ pub(crate) struct SidecarIdentities {
 
 impl SidecarIdentities {
     /// Returns whether the rest of a record is permanently lost. `short` is the part of the record in the attribute of
-    /// a file with the state `stat` and without a valid sidecar file. The rest is lost if a POSIX program has changed
+    /// a file that has the metadata `stat` and no valid sidecar file. The rest is lost if a POSIX program has changed
     /// the file and no sidecar file of the bucket belongs to the file. In this case, `fsck --migrate` would not find a
     /// sidecar file either. The `gc` of earlier versions removed the sidecar files of changed files. Returns `false` if
     /// a sidecar file cannot be read.
@@ -99,7 +99,7 @@ pub(crate) struct UnlinkingFile {
 }
 
 impl StoreRootDirectory {
-    /// Returns the record of the object in the open `file`, whose state is `stat`, or the default record if the file
+    /// Returns the record of the object in the open `file`, whose metadata is `stat`, or the default record if the file
     /// has no record. If `is_apart` is set in the returned record, the sidecar file with the rest of the record is
     /// missing. Cost: one `fgetxattr`, unless the object is bare. Errors: `Corrupt`; `ESTALE` if the object has been
     /// replaced or removed, and its sidecar file with it.
@@ -225,7 +225,7 @@ impl StoreRootDirectory {
 
     #[cold]
     fn accept_loss(&self, bucket: &Bucket, opened: &mut ObjectFile) -> Result<()> {
-        // The record of a file behind a symbolic link may be in another bucket.
+        // The record of a file reached through a symbolic link may be in another bucket.
         let is_lost = !opened.is_linked
             && match read_attribute(&opened.file)? {
                 RecordAttribute::Found(short) => {
@@ -293,7 +293,7 @@ impl StoreRootDirectory {
         }
     }
 
-    /// Removes the sidecar file of the file with the state `stat`. `private_device` is the device of the bucket's
+    /// Removes the sidecar file of the file whose metadata is `stat`. `private_device` is the device of the bucket's
     /// private area.
     pub(crate) fn remove_sidecar_of(&self, bucket: &Bucket, stat: &FileStat, private_device: u64) {
         let Ok(dir) = self.open_dir(&meta_dir(bucket)) else { return };
@@ -340,8 +340,8 @@ impl ObjectRecord {
         }
     }
 
-    /// Returns whether this record, from a sidecar file, belongs to the file with the state `stat` whose attribute
-    /// contains `short`.
+    /// Returns whether this record, from a sidecar file, belongs to the file that has the metadata `stat` and whose
+    /// attribute contains `short`.
     fn is_rest_of(&self, short: Option<&ObjectRecord>, stat: &FileStat) -> bool {
         let is_of_this_content = |record: &ObjectRecord| record.seal == Some(ContentChangeStamp::of(stat));
         match short.filter(|short| short.identity().is_some()) {
@@ -371,8 +371,8 @@ impl ObjectRecord {
         ObjectRecord { seal: Some(ContentChangeStamp::of(stat)), etag: Some(etag), ..self.clone() }
     }
 
-    /// Returns whether this record, from the attribute of a file with the state `stat`, was stored for content that the
-    /// file no longer has.
+    /// Returns whether this record, from the attribute of a file whose metadata is `stat`, was stored for content that
+    /// the file no longer has.
     fn is_of_other_content(&self, stat: &FileStat) -> bool {
         self.seal.is_some_and(|seal| seal != ContentChangeStamp::of(stat))
     }
@@ -383,7 +383,7 @@ impl ObjectRecord {
     }
 }
 
-/// Returns the path of the sidecar file of a file with the state `stat`.
+/// Returns the path of the sidecar file of a file whose metadata is `stat`.
 pub(crate) fn place_of(bucket: &Bucket, stat: &FileStat) -> ObjectPath<'static> {
     ObjectPath { dir: meta_dir(bucket).into(), name: sidecar_name(stat.inode).into() }
 }

@@ -136,7 +136,7 @@ impl EventJournal {
         })
     }
 
-    /// Runs `act` and returns its result; returns `None` at once if another program delivers the bucket's events to
+    /// Runs `act` and returns its result; returns `None` immediately if another program delivers the bucket's events to
     /// `webhook`. If the store takes no locks, several programs may deliver the same event. `act` runs with the
     /// process's own identity.
     pub fn claim<T>(&self, bucket: &Bucket, webhook: &str, act: impl FnOnce() -> T) -> Result<Option<T>> {
@@ -264,8 +264,8 @@ impl EventJournal {
         Ok(found.and_then(|(text, state)| EventRecord::decode(&text).map(|record| (record, state.user))))
     }
 
-    /// Removes records that were delivered. If some records cannot be removed, removes the other records nevertheless.
-    /// Errors: the first error.
+    /// Removes records that were delivered. If some records cannot be removed, still removes the other records. Errors:
+    /// the first error.
     pub fn remove(&self, bucket: &Bucket, events: &[StoredEvent]) -> Result<()> {
         self.actors.in_bucket(bucket, || {
             let Some(dir) = self.open(bucket)? else { return Ok(()) };
@@ -300,7 +300,7 @@ pub(crate) fn event_mark(volume: &StoreRootDirectory, bucket: &Bucket) -> Result
     }
 }
 
-/// Returns whether the owner of the open file, whose state is `state`, has certainly written it as a record.
+/// Returns whether it is certain that the open file, whose metadata is `state`, was written as a record by its owner.
 pub(crate) fn is_writers(file: impl AsFd, state: &FileStat, mark: Option<&OwnerMark<'_>>) -> bool {
     state.links == 1 && !is_writable_by_others(state) && mark.is_none_or(|mark| mark.is_on(file, state))
 }

@@ -388,7 +388,7 @@ impl StagedFile {
         Ok(made_of(record, &stat))
     }
 
-    /// Checks that the file, whose state is `stat`, is on the mount of the bucket's private area. Errors:
+    /// Checks that the file, whose metadata is `stat`, is on the mount of the bucket's private area. Errors:
     /// `NotImplemented`. Cost: none if the file and the private area have the same device number.
     fn require_no_mount(&self, stat: &FileStat) -> Result<()> {
         if stat.device == self.contents.device { Ok(()) } else { self.require_same_mount() }
@@ -446,7 +446,7 @@ impl StagedFile {
         Ok(())
     }
 
-    /// Stores `record` with the file, and returns the file's state.
+    /// Stores `record` with the file, and returns the file's metadata.
     fn attach(&self, record: &mut ObjectRecord) -> Result<FileStat> {
         // Another node may have written to the file of a multipart upload, and the client on that node may still set
         // the time.
@@ -564,7 +564,7 @@ pub(crate) fn sync_dir(dir: impl AsFd) -> Result<(), Errno> {
     sync_all(open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?)
 }
 
-/// Returns the result of a write after which the file has the state `stat`.
+/// Returns the result of a write after which the file has the metadata `stat`.
 pub(crate) fn made_of(record: &ObjectRecord, stat: &FileStat) -> PutResult {
     PutResult {
         etag: record.etag.clone().unwrap_or_else(|| etag_of_file(stat)),

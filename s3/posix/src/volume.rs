@@ -267,8 +267,8 @@ impl StoreRootDirectory {
     }
 
     /// Opens the directory `name` in `parent`; `path` is the path of the directory to open. Resolves the whole path
-    /// from the root only if the name is a link. Errors: `LEAVES_BUCKET`; `LOOP`, also for a link to a directory that
-    /// does not exist.
+    /// from the root only if the name is a link. Errors: `LEAVES_BUCKET`; `LOOP`, including for a link to a directory
+    /// that does not exist.
     pub(crate) fn open_dir_in(&self, parent: &File, name: &str, path: &str) -> Result<File, Errno> {
         match open_in(parent, name, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()) {
             Ok(dir) => Ok(dir.into()),
@@ -427,7 +427,7 @@ impl BucketsRoot {
     /// the user's own directory. A link must also not lead out of the bucket: in another bucket, the locks and versions
     /// of that bucket would have to be respected. A bucket that is a link must lead to a bucket. Cost: as for
     /// [`BucketsRoot::open_beneath`]; if the path contains a link, also four calls for each name in the path. Errors:
-    /// errors of [`BucketsRoot::open_beneath`]; `LOOP` for another user's link; `LEAVES_BUCKET` for a link out of the
+    /// those of [`BucketsRoot::open_beneath`]; `LOOP` for another user's link; `LEAVES_BUCKET` for a link out of the
     /// bucket.
     pub(crate) fn open_to_change(&self, path: &str) -> Result<File, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
@@ -491,7 +491,7 @@ impl BucketsRoot {
     }
 
     /// Returns whether the path of a directory contains a link below its bucket. Cost: two `openat2`. Returns `false`
-    /// if the directory does not exist. Errors: errors of these calls that show neither a missing directory nor a link.
+    /// if the directory does not exist. Errors: of these calls, those that show neither a missing directory nor a link.
     pub(crate) fn is_behind_link(&self, path: &str) -> Result<bool, Errno> {
         let Some((bucket, below)) = path.split_once('/') else { return Ok(false) };
         let step = OFlags::PATH | OFlags::DIRECTORY;

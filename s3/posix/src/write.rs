@@ -137,7 +137,7 @@ impl PosixStoreState {
         }
     }
 
-    /// Stores an object's record with the open `file`, whose state is `stat`. If the file system has no extended
+    /// Stores an object's record with the open `file`, whose metadata is `stat`. If the file system has no extended
     /// attributes, replaces a `fast` ETag with the ETag derived from the file itself.
     pub(crate) fn store_record(
         self: &Arc<Self>,
@@ -187,8 +187,8 @@ impl PosixStoreState {
         }
     }
 
-    /// Writes `sealed`, the whole record of the file with the state `stat`, to the file's sidecar file. Errors: as for
-    /// a write; `NotImplemented` if the file is not on the device of the bucket's private area.
+    /// Writes `sealed`, the whole record of the file whose metadata is `stat`, to the file's sidecar file. Errors: as
+    /// for a write; `NotImplemented` if the file is not on the device of the bucket's private area.
     pub(crate) fn write_sidecar(
         self: &Arc<Self>,
         bucket: &Bucket,
@@ -254,7 +254,7 @@ impl PosixStoreState {
         staged.publish(key, copied, &options.conditions)
     }
 
-    /// Checks that a copy does not replace its own source, whose state is `stat`, under another key. Errors:
+    /// Checks that a copy does not replace its own source, whose metadata is `stat`, under another key. Errors:
     /// `InvalidArgument`. Cost: one `newfstatat`.
     fn check_not_itself(&self, from: (&Bucket, &Key), to: (&Bucket, &Key), stat: &FileStat) -> Result<()> {
         let (Some(source), Some(target)) = (plain(from.0, from.1), plain(to.0, to.1)) else { return Ok(()) };

@@ -369,7 +369,7 @@ fn nothing_expires_through_a_link_to_a_directory() {
     }
 }
 
-/// A key behind a link to a directory is also found through its old versions.
+/// A key reached through a link to a directory is also found through its old versions.
 #[test]
 fn nothing_with_old_versions_expires_through_a_link_to_a_directory() {
     let old = "<Prefix></Prefix><NoncurrentVersionExpiration><NoncurrentDays>2</NoncurrentDays>\

@@ -55,7 +55,7 @@ fn with_many_tags() -> PutOptions {
 fn assert_refused<T: std::fmt::Debug>(done: Result<T>) {
     let error = done.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotImplemented, "{error}");
-    assert!(error.to_string().contains("another mount than its bucket's .fordway"), "{error}");
+    assert!(error.to_string().contains("not on the same mount as its bucket's .fordway"), "{error}");
 }
 
 fn keys(store: &PosixStore, bucket: &Bucket) -> Vec<String> {

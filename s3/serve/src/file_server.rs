@@ -39,11 +39,11 @@ const TICK: Duration = Duration::from_millis(100);
 /// The file servers that this process uses, by the ID of their file system. All gateways of the process share these
 /// file servers, and no file server is ever removed.
 ///
-/// A thread of a file server has the permissions of the thread that started it. Work on these threads must therefore
-/// set its user itself, as the stores of a credentials file do. [`crate::users::User::at`] ensures this.
+/// A thread that waits for a file server has the permissions of the thread that started it. Work on these threads must
+/// therefore set its user itself, as the stores of a credentials file do. [`crate::users::User::at`] ensures this.
 static SERVERS: LazyLock<Mutex<HashMap<u64, Arc<FileServerThreads>>>> = LazyLock::new(Mutex::default);
 
-/// The file server on which one user's calls for one bucket depend.
+/// One user's access to the file server of a bucket.
 #[derive(Clone)]
 pub(crate) struct NetworkFileServer {
     threads: Arc<FileServerThreads>,

@@ -104,7 +104,7 @@ async fn speak(
 }
 
 /// Performs the handshake and counts the connection. Returns `None` if the client's address has too many connections.
-/// Errors: errors of the connection; `TimedOut`.
+/// Errors: those of the connection; `TimedOut`.
 async fn admit(
     accepted: PendingHandshake,
     (slot, slots): (Option<OwnedSemaphorePermit>, Arc<Semaphore>),
@@ -384,7 +384,7 @@ impl PendingHandshake {
 }
 
 impl QuicListener {
-    /// Sets the socket options that [`QuicListener::start`] needs. Errors: errors of the operating system.
+    /// Sets the socket options that [`QuicListener::start`] needs. Errors: those of the operating system.
     pub(crate) fn prepare(socket: &UdpSocket) -> io::Result<()> {
         socket.set_nonblocking(true)?;
         // A failure to set a buffer size is ignored, because smaller buffers only reduce the speed.
@@ -411,8 +411,8 @@ impl QuicListener {
         Ok(QuicListener { endpoint, tls, idle_timeout, made: Mutex::default(), unvalidated })
     }
 
-    /// Accepts the next client; `None` when the socket is closed. If too many handshakes with clients whose addresses are
-    /// not validated are in progress, further clients must first validate their addresses.
+    /// Accepts the next client; `None` when the socket is closed. If too many handshakes with clients whose addresses
+    /// are not validated are in progress, further clients must first validate their addresses.
     pub(crate) async fn accept(&self) -> Option<PendingHandshake> {
         loop {
             let incoming = self.endpoint.accept().await?;
@@ -539,7 +539,7 @@ pub fn quic_server_config(tls: &TlsCertificate, idle_timeout: Duration) -> Resul
     config(&tls.current(), idle_timeout)
 }
 
-/// Prepares a UDP socket as a gateway does. Errors: errors of the operating system.
+/// Prepares a UDP socket as a gateway does. Errors: those of the operating system.
 pub fn prepare_quic_socket(socket: &UdpSocket) -> io::Result<()> {
     QuicListener::prepare(socket)
 }
@@ -632,8 +632,8 @@ fn malformed(why: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
-/// Returns the body of `request` for the S3 layer, and the body's length as far as it is known. `stated` is the result
-/// of [`checked_length`].
+/// Returns the body of `request` for the S3 layer, and the body's length if it is known. `stated` is the result of
+/// [`checked_length`].
 pub(super) fn body_of(
     request: &Request<()>,
     stated: Option<u64>,

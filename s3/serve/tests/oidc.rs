@@ -570,7 +570,7 @@ fn providers_that_answer_wrongly_are_refused() {
         assert_eq!(answer.error(), (400, "IDPCommunicationError".to_owned()), "{what}: {}", answer.text());
         let before = provider.requests();
         refused(&ground.assume(&key.token("k", &provider.claims())), 400, "IDPCommunicationError");
-        assert_eq!(provider.requests(), before, "{what}: asked again at once");
+        assert_eq!(provider.requests(), before, "{what}: asked again immediately");
     }
 }
 

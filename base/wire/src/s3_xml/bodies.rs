@@ -102,8 +102,8 @@ pub fn new_bucket(document: &[u8]) -> Result<CreateBucketDocument> {
 }
 
 /// Returns the document in the form that simple parsers read correctly: without prefixes of namespaces, CDATA sections
-/// and comments, and with the characters themselves in place of references to characters above U+FFFF. Returns `None` if
-/// the document does not have this form and is not XML.
+/// and comments, and with the characters themselves in place of references to characters above U+FFFF. Returns `None`
+/// if the document does not have this form and is not XML.
 pub fn simplified(document: &[u8]) -> Option<Cow<'_, [u8]>> {
     match is_simple(document) {
         true => Some(Cow::Borrowed(document)),

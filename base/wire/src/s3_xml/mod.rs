@@ -148,8 +148,8 @@ fn etag(text: &str) -> ETag {
     ETag::new(text)
 }
 
-/// Returns the checksum in an element called `name`. Returns `None` for another kind of element, and also for an
-/// invalid value, because checksums are optional.
+/// Returns the checksum in an element called `name`. Returns `None` for another kind of element, and for an invalid
+/// value, because checksums are optional.
 fn checksum(name: &str, text: &str) -> Option<Checksum> {
     let algorithm = ChecksumAlgorithm::from_name(name.strip_prefix("Checksum")?)?;
     Checksum::from_base64(algorithm, text.trim()).ok()

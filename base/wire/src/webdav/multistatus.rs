@@ -114,8 +114,8 @@ impl MultistatusParser {
         match self.path.as_str() {
             "/multistatus/response/href" => {
                 // If a response has several addresses (RFC 4918 section 14.24), all addresses share one status, and
-                // none of them has properties. If the server sends properties nevertheless, only the last address gets
-                // them, because a copy for each address could need unbounded memory.
+                // none of them has properties. If the server sends properties anyway, only the last address gets them,
+                // because a copy for each address could need unbounded memory.
                 if !self.current.href.is_empty() {
                     let href = std::mem::take(&mut self.current.href);
                     self.found.push(MultistatusEntry { href, ..MultistatusEntry::default() });

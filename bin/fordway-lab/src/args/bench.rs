@@ -266,7 +266,7 @@ pub(crate) struct TransportBenchArgs {
     /// The option that allows measuring on a busy machine.
     #[command(flatten)]
     pub(crate) trust: ForceArgs,
-    /// Run as the responding process of the transport `tcp`
+    /// Run as the responding process of the `tcp` transport
     #[arg(long, value_name = "ADDRESS", hide = true)]
     pub(crate) follow: Option<SocketAddr>,
 }

@@ -207,7 +207,8 @@ pub(crate) struct DoctorArgs {
     /// visible. The test also measures how long changes take to become visible
     #[arg(long, num_args = 2, value_names = ["DIR", "DIR"], conflicts_with_all = ["root", "save", "fix", "no_measure"])]
     pub(crate) shared: Option<Vec<PathBuf>>,
-    /// Write the verdict on the two mounts to this file; a store in ROOT looks for a verdict in ROOT/.fordway/verdict
+    /// Write the verdict on the two mounts to this file. Fordway reads the verdict from .fordway/verdict in the root
+    /// directory of the buckets
     #[arg(long, value_name = "FILE", requires = "shared")]
     pub(crate) verdict: Option<PathBuf>,
     /// Copy the files that the checks read to this directory

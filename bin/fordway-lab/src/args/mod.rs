@@ -182,7 +182,7 @@ pub(crate) struct CompareArgs {
 pub(crate) enum CacheArg {
     /// The cache contains the data just written
     Warm,
-    /// The cache contains no content, which must be read from the disk or the file server
+    /// No content is cached, so all content is read from the disk or the file server
     Cold,
 }
 

@@ -18,9 +18,9 @@ const LOCK: &str = ".lock";
 /// A directory that is younger than this duration may belong to a command that has not locked the directory yet.
 const NEW: Duration = Duration::from_secs(60);
 
-/// The command's interrupt flag, where the directories are registered. If a second signal ends the process at
-/// once, the registered directories are removed. The flag is the same for the whole process, so it is not passed to
-/// every function that creates a directory.
+/// The command's interrupt flag, where the directories are registered. If a second signal ends the process immediately,
+/// the registered directories are removed. The flag is the same for the whole process, so it is not passed to every
+/// function that creates a directory.
 static INTERRUPT: OnceLock<InterruptFlag> = OnceLock::new();
 
 /// Makes a second signal remove all directories that are created later.
@@ -38,7 +38,7 @@ pub(super) struct ScratchDirectory {
 
 impl ScratchDirectory {
     /// Creates a directory in `parent`, and removes the directories of killed commands there. `purpose` is a part of
-    /// the directory's name. Errors: errors of creating the directory.
+    /// the directory's name. Errors: those of creating the directory.
     pub(super) fn new(purpose: &str, parent: &Path) -> io::Result<Self> {
         let prefix = format!("fordway-{purpose}-");
         // Ignore the error: this command does not depend on the removal of old directories.
@@ -59,7 +59,7 @@ impl ScratchDirectory {
         self.dir.path()
     }
 
-    /// Removes the directory and its contents. Errors: errors of the removal.
+    /// Removes the directory and its contents. Errors: those of the removal.
     pub(super) fn close(self) -> io::Result<()> {
         self.dir.close()
     }

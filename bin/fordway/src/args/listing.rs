@@ -81,8 +81,8 @@ pub struct RbArgs {
     /// Show what would be removed, without removing it
     #[arg(long, alias = "dryrun")]
     pub dry_run: bool,
-    /// Number of batches of up to 1,000 objects or versions to remove in parallel, and of unfinished uploads to abort in
-    /// parallel, from 1 to 1024
+    /// Number of batches of up to 1,000 objects or versions to remove in parallel, and of unfinished uploads to abort
+    /// in parallel, from 1 to 1024
     #[arg(long, short, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub jobs: u16,
 }

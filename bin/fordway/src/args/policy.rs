@@ -52,7 +52,7 @@ pub struct ExplainArgs {
     /// Name of the role whose session signs the request
     #[arg(long, value_name = "NAME", conflicts_with = "user")]
     pub role: Option<String>,
-    /// Name of the role's session, for policies that name a session
+    /// Session name of the role, for policies that refer to it
     #[arg(long, value_name = "NAME", requires = "role")]
     pub session: Option<String>,
     /// Assume that the user or the role owns the bucket

@@ -67,8 +67,8 @@ pub(super) fn rb(args: &RbArgs, context: &CommandContext) -> Result<CommandExit>
     })
 }
 
-/// Checks that a bucket exists and contains neither objects nor versions. Errors: the errors of a bucket that does not
-/// exist; `BucketNotEmpty`. Cost: up to four requests.
+/// Checks that a bucket exists and contains neither objects nor versions. Errors: as for a bucket that does not exist;
+/// `BucketNotEmpty`. Cost: up to four requests.
 fn rehearse_removal(store: &dyn Store, bucket: &Bucket) -> Result<()> {
     store.head_bucket(bucket)?;
     let first = ListQuery { max_keys: 1, ..Default::default() };
@@ -330,8 +330,8 @@ impl VersionRemoval<'_> {
         }
     }
 
-    /// Removes the link through which `key` leaves the bucket, instead of the versions behind the link. The removal of
-    /// `key` has failed with `error`.
+    /// Removes the link through which `key` leaves the bucket, instead of the versions reached through the link. The
+    /// removal of `key` has failed with `error`.
     fn remove_link(&self, key: &Key, error: Error) -> Result<()> {
         match self.links.remove(&*self.store, (self.bucket, key), "")? {
             LinkRemoval::Done(link) => {

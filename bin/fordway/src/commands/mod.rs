@@ -172,7 +172,7 @@ struct AddressOptions {
 }
 
 impl SourceSelection {
-    /// Parses `text` for a command without `--recursive`, which accepts objects and wildcards. Errors: the errors of
+    /// Parses `text` for a command without `--recursive`, which accepts objects and wildcards. Errors: those of
     /// [`SourceSelection::resolve`].
     fn resolve_flat(text: &str, raw: bool, has_version: bool, context: &CommandContext) -> Result<Self> {
         let options = AddressOptions { recursive: false, raw, has_version };
@@ -191,7 +191,7 @@ impl SourceSelection {
 
     /// Parses `text`. Without `--recursive`, an address that ends in a slash selects the object with this key, if there
     /// is such an object. `mkdir` and other programs create these objects. With `--recursive`, an address selects the
-    /// object with this key if the object exists and there is nothing below the address. Errors: the errors of
+    /// object with this key if the object exists and there is nothing below the address. Errors: those of
     /// [`SourceSelection::find`] and of the store. Cost: without `--recursive`, one HEAD for an address that ends in a
     /// slash; with `--recursive`, a listing of one key, and one HEAD if the listing is empty.
     fn resolve(text: &str, options: AddressOptions, context: &CommandContext) -> Result<Self> {
@@ -332,8 +332,8 @@ fn items_below(
     }
 }
 
-/// Checks the filters of a command that removes its sources. Errors: `InvalidArgument` for filters that select more with
-/// a wildcard than in s5cmd, where only names that match an `--include` are selected. `aws s3` has no wildcards.
+/// Checks the filters of a command that removes its sources. Errors: `InvalidArgument` for filters that select more
+/// with a wildcard than in s5cmd, where only names that match an `--include` are selected. `aws s3` has no wildcards.
 fn check_filters_of_removal(sources: &[SourceSelection], filters: &FilterRules) -> Result<()> {
     let has_wildcard = sources.iter().any(|source| matches!(source, SourceSelection::Matching(..)));
     if !has_wildcard || !filters.admit_more_than_included() {
@@ -345,7 +345,7 @@ fn check_filters_of_removal(sources: &[SourceSelection], filters: &FilterRules) 
     Err(Error::new(ErrorKind::InvalidArgument, why))
 }
 
-/// Returns whether an object exists. Errors: errors of the store.
+/// Returns whether an object exists. Errors: those of the store.
 fn exists(context: &CommandContext, bucket: &Bucket, key: &str) -> Result<bool> {
     match context.store()?.head(bucket, &Key::new(key)?, &GetOptions::default()) {
         Ok(_) => Ok(true),

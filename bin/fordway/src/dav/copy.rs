@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use fordway_command::{CommandContext, CommandExit, StorageAddress};
 use fordway_http::Origin;
-use fordway_http::webdav::{WebDav, member_url, parent_url, without_query};
+use fordway_http::webdav::{WebDavClient, member_url, parent_url, without_query};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::uri;
 
@@ -204,7 +204,7 @@ fn check_options(order: &DavCopyOptions<'_>, destination: &DavCopyEndpoint) -> R
 
 /// Returns the copy tasks for one source.
 fn plan<'p>(
-    dav: &'p WebDav,
+    dav: &'p WebDavClient,
     context: &CommandContext,
     order: &'p DavCopyOptions<'_>,
     source: &DavCopyEndpoint,
@@ -276,7 +276,7 @@ type CopyTaskIterator<'p> = Box<dyn Iterator<Item = Result<DavCopyTask>> + 'p>;
 /// Returns the tasks that copy all files below a source to the same relative names below the destination. Without
 /// filters, the tasks also create the directories or collections, which may be empty.
 fn below<'p>(
-    dav: &'p WebDav,
+    dav: &'p WebDavClient,
     context: &CommandContext,
     filters: &FilterRules,
     (source, to): (&DavCopyEndpoint, &DavCopyEndpoint),

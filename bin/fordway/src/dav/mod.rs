@@ -10,7 +10,7 @@ use std::fmt;
 
 use fordway_command::units::{human_bytes, local_time};
 use fordway_command::{CommandContext, CommandExit, shown_name};
-use fordway_http::webdav::{DavResource, WebDav, without_query};
+use fordway_http::webdav::{DavResource, WebDavClient, without_query};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::date::format_http;
 use serde::Serialize;
@@ -19,10 +19,9 @@ use super::transfer::{self, SharedTransferCounts};
 use crate::args::RmArgs;
 use crate::web::{self, http_url};
 
-/// Returns a client that uses the credentials from the environment. Errors: the errors of
-/// [`CommandContext::web_options`].
-pub(crate) fn client(context: &CommandContext) -> Result<WebDav> {
-    Ok(WebDav::new(context.web()?.clone()))
+/// Returns a client that uses the credentials from the environment. Errors: those of [`CommandContext::web_options`].
+pub(crate) fn client(context: &CommandContext) -> Result<WebDavClient> {
+    Ok(WebDavClient::new(context.web()?.clone()))
 }
 
 /// Returns whether an address has a scheme for WebDAV.
@@ -152,7 +151,7 @@ pub(crate) fn remove(address: &str, args: &RmArgs, context: &CommandContext) -> 
 
 /// A running `rm` of files and collections on WebDAV servers.
 struct DavRemoveCommand<'r> {
-    dav: &'r WebDav,
+    dav: &'r WebDavClient,
     args: &'r RmArgs,
     context: &'r CommandContext,
     tally: SharedTransferCounts,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_http::vector::RemoteFile;
 use fordway_http::webdav::{
-    CopyDirection, DavResource, DavUploadOptions, ThirdPartyCopy, WebDav, collection_url, without_query,
+    CopyDirection, DavResource, DavUploadOptions, ThirdPartyCopy, WebDavClient, collection_url, without_query,
 };
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::file_hash::{FileHash, FileHashAlgorithm, FileHasher};
@@ -65,7 +65,7 @@ enum MoveSourceSnapshot {
 
 /// The state that all copies of a command share.
 pub(super) struct DavCopier<'c> {
-    dav: &'c WebDav,
+    dav: &'c WebDavClient,
     order: &'c DavCopyOptions<'c>,
     context: &'c CommandContext,
     tally: SharedTransferCounts,
@@ -77,7 +77,7 @@ pub(super) struct DavCopier<'c> {
 
 impl<'c> DavCopier<'c> {
     pub(super) fn new(
-        dav: &'c WebDav,
+        dav: &'c WebDavClient,
         order: &'c DavCopyOptions<'c>,
         postponed: PostponedRemovals,
         context: &'c CommandContext,
@@ -171,7 +171,7 @@ impl<'c> DavCopier<'c> {
     }
 
     /// Checks in a dry run that the source exists, unless a listing contained its size, and that a local destination is
-    /// not a directory. Errors: the errors of the copy.
+    /// not a directory. Errors: those of the copy.
     fn rehearse(&self, task: &DavCopyTask) -> Result<()> {
         match &task.from {
             DavCopyEndpoint::Local(path) => {

@@ -46,7 +46,7 @@ impl DavixAddress {
             }
             "dav" | "davs" if has_keys => Err(invalid(url, "cannot be used with S3 keys; write s3s://")),
             _ if web::is_address(url) => Ok(DavixAddress::Web(url.to_owned())),
-            _ => Err(invalid(url, "has another scheme than http(s)://, dav(s):// and s3(s)://")),
+            _ => Err(invalid(url, "has a scheme other than http(s)://, dav(s):// and s3(s)://")),
         }
     }
 

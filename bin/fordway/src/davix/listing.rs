@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use fordway_command::units::local_time;
 use fordway_command::{CommandContext, CommandExit, shown_name};
-use fordway_http::webdav::{DavResource, WebDav, without_query};
+use fordway_http::webdav::{DavResource, WebDavClient, without_query};
 use fordway_store::{Bucket, Error, GetOptions, Key, ListEntry, ListQuery, Result, Store};
 use fordway_wire::s3_error::from_s3;
 
@@ -79,7 +79,7 @@ pub(super) fn web(line: &DavixLsArgs, context: &CommandContext) -> Result<Comman
 }
 
 /// Lists everything below a collection, with paths relative to the server's root.
-fn below(dav: &WebDav, url: &str, line: &DavixLsArgs, context: &CommandContext) -> Result<CommandExit> {
+fn below(dav: &WebDavClient, url: &str, line: &DavixLsArgs, context: &CommandContext) -> Result<CommandExit> {
     let mut exit = CommandExit::Ok;
     for found in dav.walk(url) {
         match found {

@@ -1,5 +1,5 @@
 //! davix's command-line tools as other names of the `fordway` program. For example, a program that is started through a
-//! symbolic link with the name `davix-get` accepts the options of davix-get, and runs the command `cp` or `cat`.
+//! symbolic link with the name `davix-get` accepts the options of davix-get, and runs the `cp` or `cat` command.
 //!
 //! `args` defines the command lines. `address` and `connection` convert URLs and options to Fordway's own. `tools` runs
 //! the tools, and `listing` prints the output of `davix-ls`. This file recognizes the names, parses the command lines,

@@ -54,8 +54,8 @@ impl FileAccessRights {
         file.set_permissions(Permissions::from_mode(mode))
     }
 
-    /// Sets the owner and the group, as far as the process is permitted to. Returns whether `file` has the group of the
-    /// old file.
+    /// Sets the owner and the group, if the process is permitted to. Returns whether `file` has the group of the old
+    /// file.
     fn give_owner(&self, file: &File) -> io::Result<bool> {
         let now = file.metadata()?;
         if now.uid() != self.about.uid() {

@@ -1,4 +1,4 @@
-//! Removes symbolic links that lead out of a bucket, instead of the objects behind these links.
+//! Removes symbolic links that lead out of a bucket, instead of the objects reached through them.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
@@ -26,10 +26,10 @@ pub(crate) enum LinkRemoval {
 impl RemovedLinks {
     /// Removes the link through which `key` leaves the bucket, if the link's own key begins with `prefix`. The store
     /// has refused to remove `key` with an error for which [`fordway_store::Error::leaves_bucket`] holds. The store
-    /// refuses the keys of all directories behind the link in the same way. On the path from `key` upwards, the first
-    /// key that the store accepts is therefore the link, unless `key` itself is the link. A key that has a version is
-    /// not removed, because the version would be lost. Cost: one listing and one delete for each directory on the path
-    /// from `key` to the link, and up to eight HEADs. Errors: the errors of these operations.
+    /// refuses the keys of all directories reached through the link in the same way. On the path from `key` upwards,
+    /// the first key that the store accepts is therefore the link, unless `key` itself is the link. A key that has a
+    /// version is not removed, because the version would be lost. Cost: one listing and one delete for each directory
+    /// on the path from `key` to the link, and up to eight HEADs. Errors: those of the operations.
     pub(crate) fn remove(
         &self,
         store: &dyn Store,

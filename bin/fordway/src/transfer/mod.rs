@@ -8,7 +8,7 @@
 //! - `access` gives a downloaded file the access rights of the file that it replaces;
 //! - `directories` records which directories were created for downloads;
 //! - `finish` checks that a file was written before its source is removed;
-//! - `links` removes links that lead out of a bucket, instead of the objects behind these links;
+//! - `links` removes links that lead out of a bucket, instead of the objects reached through them;
 //! - `metadata` determines the metadata of new objects;
 //! - `receive` continues a download whose connection broke;
 //! - `special` opens destinations that are not regular files;
@@ -349,10 +349,10 @@ impl TransferRunner<'_> {
         }
     }
 
-    /// Checks in a dry run what a copy would check first: that the source exists (unless a listing contained the size of
-    /// the object), that the destination's bucket exists, that the copy may replace the destination, and that the
-    /// destination is not a directory. Errors: the errors of the copy. Cost: at most one request for a source whose size
-    /// is unknown, one request for each bucket, and with [`OverwritePolicy::Fail`] one request for each destination.
+    /// Checks in a dry run what a copy would check first: that the source exists (unless a listing contained the size
+    /// of the object), that the destination's bucket exists, that the copy may replace the destination, and that the
+    /// destination is not a directory. Errors: those of the copy. Cost: at most one request for a source whose size is
+    /// unknown, one request for each bucket, and with [`OverwritePolicy::Fail`] one request for each destination.
     fn rehearse(&self, from: &StorageAddress, to: &StorageAddress, size: Option<u64>) -> Result<()> {
         match from {
             StorageAddress::S3(bucket, key) if size.is_none() => {

@@ -12,8 +12,8 @@ use fordway_command::CommandOutputStreams;
 /// The maximum number of links in a path that the kernel follows.
 const MAX_LINKS: usize = 40;
 
-/// Opens `path` for writing; `None` if `path` is a regular file or a directory, or does not exist. If `path` is standard
-/// output, the command prints no further events, which would otherwise become a part of the content.
+/// Opens `path` for writing; `None` if `path` is a regular file or a directory, or does not exist. If `path` is
+/// standard output, the command prints no further events, which would otherwise become a part of the content.
 pub(crate) fn open_special(path: &Path, output: &CommandOutputStreams) -> Option<io::Result<File>> {
     let opened = open(path);
     if let Some(Ok(file)) = &opened

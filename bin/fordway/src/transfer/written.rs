@@ -27,8 +27,8 @@ impl WrittenFiles {
         self.claim_unless(path, ignores_case)
     }
 
-    /// Like [`claim`](Self::claim). `ignores_case` returns whether names in a directory that differ only in case are the
-    /// same name.
+    /// Like [`claim`](Self::claim). `ignores_case` returns whether names in a directory that differ only in case are
+    /// the same name.
     fn claim_unless(&self, path: &Path, ignores_case: impl FnOnce(&Path) -> bool) -> Result<()> {
         let directory = resolved(super::parent(path));
         let file = directory.join(path.file_name().unwrap_or_default());

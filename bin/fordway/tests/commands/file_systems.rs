@@ -1,5 +1,5 @@
-//! Tests downloads into file systems that lack a feature, or that report a failed write late. A shared object, which the
-//! dynamic linker loads before libc, replaces a few functions of libc for files in directories with certain names.
+//! Tests downloads into file systems that lack a feature, or that report a failed write late. A shared object, which
+//! the dynamic linker loads before libc, replaces a few functions of libc for files in directories with certain names.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

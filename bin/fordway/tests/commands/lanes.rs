@@ -322,7 +322,7 @@ fn what_is_emptied_loses_its_links_and_not_what_they_lead_to() {
             symlink("../../other/d", bucket.join("a/m")).unwrap();
         };
         fill();
-        // A key that leads through a link is refused, and so is a prefix behind the link.
+        // A key that leads through a link is refused, and so is a prefix reached through the link.
         for words in
             [&["rm", "s3://doomed/l/x"][..], &["rm", "-r", "s3://doomed/l/d"], &["rm", "-r", "s3://doomed/l"]]
         {
@@ -351,7 +351,8 @@ fn what_is_emptied_loses_its_links_and_not_what_they_lead_to() {
     }
 }
 
-/// If the key itself is a link, or a key on its path has versions, nothing is removed: neither the link nor the version.
+/// If the key itself is a link, or a key on its path has versions, nothing is removed: neither the link nor the
+/// version.
 #[test]
 fn a_version_is_not_lost_in_place_of_a_link() {
     use std::os::unix::fs::symlink;

@@ -141,7 +141,7 @@ fn the_server_is_asked_when_it_fails() {
     rig.run(&["cp", "--metalink", "none", &alone.url(), "DIR/copy"]).ended(CommandExit::Unavailable);
 }
 
-/// If the other replica has another version than the bytes that were already written, `cat` must fail.
+/// If the other replica does not have the version of the bytes that were already written, `cat` must fail.
 #[test]
 fn cat_does_not_join_two_versions() {
     let newer: Vec<u8> = content().iter().map(|byte| byte.to_ascii_uppercase()).collect();

@@ -130,7 +130,8 @@ fn links_can_be_skipped() {
     assert_eq!(rig.get("single").unwrap(), b"a");
 }
 
-/// Files behind a link to a directory may belong to another directory tree, so `sync --delete` must not remove them.
+/// Files reached through a link to a directory may belong to another directory tree, so `sync --delete` must not remove
+/// them.
 #[test]
 fn sync_removes_nothing_below_a_linked_directory() {
     let rig = Rig::new();

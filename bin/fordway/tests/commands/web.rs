@@ -429,7 +429,7 @@ fn a_copy_over_several_connections_has_the_digest_of_the_server() {
     }
 }
 
-/// A server that does not state a digest, or refuses to be asked for one, is no reason to fail.
+/// A server that does not state a digest, or refuses to be asked for one, must not make the command fail.
 #[test]
 fn a_copy_over_several_connections_needs_no_digest() {
     for script in [

@@ -46,7 +46,7 @@ exported! {
     /// to trust instead of the system's certificates.
     fn S3_set_request_context_verify_peer(_context: *mut RequestContext, verify: c_int) {
         if verify == 0 {
-            tracing::warn!("the program requested unverified certificates; they are verified nevertheless");
+            tracing::warn!("the program requested unverified certificates; they are verified anyway");
         }
     }
 

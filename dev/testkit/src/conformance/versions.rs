@@ -384,7 +384,7 @@ pub fn conditions_see_the_latest_version(store: &dyn Store) {
     assert_eq!(all_versions(store, &b).len(), 4);
 }
 
-/// Each version of a batch is removed permanently, also if the batch contains several versions of a key.
+/// Each version of a batch is removed permanently, even if the batch contains several versions of a key.
 pub fn many_versions_are_deleted(store: &dyn Store) {
     let b = versioned(store);
     let [first, second] = [b"1", b"2"].map(|body| put_version(store, &b, "k", body));

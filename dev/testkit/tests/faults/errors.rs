@@ -66,8 +66,8 @@ fn a_file_that_another_client_has_open_is_waited_for() {
     for (call, act) in [("renameat", &put as &dyn Fn() -> Result<(), Error>), ("unlinkat", &delete)] {
         let run = |nth| {
             put().unwrap();
-            // After this pause, all cached descriptors are closed, so runs make the same calls. Exceptions are the first
-            // run, which also creates directories, and runs on a busy machine.
+            // After this pause, all cached descriptors are closed, so runs make the same calls. Exceptions are the
+            // first run, which also creates directories, and runs on a busy machine.
             std::thread::sleep(std::time::Duration::from_millis(20));
             fault::run(fault::FaultInjectionPlan { nth, ..Default::default() }, act)
         };

@@ -34,8 +34,8 @@ fn shared(
 }
 
 /// Runs `act` once for each call that it makes, with a new bucket that `prepare` fills. In each run, one call fails as
-/// if its name did not exist. `check` receives the result of `act`. Returns the result of the last run, in which no call
-/// failed.
+/// if its name did not exist. `check` receives the result of `act`. Returns the result of the last run, in which no
+/// call failed.
 fn each_miss<P, T>(
     missing: &'static [(&'static str, Errno)],
     prepare: impl Fn(&PosixStore) -> P,

@@ -144,7 +144,7 @@ fn a_metalink_is_fetched_and_hostile_ones_refused() {
     assert_eq!(fetch_metalink(&session(), &staged.url()).unwrap_err().kind(), ErrorKind::Unavailable);
 }
 
-/// A Metalink that was not renewed with its file has another digest than the file.
+/// The digest in a Metalink that was not renewed with its file differs from the file's.
 #[test]
 fn a_metalink_with_another_digest_than_the_server_states_is_not_used() {
     let other = server(ResponseFaultScript::honest());

@@ -272,7 +272,7 @@ pub(super) fn keep_times(_: &Member) {
         // The client reports times to the server once per second, and caches attributes for one second.
         std::thread::sleep(Duration::from_secs(4));
         let found = fs::metadata(&path).unwrap().modified().unwrap();
-        assert_eq!(found, set, "{} has another time than was set last", path.display());
+        assert_eq!(found, set, "{} does not have the time that was set last", path.display());
     }
     other.abort_upload(&bucket(), &key("sealed/upload"), &upload).unwrap();
     list_many_with_times_set_back(&one, bucket_dir, set);

@@ -150,7 +150,7 @@ fn what_may_pass_is_tried_again_and_what_may_have_happened_is_not() {
     });
 }
 
-/// Some servers refuse `Expect` with another status than 417, or close the connection. The body has not been sent.
+/// Some servers refuse `Expect` with a status other than 417, or close the connection. The body has not been sent.
 #[test]
 fn a_refused_question_is_not_asked_again() {
     for refusal in [answer(400, "", ""), answer(501, "", ""), Vec::new()] {

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fordway_http::vector::{HttpSession, RemoteFile, SessionOptions};
-use fordway_http::webdav::{DavUploadOptions, WebDav};
+use fordway_http::webdav::{DavUploadOptions, WebDavClient};
 use fordway_http::{HttpVersion, TlsRoots};
 use fordway_store::{ErrorKind, Result};
 
@@ -60,18 +60,18 @@ fn content(bytes: usize) -> Vec<u8> {
 }
 
 /// Returns a client that retries at most twice, with `change` applied to its options.
-fn client(change: impl FnOnce(&mut SessionOptions)) -> WebDav {
+fn client(change: impl FnOnce(&mut SessionOptions)) -> WebDavClient {
     let mut options = SessionOptions { http: version(), max_retries: 2, ..SessionOptions::default() };
     options.timeouts.first_byte = Duration::from_secs(30);
     if version() == HttpVersion::Http3 {
         options.tls_roots = TlsRoots::File(quic::certificate());
     }
     change(&mut options);
-    WebDav::new(Arc::new(HttpSession::new(options)))
+    WebDavClient::new(Arc::new(HttpSession::new(options)))
 }
 
 /// Writes `body`, in chunks if the head does not declare its size.
-fn put(dav: &WebDav, url: &str, body: &[u8], says_size: bool) -> Result<()> {
+fn put(dav: &WebDavClient, url: &str, body: &[u8], says_size: bool) -> Result<()> {
     let upload = DavUploadOptions {
         size_bytes: says_size.then_some(body.len() as u64),
         ..DavUploadOptions::default()
@@ -79,7 +79,7 @@ fn put(dav: &WebDav, url: &str, body: &[u8], says_size: bool) -> Result<()> {
     dav.put(url, &upload, &mut |sink| body.chunks(100_000).try_for_each(&mut *sink))
 }
 
-fn get(dav: &WebDav, url: &str) -> Result<Vec<u8>> {
+fn get(dav: &WebDavClient, url: &str) -> Result<Vec<u8>> {
     let (file, mut body) = (RemoteFile::open(dav.session(), url)?, Vec::new());
     file.copy_range(0..file.size_bytes(), &mut |bytes| {
         body.extend_from_slice(bytes);
@@ -95,7 +95,7 @@ fn kind<T>(result: Result<T>) -> ErrorKind {
 }
 
 /// Returns the names below a collection. Names of collections end in a slash.
-fn below(dav: &WebDav, url: &str) -> Vec<String> {
+fn below(dav: &WebDavClient, url: &str) -> Vec<String> {
     let found = dav.walk(url).map(|found| {
         let found = found.unwrap();
         found.relative + if found.is_collection { "/" } else { "" }

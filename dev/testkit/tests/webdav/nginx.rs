@@ -73,7 +73,7 @@ fn a_destination_is_redirected_like_its_source() {
     {
         let error = refused.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
-        assert!(error.detail().contains("is on another server than"), "{error}");
+        assert!(error.detail().contains("is not on the same server as"), "{error}");
     }
     assert!(get(&dav, &door.url("p/b")).unwrap() == b"content");
     assert_eq!(std::fs::read_dir(server.files()).unwrap().count(), 2);

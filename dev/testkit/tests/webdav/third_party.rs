@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use fordway_http::vector::CredentialScope;
-use fordway_http::webdav::{CopyDirection, ThirdPartyCopy, WebDav};
+use fordway_http::webdav::{CopyDirection, ThirdPartyCopy, WebDavClient};
 use fordway_http::{Origin, SessionCredentials};
 use fordway_store::{Error, ErrorKind, Result};
 
@@ -34,7 +34,7 @@ fn order<'t>(from: &'t str, to: &'t str) -> ThirdPartyCopy<'t> {
     ThirdPartyCopy { from, to, direction: CopyDirection::Pull, replaces: true, silence: SILENCE }
 }
 
-fn copy(dav: &WebDav, to: &Dialogue) -> Result<Vec<u64>> {
+fn copy(dav: &WebDavClient, to: &Dialogue) -> Result<Vec<u64>> {
     let source = server(200, String::new(), 9);
     let (from, to) = (source.url("f?a=b"), to.url("g"));
     let mut seen = vec![0];

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fordway_http::HttpVersion;
-use fordway_http::webdav::{DavUploadOptions, WebDav};
+use fordway_http::webdav::{DavUploadOptions, WebDavClient};
 use fordway_store::{ErrorKind, Result};
 use h2::server::SendResponse;
 use h2::{Ping, RecvStream, server};
@@ -86,7 +86,7 @@ async fn handle(
 const PIECE_BYTES: usize = 100_000;
 
 /// Uploads `pieces` pieces. Returns the result, and the number of pieces that were produced.
-fn put(dav: &WebDav, url: &str, pieces: usize) -> (Result<()>, usize) {
+fn put(dav: &WebDavClient, url: &str, pieces: usize) -> (Result<()>, usize) {
     let upload =
         DavUploadOptions { size_bytes: Some((pieces * PIECE_BYTES) as u64), ..DavUploadOptions::default() };
     let mut produced = 0;
@@ -99,7 +99,7 @@ fn put(dav: &WebDav, url: &str, pieces: usize) -> (Result<()>, usize) {
     (done, produced)
 }
 
-fn http2(limit: Duration) -> WebDav {
+fn http2(limit: Duration) -> WebDavClient {
     client(|options| {
         (options.http, options.max_retries) = (HttpVersion::Http2, 0);
         (options.timeouts.first_byte, options.timeouts.progress) = (limit, limit);

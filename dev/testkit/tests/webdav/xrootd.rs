@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use fordway_http::TlsRoots;
-use fordway_http::webdav::{CopyDirection, ThirdPartyCopy, WebDav};
+use fordway_http::webdav::{CopyDirection, ThirdPartyCopy, WebDavClient};
 use fordway_store::{ErrorKind, Result};
 use fordway_testkit::foreign::{ExternalServerProcess, SelfSignedCertificate};
 
 use crate::{below, client, content, get, kind, put};
 
-fn trusting(authority: &SelfSignedCertificate) -> WebDav {
+fn trusting(authority: &SelfSignedCertificate) -> WebDavClient {
     client(|options| options.tls_roots = TlsRoots::File(authority.file()))
 }
 
@@ -35,7 +35,13 @@ fn files_and_collections() {
     dav.remove(&server.url("d/e")).unwrap();
 }
 
-fn copy(dav: &WebDav, from: &str, to: &str, direction: CopyDirection, replaces: bool) -> Result<Option<u64>> {
+fn copy(
+    dav: &WebDavClient,
+    from: &str,
+    to: &str,
+    direction: CopyDirection,
+    replaces: bool,
+) -> Result<Option<u64>> {
     let copy = ThirdPartyCopy { from, to, direction, replaces, silence: Duration::from_secs(60) };
     dav.third_party_copy(&copy, &mut |_, _| Ok(()))
 }

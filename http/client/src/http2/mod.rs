@@ -29,8 +29,8 @@ use super::tls::TlsConnector;
 use super::{Origin, Timeouts};
 
 /// The flow-control window, per request and per connection. The window is as large as the read-ahead of one file, so
-/// that the server never waits for the client. The window uses no memory, because data is either consumed at once or
-/// waits in the socket buffer.
+/// that the server never waits for the client. The window uses no memory, because data is either consumed immediately
+/// or waits in the socket buffer.
 const WINDOW_BYTES: u32 = 64 << 20;
 /// The maximum size of a data frame.
 const FRAME_BYTES_MAX: u32 = 256 << 10;

@@ -170,7 +170,7 @@ impl AsyncWrite for Http2Socket {
 
     fn poll_flush(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.transport {
-            // A plain socket sends at once, so there is nothing to flush.
+            // A plain socket sends immediately, so there is nothing to flush.
             SocketTransport::Plain(_) => Poll::Ready(Ok(())),
             SocketTransport::Tls(stream) => {
                 let sent = again(|| stream.flush());

@@ -1,5 +1,5 @@
 //! Finds and uses proxies. The environment variables that curl also reads determine which proxy a request uses. The
-//! variable `no_proxy` lists hosts that are accessed without a proxy. RFC 9110 sections 7.6 and 9.3.6 and RFC 9112
+//! `no_proxy` variable lists hosts that are accessed without a proxy. RFC 9110 sections 7.6 and 9.3.6 and RFC 9112
 //! section 3.2 define how a request is sent to a proxy.
 //!
 //! A request to an `http` origin is forwarded: its request line contains the absolute URL. An `https` origin is reached

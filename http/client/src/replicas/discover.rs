@@ -71,9 +71,9 @@ fn fetch_metalink_until(session: &Arc<HttpSession>, url: &str, until: Option<Ins
 /// `?metalink`, the URL with `.meta4` appended, and the cache, in that order, until one of them names a replica. The
 /// result is cached for `url` only, because a server must not describe the files of other servers. The cache is not
 /// used if the server cannot prove its identity. If the server has neither the file nor a description of it, the cached
-/// description is removed: the file may have been removed on purpose. Returns `None` if no replica is found. Cost: up to
-/// four requests, plus one for each Metalink that the `Link` headers name (at most four), plus one per redirection; one
-/// request if the server is unreachable. Takes at most 10 s for each document and 30 s in total, and ends at the
+/// description is removed: the file may have been removed on purpose. Returns `None` if no replica is found. Cost: up
+/// to four requests, plus one for each Metalink that the `Link` headers name (at most four), plus one per redirection;
+/// one request if the server is unreachable. Takes at most 10 s for each document and 30 s in total, and ends at the
 /// deadline. No request is retried.
 pub fn discover(
     session: &Arc<HttpSession>,

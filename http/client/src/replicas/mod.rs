@@ -370,7 +370,7 @@ impl ReplicatedFile {
 }
 
 impl Drop for ReplicatedFile {
-    /// Ends the streams. Most streams end almost at once. A stream that is waiting for a connection, or for the
+    /// Ends the streams. Most streams end almost immediately. A stream that is waiting for a connection, or for the
     /// response to its first request, ends after that wait.
     fn drop(&mut self) {
         self.shared.board().is_closing = true;

@@ -13,8 +13,8 @@ pub(super) trait FragmentSink: Send {
     /// further places as can be borrowed together with the first.
     fn slices(&mut self, places: &[(FragmentPosition, usize)]) -> Vec<&mut [u8]>;
 
-    /// Called after `len` bytes have been written at `place`. With `len` 0, the bytes of this fragment that were written
-    /// at `place` and behind it are missing again.
+    /// Called after `len` bytes have been written at `place`. With `len` 0, the bytes of this fragment that were
+    /// written at `place` and behind it are missing again.
     fn arrived(&mut self, _place: FragmentPosition, _len: usize) {}
 
     /// Copies the bytes received for one fragment into another.
@@ -39,7 +39,7 @@ pub trait FragmentMemory: Send {
     }
 
     /// Called after `len` bytes of fragment number `fragment`, starting at byte `within` of the fragment, have been
-    /// received. With `len` 0, the bytes received from byte `within` on are missing again, and will be received anew.
+    /// received. With `len` 0, the bytes received from byte `within` on are missing again, and will be received again.
     fn arrived(&mut self, _fragment: usize, _within: usize, _len: usize) {}
 
     /// Copies `len` bytes from one fragment to another; `from` and `to` are a fragment's number and an offset in it.

@@ -76,8 +76,8 @@ impl MultiplexedConnection {
         self.streams.len() + self.events.len()
     }
 
-    /// Returns the maximum number of concurrent streams: the smaller of the limits of this client and of the server, but
-    /// at least one.
+    /// Returns the maximum number of concurrent streams: the smaller of the limits of this client and of the server,
+    /// but at least one.
     pub(super) fn depth_max(&self) -> usize {
         let stated = self.connection.http2().map_or(1, Http2Connection::streams_max);
         self.depth_max.min(stated).max(1)
@@ -228,8 +228,8 @@ impl MultiplexedConnection {
     /// Returns the reason for the end of a stream, according to its error; `None` if the connection has ended.
     fn broken(&mut self, error: h2::Error) -> Option<StreamEndReason> {
         let is_refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
-        // A server that is shutting down announces which streams it will not process, and may close the connection at
-        // once.
+        // A server that is shutting down announces which streams it will not process, and may close the connection
+        // immediately.
         if error.is_remote() && (error.is_go_away() || is_refused) {
             if is_refused {
                 self.depth_max = self.depth_max.min(self.streams.len() - 1).max(1);

@@ -7,7 +7,7 @@ use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::s3_error;
 use fordway_wire::webdav::MultistatusEntry;
 
-use super::WebDav;
+use super::WebDavClient;
 use crate::client::{BodySink, StreamedBody};
 use crate::retry::{RetryBudget, pause, retry_after};
 use crate::vector::redirect::{RedirectResponse, RedirectRoute};
@@ -108,7 +108,7 @@ impl<'a> DavRequest<'a> {
     }
 
     /// Returns whether the last attempt asked for the server's consent and sent nothing of the body, so the request can
-    /// be repeated without the question.
+    /// be repeated without `Expect: 100-continue`.
     fn is_unsent_after_asking(&self) -> bool {
         self.has_asked && !self.is_begun && !self.must_not_ask
     }
@@ -130,7 +130,7 @@ impl<'a> DavRequest<'a> {
     }
 }
 
-impl WebDav {
+impl WebDavClient {
     /// Sends a request to `url`, and follows redirections. Returns the final response, even if its status is a failure.
     /// Errors: connection errors, which name the URL; `BadResponse` for redirections that are not followed.
     pub(super) fn ask(&self, url: &str, call: &mut DavRequest<'_>) -> Result<DavResponse> {
@@ -161,7 +161,7 @@ impl WebDav {
         if found.origin() == route.file.origin() {
             return Ok(found.url());
         }
-        let detail = format!("{} is on another server than {}", found.shown(), route.file.shown());
+        let detail = format!("{} is not on the same server as {}", found.shown(), route.file.shown());
         Err(Error::new(ErrorKind::InvalidArgument, detail))
     }
 }
@@ -243,8 +243,8 @@ fn is_worth_asking(body: &DavBody<'_>, version: HttpVersion) -> bool {
         DavBody::Bytes(_) => false,
         DavBody::Made(Some(size), _) => version == HttpVersion::Http1 && *size >= ASK_FIRST_BYTES,
         // Over HTTP/2 and 3, at most one flow-control window of a refused body is sent, and some servers, such as
-        // nginx, do not respond to the question. However, content of unknown size, such as standard input, can be read
-        // only once, so the client always asks the server before it sends such content.
+        // nginx, do not respond to `Expect: 100-continue`. However, content of unknown size, such as standard input,
+        // can be read only once, so the client always asks the server before it sends such content.
         DavBody::Made(None, _) => true,
     }
 }

@@ -6,7 +6,7 @@ use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::webdav::{CollectionEntryLocation, CollectionUrl, MultistatusEntry, PROPFIND, multistatus};
 
 use super::call::{DavBody, DavRequest, DavResponse};
-use super::{DavResource, WebDav, collection_url, member_url, without_query};
+use super::{DavResource, WebDavClient, collection_url, member_url, without_query};
 use crate::vector::{RemoteFile, RemoteResource as _};
 
 /// The maximum depth of collections. Without a limit, a walk over links that form a cycle would never end.
@@ -23,7 +23,7 @@ pub struct CollectionListing {
     pub failed: Vec<(String, u16)>,
 }
 
-impl WebDav {
+impl WebDavClient {
     /// Describes one resource. Errors: `NoSuchKey`, `AccessDenied`, `InvalidArgument`, `MethodNotAllowed`,
     /// `Unavailable`, `Timeout`, `BadResponse`, `Io` and others. Cost: one request (PROPFIND); if the server does not
     /// support WebDAV, one more (HEAD), which works only for files.
@@ -36,13 +36,13 @@ impl WebDav {
     }
 
     /// Describes one resource without falling back to HEAD, which returns too little information. Errors: as for
-    /// [`WebDav::list`].
+    /// [`WebDavClient::list`].
     pub(super) fn list_one(&self, url: &str) -> Result<DavResource> {
         described(url, &self.propfind(url, "0")?)
     }
 
-    /// Lists a collection; a file has no members. Errors: as for [`WebDav::stat`]; `MethodNotAllowed` if the server
-    /// does not support WebDAV. Cost: one request (PROPFIND of depth 1).
+    /// Lists a collection; a file has no members. Errors: as for [`WebDavClient::stat`]; `MethodNotAllowed` if the
+    /// server does not support WebDAV. Cost: one request (PROPFIND of depth 1).
     pub fn list(&self, url: &str) -> Result<CollectionListing> {
         let answer = self.propfind(url, "1")?;
         listing(url, &answer).map_err(|error| answer.file.named("list", error))
@@ -161,9 +161,9 @@ fn listing(url: &str, answer: &DavResponse) -> Result<CollectionListing> {
     Ok(CollectionListing { itself, members, failed })
 }
 
-/// See [`WebDav::walk`].
+/// See [`WebDavClient::walk`].
 pub struct CollectionWalk<'d> {
-    dav: &'d WebDav,
+    dav: &'d WebDavClient,
     /// Collections to list; the last one is listed next.
     open: Vec<DavResource>,
     ready: VecDeque<Result<DavResource>>,

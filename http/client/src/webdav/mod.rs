@@ -29,15 +29,15 @@ use crate::vector::{RemoteResource as _, WebFileAddress};
 /// it responds.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// WebDAV servers, accessed through one session. All addresses are `http(s)://` URLs; characters that are not allowed
-/// in a URL are percent-encoded, and every request keeps the URL's query.
-pub struct WebDav {
+/// A client of WebDAV servers, all accessed through one session. All addresses are `http(s)://` URLs; characters that
+/// are not allowed in a URL are percent-encoded, and every request keeps the URL's query.
+pub struct WebDavClient {
     session: Arc<HttpSession>,
     /// A session with the same options and a longer timeout, created when the first change is requested.
     patient: OnceLock<Arc<HttpSession>>,
 }
 
-/// The properties of a resource, as far as the server reports them.
+/// The properties that the server reports of a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DavResource {
     /// The URL of the resource.
@@ -72,10 +72,10 @@ impl DavResource {
     }
 }
 
-impl WebDav {
+impl WebDavClient {
     /// Creates a client that uses `session`'s connections.
     pub fn new(session: Arc<HttpSession>) -> Self {
-        WebDav { session, patient: OnceLock::new() }
+        WebDavClient { session, patient: OnceLock::new() }
     }
 
     /// Returns the session for requests that change something.
@@ -120,7 +120,7 @@ pub fn parent_url(url: &str) -> Option<String> {
     Some(format!("{}/{query}", &path[..slash]))
 }
 
-impl WebDav {
+impl WebDavClient {
     /// Creates a collection. Errors: `PreconditionFailed` if the URL exists; `NoSuchKey` if the parent collection does
     /// not exist; `AccessDenied`, `NoSpace`, `InvalidArgument`, `MethodNotAllowed`, `Unavailable`, `Timeout`,
     /// `BadResponse`, `Io` and others. Cost: one request (MKCOL), which is not retried if the server may have acted on
@@ -170,7 +170,7 @@ impl WebDav {
 
     /// Removes a file if it is still the described version. The server checks the version if it supports `If-Match` and
     /// has reported a strong ETag. nginx and XRootD do not check the version. Errors: `PreconditionFailed` for another
-    /// version; otherwise as for [`WebDav::remove`]. Cost: one request (DELETE).
+    /// version; otherwise as for [`WebDavClient::remove`]. Cost: one request (DELETE).
     pub fn remove_version(&self, file: &DavResource) -> Result<()> {
         self.send_removal(&file.url, only_version(DavRequest::new("DELETE", "remove"), file))
     }
@@ -197,9 +197,9 @@ impl WebDav {
     /// Copies a file or a whole collection within one server. Errors: `PreconditionFailed` if the destination exists
     /// and must not be replaced, `InvalidArgument` if the destination is on another server, `NoSpace`; `IncompleteBody`
     /// if the server's report ends before the result; `Corrupt` if a copy that the server reports as complete is
-    /// missing or has another size; otherwise as for [`WebDav::remove`]. Cost: one request (COPY), which is not retried if
-    /// the server may have acted on it, one request (PROPFIND of the destination) per redirection, and two requests
-    /// (PROPFIND) after a report.
+    /// missing or has another size; otherwise as for [`WebDavClient::remove`]. Cost: one request (COPY), which is not
+    /// retried if the server may have acted on it, one request (PROPFIND of the destination) per redirection, and two
+    /// requests (PROPFIND) after a report.
     pub fn copy(&self, from: &str, to: &str, replaces: bool) -> Result<()> {
         // Do not retry: a copy whose connection was lost may still be running, and both copies would write to the same
         // destination.
@@ -222,15 +222,15 @@ impl WebDav {
         Ok(())
     }
 
-    /// Moves a file or a whole collection within a server. Errors: as for [`WebDav::copy`]. Cost: one request (MOVE),
-    /// which is not retried if the server may have acted on it.
+    /// Moves a file or a whole collection within a server. Errors: as for [`WebDavClient::copy`]. Cost: one request
+    /// (MOVE), which is not retried if the server may have acted on it.
     pub fn rename(&self, from: &str, to: &str, replaces: bool) -> Result<()> {
         self.send_move((from, to), to_destination("MOVE", "move", (from, to), replaces)?)
     }
 
     /// Moves a file or a whole collection within a server. A file is moved only if it is still the described version,
-    /// as in [`WebDav::remove_version`]. Errors: `PreconditionFailed` for another version; otherwise as for
-    /// [`WebDav::rename`].
+    /// as in [`WebDavClient::remove_version`]. Errors: `PreconditionFailed` for another version; otherwise as for
+    /// [`WebDavClient::rename`].
     pub fn rename_version(&self, from: &DavResource, to: &str, replaces: bool) -> Result<()> {
         let call = to_destination("MOVE", "move", (&from.url, to), replaces)?;
         self.send_move((&from.url, to), only_version(call, from))
@@ -365,7 +365,7 @@ pub struct DavUploadOptions<'u> {
     pub only_new: bool,
 }
 
-impl WebDav {
+impl WebDavClient {
     /// Writes a file. `produce` passes the content, in order, to the function that it receives. If an attempt fails or
     /// the server redirects, `produce` is called again and starts from the beginning.
     ///

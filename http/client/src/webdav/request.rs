@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use fordway_store::Result;
 
-use super::WebDav;
+use super::WebDavClient;
 use super::call::{DavBody, DavRequest, send};
 use crate::HttpResponse;
 use crate::client::BodySink;
@@ -28,7 +28,7 @@ pub struct CustomHttpRequest<'r> {
     pub follows: bool,
 }
 
-impl WebDav {
+impl WebDavClient {
     /// Sends a request, and passes the final response to `sink`: its status, which may be a failure, and its content,
     /// in order. Returns the status. Errors: connection errors, which name the URL; `BadResponse` for redirections that
     /// cannot be followed. Cost: one request, which is sent again only if the server cannot have acted on it.

@@ -8,7 +8,7 @@ use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::webdav::{PerformanceMarkerParser, ThirdPartyCopyOutcome};
 
 use super::call::reported;
-use super::{WebDav, without_query};
+use super::{WebDavClient, without_query};
 use crate::connection::EarlyResponse;
 use crate::response::body_error;
 use crate::vector::redirect::{RedirectResponse, RedirectRoute};
@@ -58,7 +58,7 @@ pub struct ThirdPartyCopy<'t> {
 /// A function that receives the number of bytes copied, and the total, if known.
 pub type CopyProgressCallback<'p> = dyn FnMut(u64, Option<u64>) -> Result<()> + 'p;
 
-impl WebDav {
+impl WebDavClient {
     /// Copies a file; returns its size, if known. Calls `progress` with the number of bytes copied so far, on each
     /// report from the server and several times a second. If `progress` returns an error, the connection is closed,
     /// which stops the copy.
@@ -112,7 +112,7 @@ impl WebDav {
 
     /// Returns the size of the source, if it is known. The user may lack the permission, or the route, to read a source
     /// that only the other server needs to read. Errors: `InvalidArgument` for a collection; otherwise as for
-    /// [`WebDav::stat`].
+    /// [`WebDavClient::stat`].
     fn size_of_source(&self, copy: &ThirdPartyCopy<'_>) -> Result<Option<u64>> {
         use ErrorKind as K;
         match self.stat(copy.from) {
@@ -344,7 +344,7 @@ mod tests {
         let credentials = SessionCredentials::none().with_bearer_token("secret");
         let options = SessionOptions { credentials, ..SessionOptions::default() };
         let session = Arc::new(HttpSession::new(options));
-        let dav = WebDav::new(session.clone());
+        let dav = WebDavClient::new(session.clone());
         let from = "https://a.example.org/f";
         let direction = CopyDirection::Pull;
         let passive = WebFileAddress::parse(from).unwrap();

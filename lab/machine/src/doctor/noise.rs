@@ -48,8 +48,8 @@ impl SystemNoise {
     /// Measures noise for `duration` on each of `processors`, with one thread pinned to each. Stops early if `stop` is
     /// set. Cost: keeps these processors fully busy. Returns `None` if no repetition was completed.
     ///
-    /// Under a quota of CPU time that is smaller than the processors, the kernel stops the threads themselves. This time
-    /// is subtracted, because no other program took it.
+    /// Under a quota of CPU time that is smaller than the processors, the kernel stops the threads themselves. This
+    /// time is subtracted, because no other program took it.
     pub fn listen(processors: &[usize], duration: Duration, stop: &AtomicBool) -> Option<Self> {
         let tree = SystemTree::at("/");
         let before = quota_counters(&tree);

@@ -65,8 +65,8 @@ impl SystemTree {
         Ok(text.trim().to_owned())
     }
 
-    /// Stores the texts of all files that `examine` reads, so that a later check can compute how much their counters have
-    /// increased.
+    /// Stores the texts of all files that `examine` reads, so that a later check can compute how much their counters
+    /// have increased.
     pub(super) fn remember(&mut self, examine: impl FnOnce(&Self)) {
         *self.recorded.borrow_mut() = Some(HashMap::new());
         examine(self);
@@ -119,7 +119,8 @@ impl SystemTree {
         let target = fs::read_link(self.root.join(path)).map_err(|error| UnreadableFile::of(path, &error))?;
         self.note(path);
         let name = target.file_name().unwrap_or_default();
-        // Files behind the link may be read next. Therefore, the copy of the link points to a new directory next to it.
+        // Files reached through the link may be read next. Therefore, the copy of the link points to a new directory
+        // next to it.
         self.write_copy(path, |copy| {
             symlink(name, copy).and_then(|()| fs::create_dir(copy.with_file_name(name)))
         });
@@ -184,7 +185,7 @@ impl fmt::Display for UnreadableFile {
 }
 
 /// Returns the text of a regular file. A copied tree may contain any kind of file, so files that would block the reader
-/// (a FIFO) or never end (a device behind a link) are not read.
+/// (a FIFO) or never end (a device that is a link's target) are not read.
 fn read_bounded(path: &Path) -> io::Result<String> {
     let mut options = fs::OpenOptions::new();
     options.read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed());

@@ -92,7 +92,7 @@ impl MachineWatch {
         if let Some(lost) = before.lost_share.filter(|lost| *lost > LOST_REFUSED && !is_forced) {
             let detail = format!(
                 "nothing was measured: {} before the run; wait until the machine is idle, or use --force to measure \
-                 nevertheless",
+                 anyway",
                 lost_text(lost)
             );
             return Err(Error::new(ErrorKind::Unavailable, detail));

@@ -119,11 +119,11 @@ pub struct SetupStep {
     pub ip: Option<String>,
     /// A command that must exit successfully before the next step.
     pub run: Option<Vec<String>>,
-    /// The standard input of the command `run`.
+    /// The standard input of the `run` command.
     pub input: Option<String>,
     /// A command that runs until the set-up is removed.
     pub start: Option<Vec<String>>,
-    /// A file whose existence shows that the command `start` is ready, or `/sys/class/net/NAME` for a network device.
+    /// A file whose existence shows that the `start` command is ready, or `/sys/class/net/NAME` for a network device.
     pub ready: Option<String>,
 }
 

@@ -41,7 +41,8 @@ pub(super) struct BlockShare {
     pub target: usize,
     pub phase: ComparePhase,
     pub jobs: Vec<FileRangeAccess>,
-    /// The time of the first call, ns since the start of the run. If that time has passed, the client starts at once.
+    /// The time of the first call, ns since the start of the run. If that time has passed, the client starts
+    /// immediately.
     pub start_ns: u64,
 }
 

@@ -189,8 +189,8 @@ pub fn records(rows: Vec<LaneBlocks>) -> RunRecords {
     records
 }
 
-/// Returns the median over rounds of (throughput of `of` / throughput of `reference`). Omits rounds in which all requests
-/// of one of them failed.
+/// Returns the median over rounds of (throughput of `of` / throughput of `reference`). Omits rounds in which all
+/// requests of one of them failed.
 fn ratio(of: &LaneBlocks, reference: &LaneBlocks) -> SpeedRatio {
     // A block without a success has no speed, and a ratio of 0 would make the run unreadable.
     let rate = |block: &LoadBlockResult| {
@@ -304,8 +304,8 @@ pub(super) struct RowThroughput<'c> {
     pub(super) server: Option<&'c ProcessCounters>,
 }
 
-/// Returns the limit of a row, as far as the counters show it. A client or a server can use at most as many processors
-/// as it has threads. Client and server together can use at most the processors of the machine.
+/// Returns the limit of a row, judging by the counters. A client or a server can use at most as many processors as it
+/// has threads. Client and server together can use at most the processors of the machine.
 pub(super) fn limit(settings: &SummaryRowLoadSettings, reached: &RowThroughput) -> LimitingResource {
     // An open loop that reached its rate was limited by that rate, regardless of how busy the processors were.
     if let Some(asked) = settings.arrivals.rate().filter(|_| !reached.fell_behind) {

@@ -206,7 +206,7 @@ pub(super) struct NodeWriter {
 
 impl NodeWriter {
     /// Creates the writer. For a part, or for an object whose size hint exceeds [`WHOLE_BYTES_MAX`], starts the write
-    /// at once. For any other object, sends nothing yet.
+    /// immediately. For any other object, sends nothing yet.
     pub(super) fn new(session: &Arc<NodeSession>, target: WriteTarget) -> Result<Self> {
         let is_large = target.size_hint().is_some_and(|size| size > WHOLE_BYTES_MAX as u64);
         let is_part = matches!(target.what, WriteKind::Part(..));
@@ -238,7 +238,7 @@ impl Writer for NodeWriter {
             (None, WriteKind::Object(options)) => {
                 put_whole(&session, (&target.bucket, &target.key), &buffer, options, expected)
             }
-            // A part without a started write cannot occur, because `new` starts the write of a part at once.
+            // A part without a started write cannot occur, because `new` starts the write of a part immediately.
             (None, WriteKind::Part(..)) => Err(target.call(false).named(ErrorKind::Internal.into())),
         }
     }

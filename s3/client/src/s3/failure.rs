@@ -142,7 +142,7 @@ fn with_code(error: Error, status: u16, said: &ErrorDocument) -> Error {
 }
 
 /// Returns the error code for a response without a code (such as a response to HEAD, or from a proxy), if the status
-/// has a single meaning. Without a code, an error of the kind `Unavailable` could also mean that there was no response.
+/// has a single meaning. Without a code, an `Unavailable` error could also mean that there was no response.
 fn code_of(status: u16) -> &'static str {
     match status {
         301 | 308 => "PermanentRedirect",

@@ -136,7 +136,7 @@ impl<'a> S3Call<'a> {
     }
 
     /// Marks a call that is not idempotent as one to send again if the server says that it failed for a reason that may
-    /// be temporary. The caller must find out whether an earlier attempt took effect nevertheless.
+    /// be temporary. The caller must find out whether an earlier attempt took effect anyway.
     pub(super) fn again_if_failed(mut self) -> Self {
         self.is_sent_again_if_failed = true;
         self

@@ -209,8 +209,8 @@ impl S3Session {
         self.config.credentials.current(self.config.timeout.unwrap_or(RUN_MAX).min(RUN_MAX))
     }
 
-    /// Returns the timeouts of an attempt that needs other timeouts than usual. An attempt that follows other attempts
-    /// or pages waits only for the rest of the time until `until`. A slow call without a timeout waits longer.
+    /// Returns the timeouts of an attempt that needs timeouts other than the usual ones. An attempt that follows other
+    /// attempts or pages waits only for the rest of the time until `until`. A slow call without a timeout waits longer.
     fn timeouts_for(&self, call: &S3Call, until: Option<Instant>) -> Option<Timeouts> {
         let usual = self.timeouts;
         let Some((until, timeout)) = until.zip(self.config.timeout) else {

@@ -373,8 +373,8 @@ impl FsckRun<'_> {
     }
 }
 
-/// Returns whether the sticky bit hides the record of a file that had the state `before`. A writer that adds a record
-/// to a bare object removes the bit after it has added the record, so the state is read again.
+/// Returns whether the sticky bit hides the record of a file that had the metadata `before`. A writer that adds a
+/// record to a bare object removes the bit after it has added the record, so the metadata is read again.
 fn is_hidden(file: &File, before: &FileStat) -> bool {
     is_bare(before) && stat(file).is_ok_and(|now| is_bare(&now))
 }

@@ -200,7 +200,7 @@ impl GcRun<'_> {
     }
 }
 
-/// Returns the file state of the target of the symbolic link at `path`.
+/// Returns the metadata of the target of the symbolic link at `path`.
 fn followed(volume: &StoreRootDirectory, path: &str) -> Result<FileStat, Errno> {
     volume.root.open_beneath(path, OFlags::PATH, Mode::empty()).and_then(stat)
 }

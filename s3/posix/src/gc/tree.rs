@@ -237,7 +237,7 @@ impl GcRun<'_> {
     }
 }
 
-/// Returns whether a file with the state `stat` is the latest version of `key`.
+/// Returns whether a file whose metadata is `stat` is the latest version of `key`.
 fn is_latest(
     volume: &StoreRootDirectory,
     bucket: &Bucket,

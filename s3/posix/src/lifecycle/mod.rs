@@ -127,7 +127,7 @@ pub enum LifecycleEvent {
     /// Another run is working on this bucket.
     Busy(Bucket),
     /// The symbolic link with this key leads to a directory, and the bucket may contain more links to directories.
-    /// Objects behind links to directories do not expire. Reported once for each bucket.
+    /// Objects reached through links to directories do not expire. Reported once for each bucket.
     SkippedLink(Bucket, String),
     /// The run is not permitted to read the directory with this key, and the bucket may contain more such directories.
     /// Objects in these directories do not expire. Reported once for each bucket.

@@ -345,8 +345,8 @@ impl NoncurrentVersionReference<'_> {
     }
 }
 
-/// Returns whether the key leads through a symbolic link to a directory. Objects behind links to directories do not
-/// expire, but the key may be listed because of its old versions.
+/// Returns whether the key leads through a symbolic link to a directory. Objects reached through links to directories
+/// do not expire, but the key may be listed because of its old versions.
 fn is_behind_link(inner: &PosixStoreState, bucket: &Bucket, key: &Key) -> Result<bool> {
     let dir = plain(bucket, key).map(|place| place.dir.into_owned()).or_else(|| marked_dir(bucket, key));
     let is_behind = dir.map_or(Ok(false), |dir| inner.volume.root.is_behind_link(&dir));
@@ -366,9 +366,9 @@ fn expire_version(
     })
 }
 
-/// Determines which files prove that a version was replaced. A file that has been removed is no proof. In a bucket with
-/// the sticky bit, any user may create names next to another user's versions. The names that other users create must
-/// not make a version seem older than it is, or seem to have more newer versions than it has.
+/// Determines which files prove that a version was replaced. A file that has been removed proves nothing. In a bucket
+/// with the sticky bit, any user may create names next to another user's versions. The names that other users create
+/// must not make a version seem older than it is, or seem to have more newer versions than it has.
 struct VersionWitnesses {
     /// The key's versions directory.
     dir: File,
@@ -403,8 +403,8 @@ impl VersionWitnesses {
         Ok(Some(witnesses))
     }
 
-    /// Returns the state of the file with this name, or `None` if there is no file. Cost: one `newfstatat`; three calls
-    /// if other nodes may change the directory.
+    /// Returns the metadata of the file with this name, or `None` if there is no file. Cost: one `newfstatat`; three
+    /// calls if other nodes may change the directory.
     fn state_of(&self, name: &NoncurrentVersionName) -> Option<FileStat> {
         if self.is_shared {
             look_again(&self.dir, &name.name());
@@ -477,7 +477,7 @@ fn at(order: u64) -> SystemTime {
     system_time(i64::try_from(order).unwrap_or(i64::MAX))
 }
 
-/// Returns the earliest time at which the old version whose file has this state can have become noncurrent. The file
+/// Returns the earliest time at which the old version whose file has this metadata can have become noncurrent. The file
 /// got its name among the old versions when it was replaced, which set its change time. The times of the following
 /// version do not suffice: a POSIX program can put a file with old times, or the object of another key, at the key's
 /// path.

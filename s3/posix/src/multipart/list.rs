@@ -107,19 +107,19 @@ fn first_selected(query: &UploadsQuery) -> KeyedUpload {
 }
 
 impl BucketUploads {
-    /// Returns when the times of the directory of uploads were first seen. `now` is the directory's state.
+    /// Returns when the times of the directory of uploads were first seen. `now` is the directory's metadata.
     fn seen(&self, now: &FileStat) -> CoarseInstant {
         self.read.filter(|read| read.is_of(now)).map_or_else(CoarseInstant::now, |read| read.seen)
     }
 
-    /// Returns the uploads whose records have to be read, if all uploads of a directory with this state are known.
+    /// Returns the uploads whose records have to be read, if all uploads of a directory with this metadata are known.
     fn unread(&self, now: &FileStat) -> Option<Vec<UploadId>> {
         let is_current = self.read.is_some_and(|read| read.is_current && read.is_of(now));
         is_current.then(|| self.unread.iter().cloned().collect())
     }
 
-    /// Drops the uploads that are not `present`, the uploads that a read of the directory has found. Returns the uploads
-    /// whose records have to be read, and the number of this read.
+    /// Drops the uploads that are not `present`, the uploads that a read of the directory has found. Returns the
+    /// uploads whose records have to be read, and the number of this read.
     fn update(&mut self, present: HashSet<UploadId>) -> (Vec<UploadId>, u64) {
         let ended: Vec<_> = self.key_of.keys().filter(|upload| !present.contains(*upload)).cloned().collect();
         ended.iter().for_each(|upload| self.remove(upload));
@@ -129,8 +129,9 @@ impl BucketUploads {
         (self.unread.iter().cloned().collect(), self.reads)
     }
 
-    /// Adds the keys of further uploads. `read` is the number of a read of the directory, with the directory's state. If
-    /// this was the last read, and there is room for all keys, later listings need not read the directory in this state.
+    /// Adds the keys of further uploads. `read` is the number of a read of the directory, with the directory's state.
+    /// If this was the last read, and there is room for all keys, later listings need not read the directory in this
+    /// state.
     fn add(&mut self, further: Vec<KeyedUpload>, read: Option<(u64, ReadState)>) {
         if let Some((_, read)) = read.filter(|(number, _)| *number == self.reads) {
             self.read = Some(read);
@@ -291,7 +292,7 @@ impl MultipartUploadManager<'_> {
     }
 }
 
-/// Returns the uploads in the directory of uploads, which had the state `before` unless other nodes may change it.
+/// Returns the uploads in the directory of uploads, which had the metadata `before` unless other nodes may change it.
 fn uploads_in(dir: &File, before: Option<&FileStat>) -> Result<HashSet<UploadId>, Errno> {
     collect_entries(dir, before, HashSet::default, |uploads, name, _| {
         uploads.extend(str::from_utf8(name).ok().and_then(upload_of));

@@ -303,8 +303,8 @@ pub(crate) fn has_at_server(dir: &DirectoryHandle, name: &str, sharing: FileSyst
     stat_in(dir, name).is_ok()
 }
 
-/// Returns whether every claim among `names` belongs to a part in `parts` that is stored in `data`. `parts` is sorted by
-/// number.
+/// Returns whether every claim among `names` belongs to a part in `parts` that is stored in `data`. `parts` is sorted
+/// by number.
 pub(crate) fn all_claims_are_settled(names: &[String], parts: &[ArrivedPart]) -> bool {
     let is_in_data = |number: u16| {
         let found = parts.binary_search_by_key(&number, |part| part.info.number);
@@ -335,7 +335,7 @@ fn read_bytes(dir: &DirectoryHandle, name: &str) -> Result<Option<(Vec<u8>, i64)
     Ok(Some((bytes, state.modified_ns)))
 }
 
-/// Opens an upload's content file `name`, and returns it with its state. Returns `None` if there is no such file.
+/// Opens an upload's content file `name`, and returns it with its metadata. Returns `None` if there is no such file.
 /// Errors: `AccessDenied` if the file is not a regular file.
 pub(crate) fn open_content(
     dir: &DirectoryHandle,

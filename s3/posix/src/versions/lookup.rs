@@ -85,7 +85,7 @@ impl VersionLookup {
 
 impl KeyVersions<'_> {
     /// Returns the names of `version` among the key's old versions and delete markers, and the newest other name. Names
-    /// of other users than `owners` are ignored. Cost: one read of the key's versions directory, or a few lookups in
+    /// of users other than `owners` are ignored. Cost: one read of the key's versions directory, or a few lookups in
     /// its index; one `newfstatat` for some of the names if only certain users' names count.
     pub(crate) fn look_up_version(
         &self,
@@ -138,7 +138,7 @@ impl KeyVersions<'_> {
         Ok(found)
     }
 
-    /// Returns the newest of the key's old versions and delete markers. Names of other users than `owners` are ignored.
+    /// Returns the newest of the key's old versions and delete markers. Names of users other than `owners` are ignored.
     /// Keeps only one name in memory at a time. Cost: as for [`KeyVersions::look_up_version`].
     pub(crate) fn newest_archived(&self, owners: VersionOwners<'_>) -> Result<Option<NoncurrentVersionName>> {
         let contents = self.volume.contents(self.bucket)?;
@@ -294,9 +294,9 @@ impl KeyVersions<'_> {
     }
 
     /// Removes the version ID from the record of a key's latest version if the file is a copy of an existing old
-    /// version. A POSIX program created this file, so it is the version `null`. `stat` is the state of the file. Cost:
-    /// usually none. If the content was changed, or the file was changed more than a second after the version with this
-    /// ID was created, one `openat2`. If there is also an old version with this ID, as for
+    /// version. A POSIX program created this file, so it is the version `null`. `stat` is the metadata of the file.
+    /// Cost: usually none. If the content was changed, or the file was changed more than a second after the version
+    /// with this ID was created, one `openat2`. If there is also an old version with this ID, as for
     /// [`KeyVersions::is_copy`]. Within the first second after the creation of the ID, an unchanged copy may
     /// therefore have the ID of the original. Intended for readers of the latest version.
     #[inline]
@@ -327,8 +327,8 @@ impl KeyVersions<'_> {
         !matches!(opened, Err(Errno::NOENT | Errno::NOTDIR))
     }
 
-    /// Returns whether the latest version, whose file has the state `stat` and whose record has the ID `version`, is a
-    /// copy of an old version. If it is a copy, another file, among the old versions, is the version with this ID.
+    /// Returns whether the latest version, whose file has the metadata `stat` and whose record has the ID `version`, is
+    /// a copy of an old version. If it is a copy, another file, among the old versions, is the version with this ID.
     /// Cost: one `newfstatat`; if there is another file, also an open of that file.
     pub(crate) fn is_copy(&self, stat: &FileStat, version: &VersionId) -> Result<bool> {
         let Some(kept) = NoncurrentVersionName::of(version, false) else { return Ok(false) };
@@ -370,8 +370,8 @@ impl KeyVersions<'_> {
 /// reader examines whether a POSIX program created the file by copying an old version.
 const SETTLING_NS: u64 = 1_000_000_000;
 
-/// Returns whether a file with the state `stat` may be a copy of `version`, because the file was changed long after the
-/// version's ID was created. Only an old version can be copied, and programs cannot set a file's change time.
+/// Returns whether a file whose metadata is `stat` may be a copy of `version`, because the file was changed long after
+/// the version's ID was created. Only an old version can be copied, and programs cannot set a file's change time.
 fn was_changed_later(stat: &FileStat, version: &VersionId) -> bool {
     let changed = u64::try_from(stat.changed_ns).unwrap_or_default();
     order_in(version).is_some_and(|order| changed > order.saturating_add(SETTLING_NS))

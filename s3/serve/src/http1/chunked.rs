@@ -43,8 +43,8 @@ pub(crate) enum ChunkStep {
 }
 
 impl ChunkDecoder {
-    /// Returns a decoder of a body in the `aws-chunked` encoding. Some clients, such as MinIO's for Go, send a line feed
-    /// and then a line break after each trailer, as AWS's examples of signed trailers show.
+    /// Returns a decoder of a body in the `aws-chunked` encoding. Some clients, such as MinIO's for Go, send a line
+    /// feed and then a line break after each trailer, as AWS's examples of signed trailers show.
     pub(crate) fn of_aws_chunked() -> Self {
         ChunkDecoder { accepts_line_feeds: true, ..ChunkDecoder::default() }
     }

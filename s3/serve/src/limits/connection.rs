@@ -115,8 +115,8 @@ impl ConnectionLimitState {
         }
     }
 
-    /// Counts the connection for a user who has sent a validly signed request. Until the connection ends or another user
-    /// sends such a request, it is one of the user's connections. Errors: the user has too many connections. The
+    /// Counts the connection for a user who has sent a validly signed request. Until the connection ends or another
+    /// user sends such a request, it is one of the user's connections. Errors: the user has too many connections. The
     /// connection then may not remain open. Cost: one atomic load if the previous request was from the same user.
     pub(crate) fn connect(&self, user: &Arc<UserResourceUsage>) -> Result<(), LimitRefusal> {
         if self.counted_for.load(Ordering::Relaxed) == user.id() {

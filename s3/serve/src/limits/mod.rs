@@ -1,8 +1,8 @@
 //! Limits on users and on clients whose user is not known yet.
 //!
-//! A [`UserResourceUsage`] counts a user's connections, requests in flight and bytes. `body` ends transfers that are too slow,
-//! `turns` makes users take turns on a busy thread, and `connection` limits clients without a valid signature. For a
-//! client within the limits, the cost is a few atomic operations.
+//! A [`UserResourceUsage`] counts a user's connections, requests in flight and bytes. `body` ends transfers that are
+//! too slow, `turns` makes users take turns on a busy thread, and `connection` limits clients without a valid
+//! signature. For a client within the limits, the cost is a few atomic operations.
 
 mod body;
 mod connection;

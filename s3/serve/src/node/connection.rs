@@ -283,7 +283,7 @@ impl GatewayConnection {
         self.receive(inbox, SocketBlockingMode::Yes)
     }
 
-    /// Receives the available bytes. Errors: errors of the socket; `CONNRESET` at the end of the stream.
+    /// Receives the available bytes. Errors: those of the socket; `CONNRESET` at the end of the stream.
     fn receive(&self, inbox: &mut FrameBuffer, wait: SocketBlockingMode) -> Result<(), Errno> {
         match receive(self.socket.as_fd(), inbox.room(), wait)? {
             0 => Err(Errno::CONNRESET),
@@ -344,7 +344,7 @@ pub(super) fn refuse(socket: impl AsFd, error: &Error) -> Errno {
     Errno::ACCESS
 }
 
-/// Parses the request in a frame. Errors: `InvalidArgument`, also for fields that are too long.
+/// Parses the request in a frame. Errors: `InvalidArgument`, including for fields that are too long.
 fn take_request(header: &FrameHeader, fields: &[u8]) -> Result<Request<'static>> {
     if fields.len() > FIELDS_BYTES_MAX {
         let why = format!(

@@ -28,7 +28,7 @@ pub(super) struct SocketFile {
 impl SocketFile {
     /// Listens on `path`, with a file that has the permissions `mode`. Replaces the socket of a gateway that is no
     /// longer running. Errors: `InvalidArgument` for a path that is too long or in use, and for a file at this path
-    /// that is not a socket; `AccessDenied`, also for another user's socket.
+    /// that is not a socket; `AccessDenied`, including for another user's socket.
     pub(super) fn listen(path: &Path, mode: u32) -> Result<Self> {
         let shown = path.display();
         if path.as_os_str().as_bytes().len() > PATH_BYTES_MAX {

@@ -116,7 +116,8 @@ pub(crate) const CONDITIONS: [HeaderName; 4] =
     [header::IF_MATCH, header::IF_NONE_MATCH, header::IF_MODIFIED_SINCE, header::IF_UNMODIFIED_SINCE];
 
 /// Reads the conditions of a request from the headers with these `names`. An invalid date in one of HTTP's own headers
-/// is ignored (RFC 9110 section 13.1.3). Errors: `InvalidArgument`, also for an invalid date in an `x-amz-` header.
+/// is ignored (RFC 9110 section 13.1.3). Errors: `InvalidArgument`, including for an invalid date in an `x-amz-`
+/// header.
 pub(crate) fn conditions_in(headers: &HeaderMap, names: &[HeaderName; 4]) -> OperationResult<Conditions> {
     let [if_match, if_none_match, modified, unmodified] = names;
     Ok(Conditions {

@@ -65,7 +65,7 @@ pub(super) async fn serve(
 }
 
 /// For each object in a request, returns the reason why the bucket's rules forbid the deletion; `None` if the rules
-/// permit the deletion. The result is empty if the rules forbid no deletion. Errors: errors of reading the rules.
+/// permit the deletion. The result is empty if the rules forbid no deletion. Errors: those of reading the rules.
 async fn refused(
     user: &Arc<User>,
     facts: &PolicyRequestContext<'_>,
@@ -241,7 +241,7 @@ impl DeleteConditions {
 
     /// Deletes the object if it meets the conditions. The store compares only ETags. This method therefore passes the
     /// ETag of the object that met the conditions to the store, so that the store deletes no other version. Errors:
-    /// errors of the store.
+    /// those of the store.
     fn delete(
         &self,
         store: &dyn Store,

@@ -28,7 +28,7 @@ pub(super) enum NameEncoding {
 }
 
 impl NameEncoding {
-    /// Reads the parameter `encoding-type`. Errors: `InvalidArgument`.
+    /// Reads the `encoding-type` parameter. Errors: `InvalidArgument`.
     pub(super) fn new(asked: Option<&EncodingType>) -> OperationResult<Self> {
         match asked.map(EncodingType::as_str) {
             None | Some("") => Ok(NameEncoding::Plain),

@@ -224,8 +224,8 @@ impl ReadRequest {
     }
 
     /// Adds the headers that HTTP requires for some errors: `ETag` for 304, `Allow` for 405, the size for 416 (RFC 9110
-    /// sections 15.4.5, 15.5.6 and 15.5.17). There is no `ETag` if another writer has replaced the object meanwhile. For a delete marker, also adds the version ID of the marker and, for 405,
-    /// the time of the marker.
+    /// sections 15.4.5, 15.5.6 and 15.5.17). There is no `ETag` if another writer has replaced the object meanwhile.
+    /// For a delete marker, also adds the version ID of the marker and, for 405, the time of the marker.
     fn explained(&self, store: &dyn Store, error: Error) -> S3Failure {
         let kind = error.kind();
         if kind == ErrorKind::InvalidPart {

@@ -95,7 +95,7 @@ pub(super) struct ConfinedStore {
 }
 
 impl ConfinedStore {
-    /// Opens the store as the user, and wraps the store only if there are restrictions to enforce. Errors: errors of
+    /// Opens the store as the user, and wraps the store only if there are restrictions to enforce. Errors: those of
     /// opening the directory; `AccessDenied` if the gateway is not permitted to act as the user.
     pub(super) fn open(entry: &UserEntry, open: &StoreOpenFunction) -> Result<Arc<dyn Store>> {
         let role = match entry.acts_as() {

@@ -239,8 +239,8 @@ impl Role {
     }
 
     /// Returns the user whose identity a session of the role uses. `ids` are the uid and the gid from the session's
-    /// claims, if claims state them. The role's limits then apply to each uid separately. Returns `None` if the role no longer permits these IDs, or if the store cannot be
-    /// opened.
+    /// claims, if claims state them. The role's limits then apply to each uid separately. Returns `None` if the role no
+    /// longer permits these IDs, or if the store cannot be opened.
     pub(crate) async fn acting_as(self: &Arc<Self>, ids: Option<(u32, u32)>) -> Option<Arc<User>> {
         let (claims, ids) = match (&self.id_claims, ids) {
             (None, None) => return Some(self.user.clone()),
@@ -318,8 +318,8 @@ struct UsersReloadState {
     /// The fingerprint of the file at the last check.
     stamp: Option<FileFingerprint>,
     document: UsersDocument,
-    /// The error of the last check, if it failed. The next check then tries again, even if the file is the same, because
-    /// a failure to open a store may be temporary. An error that repeats is logged only once.
+    /// The error of the last check, if it failed. The next check then tries again, even if the file is the same,
+    /// because a failure to open a store may be temporary. An error that repeats is logged only once.
     failed: Option<String>,
 }
 
@@ -344,8 +344,8 @@ enum ReadCredentials {
 
 impl GatewayUserSource {
     /// Reads the credentials file again if it has changed, if the last check has failed, or if `at_once` is set.
-    /// Without a credentials file, requests that the store be reopened in the last two cases. The file may be on a file server
-    /// that does not respond, so the state, for which serving threads wait, is not locked meanwhile. Errors: as
+    /// Without a credentials file, requests that the store be reopened in the last two cases. The file may be on a file
+    /// server that does not respond, so the state, for which serving threads wait, is not locked meanwhile. Errors: as
     /// [`Users::from_file`].
     fn read_again(&self, at_once: bool) -> Result<ReadCredentials> {
         let state = || self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -392,7 +392,7 @@ impl Users {
     }
 
     /// Creates a set with one user, for whom `open` opens the directory `root`. Requests fail while the directory is
-    /// missing. When the directory exists again, the gateway reopens the directory. Errors: errors of opening the
+    /// missing. When the directory exists again, the gateway reopens the directory. Errors: those of opening the
     /// directory.
     pub fn one_of(identity: AccessKeyPair, root: &Path, open: StoreOpenFunction) -> Result<Self> {
         Users::load(root, open, CredentialSource::One(identity))
@@ -542,7 +542,7 @@ impl Users {
         self.by_key.read().unwrap_or_else(PoisonError::into_inner).get(access_key).cloned()
     }
 
-    /// Returns the store with the permissions of the gateway's own user, for unsigned requests. Errors: errors of
+    /// Returns the store with the permissions of the gateway's own user, for unsigned requests. Errors: those of
     /// opening the store.
     pub(crate) fn own_store(&self) -> Result<Arc<dyn Store>> {
         if let Some(origin) = &self.origin {

@@ -381,7 +381,7 @@ fn scratch_on(dir: &Path, root: Option<&Path>) -> Result<ScratchDirectory> {
     })
 }
 
-/// Removes `place` and its contents. Errors: errors of the removal.
+/// Removes `place` and its contents. Errors: those of the removal.
 fn remove(place: ScratchDirectory) -> Result<()> {
     let path = place.path().to_owned();
     place.close().map_err(|error| {

@@ -9,7 +9,8 @@ use serde_json::{Map, Value};
 
 use crate::args::{LinkArg, TargetArg};
 
-/// The maximum size of TCP's buffers, as in `netlab`: large enough for any bandwidth-delay product that can be emulated.
+/// The maximum size of TCP's buffers, as in `netlab`: large enough for any bandwidth-delay product that can be
+/// emulated.
 const TCP_BUFFER_BYTES: u64 = 64 << 20;
 
 /// Creates the link, and moves the calling thread, and every thread that it will start, into the near network. Errors:

@@ -78,7 +78,7 @@ pub(super) struct MeasuredDisk {
 }
 
 impl MeasuredDisk {
-    /// Creates the directory in `parent`. Errors: errors of creating the directory.
+    /// Creates the directory in `parent`. Errors: those of creating the directory.
     pub(super) fn new(parent: &Path, bytes: u64) -> Result<Self> {
         let dir = ScratchDirectory::new("machines", parent);
         let dir = dir.map_err(|error| file_error("creating a directory in", parent.display(), error))?;
@@ -173,7 +173,8 @@ pub(super) struct ToolResult {
 }
 
 impl ToolProcess {
-    /// Starts `command`, which is in the Debian package `package`. Errors: `Unavailable` if the program is not installed.
+    /// Starts `command`, which is in the Debian package `package`. Errors: `Unavailable` if the program is not
+    /// installed.
     pub(super) fn start(mut command: Command, package: &str) -> Result<Self> {
         let program = command.get_program().to_string_lossy().into_owned();
         let failed = |error| file_error("starting", &program, error);

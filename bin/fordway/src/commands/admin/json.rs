@@ -73,8 +73,7 @@ pub(super) fn object(element: &XmlElement) -> Value {
     Value::Object(members)
 }
 
-/// Adds an element that is not in [`LISTS`]. If the element occurs several times nevertheless, its values become a
-/// list.
+/// Adds an element that is not in [`LISTS`]. If the element occurs several times anyway, its values become a list.
 fn insert(members: &mut Map<String, Value>, parent: &str, child: &XmlElement) {
     let new = value(child);
     let renamed = RENAMED.iter().find(|(of, name, _)| (*of, *name) == (parent, &*child.name));

@@ -27,8 +27,8 @@ pub(crate) enum Fault {
     /// While a key that contains this text is written, read or copied, the store calls this function, which acts as
     /// another program.
     Meanwhile(&'static str, Box<dyn Fn() + Send + Sync>),
-    /// Removing a batch of objects takes a while, and then acts as if the user pressed Ctrl-C. The function is called for
-    /// each batch.
+    /// Removing a batch of objects takes a while, and then acts as if the user pressed Ctrl-C. The function is called
+    /// for each batch.
     InterruptsRemovals(InterruptFlag, Box<dyn Fn() + Send + Sync>),
     /// Storing a part with this number fails.
     FailsPart(u16),

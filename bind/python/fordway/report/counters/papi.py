@@ -12,8 +12,8 @@ TIME = "real_time_nsec"
 """Name of the wall time of a region, in ns."""
 
 NO_EVENTS = ("name", "parent_region_id", "region_count", TIME, "cycles")
-"""Values of a region that count no event. `cycles` is the elapsed time in cycles of the time-stamp counter, also
-while the program waits; the event for cycles of the program is `PAPI_TOT_CYC`.
+"""Values of a region that count no event. `cycles` is the elapsed time in cycles of the time-stamp counter,
+even while the program waits; the event for cycles of the program is `PAPI_TOT_CYC`.
 """
 
 

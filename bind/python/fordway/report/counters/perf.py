@@ -97,7 +97,7 @@ def _runtime_s(counted: Counted, text: str) -> float | None:
 
 
 def _from_cpu_time(rows: list[_Row]) -> float | None:
-    """Returns the duration of counting, as far as the metric of `task-clock` shows it."""
+    """Returns the duration of counting, if the metric of `task-clock` shows it."""
     clocks = [row for row in rows if row.event.startswith("task-clock") and row.unit == "msec"]
     # Rows for cores have the same duration, but rows for intervals add up.
     if len(clocks) != 1:

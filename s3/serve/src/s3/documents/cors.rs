@@ -65,7 +65,7 @@ fn check_rule(rule: &CORSRule) -> OperationResult<()> {
     if let Some(pattern) = allowed.clone().find(has_wildcards) {
         return refused(format!("AllowedHeader \"{pattern}\" can not have more than one wildcard."));
     }
-    // AWS's message names `AllowedHeader` also for the response headers that a page may read (`ExposeHeader`).
+    // AWS's message names `AllowedHeader` even for the response headers that a page may read (`ExposeHeader`).
     match allowed.chain(rule.expose_headers.iter().flatten()).find(|name| !is_header(name)) {
         Some(name) => refused(format!("AllowedHeader \"{name}\" contains invalid character.")),
         None => Ok(()),

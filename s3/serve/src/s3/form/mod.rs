@@ -103,7 +103,7 @@ impl PostFormContext<'_> {
     }
 
     /// Returns the user whose identity the upload uses: the user who signed the form's policy, the user whom the kernel
-    /// identified, or the anonymous user. Errors: errors of the signature check; `AccessDenied` for a form without a
+    /// identified, or the anonymous user. Errors: those of the signature check; `AccessDenied` for a form without a
     /// signature.
     async fn uploader(
         self,

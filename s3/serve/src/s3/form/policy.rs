@@ -81,7 +81,7 @@ impl PostPolicy {
         }
         let covers = |name: &str| self.fields().any(|condition| condition.field == name);
         let is_extra = |name: &&str| !is_unconditioned(name) && !covers(name);
-        // The bucket is part of the URL and not a field, but needs a condition nevertheless.
+        // The bucket is part of the URL and not a field, but still needs a condition.
         if let Some(name) = form.names().find(is_extra).or_else(|| Some("bucket").filter(is_extra)) {
             return Err(denied(&format!("Extra input fields: {name}")));
         }

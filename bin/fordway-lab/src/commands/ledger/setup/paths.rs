@@ -265,7 +265,7 @@ pub(super) fn http_messages(request: S3RequestTemplate) -> MessageSizeFunction {
     })
 }
 
-/// Adds the components of a get over HTTP/1.1 without TLS to `path`; the component `trip` is the round trip.
+/// Adds the components of a get over HTTP/1.1 without TLS to `path`; the `trip` component is the round trip.
 pub(super) fn with_get_request(path: PathDecomposition, trip: &str) -> PathDecomposition {
     with_request(path.with(names::OBJECT_OPEN).with_up_to(names::PREAD, INLINE_BYTES).with(trip))
 }
