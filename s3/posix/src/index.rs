@@ -297,7 +297,8 @@ impl WatchedDirectories {
     /// Stores the names that were read after `watch` began.
     fn fill(&mut self, watch: WatchId, names: &SortedNames, owner: &CacheOwner) {
         let others: usize = self.all.iter().map(|indexed| indexed.bytes).sum();
-        let bytes = names.text_bytes() + names.len() * NAME_BYTES;
+        // Every name is counted as `set` counts it. In `names`, the two names of a link share their text.
+        let bytes = (0..names.len()).map(|at| names.get(at).text.len() + NAME_BYTES).sum();
         let Some(indexed) = self.all.iter_mut().find(|indexed| indexed.watch == watch) else { return };
         if others + bytes > MOST_BYTES {
             return self.end(watch);
@@ -493,6 +494,24 @@ mod tests {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
 
     use super::*;
+
+    #[test]
+    fn links_that_are_removed_one_by_one_are_counted_as_they_were_added() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |number: usize| root.path().join(format!("{number:0200}"));
+        (0..40).for_each(|number| std::os::unix::fs::symlink("missing", at(number)).unwrap());
+        let (indexes, dir) = (NameIndexes::default(), File::open(root.path()).unwrap());
+        let read = || SortedNames::read(&dir, None, |_| true);
+        indexes.read(&dir, &stat(&dir).unwrap(), DirectoryRole::Objects, read).unwrap();
+        let handle = DirectoryHandle::new(dir.try_clone().unwrap());
+        for number in 0..40 {
+            fs::remove_file(at(number)).unwrap();
+            let query = IndexQuery { from: "", prefix: "", most: 100 };
+            let found = indexes.names(&handle, DirectoryRole::Objects, query).unwrap().names;
+            assert_eq!(found.len(), 2 * (39 - number));
+        }
+        assert!(indexes.with(|watched| watched.all.iter().all(|indexed| indexed.bytes == 0)));
+    }
 
     /// For an exchange, the kernel queues the departure of the second name after its arrival.
     #[test]

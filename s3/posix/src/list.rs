@@ -319,7 +319,7 @@ impl BucketWalk<'_> {
         let visit = self.path.begin(names.has_links());
         let is_whole = from.is_empty() && self.query.prefix.len() <= at.len();
         let mut flow = self.names(at, (&dir, id), &names, &from)?;
-        // Only a part of the names of a large directory is cached.
+        // Only a part of the names may be cached.
         while matches!(flow, WalkContinuation::On)
             && let Some(next) = self.next_window(at, &names)
         {
@@ -425,8 +425,8 @@ impl BucketWalk<'_> {
     }
 
     /// Reads the names in a directory that may lead to requested keys. The result may also contain other names, because
-    /// all names of a directory may be cached for the next page. For a large directory, the result may contain only
-    /// some of the names from `from` on (see [`SortedNames::cut_after`]).
+    /// all names of a directory may be cached for the next page. If not all names of the directory have room in the
+    /// cache, the result may contain only some of the names from `from` on (see [`SortedNames::cut_after`]).
     fn read(&self, at: &str, (dir, stat): (&File, &FileStat), from: &str) -> Result<Arc<SortedNames>, Errno> {
         let remembered = &self.inner.remembered;
         let wanted = self.query.prefix.get(at.len()..).unwrap_or_default();
@@ -464,7 +464,7 @@ impl BucketWalk<'_> {
             _ => remembered
                 .names(stat, self.inner.volume.directory_times(self.contents.sharing), || read(true))?,
         };
-        if has_all && names.exceed_the_cache() && self.is_watchable(dir, stat) {
+        if has_all && remembered.need_window(stat, &names) && self.is_watchable(dir, stat) {
             remembered.keep_window(stat, &names, from);
         }
         remembered.note_listing(stat, names.read_count());
@@ -821,6 +821,7 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::memory::{CacheMemory, CacheOwner};
     use crate::{PosixConfig, PosixStore};
 
     /// Returns the names of all entries of all pages.
@@ -834,6 +835,35 @@ mod tests {
                 None => return all,
             }
         }
+    }
+
+    /// In tests, the memory of a store is 256 KiB, so that only one of these two directories can be cached.
+    #[test]
+    fn pages_of_two_directories_in_turns_seldom_read_the_names() {
+        let _other = CacheMemory::of_process().keep(&CacheOwner::default(), Arc::new(()), 1);
+        let dir = tempfile::tempdir().unwrap();
+        let store = PosixStore::open(dir.path(), PosixConfig::default()).unwrap();
+        let names = Vec::from_iter((0..1_300).map(|number| format!("{number:0100}")));
+        let buckets = ["one", "two"].map(|name| Bucket::new(name).unwrap());
+        for bucket in &buckets {
+            store.inner.create_bucket(bucket).unwrap();
+            let path = dir.path().join(bucket.as_str());
+            names.iter().for_each(|name| fs::write(path.join(name), "").unwrap());
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        let (mut found, mut pages) = ([Vec::new(), Vec::new()], 0);
+        while pages < 2 * 65 {
+            for (bucket, found) in buckets.iter().zip(&mut found) {
+                let start_after = found.last().cloned();
+                let query = ListQuery { max_keys: 20, start_after, ..Default::default() };
+                let page = store.inner.list(bucket, &query).unwrap();
+                found.extend(page.entries.iter().map(|entry| entry.name().to_owned()));
+                pages += 1;
+            }
+        }
+        assert!(found == [names.clone(), names]);
+        let reads = store.inner.remembered.reads.load(std::sync::atomic::Ordering::Relaxed);
+        assert!(reads < 20, "{pages} pages read the names {reads} times");
     }
 
     /// In tests, the limit of the cache is 256 KiB, so that this directory is listed through windows.

@@ -24,8 +24,14 @@ use crate::private::{is_settled, times};
 /// directories.
 pub(crate) const MOST_BYTES: usize = if cfg!(test) { 256 << 10 } else { 128 << 20 };
 /// The approximate memory of a window, in bytes. A window contains consecutive names of a directory whose names exceed
-/// [`MOST_BYTES`], so that only some pages of a listing need to read the directory.
+/// [`MOST_BYTES`] or have no room in the cache, so that only some pages of a listing need to read the directory.
 const WINDOW_BYTES: usize = MOST_BYTES / 8;
+/// The approximate memory of a window that has no room otherwise. Names that need no more memory than this are always
+/// cached, even if they displace names that were used recently.
+const SMALL_BYTES: usize = MOST_BYTES / 128;
+/// The time for which names are expected to be used again, for the next page of a listing. Other names do not displace
+/// them during this time.
+const RECENT: Duration = Duration::from_secs(5);
 /// The maximum number of cached windows: one for each of several concurrent listings.
 const MOST_WINDOWS: usize = 4;
 /// The maximum number of cached directories.
@@ -191,13 +197,13 @@ impl SortedNames {
         self.bytes() > MOST_BYTES
     }
 
-    /// Returns about [`WINDOW_BYTES`] of the names, beginning with the first name that is not less than `from`.
-    fn window(&self, from: &str) -> Self {
+    /// Returns names that need about `most` bytes, beginning with the first name that is not less than `from`.
+    fn window(&self, from: &str, most: usize) -> Self {
         let (start, mut bytes) = (self.first_from(from), 0);
         let names = (start..self.len()).map(|at| self.get(at));
         let mut window = SortedNames::of_sorted(names.take_while(|name| {
             bytes += name.text.len() + size_of::<PackedName>();
-            bytes <= WINDOW_BYTES
+            bytes <= most
         }));
         window.read = self.read;
         window.is_cut = start + window.len() < self.len();
@@ -217,11 +223,6 @@ impl SortedNames {
     /// Returns the number of names in the directory that was read.
     pub(crate) fn read_count(&self) -> usize {
         self.read
-    }
-
-    /// Returns the total length of all names, in bytes.
-    pub(crate) fn text_bytes(&self) -> usize {
-        self.text.len()
     }
 
     fn push(&mut self, name: &str, kind: EntryKind) {
@@ -388,6 +389,9 @@ pub(crate) struct NameCache {
     all: Mutex<Vec<NameCacheEntry>>,
     /// Directories that were read for a listing, the most recent last.
     asked: Mutex<Vec<ListedDirectory>>,
+    /// The number of times that a directory was read for a listing.
+    #[cfg(test)]
+    pub(crate) reads: std::sync::atomic::AtomicUsize,
     /// Windows of directories that have too many names to be cached, the most recently used last.
     windows: Mutex<Vec<NameWindow>>,
     pub(crate) owner: CacheOwner,
@@ -408,6 +412,13 @@ impl NameWindow {
     fn covering(&self, from: &str) -> Option<Arc<SortedNames>> {
         let names = Some(&self.names).filter(|_| &*self.from <= from)?.get()?;
         names.cut_after().is_none_or(|last| from <= last).then_some(names)
+    }
+
+    /// Returns whether `from` is the smallest text that sorts after the last name.
+    fn ends_before(&self, from: &str) -> bool {
+        let names = self.names.get();
+        let last = names.as_ref().and_then(|names| names.cut_after());
+        last.is_none_or(|last| from.strip_prefix(last) == Some("\0"))
     }
 }
 
@@ -438,8 +449,15 @@ struct NameCacheEntry {
     times: (i64, i64),
     /// The time at which these directory times were first seen.
     seen: CoarseInstant,
-    /// The sorted names; `None` while a further change might not alter the directory's times.
+    /// The sorted names; `None` while a further change might not alter the directory's times, and if the names have no
+    /// room.
     names: Option<Arc<CacheSlot<SortedNames>>>,
+}
+
+impl NameCacheEntry {
+    fn is_of(&self, stat: &FileStat) -> bool {
+        (self.device, self.inode, self.times) == (stat.device, stat.inode, times(stat))
+    }
 }
 
 impl NameCache {
@@ -485,25 +503,53 @@ impl NameCache {
         Some(names)
     }
 
-    /// Caches some of `names`, from `from` on, if these are all names of a directory and too many to be cached.
-    /// `before` is the metadata of the directory before it was read. The directory must not be on a shared file system.
+    /// Returns whether `names`, the names of a directory with this state, are too many to be cached, or had no room.
+    pub(crate) fn need_window(&self, stat: &FileStat, names: &SortedNames) -> bool {
+        let all = self.all.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let has_no_room = |entry: &NameCacheEntry| {
+            entry.is_of(stat) && !entry.names.as_ref().is_some_and(|names| names.has_content())
+        };
+        names.exceed_the_cache() || all.iter().any(has_no_room)
+    }
+
+    /// Caches some of `names`, from `from` on, if these are all names of a directory. `before` is the state of the
+    /// directory before it was read. The directory must not be on a shared file system.
     pub(crate) fn keep_window(&self, before: &FileStat, names: &SortedNames, from: &str) {
-        if !names.exceed_the_cache() || names.is_cut || !is_settled(before) {
+        if names.is_cut || !is_settled(before) {
             return;
         }
         let (device, inode, times) = (before.device, before.inode, times(before));
-        let names = self.charged(Arc::new(names.window(from)));
         let mut all = self.windows.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         all.retain(|window| (window.device, window.inode) != (device, inode) || window.times == times);
         if all.len() >= MOST_WINDOWS {
             all.remove(0);
         }
+        let large = Arc::new(names.window(from, WINDOW_BYTES));
+        let mut kept = self.charged_if_room(&large);
+        if kept.is_none() {
+            // A listing that needs this window no longer needs the window before it.
+            let is_before = |window: &NameWindow| {
+                (window.device, window.inode) == (device, inode) && window.ends_before(from)
+            };
+            all.retain(|window| !is_before(window));
+            kept = self.charged_if_room(&large);
+        }
+        let names = kept.unwrap_or_else(|| self.charged(&Arc::new(names.window(from, SMALL_BYTES))));
         all.push(NameWindow { device, inode, times, from: from.into(), names });
     }
 
-    fn charged(&self, names: Arc<SortedNames>) -> Arc<CacheSlot<SortedNames>> {
+    fn charged(&self, names: &Arc<SortedNames>) -> Arc<CacheSlot<SortedNames>> {
         let bytes = names.bytes();
-        CacheMemory::of_process().keep(&self.owner, names, bytes)
+        CacheMemory::of_process().keep(&self.owner, names.clone(), bytes)
+    }
+
+    /// Returns the names' slot unless the names are many and would displace content that was used recently.
+    fn charged_if_room(&self, names: &Arc<SortedNames>) -> Option<Arc<CacheSlot<SortedNames>>> {
+        let bytes = names.bytes();
+        match bytes <= SMALL_BYTES {
+            true => Some(self.charged(names)),
+            false => CacheMemory::of_process().keep_if_room(&self.owner, names.clone(), bytes, RECENT),
+        }
     }
 
     /// Returns whether no window is cached.
@@ -534,6 +580,8 @@ impl NameCache {
 
     /// Records a listing of the directory whose metadata is `stat`, which had `names` entries.
     pub(crate) fn note_listing(&self, stat: &FileStat, names: usize) {
+        #[cfg(test)]
+        self.reads.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let (device, inode, times, when) = (stat.device, stat.inode, times(stat), CoarseInstant::now());
         let mut asked = self.asked.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         asked.retain(|asked| (asked.device, asked.inode) != (device, inode));
@@ -550,10 +598,9 @@ impl NameCache {
     /// Returns the names cached for the directory's current times, and the time at which these times were first seen.
     fn find(&self, stat: &FileStat) -> (Option<Arc<SortedNames>>, CoarseInstant) {
         let mut all = self.all.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let is_current = |memory: &NameCacheEntry| {
-            (memory.device, memory.inode, memory.times) == (stat.device, stat.inode, times(stat))
+        let Some(at) = all.iter().position(|memory| memory.is_of(stat)) else {
+            return (None, CoarseInstant::now());
         };
-        let Some(at) = all.iter().position(is_current) else { return (None, CoarseInstant::now()) };
         let found = (all[at].names.as_ref().and_then(|names| names.get()), all[at].seen);
         // The directory that was used last is removed last.
         all[at..].rotate_left(1);
@@ -568,7 +615,7 @@ impl NameCache {
         if names.is_some_and(|names| names.exceed_the_cache()) {
             return;
         }
-        let names = names.map(|names| self.charged(names.clone()));
+        let names = names.and_then(|names| self.charged_if_room(names));
         all.push(NameCacheEntry { device, inode, times: times(stat), seen, names });
         if all.len() > MOST_DIRS {
             all.remove(0);
@@ -581,6 +628,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::memory::STORE_BYTES;
 
     /// Returns the state of a directory that a node changed this many seconds ago by its own clock.
     fn changed_ago(seconds: i64) -> FileStat {
@@ -680,15 +728,19 @@ mod tests {
     }
 
     #[test]
-    fn the_names_of_many_large_directories_displace_each_other() {
-        let (cache, now, names) = (NameCache::default(), CoarseInstant::now(), long_names(2_000));
-        let (most, names) = ((1 << 20) / names.bytes(), Arc::new(names));
+    fn the_names_of_large_directories_do_not_displace_names_that_were_just_used() {
+        let _other = CacheMemory::of_process().keep(&CacheOwner::default(), Arc::new(()), 1);
+        let (cache, now, names) = (NameCache::default(), CoarseInstant::now(), long_names(FEWEST));
+        let (most, names) = (STORE_BYTES / names.bytes(), Arc::new(names));
         for inode in 0..10 {
             cache.keep(&settled(inode), now, Some(&names));
-            std::thread::sleep(Duration::from_millis(10));
+            assert_eq!(cache.need_window(&settled(inode), &names), inode >= most as u64);
         }
         let kept: Vec<u64> = (0..10).filter(|inode| cache.recall(&settled(*inode)).is_some()).collect();
-        assert_eq!(kept, Vec::from_iter(10 - most as u64..10));
+        assert_eq!(kept, Vec::from_iter(0..most as u64));
+        let few = Arc::new(long_names(1));
+        cache.keep(&settled(10), now, Some(&few));
+        assert!(cache.recall(&settled(10)).is_some(), "few names always have room");
     }
 
     #[test]
@@ -707,8 +759,7 @@ mod tests {
     fn windows_cover_the_names_of_a_large_directory() {
         let (cache, names) = (NameCache::default(), long_names(MOST_BYTES / 100));
         let (before, start) = (settled(1), names.get(100).text.to_owned());
-        cache.keep_window(&before, &long_names(10), &start);
-        assert!(cache.recall_window(&before, &start).is_none(), "few names need no window");
+        assert!(!cache.need_window(&before, &long_names(10)), "few names need no window");
         cache.keep_window(&before, &names, &start);
         let window = cache.recall_window(&before, &start).unwrap();
         assert!(window.bytes() <= 2 * WINDOW_BYTES);

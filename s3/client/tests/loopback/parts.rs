@@ -169,7 +169,7 @@ fn a_streamed_part_is_sent_again_only_if_nothing_was_produced() {
         .seen()
     });
     let keys = S3Credentials::keys("AK", "SK", "a test");
-    let config = S3Config::new(&format!("http://{address}"), "us-east-1", keys);
+    let config = S3Config::new(format!("http://{address}"), "us-east-1", keys);
     let (made, requests) = stream(&S3Store::new(config).unwrap());
     assert_eq!((made.unwrap().etag.as_str(), requests), ("fast-1", 1));
     assert_eq!(restarted.join().unwrap()[0].body, b"content");

@@ -30,12 +30,21 @@ use crate::read::system_time;
 const MOST_BYTES: usize = 64 << 20;
 /// The estimated memory for a cached upload in addition to its key, in bytes.
 const UPLOAD_BYTES: usize = 256;
+/// The estimated memory for a bucket without uploads, in bytes.
+const BUCKET_BYTES: usize = 512;
 
 /// The keys of the uploads that listings have read.
 #[derive(Default)]
 pub(crate) struct UploadKeyCache {
-    of: Mutex<HashMap<Bucket, Arc<CacheSlot<CachedUploads>>>>,
+    of: Mutex<UploadsOfBuckets>,
     pub(crate) owner: CacheOwner,
+}
+
+#[derive(Default)]
+struct UploadsOfBuckets {
+    of: HashMap<Bucket, Arc<CacheSlot<CachedUploads>>>,
+    /// The number of buckets above which those whose uploads were dropped are removed.
+    most: usize,
 }
 
 /// The uploads of a bucket.
@@ -52,8 +61,10 @@ struct BucketUploads {
     unread: HashSet<UploadId>,
     /// The state of the directory of uploads when it was read last.
     read: Option<ReadState>,
-    /// The number of reads of the directory of uploads.
+    /// The number of reads of the directory of uploads that have begun.
     reads: u64,
+    /// The number of the latest read that has been applied.
+    applied: u64,
     /// The estimated memory for the uploads whose keys are known.
     bytes: usize,
 }
@@ -81,14 +92,18 @@ impl ReadState {
 impl UploadKeyCache {
     /// Returns the cached uploads of a bucket, which may be none.
     fn uploads(&self, bucket: &Bucket) -> (Arc<CachedUploads>, Arc<CacheSlot<CachedUploads>>) {
-        let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((slot, uploads)) = of.get(bucket).and_then(|slot| Some((slot, slot.get()?))) {
+        let mut all = self.of.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((slot, uploads)) = all.of.get(bucket).and_then(|slot| Some((slot, slot.get()?))) {
             return (uploads, slot.clone());
         }
-        of.retain(|_, slot| slot.has_content());
+        // All buckets are looked at only after their number has doubled.
+        if all.of.len() > all.most {
+            all.of.retain(|_, slot| slot.has_content());
+            all.most = 2 * all.of.len();
+        }
         let uploads = Arc::<CachedUploads>::default();
-        let slot = CacheMemory::of_process().keep(&self.owner, uploads.clone(), 0);
-        of.insert(bucket.clone(), slot.clone());
+        let slot = CacheMemory::of_process().keep(&self.owner, uploads.clone(), BUCKET_BYTES);
+        all.of.insert(bucket.clone(), slot.clone());
         (uploads, slot)
     }
 }
@@ -118,20 +133,29 @@ impl BucketUploads {
         is_current.then(|| self.unread.iter().cloned().collect())
     }
 
-    /// Drops the uploads that are not `present`, the uploads that a read of the directory has found. Returns the
-    /// uploads whose records have to be read, and the number of this read.
-    fn update(&mut self, present: HashSet<UploadId>) -> (Vec<UploadId>, u64) {
-        let ended: Vec<_> = self.key_of.keys().filter(|upload| !present.contains(*upload)).cloned().collect();
-        ended.iter().for_each(|upload| self.remove(upload));
-        self.unread = present.into_iter().filter(|upload| !self.key_of.contains_key(upload)).collect();
-        // Another thread may have read the directory earlier, and must not mark its uploads as current.
-        (self.read, self.reads) = (None, self.reads + 1);
-        (self.unread.iter().cloned().collect(), self.reads)
+    /// Returns the number of a read of the directory that begins now.
+    fn begin_read(&mut self) -> u64 {
+        self.reads += 1;
+        self.reads
     }
 
-    /// Adds the keys of further uploads. `read` is the number of a read of the directory, with the directory's state.
-    /// If this was the last read, and there is room for all keys, later listings need not read the directory in this
-    /// state.
+    /// Drops the uploads that are not `present`, the uploads that the read with this number has found. Returns the
+    /// uploads whose records have to be read.
+    fn update(&mut self, present: HashSet<UploadId>, number: u64) -> Vec<UploadId> {
+        let is_known = |upload: &UploadId| self.key_of.contains_key(upload);
+        if number < self.applied {
+            // A later read has been applied. The uploads that only the later read has found must stay.
+            return present.into_iter().filter(|upload| !is_known(upload)).collect();
+        }
+        let ended: Vec<_> = self.key_of.keys().filter(|upload| !present.contains(*upload)).cloned().collect();
+        self.unread = present.into_iter().filter(|upload| !is_known(upload)).collect();
+        ended.iter().for_each(|upload| self.remove(upload));
+        (self.read, self.applied) = (None, number);
+        self.unread.iter().cloned().collect()
+    }
+
+    /// Adds the keys of further uploads. `read` is the number of a read of the directory, with the directory's state. If
+    /// no read has begun later, and there is room for all keys, later listings need not read the directory in this state.
     fn add(&mut self, further: Vec<KeyedUpload>, read: Option<(u64, ReadState)>) {
         if let Some((_, read)) = read.filter(|(number, _)| *number == self.reads) {
             self.read = Some(read);
@@ -173,7 +197,7 @@ impl BucketUploads {
     }
 
     fn memory_bytes(&self) -> usize {
-        self.bytes + self.unread.len() * UPLOAD_BYTES
+        BUCKET_BYTES + self.bytes + self.unread.len() * UPLOAD_BYTES
     }
 
     /// Removes the key of an upload whose record no longer has this key. If the upload has not ended, the next listing
@@ -230,12 +254,13 @@ impl MultipartUploadManager<'_> {
         let volume = &self.inner.volume;
         let (path, sharing) = (uploads_dir(bucket), volume.sharing_of(bucket));
         volume.freshen_dir(&path, false, sharing);
+        let reads_before = cached.lock().reads;
         let failed = |errno| from_errno(errno, "reading .fordway");
         let dir = match volume.open_to_scan(&path) {
             Ok(dir) => dir,
             // Fordway creates only directories at this path; anything else is treated as an empty directory.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
-                cached.lock().update(HashSet::default());
+                cached.lock().update(HashSet::default(), reads_before);
                 return Ok(HashMap::new());
             }
             Err(errno) => return Err(failed(errno)),
@@ -249,10 +274,10 @@ impl MultipartUploadManager<'_> {
         let (unread, read_state) = match known {
             Some(unread) => (unread, None),
             None => {
+                let number = cached.lock().begin_read();
                 let known = Some(&before).filter(|_| !sharing.is_shared());
                 let present = uploads_in(&dir, known).map_err(failed)?;
-                let (unread, number) = cached.lock().update(present);
-                (unread, Some((number, state)))
+                (cached.lock().update(present, number), Some((number, state)))
             }
         };
         let (mut further, mut read) = (Vec::new(), HashMap::new());
@@ -297,4 +322,32 @@ fn uploads_in(dir: &File, before: Option<&FileStat>) -> Result<HashSet<UploadId>
     collect_entries(dir, before, HashSet::default, |uploads, name, _| {
         uploads.extend(str::from_utf8(name).ok().and_then(upload_of));
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the keys that all pages show.
+    fn keys(uploads: &BucketUploads) -> Vec<&str> {
+        uploads.by_key.iter().map(|(key, _)| &**key).collect()
+    }
+
+    #[test]
+    fn an_upload_stays_if_an_earlier_read_is_applied_later() {
+        let [old, new, ended] = ["old", "new", "ended"].map(UploadId::foreign);
+        let present = |all: &[&UploadId]| all.iter().map(|upload| (*upload).clone()).collect::<HashSet<_>>();
+        let keyed = |all: Vec<UploadId>| all.into_iter().map(|upload| (Arc::from(upload.as_str()), upload));
+        let mut uploads = BucketUploads::default();
+        let (first, second) = (uploads.begin_read(), uploads.begin_read());
+        let unread = uploads.update(present(&[&old, &new]), second);
+        uploads.add(keyed(unread).collect(), None);
+        assert_eq!(keys(&uploads), ["new", "old"]);
+        let unread = uploads.update(present(&[&old, &ended]), first);
+        assert_eq!(unread, [ended], "the caller of the earlier read looks at what only this read has found");
+        assert_eq!(keys(&uploads), ["new", "old"]);
+        let third = uploads.begin_read();
+        assert!(uploads.update(present(&[&old]), third).is_empty());
+        assert_eq!(keys(&uploads), ["old"], "uploads that a later read does not find have ended");
+    }
 }
