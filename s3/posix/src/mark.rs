@@ -40,7 +40,8 @@ use crate::volume::StoreRootDirectory;
 use crate::{Durability, ReadConsistency};
 
 /// The time in ns, after its creation, in which a file can get a mark, and the time after which a change of the file
-/// invalidates the mark. Setting the mark and publishing the file are changes too. The time is compared with times of the same file, so the clocks of nodes do not matter.
+/// invalidates the mark. Setting the mark and publishing the file are changes too. The time is compared with times of
+/// the same file, so the clocks of nodes do not matter.
 const SETTLING_NS: i64 = 2_000_000_000;
 /// The maximum length of a mark, in bytes.
 const MARK_BYTES: usize = 192;
@@ -55,8 +56,8 @@ pub(crate) struct OwnerMark<'k> {
 }
 
 impl OwnerMark<'_> {
-    /// Sets the mark on a file that the caller has just created. Returns `false` if the file system has no attributes or
-    /// no creation times. Cost: usually one `fsetxattr`, one `statx` and two `fstat`.
+    /// Sets the mark on a file that the caller has just created. Returns `false` if the file system has no attributes
+    /// or no creation times. Cost: usually one `fsetxattr`, one `statx` and two `fstat`.
     pub(crate) fn set(&self, file: impl AsFd) -> Result<bool, Errno> {
         let mut state = stat(&file)?;
         let Some(created_ns) = recorded_creation_ns(&file)? else { return Ok(false) };

@@ -1,13 +1,13 @@
 //! One limit for the memory of all caches of all stores in a process.
 //!
-//! In a gateway, each user has a store with its own caches, because a user must not see names from directories that this
-//! user is not permitted to read. The stores share only the limit. If a cache exceeds the limit, the content that was
-//! not used for the longest time is dropped, regardless of its store. While several stores have content, none of them may
-//! use more than half of the memory, so one user cannot displace everything that other users have cached.
+//! In a gateway, each user has a store with its own caches, because a user must not see names from directories that
+//! this user is not permitted to read. The stores share only the limit. If a cache exceeds the limit, the content that
+//! was not used for the longest time is dropped, regardless of its store. While several stores have content, none of
+//! them may use more than half of the memory, so one user cannot displace everything that other users have cached.
 //!
-//! Content that is used in turns must not be displaced in turns: if two directories are listed alternately, and only one
-//! of them fits, each page would read a whole directory. [`CacheMemory::keep_if_room`] therefore displaces only content
-//! that was not used recently.
+//! Content that is used in turns must not be displaced in turns: if two directories are listed alternately, and only
+//! one of them fits, each page would read a whole directory. [`CacheMemory::keep_if_room`] therefore displaces only
+//! content that was not used recently.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -187,8 +187,8 @@ impl CacheMemory {
         MEMORY.get_or_init(PerProcess::default)
     }
 
-    /// Adds content that needs `bytes` of memory, and drops other content if the limits require it. Cost: a walk through
-    /// all slots if a limit is exceeded, or if the last walk was long ago.
+    /// Adds content that needs `bytes` of memory, and drops other content if the limits require it. Cost: a walk
+    /// through all slots if a limit is exceeded, or if the last walk was long ago.
     pub(crate) fn keep<T: Send + Sync + 'static>(
         &self,
         owner: &CacheOwner,

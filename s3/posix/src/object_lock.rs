@@ -414,9 +414,9 @@ impl VersionProtection<'_> {
         unshield(&opened.file, opened.record().lock)
     }
 
-    /// Removes the immutable flag from the object at `place` in a bucket that keeps no versions, if the object has a lock
-    /// that has ended. A POSIX program may have moved the file there. Returns whether the flag was removed. Errors:
-    /// `AccessDenied` if the lock has not ended.
+    /// Removes the immutable flag from the object at `place` in a bucket that keeps no versions, if the object has a
+    /// lock that has ended. A POSIX program may have moved the file there. Returns whether the flag was removed.
+    /// Errors: `AccessDenied` if the lock has not ended.
     #[cold]
     pub(crate) fn unshield_moved(&self, place: &ObjectPath) -> Result<bool> {
         if self.contents.versioning != VersioningState::Unversioned {

@@ -176,8 +176,8 @@ fn old_rules_that_another_writer_has_kept_expire_nothing() {
     assert_refused(&ground, "old rules after a migration");
 }
 
-/// While others may write to a file, they can set a mark on it. The mark does not become valid when the owner closes the
-/// file, because the file is older than the mark.
+/// While others may write to a file, they can set a mark on it. The mark does not become valid when the owner closes
+/// the file, because the file is older than the mark.
 #[test]
 fn a_mark_that_another_writer_has_set_does_not_count() {
     if !is_root() {

@@ -154,8 +154,9 @@ impl BucketUploads {
         self.unread.iter().cloned().collect()
     }
 
-    /// Adds the keys of further uploads. `read` is the number of a read of the directory, with the directory's state. If
-    /// no read has begun later, and there is room for all keys, later listings need not read the directory in this state.
+    /// Adds the keys of further uploads. `read` is the number of a read of the directory, with the directory's state.
+    /// If no read has begun later, and there is room for all keys, later listings need not read the directory in this
+    /// state.
     fn add(&mut self, further: Vec<KeyedUpload>, read: Option<(u64, ReadState)>) {
         if let Some((_, read)) = read.filter(|(number, _)| *number == self.reads) {
             self.read = Some(read);
