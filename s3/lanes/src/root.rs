@@ -476,14 +476,15 @@ mod tests {
     /// A complete root is at the path at every moment, so no thread loses a call.
     #[test]
     fn every_busy_thread_uses_the_directory_that_replaced_the_root() {
-        let rig = Rig::new();
-        let is_over = AtomicBool::new(false);
+        const LONGEST: Duration = Duration::from_secs(60);
+        let (rig, is_over, begun) = (Rig::new(), AtomicBool::new(false), Instant::now());
         std::thread::scope(|scope| {
             let writers: Vec<_> = (0..8)
                 .map(|writer| {
                     let (rig, is_over) = (&rig, &is_over);
                     scope.spawn(move || {
-                        while !is_over.load(Ordering::Relaxed) {
+                        // If the test fails, its threads must end too.
+                        while !is_over.load(Ordering::Relaxed) && begun.elapsed() < LONGEST {
                             rig.put(&format!("key-{writer}"))?;
                         }
                         Ok::<_, Error>(())
