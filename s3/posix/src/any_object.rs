@@ -9,8 +9,8 @@ use std::fs::File;
 use fordway_store::{Bucket, MAX_KEY_BYTES};
 use fordway_sys::{EntryKind, FileSystemSharing, name_to_text, read_dir_start};
 
-use crate::PosixStoreState;
 use crate::layout::{is_never_an_object, join};
+use crate::volume::StoreRootDirectory;
 
 /// The maximum number of directories in which an object is looked for. Most directories contain a file, or lead to one
 /// after a few levels.
@@ -24,46 +24,43 @@ struct FirstEntries {
     subdirectories: Vec<String>,
 }
 
-impl PosixStoreState {
-    /// Returns the key of an object below `dir`, whose key is `at` (empty, or ending in `/`). If the result is `None`,
-    /// there may still be objects. Does not follow symbolic links, and ignores directories that cannot be read. `dir`
-    /// must be at its start. Cost: one `getdents64`; if the first entries are not files, a few calls for each of up to
-    /// [`DIRECTORIES_MAX`] subdirectories.
-    pub(crate) fn any_object(
-        &self,
-        (bucket, sharing): (&Bucket, FileSystemSharing),
-        at: &str,
-        dir: &File,
-    ) -> Option<String> {
-        let mut directories = DIRECTORIES_MAX;
-        self.any_object_below((bucket, sharing), at, dir, &mut directories)
-    }
+/// Returns the key of an object below `dir`, whose key is `at` (empty, or ending in `/`). If the result is `None`, there
+/// may still be objects. Does not follow symbolic links, and ignores directories that cannot be read. `dir` must be at
+/// its start. Cost: one `getdents64`; if the first entries are not files, a few calls for each of up to
+/// [`DIRECTORIES_MAX`] subdirectories.
+pub(crate) fn any_object(
+    volume: &StoreRootDirectory,
+    bucket: (&Bucket, FileSystemSharing),
+    at: &str,
+    dir: &File,
+) -> Option<String> {
+    let mut directories = DIRECTORIES_MAX;
+    any_object_below(volume, bucket, (at, dir), &mut directories)
+}
 
-    fn any_object_below(
-        &self,
-        (bucket, sharing): (&Bucket, FileSystemSharing),
-        at: &str,
-        dir: &File,
-        directories: &mut usize,
-    ) -> Option<String> {
-        *directories = directories.checked_sub(1)?;
-        let first = FirstEntries::read(dir, MAX_KEY_BYTES.checked_sub(at.len())?, *directories)?;
-        if let Some(name) = first.file {
-            return Some(format!("{at}{name}"));
-        }
-        for name in first.subdirectories {
-            let below = format!("{at}{name}/");
-            let path = join(bucket.as_str(), &below);
-            self.volume.freshen_dir(&path, true, sharing);
-            let found = self.volume.open_to_list(&path).ok().flatten();
-            let found =
-                found.and_then(|dir| self.any_object_below((bucket, sharing), &below, &dir, directories));
-            if found.is_some() || *directories == 0 {
-                return found;
-            }
-        }
-        None
+fn any_object_below(
+    volume: &StoreRootDirectory,
+    (bucket, sharing): (&Bucket, FileSystemSharing),
+    (at, dir): (&str, &File),
+    directories: &mut usize,
+) -> Option<String> {
+    *directories = directories.checked_sub(1)?;
+    let first = FirstEntries::read(dir, MAX_KEY_BYTES.checked_sub(at.len())?, *directories)?;
+    if let Some(name) = first.file {
+        return Some(format!("{at}{name}"));
     }
+    for name in first.subdirectories {
+        let below = format!("{at}{name}/");
+        let path = join(bucket.as_str(), &below);
+        volume.freshen_dir(&path, true, sharing);
+        let found = volume.open_to_list(&path).ok().flatten();
+        let found =
+            found.and_then(|dir| any_object_below(volume, (bucket, sharing), (&below, &dir), directories));
+        if found.is_some() || *directories == 0 {
+            return found;
+        }
+    }
+    None
 }
 
 impl FirstEntries {

@@ -17,6 +17,7 @@ use fordway_sys::{
 };
 
 use crate::PosixStoreState;
+use crate::any_object::any_object;
 use crate::dirs::DirectoryHandle;
 use crate::encoded::{EncodedKeyTree, EncodedKeyWalk};
 use crate::errors::from_errno;
@@ -307,9 +308,11 @@ impl BucketWalk<'_> {
             return Ok(WalkContinuation::On);
         }
         let is_known = self.inner.remembered.recall(&stat).is_some();
-        if !is_known && from.is_empty() && self.is_rolled_up(at) {
+        // One common prefix may represent all keys below the directory.
+        let is_rolled_up = || self.query.prefix.len() <= at.len() && self.query.common_prefix(at).is_some();
+        if !is_known && from.is_empty() && is_rolled_up() {
             let bucket = (self.bucket, self.contents.sharing);
-            if let Some(key) = self.inner.any_object(bucket, at, &dir) {
+            if let Some(key) = any_object(&self.inner.volume, bucket, at, &dir) {
                 // The page does not describe the object, because its common prefix becomes the entry.
                 return self.file((&dir, ""), false, &key);
             }
@@ -333,11 +336,6 @@ impl BucketWalk<'_> {
             self.inner.remembered.forget(id);
         }
         Ok(flow)
-    }
-
-    /// Returns whether one common prefix represents all keys below the directory `at`.
-    fn is_rolled_up(&self, at: &str) -> bool {
-        self.query.prefix.len() <= at.len() && self.query.common_prefix(at).is_some()
     }
 
     /// Returns the path of the directory `at`, relative to the root.

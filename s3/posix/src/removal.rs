@@ -28,6 +28,7 @@ use fordway_sys::{
 };
 
 use crate::PosixStoreState;
+use crate::any_object::any_object;
 use crate::area::{each_name, names_of, remove_each, remove_if_file, remove_staged};
 use crate::delete::remove_empty_tree;
 use crate::errors::from_errno;
@@ -100,7 +101,7 @@ impl BucketRemoval<'_> {
         let volume = &self.store.volume;
         let dir = volume.open_to_list(self.bucket.as_str()).ok().flatten();
         let bucket = (self.bucket, volume.sharing_of(self.bucket));
-        dir.is_some_and(|dir| self.store.any_object(bucket, "", &dir).is_some())
+        dir.is_some_and(|dir| any_object(volume, bucket, "", &dir).is_some())
     }
 
     /// Returns the error for a bucket that is not empty: `AccessDenied` if the caller may not remove the bucket anyway,
