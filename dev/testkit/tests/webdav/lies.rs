@@ -382,7 +382,7 @@ fn what_was_accepted_and_is_seen_is_done() {
     assert_eq!(kind(copy(&server("COPY", old_file), true)), ErrorKind::Unavailable);
     copy(&server("COPY", old_file), false).unwrap();
     let collection = |path: &str| multistatus(&collection(path));
-    assert_eq!(kind(copy(&server("COPY", collection), false)), ErrorKind::Unavailable);
+    assert_eq!(kind(copy(&server("COPY", collection), true)), ErrorKind::Unavailable);
     let moved = |path: &str| if path == "/f" { answer(404, "", "") } else { file_of(path, 1, 0) };
     let rename = |server: &Dialogue| dav.rename(&server.url("f"), &server.url("g"), true);
     rename(&server("MOVE", moved)).unwrap();

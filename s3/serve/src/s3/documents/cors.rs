@@ -86,8 +86,12 @@ struct PreflightRequest<'r> {
 }
 
 impl<'r> PreflightRequest<'r> {
-    /// Reads a request that a web page sent; `None` for any other request.
+    /// Reads a request that a web page sent; `None` for any other request. As on AWS, the headers of a preflight request
+    /// also determine the rule for other requests.
     fn of_request(method: &'r Method, headers: &'r HeaderMap) -> Option<Self> {
+        if let Some(announced) = PreflightRequest::of_preflight(headers) {
+            return Some(announced);
+        }
         let origin = text(headers, header::ORIGIN)?;
         Some(PreflightRequest { origin, method: method.as_str(), headers: Vec::new() })
     }
@@ -285,6 +289,15 @@ mod tests {
         let foreign = ("access-control-request-headers", "x-amz-date, cookie");
         assert!(answered(&[("origin", "x"), ("access-control-request-method", "PUT"), foreign]).is_none());
         assert!(PreflightRequest::of_preflight(&asked(&[("origin", "x")])).is_none());
+    }
+
+    #[test]
+    fn headers_of_a_preflight_count_in_other_requests() {
+        let headers = asked(&[("origin", "https://x.org"), ("access-control-request-method", "PUT")]);
+        let method = |headers| PreflightRequest::of_request(&Method::GET, headers).map(|asked| asked.method);
+        assert_eq!(method(&headers), Some("PUT"));
+        assert_eq!(method(&asked(&[("origin", "https://x.org")])), Some("GET"));
+        assert_eq!(method(&HeaderMap::new()), None);
     }
 
     #[test]
