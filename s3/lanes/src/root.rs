@@ -149,6 +149,8 @@ impl RootPathStore {
                 self.look(used)
             }
             ErrorKind::NoSuchKey if self.current().number != used => Ok(true),
+            // A file that a write needs is missing, such as a directory of the private area.
+            ErrorKind::NoSuchKey if !error.detail().is_empty() => Ok(self.look(used).unwrap_or(false)),
             ErrorKind::NoSuchKey if self.is_check_due() => Ok(self.look(used).unwrap_or(false)),
             _ => Ok(false),
         }

@@ -456,7 +456,10 @@ impl StoreRootDirectory {
 
     /// Returns the metadata of the bucket's directory.
     pub(crate) fn state_of(&self, bucket: &Bucket) -> Result<FileStat> {
-        self.bucket_state(bucket).map_err(|errno| from_errno(errno, "reading the metadata of the bucket"))
+        self.bucket_state(bucket).map_err(|errno| match errno {
+            Errno::NOENT => ErrorKind::NoSuchBucket.into(),
+            errno => from_errno(errno, "reading the metadata of the bucket"),
+        })
     }
 
     /// Returns whether the file at the path `plain` of a key replaces the file whose metadata is `odd` at the key's odd
