@@ -294,9 +294,11 @@ mod tests {
     #[test]
     fn headers_of_a_preflight_count_in_other_requests() {
         let headers = asked(&[("origin", "https://x.org"), ("access-control-request-method", "PUT")]);
-        let method = |headers| PreflightRequest::of_request(&Method::GET, headers).map(|asked| asked.method);
-        assert_eq!(method(&headers), Some("PUT"));
-        assert_eq!(method(&asked(&[("origin", "https://x.org")])), Some("GET"));
+        let method = |headers: &HeaderMap| {
+            PreflightRequest::of_request(&Method::GET, headers).map(|asked| asked.method.to_owned())
+        };
+        assert_eq!(method(&headers).as_deref(), Some("PUT"));
+        assert_eq!(method(&asked(&[("origin", "https://x.org")])).as_deref(), Some("GET"));
         assert_eq!(method(&HeaderMap::new()), None);
     }
 
