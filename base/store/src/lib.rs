@@ -70,7 +70,7 @@ pub trait Store:
 {
     /// Returns a confined version of the store, which follows no symbolic link out of the requested bucket. A gateway
     /// uses the confined store for users who may access only some buckets. Returns `None` if the store has no symbolic
-    /// links. Errors: those of opening the confined store.
+    /// links. Errors: the errors of opening the confined store.
     fn within_buckets(&self) -> Result<Option<Arc<dyn Store>>> {
         Ok(None)
     }

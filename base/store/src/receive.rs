@@ -14,7 +14,7 @@ const PIECE_BYTES: usize = 1 << 20;
 /// length.
 ///
 /// The previous content of the buffer is not cleared first, because that would cost a pass over memory. After an error,
-/// the content of the buffer is undefined. Errors: those of `receive`; `EntityTooLarge` if there is no memory.
+/// the content of the buffer is undefined. Errors: the errors of `receive`; `EntityTooLarge` if there is no memory.
 pub fn receive_exact(
     buffer: &mut Vec<u8>,
     len: usize,

@@ -340,7 +340,8 @@ pub fn sync_data(file: impl AsFd) -> Result<()> {
 /// Reports the errors that closing the file would report. NFS, FUSE and other network file systems send written data to
 /// the server later, and report that the server has refused the data when the file is closed. The file stays open, and
 /// keeps its locks of the kind that `flock` sets. Local file systems reserve space at each write, so they have nothing
-/// to report. Errors: those of the delayed writes, such as `NOSPC`, `DQUOT` or `IO`. Cost: one `fcntl` and one `close`.
+/// to report. Errors: the errors of the delayed writes, such as `NOSPC`, `DQUOT` or `IO`. Cost: one `fcntl` and one
+/// `close`.
 pub fn close_errors(file: impl AsFd) -> Result<()> {
     let copy = rustix::io::fcntl_dupfd_cloexec(file, 0)?;
     // SAFETY: `into_raw_fd` passes the ownership of the descriptor to this function, which closes it once.

@@ -62,7 +62,7 @@ pub struct RootDirectory {
 }
 
 impl RootDirectory {
-    /// Opens the directory at `path`. Errors: those of `open`; `NOTDIR`.
+    /// Opens the directory at `path`. Errors: the errors of `open`; `NOTDIR`.
     pub fn open(path: &Path, resolution: PathResolutionMethod) -> Result<Self> {
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         let dir = openat(CWD, path, flags, Mode::empty())?;
@@ -178,7 +178,7 @@ impl RootDirectory {
     }
 
     /// Opens `name` (a single name, not a path) in `dir`, a directory beneath the root; does not follow a link. Cost:
-    /// one `openat`. Errors: those of `openat`, and `AGAIN` within [`without_waiting`](crate::without_waiting).
+    /// one `openat`. Errors: the errors of `openat`, and `AGAIN` within [`without_waiting`](crate::without_waiting).
     pub fn open_in(&self, dir: impl AsFd, name: &str, flags: OFlags) -> Result<File> {
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         if is_only_in_memory() && !self.opens_from_memory(dir.as_fd()) {

@@ -93,7 +93,7 @@ impl CommandContext {
         (self.open_lane)(Some(endpoint))
     }
 
-    /// Returns the store of the command's lane. Errors: those of opening the lane.
+    /// Returns the store of the command's lane. Errors: the errors of opening the lane.
     pub fn store(&self) -> Result<Arc<dyn Store>> {
         Ok(self.lane()?.store)
     }

@@ -84,7 +84,7 @@ impl CommandOutputStreams {
         self.format == OutputFormat::Json
     }
 
-    /// Prints data to `file` from now on, instead of standard output. Errors: those of duplicating a descriptor.
+    /// Prints data to `file` from now on, instead of standard output. Errors: the errors of duplicating a descriptor.
     pub fn redirect(&self, file: File) -> io::Result<()> {
         *lock(&self.file) = Some(Box::new(file.try_clone()?));
         *lock(&self.stdout) = Box::new(file);

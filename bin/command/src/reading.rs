@@ -86,7 +86,7 @@ pub struct FinishedReadCall<'b> {
 /// A function that receives the bytes of a finished call.
 pub type ReadCallSink<'a> = dyn FnMut(FinishedReadCall<'_>) -> Result<()> + 'a;
 
-/// Reads everything into `sink`. Errors: those of the lane and of `sink`.
+/// Reads everything into `sink`. Errors: the errors of the lane and of `sink`.
 pub fn measure(
     reading: &ReadSpecification,
     context: &CommandContext,

@@ -368,7 +368,7 @@ impl OpenedRemoteFile {
         }
     }
 
-    /// Requests ranges, whose bytes will be stored in `memory`. Errors: those of the first request.
+    /// Requests ranges, whose bytes will be stored in `memory`. Errors: the errors of the first request.
     pub fn submit(&self, ranges: &[(u64, usize)], memory: Vec<u8>) -> Result<PendingReadTicket> {
         match self {
             OpenedRemoteFile::One(file) => file.submit(ranges, memory).map(PendingReadTicket::One),
@@ -376,7 +376,7 @@ impl OpenedRemoteFile {
         }
     }
 
-    /// Waits for a ticket. Errors: those of the requests, and `Internal` for a ticket of a different file.
+    /// Waits for a ticket. Errors: the errors of the requests, and `Internal` for a ticket of a different file.
     pub fn wait(&self, ticket: PendingReadTicket) -> Result<Vec<u8>> {
         match (self, ticket) {
             (OpenedRemoteFile::One(file), PendingReadTicket::One(ticket)) => Ok(file.wait(ticket)?.bytes),

@@ -35,7 +35,7 @@ fn open(url: &str, context: &CommandContext) -> Result<RemoteFile> {
     RemoteFile::open(context.web()?, &http_url(url))
 }
 
-/// Checks that a file exists. Errors: those of opening the file.
+/// Checks that a file exists. Errors: the errors of opening the file.
 pub(crate) fn check_exists(url: &str, context: &CommandContext) -> Result<()> {
     match open(url, context) {
         Err(error) if !is_without_size(&error) => Err(error),
@@ -510,7 +510,7 @@ impl<'c> PartialDownloadFile<'c> {
     }
 
     /// Checks that the part was written, renames it to `path`, and removes the part files of earlier copies to `path`.
-    /// Errors: those of delayed writes; `PreconditionFailed` if an existing file must not be replaced;
+    /// Errors: the errors of delayed writes; `PreconditionFailed` if an existing file must not be replaced;
     /// `ConditionalConflict` if the part file was removed or replaced, for example by the user.
     pub(crate) fn publish(mut self, path: &Path, existing: OverwritePolicy) -> Result<()> {
         let failed = |error| file_error("writing", path.display(), error);

@@ -123,7 +123,8 @@ pub(crate) trait AbiBucketContext {
     /// All pointers of the context are NULL or C strings.
     unsafe fn address(&self, timeout_ms: c_int) -> EndpointSettings<&CStr>;
 
-    /// Opens the bucket that the context describes. Errors: those of the lane, and an error for an invalid address.
+    /// Opens the bucket that the context describes. Errors: the errors of the lane, and an error for an invalid
+    /// address.
     ///
     /// # Safety
     /// The requirements of [`AbiBucketContext::address`] apply.

@@ -36,7 +36,7 @@ thread_local! {
     static LATE_MARKER: Cell<ManuallyDrop<Option<CString>>> = const { Cell::new(ManuallyDrop::new(None)) };
 }
 
-/// Passes every bucket to the callback. Errors: those of the store and of the callback.
+/// Passes every bucket to the callback. Errors: the errors of the store and of the callback.
 pub(crate) fn list_all(
     lane: &fordway_lanes::Lane,
     callback: Option<ListServiceCallback>,

@@ -323,7 +323,8 @@ thread_local! {
     static LAST: Cell<Option<Box<ConnectedBucket>>> = const { Cell::new(None) };
 }
 
-/// Returns the lane at `address`. Errors: those of [`fordway_lanes::open`] and of [`EndpointSettings::check_keys`].
+/// Returns the lane at `address`. Errors: the errors of [`fordway_lanes::open`] and of
+/// [`EndpointSettings::check_keys`].
 pub(crate) fn lane(address: &EndpointSettings<&str>) -> Result<Lane> {
     if address.host.is_some() {
         return pool().open(address);

@@ -59,7 +59,7 @@ enum ContentMemory {
 }
 
 impl MappedContent {
-    /// Errors: those of reading the content; `Io` if the file system does not support mapping files.
+    /// Errors: the errors of reading the content; `Io` if the file system does not support mapping files.
     pub(crate) fn new(content: ObjectContent) -> Result<Self> {
         let ObjectContent::File(region) = content else {
             return Ok(MappedContent(ContentMemory::Own(content.into_vec()?)));

@@ -133,7 +133,7 @@ pub(crate) fn read_all(content: ObjectContent, bytes: &mut [u8]) -> Result<()> {
 /// The number of bytes after which a read checks whether its call was cancelled.
 const STEP_BYTES: usize = 8 << 20;
 
-/// Fills `bytes` in steps by calling `fill`. Errors: those of `fill`; `Interrupted` before the next step if
+/// Fills `bytes` in steps by calling `fill`. Errors: the errors of `fill`; `Interrupted` before the next step if
 /// the call was cancelled.
 pub(crate) fn in_steps<B>(bytes: &mut [B], mut fill: impl FnMut(&mut [B]) -> Result<()>) -> Result<()> {
     bytes.chunks_mut(STEP_BYTES).try_for_each(|step| {

@@ -59,7 +59,7 @@ pub(crate) struct OpenArguments {
 }
 
 impl OpenArguments {
-    /// Errors: those of [`fordway_lanes::open`]; `InvalidArgument` for an invalid timeout or an option that
+    /// Errors: the errors of [`fordway_lanes::open`]; `InvalidArgument` for an invalid timeout or an option that
     /// the lane does not support.
     fn open(&self) -> Result<Arc<dyn fordway_store::Store>> {
         let options = fordway_lanes::LaneConfigOverrides {

@@ -256,7 +256,7 @@ fn setting_up(error: io::Error) -> Error {
 }
 
 /// Repeats `call` after a signal and after each timeout of the kernel, until the total wait reaches `limit`. The
-/// kernel's timeout may be shorter than `limit`. Errors: those of `call`; `CANCELED` if the program must stop.
+/// kernel's timeout may be shorter than `limit`. Errors: the errors of `call`; `CANCELED` if the program must stop.
 fn within(limit: Duration, mut call: impl FnMut() -> rustix::io::Result<usize>) -> io::Result<usize> {
     let (step, mut waited) = (fordway_sys::wait_at_most(limit), Duration::ZERO);
     loop {

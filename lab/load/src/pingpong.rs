@@ -225,7 +225,7 @@ impl<'s> RequestParser<'s> {
         RequestParser { socket, buffer: Vec::with_capacity(1024) }
     }
 
-    /// Waits for the next event and returns it. Errors: those of the socket.
+    /// Waits for the next event and returns it. Errors: the errors of the socket.
     fn next(&mut self) -> io::Result<ConnectionEvent> {
         loop {
             if let Some((received, length)) = parse(&self.buffer) {

@@ -80,7 +80,7 @@ impl<'c> WorkloadRank<'c> {
 
     /// Runs `work` on all ranks concurrently, starting at a barrier. Each of `tracks` is a phase of the run, and every
     /// operation of `work` belongs to one of these phases. Returns the results, and the value that `work` returned.
-    /// Errors: those of `work` on any rank, and `Interrupted`; every rank returns an error.
+    /// Errors: the errors of `work` on any rank, and `Interrupted`; every rank returns an error.
     pub(crate) fn phase<T>(
         &self,
         tracks: &[&str],

@@ -109,8 +109,8 @@ impl RootPathStore {
         self.call_once(call).1
     }
 
-    /// Makes a call to the store, after a check of the path. Errors: those of the call; `Unavailable` if the root is
-    /// missing.
+    /// Makes a call to the store, after a check of the path. Errors: the errors of the call; `Unavailable` if the root
+    /// is missing.
     fn call_checked<T>(&self, call: impl FnOnce(&PosixStore) -> Result<T>) -> Result<T> {
         self.look(self.current().number)?;
         self.call_once(call).1

@@ -24,9 +24,9 @@ struct FirstEntries {
     subdirectories: Vec<String>,
 }
 
-/// Returns the key of an object below `dir`, whose key is `at` (empty, or ending in `/`). If the result is `None`, there
-/// may still be objects. Does not follow symbolic links, and ignores directories that cannot be read. `dir` must be at
-/// its start. Cost: one `getdents64`; if the first entries are not files, a few calls for each of up to
+/// Returns the key of an object below `dir`, whose key is `at` (empty, or ending in `/`). If the result is `None`,
+/// there may still be objects. Does not follow symbolic links, and ignores directories that cannot be read. `dir` must
+/// be at its start. Cost: one `getdents64`; if the first entries are not files, a few calls for each of up to
 /// [`DIRECTORIES_MAX`] subdirectories.
 pub(crate) fn any_object(
     volume: &StoreRootDirectory,

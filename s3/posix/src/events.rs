@@ -258,7 +258,7 @@ fn stage_record(
 }
 
 impl PendingEvent {
-    /// Records the change. Must be called after the change was made. Errors: those of the file system; the message
+    /// Records the change. Must be called after the change was made. Errors: the errors of the file system; the message
     /// advises the caller to repeat the change.
     pub(crate) fn record(self, facts: EventFacts) -> Result<()> {
         let PendingEvent { mut staged, kind, key, webhook, mark, prepared } = self;

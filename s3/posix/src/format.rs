@@ -84,7 +84,7 @@ pub(crate) fn read_trusted(
     }
 }
 
-/// Writes this program's format version to the root. Errors: those of the file system.
+/// Writes this program's format version to the root. Errors: the errors of the file system.
 pub(crate) fn write(root: &RootDirectory) -> Result<()> {
     let failed = |errno| from_errno(errno, "writing .fordway/format of the root");
     make_dir(root.dir(), PRIVATE_DIR, Mode::from_raw_mode(0o755)).map_err(failed)?;

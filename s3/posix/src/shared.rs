@@ -149,10 +149,10 @@ pub(crate) fn look_before_opening(
 /// Opens a file in `dir`, a bucket's private directory, by calling `open` with the file's name. On NFS, also tries the
 /// file's spare name, a second hard link. While a node replaces a file that it has open, the file cannot be opened by
 /// its own name (see [`StagedFile::publish_private`](crate::stage::StagedFile::publish_private)). If that node dies at
-/// this point, the spare name is the only name of a setting, and the setting still applies. Errors: those of `open`.
-/// Further cost on NFS if the file is missing: one call to `state`, which returns the metadata of `dir`. If `dir` has
-/// changed recently, or if the file is a setting, also an attempt to open the spare name. If `dir` has changed recently
-/// or there is a spare name, also another attempt and one `statx`.
+/// this point, the spare name is the only name of a setting, and the setting still applies. Errors: the errors of
+/// `open`. Further cost on NFS if the file is missing: one call to `state`, which returns the metadata of `dir`. If
+/// `dir` has changed recently, or if the file is a setting, also an attempt to open the spare name. If `dir` has
+/// changed recently or there is a spare name, also another attempt and one `statx`.
 pub(crate) fn open_spared<T: AsFd>(
     dir: impl AsFd,
     name: &str,

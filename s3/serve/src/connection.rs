@@ -109,7 +109,7 @@ impl ClientSocket {
     }
 
     /// Moves the socket's registration from its previous runtime to the runtime of the calling thread. Keeps the TLS
-    /// state. Errors: those of the operating system.
+    /// state. Errors: the errors of the operating system.
     pub(crate) fn register_anew(&mut self) -> io::Result<()> {
         match self {
             ClientSocket::Plain(stream) => anew(stream),

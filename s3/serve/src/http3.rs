@@ -104,7 +104,7 @@ async fn speak(
 }
 
 /// Performs the handshake and counts the connection. Returns `None` if the client's address has too many connections.
-/// Errors: those of the connection; `TimedOut`.
+/// Errors: the errors of the connection; `TimedOut`.
 async fn admit(
     accepted: PendingHandshake,
     (slot, slots): (Option<OwnedSemaphorePermit>, Arc<Semaphore>),
@@ -384,7 +384,7 @@ impl PendingHandshake {
 }
 
 impl QuicListener {
-    /// Sets the socket options that [`QuicListener::start`] needs. Errors: those of the operating system.
+    /// Sets the socket options that [`QuicListener::start`] needs. Errors: the errors of the operating system.
     pub(crate) fn prepare(socket: &UdpSocket) -> io::Result<()> {
         socket.set_nonblocking(true)?;
         // A failure to set a buffer size is ignored, because smaller buffers only reduce the speed.
@@ -539,7 +539,7 @@ pub fn quic_server_config(tls: &TlsCertificate, idle_timeout: Duration) -> Resul
     config(&tls.current(), idle_timeout)
 }
 
-/// Prepares a UDP socket as a gateway does. Errors: those of the operating system.
+/// Prepares a UDP socket as a gateway does. Errors: the errors of the operating system.
 pub fn prepare_quic_socket(socket: &UdpSocket) -> io::Result<()> {
     QuicListener::prepare(socket)
 }

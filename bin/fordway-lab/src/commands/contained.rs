@@ -34,7 +34,7 @@ pub(super) struct ContainedProgram {
 }
 
 impl ContainedProgram {
-    /// Starts a container with this command. Errors: those of [`MachineContainer::start`].
+    /// Starts a container with this command. Errors: the errors of [`MachineContainer::start`].
     pub(super) fn start(
         place: ContainerPlacement<'_>,
         words: &[OsString],

@@ -190,8 +190,8 @@ impl GatewayProcess {
         Self::start_http(command, certificate, SocketAddr::new(address, 0), transport.version)
     }
 
-    /// Like [`start`](Self::start), in a container. Errors: those of starting a container; `Unavailable` if the gateway
-    /// does not start in the container.
+    /// Like [`start`](Self::start), in a container. Errors: the errors of starting a container; `Unavailable` if the
+    /// gateway does not start in the container.
     pub(super) fn start_contained(
         place: ContainerPlacement<'_>,
         root: &Path,

@@ -38,7 +38,7 @@ pub(super) struct ScratchDirectory {
 
 impl ScratchDirectory {
     /// Creates a directory in `parent`, and removes the directories of killed commands there. `purpose` is a part of
-    /// the directory's name. Errors: those of creating the directory.
+    /// the directory's name. Errors: the errors of creating the directory.
     pub(super) fn new(purpose: &str, parent: &Path) -> io::Result<Self> {
         let prefix = format!("fordway-{purpose}-");
         // Ignore the error: this command does not depend on the removal of old directories.
@@ -59,7 +59,7 @@ impl ScratchDirectory {
         self.dir.path()
     }
 
-    /// Removes the directory and its contents. Errors: those of the removal.
+    /// Removes the directory and its contents. Errors: the errors of the removal.
     pub(super) fn close(self) -> io::Result<()> {
         self.dir.close()
     }

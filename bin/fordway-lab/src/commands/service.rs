@@ -19,8 +19,8 @@ const PROBE_KEY: &str = "probe";
 const PROBE: &[u8] = b"fordway compare";
 
 /// Opens the service. Creates a bucket on the service, or uses a prefix in the bucket of the URL.
-/// [`MeasuredTarget::clean_up`] removes that bucket, or everything below that prefix. Errors: those of the service,
-/// with advice.
+/// [`MeasuredTarget::clean_up`] removes that bucket, or everything below that prefix. Errors: the errors of the
+/// service, with advice.
 pub(super) fn open(
     target: &TargetArg,
     global: &GlobalArgs,

@@ -57,7 +57,7 @@ pub(super) fn run(args: &CpArgs, context: &CommandContext) -> Result<CommandExit
     copy_all(&sources, &args.paths.destination, &args.transfer.selection(), &settings, context)
 }
 
-/// Resolves the addresses into sources. Errors: those of [`SourceSelection::resolve`].
+/// Resolves the addresses into sources. Errors: the errors of [`SourceSelection::resolve`].
 fn sources(
     addresses: &[String],
     options: AddressOptions,
@@ -458,7 +458,7 @@ fn synchronized(text: &str, raw: bool) -> Result<StorageAddress> {
     }
 }
 
-/// Lists the source. Errors: those of [`plan::items`]; with `deletes`, `NoSuchKey` if no object is below a prefix,
+/// Lists the source. Errors: the errors of [`plan::items`]; with `deletes`, `NoSuchKey` if no object is below a prefix,
 /// because the prefix may be mistyped, and everything at the destination would be removed. A whole bucket may be empty.
 fn source_items(
     context: &CommandContext,

@@ -9,7 +9,7 @@ use fordway_store::Result;
 
 use super::env::{AWS_ENDPOINT, ClientToolSettings};
 
-/// Writes `path` atomically, readable only by its owner. Errors: those of the file system.
+/// Writes `path` atomically, readable only by its owner. Errors: the errors of the file system.
 pub(super) fn write(
     path: &Path,
     (endpoint, region): (&str, Option<&str>),

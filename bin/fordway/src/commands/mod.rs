@@ -345,7 +345,7 @@ fn check_filters_of_removal(sources: &[SourceSelection], filters: &FilterRules) 
     Err(Error::new(ErrorKind::InvalidArgument, why))
 }
 
-/// Returns whether an object exists. Errors: those of the store.
+/// Returns whether an object exists. Errors: the errors of the store.
 fn exists(context: &CommandContext, bucket: &Bucket, key: &str) -> Result<bool> {
     match context.store()?.head(bucket, &Key::new(key)?, &GetOptions::default()) {
         Ok(_) => Ok(true),

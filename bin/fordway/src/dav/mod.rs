@@ -19,7 +19,8 @@ use super::transfer::{self, SharedTransferCounts};
 use crate::args::RmArgs;
 use crate::web::{self, http_url};
 
-/// Returns a client that uses the credentials from the environment. Errors: those of [`CommandContext::web_options`].
+/// Returns a client that uses the credentials from the environment. Errors: the errors of
+/// [`CommandContext::web_options`].
 pub(crate) fn client(context: &CommandContext) -> Result<WebDavClient> {
     Ok(WebDavClient::new(context.web()?.clone()))
 }

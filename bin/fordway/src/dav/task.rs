@@ -171,7 +171,7 @@ impl<'c> DavCopier<'c> {
     }
 
     /// Checks in a dry run that the source exists, unless a listing contained its size, and that a local destination is
-    /// not a directory. Errors: those of the copy.
+    /// not a directory. Errors: the errors of the copy.
     fn rehearse(&self, task: &DavCopyTask) -> Result<()> {
         match &task.from {
             DavCopyEndpoint::Local(path) => {

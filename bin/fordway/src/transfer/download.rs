@@ -260,7 +260,8 @@ impl ResolvedDestination {
     }
 }
 
-/// Checks that a download can write to `path`. Errors: those of a download, such as `InvalidArgument` for a directory.
+/// Checks that a download can write to `path`. Errors: the errors of a download, such as `InvalidArgument` for a
+/// directory.
 pub(super) fn check_destination(path: &Path) -> Result<()> {
     ResolvedDestination::find(path).map(drop)
 }

@@ -22,8 +22,8 @@ const CEPH_MAGIC: u64 = 0x00c3_6400;
 /// Checks that the content of a file was written. Must be called before the file replaces another file, before the
 /// source is removed, and before any attribute is set, because NFS writes the data before it sets an attribute, and
 /// ignores the errors of the write. If the source will be removed, also forces the content to stable storage, because
-/// the file then is the only copy. Errors: those of delayed writes. Cost: one `fstatfs`, one `fcntl` and one `close`,
-/// or one `fdatasync`.
+/// the file then is the only copy. Errors: the errors of delayed writes. Cost: one `fstatfs`, one `fcntl` and one
+/// `close`, or one `fdatasync`.
 pub(crate) fn finish_file(file: &File, source: SourceFate) -> io::Result<()> {
     if source == SourceFate::Kept && !only_sync_reports_all(file)? {
         return Ok(fordway_sys::close_errors(file)?);

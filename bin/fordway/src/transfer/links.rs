@@ -29,7 +29,7 @@ impl RemovedLinks {
     /// refuses the keys of all directories reached through the link in the same way. On the path from `key` upwards,
     /// the first key that the store accepts is therefore the link, unless `key` itself is the link. A key that has a
     /// version is not removed, because the version would be lost. Cost: one listing and one delete for each directory
-    /// on the path from `key` to the link, and up to eight HEADs. Errors: those of the operations.
+    /// on the path from `key` to the link, and up to eight HEADs. Errors: the errors of the operations.
     pub(crate) fn remove(
         &self,
         store: &dyn Store,

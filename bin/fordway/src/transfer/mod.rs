@@ -351,8 +351,9 @@ impl TransferRunner<'_> {
 
     /// Checks in a dry run what a copy would check first: that the source exists (unless a listing contained the size
     /// of the object), that the destination's bucket exists, that the copy may replace the destination, and that the
-    /// destination is not a directory. Errors: those of the copy. Cost: at most one request for a source whose size is
-    /// unknown, one request for each bucket, and with [`OverwritePolicy::Fail`] one request for each destination.
+    /// destination is not a directory. Errors: the errors of the copy. Cost: at most one request for a source whose
+    /// size is unknown, one request for each bucket, and with [`OverwritePolicy::Fail`] one request for each
+    /// destination.
     fn rehearse(&self, from: &StorageAddress, to: &StorageAddress, size: Option<u64>) -> Result<()> {
         match from {
             StorageAddress::S3(bucket, key) if size.is_none() => {

@@ -75,8 +75,8 @@ fn run(guard: &StreamGuard) {
     }
 }
 
-/// Opens the file at a replica. Errors: those of opening the file; `BadDigest` if the replica has a file of another
-/// size.
+/// Opens the file at a replica. Errors: the errors of opening the file; `BadDigest` if the replica has a file of
+/// another size.
 fn open(shared: &ReplicatedFileState, session: &Arc<HttpSession>, site: usize) -> Result<RemoteFile> {
     if let Some(file) = shared.take_spare(site) {
         return Ok(file);

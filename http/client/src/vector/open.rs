@@ -403,7 +403,7 @@ impl InitialRangeReads<'_> {
     }
 }
 
-/// Returns the size of the whole file, if a partial response contains it. Errors: those of receiving.
+/// Returns the size of the whole file, if a partial response contains it. Errors: the errors of receiving.
 fn size_of_whole(answer: &mut HttpResponse) -> Result<Option<u64>> {
     if let Some(stated) = answer.header("content-range") {
         return Ok(parse_content_range(stated).and_then(|(_, size)| size));

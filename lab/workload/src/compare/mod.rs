@@ -228,7 +228,7 @@ struct ComparisonState<'c> {
 
 impl ComparisonState<'_> {
     /// Makes one call on each thread of each client to every target that has a server, so that no measured call opens
-    /// a connection. Errors: those of the calls.
+    /// a connection. Errors: the errors of the calls.
     fn connect(&mut self) -> Result<()> {
         let calls = vec![FileRangeAccess { file: 0, offset: 0, len: 0 }; self.plan.concurrency()];
         for lane in 0..self.targets.len() {

@@ -119,7 +119,7 @@ async fn authorise_copied_tags(
 }
 
 /// Removes the headers that the caller is not permitted to see from the response to a read. The header for the number
-/// of tags and the headers for the object lock require separate actions. Errors: those of reading the rules.
+/// of tags and the headers for the object lock require separate actions. Errors: the errors of reading the rules.
 pub(crate) async fn hide_headers(
     user: &Arc<User>,
     names: (&str, &str),

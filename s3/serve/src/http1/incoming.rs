@@ -90,7 +90,7 @@ impl IncomingBody {
         is_small && !self.has_failed && self.told.is_none()
     }
 
-    /// Reads and discards the rest of the body. Errors: those of the socket.
+    /// Reads and discards the rest of the body. Errors: the errors of the socket.
     pub(crate) async fn discard(&mut self) -> io::Result<()> {
         while let Some(piece) = std::future::poll_fn(|context| self.poll_piece(context)).await {
             piece.map_err(io::Error::other)?;

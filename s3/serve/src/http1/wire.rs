@@ -61,7 +61,8 @@ impl BufferedSocket {
     }
 
     /// Registers the socket with the thread that serves it now, if the connection has moved from another thread. Cost:
-    /// nothing if the connection has not moved, otherwise four system calls. Errors: those of the operating system.
+    /// nothing if the connection has not moved, otherwise four system calls. Errors: the errors of the operating
+    /// system.
     pub(crate) fn settle(&mut self) -> io::Result<()> {
         if self.home != here() {
             self.stream.register_anew()?;

@@ -40,7 +40,7 @@ pub(super) struct NodeAccessControl {
 }
 
 impl NodeAccessControl {
-    /// Opens the store of the gateway's own user. Errors: those of opening the store.
+    /// Opens the store of the gateway's own user. Errors: the errors of opening the store.
     pub(super) fn new(open: StoreOpenFunction, allowed: Vec<u32>) -> Result<Self> {
         let own = open()?;
         if user_id() == 0 {

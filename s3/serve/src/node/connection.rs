@@ -283,7 +283,7 @@ impl GatewayConnection {
         self.receive(inbox, SocketBlockingMode::Yes)
     }
 
-    /// Receives the available bytes. Errors: those of the socket; `CONNRESET` at the end of the stream.
+    /// Receives the available bytes. Errors: the errors of the socket; `CONNRESET` at the end of the stream.
     fn receive(&self, inbox: &mut FrameBuffer, wait: SocketBlockingMode) -> Result<(), Errno> {
         match receive(self.socket.as_fd(), inbox.room(), wait)? {
             0 => Err(Errno::CONNRESET),

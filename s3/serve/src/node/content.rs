@@ -213,7 +213,7 @@ impl ResponseOutbox {
         }
     }
 
-    /// Sends a response. Errors: those of the socket. After an error, the connection cannot be used.
+    /// Sends a response. Errors: the errors of the socket. After an error, the connection cannot be used.
     pub(super) fn answer<T: WriteField>(&mut self, id: u32, answer: &Result<T>) -> Result<(), Errno> {
         self.answer_with_body(id, answer, &[])
     }

@@ -158,8 +158,8 @@ struct DescriptorReserve {
 
 impl NodeGateway {
     /// Opens the store and creates the socket. After this call, clients can connect, but get no response until the
-    /// gateway runs. Errors: those of the store; `InvalidArgument` for a socket path that is too long or in use, for a
-    /// file at this path that is not a socket, and for TCP as root; `AccessDenied`, `Io`.
+    /// gateway runs. Errors: the errors of the store; `InvalidArgument` for a socket path that is too long or in use,
+    /// for a file at this path that is not a socket, and for TCP as root; `AccessDenied`, `Io`.
     pub fn bind(open: StoreOpenFunction, config: NodeGatewayConfig) -> Result<Self> {
         let access = NodeAccessControl::new(open, config.allow_uids.clone())?;
         if access.is_root() && config.tcp.as_ref().is_some_and(|tcp| !tcp.may_be_root) {

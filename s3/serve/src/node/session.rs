@@ -82,7 +82,7 @@ impl ClientSession {
         self.writing.is_some()
     }
 
-    /// Serves a request. Errors: those of the socket; `PROTO` for a request that is not valid in this state; the
+    /// Serves a request. Errors: the errors of the socket; `PROTO` for a request that is not valid in this state; the
     /// connection then ends.
     pub(super) fn handle(&mut self, id: u32, request: Request<'_>, body: &[u8]) -> Result<(), Errno> {
         self.outbox.stats.note(request.code(), body.len());

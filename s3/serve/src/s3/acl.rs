@@ -102,7 +102,7 @@ const DISABLED: &str = "the bucket's ownership setting disables ACLs; use a poli
     BucketOwnerPreferred first";
 const BLOCKED: &str = "the bucket's public access block refuses public ACLs; change that first";
 
-/// Stores the ACL of a bucket. Errors: those of the store.
+/// Stores the ACL of a bucket. Errors: the errors of the store.
 pub(super) fn store_acl(store: &dyn Store, bucket: &Bucket, acl: CannedAcl) -> Result<()> {
     match acl {
         CannedAcl::Private => store.delete_document(bucket, &ACL),

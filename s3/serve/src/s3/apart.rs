@@ -26,7 +26,7 @@ const LONG: Duration = Duration::from_micros(200);
 /// Runs `work` on a separate thread with the store of `user`. The separate thread uses the calling thread's store
 /// object, so `work` acts as the same user. The work of one user occupies at most half of the separate threads, or half
 /// of the threads of a file server. A user with large, slow directories therefore delays only their own requests.
-/// Errors: those of `work`.
+/// Errors: the errors of `work`.
 pub(super) async fn apart<T: Send + 'static>(
     user: Arc<User>,
     work: impl FnOnce(&dyn Store) -> OperationResult<T> + Send + 'static,
@@ -39,7 +39,7 @@ pub(super) async fn apart<T: Send + 'static>(
 }
 
 /// Runs `work`, which takes locks, as [`apart`] does. The work waits for locks for at most the lock timeout of a
-/// request ([`PATIENCE`]) in total. Errors: those of `work`.
+/// request ([`PATIENCE`]) in total. Errors: the errors of `work`.
 pub(super) async fn change_apart<T: Send + 'static>(
     user: Arc<User>,
     work: impl FnOnce(&dyn Store) -> OperationResult<T> + Send + 'static,
@@ -48,7 +48,7 @@ pub(super) async fn change_apart<T: Send + 'static>(
 }
 
 /// Runs `work`, which must be short, on the calling thread. If the request has to wait for a file server, runs `work`
-/// on one of the threads that wait for this file server instead. Errors: those of `work`.
+/// on one of the threads that wait for this file server instead. Errors: the errors of `work`.
 pub(super) async fn here_unless_remote<T: Send + 'static>(
     user: &Arc<User>,
     work: impl FnOnce(&dyn Store) -> OperationResult<T> + Send + 'static,
@@ -75,7 +75,7 @@ pub(crate) struct PublishLatency {
 
 impl PublishLatency {
     /// Publishes the content written to `writer`. `server` is the file server on which the writer depends, if any. If
-    /// another writer holds the lock, retries for up to [`PATIENCE`]. Errors: those of publishing.
+    /// another writer holds the lock, retries for up to [`PATIENCE`]. Errors: the errors of publishing.
     pub(super) async fn publish(
         &self,
         writer: Box<dyn Writer>,
@@ -161,7 +161,7 @@ impl RetryPauses {
 
 /// Runs `change`. If `change` finds a lock taken, repeats `change` for up to [`PATIENCE`]. `change` runs on a separate
 /// thread if the user's changes typically take long, or if it reaches a large directory. An attempt that finds a lock
-/// taken must not have changed anything. Errors: those of `change`.
+/// taken must not have changed anything. Errors: the errors of `change`.
 pub(super) async fn until_unlocked<T: Send + 'static>(
     user: Arc<User>,
     change: impl Fn(&dyn Store) -> OperationResult<T> + Clone + Send + 'static,

@@ -65,7 +65,7 @@ pub(super) async fn serve(
 }
 
 /// For each object in a request, returns the reason why the bucket's rules forbid the deletion; `None` if the rules
-/// permit the deletion. The result is empty if the rules forbid no deletion. Errors: those of reading the rules.
+/// permit the deletion. The result is empty if the rules forbid no deletion. Errors: the errors of reading the rules.
 async fn refused(
     user: &Arc<User>,
     facts: &PolicyRequestContext<'_>,

@@ -11,7 +11,7 @@ use crate::s3::error::{OperationResult, S3Failure};
 use crate::users::User;
 
 /// Runs `read` with the store of `user` on the calling thread. If `read` would have to wait for a name lookup, runs
-/// `read` again on a separate thread, with the same store and therefore as the same user. Errors: those of `read`.
+/// `read` again on a separate thread, with the same store and therefore as the same user. Errors: the errors of `read`.
 pub(crate) async fn look_up<T: Send + 'static>(
     user: Arc<User>,
     read: impl Fn(&dyn Store) -> OperationResult<T> + Send + 'static,

@@ -392,7 +392,7 @@ impl Users {
     }
 
     /// Creates a set with one user, for whom `open` opens the directory `root`. Requests fail while the directory is
-    /// missing. When the directory exists again, the gateway reopens the directory. Errors: those of opening the
+    /// missing. When the directory exists again, the gateway reopens the directory. Errors: the errors of opening the
     /// directory.
     pub fn one_of(identity: AccessKeyPair, root: &Path, open: StoreOpenFunction) -> Result<Self> {
         Users::load(root, open, CredentialSource::One(identity))

@@ -381,7 +381,7 @@ fn scratch_on(dir: &Path, root: Option<&Path>) -> Result<ScratchDirectory> {
     })
 }
 
-/// Removes `place` and its contents. Errors: those of the removal.
+/// Removes `place` and its contents. Errors: the errors of the removal.
 fn remove(place: ScratchDirectory) -> Result<()> {
     let path = place.path().to_owned();
     place.close().map_err(|error| {

@@ -23,7 +23,7 @@ use super::ProbedQuantity;
 const DISK_FILE_BYTES: u64 = 256 << 20;
 const DISK_PIECE_BYTES: usize = 1 << 20;
 
-/// Measures the disk of `dir`. Errors: those of writing to `dir`.
+/// Measures the disk of `dir`. Errors: the errors of writing to `dir`.
 pub(super) fn disk(dir: Option<&Path>) -> Result<Vec<ProbedQuantity>> {
     let names = ["disk_write", "disk_read"];
     let Some(dir) = dir else {

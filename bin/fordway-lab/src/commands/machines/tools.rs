@@ -78,7 +78,7 @@ pub(super) struct MeasuredDisk {
 }
 
 impl MeasuredDisk {
-    /// Creates the directory in `parent`. Errors: those of creating the directory.
+    /// Creates the directory in `parent`. Errors: the errors of creating the directory.
     pub(super) fn new(parent: &Path, bytes: u64) -> Result<Self> {
         let dir = ScratchDirectory::new("machines", parent);
         let dir = dir.map_err(|error| file_error("creating a directory in", parent.display(), error))?;

@@ -322,7 +322,7 @@ fn ready(
     Ok(process)
 }
 
-/// Converts a command to a shell command line. Errors: those of quoting a word.
+/// Converts a command to a shell command line. Errors: the errors of quoting a word.
 fn remote_command(command: &Command) -> Result<String> {
     let words = [command.get_program()].into_iter().chain(command.get_args());
     Ok(words.map(quoted_for_shell).collect::<Result<Vec<_>>>()?.join(" "))

@@ -264,8 +264,8 @@ fn asked_setup(name: &str) -> Result<PlannedJobSetup<'_>> {
     Ok(PlannedJobSetup { name, carrier, is_yielding })
 }
 
-/// Loads a set-up of networks. Errors: those of [`NetworkSetup::load`]. For an unknown name, the message also suggests
-/// the names that only `speedup` accepts.
+/// Loads a set-up of networks. Errors: the errors of [`NetworkSetup::load`]. For an unknown name, the message also
+/// suggests the names that only `speedup` accepts.
 fn load(name: &str) -> Result<NetworkSetup> {
     let mut known = OWN.to_vec();
     known.extend(NetworkSetup::names());

@@ -86,8 +86,8 @@ struct PreflightRequest<'r> {
 }
 
 impl<'r> PreflightRequest<'r> {
-    /// Reads a request that a web page sent; `None` for any other request. As on AWS, the headers of a preflight request
-    /// also determine the rule for other requests.
+    /// Reads a request that a web page sent; `None` for any other request. As on AWS, the headers of a preflight
+    /// request also determine the rule for other requests.
     fn of_request(method: &'r Method, headers: &'r HeaderMap) -> Option<Self> {
         if let Some(announced) = PreflightRequest::of_preflight(headers) {
             return Some(announced);

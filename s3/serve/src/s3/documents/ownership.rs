@@ -28,7 +28,7 @@ pub(in crate::s3) fn document_of(setting: &str) -> String {
     )
 }
 
-/// Returns whether the ownership controls of a bucket enable ACLs. Errors: those of reading the document.
+/// Returns whether the ownership controls of a bucket enable ACLs. Errors: the errors of reading the document.
 pub(crate) fn enables_acls(store: &dyn Store, bucket: &Bucket) -> Result<bool> {
     Ok(store.document(bucket, &KIND)?.is_some_and(|document| has_acls(&document)))
 }

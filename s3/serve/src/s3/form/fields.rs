@@ -79,7 +79,7 @@ impl FormFields {
         self.get("success_action_redirect").or_else(|| self.get("redirect"))
     }
 
-    /// Returns the headers of the PutObject request that corresponds to the form. Errors: those of the gate for
+    /// Returns the headers of the PutObject request that corresponds to the form. Errors: the errors of the gate for
     /// unsupported fields; `MalformedXML` or `InvalidTag` for tags; `InvalidArgument`.
     pub(super) fn headers(&self) -> OperationResult<HeaderMap> {
         let mut headers = HeaderMap::new();

@@ -103,8 +103,8 @@ impl PostFormContext<'_> {
     }
 
     /// Returns the user whose identity the upload uses: the user who signed the form's policy, the user whom the kernel
-    /// identified, or the anonymous user. Errors: those of the signature check; `AccessDenied` for a form without a
-    /// signature.
+    /// identified, or the anonymous user. Errors: the errors of the signature check; `AccessDenied` for a form without
+    /// a signature.
     async fn uploader(
         self,
         form: &FormFields,

@@ -100,7 +100,7 @@ impl EchoRequest {
 /// Responds to requests until the measuring process closes the connection. `address` has the form `KIND:ADDRESS`; the
 /// measuring process listens at that address (`unix:PATH`, or the kind and `HOST:PORT`). Kinds that open their own port
 /// report its address over that connection. `file` is the file to send or, for TLS and QUIC, the directory with the
-/// certificate. Errors: those of the address, the file or the socket.
+/// certificate. Errors: the errors of the address, the file or the socket.
 pub(super) fn serve(address: &str, file: &Path) -> Result<CommandExit> {
     let served = match address.split_once(':') {
         Some(("unix", path)) => UnixStream::connect(path).and_then(|socket| serve_unix(&socket, file)),
