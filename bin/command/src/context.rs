@@ -98,7 +98,7 @@ impl CommandContext {
         Ok(self.lane()?.store)
     }
 
-    /// Returns the HTTP session for web servers; creates it on the first call. Errors: those of
+    /// Returns the HTTP session for web servers; creates it on the first call. Errors: the errors of
     /// [`CommandContext::web_options`].
     pub fn web(&self) -> Result<&Arc<HttpSession>> {
         if let Some(session) = self.web.get() {

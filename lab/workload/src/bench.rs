@@ -174,7 +174,7 @@ fn bucket(text: &str) -> Result<Bucket, String> {
 
 impl MeasurementArgs {
     /// Runs `workload` at each of `sites`, one site after the other, once per round. All ranks call this function. If a
-    /// signal or an error ends the run after the first round, returns the complete rounds. Errors: those of
+    /// signal or an error ends the run after the first round, returns the complete rounds. Errors: the errors of
     /// [`WorkloadPlan::run`], if the first round was not complete; `InvalidArgument` if the site must be kept, but a
     /// phase of the workload removes it.
     pub fn run(

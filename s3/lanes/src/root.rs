@@ -2,7 +2,7 @@
 //! directory is purged and created again. The store keeps its root open, so without these checks it would list an empty
 //! directory, or write into one that has no name any more, until the program ends.
 //!
-//! Calls that find their bucket make no check, and no system call beyond those of the store. See
+//! Calls that find their bucket make no check, and no system call in addition to the store's. See
 //! [`RootPathStore::look`] for the calls that check.
 
 use std::io::ErrorKind::{NotADirectory, NotFound};
@@ -96,8 +96,8 @@ impl RootPathStore {
         })
     }
 
-    /// Makes a call to the store. Repeats the call if it failed because the root has been replaced. Errors: those of
-    /// the call; `Unavailable` if a bucket is missing because its root is missing.
+    /// Makes a call to the store. Repeats the call if it failed because the root has been replaced. Errors: the errors
+    /// of the call; `Unavailable` if a bucket is missing because its root is missing.
     fn call<T>(&self, mut call: impl FnMut(&PosixStore) -> Result<T>) -> Result<T> {
         // The root may be replaced again during the repeated call.
         for _ in 1..ATTEMPTS_MAX {

@@ -173,8 +173,8 @@ fn owned(dir: impl AsFd) -> Result<OwnedFd, Errno> {
 }
 
 /// Returns the mode for a directory in the private area, which is the mode of the bucket's directory. However, users
-/// who may only read the bucket cannot enter an upload's directory, because its `data` is also the upload's lock. In a
-/// bucket with the sticky bit, only the user who started the upload may write to this directory.
+/// with only read permission for the bucket cannot enter an upload's directory, because its `data` is also the upload's
+/// lock. In a bucket with the sticky bit, only the user who started the upload may write to this directory.
 pub(crate) fn mode_of_dir(of: &FileStat, path: &str) -> u32 {
     if !is_upload_dir(path) {
         return of.mode & HANDED_ON;

@@ -133,8 +133,8 @@ impl<'r> ChangeRecorder<'r> {
 
     /// Prepares the record of a change of `key`, if a rule of the bucket applies to the change. Must be called before
     /// the change. Cost: none in a bucket that never had a notification configuration. Otherwise, reading the rules at
-    /// most every 10 ms; if a rule applies, also the calls that write a small file, and one `fchmod`. Errors: those of
-    /// the file system; `AccessDenied` if the caller may not read the rules or write to the journal.
+    /// most every 10 ms; if a rule applies, also the calls that write a small file, and one `fchmod`. Errors: the
+    /// errors of the file system; `AccessDenied` if the caller may not read the rules or write to the journal.
     pub(crate) fn prepare(&self, key: &Key, kind: EventKind) -> Result<Option<PendingEvent>> {
         let ChangeRecorder { store, bucket, contents } = *self;
         if !contents.may_notify {

@@ -427,8 +427,8 @@ impl BucketsRoot {
     /// the user's own directory. A link must also not lead out of the bucket: in another bucket, the locks and versions
     /// of that bucket would have to be respected. A bucket that is a link must lead to a bucket. Cost: as for
     /// [`BucketsRoot::open_beneath`]; if the path contains a link, also four calls for each name in the path. Errors:
-    /// those of [`BucketsRoot::open_beneath`]; `LOOP` for another user's link; `LEAVES_BUCKET` for a link out of the
-    /// bucket.
+    /// the errors of [`BucketsRoot::open_beneath`]; `LOOP` for another user's link; `LEAVES_BUCKET` for a link out of
+    /// the bucket.
     pub(crate) fn open_to_change(&self, path: &str) -> Result<File, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         match self.root.open_from(self.dir(), path, SymlinkPolicy::None, flags, Mode::empty()) {

@@ -172,7 +172,7 @@ struct AddressOptions {
 }
 
 impl SourceSelection {
-    /// Parses `text` for a command without `--recursive`, which accepts objects and wildcards. Errors: those of
+    /// Parses `text` for a command without `--recursive`, which accepts objects and wildcards. Errors: the errors of
     /// [`SourceSelection::resolve`].
     fn resolve_flat(text: &str, raw: bool, has_version: bool, context: &CommandContext) -> Result<Self> {
         let options = AddressOptions { recursive: false, raw, has_version };
@@ -191,7 +191,7 @@ impl SourceSelection {
 
     /// Parses `text`. Without `--recursive`, an address that ends in a slash selects the object with this key, if there
     /// is such an object. `mkdir` and other programs create these objects. With `--recursive`, an address selects the
-    /// object with this key if the object exists and there is nothing below the address. Errors: those of
+    /// object with this key if the object exists and there is nothing below the address. Errors: the errors of
     /// [`SourceSelection::find`] and of the store. Cost: without `--recursive`, one HEAD for an address that ends in a
     /// slash; with `--recursive`, a listing of one key, and one HEAD if the listing is empty.
     fn resolve(text: &str, options: AddressOptions, context: &CommandContext) -> Result<Self> {

@@ -49,7 +49,7 @@ impl PostponedRemovals {
         PostponedRemovals { links, led_to, waiting: Mutex::default() }
     }
 
-    /// Removes a source that was copied, either immediately or at the end of the move. Errors: those of
+    /// Removes a source that was copied, either immediately or at the end of the move. Errors: the errors of
     /// [`LocalSourceStamps::remove`].
     pub(crate) fn remove(&self, path: &Path, copied: &LocalSourceStamps) -> Result<()> {
         if !self.led_to.contains(&copied.id()) {

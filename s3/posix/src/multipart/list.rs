@@ -244,8 +244,8 @@ impl MultipartUploadManager<'_> {
         Ok(query.page(uploads))
     }
 
-    /// Reads the records of all uploads whose keys are not cached, and caches their keys. Returns those of the uploads
-    /// that `query` selects.
+    /// Reads the records of all uploads whose keys are not cached, and caches their keys. Returns the records of the
+    /// uploads that `query` selects.
     fn read_new(
         &self,
         bucket: &Bucket,

@@ -241,7 +241,7 @@ impl DeleteConditions {
 
     /// Deletes the object if it meets the conditions. The store compares only ETags. This method therefore passes the
     /// ETag of the object that met the conditions to the store, so that the store deletes no other version. Errors:
-    /// those of the store.
+    /// the errors of the store.
     fn delete(
         &self,
         store: &dyn Store,

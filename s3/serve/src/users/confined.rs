@@ -95,8 +95,8 @@ pub(super) struct ConfinedStore {
 }
 
 impl ConfinedStore {
-    /// Opens the store as the user, and wraps the store only if there are restrictions to enforce. Errors: those of
-    /// opening the directory; `AccessDenied` if the gateway is not permitted to act as the user.
+    /// Opens the store as the user, and wraps the store only if there are restrictions to enforce. Errors: the errors
+    /// of opening the directory; `AccessDenied` if the gateway is not permitted to act as the user.
     pub(super) fn open(entry: &UserEntry, open: &StoreOpenFunction) -> Result<Arc<dyn Store>> {
         let role = match entry.acts_as() {
             Some(peer) => Some(Arc::new(ImpersonatedUser::new(&peer).map_err(not_allowed)?)),

@@ -542,7 +542,7 @@ impl Users {
         self.by_key.read().unwrap_or_else(PoisonError::into_inner).get(access_key).cloned()
     }
 
-    /// Returns the store with the permissions of the gateway's own user, for unsigned requests. Errors: those of
+    /// Returns the store with the permissions of the gateway's own user, for unsigned requests. Errors: the errors of
     /// opening the store.
     pub(crate) fn own_store(&self) -> Result<Arc<dyn Store>> {
         if let Some(origin) = &self.origin {
