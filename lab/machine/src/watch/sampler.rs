@@ -46,6 +46,7 @@ impl RunSampler {
         let tree = SystemTree::at(root);
         let (stop, stopped) = channel();
         let body = move || {
+            fordway_measure::exclude_this_thread();
             let mut samples = RunSamples::default();
             loop {
                 samples.add(&tree, &own, &work);
