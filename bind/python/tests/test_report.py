@@ -644,6 +644,30 @@ def test_rows_that_do_not_fit_the_document_are_refused(
     )
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda row, _: row["ratio"].update(verdict="faster"), "verdict is 'faster', but the interval means"),
+        (lambda row, _: row["ratio"]["interval"].update(confidence=3), "interval.confidence is 3, not"),
+        (lambda row, _: row["ratio"]["interval"].update(samples=0), "interval.samples is 0"),
+        (lambda row, _: row["ratio"].update(to="none"), "to is 'none', which is not a lane"),
+        (lambda row, rows: rows.insert(0, row), "is a second summary of delete on http"),
+        (lambda row, _: row.update(bytes=10**15), ".bytes is 1000000000000000, but the operations of"),
+    ],
+)
+def test_summaries_that_contradict_the_run_are_refused(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    change: Callable[[dict[str, Any], list[dict[str, Any]]], object],
+    said: str,
+) -> None:
+    run = write_sample_run(tmp_path / "x.run")
+    runfile.read_run(run)
+    changed_json(run, lambda info: change(info["summaries"][-1], info["summaries"]))
+    assert cli.main([str(run)]) == 1
+    assert said in capsys.readouterr().err
+
+
 def test_json_without_end_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = write_sample_run(tmp_path / "x.run")
     (run / "run.json").write_text("[" * 100_000)
