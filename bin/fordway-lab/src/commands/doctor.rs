@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::fs::Permissions;
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -50,10 +51,11 @@ pub(super) fn run(args: &DoctorArgs, context: &CommandContext) -> Result<Command
 /// verdicts that other users could change.
 fn write_verdict(verdict: &MountGuaranteeVerdict, file: &Path) -> Result<()> {
     let failed = |error| file_error("writing the verdict to", file.display(), error);
-    let new = file.with_extension("new");
-    std::fs::write(&new, verdict.to_string()).map_err(failed)?;
-    std::fs::set_permissions(&new, Permissions::from_mode(0o644)).map_err(failed)?;
-    std::fs::rename(&new, file).map_err(failed)
+    let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut new = tempfile::NamedTempFile::new_in(directory).map_err(failed)?;
+    new.write_all(verdict.to_string().as_bytes()).map_err(failed)?;
+    new.as_file().set_permissions(Permissions::from_mode(0o644)).map_err(failed)?;
+    new.persist(file).map(drop).map_err(|kept| failed(kept.error))
 }
 
 /// The printed form of a verdict.
