@@ -215,9 +215,8 @@ fn mdworkbench_refuses_a_data_set_whose_objects_are_unknown() {
     let (watch, clock) = (RunControl::new(&stop, &show), RunClock::start());
     // By now, progress is due, so the first operation of rank 0 sets the flag.
     std::thread::sleep(std::time::Duration::from_millis(200));
-    let all = team::threads(RANKS, |team| {
-        benchmark.run(&WorkloadRank::new(team, &watch, clock), &site, false)
-    });
+    let all =
+        team::threads(RANKS, |team| benchmark.run(&WorkloadRank::new(team, &watch, clock), &site, false));
     assert!(all.iter().all(|one| one.as_ref().is_err_and(|error| error.kind() == ErrorKind::Interrupted)));
     let refused = run(&benchmark, &site, false).expect_err("the objects are unknown");
     assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
