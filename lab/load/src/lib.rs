@@ -10,6 +10,7 @@ mod http2;
 #[cfg(feature = "http3")]
 mod http3;
 mod multiplex;
+mod opener;
 pub mod pingpong;
 mod requests;
 
@@ -26,6 +27,10 @@ pub use http2::Http2LoadGenerator;
 #[cfg(feature = "http3")]
 pub use http3::Http3LoadGenerator;
 pub use requests::{LoadMethod, RequestSequence, RequestTemplate};
+
+/// The number of connections that a generator opens at the same time before the load. More would overflow the queues of
+/// servers that accept slowly, and each attempt that overflows a queue is repeated only after a second.
+const CONNECTS_AT_ONCE: usize = 32;
 
 /// A generator of load on one thread, with a number of slots, each for one request in flight.
 pub trait LoadGenerator {
@@ -122,4 +127,8 @@ fn no_answer_within(limit: Duration) -> ResponseProblem {
         ErrorKind::Timeout,
         format!("no complete response arrived within {limit:?}"),
     ))
+}
+
+fn stopped() -> Error {
+    Error::new(ErrorKind::Interrupted, "a signal arrived while connecting")
 }

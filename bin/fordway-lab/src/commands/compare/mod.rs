@@ -291,7 +291,9 @@ fn still_warm(eviction: CacheEviction) -> Option<String> {
 fn few_files(plan: &ComparePlan, tree: &FileTree) -> Option<String> {
     let (calls, files) = (plan.concurrency(), tree.items.len());
     (files < calls).then(|| {
-        format!("{calls} threads for {files} files: at most {files} calls are made at once; measure more files")
+        format!(
+            "{calls} threads for {files} files: at most {files} calls are made at once; measure more files"
+        )
     })
 }
 
