@@ -127,11 +127,13 @@ impl Http1LoadGenerator {
         Ok(http1)
     }
 
-    /// Opens the connections of all slots, some at the same time.
+    /// Opens the connections of all slots: the first alone, because it reads the certificates, and then some at the same
+    /// time.
     fn open_all(&mut self, stop: &AtomicBool) -> Result<()> {
         let (mut slots, mut in_flight) = (0..self.lines.len(), 0);
         loop {
-            while in_flight < CONNECTS_AT_ONCE
+            let at_once = if self.traffic.connections == 0 { 1 } else { CONNECTS_AT_ONCE };
+            while in_flight < at_once
                 && let Some(slot) = slots.next()
             {
                 self.opener.open(slot)?;
