@@ -109,7 +109,7 @@ impl Http1LoadGenerator {
             opener,
             timeout: timeouts.first_byte,
             epoll,
-            events: Vec::with_capacity(connections),
+            events: Vec::with_capacity(connections + 1),
             lines: (0..connections).map(|_| LoadConnection::new(now)).collect(),
             early: Vec::new(),
             scratch: vec![0; SCRATCH_BYTES],
