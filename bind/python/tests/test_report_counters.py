@@ -82,30 +82,30 @@ def test_a_published_table_has_no_counters(tmp_path: Path, capsys: pytest.Captur
 
 
 def page_with_counters(tmp_path: Path, rows: int, elapsed_s: float) -> str:
-    """Returns the report of a run of `elapsed_s`, of which `rows` rows with 1000 operations/s for 10 s are
-    kept. The counters cover the whole run.
+    """Returns the report of a run of `elapsed_s` with `rows` summaries, each with 720 operations in
+    10 s. The counters cover the whole run.
     """
     run = sample_run.write_sample_run(tmp_path / f"{rows}-{elapsed_s}.run")
     info = json.loads((run / "run.json").read_text())
     info["summaries"] = info["summaries"][:rows]
     for row in info["summaries"]:
-        row |= {"operations": 10_000, "ops_per_s": 1_000.0}
+        row |= {"ops_per_s": row["operations"] / 10}
     info["elapsed_ns"] = int(elapsed_s * 1e9)
     (run / "run.json").write_text(json.dumps(info))
     output, out = tmp_path / "perf.csv", tmp_path / "page.html"
     nanoseconds = info["elapsed_ns"]
-    output.write_text(f"20000000,,cycles,1000,100.00,,\n{nanoseconds},ns,duration_time,1000,100.00,,\n")
+    output.write_text(f"1440000,,cycles,1000,100.00,,\n{nanoseconds},ns,duration_time,1000,100.00,,\n")
     assert cli.main([str(run), "--counters", str(output), "--out", str(out)]) == 0
     return out.read_text()
 
 
 def test_counts_are_divided_only_by_the_operations_that_they_cover(tmp_path: Path) -> None:
-    assert "<td>20,000,000</td><td>2000</td>" in page_with_counters(tmp_path, 1, 10.05)
+    assert "<td>1,440,000</td><td>2,000</td>" in page_with_counters(tmp_path, 1, 10.05)
     with_warm_up = page_with_counters(tmp_path, 1, 12.5)
-    assert "<td>20,000,000</td><td>\u2264 2000</td>" in with_warm_up
+    assert "<td>1,440,000</td><td>\u2264 2,000</td>" in with_warm_up
     assert "2.5 s of 12.5 s outside of the counted operations" in with_warm_up
     several = page_with_counters(tmp_path, 2, 20)
-    assert "<td>20,000,000</td><td>not measured</td>" in several
+    assert "<td>1,440,000</td><td>not measured</td>" in several
     assert "the run has several rows" in several
 
 
