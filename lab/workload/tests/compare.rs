@@ -134,9 +134,13 @@ fn the_observing_thread_is_not_counted() {
         scope.spawn(|| {
             fordway_measure::exclude_this_thread();
             ready.store(true, Ordering::Relaxed);
-            while !stop.load(Ordering::Relaxed) {}
+            while !stop.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
         });
-        while !ready.load(Ordering::Relaxed) {}
+        while !ready.load(Ordering::Relaxed) {
+            std::hint::spin_loop();
+        }
         let outcome = compare(&plan, &tree(20), &[Box::new(delayed)]);
         stop.store(true, Ordering::Relaxed);
         outcome.unwrap().records
