@@ -171,3 +171,24 @@ impl fmt::Display for FindingText<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verdict_replaces_no_other_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::write(at("verdict.new"), "of the user").unwrap();
+        let mount = MountProperties { kind: "nfs4".into(), options: "rw".into(), kernel: "6.1".into() };
+        let verdict = MountGuaranteeVerdict { mount, broken: Vec::new() };
+        for name in ["verdict.a", "verdict.b", "verdict.a"] {
+            write_verdict(&verdict, &at(name)).unwrap();
+            assert_eq!(std::fs::read_to_string(at(name)).unwrap(), verdict.to_string());
+            assert_eq!(std::fs::metadata(at(name)).unwrap().permissions().mode() & 0o777, 0o644);
+        }
+        assert_eq!(std::fs::read_to_string(at("verdict.new")).unwrap(), "of the user");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 3);
+    }
+}
