@@ -22,7 +22,7 @@ const STACK_BYTES: usize = 512 << 10;
 pub(super) struct ConnectionOpener {
     connector: Connector,
     requests: Arc<RequestSequence>,
-    /// The helper threads, by number; each opens one connection at a time.
+    /// The helper threads, by number; each opens one connection after the other.
     threads: Vec<Sender<usize>>,
     /// The numbers of the threads without work.
     idle: Vec<usize>,
@@ -49,11 +49,13 @@ impl ConnectionOpener {
         Ok(ConnectionOpener { connector, requests, threads, idle, results, sender, wake: Arc::new(wake) })
     }
 
-    /// Starts to open a connection for `slot`. Errors: `Io` if a thread is needed and cannot be started.
+    /// Starts to open a connection for `slot`. Errors: `Io` if no thread can be started.
     pub(super) fn open(&mut self, slot: usize) -> Result<()> {
-        let thread = match self.idle.pop() {
-            Some(thread) => thread,
-            None => self.add_thread()?,
+        let idle = self.idle.pop();
+        let thread = match idle.map_or_else(|| self.add_thread(), Ok) {
+            // If the system allows no further thread, the connection waits for a connection of an earlier thread.
+            Err(_) if !self.threads.is_empty() => slot % self.threads.len(),
+            thread => thread?,
         };
         self.threads[thread].send(slot).map_err(|_| ErrorKind::Internal.into())
     }
