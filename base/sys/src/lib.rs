@@ -78,9 +78,9 @@ pub use nowait::{
 };
 pub use passed::{ActivationSocket, ActivationSocketKind, take_passed_sockets};
 pub use process::{
-    CurrentProcessUsage, ForkedProcess, PerProcess, ProcessIdentity, ThreadAffinity, current_core,
-    fork_process, process_cpu_ns, process_usage, raise_open_files, terminate, thread_cpu_ns, usable_cores,
-    with_signals_blocked,
+    CurrentProcessUsage, ForkedProcess, PerProcess, ProcessIdentity, ThreadAffinity, cpu_ns_of_thread,
+    current_core, fork_process, process_cpu_ns, process_usage, raise_open_files, terminate, thread_cpu_ns,
+    thread_id, usable_cores, with_signals_blocked,
 };
 pub use root::{PathResolutionMethod, RootDirectory, SymlinkPolicy};
 pub use rustix::fs::{Mode, OFlags};

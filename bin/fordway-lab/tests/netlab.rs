@@ -95,6 +95,34 @@ fn a_slow_link_takes_longer_than_an_idle_connection_may_last() {
     );
 }
 
+/// A server that closes each connection after its response costs each request a second round trip, but no request waits
+/// for the round trips of the others.
+#[test]
+fn connections_over_a_long_link_are_opened_at_the_same_time() {
+    if !is_root() || fordway_needs::program("python3").is_none() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let program = env!("CARGO_BIN_EXE_fordway-lab");
+    // With its default, HTTP/1.0, this server closes each connection.
+    let server = format!(
+        "exec python3 -m http.server 9000 --bind $FORDWAY_NETLAB_SERVER --directory {} 2>/dev/null",
+        dir.path().display()
+    );
+    let client = format!(
+        "'{program}' bench rest http://$FORDWAY_NETLAB_SERVER:9000/ --connections 8 --requests 80 --warm-up 0s \
+         --json --force"
+    );
+    let options = ["--rtt", "50ms", "--ready-port", "9000", "--server", &server];
+    let output = netlab(&options, &client).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&summary["operations"], &summary["load"]["reconnects"]), (&80.into(), &72.into()));
+    // One after the other, the connections of eight requests would take 400 ms.
+    let median_ns = summary["latency"]["p50_ns"].as_u64().unwrap();
+    assert!((95_000_000..250_000_000).contains(&median_ns), "{median_ns}");
+}
+
 #[test]
 fn failures_are_told() {
     if !is_root() {

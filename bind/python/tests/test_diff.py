@@ -122,6 +122,8 @@ WIRE = {"rate_bits_per_s": None, "rtt": {"secs": 0, "nanos": 0}, "loss": 0.0, "s
         ({"wire": WIRE}, {"wire": WIRE | {"rtt": {"secs": 0, "nanos": 10_000_000}}}),
         ({"wire": WIRE}, {"wire": WIRE | {"rate_bits_per_s": 100_000_000}}),
         ({"wire": WIRE}, {"wire": WIRE | {"loss": 0.01}}),
+        ({"block_bytes_max": 1 << 20}, {"block_bytes_max": 8 << 20}),
+        ({"messages_max": 4}, {"messages_max": 100}),
     ],
 )
 def test_different_loads_are_different_work(
@@ -310,6 +312,20 @@ def test_failures_are_not_passed_over(tmp_path: Path, capsys: pytest.CaptureFixt
     assert found["failures"][0].startswith("get on http: 0 of ")
     assert found["failures"][0].endswith("failed before, 72 of 720 after")
     assert diff(capsys, after, before)[0] == 0, "fewer failures are no failure"
+
+
+def test_operations_without_times_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before, after = write_run(tmp_path / "a.run"), write_run(tmp_path / "b.run")
+    for run in (before, after):
+        info = json.loads((run / "run.json").read_text()) | {"kind": "mdtest"}
+        (run / "run.json").write_text(json.dumps(info))
+    usual = diff(capsys, before, after)[1]["notes"]
+    row = next(row for row in info["summaries"] if (row["phase"], row["lane"]) == ("get", "posix"))
+    row |= {"operations": 1000, "ops_per_s": row["ops_per_s"] * 1000 / 720}
+    (after / "run.json").write_text(json.dumps(info))
+    notes = diff(capsys, before, after)[1]["notes"]
+    assert len(notes) == len(usual) + 1
+    assert notes[0].startswith("the second run has the times of only the first 720 of 1000 operations of get")
 
 
 @pytest.mark.parametrize("least", ["-5", "nan", "inf"])

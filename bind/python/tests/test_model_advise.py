@@ -289,6 +289,21 @@ def test_damaged_targets_are_refused(
     assert says in refused(capsys, "advise", "--machine", str(run), "--sizes", "1B")
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("threads", "many"), ("threads", 0), ("threads", None), ("clients", None), ("range_bytes_max", "x")],
+)
+def test_damaged_numbers_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, value: object
+) -> None:
+    def change(info: dict[str, Any]) -> None:
+        info["parameters"][name] = value
+
+    run = write_machine(tmp_path / "x.run", LANES, rounds=1, change=change)
+    said = refused(capsys, "advise", "--machine", str(run), "--sizes", "1B")
+    assert f"parameters.{name} is not a whole number from 1" in said
+
+
 def test_slow_start_ends_where_the_line_is_full() -> None:
     path = link.NetworkPath(30_000, 125)
     full = path.slow_start_us(2**40, "get")

@@ -169,8 +169,9 @@ def test_a_size_class_of_few_operations_is_not_drawn(tmp_path: Path) -> None:
     few = rows.groupby(["lane", "phase"]).head(4)
     write_arrow(run / "operations.arrow", few, OPERATION_TYPES)
     edited = EditedRun(run)
+    moved = few.groupby(["lane", "phase"])["bytes"].sum()
     for summary in edited.info["summaries"]:
-        summary["operations"] = 4
+        summary |= {"operations": 4, "bytes": int(moved[summary["lane"], summary["phase"]])}
     html = report(edited.write())
     assert "Latency and throughput by size" not in html
     assert "cannot be drawn" not in html
@@ -642,6 +643,30 @@ def test_rows_that_do_not_fit_the_document_are_refused(
     assert (
         f"summaries[0].operations is {said + 1}, but operations.arrow has {said}" in capsys.readouterr().err
     )
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda row, _: row["ratio"].update(verdict="faster"), "verdict is 'faster', but the interval means"),
+        (lambda row, _: row["ratio"]["interval"].update(confidence=3), "interval.confidence is 3, not"),
+        (lambda row, _: row["ratio"]["interval"].update(samples=0), "interval.samples is 0"),
+        (lambda row, _: row["ratio"].update(to="none"), "to is 'none', which is not a lane"),
+        (lambda row, rows: rows.insert(0, row), "is a second summary of delete on http"),
+        (lambda row, _: row.update(bytes=10**15), ".bytes is 1000000000000000, but the operations of"),
+    ],
+)
+def test_summaries_that_contradict_the_run_are_refused(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    change: Callable[[dict[str, Any], list[dict[str, Any]]], object],
+    said: str,
+) -> None:
+    run = write_sample_run(tmp_path / "x.run")
+    runfile.read_run(run)
+    changed_json(run, lambda info: change(info["summaries"][-1], info["summaries"]))
+    assert cli.main([str(run)]) == 1
+    assert said in capsys.readouterr().err
 
 
 def test_json_without_end_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

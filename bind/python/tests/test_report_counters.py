@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import sample_run
+from test_report_layers import ppbench
 
 from fordway.report import cli
 from fordway.report.counters import Counted, CounterError, read_counted
@@ -70,6 +71,42 @@ def test_counters_are_shown_if_they_cover_the_run_and_refused_if_not(
         if covers:
             assert "1,500,000" in out.read_text()
     assert "covers 3.000 s of a run of 48.200 s" in capsys.readouterr().err
+
+
+def test_a_published_table_has_no_counters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [("bare", size, milliseconds, 0, 0) for size in (1, 1000) for milliseconds in (1.0, 2.0)]
+    table, output = ppbench(tmp_path / "experiment.csv", rows), tmp_path / "likwid.csv"
+    output.write_text(CSV.replace("RUNTIME", "2.5"))
+    assert cli.main([str(table), "--counters", str(output)]) == 1
+    assert "is a published table, whose duration is unknown" in capsys.readouterr().err
+
+
+def page_with_counters(tmp_path: Path, rows: int, elapsed_s: float) -> str:
+    """Returns the report of a run of `elapsed_s` with `rows` summaries, each with 720 operations in
+    10 s. The counters cover the whole run.
+    """
+    run = sample_run.write_sample_run(tmp_path / f"{rows}-{elapsed_s}.run")
+    info = json.loads((run / "run.json").read_text())
+    info["summaries"] = info["summaries"][:rows]
+    for row in info["summaries"]:
+        row |= {"ops_per_s": row["operations"] / 10}
+    info["elapsed_ns"] = int(elapsed_s * 1e9)
+    (run / "run.json").write_text(json.dumps(info))
+    output, out = tmp_path / "perf.csv", tmp_path / "page.html"
+    nanoseconds = info["elapsed_ns"]
+    output.write_text(f"1440000,,cycles,1000,100.00,,\n{nanoseconds},ns,duration_time,1000,100.00,,\n")
+    assert cli.main([str(run), "--counters", str(output), "--out", str(out)]) == 0
+    return out.read_text()
+
+
+def test_counts_are_divided_only_by_the_operations_that_they_cover(tmp_path: Path) -> None:
+    assert "<td>1,440,000</td><td>2,000</td>" in page_with_counters(tmp_path, 1, 10.05)
+    with_warm_up = page_with_counters(tmp_path, 1, 12.5)
+    assert "<td>1,440,000</td><td>\u2264 2,000</td>" in with_warm_up
+    assert "2.5 s of 12.5 s outside of the counted operations" in with_warm_up
+    several = page_with_counters(tmp_path, 2, 20)
+    assert "<td>1,440,000</td><td>not measured</td>" in several
+    assert "the run has several rows" in several
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind, Result};
@@ -10,8 +11,10 @@ use fordway_sys::{TcpInfo, tcp_info};
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
+use super::opener::ConnectionOpener;
 use super::{
-    FinishedRequest, LoadGenerator, NetworkTraffic, RequestSequence, ResponseProblem, no_answer_within,
+    CONNECTS_AT_ONCE, FinishedRequest, LoadGenerator, NetworkTraffic, RequestSequence, ResponseProblem,
+    no_answer_within, stopped,
 };
 use fordway_http::parts::BodyFraming;
 use fordway_http::parts::Connector;
@@ -25,13 +28,13 @@ const SCRATCH_BYTES: usize = 1 << 20;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Waits shorter than this limit have nanosecond resolution, at the cost of one more system call.
 const COARSE: Duration = Duration::from_millis(20);
-/// The pause after a failed connection attempt. Without the pause, a server that is down would cause a busy loop.
-const AFTER_REFUSAL: Duration = Duration::from_millis(1);
+/// The mark of events that are not about a slot: a connection attempt has ended.
+const OPENED: u64 = u64::MAX;
 
 /// A load generator for HTTP/1.1 over TCP, or over TLS if the URL scheme is `https`.
 pub struct Http1LoadGenerator {
     requests: Arc<RequestSequence>,
-    connector: Connector,
+    opener: ConnectionOpener,
     timeout: Duration,
     epoll: OwnedFd,
     events: Vec<epoll::Event>,
@@ -48,6 +51,8 @@ pub struct Http1LoadGenerator {
 /// A slot of the load generator: its connection, and its request in flight.
 struct LoadConnection {
     connection: Option<BufferedConnection>,
+    /// Whether a connection is being opened. It is kept even if the request that needed it has timed out meanwhile.
+    is_opening: bool,
     state: Http1State,
     head: ResponseHead,
     framing: BodyFraming,
@@ -62,6 +67,8 @@ struct LoadConnection {
     last_byte: Option<Instant>,
     /// Whether the request has been sent a second time.
     is_resent: bool,
+    /// The head of a request that is sent again as soon as the new connection is open.
+    resent_head: Option<Vec<u8>>,
     received_before: u64,
     body_bytes: u64,
 }
@@ -69,6 +76,7 @@ struct LoadConnection {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Http1State {
     Idle,
+    Connecting,
     Sending,
     Head,
     Body,
@@ -81,21 +89,27 @@ enum Http1PollResult {
 
 impl Http1LoadGenerator {
     /// Opens `connections` (at least 1) connections. `timeouts.first_byte` limits the duration of a whole exchange.
-    /// Errors: `Unavailable`, `Timeout`, `InvalidArgument`, `Io`.
+    /// Errors: `Unavailable`, `Timeout`, `InvalidArgument`, `Io`; `Interrupted` if `stop` is set meanwhile.
     pub fn connect(
         requests: Arc<RequestSequence>,
         connections: usize,
         timeouts: Timeouts,
         roots: TlsRoots,
+        stop: &AtomicBool,
     ) -> Result<Self> {
         let failed =
             |error: rustix::io::Errno| Error::new(ErrorKind::Io, "epoll").caused_by(io::Error::from(error));
         let now = Instant::now();
+        let connector = Connector::new(HttpVersion::Http1, timeouts, roots, SessionCredentials::none());
+        let opener = ConnectionOpener::new(connector, requests.clone())?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
+        epoll::add(&epoll, &opener, epoll::EventData::new_u64(OPENED), epoll::EventFlags::IN)
+            .map_err(failed)?;
         let mut http1 = Http1LoadGenerator {
-            connector: Connector::new(HttpVersion::Http1, timeouts, roots, SessionCredentials::none()),
+            opener,
             timeout: timeouts.first_byte,
-            epoll: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?,
-            events: Vec::with_capacity(connections),
+            epoll,
+            events: Vec::with_capacity(connections + 1),
             lines: (0..connections).map(|_| LoadConnection::new(now)).collect(),
             early: Vec::new(),
             scratch: vec![0; SCRATCH_BYTES],
@@ -109,12 +123,37 @@ impl Http1LoadGenerator {
             http1.requests.write_head(&mut head);
             http1.head = Some(head);
         }
-        (0..connections).try_for_each(|slot| http1.open(slot))?;
+        http1.open_all(stop)?;
         Ok(http1)
     }
 
-    fn open(&mut self, slot: usize) -> Result<()> {
-        let mut connection = self.connector.connect(self.requests.origin())?;
+    /// Opens the connections of all slots: the first alone, because it reads the certificates, and then some at the same
+    /// time.
+    fn open_all(&mut self, stop: &AtomicBool) -> Result<()> {
+        let (mut slots, mut in_flight) = (0..self.lines.len(), 0);
+        loop {
+            let at_once = if self.traffic.connections == 0 { 1 } else { CONNECTS_AT_ONCE };
+            while in_flight < at_once
+                && let Some(slot) = slots.next()
+            {
+                self.opener.open(slot)?;
+                in_flight += 1;
+            }
+            if in_flight == 0 {
+                return Ok(());
+            }
+            if let Some((slot, connection)) = self.opener.take(LOOK_EVERY) {
+                self.keep(slot, connection?)?;
+                in_flight -= 1;
+            }
+            if stop.load(Ordering::Relaxed) {
+                return Err(stopped());
+            }
+        }
+    }
+
+    /// Makes a new connection the connection of `slot`.
+    fn keep(&mut self, slot: usize, mut connection: BufferedConnection) -> Result<()> {
         connection.set_waiting(false);
         let data = epoll::EventData::new_u64(slot as u64);
         epoll::add(&self.epoll, connection.socket(), data, epoll::EventFlags::IN).map_err(|errno| {
@@ -126,10 +165,38 @@ impl Http1LoadGenerator {
         Ok(())
     }
 
+    /// Starts to open a connection for the request of `slot`, unless an earlier request of the slot has done so.
+    fn open(&mut self, slot: usize, finished: &mut Vec<FinishedRequest>) {
+        let line = &mut self.lines[slot];
+        line.state = Http1State::Connecting;
+        if line.is_opening {
+            return;
+        }
+        match self.opener.open(slot) {
+            Ok(()) => self.lines[slot].is_opening = true,
+            Err(error) => finished.push(self.end(slot, Some(ResponseProblem::Failed(error)))),
+        }
+    }
+
+    /// Sends the requests that have waited for their connections.
+    fn take_opened(&mut self, finished: &mut Vec<FinishedRequest>) {
+        self.opener.clear();
+        while let Some((slot, connection)) = self.opener.take(Duration::ZERO) {
+            self.lines[slot].is_opening = false;
+            let kept = connection.and_then(|connection| self.keep(slot, connection));
+            match kept {
+                // The request has timed out; the connection is for the next one.
+                _ if self.lines[slot].state != Http1State::Connecting => {}
+                Ok(()) => self.send_first(slot, finished),
+                Err(error) => finished.push(self.end(slot, Some(ResponseProblem::Failed(error)))),
+            }
+        }
+    }
+
     /// Advances the request on `slot` as far as possible without blocking.
     fn advance(&mut self, slot: usize, finished: &mut Vec<FinishedRequest>) {
         let line = &mut self.lines[slot];
-        if line.state == Http1State::Idle {
+        if matches!(line.state, Http1State::Idle | Http1State::Connecting) {
             // The server closed the connection or sent unsolicited bytes, so the next request uses a new connection.
             line.connection = None;
             return;
@@ -151,18 +218,32 @@ impl Http1LoadGenerator {
     /// Sends the request of `slot` again, on a new connection. The request's latency is still measured from the first
     /// attempt.
     fn resend(&mut self, slot: usize, finished: &mut Vec<FinishedRequest>) {
-        let lost = self.lines[slot].connection.take();
-        match self.open(slot) {
-            Ok(()) => {
-                let line = &mut self.lines[slot];
-                line.state = Http1State::Sending;
-                if let (Some(lost), Some(new)) = (lost, &mut line.connection) {
-                    new.request_head.extend_from_slice(&lost.request_head);
-                }
-                self.send(slot, finished);
-            }
-            Err(error) => finished.push(self.end(slot, Some(ResponseProblem::Failed(error)))),
+        let line = &mut self.lines[slot];
+        line.resent_head = line.connection.take().map(|lost| lost.request_head);
+        self.open(slot, finished);
+    }
+
+    /// Writes the head of the request of `slot` into the connection's buffer, and sends the request.
+    fn send_first(&mut self, slot: usize, finished: &mut Vec<FinishedRequest>) {
+        let line = &mut self.lines[slot];
+        line.state = Http1State::Sending;
+        let Some(connection) = &mut line.connection else { return };
+        // Count a resent request only once, because request sizes are computed from `sent_bytes`.
+        if let Some(head) = line.resent_head.take() {
+            connection.request_head = head;
+            return self.send(slot, finished);
         }
+        match &self.head {
+            // The connection's buffer still contains the head.
+            Some(head) if connection.request_head.len() == head.len() => {}
+            Some(head) => connection.request_head.extend_from_slice(head),
+            None => {
+                connection.request_head.clear();
+                self.requests.write_head(&mut connection.request_head);
+            }
+        }
+        self.traffic.sent_bytes += (connection.request_head.len() + self.requests.body().len()) as u64;
+        self.send(slot, finished);
     }
 
     /// Passes the request of `slot` to the kernel. The head of the request is already in the connection's buffer.
@@ -252,30 +333,12 @@ impl LoadGenerator for Http1LoadGenerator {
     }
 
     fn start(&mut self, slot: usize) {
-        let now = Instant::now();
-        self.lines[slot].begin(now);
-        if self.lines[slot].connection.is_none()
-            && let Err(error) = self.open(slot)
-        {
-            std::thread::sleep(AFTER_REFUSAL);
-            let ended = self.end(slot, Some(ResponseProblem::Failed(error)));
-            return self.early.push(ended);
-        }
-        let line = &mut self.lines[slot];
-        let Some(connection) = &mut line.connection else { return };
-        match &self.head {
-            // The connection's buffer still contains the head.
-            Some(head) if connection.request_head.len() == head.len() => {}
-            Some(head) => connection.request_head.extend_from_slice(head),
-            None => {
-                connection.request_head.clear();
-                self.requests.write_head(&mut connection.request_head);
-            }
-        }
-        // Count a resent request only once, because request sizes are computed from `sent_bytes`.
-        self.traffic.sent_bytes += (connection.request_head.len() + self.requests.body().len()) as u64;
+        self.lines[slot].begin(Instant::now());
         let mut finished = std::mem::take(&mut self.early);
-        self.send(slot, &mut finished);
+        match self.lines[slot].connection {
+            Some(_) => self.send_first(slot, &mut finished),
+            None => self.open(slot, &mut finished),
+        }
         self.early = finished;
     }
 
@@ -293,8 +356,10 @@ impl LoadGenerator for Http1LoadGenerator {
             }
         }
         for at in 0..self.events.len() {
-            let slot = self.events[at].data.u64() as usize;
-            self.advance(slot, finished);
+            match self.events[at].data.u64() {
+                OPENED => self.take_opened(finished),
+                slot => self.advance(slot as usize, finished),
+            }
         }
         let now = Instant::now();
         if now.duration_since(self.looked) >= LOOK_EVERY {
@@ -317,6 +382,8 @@ impl LoadConnection {
     fn new(now: Instant) -> Self {
         LoadConnection {
             connection: None,
+            is_opening: false,
+            resent_head: None,
             state: Http1State::Idle,
             head: ResponseHead::default(),
             framing: BodyFraming::Empty,
@@ -334,7 +401,7 @@ impl LoadConnection {
     fn begin(&mut self, now: Instant) {
         (self.state, self.keep_alive, self.body_bytes) = (Http1State::Sending, false, 0);
         (self.started, self.first_byte, self.last_byte) = (now, None, None);
-        self.is_resent = false;
+        (self.is_resent, self.resent_head) = (false, None);
     }
 
     /// Returns whether the failed request may be sent again, once. The request may be sent again if the connection was

@@ -2,14 +2,16 @@
 //!
 //! [`Http1LoadGenerator`] runs our client's HTTP/1.1 code on non-blocking sockets. A small request costs one `sendmsg`
 //! and one `recv`; one `epoll_wait` reports all connections on which a response has arrived. If all requests have the
-//! same head, nothing is allocated per request. Bodies received from plain sockets are not copied. The caller decides
-//! when each request is sent and how the times are used.
+//! same head, nothing is allocated per request. Bodies received from plain sockets are not copied. Helper threads open
+//! connections, so that no request waits for the connection of another. The caller decides when each request is sent and
+//! how the times are used.
 
 mod http1;
 mod http2;
 #[cfg(feature = "http3")]
 mod http3;
 mod multiplex;
+mod opener;
 pub mod pingpong;
 mod requests;
 
@@ -26,6 +28,10 @@ pub use http2::Http2LoadGenerator;
 #[cfg(feature = "http3")]
 pub use http3::Http3LoadGenerator;
 pub use requests::{LoadMethod, RequestSequence, RequestTemplate};
+
+/// The number of connections that a generator opens at the same time before the load. More would overflow the queues of
+/// servers that accept slowly, and each attempt that overflows a queue is repeated only after a second.
+const CONNECTS_AT_ONCE: usize = 32;
 
 /// A generator of load on one thread, with a number of slots, each for one request in flight.
 pub trait LoadGenerator {
@@ -122,4 +128,8 @@ fn no_answer_within(limit: Duration) -> ResponseProblem {
         ErrorKind::Timeout,
         format!("no complete response arrived within {limit:?}"),
     ))
+}
+
+fn stopped() -> Error {
+    Error::new(ErrorKind::Interrupted, "a signal arrived while connecting")
 }

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind, Result};
@@ -11,12 +12,16 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, 
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
-use tokio::task::LocalSet;
+use tokio::task::{JoinSet, LocalSet};
 
 use super::{
-    FinishedRequest, LoadGenerator, NetworkTraffic, RequestSequence, ResponseProblem, no_answer_within,
+    CONNECTS_AT_ONCE, FinishedRequest, LoadGenerator, NetworkTraffic, RequestSequence, ResponseProblem,
+    no_answer_within, stopped,
 };
 use fordway_http::{Timeouts, TlsRoots};
+
+/// The longest wait for a connection before the stop flag is checked.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// A connection that carries many exchanges at once. Clones share the connection.
 pub trait ExchangeSender: Clone + 'static {
@@ -99,12 +104,13 @@ struct SharedLoadState {
 
 impl<S: ExchangeSender> MultiplexedLoadGenerator<S> {
     /// Opens `connections` (at least 1) connections, with up to `streams` concurrent requests on each. Errors:
-    /// `Unavailable`, `Timeout`, `InvalidArgument`, `BadResponse`, `Io`.
+    /// `Unavailable`, `Timeout`, `InvalidArgument`, `BadResponse`, `Io`; `Interrupted` if `stop` is set meanwhile.
     pub fn connect(
         requests: Arc<RequestSequence>,
         (connections, streams): (usize, usize),
         timeouts: Timeouts,
         roots: TlsRoots,
+        stop: &AtomicBool,
     ) -> Result<Self> {
         let failed = |error: std::io::Error| Error::new(ErrorKind::Io, "starting a runtime").caused_by(error);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
@@ -117,17 +123,16 @@ impl<S: ExchangeSender> MultiplexedLoadGenerator<S> {
             #[expect(deprecated)]
             Rc::new(AsyncFd::new(fd).map_err(failed)?)
         };
-        let made: Result<Vec<_>> = (0..connections)
-            .map(|_| {
-                let session = tasks.block_on(&runtime, in_time::<S>(&requests, timeouts, &roots))?;
-                Ok(Rc::new(ConnectionSlot::new(session)))
-            })
-            .collect();
+        let sessions = tasks.block_on(
+            &runtime,
+            open_all::<S>(connections, requests.clone(), timeouts, roots.clone(), stop),
+        )?;
+        let lines = sessions.into_iter().map(|session| Rc::new(ConnectionSlot::new(session))).collect();
         let past = RefCell::new(NetworkTraffic { connections: 0, ..NetworkTraffic::default() });
         let shared =
             Rc::new(SharedLoadState { requests, finished: RefCell::default(), past, ended: Notify::new() });
         let slots = connections * streams;
-        Ok(MultiplexedLoadGenerator { shared, timeouts, roots, lines: made?, slots, timer, tasks, runtime })
+        Ok(MultiplexedLoadGenerator { shared, timeouts, roots, lines, slots, timer, tasks, runtime })
     }
 }
 
@@ -270,6 +275,30 @@ impl SharedLoadState {
         let traffic = lost.traffic();
         *self.past.borrow_mut() += traffic;
     }
+}
+
+/// Opens connections, some at the same time.
+async fn open_all<S: ExchangeSender>(
+    connections: usize,
+    requests: Arc<RequestSequence>,
+    timeouts: Timeouts,
+    roots: TlsRoots,
+    stop: &AtomicBool,
+) -> Result<Vec<S>> {
+    let (mut opened, mut attempts) = (Vec::with_capacity(connections), JoinSet::new());
+    while opened.len() < connections {
+        while attempts.len() < CONNECTS_AT_ONCE.min(connections - opened.len()) {
+            let (requests, roots) = (requests.clone(), roots.clone());
+            attempts.spawn_local(async move { in_time::<S>(&requests, timeouts, &roots).await });
+        }
+        if let Ok(Some(ended)) = tokio::time::timeout(LOOK_EVERY, attempts.join_next()).await {
+            opened.push(ended.map_err(|_| Error::from(ErrorKind::Internal))??);
+        }
+        if stop.load(Ordering::Relaxed) {
+            return Err(stopped());
+        }
+    }
+    Ok(opened)
 }
 
 async fn in_time<S: ExchangeSender>(

@@ -277,3 +277,49 @@ fn empty_and_odd_files_are_not_ok() {
     holds(&[("proc/stat", "cpu 100 5\n")], "steal", CannotSee, "is not understood");
     holds(&[("proc/pressure/cpu", "some avg10=nan avg60=nan\n")], "pressure", CannotSee, "is not understood");
 }
+
+/// Most servers have unused ports.
+#[test]
+fn an_interface_that_is_down_costs_nothing() {
+    let second = |state: &str| {
+        let node = AlteredNode::new(&[
+            ("sys/class/net/eno9/operstate", state),
+            ("sys/class/net/eno9/mtu", "1500\n"),
+            ("sys/class/net/eno9/speed", "-1\n"),
+        ]);
+        let device = node.0.path().join("sys/class/net/eno9/device");
+        std::os::unix::fs::symlink("../ib0/0000:3b:00.0", device).unwrap();
+        let findings = examine(&SystemTree::at(node.0.path()));
+        findings.into_iter().any(|finding| finding.about.as_deref() == Some("eno9"))
+    };
+    assert!(second("up\n") && second("unknown\n"));
+    assert!(!second("down\n"));
+}
+
+#[test]
+fn a_single_processor_needs_no_binding() {
+    let one = [
+        ("sys/devices/system/cpu/online", "0\n"),
+        (STATUS, "Name:\tranks\nCpus_allowed_list:\t0\nMems_allowed_list:\t0\n"),
+    ];
+    holds(&one, "pinning", Fine, "only one processor");
+}
+
+/// The cable of a card with two ports can be in the second port.
+#[test]
+fn the_active_port_of_a_device_counts() {
+    let port = |number: u32, file: &str| format!("sys/class/infiniband/mlx5_0/ports/{number}/{file}");
+    let [down, state, rate, layer] =
+        [port(1, "state"), port(2, "state"), port(2, "rate"), port(2, "link_layer")];
+    let key = port(2, "pkeys/0");
+    let files = [
+        (down.as_str(), "1: DOWN\n"),
+        (&state, "4: ACTIVE\n"),
+        (&rate, "200 Gb/sec (4X HDR)\n"),
+        (&layer, "InfiniBand\n"),
+        (&key, "0x7fff\n"),
+    ];
+    holds(&files, "rdma", Fine, "200 Gb/sec");
+    holds(&files, "partition", Costs, "a limited member of 0x7fff only");
+    holds(&files[..1], "rdma", Costs, "port 1 is \"1: DOWN\", and no other port is active");
+}

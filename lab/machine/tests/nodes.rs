@@ -218,12 +218,48 @@ fn slurm_is_asked_for_what_was_found_and_no_more() {
         assert!(crowded.contains(&format!("#SBATCH {option}\n")), "{option} is missing in {crowded}");
     }
     assert!(crowded.contains("# Not by an option: clocksource: "), "{crowded}");
-    // One core is reserved for the system.
-    assert!(crowded.contains("--ntasks-per-node=3\n"), "{crowded}");
+    // One of the two cores is reserved for the system, and a core runs one rank.
+    assert!(crowded.contains("--ntasks-per-node=1\n"), "{crowded}");
     let metal = fix("bare-metal-infiniband", JobScheduler::Slurm);
     for option in ["--mem=0", "--mem-bind", "--core-spec", "--cpu-freq", "Not by an option"] {
         assert!(!metal.contains(option), "{option} in {metal}");
     }
+}
+
+/// A job must fit on the nodes that were examined, although a core or a processor is reserved.
+#[test]
+fn a_job_asks_for_no_more_than_a_node_has() {
+    let place = tempfile::tempdir().unwrap();
+    let write = |path: &str, text: &str| {
+        let path = place.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    let sized = |processors: usize, threads: usize| {
+        let all = format!("0-{}", processors - 1);
+        write("proc/meminfo", "MemTotal:       1048576 kB\n");
+        write("proc/self/status", &format!("Cpus_allowed_list:\t{all}\n"));
+        write("sys/devices/system/cpu/online", &format!("{all}\n"));
+        for cpu in 0..processors {
+            let first = cpu / threads * threads;
+            let path = format!("sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
+            write(&path, &format!("{first}-{}\n", first + threads - 1));
+        }
+        JobSize::filling(&SystemTree::at(place.path()), 2).unwrap()
+    };
+    let crowded = examine(&SystemTree::at(node("crowded-guest-v2")));
+    let ranks = |job| JobScheduler::Slurm.text(&crowded, job);
+    assert!(ranks(sized(128, 2)).contains("--ntasks-per-node=63\n"), "64 cores, one reserved");
+    let single = ranks(sized(1, 1));
+    assert!(single.contains("--ntasks-per-node=1\n") && !single.contains("--core-spec"), "{single}");
+    let pods = |job| JobScheduler::Kubernetes.text(&crowded, job);
+    let manifests = pods(sized(8, 2));
+    // Seven processors are left, which are three whole cores and one thread.
+    assert!(manifests.contains("full-pcpus-only") && manifests.contains("reservedSystemCPUs"), "{manifests}");
+    assert!(manifests.contains("            cpu: 6\n") && manifests.contains("    cpu: 12\n"), "{manifests}");
+    assert!(!pods(sized(1, 1)).contains("reservedSystemCPUs"));
+    let guest = fix("sriov-guest", JobScheduler::Kubernetes);
+    assert!(guest.contains("reservedSystemCPUs") && guest.contains("            cpu: 3\n"), "{guest}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::AddAssign;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use fordway_sys::{HardwareCounters, HardwareEventCounts, ProcessResourceUsage, descendants, usage_of};
@@ -50,6 +51,27 @@ pub struct RunningCounters {
     hardware: HardwareCounters,
     hardware_before: HardwareEventCounts,
     started: Instant,
+}
+
+/// The thread that observes the run; 0 if there is none.
+static OBSERVER: AtomicU32 = AtomicU32::new(0);
+
+/// Excludes the calling thread from [`own_cpu_ns`], because it observes the run and does none of the run's work. Only
+/// the last caller is excluded, as long as its thread runs.
+pub fn exclude_this_thread() {
+    OBSERVER.store(fordway_sys::thread_id(), Ordering::Relaxed);
+}
+
+/// Returns the CPU time of all threads of this process, without the thread that observes the run, in nanoseconds. Cost:
+/// two `clock_gettime`.
+pub fn own_cpu_ns() -> u64 {
+    let observer_ns = match OBSERVER.load(Ordering::Relaxed) {
+        0 => 0,
+        // In a child process, the observer is a thread of another process, which has no clock here.
+        thread => fordway_sys::cpu_ns_of_thread(thread).unwrap_or_default(),
+    };
+    let all_ns = fordway_sys::process_cpu_ns(std::process::id());
+    all_ns.unwrap_or_default().saturating_sub(observer_ns)
 }
 
 /// The error for counters that do not cover the whole period. Such counters are discarded.

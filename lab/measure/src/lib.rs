@@ -18,7 +18,9 @@ pub use conditions::{
     DisturbanceCause, DisturbanceFigures, LanePhaseKey, MeasurementWarning, ResultReliability,
     RunReliability, RunReliabilityReport,
 };
-pub use counters::{CountersIncomplete, NetworkTraffic, ProcessCounters, RunningCounters};
+pub use counters::{
+    CountersIncomplete, NetworkTraffic, ProcessCounters, RunningCounters, exclude_this_thread, own_cpu_ns,
+};
 pub use machine::{FileSystem, Machine};
 pub use modes::doubts_about_modes;
 pub use names::unknown_name;

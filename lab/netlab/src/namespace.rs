@@ -189,6 +189,9 @@ impl MountNamespace {
 
 /// The time between a program's SIGTERM and its SIGKILL.
 const GRACE: Duration = Duration::from_secs(1);
+/// The grace of a program whose standard input has just ended. Such a program may have to remove what it created on
+/// another machine, such as a pod.
+const GRACE_WITH_INPUT: Duration = Duration::from_secs(10);
 /// The interval at which [`NamespaceProcess::wait`] checks whether a program has ended.
 const POLL: Duration = Duration::from_millis(5);
 
@@ -290,12 +293,12 @@ impl NamespaceProcess {
 impl Drop for NamespaceProcess {
     fn drop(&mut self) {
         // Closing standard input also tells the program to exit, even if the program runs on another machine.
-        drop(self.child.stdin.take());
+        let grace = if self.child.stdin.take().is_some() { GRACE_WITH_INPUT } else { GRACE };
         if let Ok(None) = self.child.try_wait() {
             // The process has not been reaped yet, so its process ID cannot have been reused.
             let _ = fordway_sys::terminate(self.child.id());
             let asked = Instant::now();
-            if let Ok(None) = self.wait(|| asked.elapsed() > GRACE) {
+            if let Ok(None) = self.wait(|| asked.elapsed() > grace) {
                 let _ = self.child.kill();
                 let _ = self.child.wait();
             }

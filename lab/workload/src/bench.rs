@@ -307,11 +307,13 @@ impl LaneResults {
 }
 
 /// Returns the speed relative to the reference, computed over pairs of rounds. The comparison uses rates, because the
-/// amount of work in a stonewalled phase varies.
+/// amount of work in a stonewalled phase varies. A round with errors on one of the lanes forms no pair, because failing
+/// takes less time than working.
 fn ratio(rounds: &[&PhaseResult], reference: &LaneResults, phase: &str) -> SpeedRatio {
     let others = reference.phase(phase);
-    let pairs =
-        rounds.iter().zip(&others).filter_map(|(mine, theirs)| Some(mine.ops_per_s()? / theirs.ops_per_s()?));
+    let is_clean = |(mine, theirs): &(&&PhaseResult, &&PhaseResult)| mine.errors() + theirs.errors() == 0;
+    let pairs = rounds.iter().zip(&others).filter(is_clean);
+    let pairs = pairs.filter_map(|(mine, theirs)| Some(mine.ops_per_s()? / theirs.ops_per_s()?));
     let interval = median_interval(&pairs.collect::<Vec<_>>());
     SpeedRatio { to: reference.lane.name.clone(), interval, verdict: SpeedVerdict::of(interval.as_ref()) }
 }
@@ -423,7 +425,8 @@ fn warnings(workload: &WorkloadPlan, lanes: &[LaneResults]) -> Vec<String> {
                 ));
             }
         }
-        if let (WorkloadPlan::Io500(plan), Some(results)) = (workload, lane.rounds.first()) {
+        let scored = lane.rounds.get(io500::scored_round(&lane.rounds));
+        if let (WorkloadPlan::Io500(plan), Some(results)) = (workload, scored) {
             warnings.extend(plan.stamp(results).map(|stamp| format!("{name}: {stamp}")));
         }
     }

@@ -77,6 +77,9 @@ struct SavedMdworkbenchState {
     buckets: DatasetPlacement,
     /// The number of the oldest object of each data set.
     oldest: u64,
+    /// Whether a benchmark has begun and not ended. Ranks stop at different objects, so `oldest` is then unknown.
+    #[serde(default)]
+    in_use: bool,
 }
 
 impl MdworkbenchPlan {
@@ -135,12 +138,21 @@ impl MdworkbenchPlan {
             results.push(sets.precreate()?);
         }
         if self.has(MdworkbenchPhase::Benchmark) {
+            if state.in_use {
+                let why = "the last benchmark on this data set ended early, so the objects of the data set are \
+                           unknown; remove them with --phases cleanup, and create new ones with --phases precreate";
+                return Err(Error::new(ErrorKind::InvalidArgument, why));
+            }
+            // If this run does all phases, no other run uses the data set.
+            if !(self.begins() && self.ends()) {
+                state.in_use = true;
+                sets.save(&state)?;
+            }
             results.extend(sets.benchmark(&mut state)?);
         }
-        if self.has(MdworkbenchPhase::Cleanup) {
-            results.push(sets.remove(&state)?);
-        } else {
-            crew.first_does(|| site.target().put(&Key::new(STATE_KEY)?, &encoded(&state)?))?;
+        match self.ends() {
+            true => results.push(sets.remove(&state)?),
+            false => sets.save(&state)?,
         }
         Ok(results)
     }
@@ -196,7 +208,12 @@ impl RankDatasetContext<'_> {
             object_bytes: object_size,
             buckets,
             oldest: 0,
+            in_use: false,
         }
+    }
+
+    fn save(&self, state: &SavedMdworkbenchState) -> Result<()> {
+        self.crew.first_does(|| self.site.target().put(&Key::new(STATE_KEY)?, &encoded(state)?))
     }
 
     /// Reads the state that an earlier run saved. Errors: `InvalidArgument` if there is no saved state, or if the
@@ -208,7 +225,8 @@ impl RankDatasetContext<'_> {
             Error::new(ErrorKind::InvalidArgument, why).caused_by(error)
         })?;
         let found: SavedMdworkbenchState = decoded(&text)?;
-        let wanted = SavedMdworkbenchState { oldest: found.oldest, ..self.new_state() };
+        let SavedMdworkbenchState { oldest, in_use, .. } = found;
+        let wanted = SavedMdworkbenchState { oldest, in_use, ..self.new_state() };
         match found == wanted {
             true => Ok(found),
             false => Err(Error::new(
@@ -271,16 +289,19 @@ impl RankDatasetContext<'_> {
         let mut pattern = PatternBuffer::new(self.plan.object_size as usize);
         let mut buffer = Vec::with_capacity(self.plan.object_size as usize);
         let (oldest, iterations) = (state.oldest, self.plan.iterations.unwrap_or(self.plan.objects));
+        let turns = iterations * self.plan.datasets;
         let work = |recorder: &mut PhaseRecorder| {
-            recorder.repeat(iterations * self.plan.datasets, None, |recorder, turn| {
+            recorder.repeat(turns, None, |recorder, turn| {
                 let (number, set) = (oldest + turn / self.plan.datasets, turn % self.plan.datasets);
                 self.take(recorder, &taken, (set, number), &mut pattern, &mut buffer);
                 self.write(recorder, 3, &made, (set, number + self.plan.objects), &mut pattern);
             })
         };
-        let (mut results, _) = self.crew.phase(&STEPS, self.site, work)?;
+        let (mut results, done) = self.crew.phase(&STEPS, self.site, work)?;
         results.push(PhaseResult::sum("benchmark", &results));
         state.oldest += iterations;
+        // A rank gives up after many failures.
+        state.in_use = self.crew.team.max(u64::from(done < turns))? > 0;
         Ok(results)
     }
 

@@ -7,7 +7,7 @@ use fordway_measure::{LanePhaseResult, RunDocument, ns_text, rate_text, ratio_te
 use crate::PhaseResult;
 use crate::bench::LaneResults;
 use crate::io500::published::PublishedTable;
-use crate::io500::{figure, unit};
+use crate::io500::{figure, scored_round, unit};
 
 /// Returns a table of the phases, with a row for each lane and a blank line between phases.
 /// `docs/reference/bench.md` explains the columns.
@@ -73,10 +73,16 @@ pub fn beside_published(lanes: &[LaneResults], published: &PublishedTable) -> St
     headings.extend(lanes.iter().map(|lane| lane.lane.name.clone()));
     headings.extend(published.systems.iter().map(|system| format!("| {system}")));
     let mut rows = vec![headings];
-    for result in lanes.first().and_then(|lane| lane.rounds.first()).into_iter().flatten() {
+    // The rounds that also determine the scores.
+    let rounds: Vec<&[PhaseResult]> = lanes
+        .iter()
+        .map(|lane| lane.rounds.get(scored_round(&lane.rounds)).map_or(&[][..], Vec::as_slice))
+        .collect();
+    for result in rounds.first().copied().unwrap_or_default() {
         let theirs = published.row(&result.phase);
+        let same = |one: &&PhaseResult| one.phase == result.phase;
         let ours: Vec<Option<f64>> =
-            lanes.iter().map(|lane| lane.phase(&result.phase).first().and_then(|one| figure(one))).collect();
+            rounds.iter().map(|round| round.iter().find(same).and_then(figure)).collect();
         let unit = unit(&result.phase);
         let printed = match theirs {
             Some(row) if row.unit == unit => row.figures.to_vec(),

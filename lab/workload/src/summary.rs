@@ -1,6 +1,6 @@
 //! Summarizes the records of a run as rows of a table.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use fordway_measure::{
@@ -44,6 +44,13 @@ impl RunParallelism {
     pub fn of(threads: usize, machine: &Machine) -> Self {
         RunParallelism { threads: threads.min(machine.cpus_at_once()), cpus: machine.cpus }
     }
+
+    /// Returns the parallelism of a phase: a listing is one call, and a small tree has too few files for all threads.
+    fn used_in(self, phase: u8, records: &RunRecords) -> Self {
+        let of_phase = records.operations.iter().filter(|operation| operation.phase == phase);
+        let threads: BTreeSet<u16> = of_phase.map(|operation| operation.thread).collect();
+        RunParallelism { threads: self.threads.min(threads.len().max(1)), ..self }
+    }
 }
 
 /// Returns one summary for each phase of a comparison and each lane, sorted by phase. The first lane is the
@@ -53,8 +60,10 @@ pub fn summarise(
     records: &RunRecords,
     capacity: RunParallelism,
 ) -> Vec<LanePhaseResult> {
-    let of_phase =
-        |phase: ComparePhase| summarise_phase(lanes, (phase as u8, phase.name()), records, capacity);
+    let of_phase = |phase: ComparePhase| {
+        let capacity = capacity.used_in(phase as u8, records);
+        summarise_phase(lanes, (phase as u8, phase.name()), records, capacity)
+    };
     ComparePhase::ALL.into_iter().flat_map(of_phase).collect()
 }
 
@@ -282,6 +291,19 @@ mod tests {
         let mut rows = summarise(&[lane("a"), lane("b")], &records, CAPACITY);
         rows.retain(|row| row.phase == "get");
         rows
+    }
+
+    /// A listing is one call, so one busy thread of four is the limit.
+    #[test]
+    fn only_threads_that_made_calls_could_be_busy() {
+        let phase = ComparePhase::List as u8;
+        let mut records = RunRecords::default();
+        records.blocks.push(BlockRecord { phase, ..block(0, 0, 1_000, 990, None) });
+        records.operations.push(OperationRecord { phase, ..operation(0, 0, 1_000) });
+        let lane = RowDescription { name: "a".into(), description: String::new() };
+        let rows = summarise(&[lane], &records, RunParallelism { threads: 4, cpus: 8 });
+        let list = rows.iter().find(|row| row.phase == "list").unwrap();
+        assert_eq!(list.limit.name, "client cpu", "{:?}", list.limit);
     }
 
     #[test]

@@ -101,6 +101,55 @@ fn all_phases_run_and_verify() {
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
+/// Files that are larger than a block must not make the threads take turns.
+#[test]
+fn threads_work_at_the_same_time_on_large_files() {
+    let items = (0..8)
+        .map(|i| TreeFile { key: Key::new(format!("f{i}")).unwrap(), body: vec![i as u8; 12 << 20] })
+        .collect();
+    let tree = FileTree { items, bytes: 8 * (12 << 20), warnings: vec![] };
+    let slow = || DelayInjectingTarget::new(Box::new(memory("memory")), Duration::from_millis(20));
+    let targets: Vec<Box<dyn MeasuredTarget>> = vec![Box::new(slow())];
+    let plan = ComparePlan { threads: 4, rounds: 1, warm_up: 0, ..PLAN };
+    let records = compare(&plan, &tree, &targets).unwrap().records;
+    for phase in [ComparePhase::Put, ComparePhase::Get] {
+        let operations: Vec<_> = records.operations.iter().filter(|op| op.phase == phase as u8).collect();
+        let threads: Vec<u16> = operations.iter().map(|op| op.thread).collect();
+        assert_eq!(threads, [0, 1, 2, 3, 0, 1, 2, 3]);
+        for block in operations.chunks(4) {
+            let last_start = block.iter().map(|op| op.start_ns).max();
+            let first_end = block.iter().map(|op| op.start_ns + op.duration_ns).min();
+            assert!(last_start < first_end, "{block:?}");
+        }
+    }
+}
+
+/// The thread that observes the machine during a run is not a client.
+#[test]
+fn the_observing_thread_is_not_counted() {
+    let (stop, ready) = (AtomicBool::new(false), AtomicBool::new(false));
+    let delayed = DelayInjectingTarget::new(Box::new(memory("memory")), Duration::from_millis(2));
+    let plan = ComparePlan { rounds: 1, warm_up: 0, ..PLAN };
+    let records = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            fordway_measure::exclude_this_thread();
+            ready.store(true, Ordering::Relaxed);
+            while !stop.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        });
+        while !ready.load(Ordering::Relaxed) {
+            std::hint::spin_loop();
+        }
+        let outcome = compare(&plan, &tree(20), &[Box::new(delayed)]);
+        stop.store(true, Ordering::Relaxed);
+        outcome.unwrap().records
+    });
+    let sum = |value: fn(&fordway_measure::BlockRecord) -> u64| records.blocks.iter().map(value).sum::<u64>();
+    let (cpu_ns, elapsed_ns) = (sum(|block| block.client_cpu_ns), sum(|block| block.elapsed_ns));
+    assert!(cpu_ns < elapsed_ns / 4, "{cpu_ns} ns of CPU time in {elapsed_ns} ns of waiting");
+}
+
 /// Children must perform every operation exactly once, in the order of the records. Their failures must be reported,
 /// and an error that would affect every later operation must end the run.
 #[test]

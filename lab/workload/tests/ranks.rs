@@ -202,6 +202,29 @@ fn mdworkbench_goes_on_where_it_stopped() {
     }
 }
 
+/// After an interrupted benchmark, the ranks have replaced different numbers of objects. The next benchmark must not
+/// measure failures.
+#[test]
+fn mdworkbench_refuses_a_data_set_whose_objects_are_unknown() {
+    let store = Arc::new(MemoryStore::default());
+    let site = objects(&store);
+    let benchmark = mdworkbench("-D 2 -P 50 --phases benchmark");
+    run(&mdworkbench("-D 2 -P 50 --phases precreate"), &site, false).unwrap();
+    let stop = AtomicBool::new(false);
+    let show = |_: &str, _: u64| stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    let (watch, clock) = (RunControl::new(&stop, &show), RunClock::start());
+    // By now, progress is due, so the first operation of rank 0 sets the flag.
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    let all =
+        team::threads(RANKS, |team| benchmark.run(&WorkloadRank::new(team, &watch, clock), &site, false));
+    assert!(all.iter().all(|one| one.as_ref().is_err_and(|error| error.kind() == ErrorKind::Interrupted)));
+    let refused = run(&benchmark, &site, false).expect_err("the objects are unknown");
+    assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+    assert!(refused.to_string().contains("remove them with --phases cleanup"), "{refused}");
+    run(&mdworkbench("-D 2 -P 50 --phases cleanup"), &site, false).unwrap();
+    assert!(store.list_buckets().unwrap().is_empty());
+}
+
 #[test]
 fn io500_has_all_phases_scores_and_a_stamp() {
     let dir = tempfile::tempdir().unwrap();

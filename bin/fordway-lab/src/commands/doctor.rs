@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::fs::Permissions;
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -50,10 +51,11 @@ pub(super) fn run(args: &DoctorArgs, context: &CommandContext) -> Result<Command
 /// verdicts that other users could change.
 fn write_verdict(verdict: &MountGuaranteeVerdict, file: &Path) -> Result<()> {
     let failed = |error| file_error("writing the verdict to", file.display(), error);
-    let new = file.with_extension("new");
-    std::fs::write(&new, verdict.to_string()).map_err(failed)?;
-    std::fs::set_permissions(&new, Permissions::from_mode(0o644)).map_err(failed)?;
-    std::fs::rename(&new, file).map_err(failed)
+    let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut new = tempfile::NamedTempFile::new_in(directory).map_err(failed)?;
+    new.write_all(verdict.to_string().as_bytes()).map_err(failed)?;
+    new.as_file().set_permissions(Permissions::from_mode(0o644)).map_err(failed)?;
+    new.persist(file).map(drop).map_err(|kept| failed(kept.error))
 }
 
 /// The printed form of a verdict.
@@ -167,5 +169,26 @@ impl fmt::Display for FindingText<'_> {
             [] => Ok(()),
             read => write!(f, "\n           read: {}", read.join(" ")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verdict_replaces_no_other_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::write(at("verdict.new"), "of the user").unwrap();
+        let mount = MountProperties { kind: "nfs4".into(), options: "rw".into(), kernel: "6.1".into() };
+        let verdict = MountGuaranteeVerdict { mount, broken: Vec::new() };
+        for name in ["verdict.a", "verdict.b", "verdict.a"] {
+            write_verdict(&verdict, &at(name)).unwrap();
+            assert_eq!(std::fs::read_to_string(at(name)).unwrap(), verdict.to_string());
+            assert_eq!(std::fs::metadata(at(name)).unwrap().permissions().mode() & 0o777, 0o644);
+        }
+        assert_eq!(std::fs::read_to_string(at("verdict.new")).unwrap(), "of the user");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 3);
     }
 }

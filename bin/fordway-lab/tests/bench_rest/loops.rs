@@ -7,6 +7,7 @@ use std::time::Duration;
 use fordway_sys::terminate;
 
 use crate::command::{bench, command, one, stderr};
+use crate::multiplexed::Certificate;
 use crate::server::{self, Server, answer};
 
 #[test]
@@ -270,6 +271,29 @@ fn requests_that_met_a_closed_connection_are_sent_again() {
     assert_eq!(server.requests(), 109);
     let body = answer(64).len() as f64 - 64.0;
     assert_eq!(summary["load"]["header_received_bytes_per_op"].as_f64(), Some(body));
+}
+
+/// A connection that is being opened must not delay the requests on other connections of the same thread. In this test,
+/// a handshake takes 100 ms, and each connection carries one request.
+#[test]
+fn connections_are_opened_at_the_same_time() {
+    let certificate = Certificate::make();
+    let config = Arc::new(certificate.config(b"http/1.1"));
+    let handshake = Duration::from_millis(100);
+    let bytes = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 1\r\n\r\nx".to_vec();
+    let server = Server::start(move |stream| stream.answer_over_tls(config.clone(), handshake, &bytes));
+    let trusted = certificate.file.path().to_str().unwrap();
+    let load = ["--connections", "16", "--requests", "64", "--warm-up", "0s", "--ca-bundle", trusted];
+    let started = std::time::Instant::now();
+    let (output, summary) = one(&[&[server.tls_url("/x").as_str()], &load[..]].concat());
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!((summary["operations"].as_u64(), summary["errors"].as_u64()), (Some(64), Some(0)));
+    assert_eq!(summary["load"]["reconnects"], 48);
+    // One after the other, the 64 handshakes would take 6.4 s.
+    assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
+    // The time of its own handshake is part of a request's latency, but not the time of the others' handshakes.
+    let worst_ns = summary["latency"]["max_ns"].as_u64().unwrap();
+    assert!((100_000_000..800_000_000).contains(&worst_ns), "{worst_ns}");
 }
 
 /// A request is repeated at most once. Otherwise, the client would repeat the request forever if a server closes every

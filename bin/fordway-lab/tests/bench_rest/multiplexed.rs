@@ -54,7 +54,7 @@ impl Certificate {
         Certificate { chain: made.cert.der().clone(), secret: Arc::new(secret), file: Arc::new(file) }
     }
 
-    fn config(&self, protocol: &[u8]) -> ServerConfig {
+    pub(crate) fn config(&self, protocol: &[u8]) -> ServerConfig {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()

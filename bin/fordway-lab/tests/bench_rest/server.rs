@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+
 /// The totals over the handlers of all connections.
 #[derive(Default)]
 pub(crate) struct Seen {
@@ -14,8 +16,8 @@ pub(crate) struct Seen {
 }
 
 /// A connection and its counters.
-pub(crate) struct Stream {
-    reader: BufReader<TcpStream>,
+pub(crate) struct Stream<S = TcpStream> {
+    reader: BufReader<S>,
     seen: Arc<Seen>,
 }
 
@@ -51,6 +53,11 @@ impl Server {
         format!("http://{}{path}", self.address)
     }
 
+    /// Returns the URL for a certificate of `localhost`.
+    pub(crate) fn tls_url(&self, path: &str) -> String {
+        format!("https://localhost:{}{path}", self.address.port())
+    }
+
     pub(crate) fn requests(&self) -> u64 {
         self.seen.requests.load(Ordering::Relaxed)
     }
@@ -69,6 +76,20 @@ impl Drop for Server {
 }
 
 impl Stream {
+    /// Completes a TLS handshake after `wait`, responds to one request with `bytes`, and closes the connection.
+    pub(crate) fn answer_over_tls(self, config: Arc<ServerConfig>, wait: Duration, bytes: &[u8]) {
+        std::thread::sleep(wait);
+        let session = ServerConnection::new(config).unwrap();
+        let stream = BufReader::new(StreamOwned::new(session, self.reader.into_inner()));
+        let mut stream = Stream { reader: stream, seen: self.seen };
+        if stream.receive() && stream.send(bytes) {
+            stream.reader.get_mut().conn.send_close_notify();
+            let _ = stream.reader.get_mut().flush();
+        }
+    }
+}
+
+impl<S: Read + Write> Stream<S> {
     /// Reads a request with its body; returns `false` at the end of the connection.
     pub(crate) fn receive(&mut self) -> bool {
         let (mut length, mut line) = (0, String::new());

@@ -184,3 +184,55 @@ fn pong_is_started_by_ssh_and_ends_with_the_bench() {
         std::thread::sleep(Duration::from_millis(20));
     }
 }
+
+/// Stands in for kubectl: runs the program of a pod on this machine, and takes a while to remove the pod.
+const KUBECTL: &str = r#"#!/bin/sh
+cd "$DIR" || exit 1
+echo "$*" >>log
+case $1 in
+run)
+    name=$2
+    touch "$name"
+    until [ "$1" = -- ]; do shift; done
+    shift 2
+    for word; do
+        shift
+        case $word in http://fordway-pong:*) word=http://127.0.0.1:${word##*:} ;; esac
+        set -- "$@" "$word"
+    done
+    "$PROGRAM" "$@"
+    sleep 1.5
+    echo "removed $name" >>log
+    ;;
+wait) until [ -e fordway-ping ]; do sleep 0.05; done ;;
+port-forward) exec sleep 60 ;;
+esac
+"#;
+
+/// The programs in pods must not end before the run, and no pod may remain after the run.
+#[test]
+fn pods_run_as_long_as_the_bench_and_are_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let kubectl = dir.path().join("kubectl");
+    fs::write(&kubectl, KUBECTL).unwrap();
+    fs::set_permissions(&kubectl, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let setup = ["--setup", "kubernetes", "--connection-policy", "kept"];
+    let set = ["--set", "image=none", "--set", "port=28780", "--set", "ping-port=28781"];
+    let words = [&["bench", "pingpong", "--json", "--seed", "1"], &SHORT[..], &setup, &set].concat();
+    let path = format!("{}:{}", dir.path().display(), std::env::var("PATH").unwrap());
+    let mut command = super::fordway(&words);
+    command.env("PATH", path).env("DIR", dir.path()).env("PROGRAM", env!("CARGO_BIN_EXE_fordway-lab"));
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let row = &rows(&output)[0];
+    assert_eq!((row["operations"].as_u64(), row["errors"].as_u64()), (Some(40), Some(0)), "{row}");
+    let log = fs::read_to_string(dir.path().join("log")).unwrap();
+    for line in [
+        "delete --ignore-not-found --now pod/fordway-pong service/fordway-pong\n",
+        "delete --ignore-not-found --now pod/fordway-ping\n",
+        "removed fordway-ping\n",
+        "removed fordway-pong\n",
+    ] {
+        assert!(log.contains(line), "{line:?} is missing in {log}");
+    }
+}

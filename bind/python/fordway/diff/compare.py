@@ -70,6 +70,8 @@ WORK = frozenset(
         "ranks",
         "connections",
         "window_max",
+        "block_bytes_max",
+        "messages_max",
         "durability",
         "etag_policy",
         "delete",
@@ -114,6 +116,8 @@ class CellTimes:
     """The median, the mean, and the 99th percentile (`p99`) if there are enough operations."""
     distinct: np.ndarray
     """The distinct times if most times occur repeatedly, because the clock is coarse. Otherwise empty."""
+    operations: int = 0
+    """The number of operations from which the statistics were computed."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +200,7 @@ def compare(before: Path, after: Path, least: float, *, different_work: bool = F
     intervals = sum(len(_common_statistics(*pair)) for pair in pairs)
     confidence = 1 - (1 - CONFIDENCE) / intervals
     cells = [_cell(cell, *pair, confidence, least) for cell, pair in zip(common, pairs, strict=True)]
-    notes = sorted(alone) + list(_doubts(infos))
+    notes = sorted(alone) + list(_partly_recorded(infos, times)) + list(_doubts(infos))
     notes = [f"the runs did different work: {each}" for each in work] + notes
     verdicts = [(info.get("conditions") or {}).get("verdict", "unknown") for info in infos]
     conditions = dict(zip(("before", "after"), verdicts, strict=True))
@@ -253,7 +257,8 @@ def _cell_times(rows: pd.DataFrame) -> CellTimes:
     if rounds.size().min() >= P99_OPERATIONS_MIN:
         found["p99"] = rounds["time_ns"].quantile(0.99).to_numpy(dtype=float)
     distinct = np.unique(rows["time_ns"].to_numpy(dtype=float))
-    return CellTimes(found, distinct if len(distinct) <= len(rows) / 2 else distinct[:0])
+    is_coarse = len(distinct) <= len(rows) / 2
+    return CellTimes(found, distinct if is_coarse else distinct[:0], int(rows["operations"].sum()))
 
 
 def _common_statistics(before: CellTimes, after: CellTimes) -> list[str]:
@@ -376,6 +381,21 @@ def _as_work(name: str, value: object) -> object:
     if name == "job" and isinstance(value, list) and value:
         return [Path(str(value[0])).name, *value[1:]]
     return {key: each for key, each in value.items() if key != "seed"} if isinstance(value, dict) else value
+
+
+def _partly_recorded(
+    infos: list[dict[str, Any]], times: list[dict[tuple[str, str], CellTimes]]
+) -> Iterator[str]:
+    """Yields the cells of which only the first operations were recorded, as in long runs of ranks."""
+    for which, info, cells in zip(("first", "second"), infos, times, strict=True):
+        for row in info["summaries"]:
+            cell = cells.get((row["phase"], row["lane"]))
+            if cell and cell.operations < row["operations"]:
+                yield (
+                    f"the {which} run has the times of only the first {cell.operations} of "
+                    f"{row['operations']} operations of {row['phase']} on {row['lane']}: a change of later "
+                    "operations does not show; compare the rates of the runs"
+                )
 
 
 def _doubts(infos: list[dict[str, Any]]) -> Iterator[str]:

@@ -100,6 +100,11 @@ def read_runs(directories: list[Path], counters: Path | None) -> "list[runfile.R
         return runs
     if len(runs) != 1:
         raise CounterError(f"--counters needs exactly one run, but {len(runs)} are given")
+    if runs[0].info["elapsed_ns"] is None:
+        raise CounterError(
+            f"--counters needs a run directory, but {directories[0]} is a published table, whose duration is "
+            "unknown"
+        )
     counted = read_counted(counters)
     counted.check_covers(runs[0].info["elapsed_ns"])
     return [replace(runs[0], counted=counted)]

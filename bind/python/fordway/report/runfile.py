@@ -151,6 +151,7 @@ def read_info(directory: Path) -> dict[str, Any]:
         problem = "lanes is empty"
     if not problem:
         problem = shape.unknown_kind(info["kind"]) or shape.disorder(info["summaries"])
+        problem = problem or shape.inconsistency(info)
     if not problem and info.get("conditions"):
         problem = shape.contradiction(info["conditions"])
     if problem:
@@ -274,7 +275,23 @@ def _check_columns(path: Path, table: pa.Table) -> None:
 def _read_operations(path: Path, info: dict[str, Any]) -> pd.DataFrame:
     rows = read_table(path, OPERATION_COLUMNS)
     check_counts(path, info, rows)
-    return _from_intended(rows[rows["ok"]].drop(columns="ok"))
+    rows = rows[rows["ok"]]
+    if info["kind"] == "compare":
+        _check_bytes(path, info, rows)
+    return _from_intended(rows.drop(columns="ok"))
+
+
+def _check_bytes(path: Path, info: dict[str, Any], rows: pd.DataFrame) -> None:
+    """Raises `RunFileError` if the bytes of the operations in `rows` differ from the summaries."""
+    counted = rows.groupby(["phase", "lane"], observed=True)["bytes"].sum().to_dict()
+    for at, summary in enumerate(info["summaries"]):
+        found = counted.get((summary["phase"], summary["lane"]), 0)
+        if found != summary["bytes"]:
+            raise RunFileError(
+                f"{path.parent / 'run.json'} is not a valid run: summaries[{at}].bytes is "
+                f"{summary['bytes']}, but the operations of {path.name} have {found}; the file was changed "
+                "or damaged. Measure again"
+            )
 
 
 def _from_intended(rows: pd.DataFrame) -> pd.DataFrame:

@@ -279,6 +279,35 @@ def disorder(summaries: list[dict[str, Any]]) -> str | None:
     return None
 
 
+def inconsistency(info: dict[str, Any]) -> str | None:
+    """Returns the first summary of a run that contradicts another field, or `None`."""
+    lanes, seen = {lane["name"] for lane in info["lanes"]}, set()
+    for at, summary in enumerate(info["summaries"]):
+        cell = summary["phase"], summary["lane"]
+        if cell in seen:
+            return f"summaries[{at}] is a second summary of {cell[0]} on {cell[1]}"
+        seen.add(cell)
+        if summary["ratio"] and (wrong := _wrong_ratio(summary["ratio"], lanes)):
+            return f"summaries[{at}].ratio.{wrong}"
+    return None
+
+
+def _wrong_ratio(ratio: dict[str, Any], lanes: set[str]) -> str | None:
+    """Returns the contradiction within a ratio, or `None`."""
+    if ratio["to"] not in lanes:
+        return f"to is {ratio['to']!r}, which is not a lane of the run"
+    interval, verdict = ratio["interval"], "cannot-tell"
+    if interval:
+        if not 0 < interval["confidence"] < 1:
+            return f"interval.confidence is {interval['confidence']}, not between 0 and 1"
+        if interval.get("samples", 1) == 0:
+            return "interval.samples is 0"
+        verdict = "faster" if interval["low"] > 1 else "slower" if interval["high"] < 1 else verdict
+    if ratio["verdict"] != verdict:
+        return f"verdict is {ratio['verdict']!r}, but the interval means {verdict!r}"
+    return None
+
+
 def _disorder_of(quantiles: dict[str, float]) -> str | None:
     for low, high in (*pairwise(ASCENDING), ("min_ns", "mean_ns"), ("mean_ns", "max_ns")):
         if quantiles[low] > quantiles[high] + QUANTILE_ERROR * abs(quantiles[high]) + 1:

@@ -160,18 +160,51 @@ def _io500_row(name: str, unit: str, values: list[float | None]) -> str:
     return f'<th>{name}</th><td class="text">{unit}</td>{"".join(cells)}'
 
 
+COUNTED_BESIDE_MAX = 0.01
+"""Maximum share of a run without counted operations that a count per operation may include without a note."""
+
+
 def counter_table(run: Run) -> str:
-    """Returns the table of hardware counters, in total over all threads and per operation."""
+    """Returns the table of hardware counters, in total over all threads and, if all of the run's operations
+    are of one kind, per operation.
+    """
     counted = run.counted
-    operations = sum(row["operations"] for row in run.summaries())
+    operations, bound, note = _counted_operations(run)
     lines = []
     for event, total in counted.events.items():
         is_known = total is not None and operations
-        per_operation = units.digits(total / operations) if is_known else units.NOT_MEASURED
+        per_operation = f"{bound}{units.digits(total / operations)}" if is_known else units.NOT_MEASURED
         whole = units.NOT_MEASURED if total is None else f"{total:,.0f}"
         lines.append(f"<th>{escape(event)}</th><td>{whole}</td><td>{per_operation}</td>")
     threads = f"{len(counted.threads)} threads for " if counted.threads else ""
     title = f"{escape(counted.name)}, {counted.tool}: {threads}{counted.runtime_s:.3f} s"
-    notes = "".join(f"<p class=meta>{escape(note)}</p>" for note in counted.notes)
+    notes = "".join(f"<p class=meta>{escape(text)}</p>" for text in [*counted.notes, *note])
     rows = table(["event", "sum", "per operation"], lines)
     return f"<h3>Counters</h3><p class=meta>{title}</p>{notes}{rows}"
+
+
+def _counted_operations(run: Run) -> tuple[int | None, str, list[str]]:
+    """Returns the number of operations by which counts are divided, a mark for upper bounds, and a note.
+
+    Counters cover the whole command. The operations of a summary exclude the warm-up.
+    """
+    rows = run.summaries()
+    if len(rows) != 1:
+        note = (
+            "Counts are not divided by operations, because the run has several rows, whose operations "
+            "differ; run one row on its own."
+        )
+        return None, "", [note]
+    operations, rate = rows[0]["operations"], rows[0]["ops_per_s"]
+    if not operations or not rate:
+        return None, "", []
+    elapsed_s, measured_s = run.info["elapsed_ns"] / 1e9, operations / rate
+    beside_s = elapsed_s - measured_s
+    if beside_s <= COUNTED_BESIDE_MAX * elapsed_s:
+        return operations, "", []
+    note = (
+        f"Counts per operation are upper bounds: the counters also cover {beside_s:.1f} s of "
+        f"{elapsed_s:.1f} s outside of the counted operations (warm-up, preparation, checks). Measure for "
+        "longer, without a warm-up."
+    )
+    return operations, "\u2264 ", [note]

@@ -20,8 +20,14 @@ pub enum JobScheduler {
 pub struct JobSize {
     /// Number of nodes.
     pub nodes: u32,
-    /// Number of processors per node on which ranks run.
+    /// Number of processors per node on which ranks can run.
     pub processors: usize,
+    /// Number of cores per node on which ranks can run.
+    pub cores: usize,
+    /// Number of processors of a node.
+    pub node_processors: usize,
+    /// Number of cores of a node.
+    pub node_cores: usize,
     /// Memory of each node, in MiB.
     pub memory_mib: u64,
 }
@@ -35,9 +41,63 @@ impl JobSize {
         let kib =
             value_of(&info, "MemTotal").and_then(|text| text.trim_end_matches(" kB").parse::<u64>().ok());
         let kib = kib.ok_or_else(|| UnreadableFile::unknown("proc/meminfo", "no MemTotal, which"))?;
-        Ok(JobSize { nodes, processors: checks::allowed(tree)?.len(), memory_mib: kib / 1024 * 9 / 10 })
+        let allowed = checks::allowed(tree)?;
+        let online = checks::online(tree).unwrap_or_else(|_| allowed.clone());
+        let node_cores = checks::cores_of(tree, &online);
+        Ok(JobSize {
+            nodes,
+            processors: allowed.len(),
+            cores: checks::cores_of(tree, &allowed),
+            node_processors: online.len(),
+            node_cores,
+            memory_mib: kib / 1024 * 9 / 10,
+        })
+    }
+
+    /// Returns the number of hardware threads of a core.
+    fn threads_per_core(&self) -> usize {
+        (self.node_processors / self.node_cores.max(1)).max(1)
+    }
+
+    /// Returns the number of ranks that Slurm can start on each node with the options for these findings.
+    fn slurm_ranks(&self, findings: &[DoctorFinding]) -> usize {
+        let is_set =
+            |option| BATCH.iter().any(|remedy| remedy.setting == option && self.needs(remedy, findings));
+        let node_cores = self.node_cores - usize::from(is_set(CORE_SPEC));
+        match is_set(ONE_RANK_PER_CORE) {
+            true => self.cores.min(node_cores),
+            false => self.processors.min(node_cores * self.threads_per_core()),
+        }
+    }
+
+    /// Returns the number of processors that a pod can have on each node with the kubelet settings for these findings.
+    fn pod_processors(&self, findings: &[DoctorFinding]) -> usize {
+        let is_set =
+            |line| KUBELET.iter().any(|remedy| remedy.setting == line && self.needs(remedy, findings));
+        let free = self.processors.min(self.node_processors - usize::from(is_set(RESERVED_PROCESSOR)));
+        match self.threads_per_core() {
+            // The kubelet rejects a pod whose processors are not whole cores.
+            threads if is_set(WHOLE_CORES) && free >= threads => free / threads * threads,
+            _ => free,
+        }
+    }
+
+    /// Returns whether a setting is needed and possible: the only core of a node cannot be reserved for the system.
+    fn needs(&self, remedy: &RecommendedSetting<&str>, findings: &[DoctorFinding]) -> bool {
+        let is_possible = match remedy.setting {
+            CORE_SPEC => self.node_cores > 1,
+            RESERVED_PROCESSOR => self.node_processors > 1,
+            _ => true,
+        };
+        is_possible && !remedy.reasons(findings).is_empty()
     }
 }
+
+/// Settings that determine how many ranks fit on a node.
+const ONE_RANK_PER_CORE: &str = "--hint=nomultithread";
+const CORE_SPEC: &str = "--core-spec=1";
+const WHOLE_CORES: &str = "cpuManagerPolicyOptions: {full-pcpus-only: \"true\"}";
+const RESERVED_PROCESSOR: &str = "reservedSystemCPUs: \"0\"";
 
 impl JobScheduler {
     /// Returns the settings as a file: a complete job script, or manifests in which only the image and the command are
@@ -95,7 +155,7 @@ const BATCH: &[RecommendedSetting<&str>] = &[
         setting: "--mem=0",
         why: "all memory of the nodes, shared with no other job",
     },
-    RecommendedSetting { answers: &["smt"], setting: "--hint=nomultithread", why: "one rank per core" },
+    RecommendedSetting { answers: &["smt"], setting: ONE_RANK_PER_CORE, why: "one rank per core" },
     RecommendedSetting {
         answers: &["numa", "pinning"],
         setting: "--distribution=block:block",
@@ -108,7 +168,7 @@ const BATCH: &[RecommendedSetting<&str>] = &[
     },
     RecommendedSetting {
         answers: &["noise", "irq-spread"],
-        setting: "--core-spec=1",
+        setting: CORE_SPEC,
         why: "one core for the system and its interrupts",
     },
     RecommendedSetting {
@@ -134,17 +194,13 @@ const STEP: &[RecommendedSetting<&str>] = &[RecommendedSetting {
 const BY_ITSELF: &[&str] = &["gang", "problem-size"];
 
 fn slurm_script(findings: &[DoctorFinding], job: JobSize) -> String {
-    let ranks = if BATCH.iter().any(|remedy| is_system_core(remedy, findings)) {
-        job.processors.max(2) - 1
-    } else {
-        job.processors
-    };
+    let ranks = job.slurm_ranks(findings);
     let mut text = format!(
         "#!/bin/bash\n# Made by `fordway doctor --fix slurm`. Each option names the findings that it addresses.\n\
          #SBATCH --nodes={}\n#SBATCH --ntasks-per-node={ranks}\n#SBATCH --cpus-per-task=1\n",
         job.nodes
     );
-    for remedy in BATCH {
+    for remedy in BATCH.iter().filter(|remedy| job.needs(remedy, findings)) {
         add_options(&mut text, remedy, findings, |text, setting| writeln!(text, "#SBATCH {setting}"));
     }
     text.push_str("# gang: Slurm starts all tasks of a job together, and needs no option for it.\n");
@@ -159,10 +215,6 @@ fn slurm_script(findings: &[DoctorFinding], job: JobSize) -> String {
         add_options(&mut text, remedy, findings, |_, setting| write!(step, " {setting}"));
     }
     text + &step + " \"$@\"\n"
-}
-
-fn is_system_core(remedy: &RecommendedSetting<&str>, findings: &[DoctorFinding]) -> bool {
-    remedy.setting.starts_with("--core-spec") && !remedy.reasons(findings).is_empty()
 }
 
 /// If the setting is needed, writes the reason as a comment, and calls `put` to write the setting.
@@ -219,20 +271,16 @@ const KUBELET: &[RecommendedSetting<&str>] = &[
         setting: "cpuManagerPolicy: static",
         why: "whole processors of Guaranteed pods are exclusive",
     },
-    RecommendedSetting {
-        answers: &["smt"],
-        setting: "cpuManagerPolicyOptions: {full-pcpus-only: \"true\"}",
-        why: "both threads of a core for one pod",
-    },
+    RecommendedSetting { answers: &["smt"], setting: WHOLE_CORES, why: "both threads of a core for one pod" },
     RecommendedSetting {
         answers: &["numa", "pinning"],
         setting: "topologyManagerPolicy: single-numa-node, topologyManagerScope: pod, memoryManagerPolicy: Static",
         why: "processors, memory and devices of a pod on one NUMA node",
     },
     RecommendedSetting {
-        answers: &["noise", "irq-spread"],
-        setting: "reservedSystemCPUs: \"0\"",
-        why: "one processor for the system",
+        answers: &["noise", "irq-spread", "pinning", "exclusive", "cpu-quota", "throttling"],
+        setting: RESERVED_PROCESSOR,
+        why: "one processor for the system, without which kubelets refuse the policy static",
     },
 ];
 
@@ -241,7 +289,8 @@ const KUBELET: &[RecommendedSetting<&str>] = &[
 const BY_RESOURCES: &[&str] = &["memory-limit", "memory-overcommit", "gang", "problem-size"];
 
 fn kubernetes_manifests(findings: &[DoctorFinding], job: JobSize) -> String {
-    let kubelet = comments(KUBELET, findings);
+    let kubelet = comments(job, findings);
+    let processors = job.pod_processors(findings);
     let answered = POD.iter().chain(KUBELET).flat_map(|remedy| remedy.answers).chain(BY_RESOURCES);
     let answered: Vec<_> = answered.copied().collect();
     let left = left_over(findings, &answered);
@@ -249,26 +298,24 @@ fn kubernetes_manifests(findings: &[DoctorFinding], job: JobSize) -> String {
     format!(
         "# Made by `fordway doctor --fix kubernetes`. Put in the image and the command.\n\
          # The nodes' kubelets need:\n{kubelet}{left}{}---\n{}",
-        pod_group(job),
-        gang(findings, job)
+        pod_group(job, processors),
+        gang(findings, job, processors)
     )
 }
 
-fn comments(remedies: &[RecommendedSetting<&str>], findings: &[DoctorFinding]) -> String {
+fn comments(job: JobSize, findings: &[DoctorFinding]) -> String {
     let mut text = String::new();
-    for remedy in remedies {
+    for remedy in KUBELET.iter().filter(|remedy| job.needs(remedy, findings)) {
         let reasons = remedy.reasons(findings);
-        if !reasons.is_empty() {
-            // Writing to a string cannot fail.
-            let _ = writeln!(text, "#   {}   ({}: {})", remedy.setting, reasons.join(", "), remedy.why);
-        }
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "#   {}   ({}: {})", remedy.setting, reasons.join(", "), remedy.why);
     }
     text
 }
 
 /// Returns a PodGroup for gang scheduling: either all pods of the job start, or none do.
-fn pod_group(job: JobSize) -> String {
-    let JobSize { nodes, processors, memory_mib } = job;
+fn pod_group(job: JobSize, processors: usize) -> String {
+    let JobSize { nodes, memory_mib, .. } = job;
     let (all_processors, all_memory) = (processors as u64 * u64::from(nodes), memory_mib * u64::from(nodes));
     format!(
         "# gang: all pods start together (scheduler-plugins, coscheduling).\n\
@@ -278,8 +325,8 @@ fn pod_group(job: JobSize) -> String {
     )
 }
 
-fn gang(findings: &[DoctorFinding], job: JobSize) -> String {
-    let JobSize { nodes, processors, memory_mib } = job;
+fn gang(findings: &[DoctorFinding], job: JobSize, processors: usize) -> String {
+    let JobSize { nodes, memory_mib, .. } = job;
     let mut pod = String::new();
     for remedy in POD {
         add_to_pod(&mut pod, remedy, findings);

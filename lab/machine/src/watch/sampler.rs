@@ -26,6 +26,8 @@ pub(super) struct RunSampler {
 pub(super) struct RunSamples {
     /// For each thread of the run: its times at the first sample and at the last sample.
     threads: HashMap<u32, [ThreadSchedulingTimes; 2]>,
+    /// Whether a sample omitted threads.
+    is_partial: bool,
     /// The CPU times of the fixed task, ns.
     work_ns: Vec<u64>,
     pub(super) frequency_min_mhz: Option<f64>,
@@ -46,6 +48,7 @@ impl RunSampler {
         let tree = SystemTree::at(root);
         let (stop, stopped) = channel();
         let body = move || {
+            fordway_measure::exclude_this_thread();
             let mut samples = RunSamples::default();
             loop {
                 samples.add(&tree, &own, &work);
@@ -71,9 +74,15 @@ impl RunSampler {
 impl RunSamples {
     fn add(&mut self, tree: &SystemTree, own: &[u32], work: &WorkQuantum) {
         let is_first = self.work_ns.is_empty();
-        for (thread, time) in thread_times(tree, own) {
-            // A thread that appears after the first sample was started during the run, so its times began at zero.
-            let begin = if is_first { time } else { ThreadSchedulingTimes::default() };
+        let times = thread_times(tree, own);
+        // If a sample has as many threads as are read, a thread that appears later may be older than the run, and may have
+        // taken the place of a thread that ended. Its times before that are not those of the run.
+        self.is_partial |= times.len() >= MAX_THREADS;
+        for (thread, time) in times {
+            // Otherwise, a thread that appears after the first sample was started during the run, so its times began at
+            // zero.
+            let is_new = !is_first && !self.is_partial;
+            let begin = if is_new { ThreadSchedulingTimes::default() } else { time };
             self.threads.entry(thread).or_insert([begin, time])[1] = time;
         }
         self.work_ns.push(work.processor_ns());
@@ -157,6 +166,23 @@ mod tests {
         samples.add(&tree, &[10], &work);
         assert_eq!(samples.running_and_queued_s(), (2.0, 2.0));
         assert_eq!(samples.work_ns(), None);
+    }
+
+    #[test]
+    fn threads_that_an_earlier_sample_omitted_are_not_new() {
+        let place = tempfile::tempdir().unwrap();
+        let task = |thread: usize| place.path().join(format!("proc/10/task/{thread}"));
+        let write = |thread: usize| {
+            std::fs::create_dir_all(task(thread)).unwrap();
+            std::fs::write(task(thread).join("schedstat"), "5000000000 7000000000 3\n").unwrap();
+        };
+        (1_000..=1_000 + MAX_THREADS).for_each(write);
+        let (tree, work) = (SystemTree::at(place.path()), WorkQuantum::calibrate());
+        let mut samples = RunSamples::default();
+        samples.add(&tree, &[10], &work);
+        std::fs::remove_dir_all(task(1_000)).unwrap();
+        samples.add(&tree, &[10], &work);
+        assert_eq!(samples.running_and_queued_s(), (0.0, 0.0));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::ComparePhase;
-use super::share::{BlockShare, FileRangeAccess, ShareResult, ShareWork, SharedInputs};
+use super::share::{BlockShare, FileRangeAccess, ShareResult, ShareWork, SharedInputs, divide};
 
 /// The time between the distribution of a block and its first calls. All clients must have received their shares by
 /// then, so that the first client does not work alone.
@@ -54,14 +54,14 @@ pub(super) fn perform(
     jobs: &[FileRangeAccess],
     clock: RunClock,
 ) -> Result<ShareResult> {
-    let part = jobs.len().div_ceil(clients.len()).max(1);
     let start_ns = clock.now_ns() + HEAD_START_NS;
-    for (client, jobs) in clients.iter_mut().zip(jobs.chunks(part)) {
-        let share = BlockShare { target, phase, jobs: jobs.to_vec(), start_ns };
+    let parts: Vec<_> = divide(jobs.len(), clients.len()).collect();
+    for (client, part) in clients.iter_mut().zip(&parts) {
+        let share = BlockShare { target, phase, jobs: jobs[part.clone()].to_vec(), start_ns };
         send(&mut client.connection, &share).map_err(ended)?;
     }
     let mut all = ShareResult::default();
-    for (client, _) in clients.iter_mut().zip(jobs.chunks(part)) {
+    for (client, _) in clients.iter_mut().zip(&parts) {
         let ShareResult { accesses, cpu_ns } = receive(&mut client.connection).map_err(ended)?;
         all.accesses.extend(accesses);
         all.cpu_ns += cpu_ns;

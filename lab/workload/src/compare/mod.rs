@@ -31,7 +31,7 @@ use crate::{EarlyEnd, FileTree, MeasuredTarget, TreeFile};
 
 /// The number of files per thread in a block, large enough that the time to read the CPU clocks is negligible.
 const BLOCK_FILES: usize = 64;
-/// The maximum number of bytes in a block, unless a single file is larger.
+/// The maximum number of bytes per thread in a block, unless the files of a block of one file per thread are larger.
 const BLOCK_BYTES: usize = 8 << 20;
 /// The number of listings in a round; each listing is a separate block.
 const LISTINGS: usize = 3;
@@ -262,10 +262,10 @@ impl ComparisonState<'_> {
         self.random.shuffle(&mut files);
         let jobs: Vec<FileRangeAccess> = files.into_iter().map(|file| self.job(tree, file)).collect();
         self.note_objects(tree, round, &jobs);
-        let block_files = BLOCK_FILES * self.plan.concurrency();
-        let blocks = cut(tree, &jobs, block_files);
+        let concurrency = self.plan.concurrency();
+        let blocks = cut(tree, &jobs, concurrency);
         let ranged: Vec<FileRangeAccess> = jobs.iter().copied().filter(|job| job.len > 0).collect();
-        let range_blocks = cut(tree, &ranged, block_files);
+        let range_blocks = cut(tree, &ranged, concurrency);
         let listings: Vec<&[FileRangeAccess]> = vec![&jobs[..1]; LISTINGS];
         let rounds = u64::from(self.plan.warm_up + self.plan.rounds);
         self.total =
@@ -456,12 +456,15 @@ fn ends_the_run(kind: ErrorKind) -> bool {
     )
 }
 
-fn cut<'j>(tree: &FileTree, jobs: &'j [FileRangeAccess], most: usize) -> Vec<&'j [FileRangeAccess]> {
+/// Divides `jobs` into blocks, each of which has work for `concurrency` threads, except the last.
+fn cut<'j>(tree: &FileTree, jobs: &'j [FileRangeAccess], concurrency: usize) -> Vec<&'j [FileRangeAccess]> {
     let mut blocks = Vec::new();
     let (mut start, mut bytes) = (0, 0);
     for (at, job) in jobs.iter().enumerate() {
         let size = tree.items[job.file].body.len();
-        if at > start && (at - start >= most || bytes + size > BLOCK_BYTES) {
+        let is_full =
+            at - start >= BLOCK_FILES * concurrency || bytes + size > BLOCK_BYTES.saturating_mul(concurrency);
+        if at - start >= concurrency && is_full {
             blocks.push(&jobs[start..at]);
             (start, bytes) = (at, 0);
         }

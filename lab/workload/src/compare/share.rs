@@ -3,9 +3,10 @@
 //! The results are verified after the last call, so that the verification does not distort the measurement. A share
 //! and its result can be sent to another process.
 
-use fordway_measure::RunClock;
+use std::ops::Range;
+
+use fordway_measure::{RunClock, own_cpu_ns};
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_sys::process_cpu_ns;
 use serde::{Deserialize, Serialize};
 
 use super::ComparePhase;
@@ -148,10 +149,9 @@ impl<'c> ShareWork<'c> {
         while self.inputs.clock.now_ns() < share.start_ns {
             std::hint::spin_loop();
         }
-        let cpu_ns = || process_cpu_ns(std::process::id()).unwrap_or_default();
-        let before = cpu_ns();
+        let before = own_cpu_ns();
         let done = do_jobs(self.inputs, share, buffers);
-        let cpu_ns = cpu_ns().saturating_sub(before);
+        let cpu_ns = own_cpu_ns().saturating_sub(before);
         let checked = done.into_iter().enumerate().map(|(at, done)| CheckedAccess {
             start_ns: done.start_ns,
             end_ns: done.end_ns,
@@ -206,6 +206,13 @@ enum VerifiableResponse {
     Keys(Vec<(String, u64)>),
 }
 
+/// Divides `count` jobs evenly among up to `workers` workers, and returns the jobs of each worker that has any.
+pub(super) fn divide(count: usize, workers: usize) -> impl Iterator<Item = Range<usize>> {
+    let workers = workers.clamp(1, count.max(1));
+    let start = move |worker: usize| worker * (count / workers) + worker.min(count % workers);
+    (0..workers).map(move |worker| start(worker)..start(worker + 1))
+}
+
 fn do_jobs(inputs: SharedInputs, share: &BlockShare, buffers: &mut [Vec<u8>]) -> Vec<TimedFileAccess> {
     let jobs = &share.jobs;
     let work = |thread: usize, jobs: &[FileRangeAccess], buffers: &mut [Vec<u8>]| -> Vec<TimedFileAccess> {
@@ -215,11 +222,13 @@ fn do_jobs(inputs: SharedInputs, share: &BlockShare, buffers: &mut [Vec<u8>]) ->
     if inputs.threads <= 1 || jobs.len() <= 1 {
         return work(0, jobs, buffers);
     }
-    let part = jobs.len().div_ceil(inputs.threads);
     std::thread::scope(|scope| {
-        let parts = jobs.chunks(part).zip(buffers.chunks_mut(part)).enumerate();
-        let workers: Vec<_> =
-            parts.map(|(thread, (jobs, buffers))| scope.spawn(move || work(thread, jobs, buffers))).collect();
+        let mut rest = buffers;
+        let mut workers = Vec::with_capacity(inputs.threads);
+        for (thread, part) in divide(jobs.len(), inputs.threads).enumerate() {
+            let buffers = rest.split_off_mut(..part.len()).unwrap_or_default();
+            workers.push(scope.spawn(move || work(thread, &jobs[part], buffers)));
+        }
         workers
             .into_iter()
             .flat_map(|worker| worker.join().unwrap_or_else(|e| std::panic::resume_unwind(e)))
@@ -248,4 +257,20 @@ fn do_job(
         ComparePhase::Delete => target.delete(key).map(|()| VerifiableResponse::Read),
     };
     TimedFileAccess { start_ns, end_ns: clock.now_ns(), thread, result }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_worker_has_a_job_if_there_are_enough() {
+        let sizes = |count, workers| divide(count, workers).map(|part| part.len()).collect::<Vec<_>>();
+        assert_eq!(sizes(5, 4), [2, 1, 1, 1]);
+        assert_eq!(sizes(9, 4), [3, 2, 2, 2]);
+        assert_eq!(sizes(64, 4), [16; 4]);
+        assert_eq!(sizes(3, 4), [1; 3]);
+        assert_eq!(divide(9, 4).last(), Some(7..9));
+        assert_eq!(sizes(0, 4), [0]);
+    }
 }

@@ -5,6 +5,7 @@
 
 pub mod published;
 
+use std::cmp::Ordering;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -302,8 +303,22 @@ pub(crate) fn unit(phase: &str) -> &'static str {
     if phase.starts_with("ior") { "GiB/s" } else { "kIOPS" }
 }
 
-/// Scores each lane by its first round. Returns, for each lane, the score and the text of the run in the format of
-/// IO500's `result.txt`, in which the score also states whether the `conditions` of the run cast doubt on it.
+/// Returns the index of the round that represents a lane: the first round without a score, because a lane with errors
+/// in any round has no score; otherwise the round with the median score (the lower of the two middle scores).
+pub(crate) fn scored_round(rounds: &[Vec<PhaseResult>]) -> usize {
+    let totals: Vec<Option<f64>> =
+        rounds.iter().map(|results| scores_of(results).map(|scores| scores.total)).collect();
+    if let Some(unscored) = totals.iter().position(Option::is_none) {
+        return unscored;
+    }
+    let mut order: Vec<usize> = (0..totals.len()).collect();
+    order.sort_by(|one, other| totals[*one].partial_cmp(&totals[*other]).unwrap_or(Ordering::Equal));
+    order.get(order.len().saturating_sub(1) / 2).copied().unwrap_or_default()
+}
+
+/// Scores each lane by the round with the median score; a lane with errors in any round has no score. Returns, for each
+/// lane, the score and the text of the round in the format of IO500's `result.txt`, in which the score also states
+/// whether the `conditions` of the run cast doubt on it.
 pub fn score(
     plan: &Io500Plan,
     lanes: &[LaneResults],
@@ -311,20 +326,26 @@ pub fn score(
 ) -> Vec<(LaneIo500Score, String)> {
     let in_doubt = conditions.filter(|conditions| conditions.verdict != RunReliability::Measured);
     let of_lane = |lane: &LaneResults| {
-        let results = lane.rounds.first().map_or(&[][..], Vec::as_slice);
+        let round = scored_round(&lane.rounds);
+        let results = lane.rounds.get(round).map_or(&[][..], Vec::as_slice);
         let stamp = plan.stamp(results);
         let doubt = in_doubt.map(|conditions| format!("conditions: {}", conditions.verdict));
         let stamps: Vec<&str> = stamp.iter().chain(&doubt).map(String::as_str).collect();
-        let text = result_text(results, &stamps);
+        let text = result_text(results, (round, lane.rounds.len()), &stamps);
         (LaneIo500Score { lane: lane.lane.name.clone(), scores: scores_of(results), stamp }, text)
     };
     lanes.iter().map(of_lane).collect()
 }
 
-/// Returns the run in the format of IO500's `result.txt`. `stamps` are the reasons why the result cannot be compared
+/// Returns a round, of the number of rounds, in the format of IO500's `result.txt`. `stamps` are the reasons why the result cannot be compared
 /// with other results, or is in doubt.
-fn result_text(results: &[PhaseResult], stamps: &[&str]) -> String {
+fn result_text(results: &[PhaseResult], (round, rounds): (usize, usize), stamps: &[&str]) -> String {
     let mut text = String::from("IO500 phases by Fordway, not by the official program\n");
+    if rounds > 1 {
+        let which = if scores_of(results).is_some() { "has the median score" } else { "has no score" };
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "Round {} of {rounds}, which {which}", round + 1);
+    }
     for result in results {
         let seconds = result.elapsed_ns() as f64 / 1e9;
         let value = figure(result).unwrap_or_default();
@@ -382,16 +403,42 @@ mod tests {
         let mut failed = results();
         failed[5].ranks[0].errors = 1;
         assert_eq!(scores_of(&failed), None);
-        let text = result_text(&failed, &["non-compliant"]);
+        let text = result_text(&failed, (0, 1), &["non-compliant"]);
         assert!(text.contains("[INVALID: 1 errors]") && text.contains("[SCORE ] none"), "{text}");
         assert!(text.ends_with("[non-compliant]\n"), "{text}");
     }
 
     #[test]
+    fn the_score_is_the_median_round_and_errors_in_any_round_void_it() {
+        let slower = |factor: u64| {
+            let mut results = results();
+            results.iter_mut().for_each(|result| result.ranks[0].elapsed_ns *= factor);
+            results
+        };
+        let lane = |rounds| LaneResults {
+            lane: fordway_measure::RowDescription { name: "posix".into(), description: String::new() },
+            has_unknown_server: false,
+            rounds,
+        };
+        let command = Io500Plan::augment_args(clap::Command::new("io500").no_binary_name(true));
+        let matches = command.try_get_matches_from::<_, &str>([]).unwrap();
+        let plan = <Io500Plan as clap::FromArgMatches>::from_arg_matches(&matches).unwrap();
+        let scored = |rounds| score(&plan, &[lane(rounds)], None).swap_remove(0);
+        let (median, text) = scored(vec![slower(8), slower(1), slower(2)]);
+        assert_eq!(median.scores, scores_of(&slower(2)));
+        assert!(text.contains("Round 3 of 3, which has the median score\n"), "{text}");
+        let mut failed = slower(1);
+        failed[5].ranks[0].errors = 1;
+        let (none, text) = scored(vec![slower(1), failed, slower(2)]);
+        assert_eq!(none.scores, None);
+        assert!(text.contains("Round 2 of 3") && text.contains("[SCORE ] none"), "{text}");
+    }
+
+    #[test]
     fn the_text_has_a_line_for_each_phase() {
-        let text = result_text(&results(), &["non-compliant", "conditions: refused"]);
+        let text = result_text(&results(), (0, 1), &["non-compliant", "conditions: refused"]);
         assert!(text.ends_with(" [non-compliant] [conditions: refused]\n"), "{text}");
-        let text = result_text(&results(), &[]);
+        let text = result_text(&results(), (0, 1), &[]);
         assert!(
             text.contains("[RESULT]       ior-easy-write        1.000000 GiB/s : time 1.000 seconds\n"),
             "{text}"

@@ -17,7 +17,7 @@ pub use account::{
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use fordway_measure::{BlockRecord, OperationRecord, RowDescription, RunRecords, SeededRandom};
+use fordway_measure::{BlockRecord, OperationRecord, RowDescription, RunRecords, SeededRandom, own_cpu_ns};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::process_cpu_ns;
 use serde::{Deserialize, Serialize};
@@ -271,10 +271,9 @@ impl LedgerRunState<'_> {
         self.warm_up(component)?;
         let server = component.server_pid();
         let server_cpu = || server.and_then(|pid| process_cpu_ns(pid).ok());
-        let own_cpu = || process_cpu_ns(std::process::id()).unwrap_or_default();
-        let (server_before, own_before) = (server_cpu(), own_cpu());
+        let (server_before, own_before) = (server_cpu(), own_cpu_ns());
         let times = self.operations(component)?;
-        let (own_after, server_after) = (own_cpu(), server_cpu());
+        let (own_after, server_after) = (own_cpu_ns(), server_cpu());
         component.check()?;
         let elapsed_ns = times.iter().map(|(_, duration_ns)| duration_ns).sum();
         let size_bytes = if component.moves_content() { size_bytes } else { 0 };

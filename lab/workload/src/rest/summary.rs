@@ -189,12 +189,13 @@ pub fn records(rows: Vec<LaneBlocks>) -> RunRecords {
     records
 }
 
-/// Returns the median over rounds of (throughput of `of` / throughput of `reference`). Omits rounds in which all
-/// requests of one of them failed.
+/// Returns the median over rounds of (throughput of `of` / throughput of `reference`). Omits rounds in which a request of
+/// one of them failed, because refusing a request takes less time than serving it.
 fn ratio(of: &LaneBlocks, reference: &LaneBlocks) -> SpeedRatio {
     // A block without a success has no speed, and a ratio of 0 would make the run unreadable.
     let rate = |block: &LoadBlockResult| {
-        let has_speed = block.recorder.in_time > 0 && block.elapsed_ns > 0;
+        let is_clean = block.recorder.failed() == 0;
+        let has_speed = is_clean && block.recorder.in_time > 0 && block.elapsed_ns > 0;
         has_speed.then(|| block.recorder.in_time as f64 / block.elapsed_ns as f64)
     };
     let pairs = of.blocks.iter().zip(&reference.blocks).filter_map(|(a, b)| Some(rate(a)? / rate(b)?));
@@ -440,6 +441,18 @@ mod tests {
         let interval = ratio(&row(&[5, 0, 5, 5, 5, 5]), &reference).interval.unwrap();
         assert_eq!((interval.value, interval.low, interval.samples), (0.5, 0.5, 5));
         assert_eq!(ratio(&reference, &row(&[0; 5])).interval, None);
+    }
+
+    #[test]
+    fn rounds_with_failures_have_no_ratio() {
+        let row =
+            |blocks: Vec<LoadBlockResult>| LaneBlocks { settings: settings(ArrivalProcess::Closed), blocks };
+        let reference = row((0..6).map(|_| block(10)).collect());
+        let mut blocks: Vec<_> = (0..6).map(|_| block(5)).collect();
+        blocks[3].recorder.in_time = 1_000;
+        blocks[3].recorder.failures.insert("status 503".to_owned(), (1, String::new()));
+        let interval = ratio(&row(blocks), &reference).interval.unwrap();
+        assert_eq!((interval.high, interval.samples), (0.5, 5));
     }
 
     fn settings(arrivals: ArrivalProcess) -> SummaryRowLoadSettings {

@@ -12,7 +12,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Instant;
 
-use fordway_measure::RowDescription;
+use fordway_measure::{RowDescription, own_cpu_ns};
 use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Result, Store};
 use fordway_sys::process_cpu_ns;
 use serde::de::DeserializeOwned;
@@ -185,10 +185,6 @@ fn make_content(content: &mut Vec<u8>, size: usize) {
     if content.len() < size {
         *content = noise(size);
     }
-}
-
-pub(super) fn own_cpu_ns() -> u64 {
-    process_cpu_ns(std::process::id()).unwrap_or_default()
 }
 
 /// A TCP connection with blocking reads and writes.

@@ -2,6 +2,7 @@
 //! The load generator of each HTTP version is a [`RequestChannel`] of the workload.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use fordway_client::s3::{RequestSigner, S3Config, S3Credentials};
@@ -149,7 +150,7 @@ fn block(
             timeout: args.timeout,
             roots: args.ca_bundle.clone().map_or(TlsRoots::System, TlsRoots::File),
         };
-        connect(&own, requests)
+        connect(&own, requests, context.interrupt.flag())
     };
     let label = format!("requests, {} {}", point.label(args), lane_name(http));
     let mut progress = |at: rest::LoadBlockProgress| {
@@ -454,23 +455,25 @@ struct ThreadConnectionOptions {
     roots: TlsRoots,
 }
 
-/// Opens a thread's connections. Errors: `Unavailable`, `Timeout`, `InvalidArgument`.
+/// Opens a thread's connections. Errors: `Unavailable`, `Timeout`, `InvalidArgument`; `Interrupted` if `stop` is set.
 fn connect(
     own: &ThreadConnectionOptions,
     requests: &Arc<RequestSequence>,
+    stop: &AtomicBool,
 ) -> Result<Box<dyn RequestChannel>> {
     let timeouts = Timeouts { first_byte: own.timeout, progress: own.timeout, ..Timeouts::default() };
     let (requests, roots) = (requests.clone(), own.roots.clone());
+    let of_each = (own.connections, own.streams);
     let load: Box<dyn LoadGenerator> = match own.http {
         HttpVersionArg::Http1 => {
-            Box::new(Http1LoadGenerator::connect(requests, own.connections, timeouts, roots)?)
+            Box::new(Http1LoadGenerator::connect(requests, own.connections, timeouts, roots, stop)?)
         }
         HttpVersionArg::Http2 => {
-            Box::new(Http2LoadGenerator::connect(requests, (own.connections, own.streams), timeouts, roots)?)
+            Box::new(Http2LoadGenerator::connect(requests, of_each, timeouts, roots, stop)?)
         }
         #[cfg(feature = "http3")]
         HttpVersionArg::Http3 => {
-            Box::new(Http3LoadGenerator::connect(requests, (own.connections, own.streams), timeouts, roots)?)
+            Box::new(Http3LoadGenerator::connect(requests, of_each, timeouts, roots, stop)?)
         }
     };
     Ok(Box::new(HttpChannel { load, finished: Vec::with_capacity(own.connections * own.streams) }))

@@ -222,6 +222,7 @@ fn describe(
             format!("--cache cold does not apply to {}, whose caches this command cannot reach", target.name)
         }));
     }
+    warnings.extend(few_files(plan, tree));
     warnings.extend(few_rounds(early_end.map_or(plan.rounds, |end| end.rounds)));
     RunDocument {
         schema: SCHEMA.into(),
@@ -282,6 +283,16 @@ fn still_warm(eviction: CacheEviction) -> Option<String> {
             "{:.0} % of the content remained in the page cache, so its reads were not cold; a file that a process has \
              mapped, or that is being written, stays in memory",
             100.0 * share
+        )
+    })
+}
+
+/// Returns a warning if the tree has fewer files than calls could be made at once.
+fn few_files(plan: &ComparePlan, tree: &FileTree) -> Option<String> {
+    let (calls, files) = (plan.concurrency(), tree.items.len());
+    (files < calls).then(|| {
+        format!(
+            "{calls} threads for {files} files: at most {files} calls are made at once; measure more files"
         )
     })
 }

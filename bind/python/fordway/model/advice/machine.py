@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from fordway.model.points import MeasurementError
-from fordway.report import runfile
+from fordway.report import runfile, shape
 
 OPERATION_COLUMNS = ["lane", "phase", "round", "block", "duration_ns", "bytes", "ok"]
 BLOCK_COLUMNS = ["lane", "phase", "block", "elapsed_ns"]
@@ -78,6 +78,7 @@ def read(paths: list[Path]) -> Machine:
         try:
             info = runfile.read_info(path)
             _check_targets(path, info)
+            _check_numbers(path, info)
             parts.append(_operations(path, info, notes).assign(run=number))
         except runfile.RunFileError as error:
             raise MeasurementError(str(error)) from error
@@ -186,6 +187,14 @@ def _check_targets(path: Path, info: dict[str, Any]) -> None:
             raise MeasurementError(
                 f"{path}: parameters.targets.{lane} is not a URL ({error}): measure again"
             ) from error
+
+
+def _check_numbers(path: Path, info: dict[str, Any]) -> None:
+    """Raises `MeasurementError` if a parameter that is used as a number is not one."""
+    parameters = info["parameters"]
+    for name in ("threads", "clients", "range_bytes_max"):
+        if shape.problem(parameters.get(name, 1), shape.Version):
+            raise MeasurementError(f"{path}: parameters.{name} is not a whole number from 1: measure again")
 
 
 def _alike(paths: list[Path], infos: list[dict[str, Any]]) -> None:

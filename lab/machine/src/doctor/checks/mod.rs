@@ -10,7 +10,7 @@ mod pressure;
 mod processors;
 
 pub(crate) use limits::{CpuQuotaCounters, memory_limit_bytes, quota_counters};
-pub(super) use processors::allowed;
+pub(super) use processors::{allowed, cores_of, online};
 
 use DoctorCheckFunction::{Interface, Node, Rdma};
 

@@ -31,18 +31,22 @@ enum NetworkInterfaceKind {
     Card,
 }
 
-/// Returns the interfaces that are backed by a device. Loopback and bridges are not backed by a device.
+/// Returns the interfaces that are backed by a device and not down. Loopback and bridges are not backed by a device. Most
+/// servers have unused ports, which are down and cost nothing.
 pub(super) fn interfaces(tree: &SystemTree) -> Vec<String> {
     let names = tree.names("sys/class/net").unwrap_or_default();
     let has_device = |name: &String| tree.link(&format!("sys/class/net/{name}/device")).is_ok();
-    names.into_iter().filter(has_device).collect()
+    let is_down = |name: &String| {
+        tree.read(&format!("sys/class/net/{name}/operstate")).is_ok_and(|state| state == "down")
+    };
+    names.into_iter().filter(has_device).filter(|name| !is_down(name)).collect()
 }
 
 /// Creates the finding for a node on which no interface is backed by a device. A container sees only one end of a veth
 /// pair; the other end leads to a bridge on the host.
 pub(super) fn none() -> FindingDraft {
     FindingDraft::cannot_see(
-        "there is no network interface with a device: this is a container's own network, or there is no network",
+        "there is no network interface with a device that is up: this is a container's own network, or there is no network",
         "run this check on the host; a container that uses the host's network avoids the bridge",
     )
 }
@@ -317,18 +321,36 @@ pub(super) fn no_partition() -> FindingDraft {
     FindingDraft::cannot_see("no InfiniBand port is visible here, and so no partitions", "see rdma")
 }
 
+/// Returns the number of the device's first active port, or of its first port if none is active. Usually, only one port
+/// of a card has a cable.
+fn used_port(tree: &SystemTree, device: &str) -> u32 {
+    let names = tree.names(&format!("{DEVICES}/{device}/ports")).unwrap_or_default();
+    let mut ports: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
+    ports.sort_unstable();
+    let is_active = |port: &u32| {
+        tree.read(&format!("{DEVICES}/{device}/ports/{port}/state")).is_ok_and(|state| is_active(&state))
+    };
+    ports.iter().copied().find(is_active).or(ports.first().copied()).unwrap_or(1)
+}
+
+fn is_active(state: &str) -> bool {
+    state.contains("ACTIVE")
+}
+
 pub(super) fn rdma_port(tree: &SystemTree, device: &str) -> DoctorCheckResult {
-    let state = tree.read(&format!("{DEVICES}/{device}/ports/1/state"))?;
-    let rate = tree.read(&format!("{DEVICES}/{device}/ports/1/rate"))?;
-    let layer = tree.read(&format!("{DEVICES}/{device}/ports/1/link_layer")).unwrap_or_default();
+    let number = used_port(tree, device);
+    let port = format!("{DEVICES}/{device}/ports/{number}");
+    let state = tree.read(&format!("{port}/state"))?;
+    let rate = tree.read(&format!("{port}/rate"))?;
+    let layer = tree.read(&format!("{port}/link_layer")).unwrap_or_default();
     let driver = tree.link(&format!("{DEVICES}/{device}/device/driver"));
     // Software RDMA devices have no parent device on a bus, so they may lack a driver link.
     let is_software = driver.as_ref().is_ok_and(|driver| SOFTWARE.contains(&driver.as_str()))
         || SOFTWARE.iter().any(|_| device.starts_with("rxe") || device.starts_with("siw"));
     let gbit = rate.split(' ').next().and_then(|number| number.parse::<f64>().ok());
-    let said = match (state.contains("ACTIVE"), is_software) {
+    let said = match (is_active(&state), is_software) {
         (false, _) => FindingDraft::costs(
-            format!("port 1 is {state:?}: it carries no traffic"),
+            format!("port {number} is {state:?}, and no other port is active: the device carries no traffic"),
             "check the cable, and that a subnet manager runs (sminfo)",
         ),
         (true, true) => FindingDraft::costs(
@@ -356,11 +378,12 @@ fn can_be_opened(tree: &SystemTree) -> bool {
 /// Checks the partitions to which the subnet manager assigned the port. According to Richter, OpenStack's Neutron does
 /// not support partitions.
 pub(super) fn rdma_partition(tree: &SystemTree, device: &str) -> DoctorCheckResult {
-    let layer = tree.read(&format!("{DEVICES}/{device}/ports/1/link_layer"))?;
+    let port = format!("{DEVICES}/{device}/ports/{}", used_port(tree, device));
+    let layer = tree.read(&format!("{port}/link_layer"))?;
     if layer != "InfiniBand" {
         return Ok(FindingDraft::ok(format!("{layer}: partitions are InfiniBand's")));
     }
-    let directory = format!("{DEVICES}/{device}/ports/1/pkeys");
+    let directory = format!("{port}/pkeys");
     let key = |name: &String| {
         let text = tree.read(&format!("{directory}/{name}")).ok()?;
         u16::from_str_radix(text.trim_start_matches("0x"), 16).ok().filter(|key| *key != 0)

@@ -47,7 +47,7 @@ pub(crate) fn allowed(tree: &SystemTree) -> Result<Vec<usize>, UnreadableFile> {
 }
 
 /// Returns the processors that are online.
-pub(super) fn online(tree: &SystemTree) -> Result<Vec<usize>, UnreadableFile> {
+pub(crate) fn online(tree: &SystemTree) -> Result<Vec<usize>, UnreadableFile> {
     let text = tree.read(ONLINE)?;
     let list = listed(&text);
     if list.is_empty() { Err(UnreadableFile::unknown(ONLINE, &text)) } else { Ok(list) }
@@ -120,6 +120,7 @@ pub(super) fn pinning(tree: &SystemTree) -> DoctorCheckResult {
     let (mine, all) = (allowed(tree)?.len(), online(tree)?.len());
     Ok(match mine < all {
         true => FindingDraft::ok(format!("kept to {mine} of {all} processors")),
+        false if all == 1 => FindingDraft::ok("there is only one processor"),
         false => FindingDraft::costs(
             format!(
                 "free to use all {all} processors: the scheduler moves ranks between them, and ranks that move lose their cached data"
@@ -158,6 +159,19 @@ pub(super) fn smt(tree: &SystemTree) -> DoctorCheckResult {
         ),
         _ => FindingDraft::ok(format!("one thread per core (SMT {control})")),
     })
+}
+
+/// Returns the number of cores to which `processors` belong. If the kernel does not report the threads of cores, two
+/// processors are one core if SMT is active.
+pub(crate) fn cores_of(tree: &SystemTree, processors: &[usize]) -> usize {
+    let siblings = tree.read_each(PROCESSORS, processors, "/topology/thread_siblings_list");
+    let cores: HashSet<_> = siblings.iter().map(|(_, siblings)| siblings).collect();
+    let is_smt = || tree.read("sys/devices/system/cpu/smt/active").is_ok_and(|active| active == "1");
+    match siblings.len() == processors.len() {
+        true => cores.len(),
+        false if is_smt() => processors.len().div_ceil(2),
+        false => processors.len(),
+    }
 }
 
 /// Returns whether no two usable processors are threads of the same core; false if the kernel does not report the
