@@ -5,6 +5,7 @@
 mod admin;
 mod care;
 mod change;
+mod conflicts;
 mod cp;
 mod env;
 mod env_file;

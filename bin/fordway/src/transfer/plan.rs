@@ -341,6 +341,23 @@ fn files(root: &Path, filters: &FilterRules) -> Result<SyncItemIterator> {
     Ok(Box::new(found.map(|item| item.map_err(|failure| failure.error))))
 }
 
+/// Lists the files below `root` whose relative paths begin with `start`, without `start`, which is empty, the path of a
+/// file, or the path of a directory with a slash at its end. Skips entries that cannot be read.
+pub(crate) fn readable_files(root: &Path, start: &str, filters: &FilterRules) -> SyncItemIterator {
+    let path = root.join(start);
+    let is_directory = start.is_empty() || start.ends_with('/');
+    match path.metadata() {
+        Ok(about) if about.is_dir() && is_directory => {
+            Box::new(files(&path, filters).into_iter().flatten().filter(Result::is_ok))
+        }
+        Ok(about) if about.is_file() && !is_directory => {
+            let modified = about.modified().unwrap_or(UNIX_EPOCH);
+            Box::new(std::iter::once(Ok(SyncItem { relative: String::new(), size: about.len(), modified })))
+        }
+        _ => Box::new(std::iter::empty()),
+    }
+}
+
 /// Returns the empty directories at and below `root`, relative to `root`. Skips directories that cannot be read, which
 /// [`items`] reports.
 pub(crate) fn empty_directories(root: &Path, filters: &FilterRules) -> Vec<String> {

@@ -296,6 +296,36 @@ fn a_prefix_is_not_copied_over_itself() {
     assert_eq!(rig.keys(), ["p/p/x1", "p/x1", "q/q/", "x", "x1"]);
 }
 
+/// An object that is below the destination and in the source is not moved. A move must neither replace it nor leave it
+/// behind without a word.
+#[test]
+fn a_prefix_is_not_moved_into_itself_twice() {
+    let rig = Rig::new();
+    for key in ["a/x", "a/old/x", "a/old/y"] {
+        rig.put(key, key);
+    }
+    for words in [
+        &["mv", "-r", "s3://bkt/a", "s3://bkt/a/old"][..],
+        &["mv", "-r", "--dry-run", "s3://bkt/a", "s3://bkt/a/old/"],
+        &["mv", "s3://bkt/a/*", "s3://bkt/a/old/"],
+        &["mv", "-r", "s3://bkt/a", "s3://bkt/a/old/", "--exclude", "old/x"],
+    ] {
+        let ran = rig.run(words).ended(CommandExit::Usage);
+        assert!(ran.stderr.contains(" is in the source s3://bkt/a/"), "{}", ran.stderr);
+        assert!(ran.stderr.contains("or add --exclude 'old/*'"), "{}", ran.stderr);
+        assert_eq!(rig.keys(), ["a/old/x", "a/old/y", "a/x"], "{words:?}");
+        assert_eq!(rig.get("a/old/x").unwrap(), b"a/old/x");
+    }
+    rig.run(&["mv", "-r", "s3://bkt/a", "s3://bkt/a/new"]).ok();
+    assert_eq!(rig.keys(), ["a/new/old/x", "a/new/old/y", "a/new/x"]);
+    rig.put("a/x", "again");
+    rig.run(&["mv", "s3://bkt/a/x*", "s3://bkt/a/new/"]).ok();
+    rig.put("a/z", "z");
+    rig.run(&["mv", "-r", "s3://bkt/a", "s3://bkt/a/new/", "--exclude", "new/*"]).ok();
+    assert_eq!(rig.keys(), ["a/new/old/x", "a/new/old/y", "a/new/x", "a/new/z"]);
+    assert_eq!(rig.get("a/new/x").unwrap(), b"again");
+}
+
 #[test]
 fn several_sources_need_a_directory() {
     let rig = Rig::new();
