@@ -320,8 +320,11 @@ impl TransferRunner<'_> {
     ) -> Result<TransferCopyOutcome> {
         self.context.interrupt.check()?;
         tracing::debug!(%from, %to, "copy");
-        if self.settings.existing == OverwritePolicy::Skip && self.exists(to)? {
-            return Ok(TransferCopyOutcome::Skipped);
+        if self.must_look_for(to) && self.is_taken(from, to)? {
+            return match self.settings.existing {
+                OverwritePolicy::Skip => Ok(TransferCopyOutcome::Skipped),
+                _ => Err(already_exists(to)),
+            };
         }
         if self.settings.dry_run {
             self.rehearse(from, to, size)?;
@@ -373,7 +376,7 @@ impl TransferRunner<'_> {
             self.find_bucket(bucket)?;
         }
         if self.settings.existing == OverwritePolicy::Fail && self.exists(to)? {
-            return Err(Error::new(ErrorKind::PreconditionFailed, format!("{to} already exists")));
+            return Err(already_exists(to));
         }
         match to {
             // The removals of this command may make room for the copy.
@@ -456,6 +459,32 @@ impl TransferRunner<'_> {
         Ok(CopiedSource::Object { etag, replaced_file: false })
     }
 
+    /// Returns whether a copy has to look for the destination first. All copies that must not replace anything have a
+    /// condition, but some services ignore this condition, and would replace the destination. A dry run looks for the
+    /// destination in [`rehearse`](Self::rehearse).
+    fn must_look_for(&self, to: &StorageAddress) -> bool {
+        let is_on_service = matches!(to, StorageAddress::S3(..)) && self.store().lane() == "http";
+        match self.settings.existing {
+            OverwritePolicy::Replace => false,
+            OverwritePolicy::Skip => true,
+            OverwritePolicy::Fail => is_on_service && !self.settings.dry_run,
+        }
+    }
+
+    /// Returns whether the destination exists. Services refuse to tell this to users without permission to list the
+    /// bucket. Returns false for these users if the copy is an upload, because all common services support the condition
+    /// of an upload. Fewer services support the condition of a copy within the service.
+    fn is_taken(&self, from: &StorageAddress, to: &StorageAddress) -> Result<bool> {
+        match self.exists(to) {
+            Err(error)
+                if error.kind() == ErrorKind::AccessDenied && !matches!(from, StorageAddress::S3(..)) =>
+            {
+                Ok(false)
+            }
+            found => found,
+        }
+    }
+
     fn exists(&self, place: &StorageAddress) -> Result<bool> {
         match place {
             StorageAddress::S3(bucket, key) => {
@@ -521,6 +550,10 @@ impl TransferRunner<'_> {
         self.context.output.advance_bytes(bytes);
         self.context.interrupt.check()
     }
+}
+
+fn already_exists(place: &StorageAddress) -> Error {
+    Error::new(ErrorKind::PreconditionFailed, format!("{place} already exists"))
 }
 
 fn copy_name(from: &StorageAddress, to: &StorageAddress) -> &'static str {

@@ -392,6 +392,49 @@ fn nothing_is_overwritten_if_that_is_asked_for() {
     assert_eq!(rig.keys(), ["s/a", "s/b"]);
 }
 
+/// Some services ignore the condition of a request, and would replace the destination.
+#[test]
+fn nothing_is_overwritten_on_services_that_ignore_conditions() {
+    let mut rig = faulty(Fault::IgnoresConditions);
+    rig.input = b"of a pipe".to_vec();
+    rig.write("f", "new");
+    for key in ["k", "old", "d/"] {
+        rig.put(key, key);
+    }
+    for (words, exit) in [
+        (&["cp", "--if-none-match", "s3://bkt/k", "s3://bkt/old"][..], CommandExit::Conflict),
+        (&["mv", "--if-none-match", "s3://bkt/k", "s3://bkt/old"], CommandExit::Conflict),
+        (&["cp", "--if-none-match", "DIR/f", "s3://bkt/old"], CommandExit::Conflict),
+        (&["cp", "--if-none-match", "-", "s3://bkt/old"], CommandExit::Conflict),
+        (&["mv", "--no-clobber", "s3://bkt/k", "s3://bkt/old"], CommandExit::Ok),
+        (&["mkdir", "s3://bkt/d"], CommandExit::Conflict),
+        (&["mkdir", "--parents", "s3://bkt/d"], CommandExit::Ok),
+    ] {
+        let ran = rig.run(words).ended(exit);
+        assert_eq!(ran.stderr.contains(" already exists"), exit == CommandExit::Conflict, "{}", ran.stderr);
+        for key in ["k", "old", "d/"] {
+            assert_eq!(rig.get(key).unwrap(), key.as_bytes(), "{words:?}");
+        }
+    }
+    rig.run(&["mv", "--if-none-match", "s3://bkt/k", "s3://bkt/new"]).ok();
+    assert_eq!(rig.keys(), ["d/", "new", "old"]);
+}
+
+/// Without permission to list a bucket, a user cannot find out whether an object exists.
+#[test]
+fn an_upload_that_replaces_nothing_needs_no_permission_to_list() {
+    let rig = faulty(Fault::HidesMissing);
+    rig.write("f", "new");
+    rig.put("old", "old");
+    rig.run(&["cp", "--no-clobber", "DIR/f", "s3://bkt/new"]).ok();
+    rig.run(&["cp", "--no-clobber", "DIR/f", "s3://bkt/old"]).ok();
+    rig.run(&["mkdir", "s3://bkt/d"]).ok();
+    // Fewer services support the condition of a copy.
+    rig.run(&["cp", "--no-clobber", "s3://bkt/old", "s3://bkt/other"]).ended(CommandExit::Denied);
+    assert_eq!(rig.keys(), ["d/", "new", "old"]);
+    assert_eq!(rig.get("old").unwrap(), b"old");
+}
+
 /// Another program creates the destination after the check for an existing destination. The command must not replace
 /// it.
 #[test]
