@@ -14,8 +14,9 @@
 //! - `special` opens destinations that are not regular files;
 //! - `moved` removes the source of a move;
 //! - `postponed` removes, at the end of a move, the sources that links point to;
+//! - `workers` calls a function for many items on a few threads;
 //! - `written` records which files a move has written, because links can lead to the same file;
-//! - `run` (below) connects these modules with a bounded queue, counts results, and chooses the exit code.
+//! - `run` (below) connects these modules, counts results, and chooses the exit code.
 
 mod access;
 mod blocked;
@@ -31,6 +32,7 @@ mod postponed;
 mod receive;
 mod special;
 mod upload;
+mod workers;
 mod written;
 
 pub(crate) use access::{FileAccessRights, NEW_FILE_MODE, PRIVATE_MODE};
@@ -44,14 +46,14 @@ pub(crate) use postponed::PostponedRemovals;
 pub(crate) use receive::ObjectReadSource;
 pub(crate) use special::{is_open_file, open_special};
 pub(crate) use upload::check_unchanged;
+pub(crate) use workers::for_each;
 pub(crate) use written::{WrittenFiles, resolved};
 
 use std::collections::HashSet;
 use std::fmt::{self, Display};
 use std::hash::Hash;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use fordway_command::{CommandContext, CommandExit, StorageAddress, file_error, shown_name};
 use fordway_lanes::Lane;
@@ -569,43 +571,6 @@ pub(crate) fn unsupported(from: impl fmt::Display, to: &StorageAddress) -> Strin
     format!("cannot copy {from} to {to}: at least one of them must have the form s3://BUCKET/KEY")
 }
 
-/// Calls `work` for every item, on up to `workers` threads, and returns when all items are done.
-///
-/// The calling thread takes items from the iterator only as fast as they are processed. At most two items per worker
-/// are waiting, regardless of the length of the listing behind the iterator.
-pub(crate) fn for_each<T: Send>(workers: u16, mut items: impl Iterator<Item = T>, work: impl Fn(T) + Sync) {
-    let Some(first) = items.next() else { return };
-    let second = if workers > 1 { items.next() } else { None };
-    let Some(second) = second else {
-        work(first);
-        return items.for_each(work);
-    };
-    let (sender, receiver) = sync_channel(2 * usize::from(workers));
-    let receiver = Arc::new(Mutex::new(receiver));
-    std::thread::scope(|scope| {
-        for _ in 0..workers {
-            let (receiver, work) = (Arc::clone(&receiver), &work);
-            scope.spawn(move || {
-                while let Some(item) = next(&receiver) {
-                    work(item);
-                }
-            });
-        }
-        // From here on, only the workers own the receiver, so if all workers panic, sending fails and the scope panics.
-        drop(receiver);
-        for item in [first, second].into_iter().chain(items) {
-            if sender.send(item).is_err() {
-                break;
-            }
-        }
-        drop(sender);
-    });
-}
-
-fn next<T>(receiver: &Mutex<Receiver<T>>) -> Option<T> {
-    receiver.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).recv().ok()
-}
-
 #[derive(Default)]
 pub(crate) struct SharedTransferCounts(Mutex<TransferCounts>);
 
@@ -694,38 +659,5 @@ impl<P: Clone + Display + Eq + Hash> ClaimedDestinations<P> {
         }
         let why = format!("{from} and another source would both be copied to {to}; copy them separately");
         Err(Error::new(ErrorKind::InvalidArgument, why))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::AtomicUsize;
-    use std::sync::atomic::Ordering::SeqCst;
-
-    use super::*;
-
-    #[test]
-    fn all_items_are_done_and_few_wait() {
-        for (workers, count) in [(1, 100), (3, 1), (3, 2), (3, 1000)] {
-            let (taken, done, most) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
-            let items = (0..count).inspect(|_| {
-                let waiting = taken.fetch_add(1, SeqCst) - done.load(SeqCst);
-                most.fetch_max(waiting, SeqCst);
-            });
-            for_each(workers, items, |_| {
-                done.fetch_add(1, SeqCst);
-            });
-            assert_eq!(done.load(SeqCst), count);
-            assert!(
-                most.load(SeqCst) <= 3 * usize::from(workers) + 1,
-                "{most:?} of {count} were taken ahead"
-            );
-        }
-    }
-
-    #[test]
-    fn a_panic_reaches_the_caller() {
-        let outcome = std::panic::catch_unwind(|| for_each(2, 0..1000, |_| panic!("bug")));
-        assert!(outcome.is_err());
     }
 }
