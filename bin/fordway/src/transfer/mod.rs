@@ -9,6 +9,7 @@
 //! - `directories` records which directories were created for downloads;
 //! - `finish` checks that a file was written before its source is removed;
 //! - `links` removes links that lead out of a bucket, instead of the objects reached through them;
+//! - `open_files` repeats copies that failed because this process has too many open files;
 //! - `metadata` determines the metadata of new objects;
 //! - `receive` continues a download whose connection broke;
 //! - `special` opens destinations that are not regular files;
@@ -27,6 +28,7 @@ mod finish;
 mod links;
 mod metadata;
 mod moved;
+mod open_files;
 pub(crate) mod plan;
 mod postponed;
 mod receive;
@@ -65,6 +67,7 @@ use serde::Serialize;
 use self::blocked::{BlockedDownload, BlockedDownloads, is_blocked};
 use self::budget::{UPLOAD_MEMORY_BYTES, UploadMemoryBudget};
 use self::moved::CopiedSource;
+use self::open_files::CopyAttempts;
 use crate::args::TransferArgs;
 
 /// Returns the error for a local source. If the source is missing, the error contains advice.
@@ -243,7 +246,7 @@ pub(crate) fn run_move(
     let (tally, made, links) =
         (SharedTransferCounts::default(), MadeDirectories::default(), RemovedLinks::default());
     let (lane, found, written) = (context.lane()?, Mutex::default(), WrittenFiles::default());
-    let blocked = BlockedDownloads::default();
+    let (blocked, attempts) = (BlockedDownloads::default(), CopyAttempts::default());
     let memory = UploadMemoryBudget::new(UPLOAD_MEMORY_BYTES);
     let runner = TransferRunner {
         context,
@@ -256,6 +259,7 @@ pub(crate) fn run_move(
         postponed,
         written,
         blocked,
+        attempts,
         memory,
     };
     let actions = actions.take_while(|_| !context.interrupt.is_raised());
@@ -282,6 +286,7 @@ struct TransferRunner<'c> {
     postponed: &'c PostponedRemovals,
     written: WrittenFiles,
     blocked: BlockedDownloads,
+    attempts: CopyAttempts,
     memory: UploadMemoryBudget,
 }
 
@@ -304,7 +309,14 @@ impl TransferRunner<'_> {
     }
 
     fn perform_copy(&self, from: &StorageAddress, to: &StorageAddress, size: Option<u64>) {
-        match self.copy(from, to, size) {
+        // Standard input cannot be read again. A move that must not replace anything would find its own copy.
+        let may_be_repeated = *from != StorageAddress::Stdio
+            && !(self.settings.removes_sources && self.settings.existing != OverwritePolicy::Replace);
+        let copied = match may_be_repeated {
+            true => self.attempts.perform(|| self.copy(from, to, size)),
+            false => self.copy(from, to, size),
+        };
+        match copied {
             Ok(TransferCopyOutcome::Done(size)) => {
                 let name = if self.settings.removes_sources { "move" } else { copy_name(from, to) };
                 self.done(name, from, Some(to), size);
