@@ -44,6 +44,7 @@ pub(crate) use finish::{SourceFate, finish_file, rename_to_new};
 pub(crate) use links::{LinkRemoval, RemovedLinks};
 pub(crate) use metadata::ObjectMetadataRules;
 pub(crate) use moved::{LocalSourceStamps, changed};
+pub(crate) use open_files::CopyAttempts;
 pub(crate) use postponed::PostponedRemovals;
 pub(crate) use receive::ObjectReadSource;
 pub(crate) use special::{is_open_file, open_special};
@@ -67,7 +68,6 @@ use serde::Serialize;
 use self::blocked::{BlockedDownload, BlockedDownloads, is_blocked};
 use self::budget::{UPLOAD_MEMORY_BYTES, UploadMemoryBudget};
 use self::moved::CopiedSource;
-use self::open_files::CopyAttempts;
 use crate::args::TransferArgs;
 
 /// Returns the error for a local source. If the source is missing, the error contains advice.

@@ -7,7 +7,7 @@ use fordway_store::{ErrorKind, Result};
 
 /// The copies of a command.
 #[derive(Default)]
-pub(super) struct CopyAttempts {
+pub(crate) struct CopyAttempts {
     counts: Mutex<AttemptCounts>,
     ended: Condvar,
     /// Held by the copy that waits for another copy to end. Only one copy is repeated at a time, because several would
@@ -33,7 +33,7 @@ impl CopyAttempts {
     /// Calls `copy`. If this process has too many open files, waits until another copy has ended, and calls `copy`
     /// again. Workers that wait start no other copy, so fewer copies are in progress afterwards. Errors: the errors of
     /// `copy`; `TooManyOpenFiles` only if no other copy was in progress.
-    pub(super) fn perform<T>(&self, copy: impl Fn() -> Result<T>) -> Result<T> {
+    pub(crate) fn perform<T>(&self, copy: impl Fn() -> Result<T>) -> Result<T> {
         let mut turn = None;
         loop {
             let attempt = self.start();

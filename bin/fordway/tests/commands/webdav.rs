@@ -228,6 +228,22 @@ fn no_source_on_a_server_replaces_another_source() {
 }
 
 #[test]
+fn more_jobs_than_files_copy_everything_to_a_server() {
+    let Some(server) = ExternalServerProcess::apache() else { return };
+    let rig = Rig::new();
+    (0..300).for_each(|number| rig.write(&format!("many/{number}"), "content"));
+    let (many, there, down) = (rig.path("many"), dav(&server, "many"), rig.path("down"));
+    let (many, down) = (many.to_str().unwrap(), down.to_str().unwrap());
+    for (from, to) in [(many, there.as_str()), (there.as_str(), down)] {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "ulimit -n 32 && exec \"$0\" cp --recursive --jobs 100 \"$@\""]);
+        let ran = shell.args([env!("CARGO_BIN_EXE_fordway"), from, to]).output().unwrap();
+        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    }
+    assert_eq!(rig.files().iter().filter(|file| file.starts_with("down/")).count(), 300);
+}
+
+#[test]
 fn json_has_the_fields_of_the_other_lanes() {
     let Some(server) = ExternalServerProcess::apache() else { return };
     let rig = Rig::new();
