@@ -29,7 +29,7 @@ const ENCRYPTION: &str = "encryption by the server is not supported; encrypt the
 const TIME_LIMIT: &str = "the time limits are fixed; requests that may be repeated are repeated";
 
 /// The options, and how the parser treats each of them.
-const OPTIONS: [(&str, Treatment); 27] = {
+const OPTIONS: [(&str, Treatment); 28] = {
     use Treatment::{AcceptedFlag, Number, RefusedFlag, Value};
     [
         ("bucket-name-prefix", Value(&[], "list all buckets, and select some with `grep`")),
@@ -39,6 +39,7 @@ const OPTIONS: [(&str, Treatment); 27] = {
         ("checksum-mode", Value(&["ENABLED"], "only ENABLED is supported, the default; see --no-verify")),
         ("cli-connect-timeout", Value(&[], TIME_LIMIT)),
         ("cli-read-timeout", Value(&[], TIME_LIMIT)),
+        ("color", Value(&["off", "auto"], "the output has no colors; only `off` and `auto` are supported")),
         (
             "copy-props",
             Value(
@@ -181,6 +182,7 @@ mod tests {
             &["--page-size", "100", "s3://b/k"][..],
             &["--checksum-mode", "ENABLED"],
             &["--copy-props", "default", "--case-conflict", "ignore", "--output", "text"],
+            &["--color", "off", "--color", "auto"],
             &["--force-glacier-transfer", "--no-paginate", "--no-cli-pager", "s3://b/k"],
         ] {
             parse(words).unwrap_or_else(|error| panic!("{words:?}: {error}"));

@@ -64,6 +64,9 @@ pub struct MbArgs {
     /// s3://BUCKET
     #[arg(required = true, value_name = "BUCKET")]
     pub buckets: Vec<String>,
+    /// Options of `aws s3` that have no effect here, or are refused
+    #[command(flatten)]
+    pub aws: AwsOptions,
 }
 
 /// Options of `rb`.
@@ -85,6 +88,9 @@ pub struct RbArgs {
     /// in parallel, from 1 to 1024
     #[arg(long, short, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub jobs: u16,
+    /// Options of `aws s3` that have no effect here, or are refused
+    #[command(flatten)]
+    pub aws: AwsOptions,
 }
 
 /// Options of `du`. As with the system's `du`, `-h` does not print help.
@@ -186,6 +192,9 @@ pub struct PresignArgs {
     /// Operation that the URL permits
     #[arg(long, value_enum, default_value_t = PresignMethod::Get)]
     pub method: PresignMethod,
+    /// Options of `aws s3` that have no effect here, or are refused
+    #[command(flatten)]
+    pub aws: AwsOptions,
 }
 
 /// The operation that a presigned URL permits.

@@ -382,19 +382,21 @@ pub(super) fn mkdir(args: &MkdirArgs, context: &CommandContext) -> Result<Comman
 /// directories may store content in them. Errors: `PreconditionFailed` if the object exists, unless `may_exist`.
 fn make_marker(store: &dyn Store, bucket: &Bucket, key: &Key, may_exist: bool) -> Result<()> {
     let only_new = PutOptions { conditions: Conditions::create_only(), ..Default::default() };
-    let made = match store.put(bucket, key, &[], &only_new) {
-        // Some services do not support the condition. For such a service, check that the object does not exist, and
-        // then create the object without the condition.
-        Err(error) if error.kind() == ErrorKind::NotImplemented => {
-            match store.head(bucket, key, &GetOptions::default()) {
-                Ok(_) => Err(ErrorKind::PreconditionFailed.into()),
-                Err(error) if error.kind() == ErrorKind::NoSuchKey => {
+    let made = match store.head(bucket, key, &GetOptions::default()) {
+        // Some services ignore the condition of the request, and would replace the object.
+        Ok(_) => Err(ErrorKind::PreconditionFailed.into()),
+        Err(error) if error.kind() == ErrorKind::NoSuchKey => {
+            match store.put(bucket, key, &[], &only_new) {
+                // The service does not support the condition.
+                Err(error) if error.kind() == ErrorKind::NotImplemented => {
                     store.put(bucket, key, &[], &PutOptions::default())
                 }
-                Err(error) => Err(error),
+                made => made,
             }
         }
-        made => made,
+        // Services refuse to tell users without permission to list the bucket whether an object exists.
+        Err(error) if error.kind() == ErrorKind::AccessDenied => store.put(bucket, key, &[], &only_new),
+        Err(error) => Err(error),
     };
     match made {
         Err(error) if error.kind() == ErrorKind::PreconditionFailed && may_exist => Ok(()),

@@ -8,6 +8,7 @@ use fordway_command::{CommandContext, CommandExit, StorageAddress, file_error};
 use fordway_store::{Error, ErrorKind, Result};
 
 use super::change::only_object;
+use super::conflicts::SourceConflictCheck;
 use super::overlap::{self, SeparateDirectories};
 use super::{AddressOptions, SourceSelection};
 use crate::args::{CpArgs, MvArgs, SyncArgs};
@@ -78,11 +79,15 @@ pub(super) fn copy_all(
     let several =
         sources.len() > 1 || sources.iter().any(|source| !matches!(source, SourceSelection::One(_)));
     let target = DestinationPathRule::new(to, destination, several)?;
+    let conflicts = SourceConflictCheck { sources, target: &target, filters, context };
     for source in sources {
         check_places(source, target.directory())?;
         settings.metadata.check(&source.root(), target.directory())?;
-        check_overlap(source, &target, filters, context)?;
-        check_not_inside(source, target.directory(), filters, context)?;
+        conflicts.check_inside(source)?;
+    }
+    conflicts.check_replaced()?;
+    if settings.removes_sources() {
+        conflicts.check_left_behind()?;
     }
     let plan = |source| {
         actions(context, source, &target, filters)
@@ -154,63 +159,6 @@ fn check_places(from: &SourceSelection, to: &StorageAddress) -> Result<()> {
     }
 }
 
-/// Checks that no copy replaces an object that is also a source. A copy can replace a source if a prefix is copied into
-/// its parent. The order of the copies would then determine which of the two contents remains, and a move would lose
-/// the other content. Errors: `InvalidArgument` if there is such an object.
-fn check_overlap(
-    source: &SourceSelection,
-    target: &DestinationPathRule,
-    filters: &FilterRules,
-    context: &CommandContext,
-) -> Result<()> {
-    let (root, directory) = (source.root(), target.directory());
-    let (Some(inside), StorageAddress::S3(bucket, prefix)) = (nested(directory, &root), &root) else {
-        return Ok(());
-    };
-    if matches!(source, SourceSelection::One(_)) {
-        return Ok(());
-    }
-    // An object `root/inside/name` is copied to `directory/inside/name`, which is `root/name`.
-    let again = StorageAddress::S3(bucket.clone(), format!("{prefix}{inside}"));
-    for item in plan::items(context, &again, filters)? {
-        let item = item?;
-        let relative = format!("{inside}{}", item.relative);
-        let key = format!("{prefix}{relative}");
-        if is_content(&item) && filters.admit(&relative) && source.selects(&key) {
-            let why = format!(
-                "s3://{bucket}/{key} would replace s3://{bucket}/{prefix}{}, which is in the source {source} too; \
-                 choose a destination that does not contain the source",
-                item.relative
-            );
-            return Err(Error::new(ErrorKind::InvalidArgument, why));
-        }
-    }
-    Ok(())
-}
-
-/// Checks that the destination is not a directory inside the source. Otherwise, the listing of the source would contain
-/// the copies, each of which would be copied again, without end. Errors: `InvalidArgument`.
-fn check_not_inside(
-    source: &SourceSelection,
-    to: &StorageAddress,
-    filters: &FilterRules,
-    context: &CommandContext,
-) -> Result<()> {
-    let root = source.root();
-    if matches!(source, SourceSelection::One(_)) {
-        return Ok(());
-    }
-    let Some(inside) = overlap::path_inside(&root, to, context)? else { return Ok(()) };
-    if filters.exclude_all_below(&inside) || !source.may_select_below(&inside) {
-        return Ok(());
-    }
-    let why = format!(
-        "{to} is a directory inside the source {source}, so the copies would be copied again; choose a destination \
-         outside the source"
-    );
-    Err(Error::new(ErrorKind::InvalidArgument, why))
-}
-
 /// Returns the policy that the options set for objects and files that already exist at the destination.
 pub(super) fn existing(no_clobber: bool, if_none_match: bool) -> OverwritePolicy {
     match (no_clobber, if_none_match) {
@@ -221,7 +169,7 @@ pub(super) fn existing(no_clobber: bool, if_none_match: bool) -> OverwritePolicy
 }
 
 /// The rule for the destination path of a copy.
-enum DestinationPathRule {
+pub(super) enum DestinationPathRule {
     /// The destination itself is the path of the copy.
     Exactly(StorageAddress),
     /// The copy keeps the name of the source, below this directory or prefix.
@@ -249,7 +197,7 @@ impl DestinationPathRule {
         }
     }
 
-    fn directory(&self) -> &StorageAddress {
+    pub(super) fn directory(&self) -> &StorageAddress {
         match self {
             DestinationPathRule::Exactly(place) | DestinationPathRule::Below(place) => place,
         }
@@ -282,7 +230,7 @@ fn actions<'a>(
 }
 
 /// Returns the copy of a single source; `None` if a filter excludes the source.
-fn one(
+pub(super) fn one(
     from: &StorageAddress,
     target: &DestinationPathRule,
     filters: &FilterRules,
@@ -343,7 +291,7 @@ fn many<'a>(
 }
 
 /// Returns false for a prefix marker (an empty object such as `dir/`), which is not content.
-fn is_content(item: &SyncItem) -> bool {
+pub(super) fn is_content(item: &SyncItem) -> bool {
     !(item.size == 0 && (item.relative.is_empty() || item.relative.ends_with('/')))
 }
 
@@ -368,7 +316,7 @@ pub(super) fn about(error: Error, from: &StorageAddress, lane: &'static str) -> 
 }
 
 /// If `inner` is below `outer`, returns the prefix of `inner` relative to `outer`.
-fn nested(outer: &StorageAddress, inner: &StorageAddress) -> Option<String> {
+pub(super) fn nested(outer: &StorageAddress, inner: &StorageAddress) -> Option<String> {
     match (outer, inner) {
         (StorageAddress::S3(from, prefix), StorageAddress::S3(to, key))
             if from == to && key.len() > prefix.len() =>

@@ -5,6 +5,7 @@
 mod admin;
 mod care;
 mod change;
+mod conflicts;
 mod cp;
 mod env;
 mod env_file;
@@ -80,6 +81,10 @@ fn dispatch(
     context: &CommandContext,
 ) -> Result<CommandExit> {
     check_lane_options(&command, lane)?;
+    if has_many_open_files(&command) {
+        // If the limit cannot be raised, fewer copies are made at a time.
+        let _ = fordway_sys::raise_open_files();
+    }
     match command {
         BuiltinCommand::Ls(args) => ls::run(&args, context),
         BuiltinCommand::Cp(args) => cp::run(&args, context),
@@ -110,6 +115,19 @@ fn dispatch(
         BuiltinCommand::Man(args) => manual::man(&args, context),
         BuiltinCommand::External(words) => external::run(&words),
     }
+}
+
+/// Returns whether a command may open more files and connections than most shells permit.
+fn has_many_open_files(command: &BuiltinCommand) -> bool {
+    matches!(
+        command,
+        BuiltinCommand::Cp(_)
+            | BuiltinCommand::Mv(_)
+            | BuiltinCommand::Sync(_)
+            | BuiltinCommand::Rm(_)
+            | BuiltinCommand::Rb(_)
+            | BuiltinCommand::Read(_)
+    )
 }
 
 /// Calls `act` for each item. Reports failures and continues with the other items. Returns the first failure.

@@ -9,6 +9,7 @@ use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::uri;
 
 use super::client;
+use super::conflicts::DavConflictCheck;
 use super::task::{DavCopier, DavCopyTask};
 use crate::args::{CpArgs, MvArgs, ReplicaArgs, ThirdPartyCopyArg, TransferArgs};
 use crate::replicas;
@@ -117,7 +118,7 @@ impl DavCopyEndpoint {
 
     /// Returns the location of `relative` below this location. `relative` is a decoded path with `/` between its
     /// segments.
-    fn below(&self, relative: &str) -> Self {
+    pub(super) fn below(&self, relative: &str) -> Self {
         match self {
             DavCopyEndpoint::Web(url) => {
                 let mut encoded = String::new();
@@ -155,6 +156,13 @@ pub(crate) fn copy(order: &DavCopyOptions<'_>, context: &CommandContext) -> Resu
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     let dav = client(context)?;
+    let conflicts =
+        DavConflictCheck { dav: &dav, sources: &sources, destination: &destination, filters: &order.filters };
+    if order.recursive {
+        conflicts.check_trees()?
+    } else {
+        conflicts.check_files()?
+    }
     // A dry run removes nothing, so no removal has to wait.
     let removes = order.moves && !order.transfer.dry_run;
     let local = sources.iter().filter_map(|source| match source {
@@ -242,7 +250,11 @@ fn whole(source: &DavCopyEndpoint, destination: &DavCopyEndpoint) -> DavCopyTask
     DavCopyTask { from, to, relative: String::new(), size_bytes: None, is_directory: false }
 }
 
-fn one(source: &DavCopyEndpoint, destination: &DavCopyEndpoint, is_directory: bool) -> Result<DavCopyTask> {
+pub(super) fn one(
+    source: &DavCopyEndpoint,
+    destination: &DavCopyEndpoint,
+    is_directory: bool,
+) -> Result<DavCopyTask> {
     if let DavCopyEndpoint::Local(path) = source
         && path.is_dir()
     {

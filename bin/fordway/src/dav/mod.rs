@@ -1,6 +1,7 @@
 //! The commands for web servers that support WebDAV. This file creates collections, and removes files and collections;
 //! [`copy`] decides which files a copy or move involves.
 
+mod conflicts;
 mod copy;
 mod task;
 

@@ -20,8 +20,8 @@ use super::copy::{DavCopyEndpoint, DavCopyOptions, content_type, is_one_server, 
 use crate::args::ThirdPartyCopyArg;
 use crate::replicas::ReplicaOpener;
 use crate::transfer::{
-    LocalSourceStamps, OverwritePolicy, PostponedRemovals, SharedTransferCounts, SourceFate, WrittenFiles,
-    changed, check_unchanged, finish_file,
+    CopyAttempts, LocalSourceStamps, OverwritePolicy, PostponedRemovals, SharedTransferCounts, SourceFate,
+    WrittenFiles, changed, check_unchanged, finish_file,
 };
 use crate::web;
 
@@ -69,6 +69,7 @@ pub(super) struct DavCopier<'c> {
     order: &'c DavCopyOptions<'c>,
     context: &'c CommandContext,
     tally: SharedTransferCounts,
+    attempts: CopyAttempts,
     /// The collections that are known to exist.
     made: Mutex<HashSet<String>>,
     postponed: PostponedRemovals,
@@ -82,15 +83,19 @@ impl<'c> DavCopier<'c> {
         postponed: PostponedRemovals,
         context: &'c CommandContext,
     ) -> Self {
-        let tally = SharedTransferCounts::default();
+        let (tally, attempts) = (SharedTransferCounts::default(), CopyAttempts::default());
         let (made, written) = (Mutex::default(), WrittenFiles::default());
-        DavCopier { dav, order, context, tally, made, postponed, written }
+        DavCopier { dav, order, context, tally, attempts, made, postponed, written }
     }
 
     /// Performs and counts a copy, and reports the outcome. A failure does not end the other copies.
     pub(super) fn perform(&self, task: Result<DavCopyTask>) {
         let ended = task.and_then(|task| {
-            let copied = self.copy(&task)?;
+            // Standard input cannot be read again. A repeated move might not find its source.
+            let copied = match self.order.moves || task.from == DavCopyEndpoint::Stdin {
+                true => self.copy(&task)?,
+                false => self.attempts.perform(|| self.copy(&task))?,
+            };
             self.tell(&task, copied)
         });
         if let Err(error) = ended {

@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use fordway_command::{IncompleteFileKind, file_error};
@@ -279,11 +279,14 @@ pub(crate) fn temporary_beside(path: &Path, made: &MadeDirectories) -> Result<Na
     let mode = if rights.is_some() { PRIVATE_MODE } else { NEW_FILE_MODE };
     let mut builder = tempfile::Builder::new();
     builder.prefix(TEMPORARY_PREFIX).suffix(TEMPORARY_SUFFIX).rand_bytes(TEMPORARY_RANDOM_BYTES);
-    builder.permissions(std::fs::Permissions::from_mode(mode));
-    let opened = made.open_in(parent, || builder.tempfile_in(parent)).and_then(|file| {
-        rights.map_or(Ok(()), |rights| rights.give_to(file.as_file(), 0))?;
-        Ok(file)
-    });
+    // The errors of `tempfile_in` do not contain the errno, from which the kind of the error follows.
+    let mut options = File::options();
+    options.read(true).write(true).create_new(true).mode(mode);
+    let opened =
+        made.open_in(parent, || builder.make_in(parent, |path| options.open(path))).and_then(|file| {
+            rights.map_or(Ok(()), |rights| rights.give_to(file.as_file(), 0))?;
+            Ok(file)
+        });
     opened.map_err(|error| file_error("creating a file in", parent.display(), error))
 }
 

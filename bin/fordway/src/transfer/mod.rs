@@ -9,13 +9,15 @@
 //! - `directories` records which directories were created for downloads;
 //! - `finish` checks that a file was written before its source is removed;
 //! - `links` removes links that lead out of a bucket, instead of the objects reached through them;
+//! - `open_files` repeats copies that failed because this process has too many open files;
 //! - `metadata` determines the metadata of new objects;
 //! - `receive` continues a download whose connection broke;
 //! - `special` opens destinations that are not regular files;
 //! - `moved` removes the source of a move;
 //! - `postponed` removes, at the end of a move, the sources that links point to;
+//! - `workers` calls a function for many items on a few threads;
 //! - `written` records which files a move has written, because links can lead to the same file;
-//! - `run` (below) connects these modules with a bounded queue, counts results, and chooses the exit code.
+//! - `run` (below) connects these modules, counts results, and chooses the exit code.
 
 mod access;
 mod blocked;
@@ -26,11 +28,13 @@ mod finish;
 mod links;
 mod metadata;
 mod moved;
+mod open_files;
 pub(crate) mod plan;
 mod postponed;
 mod receive;
 mod special;
 mod upload;
+mod workers;
 mod written;
 
 pub(crate) use access::{FileAccessRights, NEW_FILE_MODE, PRIVATE_MODE};
@@ -40,18 +44,19 @@ pub(crate) use finish::{SourceFate, finish_file, rename_to_new};
 pub(crate) use links::{LinkRemoval, RemovedLinks};
 pub(crate) use metadata::ObjectMetadataRules;
 pub(crate) use moved::{LocalSourceStamps, changed};
+pub(crate) use open_files::CopyAttempts;
 pub(crate) use postponed::PostponedRemovals;
 pub(crate) use receive::ObjectReadSource;
 pub(crate) use special::{is_open_file, open_special};
 pub(crate) use upload::check_unchanged;
+pub(crate) use workers::for_each;
 pub(crate) use written::{WrittenFiles, resolved};
 
 use std::collections::HashSet;
 use std::fmt::{self, Display};
 use std::hash::Hash;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use fordway_command::{CommandContext, CommandExit, StorageAddress, file_error, shown_name};
 use fordway_lanes::Lane;
@@ -241,7 +246,7 @@ pub(crate) fn run_move(
     let (tally, made, links) =
         (SharedTransferCounts::default(), MadeDirectories::default(), RemovedLinks::default());
     let (lane, found, written) = (context.lane()?, Mutex::default(), WrittenFiles::default());
-    let blocked = BlockedDownloads::default();
+    let (blocked, attempts) = (BlockedDownloads::default(), CopyAttempts::default());
     let memory = UploadMemoryBudget::new(UPLOAD_MEMORY_BYTES);
     let runner = TransferRunner {
         context,
@@ -254,6 +259,7 @@ pub(crate) fn run_move(
         postponed,
         written,
         blocked,
+        attempts,
         memory,
     };
     let actions = actions.take_while(|_| !context.interrupt.is_raised());
@@ -280,6 +286,7 @@ struct TransferRunner<'c> {
     postponed: &'c PostponedRemovals,
     written: WrittenFiles,
     blocked: BlockedDownloads,
+    attempts: CopyAttempts,
     memory: UploadMemoryBudget,
 }
 
@@ -302,7 +309,14 @@ impl TransferRunner<'_> {
     }
 
     fn perform_copy(&self, from: &StorageAddress, to: &StorageAddress, size: Option<u64>) {
-        match self.copy(from, to, size) {
+        // Standard input cannot be read again. A move that must not replace anything would find its own copy.
+        let may_be_repeated = *from != StorageAddress::Stdio
+            && !(self.settings.removes_sources && self.settings.existing != OverwritePolicy::Replace);
+        let copied = match may_be_repeated {
+            true => self.attempts.perform(|| self.copy(from, to, size)),
+            false => self.copy(from, to, size),
+        };
+        match copied {
             Ok(TransferCopyOutcome::Done(size)) => {
                 let name = if self.settings.removes_sources { "move" } else { copy_name(from, to) };
                 self.done(name, from, Some(to), size);
@@ -320,8 +334,11 @@ impl TransferRunner<'_> {
     ) -> Result<TransferCopyOutcome> {
         self.context.interrupt.check()?;
         tracing::debug!(%from, %to, "copy");
-        if self.settings.existing == OverwritePolicy::Skip && self.exists(to)? {
-            return Ok(TransferCopyOutcome::Skipped);
+        if self.must_look_for(to) && self.is_taken(from, to)? {
+            return match self.settings.existing {
+                OverwritePolicy::Skip => Ok(TransferCopyOutcome::Skipped),
+                _ => Err(already_exists(to)),
+            };
         }
         if self.settings.dry_run {
             self.rehearse(from, to, size)?;
@@ -373,7 +390,7 @@ impl TransferRunner<'_> {
             self.find_bucket(bucket)?;
         }
         if self.settings.existing == OverwritePolicy::Fail && self.exists(to)? {
-            return Err(Error::new(ErrorKind::PreconditionFailed, format!("{to} already exists")));
+            return Err(already_exists(to));
         }
         match to {
             // The removals of this command may make room for the copy.
@@ -456,6 +473,32 @@ impl TransferRunner<'_> {
         Ok(CopiedSource::Object { etag, replaced_file: false })
     }
 
+    /// Returns whether a copy has to look for the destination first. All copies that must not replace anything have a
+    /// condition, but some services ignore this condition, and would replace the destination. A dry run looks for the
+    /// destination in [`rehearse`](Self::rehearse).
+    fn must_look_for(&self, to: &StorageAddress) -> bool {
+        let is_on_service = matches!(to, StorageAddress::S3(..)) && self.store().lane() == "http";
+        match self.settings.existing {
+            OverwritePolicy::Replace => false,
+            OverwritePolicy::Skip => true,
+            OverwritePolicy::Fail => is_on_service && !self.settings.dry_run,
+        }
+    }
+
+    /// Returns whether the destination exists. Services refuse to tell this to users without permission to list the
+    /// bucket. Returns false for these users if the copy is an upload, because all common services support the condition
+    /// of an upload. Fewer services support the condition of a copy within the service.
+    fn is_taken(&self, from: &StorageAddress, to: &StorageAddress) -> Result<bool> {
+        match self.exists(to) {
+            Err(error)
+                if error.kind() == ErrorKind::AccessDenied && !matches!(from, StorageAddress::S3(..)) =>
+            {
+                Ok(false)
+            }
+            found => found,
+        }
+    }
+
     fn exists(&self, place: &StorageAddress) -> Result<bool> {
         match place {
             StorageAddress::S3(bucket, key) => {
@@ -523,6 +566,10 @@ impl TransferRunner<'_> {
     }
 }
 
+fn already_exists(place: &StorageAddress) -> Error {
+    Error::new(ErrorKind::PreconditionFailed, format!("{place} already exists"))
+}
+
 fn copy_name(from: &StorageAddress, to: &StorageAddress) -> &'static str {
     match (from, to) {
         (StorageAddress::S3(..), StorageAddress::S3(..)) => "copy",
@@ -534,43 +581,6 @@ fn copy_name(from: &StorageAddress, to: &StorageAddress) -> &'static str {
 /// Returns the reason why one address cannot be copied to the other.
 pub(crate) fn unsupported(from: impl fmt::Display, to: &StorageAddress) -> String {
     format!("cannot copy {from} to {to}: at least one of them must have the form s3://BUCKET/KEY")
-}
-
-/// Calls `work` for every item, on up to `workers` threads, and returns when all items are done.
-///
-/// The calling thread takes items from the iterator only as fast as they are processed. At most two items per worker
-/// are waiting, regardless of the length of the listing behind the iterator.
-pub(crate) fn for_each<T: Send>(workers: u16, mut items: impl Iterator<Item = T>, work: impl Fn(T) + Sync) {
-    let Some(first) = items.next() else { return };
-    let second = if workers > 1 { items.next() } else { None };
-    let Some(second) = second else {
-        work(first);
-        return items.for_each(work);
-    };
-    let (sender, receiver) = sync_channel(2 * usize::from(workers));
-    let receiver = Arc::new(Mutex::new(receiver));
-    std::thread::scope(|scope| {
-        for _ in 0..workers {
-            let (receiver, work) = (Arc::clone(&receiver), &work);
-            scope.spawn(move || {
-                while let Some(item) = next(&receiver) {
-                    work(item);
-                }
-            });
-        }
-        // From here on, only the workers own the receiver, so if all workers panic, sending fails and the scope panics.
-        drop(receiver);
-        for item in [first, second].into_iter().chain(items) {
-            if sender.send(item).is_err() {
-                break;
-            }
-        }
-        drop(sender);
-    });
-}
-
-fn next<T>(receiver: &Mutex<Receiver<T>>) -> Option<T> {
-    receiver.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).recv().ok()
 }
 
 #[derive(Default)]
@@ -661,38 +671,5 @@ impl<P: Clone + Display + Eq + Hash> ClaimedDestinations<P> {
         }
         let why = format!("{from} and another source would both be copied to {to}; copy them separately");
         Err(Error::new(ErrorKind::InvalidArgument, why))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::AtomicUsize;
-    use std::sync::atomic::Ordering::SeqCst;
-
-    use super::*;
-
-    #[test]
-    fn all_items_are_done_and_few_wait() {
-        for (workers, count) in [(1, 100), (3, 1), (3, 2), (3, 1000)] {
-            let (taken, done, most) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
-            let items = (0..count).inspect(|_| {
-                let waiting = taken.fetch_add(1, SeqCst) - done.load(SeqCst);
-                most.fetch_max(waiting, SeqCst);
-            });
-            for_each(workers, items, |_| {
-                done.fetch_add(1, SeqCst);
-            });
-            assert_eq!(done.load(SeqCst), count);
-            assert!(
-                most.load(SeqCst) <= 3 * usize::from(workers) + 1,
-                "{most:?} of {count} were taken ahead"
-            );
-        }
-    }
-
-    #[test]
-    fn a_panic_reaches_the_caller() {
-        let outcome = std::panic::catch_unwind(|| for_each(2, 0..1000, |_| panic!("bug")));
-        assert!(outcome.is_err());
     }
 }

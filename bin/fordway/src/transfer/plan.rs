@@ -69,9 +69,15 @@ impl SyncRules {
     }
 }
 
-/// Returns the time in seconds since 1970, rounded down, because services keep times in seconds.
-fn whole_seconds(time: SystemTime) -> u64 {
-    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+/// Returns the time in seconds since 1970, rounded down, because services keep times in seconds. Negative before 1970.
+fn whole_seconds(time: SystemTime) -> i128 {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => i128::from(since.as_secs()),
+        Err(before) => {
+            let before = before.duration();
+            -i128::from(before.as_secs()) - i128::from(before.subsec_nanos() > 0)
+        }
+    }
 }
 
 /// Merges two listings, both in byte order, into steps. Keeps only one item of each listing in memory.
@@ -339,6 +345,23 @@ pub(crate) fn local_destination<'c>(
 fn files(root: &Path, filters: &FilterRules) -> Result<SyncItemIterator> {
     let found = find_files(root, filters)?;
     Ok(Box::new(found.map(|item| item.map_err(|failure| failure.error))))
+}
+
+/// Lists the files below `root` whose relative paths begin with `start`, without `start`, which is empty, the path of a
+/// file, or the path of a directory with a slash at its end. Skips entries that cannot be read.
+pub(crate) fn readable_files(root: &Path, start: &str, filters: &FilterRules) -> SyncItemIterator {
+    let path = root.join(start);
+    let is_directory = start.is_empty() || start.ends_with('/');
+    match path.metadata() {
+        Ok(about) if about.is_dir() && is_directory => {
+            Box::new(files(&path, filters).into_iter().flatten().filter(Result::is_ok))
+        }
+        Ok(about) if about.is_file() && !is_directory => {
+            let modified = about.modified().unwrap_or(UNIX_EPOCH);
+            Box::new(std::iter::once(Ok(SyncItem { relative: String::new(), size: about.len(), modified })))
+        }
+        _ => Box::new(std::iter::empty()),
+    }
 }
 
 /// Returns the empty directories at and below `root`, relative to `root`. Skips directories that cannot be read, which
@@ -623,6 +646,20 @@ mod tests {
             }
             assert!(!copied(from, to, download) && !copied(from, to, exact), "{from} {to}");
         }
+    }
+
+    #[test]
+    fn times_before_1970_are_compared() {
+        let before = |ms| UNIX_EPOCH - Duration::from_millis(ms);
+        assert_eq!([1, 1000, 1001].map(|ms| whole_seconds(before(ms))), [-1, -1, -2]);
+        let item = |modified| SyncItem { relative: "a".to_owned(), size: 1, modified };
+        let download = SyncRules { direction: SyncDirection::Download, ..RULES };
+        let exact = SyncRules { exact_timestamps: true, ..download };
+        let (old, new) = (item(before(2_000_000)), item(before(1_000_000)));
+        assert!(
+            exact.is_current(&old, &old) && !exact.is_current(&old, &new) && !exact.is_current(&new, &old)
+        );
+        assert!(!download.is_current(&old, &new) && download.is_current(&new, &old));
     }
 
     #[test]

@@ -296,6 +296,36 @@ fn a_prefix_is_not_copied_over_itself() {
     assert_eq!(rig.keys(), ["p/p/x1", "p/x1", "q/q/", "x", "x1"]);
 }
 
+/// An object that is below the destination and in the source is not moved. A move must neither replace it nor leave it
+/// behind without a word.
+#[test]
+fn a_prefix_is_not_moved_into_itself_twice() {
+    let rig = Rig::new();
+    for key in ["a/x", "a/old/x", "a/old/y"] {
+        rig.put(key, key);
+    }
+    for words in [
+        &["mv", "-r", "s3://bkt/a", "s3://bkt/a/old"][..],
+        &["mv", "-r", "--dry-run", "s3://bkt/a", "s3://bkt/a/old/"],
+        &["mv", "s3://bkt/a/*", "s3://bkt/a/old/"],
+        &["mv", "-r", "s3://bkt/a", "s3://bkt/a/old/", "--exclude", "old/x"],
+    ] {
+        let ran = rig.run(words).ended(CommandExit::Usage);
+        assert!(ran.stderr.contains(" is in the source s3://bkt/a/"), "{}", ran.stderr);
+        assert!(ran.stderr.contains("or add --exclude 'old/*'"), "{}", ran.stderr);
+        assert_eq!(rig.keys(), ["a/old/x", "a/old/y", "a/x"], "{words:?}");
+        assert_eq!(rig.get("a/old/x").unwrap(), b"a/old/x");
+    }
+    rig.run(&["mv", "-r", "s3://bkt/a", "s3://bkt/a/new"]).ok();
+    assert_eq!(rig.keys(), ["a/new/old/x", "a/new/old/y", "a/new/x"]);
+    rig.put("a/x", "again");
+    rig.run(&["mv", "s3://bkt/a/x*", "s3://bkt/a/new/"]).ok();
+    rig.put("a/z", "z");
+    rig.run(&["mv", "-r", "s3://bkt/a", "s3://bkt/a/new/", "--exclude", "new/*"]).ok();
+    assert_eq!(rig.keys(), ["a/new/old/x", "a/new/old/y", "a/new/x", "a/new/z"]);
+    assert_eq!(rig.get("a/new/x").unwrap(), b"again");
+}
+
 #[test]
 fn several_sources_need_a_directory() {
     let rig = Rig::new();
@@ -360,6 +390,49 @@ fn nothing_is_overwritten_if_that_is_asked_for() {
     rig.run(&["cp", "s3://bkt/s/a", "DIR/dangling", keeps]).ok();
     assert!(!rig.path("nowhere").exists());
     assert_eq!(rig.keys(), ["s/a", "s/b"]);
+}
+
+/// Some services ignore the condition of a request, and would replace the destination.
+#[test]
+fn nothing_is_overwritten_on_services_that_ignore_conditions() {
+    let mut rig = faulty(Fault::IgnoresConditions);
+    rig.input = b"of a pipe".to_vec();
+    rig.write("f", "new");
+    for key in ["k", "old", "d/"] {
+        rig.put(key, key);
+    }
+    for (words, exit) in [
+        (&["cp", "--if-none-match", "s3://bkt/k", "s3://bkt/old"][..], CommandExit::Conflict),
+        (&["mv", "--if-none-match", "s3://bkt/k", "s3://bkt/old"], CommandExit::Conflict),
+        (&["cp", "--if-none-match", "DIR/f", "s3://bkt/old"], CommandExit::Conflict),
+        (&["cp", "--if-none-match", "-", "s3://bkt/old"], CommandExit::Conflict),
+        (&["mv", "--no-clobber", "s3://bkt/k", "s3://bkt/old"], CommandExit::Ok),
+        (&["mkdir", "s3://bkt/d"], CommandExit::Conflict),
+        (&["mkdir", "--parents", "s3://bkt/d"], CommandExit::Ok),
+    ] {
+        let ran = rig.run(words).ended(exit);
+        assert_eq!(ran.stderr.contains(" already exists"), exit == CommandExit::Conflict, "{}", ran.stderr);
+        for key in ["k", "old", "d/"] {
+            assert_eq!(rig.get(key).unwrap(), key.as_bytes(), "{words:?}");
+        }
+    }
+    rig.run(&["mv", "--if-none-match", "s3://bkt/k", "s3://bkt/new"]).ok();
+    assert_eq!(rig.keys(), ["d/", "new", "old"]);
+}
+
+/// Without permission to list a bucket, a user cannot find out whether an object exists.
+#[test]
+fn an_upload_that_replaces_nothing_needs_no_permission_to_list() {
+    let rig = faulty(Fault::HidesMissing);
+    rig.write("f", "new");
+    rig.put("old", "old");
+    rig.run(&["cp", "--no-clobber", "DIR/f", "s3://bkt/new"]).ok();
+    rig.run(&["cp", "--no-clobber", "DIR/f", "s3://bkt/old"]).ok();
+    rig.run(&["mkdir", "s3://bkt/d"]).ok();
+    // Fewer services support the condition of a copy.
+    rig.run(&["cp", "--no-clobber", "s3://bkt/old", "s3://bkt/other"]).ended(CommandExit::Denied);
+    assert_eq!(rig.keys(), ["d/", "new", "old"]);
+    assert_eq!(rig.get("old").unwrap(), b"old");
 }
 
 /// Another program creates the destination after the check for an existing destination. The command must not replace

@@ -1,10 +1,12 @@
 //! Tests what addresses, wildcards and filters select. A selection that differs from the intended one can remove or
 //! replace everything, so a command line with two meanings is refused.
 
+use std::sync::Arc;
+
 use fordway_command::CommandExit;
 
 use crate::binary;
-use crate::support::Rig;
+use crate::support::{PlainPresigner, Rig};
 
 /// Returns a rig with objects in `logs/` and files in `DIR/d`.
 fn rig() -> Rig {
@@ -136,5 +138,24 @@ fn filters_apply_to_standard_output() {
     for option in [&["--no-clobber"][..], &["--if-none-match"], &["--checksum-algorithm", "SHA1"]] {
         let ran = rig.run(&[&["cp", "s3://bkt/other", "-"], option].concat()).ended(CommandExit::Usage);
         assert!(ran.stderr.contains(option[0]) && ran.stdout.is_empty(), "{}", ran.stderr);
+    }
+}
+
+/// Scripts pass the global options of `aws` to every command.
+#[test]
+fn all_commands_of_aws_s3_accept_its_global_options() {
+    let rig = Rig { presigner: Some(Arc::new(PlainPresigner)), ..rig() };
+    let global = ["--no-cli-pager", "--no-paginate", "--output", "text", "--color", "off"];
+    for words in [
+        &["mb", "s3://new"][..],
+        &["rb", "s3://new"],
+        &["presign", "s3://bkt/other"],
+        &["ls", "s3://bkt"],
+        &["rm", "s3://bkt/other"],
+    ] {
+        rig.run(&[words, &global].concat()).ok();
+        let ran = binary::fordway(&[words, &["--debug"]].concat(), "");
+        assert_eq!(ran.status.code(), Some(2), "{words:?}");
+        assert!(binary::text(&ran.stderr).contains("FORDWAY_LOG=debug"), "{}", binary::text(&ran.stderr));
     }
 }

@@ -37,6 +37,48 @@ fn two_trees_never_go_to_one_place() {
     assert_eq!(rig.keys(), ["b/x"]);
 }
 
+/// The copy of `a/c/x` would replace `c/x`, which is also a source. The command must refuse this before the first copy.
+#[test]
+fn no_source_replaces_another_source() {
+    let rig = Rig::new();
+    for key in ["a/c/x", "c/x", "d/k", "e/d/k", "f/k"] {
+        rig.put(key, key);
+    }
+    rig.write("t/d/k", "of a file");
+    rig.write("k", "of a file");
+    for (words, why) in [
+        (&["mv", "-r", "s3://bkt/a/", "s3://bkt/c/", "s3://bkt"][..], "a/c/x would replace s3://bkt/c/x,"),
+        (
+            &["mv", "-r", "-j", "1", "s3://bkt/a/", "s3://bkt/c/", "s3://bkt"],
+            "which is in the source s3://bkt/c/",
+        ),
+        (&["mv", "-r", "s3://bkt/c", "s3://bkt/a", "s3://bkt"], "a/c/x would replace"),
+        (&["cp", "-r", "s3://bkt/a/", "s3://bkt/c/", "s3://bkt"], "a/c/x would replace"),
+        (&["mv", "s3://bkt/a/*", "s3://bkt/c/*", "s3://bkt"], "in the source s3://bkt/c/* too"),
+        (&["mv", "--dry-run", "s3://bkt/a/*", "s3://bkt/c/x", "s3://bkt"], "in the source s3://bkt/c/x too"),
+        (&["mv", "-r", "s3://bkt/f", "s3://bkt/d", "s3://bkt/d"], "f/k would replace s3://bkt/d/k,"),
+        (&["mv", "s3://bkt/f/k", "s3://bkt/d/k", "s3://bkt/d/"], "f/k would replace s3://bkt/d/k,"),
+        (&["mv", "s3://bkt/f/k", "s3://bkt/d/*", "s3://bkt/d/"], "in the source s3://bkt/d/* too"),
+        (&["cp", "-r", "DIR/t", "s3://bkt/d", "s3://bkt"], "t/d/k would replace s3://bkt/d/k,"),
+        (&["mv", "-r", "DIR/t/", "s3://bkt/d/k", "s3://bkt"], "t/d/k would replace s3://bkt/d/k,"),
+        (&["mv", "DIR/k", "s3://bkt/d/k", "s3://bkt/d/"], "k would replace s3://bkt/d/k,"),
+    ] {
+        let ran = rig.run(words).ended(CommandExit::Usage);
+        assert!(ran.stderr.contains(why) && ran.stdout.is_empty(), "{words:?}: {}", ran.stderr);
+        assert_eq!(rig.keys(), ["a/c/x", "c/x", "d/k", "e/d/k", "f/k"], "{words:?}");
+        assert_eq!((rig.get("c/x").unwrap(), rig.get("d/k").unwrap()), (b"c/x".to_vec(), b"d/k".to_vec()));
+    }
+    // No source is replaced if the object that would replace it, or the source itself, is excluded.
+    rig.run(&["cp", "-r", "s3://bkt/a", "s3://bkt/c", "s3://bkt", "--exclude", "c/*"]).ok();
+    rig.run(&["cp", "s3://bkt/a/c/x*", "s3://bkt/d/k", "s3://bkt/c/"]).ok();
+    rig.run(&["mv", "-r", "s3://bkt/e", "s3://bkt/f", "s3://bkt"]).ok();
+    assert_eq!(rig.keys(), ["a/c/x", "c/k", "c/x", "d/k", "k", "x"]);
+    assert_eq!(rig.get("d/k").unwrap(), b"e/d/k", "an object that is not a source is replaced");
+    // A bucket that does not exist does not stop the other sources.
+    rig.run(&["mv", "-r", "s3://none/p", "s3://bkt/d/", "s3://bkt/"]).ended(CommandExit::NotFound);
+    assert_eq!(rig.get("k").unwrap(), b"e/d/k");
+}
+
 #[test]
 fn two_local_places_are_both_named() {
     let rig = Rig::new();

@@ -106,6 +106,30 @@ fn closed_streams_are_neither_read_nor_written() {
     }
 }
 
+/// `--jobs` may be larger than the number of files that a process may open.
+#[test]
+fn more_jobs_than_files_copy_everything() {
+    let dir = place();
+    std::fs::create_dir(dir.path().join("many")).unwrap();
+    (0..300).for_each(|n| std::fs::write(dir.path().join(format!("many/{n}")), "content\n").unwrap());
+    let many = dir.path().join("many");
+    for (words, limit) in [
+        (["cp", "-r", many.to_str().unwrap(), "s3://bucket/up"], "ulimit -n 32"),
+        (["sync", "--quiet", "s3://bucket/up", dir.path().join("down").to_str().unwrap()], "ulimit -n 32"),
+        (["sync", "--quiet", many.to_str().unwrap(), "s3://bucket/again"], "ulimit -S -n 32"),
+    ] {
+        let fordway = fordway(dir.path(), &[&words[..], &["--jobs", "100"]].concat());
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("{limit} && exec \"$0\" \"$@\"")]);
+        let ran = shell.arg(fordway.get_program()).args(fordway.get_args()).output().unwrap();
+        assert!(ran.status.success() && ran.stderr.is_empty(), "{words:?}: {}", binary::text(&ran.stderr));
+    }
+    for made in ["root/bucket/up", "down", "root/bucket/again"] {
+        let files = dir.path().join(made).read_dir().unwrap();
+        assert_eq!(files.filter(|file| file.as_ref().unwrap().metadata().unwrap().len() == 8).count(), 300);
+    }
+}
+
 /// Sends SIGTERM after 300 ms, when the process is waiting; returns the exit code and messages of the process.
 fn stopped(mut child: Child) -> (Option<i32>, String) {
     std::thread::sleep(Duration::from_millis(300));

@@ -163,6 +163,86 @@ fn two_files_never_go_to_one_address() {
     assert_eq!(rig.files(), ["b/x"], "nothing is lost");
 }
 
+/// The listing of the source would contain the copies, each of which would be copied again.
+#[test]
+fn a_collection_is_not_copied_into_itself() {
+    let Some(server) = ExternalServerProcess::apache() else { return };
+    let rig = Rig::new();
+    rig.write("t/a", "a");
+    rig.write("t/sub/b", "b");
+    let (data, inside) = (dav(&server, "data"), dav(&server, "data/back"));
+    rig.run(&["cp", "-r", "DIR/t", &data]).ok();
+    for words in [
+        &["cp", "-r", &data, &inside][..],
+        &["cp", "-r", "--dry-run", &format!("{data}/"), &dav(&server, "data//%62ack/")],
+        &["mv", "-r", &data, &inside],
+        &["mv", "-r", "-j", "1", &data, &inside, "--exclude", "a"],
+        &["cp", "-r", "DIR/t", &data, &inside],
+    ] {
+        let ran = rig.run(words).ended(CommandExit::Usage);
+        assert!(ran.stderr.contains("is a collection inside the source"), "{words:?}: {}", ran.stderr);
+        rig.run(&["stat", &inside]).ended(CommandExit::NotFound);
+    }
+    for _ in 0..2 {
+        rig.run(&["cp", "-r", &data, &inside, "--exclude", "back/*"]).ok();
+        rig.run(&["cp", "-r", &data, &dav(&server, "data2")]).ok();
+    }
+    let listed = rig.run(&["ls", "-r", &data]).ok().stdout;
+    let names: Vec<_> = listed.lines().filter_map(|line| line.split(' ').next_back()).collect();
+    assert_eq!(names, ["a", "back/a", "back/sub/b", "sub/b"], "{listed}");
+}
+
+#[test]
+fn no_source_on_a_server_replaces_another_source() {
+    let Some(server) = ExternalServerProcess::apache() else { return };
+    let rig = Rig::new();
+    let files = ["a/c/x", "c/x", "d/k", "f/k", "p/p/x", "p/x"];
+    files.iter().for_each(|file| rig.write(&format!("t/{file}"), file));
+    rig.run(&["cp", "-r", "DIR/t", &dav(&server, "o")]).ok();
+    let at = |path: &str| dav(&server, &format!("o/{path}"));
+    for (words, from) in [
+        (&["mv", "-r", &at("p"), &at("")][..], "p/p/x"),
+        (&["mv", "-r", "--exclude", "y", &at("p"), &at("")], "p/p/x"),
+        (&["cp", "-r", &at("a"), &at("c"), &at("")], "a/c/x"),
+        (&["mv", "-r", &at("c/"), &at("a/"), &at("")], "a/c/x"),
+        (&["cp", "-r", "DIR/t/a", &at("c"), &at("")], "a/c/x"),
+        (&["mv", "-r", &at("f"), &at("d"), &at("d")], "f/k"),
+        (&["mv", &at("f/k"), &at("d/k"), &at("d/")], "f/k"),
+        (&["mv", "DIR/t/f/k", &at("d/k"), &at("d/")], "f/k"),
+    ] {
+        let ran = rig.run(words).ended(CommandExit::Usage);
+        let why = format!("{from} would replace http");
+        assert!(
+            ran.stderr.contains(&why) && ran.stderr.contains("in the source"),
+            "{words:?}: {}",
+            ran.stderr
+        );
+        for file in files {
+            assert_eq!(rig.run(&["cat", &at(file)]).ok().stdout, file, "{words:?}");
+        }
+    }
+    rig.run(&["cp", "-r", &at("p"), &at(""), "--exclude", "p/*"]).ok();
+    assert_eq!(rig.run(&["cat", &at("x")]).ok().stdout, "p/x");
+    rig.run(&["mv", &at("f/k"), &at("a/c/x"), &at("d/")]).ok();
+    assert_eq!(rig.run(&["cat", &at("d/k")]).ok().stdout, "f/k");
+}
+
+#[test]
+fn more_jobs_than_files_copy_everything_to_a_server() {
+    let Some(server) = ExternalServerProcess::apache() else { return };
+    let rig = Rig::new();
+    (0..300).for_each(|number| rig.write(&format!("many/{number}"), "content"));
+    let (many, there, down) = (rig.path("many"), dav(&server, "many"), rig.path("down"));
+    let (many, down) = (many.to_str().unwrap(), down.to_str().unwrap());
+    for (from, to) in [(many, there.as_str()), (there.as_str(), down)] {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "ulimit -n 32 && exec \"$0\" cp --recursive --jobs 100 \"$@\""]);
+        let ran = shell.args([env!("CARGO_BIN_EXE_fordway"), from, to]).output().unwrap();
+        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    }
+    assert_eq!(rig.files().iter().filter(|file| file.starts_with("down/")).count(), 300);
+}
+
 #[test]
 fn json_has_the_fields_of_the_other_lanes() {
     let Some(server) = ExternalServerProcess::apache() else { return };

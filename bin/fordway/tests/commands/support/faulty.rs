@@ -5,7 +5,7 @@ use std::time::Duration;
 use fordway_command::InterruptFlag;
 use fordway_store::{
     Bucket, BucketDocumentKind, BucketDocumentOperations, BucketInfo, CompleteOptions, CompletedPart,
-    CopyOptions, DeleteOptions, DeleteResult, Error, ErrorKind, GetOptions, Key, ListQuery,
+    Conditions, CopyOptions, DeleteOptions, DeleteResult, Error, ErrorKind, GetOptions, Key, ListQuery,
     LockConfiguration, MemoryStore, MultipartUploadOperations, ObjectBatchOperations, ObjectInfo,
     ObjectListing, ObjectLockOperations, ObjectPart, ObjectRenameOperations, ObjectTagOperations,
     ObjectVersionOperations, Objects, OpenObject, PartListing, PartOptions, PartsQuery, PutOptions,
@@ -30,6 +30,10 @@ pub(crate) enum Fault {
     /// Removing a batch of objects takes a while, and then acts as if the user pressed Ctrl-C. The function is called
     /// for each batch.
     InterruptsRemovals(InterruptFlag, Box<dyn Fn() + Send + Sync>),
+    /// The store acts as a service that ignores conditions on the destination.
+    IgnoresConditions,
+    /// Looking up a missing object fails with `AccessDenied`, as for a user without permission to list the bucket.
+    HidesMissing,
     /// Storing a part with this number fails.
     FailsPart(u16),
     /// Responses for ranges that start at or after this offset contain an object size that is one byte too large.
@@ -51,6 +55,14 @@ impl FaultyStore {
         }
     }
 
+    /// Returns the conditions on the destination that the store obeys.
+    fn obeyed(&self, conditions: &Conditions) -> Conditions {
+        match self.fault {
+            Fault::IgnoresConditions => Conditions::default(),
+            _ => conditions.clone(),
+        }
+    }
+
     fn check(&self, operation: &'static str, bucket: &Bucket, key: &Key) -> Result<()> {
         match self.fault {
             Fault::Fails(text, kind) if key.as_str().contains(text) => {
@@ -63,7 +75,10 @@ impl FaultyStore {
 
 impl Objects for FaultyStore {
     fn lane(&self) -> &'static str {
-        self.inner.lane()
+        match self.fault {
+            Fault::IgnoresConditions => "http",
+            _ => self.inner.lane(),
+        }
     }
 
     fn list_buckets(&self) -> Result<Vec<BucketInfo>> {
@@ -85,7 +100,8 @@ impl Objects for FaultyStore {
     fn writer(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<Box<dyn Writer>> {
         self.check("put", bucket, key)?;
         self.meanwhile(key);
-        self.inner.writer(bucket, key, options)
+        let conditions = self.obeyed(&options.conditions);
+        self.inner.writer(bucket, key, &PutOptions { conditions, ..options.clone() })
     }
 
     fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject> {
@@ -109,7 +125,14 @@ impl Objects for FaultyStore {
 
     fn head(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<ObjectInfo> {
         self.check("head", bucket, key)?;
-        self.inner.head(bucket, key, options)
+        match self.inner.head(bucket, key, options) {
+            Err(error)
+                if error.kind() == ErrorKind::NoSuchKey && matches!(self.fault, Fault::HidesMissing) =>
+            {
+                Err(ErrorKind::AccessDenied.into())
+            }
+            found => found,
+        }
     }
 
     fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<DeleteResult> {
@@ -126,7 +149,8 @@ impl Objects for FaultyStore {
     ) -> Result<PutResult> {
         self.check("copy", from.0, from.1)?;
         self.meanwhile(from.1);
-        self.inner.copy(from, bucket, key, options)
+        let conditions = self.obeyed(&options.conditions);
+        self.inner.copy(from, bucket, key, &CopyOptions { conditions, ..options.clone() })
     }
 
     fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<ObjectListing> {
