@@ -192,6 +192,7 @@ echo "$*" >>log
 case $1 in
 run)
     name=$2
+    sleep 0.3
     touch "$name"
     until [ "$1" = -- ]; do shift; done
     shift 2
@@ -204,7 +205,7 @@ run)
     sleep 1.5
     echo "removed $name" >>log
     ;;
-wait) until [ -e fordway-ping ]; do sleep 0.05; done ;;
+get | wait) [ -e fordway-ping ] || exit 1 ;;
 port-forward) exec sleep 60 ;;
 esac
 "#;
