@@ -10,5 +10,6 @@ mod interleaved;
 mod migrate;
 mod missing;
 mod nodes;
+mod reads;
 mod uploads;
 mod way;
