@@ -13,7 +13,7 @@ use fordway_store::{Error, ErrorKind, Result};
 
 use super::web::{PartialDownloadFile, ReceivedPrefix};
 use crate::args::ReplicaArgs;
-use crate::transfer::{OverwritePolicy, SourceFate, finish_file};
+use crate::transfer::{OverwritePolicy, sync_content};
 use crate::wildcard::FilterRules;
 use crate::{commands, web};
 
@@ -140,6 +140,6 @@ fn complete(file: &ReplicatedFile, part: &Path, progress: &mut dyn FnMut(u64) ->
     let part = OpenOptions::new().read(true).write(true).open(part).map_err(failed)?;
     let resumed_bytes = file.complete(&part, progress)?;
     // Some file systems report a delayed error only to the descriptor that was used for the write.
-    finish_file(&part, SourceFate::Kept).map_err(failed)?;
+    sync_content(&part).map_err(failed)?;
     Ok(resumed_bytes)
 }

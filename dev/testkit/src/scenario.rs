@@ -76,6 +76,10 @@ pub const SCENARIOS: &[OperationScenario] = &[
     }),
     OperationScenario::new("complete an upload", &[("dir/k", "old")], complete).parts(&[70_000]),
     OperationScenario::new("complete a large upload", &[], complete).parts(&[MIN_PART_BYTES as usize, 1000]),
+    OperationScenario::new("create an upload", &[("other", "x")], |store| {
+        store.create_upload(&bucket(), &key("dir/k"), &options()).map(drop)
+    }),
+    OperationScenario::new("send a part", &[("dir/k", "old")], send_part).parts(&[70_000]),
     OperationScenario::new("rename a key", &[("dir/from", "source"), ("other", "x")], |store| {
         rename(store, "dir/from", "new/to")
     }),
@@ -266,10 +270,24 @@ fn delete(store: &dyn Store, name: &str) -> Result<()> {
     store.delete(&bucket(), &key(name), &DeleteOptions::default()).map(drop)
 }
 
+/// Sends another part of the upload, whose ID is in the client's notes.
+fn send_part(store: &dyn Store) -> Result<()> {
+    let notes = notes(store)?;
+    let upload = UploadId::new(notes.lines().next().unwrap_or_default())?;
+    let options = PartOptions::default();
+    let mut writer = store.part_writer(&bucket(), &key("dir/k"), &upload, 2, &options)?;
+    writer.write(&new_value())?;
+    writer.commit(&ExpectedContent::default()).map(drop)
+}
+
+fn notes(store: &dyn Store) -> Result<String> {
+    let notes = store.get(&bucket(), &key(NOTES), &GetOptions::default())?.content.into_vec()?;
+    Ok(String::from_utf8_lossy(&notes).into_owned())
+}
+
 /// Completes the upload, whose ID and part ETags are in the client's notes.
 fn complete(store: &dyn Store) -> Result<()> {
-    let notes = store.get(&bucket(), &key(NOTES), &GetOptions::default())?.content.into_vec()?;
-    let notes = String::from_utf8_lossy(&notes);
+    let notes = notes(store)?;
     let mut lines = notes.lines();
     let upload = UploadId::new(lines.next().unwrap_or_default())?;
     let part = |(number, etag)| CompletedPart::new(number, ETag::new(etag));

@@ -11,6 +11,8 @@ use fordway_store::{ETagPolicy, Error, ErrorKind, Result};
 pub(crate) struct EmbeddedEndpoint {
     pub(crate) root: PathBuf,
     pub(crate) config: PosixConfig,
+    /// Whether the endpoint states the durability.
+    has_durability: bool,
 }
 
 impl EmbeddedEndpoint {
@@ -18,16 +20,25 @@ impl EmbeddedEndpoint {
     /// bare path instead. Errors: `InvalidArgument` for an unknown option.
     pub(crate) fn parse(path: &str) -> Result<Self> {
         let (root, query) = path.split_once('?').unwrap_or((path, ""));
-        let mut config = PosixConfig::default();
+        let mut endpoint = EmbeddedEndpoint::at(root);
         for option in query.split('&').filter(|option| !option.is_empty()) {
-            set(&mut config, option)?;
+            set(&mut endpoint.config, option)?;
+            endpoint.has_durability |= option.starts_with("durability=");
         }
-        Ok(EmbeddedEndpoint { root: root.into(), config })
+        Ok(endpoint)
     }
 
     /// Returns the endpoint at `root` with the default options.
     pub(crate) fn at(root: impl Into<PathBuf>) -> Self {
-        EmbeddedEndpoint { root: root.into(), config: PosixConfig::default() }
+        EmbeddedEndpoint { root: root.into(), config: PosixConfig::default(), has_durability: false }
+    }
+
+    /// Sets the durability, unless the endpoint states it, or `durability` is `None`.
+    pub(crate) fn with_durability(mut self, durability: Option<Durability>) -> Self {
+        if let Some(durability) = durability.filter(|_| !self.has_durability) {
+            self.config.durability = durability;
+        }
+        self
     }
 }
 
@@ -71,6 +82,10 @@ mod tests {
         );
         let plain = EmbeddedEndpoint::parse("/a").unwrap().config;
         assert!(plain.if_match && plain.durability == Durability::None);
+        for (text, expected) in [("/a", Durability::Full), ("/a?durability=none", Durability::None)] {
+            let endpoint = EmbeddedEndpoint::parse(text).unwrap().with_durability(Some(Durability::Full));
+            assert_eq!(endpoint.config.durability, expected, "{text}");
+        }
         for bad in ["durabilty=full", "durability=FULL", "durability", "etag=", "x"] {
             let refused = EmbeddedEndpoint::parse(&format!("/a?{bad}")).unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{bad}");

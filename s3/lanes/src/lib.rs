@@ -24,6 +24,7 @@ use fordway_client::node::{NodeAddress, NodeKeyPair, NodeStore};
 use fordway_client::s3::{BucketAddressing, S3Config, S3Credentials, S3Store};
 use fordway_http::TlsRoots;
 use fordway_http::vector::RemoteFile;
+use fordway_posix::Durability;
 use fordway_store::{Bucket, Error, ErrorKind, Key, Result, Store};
 use fordway_wire::uri::without_secrets;
 
@@ -143,6 +144,8 @@ pub struct LaneConfigOverrides {
     pub ca_bundle: Option<PathBuf>,
     /// The certificate authorities to trust, on the `http` lane. This setting takes precedence over `ca_bundle`.
     pub tls_roots: Option<TlsRoots>,
+    /// The durability of writes on the embedded lane, if the endpoint does not state it.
+    pub durability: Option<Durability>,
 }
 
 /// The environment variables that contain credentials, or the location of credentials.
@@ -162,7 +165,9 @@ pub fn open(options: &LaneConfigOverrides) -> Result<Lane> {
     let endpoint = S3Config::find_endpoint(options.endpoint.as_deref(), &variable)?;
     tracing::debug!(?endpoint, "opening the lane");
     match endpoint.as_deref().map(EndpointTarget::parse).transpose()? {
-        Some(EndpointTarget::Embedded(embedded)) => open_embedded(embedded),
+        Some(EndpointTarget::Embedded(embedded)) => {
+            open_embedded(embedded.with_durability(options.durability))
+        }
         Some(EndpointTarget::Unix(socket)) => Ok(open_node(NodeAddress::Unix(socket))),
         Some(EndpointTarget::Tcp(host)) => {
             let secret = secret(&host, resolve(Some(&host))?)?;

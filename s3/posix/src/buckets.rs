@@ -43,9 +43,15 @@ impl PosixStoreState {
         most: usize,
     ) -> Result<Vec<BucketInfo>> {
         // The result omits names that have disappeared in the meantime, symbolic links that do not lead to a directory
-        // beneath the root, and buckets that cannot be examined.
+        // beneath the root, and buckets that the caller is not permitted to examine.
+        let is_omitted =
+            |kind| matches!(kind, ErrorKind::NoSuchBucket | ErrorKind::AccessDenied | ErrorKind::KeyTooLong);
         let names = self.bucket_names()?.into_iter().filter(wanted);
-        Ok(names.filter_map(|name| self.head_bucket(&name).ok()).take(most).collect())
+        let found = names.map(|name| self.head_bucket(&name));
+        found
+            .filter(|found| !found.as_ref().is_err_and(|error| is_omitted(error.kind())))
+            .take(most)
+            .collect()
     }
 
     /// Returns the names in the root that may belong to buckets, in order. Symbolic links are included.

@@ -67,6 +67,7 @@ mod site;
 mod spool;
 mod stage;
 mod store;
+mod summary;
 mod unhide;
 mod unrecorded;
 mod usage;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use std::vec::IntoIter;
 
 use fordway_store::{
-    Bucket, Checksum, Error, ErrorKind, Key, ListPageBuilder, ListQuery, MAX_KEY_BYTES, ObjectInfo,
-    ObjectListing, ObjectSummary, Result, WalkInstruction,
+    Bucket, Error, ErrorKind, Key, ListPageBuilder, ListQuery, MAX_KEY_BYTES, ObjectListing, ObjectSummary,
+    Result, WalkInstruction,
 };
 use fordway_sys::{
     EntryKind, Errno, FileStat, FileSystemSharing, forget_names, get_xattr_in, look_again, rewind, stat_in,
@@ -27,11 +27,11 @@ use crate::locks::ALL_KEYS;
 use crate::names::{ListedName, ListingFreshness, SortedNames, state_before};
 use crate::patience::within;
 use crate::private::PrivateDirectoryContents;
-use crate::read::{NameLookup, system_time};
-use crate::record::etag_of_file;
+use crate::read::NameLookup;
 use crate::shared::is_recent;
 use crate::sidecar::RECORD_BYTES;
 use crate::stage::is_bare;
+use crate::summary::{is_of_one_file, summary_of, summary_of_bare};
 use crate::walk::WalkPath;
 
 /// The longest total time that a listing waits for writers in its directories and for other nodes' changes.
@@ -221,8 +221,10 @@ impl PosixStoreState {
         }
         match (self.summary_by_open(bucket, &place(), key), stat_in(dir, name)) {
             // A file that the caller is not permitted to open is also listed, because its error must not hide the other
-            // files.
-            (Err(_), Ok(stat)) if stat.is_file => Ok(Some(summary_of_bare(key, &stat))),
+            // files. After another error, the page would show a wrong ETag.
+            (Err(error), Ok(stat)) if stat.is_file && is_of_one_file(error.kind()) => {
+                Ok(Some(summary_of_bare(key, &stat)))
+            }
             (summary, _) => summary,
         }
     }
@@ -260,7 +262,7 @@ impl PosixStoreState {
 
     /// Returns the listing entry of a file that has to be opened, because it is the target of a symbolic link or has an
     /// odd key.
-    fn summary_by_open(
+    pub(crate) fn summary_by_open(
         &self,
         bucket: &Bucket,
         place: &ObjectPath,
@@ -268,26 +270,6 @@ impl PosixStoreState {
     ) -> Result<Option<ObjectSummary>> {
         let Some(opened) = self.volume.open_file(bucket, place)? else { return Ok(None) };
         Ok(Some(summary_of(key, opened.into_info().1)))
-    }
-}
-
-fn summary_of_bare(key: &str, stat: &FileStat) -> ObjectSummary {
-    ObjectSummary {
-        key: key.to_owned(),
-        size: stat.size,
-        etag: etag_of_file(stat),
-        modified: system_time(stat.modified_ns),
-        checksum: None,
-    }
-}
-
-fn summary_of(key: &str, info: ObjectInfo) -> ObjectSummary {
-    ObjectSummary {
-        key: key.to_owned(),
-        size: info.size,
-        etag: info.etag,
-        modified: info.modified,
-        checksum: info.checksum.as_ref().map(Checksum::plan),
     }
 }
 
@@ -579,7 +561,7 @@ impl BucketWalk<'_> {
         let bare = name.text.trim_end_matches('/');
         let kind = match last {
             Some((known, kind)) if known == bare => *kind,
-            _ => self.resolve(dir, &self.path_of(at), bare),
+            _ => self.resolve(dir, &self.path_of(at), bare)?,
         };
         *last = Some((bare.to_owned(), kind));
         match kind {
@@ -703,15 +685,12 @@ impl BucketWalk<'_> {
         self.odd.next_if(|odd| odd.as_str() == key);
         let inner = self.inner;
         let place = || ObjectPath::of_path(join(self.bucket.as_str(), key));
+        let skips_closed = matches!(self.linked, LinkedDirectories::Skipped(_));
         let (mut is_object, mut is_refused) = (true, false);
         let describe = || {
             let described = match is_link {
                 false => inner.summary((self.bucket, self.contents.sharing), (dir, name), place, key)?,
-                // A symbolic link that leads outside the root, or nowhere, is not an object.
-                true => inner.summary_by_open(self.bucket, &place(), key).unwrap_or_else(|_| {
-                    is_refused = true;
-                    None
-                }),
+                true => inner.summary_of_link(self.bucket, (&place(), key), skips_closed, &mut is_refused)?,
             };
             is_object = described.is_some();
             Ok(described)
@@ -761,12 +740,12 @@ impl BucketWalk<'_> {
     /// Returns the kind of a symbolic link's target, or of an entry whose kind the file system does not report: a
     /// directory, a file, a link to a file, or another kind. `path` is the directory's path. Cost: one `newfstatat`;
     /// for a link, also one `openat2`.
-    fn resolve(&self, dir: &File, path: &str, name: &str) -> EntryKind {
-        match stat_in(dir, name) {
+    fn resolve(&self, dir: &File, path: &str, name: &str) -> Result<EntryKind> {
+        Ok(match stat_in(dir, name) {
             Ok(stat) if stat.is_dir => EntryKind::Dir,
             Ok(stat) if stat.is_file => EntryKind::File,
             Ok(stat) if !stat.is_link => EntryKind::Other,
-            Ok(_) if self.inner.volume.open_dir(&join(path, name)).is_ok() => match self.linked {
+            Ok(_) if self.inner.volume.leads_to_dir(&join(path, name))? => match self.linked {
                 LinkedDirectories::Listed => EntryKind::Dir,
                 LinkedDirectories::Skipped(skipped) => {
                     let above = path.get(self.bucket.as_str().len() + 1..).unwrap_or_default();
@@ -774,8 +753,9 @@ impl BucketWalk<'_> {
                     EntryKind::Other
                 }
             },
-            _ => EntryKind::Link,
-        }
+            Ok(_) | Err(Errno::NOENT) => EntryKind::Link,
+            Err(errno) => return Err(from_errno(errno, "reading the metadata of a file")),
+        })
     }
 
     /// Returns whether keys below the directory `key` can be on this page.

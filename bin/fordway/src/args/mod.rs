@@ -38,6 +38,7 @@ use fordway_command::external::PYTHON_COMMANDS;
 use fordway_command::version::long_version;
 use fordway_http::TlsRoots;
 use fordway_lanes::LaneConfigOverrides;
+use fordway_posix::Durability;
 use fordway_store::VersionId;
 
 /// The command line of `fordway`, which accesses objects in a directory or on an S3 service.
@@ -76,7 +77,17 @@ impl CommandLine {
         LaneConfigOverrides {
             credentials: self.connection.no_sign_request.then_some(S3Credentials::Anonymous),
             tls_roots: self.connection.no_verify_ssl.then_some(TlsRoots::Unverified),
+            durability: self.durability(),
             ..self.global.lane_options()
+        }
+    }
+
+    /// Returns the durability that the command needs on the embedded lane. A move that copies the content removes the
+    /// only other copy.
+    fn durability(&self) -> Option<Durability> {
+        match &self.command {
+            BuiltinCommand::Mv(args) if args.copies_into_bucket() => Some(Durability::Full),
+            _ => None,
         }
     }
 }

@@ -8,10 +8,12 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{
     Arg, ArgAction, ArgGroup, ArgMatches, Args, Command, Error, FromArgMatches, Subcommand, ValueEnum,
 };
+use fordway_command::StorageAddress;
 use fordway_store::{ByteRange, ChecksumAlgorithm, VersionId};
 use fordway_wire::size_text::parse_bytes;
 
 use super::{AwsOptions, MetadataArgs, ReplicaArgs, VectorReadArgs, byte_range, version_id};
+use crate::transfer::ObjectMetadataRules;
 use crate::wildcard::{FilterAction, FilterRules, WildcardPattern};
 
 /// Options of `cp`.
@@ -329,6 +331,23 @@ pub struct MvArgs {
     /// The filters that select what to move, and the other options of a transfer
     #[command(flatten)]
     pub transfer: TransferArgs,
+}
+
+impl MvArgs {
+    /// Returns whether the command may copy content into a bucket. Within a bucket, objects are renamed, unless the
+    /// options change their metadata.
+    pub(super) fn copies_into_bucket(&self) -> bool {
+        let bucket_of = |text: &str| match StorageAddress::parse(text) {
+            Ok(StorageAddress::S3(bucket, _)) => Some(bucket),
+            _ => None,
+        };
+        let Some(to) = bucket_of(&self.paths.destination) else { return false };
+        let keeps_metadata =
+            ObjectMetadataRules::of(&self.transfer.object).is_ok_and(|rules| rules.keep_all());
+        let is_renamed = |from: &String| bucket_of(from).as_ref() == Some(&to);
+        let are_renamed = keeps_metadata && self.transfer.checksum_algorithm.is_none();
+        !are_renamed || !self.paths.sources.iter().all(is_renamed)
+    }
 }
 
 /// Options of `mkdir`.

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::{Read, Seek};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::args::ThirdPartyCopyArg;
 use crate::replicas::ReplicaOpener;
 use crate::transfer::{
     CopyAttempts, LocalSourceStamps, OverwritePolicy, PostponedRemovals, SharedTransferCounts, SourceFate,
-    WrittenFiles, changed, check_unchanged, finish_file,
+    WrittenFiles, changed, check_unchanged, finish_file, missing, parent as directory_of, sync_names,
 };
 use crate::web;
 
@@ -211,9 +211,11 @@ impl<'c> DavCopier<'c> {
                 if self.order.moves {
                     self.written.claim(&path)?;
                 }
+                let made: Vec<PathBuf> =
+                    missing(directory_of(&path)).into_iter().map(Path::to_owned).collect();
                 web::download_to_target(url, &path, existing, &places, self.context)?;
                 if self.order.moves {
-                    let written = File::open(&path).and_then(|file| finish_file(&file, SourceFate::Removed));
+                    let written = sync_only_copy(&path, &made);
                     written.map_err(|error| file_error("writing", path.display(), error))?;
                 }
                 DavCopyOutcome::Told
@@ -551,6 +553,14 @@ impl<'c> DavCopier<'c> {
 fn not_recursive(url: &str) -> Error {
     let why = format!("{} is a collection; add --recursive to select its members", without_query(url));
     Error::new(ErrorKind::InvalidArgument, why)
+}
+
+/// Forces a downloaded file to stable storage, with its name and the names of the directories `made` for it, because
+/// its source is removed next.
+fn sync_only_copy(path: &Path, made: &[PathBuf]) -> std::io::Result<()> {
+    finish_file(&File::open(path)?, SourceFate::Removed)?;
+    sync_names(directory_of(path))?;
+    made.iter().try_for_each(|made| sync_names(directory_of(made)))
 }
 
 /// Returns whether a server does not support the request.

@@ -6,6 +6,9 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::download::parent;
+use super::finish::sync_names;
+
 /// The maximum number of times that a directory is recreated after another download has removed it.
 const MAX_TRIES: usize = 100;
 
@@ -46,13 +49,17 @@ impl MadeDirectories {
         }
     }
 
+    /// Forces the names in `directory` to stable storage, and the names of the directory and its parents as far as this
+    /// command has created them. Cost: one `fsync`, and one for each of these directories.
+    pub(crate) fn sync_names(&self, directory: &Path) -> io::Result<()> {
+        sync_names(directory)?;
+        let is_made = |directory: &&Path| self.made().contains(*directory);
+        directory.ancestors().take_while(is_made).try_for_each(|made| sync_names(parent(made)))
+    }
+
     fn make(&self, directory: &Path) -> io::Result<()> {
         let mut made = self.made();
-        let missing: Vec<&Path> = directory
-            .ancestors()
-            .take_while(|directory| !directory.as_os_str().is_empty() && !directory.exists())
-            .collect();
-        for directory in missing.into_iter().rev() {
+        for directory in missing(directory).into_iter().rev() {
             match std::fs::create_dir(directory) {
                 Ok(()) => made.insert(directory.to_owned()),
                 Err(error) if error.kind() == ErrorKind::AlreadyExists && directory.is_dir() => false,
@@ -65,6 +72,12 @@ impl MadeDirectories {
     fn made(&self) -> MutexGuard<'_, HashSet<PathBuf>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns the directories on the path of `directory` that do not exist, from `directory` up.
+pub(crate) fn missing(directory: &Path) -> Vec<&Path> {
+    let is_missing = |directory: &&Path| !directory.as_os_str().is_empty() && !directory.exists();
+    directory.ancestors().take_while(is_missing).collect()
 }
 
 #[cfg(test)]

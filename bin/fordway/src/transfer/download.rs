@@ -16,7 +16,7 @@ use tempfile::NamedTempFile;
 
 use super::MadeDirectories;
 use super::access::{FileAccessRights, NEW_FILE_MODE, PRIVATE_MODE};
-use super::finish::{finish_file, rename_to_new};
+use super::finish::{finish_file, rename_to_new, sync_content};
 use super::special::open_special;
 use super::upload::{part_ranges, replaced};
 use super::{OverwritePolicy, TransferRunner};
@@ -59,9 +59,19 @@ impl TransferRunner<'_> {
         finish_file(temporary.as_file(), self.settings.source_fate()).map_err(failed)?;
         temporary.as_file().set_modified(info.modified).map_err(failed)?;
         self.context.interrupt.check()?;
+        self.give_name(temporary, path)?;
+        // The source is removed next, so the new name must survive a power cut.
+        if self.settings.removes_sources {
+            self.made.sync_names(parent(path)).map_err(failed)?;
+        }
+        Ok(info)
+    }
+
+    /// Renames the temporary file to `path`. Errors: `PreconditionFailed` if an existing file must not be replaced.
+    fn give_name(&self, temporary: NamedTempFile, path: &Path) -> Result<()> {
+        let failed = |error| file_error("writing", path.display(), error);
         if self.settings.existing == OverwritePolicy::Replace {
-            temporary.persist(path).map_err(|error| failed(error.error))?;
-            return Ok(info);
+            return temporary.persist(path).map(drop).map_err(|error| failed(error.error));
         }
         // Another program may have created the file since the earlier check, so do not replace a file here.
         let temporary = temporary.into_temp_path();
@@ -69,8 +79,7 @@ impl TransferRunner<'_> {
             let why = format!("{} already exists", path.display());
             return Err(Error::new(ErrorKind::PreconditionFailed, why));
         }
-        temporary.keep().map_err(|error| failed(error.error))?;
-        Ok(info)
+        temporary.keep().map(drop).map_err(|error| failed(error.error))
     }
 
     fn download_into_special(
@@ -132,7 +141,7 @@ impl TransferRunner<'_> {
 
     /// Fetches the object in several ranges in parallel, all from the same version of the object. If the object has a
     /// CRC, verifies the content with the CRCs of the parts. For an object without a CRC, reads the file again to
-    /// verify its content.
+    /// verify its content. Forces the content to stable storage, because the file has its full length from the start.
     fn fetch_parts(
         &self,
         info: ObjectInfo,
@@ -154,6 +163,7 @@ impl TransferRunner<'_> {
             None => self.verify_file(&info, file, path),
         };
         verified.map_err(|error| self.during_get(error, from))?;
+        sync_content(file).map_err(|error| file_error("writing", path.display(), error))?;
         Ok(info)
     }
 
@@ -303,14 +313,31 @@ const TEMPORARY_SUFFIX: &str = ".part";
 /// The number of letters and digits between the prefix and the suffix of a hidden file's name.
 const TEMPORARY_RANDOM_BYTES: usize = 6;
 
-/// Returns whether the file's name is a name that [`temporary_beside`] chooses. Such a file belongs to an unfinished
-/// download of this or another process, or to a download that was killed.
+/// The number of hexadecimal digits in the hidden names of files that are copied from web servers, and of files that
+/// the Python package writes.
+const HEX_DIGITS: usize = 16;
+
+/// Returns whether the file's name is the name of an unfinished download: a name that [`temporary_beside`] chooses, the
+/// name of the part file of a copy from a web server (`.NAME.0123456789abcdef.part`), or a name that the Python package
+/// chooses (`.fordway-0123456789abcdef.part`). Such a file belongs to a download of this or another process that is in
+/// progress, that a later copy resumes, or that was killed.
 pub(super) fn is_temporary(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let random = name.strip_prefix(TEMPORARY_PREFIX).and_then(|rest| rest.strip_suffix(TEMPORARY_SUFFIX));
-    random.is_some_and(|random| {
-        random.len() == TEMPORARY_RANDOM_BYTES && random.bytes().all(|byte| byte.is_ascii_alphanumeric())
-    })
+    let Some(name) = name.strip_suffix(TEMPORARY_SUFFIX) else { return false };
+    let is_hex = |text: &str| {
+        text.len() == HEX_DIGITS && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    };
+    if let Some(random) = name.strip_prefix(TEMPORARY_PREFIX)
+        && (is_hex(random) || is_random(random))
+    {
+        return true;
+    }
+    let copied = name.strip_prefix('.').and_then(|name| name.rsplit_once('.'));
+    copied.is_some_and(|(name, hash)| !name.is_empty() && is_hex(hash))
+}
+
+fn is_random(text: &str) -> bool {
+    text.len() == TEMPORARY_RANDOM_BYTES && text.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
 
 /// The number of bytes copied at a time. This size is large enough that the cost of a call is negligible, and small

@@ -28,8 +28,28 @@ pub(crate) fn finish_file(file: &File, source: SourceFate) -> io::Result<()> {
     if source == SourceFate::Kept && !only_sync_reports_all(file)? {
         return Ok(fordway_sys::close_errors(file)?);
     }
-    match file.sync_data() {
-        // A pipe or a character device.
+    sync_content(file)
+}
+
+/// Forces the content of a file to stable storage. A file that got its final length before its content needs this
+/// before it gets its name and its time: after a power cut, the file could otherwise have the right name, length and
+/// time, but zeros as its content, and `sync` would take it for the object.
+pub(crate) fn sync_content(file: &File) -> io::Result<()> {
+    without_unsupported(file.sync_data())
+}
+
+/// Forces the names in a directory to stable storage. Without permission to read the directory, or support by the file
+/// system, has no effect.
+pub(crate) fn sync_names(directory: &Path) -> io::Result<()> {
+    match File::open(directory) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        opened => without_unsupported(opened?.sync_all()),
+    }
+}
+
+/// Pipes, character devices, and the directories of some file systems cannot be synced.
+fn without_unsupported(synced: io::Result<()>) -> io::Result<()> {
+    match synced {
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
         synced => synced,
     }

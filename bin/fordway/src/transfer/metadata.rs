@@ -49,7 +49,7 @@ impl ObjectMetadataRules {
     }
 
     /// Returns whether an object keeps its metadata when it is copied.
-    pub(super) fn keep_all(&self) -> bool {
+    pub(crate) fn keep_all(&self) -> bool {
         self.given.is_empty() && self.directive != Some(MetadataDirectiveArg::Replace)
     }
 

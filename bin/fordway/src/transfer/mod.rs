@@ -38,9 +38,9 @@ mod workers;
 mod written;
 
 pub(crate) use access::{FileAccessRights, NEW_FILE_MODE, PRIVATE_MODE};
-pub(crate) use directories::MadeDirectories;
+pub(crate) use directories::{MadeDirectories, missing};
 pub(crate) use download::{ContentVerifier, parent, temporary_beside};
-pub(crate) use finish::{SourceFate, finish_file, rename_to_new};
+pub(crate) use finish::{SourceFate, finish_file, rename_to_new, sync_content, sync_names};
 pub(crate) use links::{LinkRemoval, RemovedLinks};
 pub(crate) use metadata::ObjectMetadataRules;
 pub(crate) use moved::{LocalSourceStamps, changed};

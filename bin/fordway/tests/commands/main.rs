@@ -6,6 +6,7 @@ mod binary;
 mod care;
 mod copying;
 mod davix;
+mod durable;
 mod file_systems;
 mod http_versions;
 mod lanes;

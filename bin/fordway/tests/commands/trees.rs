@@ -348,14 +348,21 @@ fn excluded_entries_need_not_be_readable() {
 #[test]
 fn unfinished_downloads_are_not_content() {
     let rig = Rig::new();
-    for file in ["t/a", "t/.fordway-a1B2c3.part", "t/d/.fordway-ZZZZZZ.part", "t/.fordway-notes.part.txt"] {
+    for file in [
+        "t/a",
+        "t/.fordway-a1B2c3.part",
+        "t/d/.fordway-ZZZZZZ.part",
+        "t/.fordway-notes.part.txt",
+        "t/.fordway-0123456789abcdef.part",
+        "t/d/.f.bin.0123456789abcdef.part",
+    ] {
         rig.write(file, file);
     }
     rig.run(&["sync", "DIR/t", "s3://bkt/s"]).ok();
     rig.run(&["cp", "-r", "DIR/t", "s3://bkt/c"]).ok();
     assert_eq!(rig.keys(), ["c/.fordway-notes.part.txt", "c/a", "s/.fordway-notes.part.txt", "s/a"]);
     rig.run(&["sync", "s3://bkt/s", "DIR/t", "--delete"]).ok();
-    assert_eq!(rig.files().len(), 4, "another download still needs its file");
+    assert_eq!(rig.files().len(), 6, "another download still needs its file");
 }
 
 #[test]

@@ -300,6 +300,105 @@ fn is_continued_after(assembly: Assembly, at: usize) -> bool {
     died
 }
 
+/// A completion dies, or is refused, after `cp -al` has given the upload's file a second name. The upload can be
+/// continued and completed, and the copy does not change.
+#[test]
+fn an_upload_whose_file_has_a_second_name_can_be_continued() {
+    for assembly in [Assembly::InPlace, Assembly::Copied] {
+        let calls = (1..MOST_CALLS).take_while(|at| is_continued_beside_copy(assembly, Some(*at))).count();
+        assert!((10..MOST_CALLS - 1).contains(&calls), "{assembly:?}: {calls} calls");
+        is_continued_beside_copy(assembly, None);
+    }
+}
+
+/// Interrupts the first completion before call `at`, or lets it fail because of a wrong ETag. Returns whether the
+/// completion was interrupted.
+fn is_continued_beside_copy(assembly: Assembly, at: Option<usize>) -> bool {
+    let dir = crate::way::scratch();
+    let (upload, mut parts) = assembly.prepared(dir.path());
+    let files = dir.path().join("bucket/.fordway/mpu").join(upload.as_str());
+    let copy = dir.path().join("copy");
+    std::fs::create_dir(&copy).unwrap();
+    for name in std::fs::read_dir(&files).unwrap().map(|entry| entry.unwrap().file_name()) {
+        std::fs::hard_link(files.join(&name), copy.join(&name)).unwrap();
+    }
+    let copied = std::fs::read(copy.join("data")).unwrap();
+    let store = open(dir.path());
+    let place = format!("{assembly:?}, {at:?}");
+    let died = match at {
+        Some(at) => dies(&[], Before::Nothing, at, (&upload, &parts), dir.path()),
+        None => {
+            let wrong = [parts[0].clone(), CompletedPart::new(2, ETag::new("wrong"))];
+            let refused = complete(&store, Before::Nothing, &upload, &wrong).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::InvalidPart, "{place}");
+            true
+        }
+    };
+    let mut expected = whole();
+    if body(&store).is_none() {
+        parts.push(put_part(&store, &upload, 3).unwrap_or_else(|error| panic!("{place}: {error}")));
+        expected.extend(vec![3; PART_BYTES]);
+    }
+    complete(&store, Before::Nothing, &upload, &parts).unwrap_or_else(|error| panic!("{place}: {error}"));
+    assert!(body(&store) == Some(expected), "{place}");
+    assert!(store.list_uploads(&bucket(), &UploadsQuery::default()).unwrap().uploads.is_empty(), "{place}");
+    assert!(std::fs::read(copy.join("data")).unwrap() == copied, "{place}");
+    died
+}
+
+/// Makes each system call of a completion fail once, after another completion of the upload has died. The parts are
+/// kept, so the next completion succeeds.
+#[test]
+fn a_second_completion_that_fails_loses_no_part() {
+    for errno in [Errno::IO, Errno::NOMEM] {
+        let calls = (1..MOST_CALLS).take_while(|at| second_fails_at(*at, errno)).count();
+        assert!((10..MOST_CALLS - 1).contains(&calls), "{errno}: {calls} calls");
+    }
+}
+
+fn second_fails_at(at: usize, errno: Errno) -> bool {
+    let dir = crate::way::scratch();
+    let (upload, parts) = Assembly::InPlace.prepared(dir.path());
+    let files = dir.path().join("bucket/.fordway/mpu").join(upload.as_str());
+    std::fs::rename(files.join("upload"), files.join("closed")).unwrap();
+    let store = open(dir.path());
+    let plan = FaultInjectionPlan { nth: Some((at, SyscallFault::Fail(errno))), ..Default::default() };
+    let (done, calls) = fault::run(plan, || complete(&store, Before::Nothing, &upload, &parts));
+    let place = format!("call {at}, {:?}: {errno}: {done:?}", calls.get(at - 1));
+    let kind = done.map(drop).map_err(|error| error.kind());
+    assert!(kind != Err(ErrorKind::NoSuchUpload), "{place}");
+    check_after(dir.path(), Before::Nothing, &upload, &parts, &place);
+    calls.len() >= at
+}
+
+/// Makes each system call of a part fail once. The error never says that the upload has ended, because clients then
+/// abort the whole transfer.
+#[test]
+fn a_part_that_fails_does_not_end_the_upload() {
+    let (mut at, mut is_reached) = (0, true);
+    while is_reached && at < MOST_CALLS {
+        at += 1;
+        let dir = crate::way::scratch();
+        let (store, upload, _) = prepared(dir.path(), Before::Nothing);
+        let errno = if at % 2 == 0 { Errno::IO } else { Errno::MFILE };
+        let plan = FaultInjectionPlan { nth: Some((at, SyscallFault::Fail(errno))), ..Default::default() };
+        let (put, calls) = fault::run(plan, || {
+            let options = PartOptions { size_hint: Some(MIN_PART_BYTES), ..Default::default() };
+            let mut writer = store.part_writer(&bucket(), &key(), &upload, 3, &options)?;
+            writer.write(&vec![3; PART_BYTES])?;
+            // A slow part: the store looks its directory up again.
+            thread::sleep(std::time::Duration::from_millis(12));
+            writer.commit(&ExpectedContent::default()).map(drop)
+        });
+        let place = format!("call {at}, {:?}: {errno}: {put:?}", calls.get(at - 1));
+        let kind = put.map_err(|error| error.kind());
+        assert!(!matches!(kind, Err(ErrorKind::NoSuchUpload | ErrorKind::NoSuchKey)), "{place}");
+        put_part(&store, &upload, 3).unwrap_or_else(|error| panic!("{place}: sent again: {error}"));
+        is_reached = calls.len() >= at;
+    }
+    assert!((10..MOST_CALLS).contains(&at), "{at}");
+}
+
 /// Makes each system call of the completion fail once. Durability is `full`.
 #[test]
 fn a_completion_that_fails_leaves_no_way_into_the_object() {

@@ -20,7 +20,7 @@ use crate::area::remove_if_file;
 use crate::dirs::DirectoryHandle;
 use crate::errors::{from_errno, is_stale};
 use crate::events::{ChangeRecorder, facts_of};
-use crate::layout::{ObjectPath, split, upload_dir, upload_of};
+use crate::layout::{ObjectPath, odd, plain, split, upload_dir, upload_of};
 use crate::locks::not_locked;
 use crate::multipart::MultipartUploadManager;
 use crate::multipart::parts::{
@@ -75,24 +75,11 @@ impl Drop for UploadLock {
 }
 
 impl LockedUpload {
-    /// Reopens the upload, so that it accepts parts again, after a completion has failed or was interrupted. If the
-    /// upload has already become an object, the upload remains closed: writing a part into `data` could change the
-    /// object. Returns whether the upload was reopened.
-    fn reopen(self) -> Result<bool, Errno> {
-        if self.is_published() {
-            return Ok(false);
-        }
+    /// Reopens the upload, so that it accepts parts again, after a completion has failed or was interrupted. The upload
+    /// must not have become an object: writing a part into `data` could change the object.
+    fn reopen(self) -> Result<(), Errno> {
         discard_whole(&self.held)?;
-        rename(&self.held, CLOSED, &self.held, UPLOAD).map(|()| true)
-    }
-
-    /// Returns whether the upload has become an object, even if that object no longer exists. If `data` has a second
-    /// hard link, that link may be the object.
-    fn is_published(&self) -> bool {
-        match has_at_server(&self.held, ASSEMBLED, self.sharing) {
-            true => !has_at_server(&self.held, WHOLE, self.sharing),
-            false => !has_at_server(&self.held, DATA, self.sharing) || links_in(&self.held, DATA) != Ok(1),
-        }
+        rename(&self.held, CLOSED, &self.held, UPLOAD)
     }
 }
 
@@ -127,7 +114,7 @@ impl MultipartUploadManager<'_> {
             return Ok(made);
         }
         let mut taken = taken?;
-        if taken.was_closed && taken.is_published() {
+        if taken.was_closed && self.is_published(bucket, key, &taken)? {
             self.end_upload(taken)?;
             return Err(Error::new(ErrorKind::NoSuchUpload, "it was completed before"));
         }
@@ -137,12 +124,47 @@ impl MultipartUploadManager<'_> {
         match &made {
             // The object exists. Files that cannot be removed are left to the next completion, or to `gc`.
             Ok(_) => drop(self.end_upload(taken)),
-            Err(_) => {
+            Err(_) if self.is_published(bucket, key, &taken).is_ok_and(|is_published| !is_published) => {
                 // If the upload cannot be reopened now, the next part that arrives tries again.
                 let _ = taken.reopen();
             }
+            Err(_) => {}
         }
         made
+    }
+
+    /// Returns whether the upload has become an object, even if that object no longer exists. If `data` has further
+    /// hard links, one of them may be the object, or all of them belong to copies of the bucket (`cp -al`). Errors:
+    /// those after which this is not known, so the upload must remain as it is.
+    fn is_published(&self, bucket: &Bucket, key: &Key, taken: &LockedUpload) -> Result<bool> {
+        let failed = |errno| from_errno(errno, "examining the upload");
+        let has = |name| has_at_server(&taken.held, name, taken.sharing).map_err(failed);
+        if has(ASSEMBLED)? {
+            return Ok(!has(WHOLE)?);
+        }
+        if !has(DATA)? {
+            return Ok(true);
+        }
+        match links_in(&taken.held, DATA).map_err(failed)? {
+            0 | 1 => Ok(false),
+            _ => self.is_object(bucket, key, stat_in(&taken.held, DATA).map_err(failed)?),
+        }
+    }
+
+    /// Returns whether the file with the metadata `file` is the object `key`, or one of the key's newest old versions.
+    #[cold]
+    fn is_object(&self, bucket: &Bucket, key: &Key, file: FileStat) -> Result<bool> {
+        let volume = &self.inner.volume;
+        let kept = volume.versions(bucket, key).newest_places(NEWER_VERSIONS_MAX)?;
+        let places = plain(bucket, key).map(ObjectPath::into_owned).into_iter().chain([odd(bucket, key)]);
+        for place in places.chain(kept) {
+            match volume.open_dir(&place.dir).and_then(|dir| stat_in(dir, &place.name)) {
+                Ok(found) if (found.device, found.inode) == (file.device, file.inode) => return Ok(true),
+                Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => {}
+                Err(errno) => return Err(from_errno(errno, "examining the object")),
+            }
+        }
+        Ok(false)
     }
 
     /// Returns the result of an earlier completion of this upload from `parts`. Returns `None` if the resulting object
@@ -278,9 +300,12 @@ impl MultipartUploadManager<'_> {
             return Ok(());
         }
         let upload = OpenUpload { record, dir, accepts_parts };
-        match self.locked_upload(bucket, held, (data, locked), (upload, true)).reopen() {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(Error::new(ErrorKind::NoSuchUpload, "it was completed before")),
+        let taken = self.locked_upload(bucket, held, (data, locked), (upload, true));
+        if self.is_published(bucket, key, &taken)? {
+            return Err(Error::new(ErrorKind::NoSuchUpload, "it was completed before"));
+        }
+        match taken.reopen() {
+            Ok(()) => Ok(()),
             // Another node has ended or reopened the upload, while this node still has the upload's files cached.
             Err(Errno::NOENT) => Err(being_completed()),
             Err(errno) => Err(from_errno(errno, "reopening the upload")),

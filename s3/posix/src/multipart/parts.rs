@@ -183,12 +183,12 @@ impl PartSink {
         (dir, number): (&str, u16),
         mut record: ObjectRecord,
     ) -> Result<fordway_store::PutResult> {
-        let ended = || Error::new(ErrorKind::NoSuchUpload, "it was completed or aborted in the meantime");
-        let held = inner.volume.dirs.open(&inner.volume.root, dir).map_err(|_| ended())?;
+        let held = inner.volume.dirs.open(&inner.volume.root, dir).map_err(|errno| match errno {
+            Errno::NOENT | Errno::NOTDIR | Errno::STALE => ended(),
+            errno => from_errno(errno, "opening the upload"),
+        })?;
         let sharing = inner.volume.sharing_of(bucket);
-        if !is_open(&held, sharing) {
-            return Err(if has_at_server(&held, CLOSED, sharing) { being_completed() } else { ended() });
-        }
+        require_open(&held, sharing)?;
         let (made, size, file) = match self {
             PartSink::InPlace { data, written, .. } => {
                 let made = seal_part(&inner.volume, &data, &mut record)?;
@@ -209,7 +209,7 @@ impl PartSink {
         staged.publish_private()?;
         // A completion that began before the new record was in place may need the replaced file. A completion that
         // begins later reads the new record.
-        if let Some(replaced) = replaced.filter(|_| is_open(&held, sharing)) {
+        if let Some(replaced) = replaced.filter(|_| has_at_server(&held, UPLOAD, sharing) == Ok(true)) {
             // A file that cannot be removed now is removed with the upload.
             let _ = remove_file(&held, &replaced);
         }
@@ -260,11 +260,7 @@ fn claim(dir: &DirectoryHandle, number: u16, sharing: FileSystemSharing) -> Resu
         Err(Errno::EXIST) => return Ok(false),
         Err(errno) => return Err(from_errno(errno, "claiming the part's place")),
     }
-    match is_open(dir, sharing) {
-        true => Ok(true),
-        false if has_at_server(dir, CLOSED, sharing) => Err(being_completed()),
-        false => Err(Error::new(ErrorKind::NoSuchUpload, "it was completed or aborted")),
-    }
+    require_open(dir, sharing).map(|()| true)
 }
 
 /// Returns the error for a part of a closed upload. Clients retry after an error of this kind. The retry can succeed,
@@ -274,16 +270,35 @@ pub(crate) fn being_completed() -> Error {
     Error::new(ErrorKind::LockTimeout, why)
 }
 
-/// Returns whether the upload in `dir` is open, according to the file server. With a stale result, a part could be
-/// written into an object that another node has just published, or could be lost after its acknowledgement. Cost: on a
-/// shared file system, several round trips.
-fn is_open(dir: &DirectoryHandle, sharing: FileSystemSharing) -> bool {
-    has_at_server(dir, UPLOAD, sharing)
+/// Returns the error for a part of an upload that no longer exists.
+fn ended() -> Error {
+    Error::new(ErrorKind::NoSuchUpload, "it was completed or aborted in the meantime")
 }
 
-/// Returns whether the upload in `dir` has the file `name`, according to the file server. Cost: on a shared file
-/// system, several round trips.
-pub(crate) fn has_at_server(dir: &DirectoryHandle, name: &str, sharing: FileSystemSharing) -> bool {
+/// Checks that the upload in `dir` is open, according to the file server. With a stale result, a part could be written
+/// into an object that another node has just published, or could be lost after its acknowledgement. Errors:
+/// `LockTimeout` if the upload is being completed, `NoSuchUpload` if it has ended, and errors from looking at the
+/// upload, after which the upload may still be open. Cost: on a shared file system, several round trips.
+fn require_open(dir: &DirectoryHandle, sharing: FileSystemSharing) -> Result<()> {
+    let has = |name| match has_at_server(dir, name, sharing) {
+        // Another node has removed the directory.
+        Err(Errno::STALE) => Ok(false),
+        looked => looked.map_err(|errno| from_errno(errno, "examining the upload")),
+    };
+    match has(UPLOAD)? {
+        true => Ok(()),
+        false if has(CLOSED)? => Err(being_completed()),
+        false => Err(ended()),
+    }
+}
+
+/// Returns whether the upload in `dir` has the file `name`, according to the file server. Errors: those that do not
+/// show that the file is missing. Cost: on a shared file system, several round trips.
+pub(crate) fn has_at_server(
+    dir: &DirectoryHandle,
+    name: &str,
+    sharing: FileSystemSharing,
+) -> Result<bool, Errno> {
     match sharing {
         FileSystemSharing::Local => {}
         FileSystemSharing::Nfs => {
@@ -296,11 +311,15 @@ pub(crate) fn has_at_server(dir: &DirectoryHandle, name: &str, sharing: FileSyst
             let listed = open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
                 .and_then(|dir| inode_among(dir, name, LISTED_MAX));
             if let Ok(Some(listed)) = listed {
-                return listed.is_some();
+                return Ok(listed.is_some());
             }
         }
     }
-    stat_in(dir, name).is_ok()
+    match stat_in(dir, name) {
+        Ok(_) => Ok(true),
+        Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
+        Err(errno) => Err(errno),
+    }
 }
 
 /// Returns whether every claim among `names` belongs to a part in `parts` that is stored in `data`. `parts` is sorted

@@ -15,10 +15,11 @@ use fordway_store::{ErrorKind, Result, VersionId, VersioningState};
 use fordway_sys::{Errno, FileStat, Mode, OFlags, file_user, read_dir_briefly, stat, stat_in, would_wait};
 
 use super::KeyVersions;
-use super::names::{MARKER, NoncurrentVersionName, order_in};
+use super::names::{MARKER, NoncurrentVersionName, archived_place, order_in};
 use super::owners::VersionOwners;
 use crate::errors::from_errno;
 use crate::index::{DirectoryRole, FEWEST};
+use crate::layout::ObjectPath;
 use crate::names::SortedNames;
 use crate::private::PrivateDirectoryContents;
 use crate::read::ObjectFile;
@@ -178,6 +179,12 @@ impl KeyVersions<'_> {
         })?;
         keep_newest(&mut found);
         Ok(found)
+    }
+
+    /// Returns the paths of the `most` newest old versions, the newest first.
+    pub(crate) fn newest_places(&self, most: usize) -> Result<Vec<ObjectPath<'static>>> {
+        let newest = self.newest_versions(most)?;
+        Ok(newest.iter().map(|version| archived_place(self.bucket, self.key, version)).collect())
     }
 
     /// Calls `answer` with the index of the key's versions directory. Returns `None` if there is no index.

@@ -1,0 +1,95 @@
+//! The entries of listings, and the targets of symbolic links in a bucket.
+//!
+//! A link that leads to no object does not make a listing fail. Any other error does: a program that mirrors a bucket
+//! removes its copies of the objects that a listing lacks, so an object must not be left out because of an error.
+
+use fordway_store::{Bucket, Checksum, ErrorKind, ObjectInfo, ObjectSummary, Result};
+use fordway_sys::{Errno, FileStat, Mode, OFlags, stat};
+
+use crate::PosixStoreState;
+use crate::errors::from_errno;
+use crate::layout::ObjectPath;
+use crate::read::system_time;
+use crate::record::etag_of_file;
+use crate::volume::StoreRootDirectory;
+
+/// Returns the listing entry of a file without a record.
+pub(crate) fn summary_of_bare(key: &str, stat: &FileStat) -> ObjectSummary {
+    ObjectSummary {
+        key: key.to_owned(),
+        size: stat.size,
+        etag: etag_of_file(stat),
+        modified: system_time(stat.modified_ns),
+        checksum: None,
+    }
+}
+
+/// Returns the listing entry of the object with these properties.
+pub(crate) fn summary_of(key: &str, info: ObjectInfo) -> ObjectSummary {
+    ObjectSummary {
+        key: key.to_owned(),
+        size: info.size,
+        etag: info.etag,
+        modified: info.modified,
+        checksum: info.checksum.as_ref().map(Checksum::plan),
+    }
+}
+
+impl StoreRootDirectory {
+    /// Returns whether the symbolic link at `path` leads to a directory beneath the root. Cost: one `openat2`, and the
+    /// cost of the link. Errors: those that show neither where the link leads, nor that it cannot be followed.
+    pub(crate) fn leads_to_dir(&self, path: &str) -> Result<bool> {
+        match self.open_dir(path) {
+            Ok(_) => Ok(true),
+            Err(errno) if leads_nowhere(errno) || is_closed(errno) => Ok(false),
+            Err(errno) => Err(from_errno(errno, "following a symbolic link")),
+        }
+    }
+}
+
+impl PosixStoreState {
+    /// Returns the listing entry of the file to which the symbolic link at `place` leads, or `None` if it leads to no
+    /// object. Sets `is_refused` if the link cannot be followed. A file that the caller is not permitted to open, or
+    /// whose record cannot be decoded, is described as if it had no record. Errors: `AccessDenied` if the caller is not
+    /// permitted to reach the file, unless `skips_closed` is set or the bucket has the sticky bit; all other errors.
+    pub(crate) fn summary_of_link(
+        &self,
+        bucket: &Bucket,
+        (place, key): (&ObjectPath, &str),
+        skips_closed: bool,
+        is_refused: &mut bool,
+    ) -> Result<Option<ObjectSummary>> {
+        let error = match self.summary_by_open(bucket, place, key) {
+            Err(error) if is_of_one_file(error.kind()) => error,
+            done => return done,
+        };
+        match self.volume.root.open_beneath(&place.path(), OFlags::PATH, Mode::empty()).and_then(stat) {
+            Ok(stat) => Ok(stat.is_file.then(|| summary_of_bare(key, &stat))),
+            Err(errno) if leads_nowhere(errno) || is_closed(errno) => {
+                *is_refused = true;
+                let is_skipped = leads_nowhere(errno) || skips_closed || self.is_sticky(bucket)?;
+                if is_skipped { Ok(None) } else { Err(error) }
+            }
+            Err(errno) => Err(from_errno(errno, "following a symbolic link")),
+        }
+    }
+
+    fn is_sticky(&self, bucket: &Bucket) -> Result<bool> {
+        Ok(self.volume.guard_now(bucket)?.is_some())
+    }
+}
+
+/// Returns whether an error of this kind can be a property of one file, so that the file is listed without its record:
+/// the caller is not permitted to open the file, the record cannot be decoded, or another program has a lease.
+pub(crate) fn is_of_one_file(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::AccessDenied | ErrorKind::Corrupt | ErrorKind::LockTimeout)
+}
+
+/// Returns whether the error shows that a link leads to nothing beneath the root.
+fn leads_nowhere(errno: Errno) -> bool {
+    matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV | Errno::NAMETOOLONG)
+}
+
+fn is_closed(errno: Errno) -> bool {
+    matches!(errno, Errno::ACCESS | Errno::PERM)
+}
