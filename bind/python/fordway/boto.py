@@ -63,7 +63,18 @@ RUN_ACCESS_KEY = "fordway-run"
 OWN_ENDPOINTS = ("/", "file:", "unix:", "tcp:")
 """Prefixes of Fordway's endpoints that are not HTTP servers."""
 
-AWS_DOMAINS = (".amazonaws.com", ".amazonaws.com.cn")
+AWS_DOMAINS = (
+    ".amazonaws.com",
+    ".amazonaws.com.cn",
+    ".amazonaws.eu",
+    ".api.aws",
+    ".api.amazonwebservices.com.cn",
+    ".c2s.ic.gov",
+    ".sc2s.sgov.gov",
+    ".cloud.adc-e.uk",
+    ".csp.hci.ic.gov",
+)
+"""The domains of AWS in all partitions, for clients of which only the endpoint is known."""
 
 S3_ID = "S3"
 """The ID of the service in botocore's service models."""
@@ -96,6 +107,12 @@ _botocore_call = BaseClient._make_api_call
 _botocore_create: Callable[..., type] | None = None
 """The method of `ClientCreator` that `_create_class` replaces. `None` if it is not replaced."""
 
+_botocore_create_client: Callable[..., Any] | None = None
+"""The method of `ClientCreator` that `_create_client` replaces. `None` if it is not replaced."""
+
+_creation = threading.local()
+"""`is_ours` is true while the thread creates a client whose class `_create_class` may create."""
+
 _store: Store | None = None
 
 # Older versions of botocore do not read endpoints from the environment.
@@ -120,13 +137,16 @@ def install(endpoint: str | os.PathLike[str] | None = None) -> Store:
     `fordway.open` determines the endpoint. A second call of `install` changes the store, for existing clients
     too. Returns the store.
     """
-    global _store, _botocore_create
+    global _store, _botocore_create, _botocore_create_client
     _store = fordway.open(endpoint if endpoint is not None else os.environ.get(ENDPOINT_VARIABLE))
     if _botocore_create is None:
         # A session copies botocore's list of event handlers when it is created, but all sessions use this
         # class when they create a client.
         _botocore_create = ClientCreator._create_client_class
         ClientCreator._create_client_class = _create_class
+    if _botocore_create_client is None:
+        _botocore_create_client = ClientCreator.create_client
+        ClientCreator.create_client = _create_client
     if _provide is not None:
         _provider.provide = _provide_server
     return _store
@@ -148,10 +168,12 @@ def record_calls(path: str) -> None:
 
 def uninstall() -> None:
     """Reverts `install`, so that botocore sends all calls again."""
-    global _store, _botocore_create
-    # If other code has since replaced the method, that code still calls `_create_class`.
+    global _store, _botocore_create, _botocore_create_client
+    # If other code has since replaced a method, that code still calls our method.
     if ClientCreator._create_client_class is _create_class:
         ClientCreator._create_client_class, _botocore_create = _botocore_create, None
+    if ClientCreator.create_client is _create_client:
+        ClientCreator.create_client, _botocore_create_client = _botocore_create_client, None
     if _provide is not None:
         _provider.provide = _provide
     _store = None
@@ -160,8 +182,13 @@ def uninstall() -> None:
 def _provide_server(provider: Any) -> str | None:  # noqa: ANN401
     """Returns the endpoint that the environment specifies for a client. Returns `None` for an S3 endpoint
     such as `file:///data`: Fordway's programs accept it, but botocore would refuse to create a client for it.
+
+    This applies only to clients that call the store. Without an endpoint, clients of other libraries, such as
+    aiobotocore, would send their calls to AWS. botocore must refuse to create these clients.
     """
     endpoint = _provide(provider)
+    if not getattr(_creation, "is_ours", False):
+        return endpoint
     # In `fordway run`, the variable is a gateway's address, so another endpoint is the program's own choice,
     # which must not become the directory of `fordway run`.
     if RUN_ENDPOINT in os.environ or getattr(provider, "_client_name", None) != "s3":
@@ -205,6 +232,15 @@ def _choose_signature(**_: object) -> str:
     return "s3v4"
 
 
+def _create_client(creator: ClientCreator, *arguments: object, **options: object) -> Any:  # noqa: ANN401
+    """Creates a client as botocore does. aiobotocore has its own method, which does not call this function."""
+    before, _creation.is_ours = getattr(_creation, "is_ours", False), True
+    try:
+        return _botocore_create_client(creator, *arguments, **options)
+    finally:
+        _creation.is_ours = before
+
+
 def _create_class(creator: ClientCreator, service_name: str, service_model: Any) -> type:  # noqa: ANN401
     """Creates the class of a client as botocore does. The class of an S3 client calls the store."""
     made = _botocore_create(creator, service_name, service_model)
@@ -237,8 +273,10 @@ def _calling_store(made: type) -> type:
         self._fordway_is_watched, self._fordway_time_parser = True, None
         made.__init__(self, *arguments, **options)
         self._fordway_time_parser = time_parser_of(self)
-        self._fordway_is_watched = _has_other_endpoint(self) or _has_foreign_handlers(self.meta.events)
-        _watch_registrations(self)
+        # The environment may be different when a handler is registered later.
+        has_other_endpoint = _has_other_endpoint(self)
+        self._fordway_is_watched = has_other_endpoint or _has_foreign_handlers(self.meta.events)
+        _watch_registrations(self, has_other_endpoint)
         _sign_with_keys_of_run(self)
         if _leads_to_aws(self):
             # `_refuse` is registered last, so that a `Stubber` can return a response first.
@@ -302,12 +340,12 @@ def _has_other_endpoint(client: Any) -> bool:  # noqa: ANN401
     """Returns whether the program itself selected a server (which can be AWS) other than the server from the
     environment.
     """
-    return not _is_named(client) and (_is_selected(client) or not _is_aws(client))
+    return not _is_named(client) and _is_selected(client)
 
 
 def _leads_to_aws(client: Any) -> bool:  # noqa: ANN401
     """Returns whether the client's endpoint is AWS only because no other endpoint is configured."""
-    return not _is_named(client) and not _is_selected(client) and _is_aws(client)
+    return not _is_named(client) and not _is_selected(client)
 
 
 def _is_named(client: Any) -> bool:  # noqa: ANN401
@@ -317,16 +355,16 @@ def _is_named(client: Any) -> bool:  # noqa: ANN401
 
 
 def _is_selected(client: Any) -> bool:  # noqa: ANN401
-    """Returns whether the client was created with an explicit endpoint, from any source.
+    """Returns whether the client was created with an explicit endpoint, from any source. Without one, botocore
+    selects the endpoint of AWS in the client's region, which may be in any domain.
 
-    botocore has no public interface for this query. If its private attribute does not exist, returns false.
+    botocore has no public interface for this query. If its private attribute does not exist, an endpoint
+    outside of AWS's known domains counts as explicit.
     """
-    builtins = getattr(getattr(client, "_ruleset_resolver", None), "_builtins", None) or {}
-    return builtins.get(EndpointResolverBuiltins.SDK_ENDPOINT) is not None
-
-
-def _is_aws(client: Any) -> bool:  # noqa: ANN401
-    return (urlsplit(client.meta.endpoint_url).hostname or "").endswith(AWS_DOMAINS)
+    builtins = getattr(getattr(client, "_ruleset_resolver", None), "_builtins", None)
+    if builtins is not None:
+        return builtins.get(EndpointResolverBuiltins.SDK_ENDPOINT) is not None
+    return not (urlsplit(client.meta.endpoint_url).hostname or "").endswith(AWS_DOMAINS)
 
 
 def _refuse(model: Any, **_: object) -> None:  # noqa: ANN401
@@ -376,7 +414,7 @@ def _has_foreign_handlers(events: Any) -> bool:  # noqa: ANN401
     return False
 
 
-def _watch_registrations(client: Any) -> None:  # noqa: ANN401
+def _watch_registrations(client: Any, has_other_endpoint: bool) -> None:  # noqa: ANN401
     """Makes botocore send all calls while another handler is registered on the client."""
     events = client.meta.events
 
@@ -384,7 +422,7 @@ def _watch_registrations(client: Any) -> None:  # noqa: ANN401
         def changing(event_name: str, handler: object = None, *arguments: object, **options: object) -> Any:  # noqa: ANN401
             done = change(event_name, handler, *arguments, **options)
             if not _is_own(handler):
-                client._fordway_is_watched = _has_other_endpoint(client) or _has_foreign_handlers(events)
+                client._fordway_is_watched = has_other_endpoint or _has_foreign_handlers(events)
             return done
 
         return changing

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
-from boto_clients import BUCKET, clients, outcome
+from boto_clients import BUCKET, clients, outcome, without_endpoint
 from gateways import KEYS, program
 
 boto3 = pytest.importorskip("boto3")
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-__all__ = ["clients"]
+__all__ = ["clients", "without_endpoint"]
 
 DESCRIBED = {
     "CacheControl": "no-cache",
@@ -457,16 +457,6 @@ def test_no_call_goes_to_aws_by_default(tmp_path: Path, monkeypatch: pytest.Monk
     finally:
         fordway.boto.uninstall()
     assert (tmp_path / BUCKET / "key").read_bytes() == b"abc"
-
-
-@pytest.fixture
-def without_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An environment in which botocore would send calls to AWS."""
-    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in {**KEYS, "AWS_DEFAULT_REGION": "us-east-1"}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
 
 
 SESSIONS: dict[str, Callable[[], Callable[[], Any]]] = {
