@@ -147,7 +147,7 @@ fn with_ids(
     let facts = parts.extensions.remove::<RequestFacts>();
     let add_facts = |document: &mut String| {
         if let Some(facts) = &facts {
-            facts.add_to(document, &parts.headers);
+            facts.add_to(document, &parts.headers, &shared.domains);
         }
     };
     let reply = reply_with_ids(reply, id, shared.monitor.ids.host_text(), add_facts);

@@ -5,10 +5,11 @@ use std::borrow::Cow;
 
 use fordway_wire::s3_error::facts_of;
 use fordway_wire::s3_xml::escaped;
-use http::header::{CONTENT_RANGE, HeaderValue, RANGE};
+use http::header::{CONTENT_RANGE, HOST, HeaderValue, RANGE};
 use http::{HeaderMap, Method, Request, Uri};
 use percent_encoding::percent_decode_str;
 
+use crate::domains::BucketDomains;
 use crate::identity::parameter;
 use crate::message::one_line;
 
@@ -32,6 +33,7 @@ const COPY_SOURCE: &str = "x-amz-copy-source";
 /// The parts of a request that the document of an error may repeat.
 #[derive(Clone, Default)]
 pub(crate) struct RequestFacts {
+    host: Option<HeaderValue>,
     uri: Uri,
     range: Option<HeaderValue>,
     copy_source: Option<HeaderValue>,
@@ -42,6 +44,7 @@ impl RequestFacts {
     pub(crate) fn of<B>(request: &Request<B>) -> Self {
         let headers = request.headers();
         RequestFacts {
+            host: headers.get(HOST).cloned(),
             uri: request.uri().clone(),
             range: headers.get(RANGE).cloned(),
             copy_source: headers.get(COPY_SOURCE).cloned(),
@@ -59,13 +62,13 @@ impl RequestFacts {
 
     /// Adds the elements that AWS adds to documents with the same code, unless the document contains them already.
     /// `headers` are the headers of the response.
-    pub(crate) fn add_to(&self, document: &mut String, headers: &HeaderMap) {
+    pub(crate) fn add_to(&self, document: &mut String, headers: &HeaderMap, domains: &BucketDomains) {
         const END: &str = "</Error>";
         let code = document.split_once("<Code>").and_then(|(_, rest)| rest.split_once("</Code>"));
         for name in facts_of(code.map_or("", |(code, _)| code)) {
             if document.ends_with(END)
                 && !document.contains(&format!("<{name}>"))
-                && let Some(value) = self.value(name, headers)
+                && let Some(value) = self.value(name, headers, domains)
             {
                 document.truncate(document.len() - END.len());
                 document.push_str(&format!("<{name}>{}</{name}>{END}", escaped(&one_line(&value))));
@@ -73,10 +76,10 @@ impl RequestFacts {
         }
     }
 
-    fn value(&self, name: &str, headers: &HeaderMap) -> Option<Cow<'_, str>> {
+    fn value(&self, name: &str, headers: &HeaderMap, domains: &BucketDomains) -> Option<Cow<'_, str>> {
         match name {
-            "BucketName" => self.names().map(|(bucket, _)| bucket),
-            "Key" => self.names().map(|(_, key)| key),
+            "BucketName" => self.names(domains).map(|(bucket, _)| bucket.into()),
+            "Key" => self.names(domains).map(|(_, key)| key.into()),
             "UploadId" => parameter(&self.uri, "uploadId").map(decoded),
             "VersionId" => self.version(),
             "RangeRequested" => self.range.as_ref()?.to_str().ok().map(Cow::from),
@@ -89,13 +92,9 @@ impl RequestFacts {
 
     /// Returns the bucket and the key. `None` for a copy, which has two buckets and two keys; the error of the store
     /// names the right ones.
-    fn names(&self) -> Option<(Cow<'_, str>, Cow<'_, str>)> {
-        if self.copy_source.is_some() {
-            return None;
-        }
-        let path = self.uri.path().trim_start_matches('/');
-        let (bucket, key) = path.split_once('/').unwrap_or((path, ""));
-        Some((decoded(bucket), decoded(key)))
+    fn names(&self, domains: &BucketDomains) -> Option<(String, String)> {
+        let headers = self.host.clone().map(|host| (HOST, host)).into_iter().collect();
+        self.copy_source.is_none().then(|| domains.names(&headers, &self.uri))
     }
 
     fn version(&self) -> Option<Cow<'_, str>> {
