@@ -98,4 +98,5 @@ def outcome(client: Any, name: str, parameters: dict[str, Any]) -> dict[str, Any
     try:
         return compared(getattr(client, name)(**{"Bucket": BUCKET, **parameters}))
     except ClientError as error:
-        return {"error": type(error).__name__, **error.response["Error"], **metadata_of(error.response)}
+        facts = {name: it for name, it in error.response["Error"].items() if name not in VARYING}
+        return {"error": type(error).__name__, **facts, **metadata_of(error.response)}
