@@ -172,6 +172,49 @@ pub fn aws_message(code: &str) -> Option<&'static str> {
     Some(AWS_MESSAGES[position].1)
 }
 
+/// The elements that AWS adds to error documents with these codes. Programs read them, for instance `BucketName` when a
+/// bucket exists already.
+pub const ERROR_FACTS: [(&str, &[&str]); 20] = [
+    ("BucketAlreadyExists", &["BucketName"]),
+    ("BucketAlreadyOwnedByYou", &["BucketName"]),
+    ("BucketNotEmpty", &["BucketName"]),
+    ("InvalidBucketName", &["BucketName"]),
+    ("InvalidRange", &["RangeRequested", "ActualObjectSize"]),
+    ("NoSuchBucket", &["BucketName"]),
+    ("NoSuchBucketPolicy", &["BucketName"]),
+    ("NoSuchCORSConfiguration", &["BucketName"]),
+    ("NoSuchKey", &["Key"]),
+    ("NoSuchLifecycleConfiguration", &["BucketName"]),
+    ("NoSuchPublicAccessBlockConfiguration", &["BucketName"]),
+    ("NoSuchTagSet", &["BucketName"]),
+    ("NoSuchUpload", &["UploadId"]),
+    ("NoSuchVersion", &["Key", "VersionId"]),
+    ("NoSuchWebsiteConfiguration", &["BucketName"]),
+    ("ObjectLockConfigurationNotFoundError", &["BucketName"]),
+    ("OwnershipControlsNotFoundError", &["BucketName"]),
+    ("PreconditionFailed", &["Condition"]),
+    ("ReplicationConfigurationNotFoundError", &["BucketName"]),
+    ("ServerSideEncryptionConfigurationNotFoundError", &["BucketName"]),
+];
+
+/// Returns the names of the elements that AWS adds to error documents with this code.
+pub fn facts_of(code: &str) -> &'static [&'static str] {
+    let position = ERROR_FACTS.binary_search_by_key(&code, |(known, _)| known);
+    position.map_or(&[], |position| ERROR_FACTS[position].1)
+}
+
+/// Returns those elements that the target of an error (`s3://bucket/key`) determines, with their values.
+pub fn facts_of_target<'t>(code: &str, target: &'t str) -> Vec<(&'static str, &'t str)> {
+    let names = target.strip_prefix("s3://").unwrap_or_default();
+    let (bucket, key) = names.split_once('/').unwrap_or((names, ""));
+    let facts = facts_of(code).iter().filter_map(|name| match *name {
+        "BucketName" => Some((*name, bucket)),
+        "Key" => Some((*name, key)),
+        _ => None,
+    });
+    facts.filter(|(_, value)| !value.is_empty()).collect()
+}
+
 /// Returns our own text for the client: what failed, why, and what to do next. Errors from the operating system are
 /// left out, because they may contain paths on this machine; the log contains them.
 pub fn detail(error: &Error) -> String {
@@ -221,6 +264,17 @@ mod tests {
         assert!(AWS_MESSAGES.is_sorted_by_key(|(code, _)| code));
         assert_eq!(aws_message("NoSuchKey"), Some("The specified key does not exist."));
         assert_eq!(aws_message("InvalidArgument"), None);
+    }
+
+    #[test]
+    fn facts_are_found_by_their_codes() {
+        assert!(ERROR_FACTS.is_sorted_by_key(|(code, _)| code));
+        assert!(ERROR_FACTS.iter().all(|(code, _)| aws_message(code).is_some()));
+        assert_eq!(facts_of("NoSuchKey"), ["Key"]);
+        assert!(facts_of("AccessDenied").is_empty());
+        assert_eq!(facts_of_target("NoSuchVersion", "s3://b/k/l"), [("Key", "k/l")]);
+        assert_eq!(facts_of_target("NoSuchBucket", "s3://b"), [("BucketName", "b")]);
+        assert!(facts_of_target("NoSuchKey", "/a/path").is_empty());
     }
 
     #[test]

@@ -42,6 +42,7 @@ __version__: str
 ERROR_KINDS: tuple[str, ...]
 """All values of `FordwayError.kind`."""
 S3_ERRORS: dict[str, tuple[int, str, str | None]]
+S3_ERROR_FACTS: dict[str, tuple[str, ...]]
 """The status, code and AWS message of each kind in S3. If AWS has no usual message, the message is `None`."""
 
 def open(  # noqa: A001

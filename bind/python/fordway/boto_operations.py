@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
+import mmap
 import os
 import pwd
 import re
@@ -75,8 +77,12 @@ TO_ITSELF = (
 """AWS's message for a copy that changes nothing."""
 OTHER_CHECKSUM = "The provided 'x-amz-content-sha256' header does not match what was computed."
 """AWS's message for a body whose checksum differs from the checksum in the request."""
+MALFORMED_XML = "The XML you provided was not well-formed or did not validate against our published schema."
+"""AWS's message for a list of no keys, or of too many keys."""
 DIRECTIVES = ("MetadataDirective", "TaggingDirective")
 SOURCE_FIELDS = {"Bucket", "Key", "VersionId"}
+PAGE_MAX = 1000
+"""S3's limit for the entries of a page, and for the keys of a request."""
 METADATA_BYTES_MAX = 2048
 """S3's limit for the names and values of user metadata."""
 NULL_VERSION, VERSION_BYTES_MIN = "null", 24
@@ -242,6 +248,13 @@ class LongBody(ClosedPosition, io.BufferedReader):
     """A body that is read in pieces while the program reads it."""
 
 
+class MappedBody:
+    """A mapped file, without its buffer."""
+
+    def __init__(self, body: mmap.mmap) -> None:
+        self.read = body.read
+
+
 class MeasuredBody:
     """A file whose length is checked, at its end, against the length that the program specified."""
 
@@ -270,6 +283,25 @@ def check_length(size: int, stated_bytes: int) -> None:
         raise RefusedError(OTHER_CHECKSUM, "XAmzContentSHA256Mismatch", {"Detail": why})
 
 
+def position_of(body: object) -> int | None:
+    """Returns the position of a file, or `None` for any other body."""
+    # The body may be of any class, and only a repeated call needs the position.
+    with contextlib.suppress(Exception):
+        return body.tell()
+    return None
+
+
+def rewind(body: Any, position: int | None) -> bool:  # noqa: ANN401 (all that botocore takes)
+    """Prepares a body to be read again, and returns whether this is possible."""
+    if body is None or isinstance(body, str | bytes | bytearray):
+        return True
+    try:
+        body.seek(position)
+    except (AttributeError, OSError, TypeError, ValueError):
+        return False
+    return True
+
+
 def content_of(parameters: Parameters) -> Any:  # noqa: ANN401 (all that botocore takes)
     """Returns the content for a put, or `None` for content that botocore must handle. Raises the errors of
     `check_length`.
@@ -283,6 +315,9 @@ def content_of(parameters: Parameters) -> Any:  # noqa: ANN401 (all that botocor
         if stated_bytes is not None:
             check_length(len(body), stated_bytes)
         return body
+    if isinstance(body, mmap.mmap):
+        # The store would copy a buffer as a whole. Like botocore, read it as a file, from its position.
+        body = MappedBody(body)
     if not hasattr(body, "read"):
         return None
     # s3transfer reports progress only while a body is sent.
@@ -377,7 +412,7 @@ def stated_version(made: PutInfo) -> str | None:
 
 def wanted_range(text: str | None) -> tuple[int | None, int | None] | None:
     """Returns the start and length of the range in a `Range` header, or `None` for a form that the gateway
-    must handle.
+    must handle. A range whose end is before its start counts as no range, as HTTP requires.
     """
     if text is None:
         return None, None
@@ -388,7 +423,7 @@ def wanted_range(text: str | None) -> tuple[int | None, int | None] | None:
     if count is not None:
         return (-int(count), None) if int(count) else None
     if last and int(last) < int(first):
-        return None
+        return None, None
     return int(first), int(last) - int(first) + 1 if last else None
 
 
@@ -416,7 +451,7 @@ def get_object(store: Store, parameters: Parameters) -> Response | None:
     body = ShortBody(content.read()) if is_short else LongBody(content, BUFFER_BYTES)
     # botocore requests the checksum in each get, to verify the content.
     described = _described(info, "ENABLED")
-    if "Range" not in parameters:
+    if start is None:
         status, part = 200, None
     else:
         # Checksums cover the whole object, so a response with a range has no checksum.
@@ -471,8 +506,11 @@ def delete_objects(store: Store, parameters: Parameters) -> Response | None:
     objects = (
         asked.get("Objects") if isinstance(asked, dict) and asked.keys() <= {"Objects", "Quiet"} else None
     )
-    if not objects or len(objects) > 1000 or any(entry.keys() != {"Key"} for entry in objects):
+    if objects is None or any(entry.keys() != {"Key"} for entry in objects):
         return None
+    if not 1 <= len(objects) <= PAGE_MAX:
+        facts = {"Detail": f"name 1 to {PAGE_MAX} keys, not {len(objects)}"}
+        raise RefusedError(MALFORMED_XML, "MalformedXML", facts)
     names = [entry["Key"] for entry in objects]
     if not all(type(name) is str for name in names) or not is_plain(store, parameters["Bucket"]):
         return None
@@ -531,11 +569,18 @@ def _page(store: Store, parameters: Parameters, after: str | None, **entry_field
     If the listing continues, `next` is the last name of the page. `entry_fields` are added to each object.
     """
     limit = parameters.get("MaxKeys", 1000)
-    if type(limit) is not int or not limit >= 1:
+    if type(limit) is not int or not limit >= 0 or parameters.get("EncodingType", "url") != "url":
         return None
-    limit = min(limit, 1000)
+    limit = min(limit, PAGE_MAX)
     prefix, delimiter = parameters.get("Prefix", ""), parameters.get("Delimiter") or None
-    page = store.list_page(parameters["Bucket"], prefix, delimiter, start_after=after or None, limit=limit)
+    if limit:
+        page = store.list_page(
+            parameters["Bucket"], prefix, delimiter, start_after=after or None, limit=limit
+        )
+        entries, following = page.entries, page.next
+    else:
+        store.head_bucket(parameters["Bucket"])
+        entries, following = [], None
     encode = quote if parameters.get("EncodingType") == "url" else str
     contents = [
         {
@@ -546,13 +591,13 @@ def _page(store: Store, parameters: Parameters, after: str | None, **entry_field
             "StorageClass": "STANDARD",
             **entry_fields,
         }
-        for entry in page.entries
+        for entry in entries
         if not isinstance(entry, CommonPrefix)
     ]
-    prefixes = [{"Prefix": encode(entry.prefix)} for entry in page.entries if isinstance(entry, CommonPrefix)]
+    prefixes = [{"Prefix": encode(entry.prefix)} for entry in entries if isinstance(entry, CommonPrefix)]
     return {
-        "next": page.next,
-        "IsTruncated": page.next is not None,
+        "next": following,
+        "IsTruncated": following is not None,
         "Contents": contents or None,
         "Name": parameters["Bucket"],
         "Prefix": encode(prefix),
@@ -567,14 +612,13 @@ def _page(store: Store, parameters: Parameters, after: str | None, **entry_field
 @operation("Bucket", "Prefix Delimiter MaxKeys StartAfter ContinuationToken EncodingType FetchOwner")
 def list_objects_v2(store: Store, parameters: Parameters) -> Response | None:
     """Returns a page of a listing."""
-    if parameters.get("FetchOwner"):
-        return None
     token = parameters.get("ContinuationToken")
     try:
         after = parameters.get("StartAfter") if token is None else _name_of(token)
     except ValueError:
         return None
-    page = _page(store, parameters, after)
+    owner = {"Owner": process_user()} if parameters.get("FetchOwner") else {}
+    page = _page(store, parameters, after, **owner)
     if page is None:
         return None
     # The token has the gateway's form, because a gateway may return the next page.
@@ -592,8 +636,7 @@ def list_objects_v2(store: Store, parameters: Parameters) -> Response | None:
 @operation("Bucket", "Prefix Delimiter MaxKeys Marker EncodingType")
 def list_objects(store: Store, parameters: Parameters) -> Response | None:
     """Returns a page of a listing in the older form, which boto3's resources use."""
-    owner = process_owner()
-    page = _page(store, parameters, parameters.get("Marker"), Owner={"DisplayName": owner, "ID": owner})
+    page = _page(store, parameters, parameters.get("Marker"), Owner=process_user())
     if page is None:
         return None
     encode = quote if parameters.get("EncodingType") == "url" else str
@@ -612,6 +655,11 @@ def process_owner() -> str:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
         return str(os.geteuid())
+
+
+def process_user() -> dict[str, str]:
+    """Returns the fields for the owner of all buckets and objects."""
+    return {"DisplayName": process_owner(), "ID": process_owner()}
 
 
 def copy_source(parameters: Parameters) -> tuple[str, str, str | None] | None:
@@ -703,11 +751,13 @@ def head_bucket(store: Store, parameters: Parameters) -> Response:
     return response(BucketArn=_arn(parameters), BucketRegion=REGION)
 
 
-@operation("Bucket")
-def create_bucket(store: Store, parameters: Parameters) -> Response:
+@operation("Bucket", "CreateBucketConfiguration")
+def create_bucket(store: Store, parameters: Parameters) -> Response | None:
     """Creates a bucket. Like a gateway, refuses names that S3 refuses, so that the bucket can be moved to
-    S3.
+    S3, and ignores the region.
     """
+    if parameters.get("CreateBucketConfiguration", {}).keys() - {"LocationConstraint"}:
+        return None
     if not NEW_BUCKET.fullmatch(parameters["Bucket"]):
         raise InvalidNameError(NOT_NEW.format(parameters["Bucket"]), "InvalidBucketName")
     store.create_bucket(parameters["Bucket"])
@@ -728,7 +778,8 @@ def list_buckets(store: Store, _: Parameters) -> Response:
         Buckets=[
             {"Name": bucket.name, "CreationDate": milliseconds(bucket.created), "BucketRegion": REGION}
             for bucket in store.list_buckets()
-        ]
+        ],
+        Owner=process_user(),
     )
 
 

@@ -5,11 +5,12 @@ errors.
 from __future__ import annotations
 
 import http.client
+import time
 from base64 import b64decode, b64encode
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from fordway._fordway import S3_ERRORS
+from fordway._fordway import S3_ERROR_FACTS, S3_ERRORS
 from fordway.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ def add_headers(client: Any, operation: str, answer: Response) -> None:  # noqa:
             headers.update((f"{name}{key}", text) for key, text in value.items())
         else:
             headers[name] = value if type(value) is str else _text(field, value)
+    headers["date"] = _present_date()
     if "ExpiresString" in answer:
         headers["expires"] = answer["ExpiresString"]
     if has_document:
@@ -109,7 +111,9 @@ ISO_TIME = "ObjectLockRetainUntilDate"
 
 def _text(field: str, value: object) -> str:
     if isinstance(value, datetime):
-        return _iso_time(value) if field == ISO_TIME else _date(value.astimezone(UTC))
+        # The store's times are in UTC.
+        in_utc = value if value.tzinfo is UTC else value.astimezone(UTC)
+        return _iso_time(value) if field == ISO_TIME else _date(in_utc)
     if isinstance(value, bool):
         return str(value).lower()
     return str(value)
@@ -156,6 +160,24 @@ def _date(time: datetime) -> str:
     return f"{text[:3]}, {text[8:10]} {text[4:7]} {text[20:]} {text[11:19]} GMT"
 
 
+_present = (0, "")
+"""A time in seconds, and its HTTP date."""
+
+
+def _present_date() -> str:
+    """Returns the present time as an HTTP date. Formats it once a second, because this takes long for a small
+    object.
+    """
+    global _present
+    second, text = _present
+    now = time.time()
+    if not second <= now < second + 1:
+        second = int(now)
+        text = _date(datetime.fromtimestamp(second, UTC))
+        _present = (second, text)
+    return text
+
+
 def encoded(text: str) -> str:
     """Returns a metadata value encoded for an HTTP header. Text that would not be transmitted unchanged is
     encoded (RFC 2047).
@@ -181,15 +203,19 @@ def client_error(
     client: Any,  # noqa: ANN401
     operation: str,
     error: FordwayError,
+    parameters: dict[str, Any],
     described: ObjectInfo | None,
+    retries: int,
 ) -> Exception:
     """Returns the exception that botocore raises for this error over HTTP. `described` is the object that a
-    get did not return because of the range or a condition; otherwise `None`.
+    get did not return because of the range or a condition; otherwise `None`. `retries` is the number of times
+    that the call was repeated.
     """
     status, code, _ = _s3_error(error)
     answer = response(status)
+    answer["ResponseMetadata"]["RetryAttempts"] = retries
     headers = answer["ResponseMetadata"]["HTTPHeaders"]
-    headers |= DOCUMENT | {"x-fordway-error-code": code}
+    headers |= DOCUMENT | {"x-fordway-error-code": code, "date": _present_date()}
     if described is not None and status == NOT_MODIFIED:
         headers["etag"] = f'"{described.etag}"'
     elif described is not None:
@@ -198,7 +224,10 @@ def client_error(
         code = str(status)
         answer["Error"] = {"Code": code, "Message": http.client.responses.get(status, "")}
     else:
-        answer["Error"] = _document(error)
+        facts = _facts(code, operation, error, parameters)
+        if described is not None:
+            facts["ActualObjectSize"] = str(described.size)
+        answer["Error"] = facts | _document(error)
     raised: Exception = client.exceptions.from_code(code)(answer, operation)
     return raised
 
@@ -206,6 +235,43 @@ def client_error(
 def code_of(error: FordwayError) -> str:
     """Returns S3's code for an error."""
     return _s3_error(error)[1]
+
+
+CONDITIONS = {
+    "IfMatch": "If-Match",
+    "IfNoneMatch": "If-None-Match",
+    "CopySourceIfMatch": "x-amz-copy-source-If-Match",
+}
+"""AWS's names for the conditions of calls."""
+
+
+def _facts(code: str, operation: str, error: FordwayError, parameters: dict[str, Any]) -> dict[str, str]:
+    """Returns the parts of a call that AWS's error document for `code` repeats."""
+    names = S3_ERROR_FACTS.get(code, ())
+    facts = {name: _fact(name, operation, error, parameters) for name in names}
+    return {name: text for name, text in facts.items() if text}
+
+
+def _fact(name: str, operation: str, error: FordwayError, parameters: dict[str, Any]) -> str | None:
+    source = parameters.get("CopySource", {})
+    match name:
+        case "BucketName" | "Key":
+            # A copy has two buckets and two keys. The error names the right ones.
+            bucket, _, key = error.target.removeprefix("s3://").partition("/")
+            found = bucket if name == "BucketName" else key
+            return found or (None if source else parameters.get(name.removesuffix("Name")))
+        case "VersionId":
+            return parameters.get(name) or (source.get(name) if isinstance(source, dict) else None)
+        case "UploadId":
+            return parameters.get(name)
+        case "RangeRequested":
+            return parameters.get("Range")
+        case "Condition":
+            stated = [text for field, text in CONDITIONS.items() if field in parameters]
+            # If `IfNoneMatch` of a read does not hold, the response is not an error document.
+            is_known = len(stated) == 1 or operation in ("GetObject", "HeadObject")
+            return stated[0] if stated and is_known else None
+    return None
 
 
 def _document(error: FordwayError) -> dict[str, str]:

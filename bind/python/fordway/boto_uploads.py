@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from fordway.boto_operations import (
     DESCRIPTION,
+    PAGE_MAX,
     asked_algorithm,
     checksum_fields,
     content_of,
@@ -15,7 +16,7 @@ from fordway.boto_operations import (
     is_plain,
     milliseconds,
     operation,
-    process_owner,
+    process_user,
     put_arguments,
     put_response,
     same_object,
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
 
     from fordway import PartSummary, Store, Upload, UploadSummary
     from fordway.boto_operations import Parameters, Response
-
-PAGE_MAX = 1000
-"""The maximum number of entries of a page, which is S3's limit."""
 
 MOST_NUMBER = (1 << 16) - 1
 """The largest `PartNumberMarker` that a gateway accepts."""
@@ -92,6 +90,8 @@ def upload_part_copy(store: Store, parameters: Parameters) -> Response | None:
     if source is None or asked is None or not _is_part_number(parameters["PartNumber"]):
         return None
     start, length = asked
+    if start is None and "CopySourceRange" in parameters:
+        return None
     if (start is not None and (start < 0 or length is None)) or not is_plain(store, source[0]):
         return None
     upload = store.resume_upload(parameters["Bucket"], parameters["Key"], parameters["UploadId"])
@@ -201,8 +201,7 @@ def _page_size(asked: object) -> int | None:
 
 def _upload_fields(checksum: tuple[str, str] | None) -> Response:
     """Returns the fields that describe an upload in both listings."""
-    user = {"DisplayName": process_owner(), "ID": process_owner()}
-    fields: Response = {"Initiator": user, "Owner": dict(user), "StorageClass": "STANDARD"}
+    fields: Response = {"Initiator": process_user(), "Owner": process_user(), "StorageClass": "STANDARD"}
     if checksum is not None:
         fields["ChecksumAlgorithm"], fields["ChecksumType"] = checksum
     return fields

@@ -24,7 +24,7 @@ static ALLOCATOR: fordway_sys::HalfPageAllocator = fordway_sys::HalfPageAllocato
 #[pyo3::pymodule]
 mod _fordway {
     use fordway_store::ErrorKind;
-    use fordway_wire::s3_error::{ACCESS_DENIED, aws_message, to_s3};
+    use fordway_wire::s3_error::{ACCESS_DENIED, ERROR_FACTS, aws_message, to_s3};
     use pyo3::prelude::*;
     use pyo3::types::{PyDict, PyTuple};
 
@@ -57,7 +57,17 @@ mod _fordway {
         let kinds = PyTuple::new(module.py(), ErrorKind::ALL.iter().map(|kind| kind.name()))?;
         module.add("ERROR_KINDS", kinds)?;
         module.add("S3_ERRORS", s3_errors(module.py())?)?;
+        module.add("S3_ERROR_FACTS", s3_error_facts(module.py())?)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+
+    /// Returns the names of the elements that AWS adds to error documents, for each code that has such elements.
+    fn s3_error_facts(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+        let facts = PyDict::new(py);
+        for (code, names) in ERROR_FACTS {
+            facts.set_item(code, PyTuple::new(py, names)?)?;
+        }
+        Ok(facts)
     }
 
     /// Returns the status, the code and AWS's message in S3's error responses for each error kind.

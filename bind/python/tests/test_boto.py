@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
-from boto_clients import BUCKET, clients, outcome
+from boto_clients import BUCKET, clients, outcome, without_endpoint
 from gateways import KEYS, program
 
 boto3 = pytest.importorskip("boto3")
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-__all__ = ["clients"]
+__all__ = ["clients", "without_endpoint"]
 
 DESCRIBED = {
     "CacheControl": "no-cache",
@@ -59,6 +59,7 @@ CALLS = [
     ("head_object", {"Key": "described"}),
     ("get_object", {"Key": "a b/ü"}),
     ("get_object", {"Key": "a b/ü", "Range": "bytes=5-9"}),
+    ("get_object", {"Key": "a b/ü", "Range": "bytes=5-2"}),
     ("get_object", {"Key": "a b/ü", "Range": "bytes=-7"}),
     ("get_object", {"Key": "a b/ü", "Range": "bytes=298-"}),
     ("get_object", {"Key": "a b/ü", "Range": "bytes=400-"}),
@@ -87,6 +88,9 @@ CALLS = [
     ("head_object", {"Key": "nothing"}),
     ("list_objects_v2", {}),
     ("list_objects_v2", {"Prefix": "a", "Delimiter": "/"}),
+    ("list_objects_v2", {"MaxKeys": 0}),
+    ("list_objects_v2", {"MaxKeys": 0, "Bucket": "nowhere"}),
+    ("list_objects", {"MaxKeys": 0, "Prefix": "a", "Marker": "a"}),
     ("list_objects_v2", {"MaxKeys": 1, "StartAfter": "a"}),
     ("list_objects_v2", {"MaxKeys": 5000, "Delimiter": " ", "StartAfter": "a ", "EncodingType": "url"}),
     ("list_objects_v2", {"MaxKeys": 5000, "Delimiter": " ", "StartAfter": "a "}),
@@ -148,6 +152,10 @@ CALLS = [
     ("create_bucket", {"Bucket": "Data_2024.X"}),
     ("create_bucket", {"Bucket": "a" * 64}),
     ("create_bucket", {"Bucket": "another"}),
+    (
+        "create_bucket",
+        {"Bucket": "another", "CreateBucketConfiguration": {"LocationConstraint": "eu-west-1"}},
+    ),
     ("create_bucket", {"Bucket": "a"}),
     ("create_bucket", {"Bucket": "192.168.5.123"}),
     ("head_bucket", {"Bucket": "Data_2024.X"}),
@@ -158,6 +166,8 @@ CALLS = [
     ("delete_objects", {"Delete": {"Objects": [{"Key": "tagged"}, {"Key": "nothing"}]}}),
     ("delete_objects", {"Delete": {"Objects": [{"Key": "x"}, {"Key": "n/" * 300}], "Quiet": True}}),
     ("delete_objects", {"Delete": {"Objects": [{"Key": "x"}, {"Key": "n" * 1025}, {"Key": "tagged"}]}}),
+    ("delete_objects", {"Delete": {"Objects": []}}),
+    ("delete_objects", {"Delete": {"Objects": [{"Key": f"{at}"} for at in range(1001)]}}),
     ("delete_objects", {"Bucket": "nowhere", "Delete": {"Objects": [{"Key": "tagged"}]}}),
 ]
 
@@ -183,6 +193,8 @@ def test_answers_are_those_of_a_gateway(clients: tuple[Any, Any]) -> None:
 
 
 FOR_A_GATEWAY = [
+    ("list_objects_v2", {"EncodingType": "xx"}),
+    ("list_objects_v2", {"MaxKeys": -1}),
     ("get_object", {"Key": "key", "Range": "bytes=1-18446744073709551614"}),
     ("get_object", {"Key": "key", "Range": "bytes=0-18446744073709551615"}),
     ("get_object", {"Key": "key", "Range": "bytes=0-18446744073709551616"}),
@@ -232,6 +244,7 @@ def test_a_gateway_interprets_unusual_values(clients: tuple[Any, Any]) -> None:
             differing.append((name, parameters, outcomes))
     assert differing == [], "\n".join(map(str, differing))
     ways = {way for operation, way in fordway.boto.answered if operation != "ListObjectsV2"}
+    assert fordway.boto.answered["ListObjectsV2", "botocore"] == 7
     assert ways == {"botocore"}
 
 
@@ -451,22 +464,12 @@ def test_no_call_goes_to_aws_by_default(tmp_path: Path, monkeypatch: pytest.Monk
         with pytest.raises(ParamValidationError):
             client.put_object(Bucket=BUCKET, Key=5)
         client.meta.events.register("before-call.s3", lambda **_: None)
-        with pytest.raises(UnsupportedError, match="GetObject in the process, and"):
+        with pytest.raises(UnsupportedError, match="GetObject in the process, because the program has"):
             client.get_object(Bucket=BUCKET, Key="key")
         assert client.generate_presigned_url("get_object", Params={"Bucket": BUCKET, "Key": "key"})
     finally:
         fordway.boto.uninstall()
     assert (tmp_path / BUCKET / "key").read_bytes() == b"abc"
-
-
-@pytest.fixture
-def without_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An environment in which botocore would send calls to AWS."""
-    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in {**KEYS, "AWS_DEFAULT_REGION": "us-east-1"}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
 
 
 SESSIONS: dict[str, Callable[[], Callable[[], Any]]] = {

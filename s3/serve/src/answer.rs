@@ -19,6 +19,7 @@ use crate::access::RequestNetworkOrigin;
 use crate::aws_chunked::{ending_whole, take_upload};
 use crate::content::{BodyExtension, MultipartContent};
 use crate::domains::BucketDomains;
+use crate::error_facts::RequestFacts;
 use crate::file_server::{FileServerRegion, NetworkFileServer};
 use crate::http1::FastPath;
 use crate::limits::{BodyTransferLimits, ConnectionLimitState, LimitCounters, UnauthenticatedConnections};
@@ -121,35 +122,52 @@ pub(crate) async fn answer(
     with_ids(shared, id, answered(shared, caller, request, trace).await)
 }
 
-/// Returns the response to an upload that failed on the fast path.
+/// Returns the response to an upload that failed on the fast path. `condition` is the name of the upload's condition.
 pub(crate) fn of_failed_upload(
     shared: &GatewayState,
     id: RequestId,
+    condition: Option<&'static str>,
     failure: s3::S3Failure,
 ) -> Response<PreparedBody> {
-    let response = unless_root_is_gone(shared, s3::failed(failure).map(PreparedBody::Document));
+    let mut response = unless_root_is_gone(shared, s3::failed(failure).map(PreparedBody::Document));
+    response.extensions_mut().insert(RequestFacts::of_condition(condition));
     with_ids(shared, id, response)
 }
 
-/// Adds the IDs of the request and the host to an error response.
+/// Adds the parts of the request that AWS repeats, and the IDs of the request and the host, to an error response.
 fn with_ids(
     shared: &GatewayState,
     id: RequestId,
     response: Response<PreparedBody>,
 ) -> Response<PreparedBody> {
-    match response.status().is_client_error() || response.status().is_server_error() {
-        true => response.map(|reply| reply_with_ids(reply, id, shared.monitor.ids.host_text())),
-        false => response,
+    if !has_failed(&response) {
+        return response;
     }
+    let (mut parts, reply) = response.into_parts();
+    let facts = parts.extensions.remove::<RequestFacts>();
+    let add_facts = |document: &mut String| {
+        if let Some(facts) = &facts {
+            facts.add_to(document, &parts.headers, &shared.domains);
+        }
+    };
+    let reply = reply_with_ids(reply, id, shared.monitor.ids.host_text(), add_facts);
+    Response::from_parts(parts, reply)
 }
 
-/// Sets the message of an error document to AWS's message, and adds the IDs of the request and the host.
-fn reply_with_ids(reply: PreparedBody, id: RequestId, host: &str) -> PreparedBody {
+/// Sets the message of an error document to AWS's message, and adds the elements from `add_facts`, and the IDs of the
+/// request and the host.
+fn reply_with_ids(
+    reply: PreparedBody,
+    id: RequestId,
+    host: &str,
+    add_facts: impl FnOnce(&mut String),
+) -> PreparedBody {
     const END: &str = "</Error>";
     let PreparedBody::Document(document) = reply else { return reply };
     let text = document.bytes().and_then(|bytes| String::from_utf8(bytes.into()).ok());
     let Some(text) = text.filter(|text| text.ends_with(END)) else { return PreparedBody::Document(document) };
     let mut said = message::taken_apart(&text);
+    add_facts(&mut said);
     said.truncate(said.len() - END.len());
     said.push_str(&format!("<RequestId>{}</RequestId><HostId>{host}</HostId>{END}", id.as_str()));
     PreparedBody::Document(said.into())
@@ -198,7 +216,28 @@ async fn answered(
         return page.preflight().await;
     }
     let is_of_all_buckets = request.uri().path() == "/";
-    let mut response = match gate::admit(&mut request, &shared.domains) {
+    let mut response = of_request(shared, caller, request).await;
+    if let Some(page) = page {
+        response.headers_mut().extend(page.headers().await);
+    }
+    // If the root directory is missing, a request for the list of buckets gets an empty list instead of an error. For
+    // such a request, the root directory is therefore always checked.
+    match is_of_all_buckets && !shared.users.has_root() {
+        true => unavailable(),
+        false => unless_root_is_gone(shared, response),
+    }
+}
+
+/// Checks a request against the table of S3's operations, and answers it. The response to a request that fails has the
+/// [`RequestFacts`] as an extension.
+async fn of_request(
+    shared: &GatewayState,
+    caller: &ConnectionPeer,
+    mut request: Request<s3s::Body>,
+) -> Response<PreparedBody> {
+    let admitted = gate::admit(&mut request, &shared.domains);
+    let facts = RequestFacts::of(&request);
+    let mut response = match admitted {
         Ok(operation) => {
             request.extensions_mut().insert(operation);
             if operation.is_completion() || operation.is_form() {
@@ -215,15 +254,14 @@ async fn answered(
         }
         Err(refusal) => refused(&refusal),
     };
-    if let Some(page) = page {
-        response.headers_mut().extend(page.headers().await);
+    if has_failed(&response) {
+        response.extensions_mut().insert(facts);
     }
-    // If the root directory is missing, a request for the list of buckets gets an empty list instead of an error. For
-    // such a request, the root directory is therefore always checked.
-    match is_of_all_buckets && !shared.users.has_root() {
-        true => unavailable(),
-        false => unless_root_is_gone(shared, response),
-    }
+    response
+}
+
+fn has_failed(response: &Response<PreparedBody>) -> bool {
+    response.status().is_client_error() || response.status().is_server_error()
 }
 
 /// Replaces a 404 response with a 503 response if the root directory no longer exists. A removed directory looks empty

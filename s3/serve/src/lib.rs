@@ -36,6 +36,7 @@ mod buffers;
 mod connection;
 mod content;
 mod domains;
+mod error_facts;
 mod file_server;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;

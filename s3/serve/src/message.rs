@@ -22,7 +22,7 @@ pub(crate) fn composed(words: &str, detail: &str, facts: &[(&str, &str)]) -> Str
 }
 
 /// Escapes control characters except tabs, because a line break would start a new line of the error's text.
-fn one_line(text: &str) -> String {
+pub(crate) fn one_line(text: &str) -> String {
     let is_escaped = |character: char| character.is_control() && character != '\t';
     match text.contains(is_escaped) {
         true => text

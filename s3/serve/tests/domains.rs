@@ -28,6 +28,10 @@ fn the_bucket_is_in_the_host_and_the_key_in_the_path() {
         assert_eq!(listed.elements("Key"), ["a b/c"]);
         let path = fixture.client.send(&at("GET", host, "/data/a%20b/c"));
         assert_eq!(path.error(), (404, "NoSuchKey".to_owned()));
+        assert_eq!(path.elements("Key"), ["data/a b/c"]);
+        let document = fixture.client.send(&at("GET", host, "/").query("tagging"));
+        assert_eq!(document.error(), (404, "NoSuchTagSet".to_owned()));
+        assert_eq!(document.elements("BucketName"), ["data"], "host {host}");
         fixture.client.send(&at("DELETE", host, "/a%20b/c")).ok();
     }
 }

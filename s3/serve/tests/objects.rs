@@ -157,10 +157,71 @@ fn what_is_not_there() {
     let missing = fixture.client.send(&Call::on("GET", "none"));
     assert_eq!(missing.error(), (404, "NoSuchKey".to_owned()));
     assert!(missing.element("Detail").unwrap().contains(&format!("s3://{BUCKET}/none")));
+    assert_eq!(missing.element("Key").as_deref(), Some("none"));
     assert_eq!(fixture.client.send(&Call::on("HEAD", "none")).status, 404);
     let elsewhere = fixture.client.send(&Call::new("GET", "/no-bucket/k"));
     assert_eq!(elsewhere.error(), (404, "NoSuchBucket".to_owned()));
     assert_eq!(fixture.client.send(&Call::on("DELETE", "none")).status, 204);
+}
+
+/// AWS's error documents repeat parts of the request, and programs read them.
+#[test]
+fn error_documents_repeat_parts_of_the_request() {
+    let fixture = serve();
+    fixture.client.send(&Call::on("PUT", "k").body("0123456789")).ok();
+    fixture.client.send(&Call::new("PUT", "/other-bucket")).ok();
+    let bucket =
+        |method: &'static str, query: &'static str| Call::new(method, format!("/{BUCKET}")).query(query);
+    let source = format!("/{BUCKET}/none%20here");
+    let version = "0".repeat(32);
+    let of_version = format!("versionId={version}");
+    for (call, code, facts) in [
+        (Call::on("GET", "a%20%26%20b"), "NoSuchKey", &[("Key", "a &amp; b")][..]),
+        (Call::new("GET", "/no-bucket/k"), "NoSuchBucket", &[("BucketName", "no-bucket")]),
+        (Call::new("PUT", "/no-bucket/k").body("x"), "NoSuchBucket", &[("BucketName", "no-bucket")]),
+        (Call::new("PUT", "/other-bucket"), "BucketAlreadyOwnedByYou", &[("BucketName", "other-bucket")]),
+        (Call::new("PUT", "/No_Bucket"), "InvalidBucketName", &[("BucketName", "No_Bucket")]),
+        (Call::new("DELETE", format!("/{BUCKET}")), "BucketNotEmpty", &[("BucketName", BUCKET)]),
+        (bucket("GET", "tagging"), "NoSuchTagSet", &[("BucketName", BUCKET)]),
+        (bucket("GET", "policy"), "NoSuchBucketPolicy", &[("BucketName", BUCKET)]),
+        (bucket("GET", "lifecycle"), "NoSuchLifecycleConfiguration", &[("BucketName", BUCKET)]),
+        (Call::on("GET", "k").query("uploadId=a%20b"), "NoSuchUpload", &[("UploadId", "a b")]),
+        (Call::on("GET", "k").query(&of_version), "NoSuchVersion", &[("Key", "k"), ("VersionId", &version)]),
+        (
+            Call::on("GET", "k").header("range", "bytes=10-"),
+            "InvalidRange",
+            &[("RangeRequested", "bytes=10-"), ("ActualObjectSize", "10")],
+        ),
+        (
+            Call::on("GET", "k").header("if-match", "\"other\""),
+            "PreconditionFailed",
+            &[("Condition", "If-Match")],
+        ),
+        (
+            Call::on("PUT", "k").header("if-none-match", "*").body("x"),
+            "PreconditionFailed",
+            &[("Condition", "If-None-Match")],
+        ),
+        (
+            Call::new("PUT", "/other-bucket/copy").header("x-amz-copy-source", &source),
+            "NoSuchKey",
+            &[("Key", "none here")],
+        ),
+        (
+            Call::on("PUT", "copy")
+                .header("x-amz-copy-source", format!("/{BUCKET}/k"))
+                .header("x-amz-copy-source-if-match", "\"other\""),
+            "PreconditionFailed",
+            &[("Condition", "x-amz-copy-source-If-Match")],
+        ),
+    ] {
+        let refused = fixture.client.send(&call);
+        assert_eq!(refused.error().1, code, "{}", refused.text());
+        for (name, value) in facts {
+            assert_eq!(refused.elements(name), [*value], "{code}: {name}");
+        }
+        assert!(refused.text().ends_with("</HostId></Error>"));
+    }
 }
 
 #[test]

@@ -313,11 +313,11 @@ impl ConnectionDriver<'_> {
             RequestWork::Common(request) => {
                 Err(answer::answer(shared, self.caller, request.map(|()| body), trace.clone()).await)
             }
-            RequestWork::Upload(upload) => shared
-                .fast_path
-                .receive(*upload, body)
-                .await
-                .map_err(|failure| answer::of_failed_upload(shared, trace.id, failure)),
+            RequestWork::Upload(upload) => {
+                let condition = upload.condition;
+                let received = shared.fast_path.receive(*upload, body).await;
+                received.map_err(|failure| answer::of_failed_upload(shared, trace.id, condition, failure))
+            }
         };
         let mut outgoing = answered.unwrap_or_else(|response| OutgoingResponse::new(response, form));
         if wants_timing {

@@ -4,7 +4,7 @@
 
 use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, LEAVES_BUCKET, Store};
 use fordway_sys::is_to_be_done_again;
-use fordway_wire::s3_error::{ACCESS_DENIED, detail, to_s3};
+use fordway_wire::s3_error::{ACCESS_DENIED, aws_message, detail, facts_of_target, to_s3};
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use s3s::{S3Error, S3ErrorCode};
@@ -91,7 +91,7 @@ impl From<Error> for S3Failure {
                 S3Failure::aws(code, status, LEAVES_BUCKET, &detail(&error))
             }
             ErrorKind::AccessDenied => S3Failure::aws(code, status, ACCESS_DENIED, &detail(&error)),
-            _ => S3Failure::new(code, status, detail(&error)),
+            _ => S3Failure::new(code, status, text_of(code, &error)),
         };
         if is_locked {
             failure.add_header(RETRY_AFTER, HeaderValue::from_static("1"));
@@ -100,6 +100,15 @@ impl From<Error> for S3Failure {
             failure.add_header(DELETE_MARKER_HEADER, HeaderValue::from_static("true"));
         }
         failure
+    }
+}
+
+/// Returns the text of an error's document, with the names from the error's target if AWS's document has them.
+fn text_of(code: &str, error: &Error) -> String {
+    let facts = facts_of_target(code, error.target());
+    match aws_message(code) {
+        Some(words) if !facts.is_empty() => composed(words, &detail(error), &facts),
+        _ => detail(error),
     }
 }
 

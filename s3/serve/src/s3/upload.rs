@@ -16,6 +16,7 @@ use http_body::Body as _;
 use s3s::{Body, S3Request, S3Response, TrailingHeaders};
 
 use crate::aws_chunked::{TrailerFields, decoded_length, taken_body};
+use crate::error_facts::write_condition;
 use crate::file_server::NetworkFileServer;
 use crate::gate::decoded_md5;
 use crate::message::composed;
@@ -69,6 +70,8 @@ pub(super) async fn put(
 pub(crate) struct ObjectUpload {
     writer: Box<dyn Writer>,
     checks: ContentChecks,
+    /// The name of the condition in the request.
+    pub(crate) condition: Option<&'static str>,
 }
 
 impl ObjectUpload {
@@ -93,7 +96,7 @@ impl ObjectUpload {
             ..Default::default()
         };
         let writer = store.writer(bucket, key, &options)?;
-        Ok(ObjectUpload { writer, checks })
+        Ok(ObjectUpload { writer, checks, condition: write_condition(headers) })
     }
 
     /// Starts to store an object of `size` bytes that is uploaded in one piece. If `sha256` is `Some`, the content must
@@ -122,7 +125,7 @@ impl ObjectUpload {
         pace: &PublishLatency,
         server: Option<&NetworkFileServer>,
     ) -> OperationResult<PutResult> {
-        let ObjectUpload { writer, checks } = self;
+        let ObjectUpload { writer, checks, condition: _ } = self;
         let digest = |_| ContentHasher::new(ETagPolicy::Fast, false, Some(ChecksumAlgorithm::Sha256));
         let mut hasher = checks.sha256.map(digest);
         let hash = |data: &[u8]| {
