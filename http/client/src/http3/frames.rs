@@ -369,7 +369,8 @@ mod tests {
         fn integers_are_read_in_every_width(value in 0_u64..1 << 62, shift in 0_u32..62, width in 0_u8..4) {
             let value = value >> shift;
             let bytes = encoded(value, width);
-            prop_assert_eq!(integer(&[&bytes[..], b"rest"].concat()), Some((value, &b"rest"[..])));
+            let followed = [&bytes[..], b"rest"].concat();
+            prop_assert_eq!(integer(&followed), Some((value, &b"rest"[..])));
             prop_assert_eq!(integer(&bytes[..bytes.len() - 1]), None);
         }
 
