@@ -42,6 +42,6 @@ fn clients_that_acknowledge_nothing_need_little_memory() {
         // Nothing on this thread runs in the meantime, neither this function nor the clients' connections.
         std::thread::sleep(Duration::from_secs(5));
         let growth = resident_bytes().saturating_sub(before);
-        assert!(growth / CLIENTS < 512 << 10, "each client needs {} KiB", growth / CLIENTS >> 10);
+        assert!(growth / CLIENTS < 512 << 10, "each client needs {} KiB", (growth / CLIENTS) >> 10);
     });
 }
