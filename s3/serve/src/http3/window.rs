@@ -1,8 +1,8 @@
 //! The flow-control windows of QUIC connections, which determine how much memory a client can occupy.
 //!
-//! A client that neither reads nor identifies itself occupies little memory, because the windows of its connection begin
-//! small. The send window grows with the amount of data that the client has acknowledged, and the sum of all growth is
-//! limited. The receive window grows at the first validly signed request.
+//! A client that neither reads nor identifies itself occupies little memory, because the windows of its connection
+//! begin small. The send window grows with the amount of data that the client has acknowledged, and the sum of all
+//! growth is limited. The receive window grows at the first validly signed request.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -34,8 +34,8 @@ const FAR: Duration = Duration::from_millis(5);
 /// The maximum number of bytes by which the send windows of all connections together exceed
 /// [`SEND_WINDOW_MIN_BYTES`].
 const GROWTH_BYTES_MAX: u64 = 64 << 20;
-/// One connection can have this part of the growth that other connections leave. If many connections grow, all get about
-/// the same share.
+/// One connection can have this part of the growth that other connections leave. If many connections grow, all get
+/// about the same share.
 const GROWTH_DIVISOR: u64 = 8;
 
 /// The maximum number of STREAM frames that a connection without responses sends between two calls to
