@@ -352,30 +352,6 @@ fn a_user_beyond_the_rate_is_told_when_to_come_back() {
     ground.counters().wait_for("fordway_user_requests_refused_total{user=\"noisy\",limit=\"rate\"} 1");
 }
 
-/// The gateway receives no more of a body than it needs, however the body is divided into frames.
-#[cfg(feature = "http3")]
-#[test]
-fn a_body_in_small_frames_is_not_read_ahead() {
-    use client::frames::{DATA, RawHttp3, frame};
-    const BODY_BYTES: usize = 48 << 20;
-    const FRAME_BYTES: usize = 300;
-    let certificate = client::tls::Certificate::new();
-    let ground =
-        Ground::new("rate='1MB'", |config| (config.tls, config.http3) = (Some(certificate.load()), true));
-    let noisy = ground.client("noisy");
-    run(async {
-        let connection = RawHttp3::connect(&noisy, &certificate, 64 << 10).await;
-        let put = Call::new("PUT", "/bucket/u").payload("UNSIGNED-PAYLOAD").body(vec![1; BODY_BYTES]);
-        let (mut send, _receive) = connection.start(&client::http3::request(&noisy, &put)).await;
-        let (end, mut sent) = (tokio::time::Instant::now() + Duration::from_secs(5), 0);
-        let piece = frame(DATA, &put.body[..FRAME_BYTES]).repeat(100);
-        while tokio::time::timeout_at(end, send.write_all(&piece)).await.is_ok() {
-            sent += 100 * FRAME_BYTES;
-        }
-        assert!(sent < 12 << 20, "the gateway received {sent} bytes, but may read 5 MB");
-    });
-}
-
 /// A gateway for 8 connections, of which each user can have 2.
 fn few_connections(change: impl FnOnce(&mut GatewayConfig)) -> Ground {
     Ground::new("", |config| {

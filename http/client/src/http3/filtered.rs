@@ -240,3 +240,87 @@ impl<B: Buf> quic::SendStream<B> for FilteredBidiStream<B> {
         self.send.send_id()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+    use quinn::{Endpoint, TransportConfig};
+    use tokio::task::{LocalSet, spawn_local, yield_now};
+
+    use super::*;
+
+    const WINDOW_BYTES: u32 = 256 << 10;
+    const PAYLOAD_BYTES: usize = 300;
+
+    fn endpoints() -> (Endpoint, Endpoint) {
+        let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+        let key = rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let tls = rustls::ServerConfig::builder_with_provider(provider.clone());
+        let tls = tls.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+        let tls = tls.with_single_cert(vec![made.cert.der().clone()], key).unwrap();
+        let mut transport = TransportConfig::default();
+        transport.send_window(64 << 10);
+        let mut config = quinn::ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls).unwrap()));
+        config.transport_config(Arc::new(transport));
+        let server = Endpoint::server(config, "127.0.0.1:0".parse().unwrap()).unwrap();
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(made.cert.der().clone()).unwrap();
+        let tls = rustls::ClientConfig::builder_with_provider(provider);
+        let tls = tls.with_safe_default_protocol_versions().unwrap().with_root_certificates(roots);
+        let crypto = QuicClientConfig::try_from(tls.with_no_client_auth()).unwrap();
+        let mut transport = TransportConfig::default();
+        transport.stream_receive_window(VarInt::from_u32(WINDOW_BYTES));
+        let mut config = quinn::ClientConfig::new(Arc::new(crypto));
+        config.transport_config(Arc::new(transport));
+        let mut client = Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+        client.set_default_client_config(config);
+        (server, client)
+    }
+
+    /// Sends an endless body in small frames, and counts its bytes.
+    async fn send_endlessly(server: Endpoint, sent: Arc<AtomicUsize>) {
+        let quic = server.accept().await.unwrap().await.unwrap();
+        let mut control = quic.open_uni().await.unwrap();
+        control.write_all(b"\0\x04\0").await.unwrap();
+        let (mut send, _receive) = quic.accept_bi().await.unwrap();
+        // The response has the status 200 and no other header.
+        send.write_all(b"\x01\x03\0\0\xd9").await.unwrap();
+        let frame = [&b"\0\x41\x2c"[..], &[7; PAYLOAD_BYTES]].concat();
+        while send.write_all(&frame).await.is_ok() {
+            sent.fetch_add(PAYLOAD_BYTES, Ordering::Relaxed);
+        }
+    }
+
+    /// h3 receives no more content than its caller takes, however the body is divided into frames.
+    #[test]
+    fn a_body_in_small_frames_is_not_read_ahead() {
+        const PIECES: usize = 4000;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        LocalSet::new().block_on(&runtime, async {
+            let ((server, client), sent) = (endpoints(), Arc::new(AtomicUsize::new(0)));
+            let address = server.local_addr().unwrap();
+            spawn_local(send_endlessly(server, sent.clone()));
+            let quic = client.connect(address, "localhost").unwrap().await.unwrap();
+            let connection = FilteredConnection::new(quic, 1000);
+            let (mut driver, mut send) = h3::client::new(connection).await.unwrap();
+            spawn_local(async move { std::future::poll_fn(|context| driver.poll_close(context)).await });
+            let request = http::Request::get("https://localhost/").body(()).unwrap();
+            let mut stream = send.send_request(request).await.unwrap();
+            stream.finish().await.unwrap();
+            assert_eq!(stream.recv_response().await.unwrap().status(), 200);
+            for _ in 0..PIECES {
+                assert!(stream.recv_data().await.unwrap().unwrap().remaining() <= PAYLOAD_BYTES);
+                // In the meantime, more data can arrive.
+                for _ in 0..5 {
+                    yield_now().await;
+                }
+            }
+            let (sent, most) =
+                (sent.load(Ordering::Relaxed), PIECES * PAYLOAD_BYTES + 3 * WINDOW_BYTES as usize);
+            assert!(sent <= most, "{sent} bytes were sent, of which at most {most} may be held");
+        });
+    }
+}
