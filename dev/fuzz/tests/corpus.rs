@@ -32,6 +32,7 @@ tests! {
     http1_responses "http1-responses"
     http1_response_chunks "http1-response-chunks"
     http_connection "http-connection"
+    http3_frames "http3-frames"
     node_frames "node-frames"
     record "record"
     part_record "part-record"

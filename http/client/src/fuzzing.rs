@@ -95,6 +95,38 @@ pub fn chunk_runs(bytes: &[u8]) {
     assert!(total + rest.len() <= bytes.len());
 }
 
+/// Filters the frames of an HTTP/3 stream, as the client and the gateway do before h3 receives them. The first byte
+/// selects the kind of stream, and the number of bytes that arrive at a time, which must make no difference.
+#[cfg(feature = "http3")]
+pub fn http3_frames(bytes: &[u8]) {
+    use crate::http3::frames::{FrameFilter, FrameViolation};
+
+    const FRAME_BYTES_MAX: u64 = 64;
+    let Some((choice, stream)) = bytes.split_first() else { return };
+    let filtered = |at_once: usize| -> (Vec<u8>, Result<(), FrameViolation>) {
+        let mut filter = match choice & 1 {
+            0 => FrameFilter::of_message(FRAME_BYTES_MAX),
+            _ => FrameFilter::of_unidirectional(FRAME_BYTES_MAX),
+        };
+        let mut passed = Vec::new();
+        for received in stream.chunks(at_once) {
+            let mut received = bytes::Bytes::copy_from_slice(received);
+            loop {
+                match filter.next(&mut received) {
+                    Ok(Some(piece)) => passed.extend_from_slice(&piece),
+                    Ok(None) => break,
+                    Err(violation) => return (passed, Err(violation)),
+                }
+            }
+        }
+        (passed, filter.end())
+    };
+    let whole = filtered(usize::MAX);
+    // A filtered body begins with a head of 9 bytes, instead of the head of at least 2 bytes that arrived.
+    assert!(whole.0.len() <= stream.len() + 7, "{} bytes of {}", whole.0.len(), stream.len());
+    assert_eq!(filtered(1 + usize::from(choice >> 1)), whole);
+}
+
 /// Reads the bytes that follow a body on the connection.
 struct BytesAfterBody<'c>(&'c mut BufferedConnection);
 

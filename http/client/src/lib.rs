@@ -47,7 +47,9 @@ pub mod parts {
     pub use crate::connector::Connector;
     pub use crate::dial::connect_any;
     #[cfg(feature = "http3")]
-    pub use crate::http3::{open_quic, quic_transport};
+    pub use crate::http3::{
+        FilteredBidiStream, FilteredConnection, FilteredOpener, FilteredRecvStream, open_quic, quic_transport,
+    };
     pub use crate::response::ResponseHead;
     pub use crate::response::{BodyFraming, ChunkDecoderState, short_body};
     pub use crate::socket::TcpSocket;

@@ -6,7 +6,7 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use fordway_store::{Error, ErrorKind, Result};
@@ -54,7 +54,7 @@ impl TlsRoots {
     }
 }
 
-/// How long a configuration is shared. After this time, the certificates of the system are read again.
+/// How long a configuration is used and shared. After this time, the certificates are read again.
 const SHARED_FOR: Duration = Duration::from_secs(600);
 /// The maximum number of shared configurations.
 const SHARED_MAX: usize = 32;
@@ -67,8 +67,20 @@ static SHARED: LazyLock<PerProcess<Mutex<Vec<CachedTlsConfig>>>> = LazyLock::new
 
 struct CachedTlsConfig {
     settings: TlsConfigKey,
-    made: Instant,
+    config: DatedTlsConfig,
+}
+
+/// A configuration, and the time at which its certificates were read.
+#[derive(Clone)]
+struct DatedTlsConfig {
     config: Arc<ClientConfig>,
+    made: Instant,
+}
+
+impl DatedTlsConfig {
+    fn is_recent(&self) -> bool {
+        self.made.elapsed() < SHARED_FOR
+    }
 }
 
 /// All settings that a configuration depends on. When a session is resumed, certificates are not sent again, so only
@@ -109,19 +121,20 @@ impl TlsConfigKey {
 
     /// Returns the shared configuration with these settings. If there is no such configuration, calls `make` and shares
     /// the result.
-    fn shared(self, make: impl FnOnce() -> Result<ClientConfig>) -> Result<Arc<ClientConfig>> {
+    fn shared(self, make: impl FnOnce() -> Result<ClientConfig>) -> Result<DatedTlsConfig> {
         let locked = || SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         let known = |shared: &[CachedTlsConfig]| {
             shared.iter().find(|known| known.settings == self).map(|known| known.config.clone())
         };
         let mut shared = locked();
-        shared.retain(|known| known.made.elapsed() < SHARED_FOR);
+        shared.retain(|known| known.config.is_recent());
         if let Some(config) = known(&shared) {
             return Ok(config);
         }
         // Release the lock, so that other threads do not wait while this thread reads certificates.
         drop(shared);
-        let config = Arc::new(make()?);
+        let made = Instant::now();
+        let config = DatedTlsConfig { config: Arc::new(make()?), made };
         let mut shared = locked();
         if let Some(config) = known(&shared) {
             return Ok(config);
@@ -129,25 +142,25 @@ impl TlsConfigKey {
         if shared.len() >= SHARED_MAX {
             shared.remove(0);
         }
-        shared.push(CachedTlsConfig { settings: self, made: Instant::now(), config: config.clone() });
+        shared.push(CachedTlsConfig { settings: self, config: config.clone() });
         Ok(config)
     }
 }
 
-/// Opens TLS sessions. The certificates are loaded when the first session is opened.
+/// Opens TLS sessions. The certificates are read when the first session is opened, and again after [`SHARED_FOR`].
 pub struct TlsConnector {
     roots: TlsRoots,
     /// The protocol offered by ALPN (RFC 7301).
     protocol: &'static [u8],
     /// The credentials whose certificate is presented to servers.
     who: SessionCredentials,
-    config: OnceLock<Arc<ClientConfig>>,
+    config: Mutex<Option<DatedTlsConfig>>,
 }
 
 impl TlsConnector {
     /// Creates a connector that offers `protocol` by ALPN.
     pub fn new(roots: TlsRoots, protocol: &'static [u8]) -> Self {
-        TlsConnector { roots, protocol, who: SessionCredentials::none(), config: OnceLock::new() }
+        TlsConnector { roots, protocol, who: SessionCredentials::none(), config: Mutex::default() }
     }
 
     /// Drops the configurations and session tickets that connectors share. Measurements use this function to make the
@@ -213,17 +226,30 @@ impl TlsConnector {
         })
     }
 
-    /// Returns the configuration of sessions, which connectors with the same settings share. Errors: `InvalidArgument`
-    /// if no certificate is trusted.
+    /// Returns the configuration of sessions, which connectors with the same settings share. If certificates cannot be
+    /// read again, returns the previous configuration. Errors: `InvalidArgument` if no certificate is trusted.
     pub fn config(&self) -> Result<Arc<ClientConfig>> {
-        if let Some(config) = self.config.get() {
-            return Ok(config.clone());
+        let known = || self.config.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = known().clone();
+        if let Some(recent) = before.as_ref().filter(|config| config.is_recent()) {
+            return Ok(recent.config.clone());
         }
+        match (self.current(), before) {
+            (Ok(current), _) => Ok(known().insert(current).config.clone()),
+            // A file may be about to be replaced. The next connection tries to read the file again.
+            (Err(error), Some(before)) => {
+                tracing::warn!(%error, "certificates cannot be read again; the previous ones remain in use");
+                Ok(before.config)
+            }
+            (Err(error), None) => Err(error),
+        }
+    }
+
+    fn current(&self) -> Result<DatedTlsConfig> {
         let identity = self.who.identity()?;
         let system = |name: &str| std::env::var_os(name);
         let settings = TlsConfigKey::new(&self.roots, self.protocol, identity.as_ref(), system);
-        let config = settings.shared(|| self.made(identity))?;
-        Ok(self.config.get_or_init(|| config).clone())
+        settings.shared(|| self.made(identity))
     }
 
     fn made(&self, identity: Option<ClientCertificate>) -> Result<ClientConfig> {
@@ -461,6 +487,34 @@ mod tests {
         // The file at the same path has changed.
         std::fs::write(&one, format!("# a comment\n{}", certificate.cert.pem())).unwrap();
         assert_eq!(handshake(&trusted, &origin), Some(HandshakeKind::Full));
+    }
+
+    /// A connector lives as long as its session, which may be longer than a certificate.
+    #[test]
+    fn a_connector_reads_changed_certificates_again() {
+        let certificate = |_| rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
+        let [old, new] = [0, 1].map(certificate);
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("ca.pem");
+        std::fs::write(&file, old.cert.pem()).unwrap();
+        let connector = TlsConnector::new(TlsRoots::File(file.clone()), b"http/1.1");
+        let start = |origin: &Origin| {
+            let socket = TcpStream::connect((origin.host.as_str(), origin.port)).unwrap();
+            let socket = TcpSocket::over(socket, &Timeouts::default());
+            connector.start(origin, TcpOrTlsStream::Tcp(socket))
+        };
+        let (before, after) = (serve(&old), serve(&new));
+        start(&before).unwrap();
+        let age = || {
+            let mut config = connector.config.lock().unwrap();
+            config.as_mut().unwrap().made = Instant::now() - SHARED_FOR;
+        };
+        std::fs::remove_file(&file).unwrap();
+        age();
+        start(&before).expect("the file is missing for a moment");
+        std::fs::write(&file, format!("# new\n{}", new.cert.pem())).unwrap();
+        start(&after).expect("the configuration is old");
+        assert!(start(&before).is_err(), "the old certificate is no longer trusted");
     }
 
     #[test]

@@ -10,8 +10,11 @@ use h3::error::StreamError;
 
 use super::multiplex::{ExchangeSender, FailedExchange, MultiplexedLoadGenerator, TimedExchange, failed};
 use super::{NetworkTraffic, RequestSequence};
-use fordway_http::parts::{TlsConnector, open_quic};
+use fordway_http::parts::{FilteredConnection, FilteredOpener, TlsConnector, open_quic};
 use fordway_http::{Timeouts, TlsRoots};
+
+/// The maximum length of the head of a response in bytes.
+const HEAD_BYTES_MAX: u64 = 128 << 10;
 
 /// A load generator for HTTP/3 over QUIC. QUIC includes TLS, so the URL scheme must be `https`.
 pub type Http3LoadGenerator = MultiplexedLoadGenerator<Http3Sender>;
@@ -19,7 +22,7 @@ pub type Http3LoadGenerator = MultiplexedLoadGenerator<Http3Sender>;
 /// An HTTP/3 connection, on which each request is a QUIC stream.
 #[derive(Clone)]
 pub struct Http3Sender {
-    send: h3::client::SendRequest<h3_quinn::OpenStreams, Bytes>,
+    send: h3::client::SendRequest<FilteredOpener, Bytes>,
     connection: quinn::Connection,
     requests: Arc<RequestSequence>,
 }
@@ -28,7 +31,7 @@ impl ExchangeSender for Http3Sender {
     async fn connect(requests: &Arc<RequestSequence>, _timeouts: Timeouts, roots: &TlsRoots) -> Result<Self> {
         let tls = TlsConnector::new(roots.clone(), b"h3");
         let connection = open_quic(requests.origin(), &tls).await?;
-        let (mut driver, send) = h3::client::new(h3_quinn::Connection::new(connection.clone()))
+        let (mut driver, send) = h3::client::new(FilteredConnection::new(connection.clone(), HEAD_BYTES_MAX))
             .await
             .map_err(|error| failed("HTTP/3", error))?;
         tokio::task::spawn_local(async move {

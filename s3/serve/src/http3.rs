@@ -6,6 +6,8 @@
 //! first of many waiters may wait forever. Therefore only a few responses wait in quinn, and the others wait in this
 //! module, in order.
 
+mod window;
+
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -17,19 +19,23 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf as _, Bytes};
-use fordway_http::parts::quic_transport;
+use fordway_http::parts::{FilteredBidiStream, FilteredConnection, FilteredRecvStream, quic_transport};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::range::digits;
-use h3::error::{Code, StreamError};
+use h3::error::{Code, ConnectionError, StreamError};
 use h3::server::{RequestResolver, RequestStream};
-use h3_quinn::{BidiStream, RecvStream, SendStream};
-use http::{HeaderMap, Method, Request, Response, header};
+use h3_quinn::SendStream;
+use http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 use quinn::crypto::rustls::QuicServerConfig;
-use quinn::{ConnectionId, ConnectionIdGenerator, Endpoint, EndpointConfig, Incoming, TokioRuntime, VarInt};
+use quinn::{
+    ConnectionId, ConnectionIdGenerator, Endpoint, EndpointConfig, Incoming, TokioRuntime, TransportConfig,
+    VarInt,
+};
 use rustls::ServerConfig;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::JoinSet;
+use tokio::time::error::Elapsed;
 use tokio::time::{Instant, timeout};
 
 use crate::answer::{ConnectionRequestLimits, GatewayState};
@@ -41,18 +47,21 @@ use crate::multiplexed::{ClientWait, ReplyBody, SharedConnectionState};
 use crate::tls::{GatewaySecret, TlsVersion};
 use crate::unsigned::ConnectionPeer;
 use crate::{TlsCertificate, multiplexed};
+use window::ConnectionWindows;
 
 /// The maximum time that a client may take, after the gateway has sent the last response, to receive it and close the
 /// connection.
 const LINGER: Duration = Duration::from_millis(500);
 
+/// The time without a request or a response after which the send window of a connection becomes small again.
+const REST_AFTER: Duration = Duration::from_secs(1);
+
 /// The error code sent to a client whose address has too many connections (H3_EXCESSIVE_LOAD, RFC 9114 section 8.1).
 const EXCESSIVE_LOAD: VarInt = VarInt::from_u32(0x107);
-/// The error code sent to a client that has moved to another address (H3_NO_ERROR, RFC 9114 section 8.1).
-const MOVED: VarInt = VarInt::from_u32(0x100);
 
-type Http3ServerConnection = h3::server::Connection<h3_quinn::Connection, Bytes>;
-type Http3RequestResolver = RequestResolver<h3_quinn::Connection, Bytes>;
+type Http3ServerConnection = h3::server::Connection<FilteredConnection, Bytes>;
+type AcceptedRequest = std::result::Result<Option<Http3RequestResolver>, ConnectionError>;
+type Http3RequestResolver = RequestResolver<FilteredConnection, Bytes>;
 
 /// Serves one connection until it ends, or until the gateway is stopped and the connection's requests in progress have
 /// been answered.
@@ -79,16 +88,17 @@ async fn speak(
     // QUIC always uses TLS 1.3 (RFC 9001).
     let caller = ConnectionPeer::Remote { address: accepted.remote(), tls: Some(TlsVersion::V1_3) };
     let Some((quic, account, _slot)) = admit(accepted, slots, shared).await? else { return Ok(()) };
+    let head_bytes_max = shared.limits.head_bytes_max as u64;
     let mut connection: Http3ServerConnection = h3::server::builder()
-        .max_field_section_size(shared.limits.head_bytes_max as u64)
-        .build(h3_quinn::Connection::new(quic.clone()))
+        .max_field_section_size(head_bytes_max)
+        .build(FilteredConnection::new(quic.clone(), head_bytes_max))
         .await
         .map_err(io::Error::other)?;
     // When the connection ends, the set is dropped, which cancels the requests that are still in progress.
     let mut requests = JoinSet::new();
     let stop = stopped.over();
-    let window = SendWindow::new(quic);
-    take_requests(&mut connection, &mut requests, (shared, &caller, account, window), stop).await?;
+    let windows = ConnectionWindows::new(quic);
+    take_requests(&mut connection, &mut requests, (shared, &caller, account, windows), stop).await?;
     // With the argument 1, the GOAWAY frame names the next request as the first request that is not served.
     connection.shutdown(1).await.map_err(io::Error::other)?;
     while !requests.is_empty() {
@@ -131,25 +141,25 @@ async fn admit(
 }
 
 /// Starts requests until the client closes the connection, `stop` is ready, or the connection has been idle for the
-/// header timeout. Also stops if the client sends too many requests without a valid signature, or if its user has too
-/// many connections.
+/// header timeout. Also stops if the client sends too many requests without a valid signature, if its user has too many
+/// connections, or if the client has moved to another address.
 async fn take_requests(
     connection: &mut Http3ServerConnection,
     requests: &mut JoinSet<()>,
-    (shared, caller, account, window): (
+    (shared, caller, account, windows): (
         &Arc<GatewayState>,
         &ConnectionPeer,
         Arc<ConnectionLimitState>,
-        SendWindow,
+        ConnectionWindows,
     ),
     stop: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    let (mut stop, window) = (pin!(stop), Arc::new(window));
+    let (mut stop, windows) = (pin!(stop), Arc::new(windows));
     let turns = Arc::new(ResponseScheduler::new(shared.limits.body.clone()));
     let state = SharedConnectionState::new(account);
     loop {
         let next = tokio::select! {
-            next = timeout(shared.limits.header_timeout, connection.accept()) => Some(next),
+            next = next_request(connection, shared.limits.header_timeout, &windows) => Some(next),
             // The response may have shown that the connection may not remain open.
             Some(_) = requests.join_next() => None,
             () = stop.as_mut() => return Ok(()),
@@ -162,24 +172,40 @@ async fn take_requests(
         match next {
             Ok(Ok(Some(request))) => {
                 let with = (shared.clone(), state.clone());
-                requests.spawn(answer(request, with, caller.clone(), (turns.clone(), window.clone())));
+                requests.spawn(answer(request, with, caller.clone(), (turns.clone(), windows.clone())));
+                if has_moved(&windows, caller) {
+                    return Ok(());
+                }
             }
             Ok(Ok(None)) => return Ok(()),
             Ok(Err(error)) if error.is_h3_no_error() => return Ok(()),
             Ok(Err(error)) => return Err(io::Error::other(error)),
-            Err(_) if requests.is_empty() && !window.is_moving() => return Ok(()),
+            Err(_) if requests.is_empty() && !windows.is_moving() => return Ok(()),
             Err(_) => {}
         }
     }
+}
+
+/// Waits for the next request, for at most `limit`. A connection without responses needs no large send window.
+async fn next_request(
+    connection: &mut Http3ServerConnection,
+    limit: Duration,
+    windows: &ConnectionWindows,
+) -> std::result::Result<AcceptedRequest, Elapsed> {
+    if let Ok(next) = timeout(REST_AFTER.min(limit), connection.accept()).await {
+        return Ok(next);
+    }
+    windows.rest();
+    timeout(limit.saturating_sub(REST_AFTER), connection.accept()).await
 }
 
 async fn answer(
     request: Http3RequestResolver,
     (shared, state): (Arc<GatewayState>, SharedConnectionState),
     caller: ConnectionPeer,
-    (turns, window): (Arc<ResponseScheduler>, Arc<SendWindow>),
+    (turns, windows): (Arc<ResponseScheduler>, Arc<ConnectionWindows>),
 ) {
-    if let Err(error) = exchange(request, (&shared, &state), &caller, (&turns, &window)).await {
+    if let Err(error) = exchange(request, (&shared, &state), &caller, (&turns, &windows)).await {
         tracing::debug!(%error, "a request over HTTP/3 ended early");
     }
 }
@@ -188,11 +214,11 @@ async fn exchange(
     resolver: Http3RequestResolver,
     (shared, state): (&GatewayState, &SharedConnectionState),
     caller: &ConnectionPeer,
-    ways: (&ResponseScheduler, &SendWindow),
+    ways: (&ResponseScheduler, &Arc<ConnectionWindows>),
 ) -> io::Result<()> {
     let limits = &shared.limits;
     let head = timeout(limits.header_timeout, resolver.resolve_request()).await?;
-    let (request, stream): (Request<()>, RequestStream<BidiStream<Bytes>, Bytes>) =
+    let (request, stream): (Request<()>, RequestStream<FilteredBidiStream<Bytes>, Bytes>) =
         head.map_err(io::Error::other)?;
     let (mut send, mut receive) = stream.split();
     let stated = match checked_length(&request, &mut receive, limits).await {
@@ -208,13 +234,28 @@ async fn exchange(
             return Err(error);
         }
     };
-    check_address(ways.1, caller)?;
-    let (body, length) = body_of(&request, stated, receive, limits);
+    if has_moved(ways.1, caller) {
+        // The client may send the request again on another connection (RFC 9114 section 4.1.1). Requests that began
+        // before the client moved can end.
+        receive.stop_sending(Code::H3_REQUEST_REJECTED);
+        send.stop_stream(Code::H3_REQUEST_REJECTED);
+        return Err(io::Error::new(
+            io::ErrorKind::ConnectionAborted,
+            "the client has moved to another address",
+        ));
+    }
+    let (mut body, length) = body_of(&request, stated, (receive, ways.1, &state.account), limits);
+    let go_on = body.as_mut().filter(|_| expects_continue(request.headers())).map(Http3RequestBody::go_on);
     // This future is larger than the state for sending the response. The future is boxed, so that its memory is freed
     // when the response begins.
     let with = (shared, state, ClientWait::default());
-    let answering = multiplexed::exchange(with, caller, request.map(|()| body), length);
-    let response = Box::pin(answering).await;
+    let answering = Box::pin(multiplexed::exchange(with, caller, request.map(|()| body), length));
+    let _in_progress = ways.1.response();
+    let response = match go_on {
+        None => answering.await,
+        Some(go_on) => answer_expectation(answering, go_on, (&mut send, ways.0)).await?,
+    };
+    ways.1.open_for(&state.account);
     let sent = send_answer(&mut send, response, ways).await;
     if sent.is_err() {
         // Resetting the stream prevents the client from mistaking a part of the response for the whole response.
@@ -223,18 +264,11 @@ async fn exchange(
     sent
 }
 
-/// Checks that the client still has the address of its handshake, because policies and the access log use this address.
-/// The port may change, as behind an address translator. Otherwise, closes the connection, so that the client opens
-/// another one. Errors: `ConnectionAborted`.
-fn check_address(window: &SendWindow, caller: &ConnectionPeer) -> io::Result<()> {
-    let now = window.connection.remote_address().ip();
-    match caller {
-        ConnectionPeer::Remote { address, .. } if address.ip() != now => {
-            window.connection.close(MOVED, b"the client has moved to another address");
-            Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the client has moved to another address"))
-        }
-        _ => Ok(()),
-    }
+/// Returns whether the client no longer has the address of its handshake, which policies and the access log use. The
+/// port may change, as behind an address translator.
+fn has_moved(windows: &ConnectionWindows, caller: &ConnectionPeer) -> bool {
+    let now = windows.connection().remote_address().ip();
+    matches!(caller, ConnectionPeer::Remote { address, .. } if address.ip() != now)
 }
 
 /// Returns the code that tells a client why its request was reset (RFC 9114 section 8.1). A malformed request gets
@@ -247,10 +281,31 @@ fn reset_code(error: &io::Error) -> Code {
     }
 }
 
+fn expects_continue(headers: &HeaderMap) -> bool {
+    headers.get(header::EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
+}
+
+/// Waits for the response. Sends `100 Continue` when the body is needed, which `go_on` reports.
+async fn answer_expectation(
+    mut answering: impl Future<Output = Response<ReplyBody>> + Unpin,
+    go_on: oneshot::Receiver<()>,
+    (send, turns): (&mut RequestStream<SendStream<Bytes>, Bytes>, &ResponseScheduler),
+) -> io::Result<Response<ReplyBody>> {
+    tokio::select! {
+        biased;
+        response = &mut answering => return Ok(response),
+        Ok(()) = go_on => {}
+    }
+    let mut head = Response::new(());
+    *head.status_mut() = StatusCode::CONTINUE;
+    turns.send(send.send_response(head)).await?;
+    Ok(answering.await)
+}
+
 async fn send_answer(
     send: &mut RequestStream<SendStream<Bytes>, Bytes>,
     response: Response<ReplyBody>,
-    (turns, window): (&ResponseScheduler, &SendWindow),
+    (turns, windows): (&ResponseScheduler, &Arc<ConnectionWindows>),
 ) -> io::Result<()> {
     let (mut parts, mut body) = response.into_parts();
     // HTTP/3 forbids headers that apply to a connection (RFC 9114 section 4.2).
@@ -261,76 +316,28 @@ async fn send_answer(
     turns.send(send.send_response(head)).await?;
     while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
         let Ok(data) = frame.map_err(io::Error::other)?.into_data() else { continue };
-        let bytes = data.len();
-        turns.send(send.send_data(data)).await?;
-        window.has_sent(bytes);
+        turns.send(send_slices(send, data, windows)).await?;
     }
     turns.send(send.finish()).await
 }
 
+/// Sends `data`, in several frames if it is larger than the send window.
+async fn send_slices(
+    send: &mut RequestStream<SendStream<Bytes>, Bytes>,
+    mut data: Bytes,
+    windows: &ConnectionWindows,
+) -> std::result::Result<(), StreamError> {
+    while !data.is_empty() {
+        let slice = data.split_to(windows.slice_bytes().min(data.len()));
+        let bytes = slice.len();
+        send.send_data(slice).await?;
+        windows.has_sent(bytes);
+    }
+    Ok(())
+}
+
 /// The maximum number of requests in progress on one connection.
 const STREAMS_MAX: u32 = 256;
-/// The flow-control window of one request: the number of bytes that a client may send before the gateway reads them.
-/// With a round trip of 1 ms, this window allows 1 GiB/s.
-const STREAM_WINDOW_BYTES: u32 = 1 << 20;
-/// The flow-control window of a connection in bytes, for all its requests together. This window limits the memory that
-/// a client can occupy.
-const CONNECTION_WINDOW_BYTES: u32 = 2 << 20;
-/// The send window of a connection: the maximum number of bytes of all its responses that are kept until the client has
-/// acknowledged them. If the round trip to the client is long, the window can grow to [`FAR_SEND_WINDOW_BYTES`].
-const SEND_WINDOW_BYTES: u64 = 2 << 20;
-const FAR_SEND_WINDOW_BYTES: u64 = 8 << 20;
-/// The minimum round-trip time that counts as long. With this round-trip time, [`SEND_WINDOW_BYTES`] allows 400 MiB/s.
-const FAR: Duration = Duration::from_millis(5);
-/// The number of sent bytes after which the send window is adapted again.
-const ADAPT_AFTER_BYTES: u64 = 512 << 10;
-
-/// The maximum number of bytes that a connection without responses sends between two calls to
-/// [`SendWindow::is_moving`].
-const KEEP_ALIVE_BYTES: u64 = 64 << 10;
-
-/// The send window of a connection, which grows with the capacity of the network path. If a client stops reading, the
-/// window of its connection remains small, so the client cannot make the gateway keep much data.
-struct SendWindow {
-    connection: quinn::Connection,
-    sent_bytes: AtomicU64,
-    /// The number of sent bytes and of received datagrams at the last call to [`SendWindow::is_moving`].
-    seen: Mutex<(u64, u64)>,
-}
-
-impl SendWindow {
-    fn new(connection: quinn::Connection) -> Self {
-        SendWindow { connection, sent_bytes: AtomicU64::new(0), seen: Mutex::default() }
-    }
-
-    /// Returns whether the client may still be receiving responses, which QUIC keeps until they are acknowledged. The
-    /// result is true if, since the last call, packets have arrived and the gateway has sent more than
-    /// [`KEEP_ALIVE_BYTES`].
-    fn is_moving(&self) -> bool {
-        let stats = self.connection.stats();
-        let now = (stats.udp_tx.bytes, stats.udp_rx.datagrams);
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = std::mem::replace(&mut *seen, now);
-        now.0 - before.0 > KEEP_ALIVE_BYTES && now.1 > before.1
-    }
-
-    fn has_sent(&self, bytes: usize) {
-        let before = self.sent_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        if before / ADAPT_AFTER_BYTES != (before + bytes as u64) / ADAPT_AFTER_BYTES {
-            let path = self.connection.stats().path;
-            self.connection.set_send_window(send_window_bytes(path.rtt, path.cwnd));
-        }
-    }
-}
-
-/// Returns the size of the send window. If the round-trip time is long, the size is twice the congestion window: the
-/// data in flight, and the data that can be sent next.
-fn send_window_bytes(round_trip: Duration, congestion_window_bytes: u64) -> u64 {
-    match round_trip < FAR {
-        true => SEND_WINDOW_BYTES,
-        false => (2 * congestion_window_bytes).clamp(SEND_WINDOW_BYTES, FAR_SEND_WINDOW_BYTES),
-    }
-}
 /// The maximum number of clients that wait to be accepted. Further clients are refused.
 const WAITING_MAX: usize = 1024;
 /// The maximum number of received bytes that are kept for all waiting clients together.
@@ -402,7 +409,7 @@ impl QuicListener {
         secret: &GatewaySecret,
         (idle_timeout, connections_max): (Duration, u32),
     ) -> Result<Self> {
-        let first = config(&tls.current(), idle_timeout)?;
+        let first = config(&tls.current(), idle_timeout, window::set_first_windows)?;
         let address = socket.local_addr().map_err(cannot_listen)?;
         let settings = endpoint_config(secret, address);
         let endpoint =
@@ -444,7 +451,7 @@ impl QuicListener {
         if let Some(made) = made.as_ref().filter(|made| Arc::ptr_eq(&made.of, &current)) {
             return Ok(made.config.clone());
         }
-        let config = Arc::new(config(&current, self.idle_timeout)?);
+        let config = Arc::new(config(&current, self.idle_timeout, window::set_first_windows)?);
         *made = Some(CachedQuicConfig { of: current, config: config.clone() });
         Ok(config)
     }
@@ -536,7 +543,7 @@ impl ConnectionIdGenerator for RandomConnectionIds {
 /// Returns the QUIC configuration of a gateway, for servers that measure QUIC without a gateway. Errors:
 /// `InvalidArgument`.
 pub fn quic_server_config(tls: &TlsCertificate, idle_timeout: Duration) -> Result<quinn::ServerConfig> {
-    config(&tls.current(), idle_timeout)
+    config(&tls.current(), idle_timeout, window::set_full_windows)
 }
 
 /// Prepares a UDP socket as a gateway does. Errors: the errors of the operating system.
@@ -554,7 +561,12 @@ fn keep_alive_interval(idle_timeout: Duration) -> Duration {
     KEEP_ALIVE_INTERVAL_MAX.min(idle_timeout / 3)
 }
 
-fn config(tls: &ServerConfig, idle_timeout: Duration) -> Result<quinn::ServerConfig> {
+/// Returns the QUIC configuration. `set_windows` sets the flow-control windows.
+fn config(
+    tls: &ServerConfig,
+    idle_timeout: Duration,
+    set_windows: fn(&mut TransportConfig),
+) -> Result<quinn::ServerConfig> {
     let failed =
         |why: &'static str| move |error| Error::new(ErrorKind::InvalidArgument, why).caused_by(error);
     let mut tls = tls.clone();
@@ -565,11 +577,9 @@ fn config(tls: &ServerConfig, idle_timeout: Duration) -> Result<quinn::ServerCon
     let idle = idle_timeout
         .try_into()
         .map_err(|error| failed("the header timeout is too long for HTTP/3")(io::Error::other(error)))?;
+    set_windows(&mut transport);
     transport
         .max_concurrent_bidi_streams(VarInt::from_u32(STREAMS_MAX))
-        .stream_receive_window(VarInt::from_u32(STREAM_WINDOW_BYTES))
-        .receive_window(VarInt::from_u32(CONNECTION_WINDOW_BYTES))
-        .send_window(SEND_WINDOW_BYTES)
         .max_idle_timeout(Some(idle))
         .keep_alive_interval(Some(keep_alive_interval(idle_timeout)));
     let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
@@ -587,9 +597,9 @@ const OF_CONNECTION: [&str; 5] =
 /// Checks the headers of a request, and that a body with the declared length 0 is empty. Returns the declared length of
 /// the body, if any. Errors: `InvalidData` for a malformed request (RFC 9114 sections 4.1.2 and 4.2); `TimedOut`;
 /// errors of the connection.
-pub(super) async fn checked_length(
+async fn checked_length(
     request: &Request<()>,
-    stream: &mut RequestStream<RecvStream, Bytes>,
+    stream: &mut RequestStream<FilteredRecvStream, Bytes>,
     limits: &ConnectionRequestLimits,
 ) -> io::Result<Option<u64>> {
     let headers = request.headers();
@@ -606,7 +616,7 @@ pub(super) async fn checked_length(
 }
 
 /// Receives the end of an empty body. Errors: `InvalidData` if the body is not empty; errors of the connection.
-async fn receive_end(stream: &mut RequestStream<RecvStream, Bytes>) -> io::Result<()> {
+async fn receive_end(stream: &mut RequestStream<FilteredRecvStream, Bytes>) -> io::Result<()> {
     while let Some(piece) = stream.recv_data().await.map_err(io::Error::other)? {
         if piece.has_remaining() {
             return Err(malformed("there is a body, but its stated length is 0"));
@@ -634,10 +644,14 @@ fn malformed(why: &'static str) -> io::Error {
 
 /// Returns the body of `request` for the S3 layer, and the body's length if it is known. `stated` is the result of
 /// [`checked_length`].
-pub(super) fn body_of(
+fn body_of(
     request: &Request<()>,
     stated: Option<u64>,
-    stream: RequestStream<RecvStream, Bytes>,
+    (stream, windows, account): (
+        RequestStream<FilteredRecvStream, Bytes>,
+        &Arc<ConnectionWindows>,
+        &Arc<ConnectionLimitState>,
+    ),
     limits: &ConnectionRequestLimits,
 ) -> (Option<Http3RequestBody>, SizeHint) {
     let has_none = matches!(*request.method(), Method::GET | Method::HEAD | Method::DELETE);
@@ -646,8 +660,11 @@ pub(super) fn body_of(
     }
     let received = Http3RequestBody {
         stream,
+        windows: windows.clone(),
+        account: account.clone(),
         left: stated,
         has_ended: false,
+        go_on: None,
         patience: WaitDeadline::default(),
         stall_timeout: limits.body.stall_timeout,
     };
@@ -655,25 +672,39 @@ pub(super) fn body_of(
     (Some(received), length)
 }
 
-pub(super) struct Http3RequestBody {
-    stream: RequestStream<RecvStream, Bytes>,
+struct Http3RequestBody {
+    stream: RequestStream<FilteredRecvStream, Bytes>,
+    windows: Arc<ConnectionWindows>,
+    account: Arc<ConnectionLimitState>,
     /// The number of bytes that have not arrived yet, if known.
     left: Option<u64>,
     /// Whether the end of the body has been received. A body may continue beyond its declared length, so the length
     /// alone does not show the end.
     has_ended: bool,
+    /// Reports that the body is needed and has not arrived.
+    go_on: Option<oneshot::Sender<()>>,
     patience: WaitDeadline,
     stall_timeout: Duration,
 }
 
 impl Http3RequestBody {
+    /// Returns a receiver that is told when the body is needed and has not arrived.
+    fn go_on(&mut self) -> oneshot::Receiver<()> {
+        let (teller, told) = oneshot::channel();
+        self.go_on = Some(teller);
+        told
+    }
+
     fn poll_data(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Option<Bytes>>> {
         if self.has_ended {
             return Poll::Ready(Ok(None));
         }
+        // The body is usually read after the signature was verified.
+        self.windows.open_for(&self.account);
         let received = self.stream.poll_recv_data(context);
         let received = received.map_ok(|data| data.map(|mut data| data.copy_to_bytes(data.remaining())));
         let Poll::Ready(received) = received else {
+            self.go_on.take().map(|teller| teller.send(()));
             ready!(self.patience.poll_over(context, self.stall_timeout));
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, STALLED)));
         };
@@ -797,15 +828,6 @@ impl ResponseScheduler {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_send_window_is_what_the_path_can_hold() {
-        let far = Duration::from_millis(60);
-        assert_eq!(send_window_bytes(Duration::from_micros(200), 64 << 20), SEND_WINDOW_BYTES);
-        assert_eq!(send_window_bytes(far, 100 << 10), SEND_WINDOW_BYTES);
-        assert_eq!(send_window_bytes(far, 3 << 20), 6 << 20);
-        assert_eq!(send_window_bytes(far, 64 << 20), FAR_SEND_WINDOW_BYTES);
-    }
 
     #[test]
     fn gateways_with_the_same_secret_have_different_reset_keys() {

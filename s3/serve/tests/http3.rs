@@ -7,6 +7,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use client::frames::{DATA, HEADERS, RawHttp3, UNKNOWN, frame, head};
 use client::http2::{Http2, run};
 use client::http3::{Http3, take};
 use client::slow::SlowStore;
@@ -130,7 +131,7 @@ fn a_tour() {
     });
 }
 
-/// Policies permit addresses, and QUIC clients can move.
+/// Policies permit addresses, and QUIC clients can move. Requests that began before the client moved can end.
 #[test]
 fn a_client_keeps_the_address_of_its_handshake() {
     let (fixture, certificate) = serve_http3(|_| ());
@@ -138,15 +139,24 @@ fn a_client_keeps_the_address_of_its_handshake() {
         let mut http3 = Http3::connect(&fixture.client, &certificate).await;
         let get = Call::on("GET", "none");
         assert_eq!(http3.send(&get).await.status, 404);
-        let move_to =
-            |address: &str| http3.endpoint.rebind(std::net::UdpSocket::bind(address).unwrap()).unwrap();
+        let endpoint = http3.endpoint.clone();
+        let move_to = |address: &str| endpoint.rebind(std::net::UdpSocket::bind(address).unwrap()).unwrap();
         move_to("127.0.0.1:0");
         assert_eq!(http3.clone().send(&get).await.status, 404, "the port may change");
+        let put = Call::on("PUT", "k").body(vec![5; 200_000]);
+        let mut upload = http3.start(&put).await;
+        upload.send_data(Bytes::copy_from_slice(&put.body[..100_000])).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(200)).await;
         move_to("127.0.0.2:0");
         let mut stream = http3.start(&get).await;
         let _ = stream.finish().await;
-        let answer = tokio::time::timeout(Duration::from_secs(60), stream.recv_response()).await;
-        assert!(answer.expect("the connection remains open").is_err());
+        let error = stream.recv_response().await.expect_err("policies permit another address");
+        let h3::error::StreamError::RemoteTerminate { code, .. } = error else { panic!("{error}") };
+        assert_eq!(code, h3::error::Code::H3_REQUEST_REJECTED);
+        upload.send_data(Bytes::copy_from_slice(&put.body[100_000..])).await.unwrap();
+        upload.finish().await.unwrap();
+        take(&mut upload).await.ok();
+        http3.connection.closed().await;
     });
 }
 
@@ -467,5 +477,78 @@ fn large_answers_share_a_connection_fairly() {
             Ok::<(), h3::error::StreamError>(())
         };
         cut.await.expect_err("it was not read for longer than a client may pause");
+    });
+}
+
+/// The error code of a connection (RFC 9114 section 8.1).
+const EXCESSIVE_LOAD: u64 = 0x107;
+
+/// A client that announces a frame of any length must not make the gateway hold the frame.
+#[test]
+fn a_frame_that_is_too_long_ends_the_connection() {
+    let (fixture, certificate) = serve_http3(|_| ());
+    run(async {
+        let raw = || RawHttp3::connect(&fixture.client, &certificate, 1 << 20);
+        for kind in [HEADERS, UNKNOWN] {
+            let connection = raw().await;
+            let (mut send, _receive) = connection.quic.open_bi().await.unwrap();
+            send.write_all(&head(kind, 1 << 40)).await.unwrap();
+            assert_eq!(connection.closed_with().await, EXCESSIVE_LOAD, "{kind} at the beginning");
+            let mut connection = raw().await;
+            connection.control.write_all(&head(kind, 1 << 40)).await.unwrap();
+            assert_eq!(connection.closed_with().await, EXCESSIVE_LOAD, "{kind} on the control stream");
+            let connection = raw().await;
+            let put = Call::on("PUT", "k").payload("UNSIGNED-PAYLOAD").body(vec![5; 1000]);
+            let request = client::http3::request(&fixture.client, &put);
+            let (mut send, _receive) = connection.start(&request).await;
+            let begun = [frame(DATA, &put.body[..500]), head(kind, 1 << 40)].concat();
+            send.write_all(&begun).await.unwrap();
+            assert_eq!(connection.closed_with().await, EXCESSIVE_LOAD, "{kind} within a body");
+        }
+        let mut http3 = Http3::connect(&fixture.client, &certificate).await;
+        assert_eq!(http3.send(&Call::on("GET", "k")).await.status, 404);
+    });
+}
+
+/// The frames of a body have any length, also 0, and there may be unknown frames and trailers.
+#[test]
+fn a_body_may_have_frames_of_every_kind() {
+    let (fixture, certificate) = serve_http3(|_| ());
+    run(async {
+        let connection = RawHttp3::connect(&fixture.client, &certificate, 1 << 20).await;
+        let put = Call::on("PUT", "k").payload("UNSIGNED-PAYLOAD").body("helloworld");
+        let request = client::http3::request(&fixture.client, &put);
+        let (mut send, mut receive) = connection.start(&request).await;
+        let body = [("", DATA), ("hello", DATA), ("x", UNKNOWN), ("", DATA), ("world", DATA)];
+        for (payload, kind) in body {
+            send.write_all(&frame(kind, payload.as_bytes())).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        send.write_all(&frame(HEADERS, &[0, 0])).await.unwrap();
+        send.finish().unwrap();
+        receive.read_to_end(1 << 20).await.unwrap();
+        let mut http3 = Http3::connect(&fixture.client, &certificate).await;
+        assert_eq!(http3.send(&Call::on("GET", "k")).await.ok().text(), "helloworld");
+    });
+}
+
+/// A client may wait for this response before it sends a body (RFC 9110 section 10.1.1).
+#[test]
+fn clients_that_expect_it_are_told_to_continue() {
+    let (fixture, certificate) = serve_http3(|_| ());
+    run(async {
+        let mut http3 = Http3::connect(&fixture.client, &certificate).await;
+        let put = Call::on("PUT", "k").header("expect", "100-continue").body(vec![5; 100_000]);
+        let mut upload = http3.start(&put).await;
+        assert_eq!(upload.recv_response().await.unwrap().status(), 100);
+        upload.send_data(Bytes::copy_from_slice(&put.body)).await.unwrap();
+        upload.finish().await.unwrap();
+        take(&mut upload).await.ok();
+        assert_eq!(http3.send(&Call::on("HEAD", "k")).await.ok().header("content-length"), Some("100000"));
+        let mut stranger = fixture.client.clone();
+        stranger.identity.secret_key.push('x');
+        let mut http3 = Http3::connect(&stranger, &certificate).await;
+        let mut upload = http3.start(&put).await;
+        assert_eq!(upload.recv_response().await.unwrap().status(), 403);
     });
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use client::tls::{Certificate, TlsStream};
 use client::{BUCKET, Call, Fixture, lasting, next_answer, serve_with};
+use rustls::ClientConnection;
 use rustls::version::{TLS12, TLS13};
 
 fn serve_tls(certificate: &Certificate) -> Fixture {
@@ -42,6 +43,23 @@ fn a_tour_over_one_connection() {
     let mut last = Vec::new();
     stream.read_to_end(&mut last).unwrap();
     assert!(last.ends_with(b"\r\n\r\nhello"));
+}
+
+/// Over HTTP/1.1, clients that wait for `100 Continue` do not wait in vain.
+#[test]
+fn a_client_that_supports_both_versions_gets_http1() {
+    let certificate = Certificate::new();
+    let fixture = serve_tls(&certificate);
+    for (offered, chosen) in [(&["h2", "http/1.1"][..], "http/1.1"), (&["h2"], "h2")] {
+        let mut config = (*certificate.client_config("h2")).clone();
+        config.alpn_protocols = offered.iter().map(|name| name.as_bytes().to_vec()).collect();
+        let mut session = ClientConnection::new(config.into(), client::tls::name()).unwrap();
+        let mut socket = fixture.client.connect();
+        while session.is_handshaking() {
+            session.complete_io(&mut socket).unwrap();
+        }
+        assert_eq!(session.alpn_protocol(), Some(chosen.as_bytes()));
+    }
 }
 
 #[test]

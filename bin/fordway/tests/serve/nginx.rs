@@ -1,16 +1,18 @@
 //! Tests nginx as a load balancer and cache in front of two gateways, with the configuration in `contrib/nginx`.
 
-use std::net::TcpListener;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, SystemTime};
 
 use fordway_store::{
-    ErrorKind, GetOptions, Key, ListQuery, Metadata, ObjectVersionOperations, Objects, PutOptions,
-    VersioningState,
+    BucketDocumentKind, BucketDocumentOperations, ErrorKind, GetOptions, Key, ListQuery, Metadata,
+    ObjectVersionOperations, Objects, PutOptions, VersioningState,
 };
 
 use crate::process::{KEYS, Process, bucket, client, place};
-use crate::{ask, wait_for};
+use crate::{ask, wait_for, write_credentials};
 
 /// A running nginx, which is killed when this value is dropped.
 struct Nginx(Child);
@@ -51,7 +53,7 @@ fn start(program: &Path, dir: &Path, gateways: &[Process; 2]) -> (Nginx, String)
     let nginx =
         Nginx(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
     let address = format!("127.0.0.1:{port}");
-    wait_for(|| std::net::TcpStream::connect(&address).is_ok());
+    wait_for(|| TcpStream::connect(&address).is_ok());
     (nginx, address)
 }
 
@@ -124,4 +126,74 @@ fn a_balancer_and_cache_changes_nothing_but_where_bytes_come_from() {
         assert_eq!(get("plain").unwrap(), b"new", "the other gateway goes on");
     }
     drop(second);
+}
+
+/// Sends a presigned GET of `key` through nginx, and returns the response. `headers` is a part of the request's head.
+fn get_presigned(address: &str, (user, key): (&str, &str), headers: &str) -> String {
+    let store = client(&format!("http://{address}"), (user, "secret"));
+    let key = Key::new(key).unwrap();
+    let url = store.presign("GET", &bucket(), &key, 600, SystemTime::now()).unwrap();
+    let target = url.strip_prefix(&format!("http://{address}")).unwrap();
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET {target} HTTP/1.1\r\nhost: {address}\r\n{headers}connection: close\r\n\r\n").unwrap();
+    // A response whose body is delayed by a limit is returned without the body.
+    stream.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    let mut response = Vec::new();
+    let _ = stream.read_to_end(&mut response);
+    String::from_utf8(response).unwrap()
+}
+
+/// A gateway returns 503 to a user who exceeds a limit. The gateway remains available to other users.
+#[test]
+fn one_users_limit_does_not_stop_other_users() {
+    let Some(program) = fordway_needs::program("nginx") else { return };
+    let dir = place();
+    std::fs::write(dir.path().join("root/bucket/k"), "content").unwrap();
+    let users = dir.path().join("users.toml");
+    write_credentials(&users, &["noisy", "quiet"]);
+    let limited = std::fs::read_to_string(&users).unwrap().replacen("uid=", "rate='1000'\nuid=", 1);
+    std::fs::write(&users, limited).unwrap();
+    let options = ["--credentials", users.to_str().unwrap()];
+    let gateways = [Process::start(dir.path(), &options), Process::start(dir.path(), &options)];
+    let (_nginx, address) = start(&program, dir.path(), &gateways);
+    // At 1,000 bytes per second, these uploads never end.
+    for gateway in &gateways {
+        let store = gateway.client_of("noisy", "secret");
+        std::thread::spawn(move || {
+            let _ = store.put(&bucket(), &Key::new("u").unwrap(), &[1; 200_000], &PutOptions::default());
+        });
+    }
+    let status = |user: &str| get_presigned(&address, (user, "k"), "").chars().take(12).collect::<String>();
+    wait_for(|| status("noisy") == "HTTP/1.1 503");
+    for _ in 0..4 {
+        assert_eq!(status("noisy"), "HTTP/1.1 503");
+        assert_eq!(status("quiet"), "HTTP/1.1 200");
+    }
+}
+
+/// The CORS headers of a response belong to the page that sent the request.
+#[test]
+fn the_cache_has_no_response_for_the_page_of_another_site() {
+    let Some(program) = fordway_needs::program("nginx") else { return };
+    let dir = place();
+    std::fs::write(dir.path().join("root/bucket/k"), "content").unwrap();
+    let users = dir.path().join("users.toml");
+    write_credentials(&users, &["one"]);
+    let options = ["--credentials", users.to_str().unwrap()];
+    let gateways = [Process::start(dir.path(), &options), Process::start(dir.path(), &options)];
+    let rules = "<CORSConfiguration><CORSRule><AllowedMethod>GET</AllowedMethod>\
+                 <AllowedOrigin>https://a.example</AllowedOrigin><AllowedOrigin>https://c.example</AllowedOrigin>\
+                 </CORSRule></CORSConfiguration>";
+    let store = gateways[0].client_of("one", "secret");
+    store.set_document(&bucket(), &BucketDocumentKind::known("cors"), rules.as_bytes()).unwrap();
+    let (_nginx, address) = start(&program, dir.path(), &gateways);
+    let get = |headers: &str| get_presigned(&address, ("one", "k"), headers).to_lowercase();
+    for _ in 0..2 {
+        let own = get("");
+        assert!(own.starts_with("http/1.1 200") && !own.contains("access-control-allow-origin"), "{own}");
+        for site in ["https://a.example", "https://c.example"] {
+            let response = get(&format!("origin: {site}\r\n"));
+            assert!(response.contains(&format!("access-control-allow-origin: {site}\r\n")), "{response}");
+        }
+    }
 }

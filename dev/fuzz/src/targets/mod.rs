@@ -218,6 +218,23 @@ pub const TARGETS: &[FuzzTarget] = &[
         cost: 20,
     },
     FuzzTarget {
+        name: "http3-frames",
+        run: fordway_http::fuzzing::http3_frames,
+        sources: &["http/client/src/http3/frames.rs"],
+        words: &[
+            "\0",
+            "\u{1}",
+            "\u{4}",
+            "\u{21}",
+            "\0\0",
+            "\0\u{5}hello",
+            "\u{1}\u{4}head",
+            "@A",
+            "\u{4}\u{2}\u{6}\u{1}",
+        ],
+        cost: 1,
+    },
+    FuzzTarget {
         name: "node-frames",
         run: node::frames,
         sources: &[

@@ -7,7 +7,7 @@ use fordway_http::vector::SessionOptions;
 use fordway_http::{HttpVersion, ProxySettings, SessionCredentials, TlsRoots};
 use fordway_store::{Error, ErrorKind};
 
-use crate::dialogue::{Dialogue, answer};
+use crate::dialogue::{Dialogue, answer, collection, file, multistatus};
 use crate::{client, content, over_http3, put, quic};
 
 fn failure(url: &str, change: impl FnOnce(&mut SessionOptions)) -> Error {
@@ -86,6 +86,57 @@ fn content_of_unknown_size_arrives_as_it_is() {
             put(&client(|_| {}), &server.url("f"), &content(bytes), false).unwrap();
             let request = server.requests().pop().unwrap();
             assert_eq!((request.body_bytes, request.header("transfer-encoding")), (bytes, None));
+        }
+    });
+}
+
+/// Returns a frame of HTTP/3 of less than 16 KiB.
+fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
+    let length = (payload.len() as u16 | 0x4000).to_be_bytes();
+    [&[kind], &length[..], payload].concat()
+}
+
+/// The first bytes of a frame of 2^40 bytes.
+fn endless(kind: u8) -> Vec<u8> {
+    [vec![kind], ((1_u64 << 40) | 3 << 62).to_be_bytes().to_vec()].concat()
+}
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const UNKNOWN: u8 = 0x21;
+/// The field section of a response with the status 200 and no other header (RFC 9204 section 4.5).
+const OK: &[u8] = b"\0\0\xd9";
+
+/// A frame of length 0 does not end a body, and a body that is cut short is not taken for a whole one.
+#[test]
+fn a_body_may_have_frames_of_every_kind() {
+    over_http3(|| {
+        let listing = multistatus(&(collection("/d/") + &file("/d/f", 7)));
+        let at = listing.windows(4).position(|window| window == b"\r\n\r\n").unwrap() + 4;
+        let (first, second) = listing[at..].split_at(40);
+        // The status 207, as a literal with the name of the static table's entry 24.
+        let head = frame(HEADERS, b"\0\0\x5f\x09\x03207");
+        let body = [frame(DATA, first), frame(DATA, b""), frame(UNKNOWN, b"x"), frame(DATA, second)];
+        let server = quic::RawServer::start([vec![head], body.to_vec()].concat(), Vec::new());
+        assert_eq!(client(|_| {}).list(&server.url("d/")).unwrap().members.len(), 1);
+    });
+}
+
+/// A server cannot make the client hold frames of any length.
+#[test]
+fn a_frame_that_is_too_long_ends_the_connection() {
+    over_http3(|| {
+        let within_body = [frame(HEADERS, OK), frame(DATA, b"x"), endless(UNKNOWN)].concat();
+        for (response, control) in [
+            (endless(HEADERS), Vec::new()),
+            (endless(UNKNOWN), Vec::new()),
+            (within_body, Vec::new()),
+            (Vec::new(), endless(UNKNOWN)),
+        ] {
+            let server = quic::RawServer::start(vec![response], control);
+            let error = failure(&server.url("f"), |_| {});
+            assert_eq!(error.kind(), ErrorKind::BadResponse, "{error}");
+            assert!(error.detail().contains("is too long"), "{error}");
         }
     });
 }

@@ -93,6 +93,66 @@ pub(super) fn start(
     (hear.recv().unwrap(), thread)
 }
 
+/// A server that answers every request with the bytes of `response`, which need not be valid HTTP/3.
+pub(super) struct RawServer {
+    address: SocketAddr,
+    stop: Arc<Notify>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl RawServer {
+    /// Starts the server. `control` is sent on the control stream after the settings.
+    pub(super) fn start(response: Vec<Vec<u8>>, control: Vec<u8>) -> Self {
+        let (say, hear) = std::sync::mpsc::channel();
+        let stop = Arc::new(Notify::new());
+        let stopped = stop.clone();
+        let thread = std::thread::spawn(move || {
+            let runtime = Runtime::new_current_thread().enable_all().build().unwrap();
+            LocalSet::new().block_on(&runtime, async {
+                let endpoint =
+                    quinn::Endpoint::server(settings(false), "127.0.0.1:0".parse().unwrap()).unwrap();
+                say.send(endpoint.local_addr().unwrap()).unwrap();
+                loop {
+                    tokio::select! {
+                        () = stopped.notified() => return,
+                        Some(incoming) = endpoint.accept() => {
+                            tokio::task::spawn_local(serve_raw(incoming, response.clone(), control.clone()));
+                        }
+                    }
+                }
+            });
+        });
+        RawServer { address: hear.recv().unwrap(), stop, thread: Some(thread) }
+    }
+
+    pub(super) fn url(&self, path: &str) -> String {
+        format!("https://{}/{path}", self.address)
+    }
+}
+
+impl Drop for RawServer {
+    fn drop(&mut self) {
+        self.stop.notify_one();
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+/// Sends the pieces of `response` one after the other, in answer to each request.
+async fn serve_raw(incoming: quinn::Incoming, response: Vec<Vec<u8>>, control: Vec<u8>) {
+    const SETTINGS: &[u8] = b"\0\x04\0";
+    let Ok(quic) = incoming.await else { return };
+    let mut sending = quic.open_uni().await.unwrap();
+    let _ = sending.write_all(&[SETTINGS, &control].concat()).await;
+    while let Ok((mut send, mut receive)) = quic.accept_bi().await {
+        let _ = receive.read_to_end(1 << 20).await;
+        for piece in &response {
+            let _ = send.write_all(piece).await;
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+        let _ = send.finish();
+    }
+}
+
 /// Responds to the requests of a connection until either side ends it.
 async fn serve(incoming: quinn::Incoming, shared: Arc<Shared>) {
     let Ok(quic) = incoming.await else { return };

@@ -13,7 +13,7 @@ use std::time::Duration;
 use bytes::{Buf as _, Bytes, BytesMut};
 use fordway_wire::range::digits;
 use h3::client::{RequestStream, SendRequest};
-use h3_quinn::{BidiStream, OpenStreams, RecvStream, SendStream};
+use h3_quinn::SendStream;
 use http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
@@ -22,7 +22,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{spawn_local, yield_now};
 use tokio::time::timeout;
 
-use super::ConnectionEndReason;
+use super::filtered::{FilteredBidiStream, FilteredConnection, FilteredOpener, FilteredRecvStream};
+use super::{ConnectionEndReason, violation_error};
 use crate::client::success_before_content;
 use crate::heads::{OF_CONNECTION, head_of_response, request_of_head};
 use crate::response::MAX_HEAD_BYTES;
@@ -38,7 +39,7 @@ const CHUNK_BYTES: usize = 256 << 10;
 const LINE_BYTES_MAX: usize = 64;
 
 type Sending = RequestStream<SendStream<Bytes>, Bytes>;
-type Receiving = RequestStream<RecvStream, Bytes>;
+type Receiving = RequestStream<FilteredRecvStream, Bytes>;
 
 /// A piece of a response in HTTP/1.1 form. A response whose pieces end without [`ResponsePiece::End`] is incomplete.
 enum ResponsePiece {
@@ -62,7 +63,11 @@ pub(super) async fn run(
     idle: Duration,
     notice: &ConnectionEndReason,
 ) {
-    let Ok((mut driver, send)) = h3::client::new(h3_quinn::Connection::new(quic.clone())).await else {
+    let connection = FilteredConnection::new(quic.clone(), MAX_HEAD_BYTES as u64);
+    let guard = connection.guard();
+    let mut builder = h3::client::builder();
+    let builder = builder.max_field_section_size(MAX_HEAD_BYTES as u64);
+    let Ok((mut driver, send)) = builder.build(connection).await else {
         return notice.tell(quic);
     };
     let (incoming, outgoing) = socket.into_split();
@@ -74,6 +79,7 @@ pub(super) async fn run(
         write_responses(&mut outgoing, responses, &counter).await;
         // Record why the connection ended before the socket is closed, because the caller queries the reason as soon as
         // the socket is closed.
+        guard.violation().iter().for_each(|violation| teller.set(&violation_error(violation)));
         teller.tell(&end);
     });
     let notice = notice.clone();
@@ -110,7 +116,7 @@ impl BridgedRequestReader {
     /// a connection that accepts no more requests.
     async fn send_each(
         &mut self,
-        mut send: SendRequest<OpenStreams, Bytes>,
+        mut send: SendRequest<FilteredOpener, Bytes>,
         queue: mpsc::Sender<mpsc::Receiver<ResponsePiece>>,
     ) -> io::Result<()> {
         while let Some(head) = self.head().await? {
@@ -256,7 +262,7 @@ impl BridgedRequestReader {
 
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
-fn split(stream: RequestStream<BidiStream<Bytes>, Bytes>) -> (Sending, Receiving) {
+fn split(stream: RequestStream<FilteredBidiStream<Bytes>, Bytes>) -> (Sending, Receiving) {
     stream.split()
 }
 

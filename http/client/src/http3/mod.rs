@@ -6,6 +6,8 @@
 //! per message.
 
 mod bridge;
+mod filtered;
+pub(crate) mod frames;
 
 use std::future::pending;
 use std::io;
@@ -21,6 +23,9 @@ use quinn::congestion::{BbrConfig, NewRenoConfig};
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{ConnectionError, TransportConfig, VarInt};
 use tokio::task::{JoinSet, LocalSet};
+
+pub use filtered::{FilteredBidiStream, FilteredConnection, FilteredOpener, FilteredRecvStream};
+use frames::FrameViolation;
 
 use super::dial::NEXT_ADDRESS_AFTER;
 use super::socket::TcpSocket;
@@ -59,6 +64,12 @@ impl ConnectionEndReason {
     fn set(&self, error: &Error) {
         let _ = self.0.set((error.kind(), error.detail().to_owned()));
     }
+}
+
+/// Returns the error of a connection that was closed because the server violated HTTP/3.
+fn violation_error(violation: &FrameViolation) -> Error {
+    Error::new(ErrorKind::BadResponse, format!("the server violated HTTP/3: {violation}"))
+        .caused_by(*violation)
 }
 
 /// Connects, and returns the end of the socket pair that carries HTTP/1.1. Errors: `Unavailable`, `Timeout`;

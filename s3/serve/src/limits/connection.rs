@@ -181,6 +181,12 @@ impl ConnectionLimitState {
         self.unsigned.load(Ordering::Relaxed) < UNSIGNED_MAX && !self.is_surplus.load(Ordering::Relaxed)
     }
 
+    /// Returns whether a validly signed request has arrived on the connection.
+    #[cfg(feature = "http3")]
+    pub(crate) fn has_signed(&self) -> bool {
+        self.counted_for.load(Ordering::Relaxed) != 0
+    }
+
     /// Returns the id of the latest user's [`UserResourceUsage`]; 0 before the first valid signature.
     pub(crate) fn user_id(&self) -> u64 {
         self.user_id.load(Ordering::Relaxed)

@@ -21,16 +21,38 @@ pub struct Http3 {
     client: Client,
 }
 
+/// Returns an endpoint that accepts `certificate`.
+pub fn endpoint(certificate: &Certificate, transport: quinn::TransportConfig) -> quinn::Endpoint {
+    let crypto = QuicClientConfig::try_from(certificate.client_config("h3")).unwrap();
+    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let mut endpoint = quinn::Endpoint::client(any).unwrap();
+    let mut config = quinn::ClientConfig::new(Arc::new(crypto));
+    config.transport_config(Arc::new(transport));
+    endpoint.set_default_client_config(config);
+    endpoint
+}
+
+/// Returns the signed head as HTTP/3 represents it.
+pub fn request(client: &Client, call: &Call<'_>) -> Request<()> {
+    let text = String::from_utf8(client.head(call)).unwrap();
+    let mut lines = text.lines();
+    let target = lines.next().unwrap().split(' ').nth(1).unwrap().to_owned();
+    let headers: Vec<_> = lines.filter_map(|line| line.split_once(": ")).collect();
+    let host = headers.iter().find(|(name, _)| *name == "host").unwrap().1;
+    let mut request = Request::builder().method(call.method).uri(format!("https://{host}{target}"));
+    for (name, value) in headers.iter().filter(|(name, _)| !["host", "connection"].contains(name)) {
+        request = request.header(*name, *value);
+    }
+    request.body(()).unwrap()
+}
+
 impl Http3 {
     /// Opens a connection. Fails if the server presents another certificate.
     pub async fn try_connect(
         client: &Client,
         certificate: &Certificate,
     ) -> Result<Self, quinn::ConnectionError> {
-        let crypto = QuicClientConfig::try_from(certificate.client_config("h3")).unwrap();
-        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let mut endpoint = quinn::Endpoint::client(any).unwrap();
-        endpoint.set_default_client_config(quinn::ClientConfig::new(Arc::new(crypto)));
+        let endpoint = endpoint(certificate, quinn::TransportConfig::default());
         let connection = endpoint.connect(client.address, "localhost").unwrap().await?;
         let (mut driver, send) =
             h3::client::new(h3_quinn::Connection::new(connection.clone())).await.unwrap();
@@ -44,16 +66,7 @@ impl Http3 {
 
     /// Returns the signed head as HTTP/3 represents it.
     pub fn request(&self, call: &Call<'_>) -> Request<()> {
-        let text = String::from_utf8(self.client.head(call)).unwrap();
-        let mut lines = text.lines();
-        let target = lines.next().unwrap().split(' ').nth(1).unwrap().to_owned();
-        let headers: Vec<_> = lines.filter_map(|line| line.split_once(": ")).collect();
-        let host = headers.iter().find(|(name, _)| *name == "host").unwrap().1;
-        let mut request = Request::builder().method(call.method).uri(format!("https://{host}{target}"));
-        for (name, value) in headers.iter().filter(|(name, _)| !["host", "connection"].contains(name)) {
-            request = request.header(*name, *value);
-        }
-        request.body(()).unwrap()
+        request(&self.client, call)
     }
 
     /// Sends the head. The caller sends the body.
@@ -72,11 +85,11 @@ impl Http3 {
 
     pub async fn send(&mut self, call: &Call<'_>) -> Answer {
         let mut stream = self.start(call).await;
-        if !call.body.is_empty() {
-            // An error is ignored, because a server that refuses a body does not read the rest of the body.
-            let _ = stream.send_data(Bytes::copy_from_slice(&call.body)).await;
+        // An error is ignored, because a server that refuses a body does not read the rest of the body. After an error,
+        // h3 would close the connection in `finish`.
+        if call.body.is_empty() || stream.send_data(Bytes::copy_from_slice(&call.body)).await.is_ok() {
+            let _ = stream.finish().await;
         }
-        let _ = stream.finish().await;
         take(&mut stream).await
     }
 }

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "each test file uses a part of it")]
 
+#[cfg(feature = "http3")]
+pub mod frames;
 pub mod http2;
 #[cfg(feature = "http3")]
 pub mod http3;
