@@ -3,7 +3,9 @@
 
 use std::fs;
 
-use fordway_store::{Bucket, DeleteOptions, ErrorKind, RenameOptions, VersionId, VersioningState};
+use fordway_store::{
+    Bucket, DeleteOptions, ErrorKind, ObjectVersionOperations, RenameOptions, VersionId, VersioningState,
+};
 
 use crate::ground::{ALICE, BOB, Ground, Lane, as_user, chmod, denied, is_root, key, put, read};
 
