@@ -81,7 +81,15 @@ impl Conditions {
     /// Checks the conditions on the source of a copy. S3 returns 412 where a read would return 304. Errors:
     /// `PreconditionFailed`.
     pub fn check_copy_source(&self, info: &ObjectInfo) -> Result<()> {
-        self.check_read(info).map_err(|error| Error::new(ErrorKind::PreconditionFailed, error.detail()))
+        self.check_read(info).map_err(Conditions::of_copy_source)
+    }
+
+    /// Returns the error of a copy whose source was read with conditions, and could not be read because of `error`.
+    pub fn of_copy_source(error: Error) -> Error {
+        match error.kind() {
+            ErrorKind::NotModified => Error::new(ErrorKind::PreconditionFailed, error.detail()),
+            _ => error,
+        }
     }
 
     /// Checks the conditions on the object that a rename replaces; `current` is `None` if there is no such object.

@@ -11,10 +11,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::{
-    Bucket, CompleteOptions, CompletedPart, DeleteOptions, DeleteResult, Error, ErrorKind, ExpectedContent,
-    GetOptions, Key, ObjectInfo, ObjectPart, Objects, PartListing, PartOptions, PartsQuery, PutOptions,
-    PutResult, RenameOptions, Result, UploadId, UploadListing, UploadsQuery, VersionId, VersionListing,
-    VersioningState, VersionsQuery, Writer,
+    Bucket, CompleteOptions, CompletedPart, Conditions, DeleteOptions, DeleteResult, Error, ErrorKind,
+    ExpectedContent, GetOptions, Key, ObjectInfo, ObjectPart, Objects, PartListing, PartOptions, PartsQuery,
+    PutOptions, PutResult, RenameOptions, Result, UploadId, UploadListing, UploadsQuery, VersionId,
+    VersionListing, VersioningState, VersionsQuery, Writer,
 };
 
 /// Calls on many objects. The default implementations process objects one by one. Stores that have a faster way
@@ -118,7 +118,7 @@ pub trait MultipartUploadOperations: Objects {
         options: &GetOptions,
         (bucket, key, upload, number): (&Bucket, &Key, &UploadId, u16),
     ) -> Result<PutResult> {
-        let object = self.get(from.0, from.1, options)?;
+        let object = self.get(from.0, from.1, options).map_err(Conditions::of_copy_source)?;
         let part = PartOptions { size_hint: Some(object.content.len()), ..Default::default() };
         let mut writer = self.part_writer(bucket, key, upload, number, &part)?;
         object.content.for_each_chunk(|chunk| writer.write(chunk))?;

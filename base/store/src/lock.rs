@@ -111,6 +111,12 @@ impl ObjectLock {
         self.check_delete(now, false).is_err()
     }
 
+    /// Checks the lock that the writer of a new version requests. Errors: `InvalidArgument` for a date that is not in
+    /// the future.
+    pub fn check_new(self, now: SystemTime) -> Result<()> {
+        ObjectLock::NONE.with_retention(self.retention, now, false).map(drop)
+    }
+
     /// Returns the lock with the retention `new`, or without a retention. Errors: `AccessDenied` if the present
     /// retention must not be shortened, removed or changed to the other mode; `InvalidArgument` for a date that is not
     /// in the future.

@@ -12,11 +12,14 @@ use crate::range::{parse_content_range, parse_range};
 /// The maximum number of ranges in one request.
 pub const RANGES_MAX: usize = 1024;
 
-/// Parses a `Range` header with 1 to [`RANGES_MAX`] ranges. Returns `None` for anything else.
+/// Parses a `Range` header with 1 to [`RANGES_MAX`] ranges. Returns `None` for anything else, such as a list in which a
+/// range ends before it begins (RFC 9110 section 14.1.1).
 pub fn parse_ranges(text: &str) -> Option<Vec<ByteRange>> {
     let list = text.strip_prefix("bytes=")?;
-    let ranges =
-        list.split(',').map(|range| parse_range(&format!("bytes={}", range.trim_matches([' ', '\t']))));
+    let is_ordered = |range: &ByteRange| !matches!(range, ByteRange::Inclusive(first, last) if first > last);
+    let ranges = list
+        .split(',')
+        .map(|range| parse_range(&format!("bytes={}", range.trim_matches([' ', '\t']))).filter(is_ordered));
     ranges.take(RANGES_MAX + 1).collect::<Option<Vec<_>>>().filter(|ranges| ranges.len() <= RANGES_MAX)
 }
 
@@ -421,7 +424,16 @@ mod tests {
             Some(vec![ByteRange::Inclusive(0, 1), ByteRange::From(5), ByteRange::Last(3)])
         );
         assert_eq!(parse_ranges("bytes=7-9"), Some(vec![ByteRange::Inclusive(7, 9)]));
-        for bad in ["", "bytes=", "bytes=0-1,", "bytes=,0-1", "bytes=0-1;2-3", "bytes=0-1,x", "0-1,2-3"] {
+        for bad in [
+            "",
+            "bytes=",
+            "bytes=0-1,",
+            "bytes=,0-1",
+            "bytes=0-1;2-3",
+            "bytes=0-1,x",
+            "0-1,2-3",
+            "bytes=1-0,0-0",
+        ] {
             assert_eq!(parse_ranges(bad), None, "{bad}");
         }
         assert!(parse_ranges(&format!("bytes={}", ["0-0"; RANGES_MAX].join(","))).is_some());

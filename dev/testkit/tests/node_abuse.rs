@@ -512,6 +512,38 @@ fn with_one_request_at_a_time_all_clients_are_served() {
     assert_eq!(counter(&ground.store(), "requests_put"), 400);
 }
 
+/// The client of a refused commit sends nothing more about its write, so the gateway keeps nothing of it.
+#[test]
+fn a_refused_commit_ends_the_write() {
+    let ground = Ground::with(|config| NodeGatewayConfig {
+        requests_max: Some(1),
+        stall_timeout: Duration::from_millis(300),
+        ..config
+    });
+    let store = ground.store();
+    for body in [b"first", b"again"] {
+        // The second put creates the lock table.
+        store.put(&bucket(), &key("held"), body, &PutOptions::default()).unwrap();
+    }
+    let mut raw = Raw::connect(&ground);
+    raw.start("k").write_all_at(b"content", 0).unwrap();
+    let locks = ground.dir.path().join("root/bucket").join(PRIVATE_DIR).join("locks");
+    let locks = File::options().write(true).open(locks).unwrap();
+    fordway_sys::lock_file(&locks, Duration::from_secs(5)).unwrap();
+    std::thread::scope(|scope| {
+        // This put waits for the lock, and is meanwhile the only request in progress.
+        let waiting = scope.spawn(|| store.put(&bucket(), &key("held"), b"later", &PutOptions::default()));
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!(raw.commit(7).unwrap_err().kind(), ErrorKind::Unavailable);
+        fordway_sys::unlock_file(&locks);
+        waiting.join().unwrap().unwrap();
+    });
+    assert_eq!(raw.commit(7).unwrap_err().kind(), ErrorKind::InvalidArgument, "there is no write to commit");
+    raw.start("k").write_all_at(b"content", 0).unwrap();
+    raw.commit(7).unwrap();
+    assert_eq!(get(&store, "k"), b"content");
+}
+
 /// The response to a batch consists of several messages. The results are in the order of the requests, for objects of
 /// any size.
 #[test]

@@ -101,30 +101,48 @@ impl RootPathStore {
     fn call<T>(&self, mut call: impl FnMut(&PosixStore) -> Result<T>) -> Result<T> {
         // The root may be replaced again during the repeated call.
         for _ in 1..ATTEMPTS_MAX {
-            match self.call_once(&mut call) {
+            match self.call_once(&mut call)? {
                 (used, Err(error)) if self.is_elsewhere(&error, used)? => {}
                 (_, done) => return done,
             }
         }
-        self.call_once(call).1
+        self.call_once(call)?.1
     }
 
     /// Makes a call to the store, after a check of the path. Errors: the errors of the call; `Unavailable` if the root
     /// is missing.
     fn call_checked<T>(&self, call: impl FnOnce(&PosixStore) -> Result<T>) -> Result<T> {
         self.look(self.current().number)?;
-        self.call_once(call).1
+        self.call_once(call)?.1
     }
 
     /// Makes a call to the root in use. Returns which root was used, because another thread may replace it meanwhile.
-    fn call_once<T>(&self, call: impl FnOnce(&PosixStore) -> T) -> (RootNumber, T) {
+    /// Errors: those of [`RootPathStore::latest`].
+    fn call_once<T>(&self, call: impl FnOnce(&PosixStore) -> T) -> Result<(RootNumber, T)> {
         match self.is_replaced.load(Ordering::Acquire) {
-            false => (self.first.number, call(&self.first.store)),
+            false => Ok((self.first.number, call(&self.first.store))),
             true => {
-                let root = self.current();
-                (root.number, call(&root.store))
+                let root = self.latest()?;
+                Ok((root.number, call(&root.store)))
             }
         }
+    }
+
+    /// Returns the root that replaced the first one. A process that was forked after the replacement has not opened
+    /// this root yet, and must not use the one that its parent has left. Cost: in such a process, once, a check of the
+    /// path. Errors: errors of [`RootPathStore::look`] in such a process.
+    #[cold]
+    fn latest(&self) -> Result<OpenedRoot> {
+        let latest = self.latest.read().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(latest) = latest {
+            return Ok(latest);
+        }
+        if !self.look(self.first.number)? {
+            // The first root is at its path again.
+            let mut latest = self.latest.write().unwrap_or_else(PoisonError::into_inner);
+            return Ok(latest.get_or_insert_with(|| self.first.clone()).clone());
+        }
+        Ok(self.current())
     }
 
     /// Returns the root that is in use.
@@ -256,19 +274,54 @@ impl ObjectBatchOperations for RootPathStore {
         objects: &[(Key, &[u8])],
         options: &PutOptions,
     ) -> Vec<Result<PutResult>> {
+        let (mut stored, mut refused) = self.put_many_once(bucket, objects, options);
         for _ in 1..ATTEMPTS_MAX {
-            let (used, stored) = self.call_once(|store| store.put_many(bucket, objects, options));
-            // Only a store without the bucket, or without a root, refuses all objects, so no object is stored twice.
-            let is_refused = |stored: &Result<PutResult>| {
-                let refusal = stored.as_ref().err();
-                refusal.is_some_and(|error| error.kind() == ErrorKind::NoSuchBucket || is_stale(error))
-            };
-            let is_refused = !stored.is_empty() && stored.iter().all(is_refused);
-            if !(is_refused && self.look(used).unwrap_or(false)) {
-                return stored;
+            if refused.is_empty() {
+                break;
+            }
+            let again: Vec<_> = refused.iter().map(|at| objects[*at].clone()).collect();
+            let (results, still) = self.put_many_once(bucket, &again, options);
+            let still = still.into_iter().map(|at| refused[at]).collect();
+            for (at, result) in refused.into_iter().zip(results) {
+                stored[at] = result;
+            }
+            refused = still;
+        }
+        stored
+    }
+}
+
+impl RootPathStore {
+    /// Stores the objects in the root in use. Also returns the positions of the objects that failed because this root
+    /// has been replaced.
+    fn put_many_once(
+        &self,
+        bucket: &Bucket,
+        objects: &[(Key, &[u8])],
+        options: &PutOptions,
+    ) -> (Vec<Result<PutResult>>, Vec<usize>) {
+        let (used, mut stored) = match self.call_once(|store| store.put_many(bucket, objects, options)) {
+            Ok(done) => done,
+            Err(error) => {
+                let of_each = |_: &(Key, &[u8])| Err(Error::new(error.kind(), error.detail()));
+                return (objects.iter().map(of_each).collect(), Vec::new());
+            }
+        };
+        let (mut refused, mut is_checked) = (Vec::new(), false);
+        for (at, result) in stored.iter_mut().enumerate() {
+            let Err(error) = result else { continue };
+            if is_checked {
+                break;
+            }
+            // One check is enough for all objects if it finds the root that was used.
+            let needs_check = error.kind() == ErrorKind::NoSuchBucket || is_stale(error);
+            match self.is_elsewhere(error, used) {
+                Ok(true) => refused.push(at),
+                Ok(false) => is_checked = needs_check,
+                Err(missing) => *result = Err(missing),
             }
         }
-        self.call_once(|store| store.put_many(bucket, objects, options)).1
+        (stored, refused)
     }
 }
 
@@ -348,17 +401,18 @@ impl MultipartUploadOperations for RootPathStore {
 
 impl Store for RootPathStore {
     fn within_buckets(&self) -> Result<Option<Arc<dyn Store>>> {
-        self.call_once(PosixStore::within_buckets).1
+        self.call_once(PosixStore::within_buckets)?.1
     }
 
     fn file_server(&self, bucket: &str) -> Option<FileServerProbe> {
-        self.call_once(|store| store.file_server(bucket)).1
+        self.call_once(|store| store.file_server(bucket)).ok()?.1
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::io::{Read as _, Write as _};
     use std::time::Duration;
 
     use fordway_sys::Errno;
@@ -396,6 +450,12 @@ mod tests {
             self.store.put(&bucket("bkt"), &Key::new(key).unwrap(), b"content", &PutOptions::default())
         }
 
+        /// Puts `a` and `b` with one call.
+        fn put_two(&self) -> [Result<PutResult>; 2] {
+            let objects = [(Key::new("a").unwrap(), &b"1"[..]), (Key::new("b").unwrap(), b"2")];
+            self.store.put_many(&bucket("bkt"), &objects, &PutOptions::default()).try_into().unwrap()
+        }
+
         fn head(&self, key: &str) -> Result<ObjectInfo> {
             self.store.head(&bucket("bkt"), &Key::new(key).unwrap(), &GetOptions::default())
         }
@@ -420,9 +480,7 @@ mod tests {
             assert_eq!(rig.head("one").unwrap_err().kind(), ErrorKind::NoSuchKey);
         }
         rig.replace("bkt");
-        let objects = [(Key::new("a").unwrap(), &b"1"[..]), (Key::new("b").unwrap(), b"2")];
-        let stored = rig.store.put_many(&bucket("bkt"), &objects, &PutOptions::default());
-        assert!(stored.iter().all(Result::is_ok) && rig.root().join("bkt/b").is_file());
+        assert!(rig.put_two().iter().all(Result::is_ok) && rig.root().join("bkt/b").is_file());
         rig.replace("bkt");
         let listed = rig.store.list(&bucket("bkt"), &ListQuery::default()).unwrap();
         assert!(listed.entries.is_empty());
@@ -451,7 +509,7 @@ mod tests {
             rig.put("two").unwrap_err(),
             rig.head("one").unwrap_err(),
         ];
-        for error in unavailable {
+        for error in unavailable.into_iter().chain(rig.put_two().map(Result::unwrap_err)) {
             assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
             assert!(error.to_string().contains("root is missing"), "{error}");
         }
@@ -487,7 +545,10 @@ mod tests {
                     scope.spawn(move || {
                         // If the test fails, its threads must end too.
                         while !is_over.load(Ordering::Relaxed) && begun.elapsed() < LONGEST {
-                            rig.put(&format!("key-{writer}"))?;
+                            match writer % 2 {
+                                0 => drop(rig.put(&format!("key-{writer}"))?),
+                                _ => rig.put_two().into_iter().try_for_each(|stored| stored.map(drop))?,
+                            }
                         }
                         Ok::<_, Error>(())
                     })
@@ -507,6 +568,47 @@ mod tests {
                 writer.join().unwrap().unwrap();
             }
         });
+    }
+
+    /// A child uses neither the root that its parent has left, nor a root that is missing.
+    #[test]
+    fn a_forked_child_uses_the_directory_that_replaced_the_root() {
+        let rig = Rig::new();
+        let old = rig.dir.path().join("old");
+        fs::rename(rig.root(), &old).unwrap();
+        fs::create_dir_all(rig.root().join("bkt")).unwrap();
+        rig.buckets();
+        rig.put("parent").unwrap();
+        run_in_child(|| drop(rig.put("child").unwrap()));
+        assert!(rig.root().join("bkt/child").is_file() && !old.join("bkt/child").exists());
+        fs::rename(rig.root(), rig.dir.path().join("new")).unwrap();
+        run_in_child(|| {
+            for error in rig.put_two().into_iter().chain([rig.put("child")]).map(Result::unwrap_err) {
+                assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+            }
+        });
+        // The directory is at its path again.
+        fs::rename(&old, rig.root()).unwrap();
+        run_in_child(|| {
+            rig.put("again").unwrap();
+            rig.put("and again").unwrap();
+        });
+        assert!(rig.root().join("bkt/and again").is_file());
+    }
+
+    /// Runs `work` in a forked child, and waits for the child.
+    fn run_in_child(work: impl FnOnce()) {
+        let (mut reader, mut writer) = std::io::pipe().unwrap();
+        let child = fordway_sys::fork_process(|| {
+            work();
+            writer.write_all(b"done").unwrap();
+        });
+        let child = child.unwrap();
+        drop(writer);
+        let mut said = String::new();
+        reader.read_to_string(&mut said).unwrap();
+        drop(child);
+        assert_eq!(said, "done", "the child has failed");
     }
 
     fn exchange(one: &Path, other: &Path) {

@@ -7,14 +7,15 @@
 //! files, these documents also need the owner's mark (see [`crate::mark`]). Documents are not cached: each call reads
 //! the file.
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use fordway_store::{
     Bucket, BucketDocumentKind, BucketInfo, ErrorKind, MAX_DOCUMENT_BYTES, Result, check_document,
 };
 use fordway_sys::{
-    EntryKind, Errno, FileStat, Mode, OFlags, created_ns, file_user, make_dir, open_in, read_dir, stat,
-    stat_in,
+    EntryKind, Errno, FileStat, FileSystemSharing, Mode, OFlags, created_ns, file_user, make_dir, open_in,
+    read_dir, stat, stat_in,
 };
 
 use crate::area::{TrustedOwner, is_writable_by_others, not_ours, read_small, remove_if_file};
@@ -24,7 +25,7 @@ use crate::layout::{ObjectPath, document_name, private_dir, spare_name};
 use crate::lifecycle::RULES;
 use crate::mark::{ATTEMPTS, unmarkable, unmarked, unsettled, writable};
 use crate::read::system_time;
-use crate::shared::retry_stale;
+use crate::shared::{leads_to, retry_stale};
 use crate::stage::{SETTING_MODE, StagedFile, sync_dir};
 use crate::{Durability, PosixStoreState};
 
@@ -160,7 +161,7 @@ impl PosixStoreState {
         let is_known = has_author(&of, kind)
             && (!self.volume.may_others_rename(bucket, &of)?
                 || self.volume.owner_mark(bucket, kind.as_str())?.is_on(&file, &state));
-        if !is_known && has_author(&of, kind) && stat(&file).is_ok_and(|now| now.links == 0) {
+        if !is_known && has_author(&of, kind) && self.is_replaced(&place, &file, sharing) {
             // The document has been replaced since it was opened, which changed its change time. It is opened again.
             return Err(failed(Errno::STALE));
         }
@@ -168,6 +169,21 @@ impl PosixStoreState {
             true => Ok(Some(StoredDocument { bytes, author: is_known.then_some(state.user) })),
             false => Err(unmarked(&path)),
         }
+    }
+
+    /// Returns whether the open file no longer has its name at `place`, because it was replaced.
+    #[cold]
+    fn is_replaced(&self, place: &ObjectPath, file: impl AsFd, sharing: FileSystemSharing) -> bool {
+        let Ok(now) = stat(&file) else { return false };
+        let has_name = |name: &str| {
+            let is_at = |dir| leads_to(dir, name, (now.device, now.inode));
+            self.volume.open_dir(&place.dir).is_ok_and(is_at)
+        };
+        // An NFS client gives a file that is open on this node another name, instead of removing the file.
+        now.links == 0
+            || sharing == FileSystemSharing::Nfs
+                && !has_name(&place.name)
+                && !has_name(&spare_name(&place.name))
     }
 
     /// Returns whether the file at `place`, a path in the private directory, certainly replaces no file of the bucket's

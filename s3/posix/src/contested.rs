@@ -47,11 +47,26 @@ fn contested_place(
     places.into_iter().zip(owners).find(|(_, owner)| is_contested && *owner == user).map(|(place, _)| place)
 }
 
+impl StoreRootDirectory {
+    /// Checks that no other user can later hide an object at the odd path of `key`. Must be called before an object is
+    /// created there. Cost: usually none; more for a key that has a plain path, in a bucket with the sticky bit.
+    /// Errors: `AccessDenied` if another user could.
+    pub(crate) fn check_odd_path(&self, bucket: &Bucket, key: &Key) -> Result<()> {
+        if plain(bucket, key).is_none() {
+            return Ok(());
+        }
+        match self.guard(bucket)? {
+            Some(guard) => check_blocked_path(self, bucket, key, guard),
+            None => Ok(()),
+        }
+    }
+}
+
 /// Checks that no other user can later create a file at the plain path of `key`, which is not free at present. Such a
 /// file would hide the object at the key's odd path. Errors: `AccessDenied` if another user could remove the
 /// file or a directory at the plain path, or above it.
 #[cold]
-pub(crate) fn check_blocked_path(
+fn check_blocked_path(
     volume: &StoreRootDirectory,
     bucket: &Bucket,
     key: &Key,

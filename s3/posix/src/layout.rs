@@ -263,8 +263,8 @@ pub(crate) fn is_setting_name(name: &str) -> bool {
     name.strip_prefix(SPARE).unwrap_or(name) == VERSIONING || document_kind(name).is_some()
 }
 
-/// Returns the spare name of the private directory's file `name`: the name of a second hard link to the file, which
-/// exists while the file is being replaced on NFS.
+/// Returns the spare name of the private directory's file `name`: the name of a second hard link to the file, or of a
+/// copy, which exists while the file is being replaced on NFS.
 pub(crate) fn spare_name(name: &str) -> String {
     format!("{SPARE}{name}")
 }

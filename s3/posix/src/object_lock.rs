@@ -359,8 +359,9 @@ fn has_attribute(file: impl AsFd) -> bool {
 }
 
 /// Checks that a new version may have the requested lock, `asked`. Cost: none without a lock. Errors: `InvalidArgument`
-/// in a bucket without object lock.
+/// in a bucket without object lock, and for a retention that has ended.
 pub(crate) fn check_lockable(volume: &StoreRootDirectory, bucket: &Bucket, asked: ObjectLock) -> Result<()> {
+    asked.retention.map_or(Ok(()), |_| asked.check_new(SystemTime::now()))?;
     match asked.is_none() || volume.contents(bucket)?.object_lock.is_some() {
         true => Ok(()),
         false => volume.require_bucket(bucket).and(Err(no_object_lock())),

@@ -502,7 +502,7 @@ impl StagedFile {
         let place = odd(&self.bucket, key);
         let is_other = place != self.place;
         if is_other {
-            self.inner.check_odd_path(&self.bucket, key)?;
+            self.inner.volume.check_odd_path(&self.bucket, key)?;
         }
         self.turn_to(&place)?;
         Ok(is_other)

@@ -73,19 +73,22 @@ pub(crate) struct BucketRemoval<'r> {
 impl BucketRemoval<'_> {
     /// Removes an empty bucket. If the bucket cannot be removed, it remains as it was.
     pub(crate) fn run(&self) -> Result<()> {
-        let dir = self.require_empty()?;
-        self.remove_empty(&dir)
+        match self.require_empty()? {
+            Some(dir) => self.remove_empty(&dir),
+            None => self.finish(),
+        }
     }
 
-    /// Checks that the bucket may be removed, and returns its directory. Changes nothing.
-    fn require_empty(&self) -> Result<File> {
+    /// Checks that the bucket may be removed, and returns its directory. Changes nothing, unless another program
+    /// removes the bucket's last file at the same time: then the bucket may be removed too, and the result is `None`.
+    fn require_empty(&self) -> Result<Option<File>> {
         self.store.head_bucket(self.bucket)?;
         let query = ListQuery { max_keys: 1, ..Default::default() };
         let is_empty = !self.has_any_object()
             && self.store.list(self.bucket, &query)?.entries.is_empty()
             && !has_versions(self.store, self.bucket)?;
         if !is_empty {
-            return Err(self.why_not_removable());
+            return self.remove_if_emptied().map(|()| None);
         }
         let dir = self
             .store
@@ -93,7 +96,7 @@ impl BucketRemoval<'_> {
             .open_dir(self.bucket.as_str())
             .map_err(|errno| from_errno(errno, "opening the bucket"))?;
         self.check_removable(&dir)?;
-        Ok(dir)
+        Ok(Some(dir))
     }
 
     /// Returns `true` if the bucket certainly contains an object. Unlike a listing, does not read and sort all names.
@@ -104,14 +107,14 @@ impl BucketRemoval<'_> {
         dir.is_some_and(|dir| any_object(volume, bucket, "", &dir).is_some())
     }
 
-    /// Returns the error for a bucket that is not empty: `AccessDenied` if the caller may not remove the bucket anyway,
-    /// and otherwise `BucketNotEmpty`. The kernel checks permissions before content.
-    fn why_not_removable(&self) -> Error {
+    /// Removes a bucket that was not empty a moment ago, if another program has removed all its files since. Errors:
+    /// `AccessDenied` if the caller may not remove the bucket anyway, and otherwise `BucketNotEmpty`. The kernel checks
+    /// permissions before content.
+    fn remove_if_emptied(&self) -> Result<()> {
         match remove_dir(self.store.volume.root.dir(), self.bucket.as_str()) {
-            Err(errno @ (Errno::ACCESS | Errno::PERM)) => from_errno(errno, "removing the bucket"),
-            Err(_) => ErrorKind::BucketNotEmpty.into(),
-            // Another program has removed the content in the meantime.
-            Ok(()) => ErrorKind::NoSuchBucket.into(),
+            Ok(()) => Ok(()),
+            Err(errno @ (Errno::ACCESS | Errno::PERM)) => Err(from_errno(errno, "removing the bucket")),
+            Err(_) => Err(ErrorKind::BucketNotEmpty.into()),
         }
     }
 
@@ -122,6 +125,12 @@ impl BucketRemoval<'_> {
         };
         self.store.volume.private.forget(self.bucket);
         done?;
+        self.finish()
+    }
+
+    /// Forgets a bucket that was removed, and makes the removal durable if the configuration requires it.
+    fn finish(&self) -> Result<()> {
+        self.store.volume.private.forget(self.bucket);
         self.store.volume.private.remote.forget(self.bucket);
         self.store.sync_root()
     }
@@ -509,12 +518,27 @@ mod tests {
         let rig = Rig::new();
         let (inner, bucket) = (&rig.store.inner, &rig.bucket);
         let removal = BucketRemoval { store: inner, bucket };
-        let dir = removal.require_empty().unwrap();
+        let dir = removal.require_empty().unwrap().unwrap();
         rig.store.set_lock_configuration(bucket, &LOCKED).unwrap();
         let put = rig.put().unwrap();
         let refused = removal.remove_empty(&dir).expect_err("there is an object");
         assert_eq!(refused.kind(), ErrorKind::BucketNotEmpty);
         rig.check_protected(put);
+    }
+
+    /// If another program removes the last file between the check and the refusal, the bucket is removed.
+    #[test]
+    fn a_bucket_that_was_emptied_meanwhile_is_removed() {
+        let rig = Rig::new();
+        let bucket = Bucket::new("plain").unwrap();
+        std::fs::create_dir(rig.dir.path().join("plain")).unwrap();
+        std::fs::write(rig.dir.path().join("plain/k"), "by hand").unwrap();
+        let removal = BucketRemoval { store: &rig.store.inner, bucket: &bucket };
+        assert_eq!(removal.remove_if_emptied().unwrap_err().kind(), ErrorKind::BucketNotEmpty);
+        std::fs::remove_file(rig.dir.path().join("plain/k")).unwrap();
+        removal.remove_if_emptied().and_then(|()| removal.finish()).unwrap();
+        assert!(!rig.dir.path().join("plain").exists());
+        assert_eq!(removal.run().unwrap_err().kind(), ErrorKind::NoSuchBucket);
     }
 
     /// A removal waits for a writer that holds a lock, and sees what this writer has done.
@@ -534,7 +558,7 @@ mod tests {
             });
             has_begun.recv().unwrap();
             let removal = BucketRemoval { store: inner, bucket };
-            let refused = removal.remove_empty(&removal.require_empty().unwrap());
+            let refused = removal.remove_empty(&removal.require_empty().unwrap().unwrap());
             assert_eq!(refused.expect_err("there is an object").kind(), ErrorKind::BucketNotEmpty);
             rig.check_protected(writer.join().unwrap().unwrap());
         });
@@ -547,7 +571,7 @@ mod tests {
             let rig = Rig::new();
             let (inner, bucket, root) = (&rig.store.inner, &rig.bucket, rig.dir.path());
             rig.store.set_lock_configuration(bucket, &LOCKED).unwrap();
-            let dir = BucketRemoval { store: inner, bucket }.require_empty().unwrap();
+            let dir = BucketRemoval { store: inner, bucket }.require_empty().unwrap().unwrap();
             let moved = MovedBucket::take(inner, bucket, &dir).unwrap();
             let removal = root.join(&moved.name);
             if moves > 0 {

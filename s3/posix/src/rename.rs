@@ -169,6 +169,7 @@ impl ObjectRename<'_> {
         {
             return Ok(false);
         }
+        volume.check_odd_path(self.bucket, self.to)?;
         self.move_to(source, &odd, contents)
     }
 

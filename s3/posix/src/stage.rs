@@ -15,16 +15,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use fordway_store::{Bucket, ETag, ETagPolicy, Error, ErrorKind, PutResult, Result};
+use fordway_store::{Bucket, ETag, ETagPolicy, Error, ErrorKind, MAX_DOCUMENT_BYTES, PutResult, Result};
 use fordway_sys::{
-    CoarseInstant, Errno, FileStat, FileSystemSharing, Mode, OFlags, create_unnamed, free_bytes_before, link,
-    link_unnamed, open_in, remove_file, rename, rename_new, set_mode, set_modified, set_size, stat, stat_now,
-    sync_all, sync_data, write_all_at,
+    CoarseInstant, Errno, FileStat, FileSystemSharing, Mode, OFlags, create_unnamed, file_user,
+    free_bytes_before, link, link_unnamed, open_in, remove_file, rename, rename_new, set_mode, set_modified,
+    set_size, stat, stat_now, sync_all, sync_data, write_all_at,
 };
 
 use fordway_wire::notification::EventKind;
 
-use crate::area::{StagingDirectory, remove_if_file};
+use crate::area::{StagingDirectory, read_small, remove_if_file};
 use crate::dirs::{DirectoryHandle, HOLD};
 use crate::errors::{from_errno, is_stale, on_another_mount};
 use crate::layout::{ObjectPath, is_setting_name, spare_name, tmp_dir};
@@ -482,7 +482,12 @@ impl StagedFile {
     /// renames the new file. Other nodes then see no file for the duration of one request. A bucket must never appear
     /// to have no policy or no `versioning`, so the old file has a second hard link, its spare name, while it is being
     /// replaced.
-    pub(crate) fn publish_private(mut self) -> Result<()> {
+    pub(crate) fn publish_private(self) -> Result<()> {
+        self.publish_sparing(|staged, spare| staged.keep_spare(spare).is_ok())
+    }
+
+    /// Publishes the file as [`StagedFile::publish_private`] does. `keep` makes the spare name.
+    fn publish_sparing(mut self, keep: impl FnOnce(&Self, &str) -> bool) -> Result<()> {
         self.show_content()?;
         self.sync_content()?;
         let has_spare = self.sharing() == FileSystemSharing::Nfs && is_setting_name(&self.place.name);
@@ -493,7 +498,7 @@ impl StagedFile {
         } else {
             // The kernel may refuse to link another user's file (`fs.protected_hardlinks`). The error is ignored,
             // because the file can be replaced without a spare name.
-            let _ = spare.as_deref().map(|spare| self.keep_spare(spare));
+            let _ = spare.as_deref().map(|spare| keep(&self, spare));
             let renamed = self.rename_into_place();
             let _ = spare.as_deref().map(|spare| remove_if_file(&self.parent, spare));
             renamed?.map_err(|errno| self.publishing_failed(errno))?;
@@ -504,7 +509,10 @@ impl StagedFile {
     /// Publishes the file as [`StagedFile::publish_private`] does, with its owner's mark (see [`crate::mark`]). Returns
     /// whether the mark is valid.
     pub(crate) fn publish_marked(self, mark: &OwnerMark<'_>) -> Result<bool> {
-        self.with_mark(mark, StagedFile::publish_private).map(|((), is_valid)| is_valid)
+        let keep = |staged: &Self, spare: &str| {
+            staged.keep_marked_spare(spare, mark).unwrap_or(false) || staged.keep_spare(spare).is_ok()
+        };
+        self.with_mark(mark, |staged| staged.publish_sparing(keep)).map(|((), is_valid)| is_valid)
     }
 
     /// Publishes the file as [`StagedFile::publish_if_new`] does, with its owner's mark (see [`crate::mark`]). Errors:
@@ -536,6 +544,26 @@ impl StagedFile {
     fn keep_spare(&self, spare: &str) -> Result<(), Errno> {
         remove_if_file(&self.parent, spare)?;
         link(&self.parent, &self.place.name, &self.parent, spare)
+    }
+
+    /// If the file that is about to be replaced has the mark, gives the name `spare` to a copy that has the mark too. A
+    /// second hard link would change the time of the file's last change, and the mark would no longer be valid: until
+    /// the file is replaced or, if this writer dies, for ever. Returns `false` if the file has no valid mark. Another
+    /// user's file is not copied, because the copy would be the caller's.
+    fn keep_marked_spare(&self, spare: &str, mark: &OwnerMark<'_>) -> Result<bool> {
+        let failed = |errno| from_errno(errno, "reading the old document");
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW;
+        let old = open_in(&self.parent, &self.place.name, flags, Mode::empty()).map_err(failed)?;
+        let Some((bytes, state)) = read_small(&old, MAX_DOCUMENT_BYTES).map_err(failed)? else {
+            return Ok(false);
+        };
+        if state.user != file_user() || !mark.is_on(&old, &state) {
+            return Ok(false);
+        }
+        let place = ObjectPath { dir: self.place.dir.clone(), name: spare.to_owned().into() };
+        let mut copy = StagedFile::with_mode(&self.inner, &self.bucket, place, false, SETTING_MODE)?;
+        copy.write(&bytes)?;
+        copy.with_mark(mark, |copy| copy.publish_sparing(|_, _| false)).map(|((), is_valid)| is_valid)
     }
 
     /// Publishes the file at its path, unless another file already has this path. Returns whether the file was
@@ -648,5 +676,46 @@ impl StagedFile {
         }
         let stat = stat(&self.file).map_err(|errno| from_errno(errno, "reading the metadata of the file"))?;
         Ok(Some(stat).filter(|stat| is_bare(stat) && stat.modified_ns == now_ns))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use fordway_store::{BucketDocumentKind, BucketDocumentOperations};
+
+    use super::*;
+    use crate::layout::private_dir;
+    use crate::{PosixConfig, PosixStore};
+
+    /// On NFS, a document has a spare name while it is replaced. Neither the spare name nor a writer that dies may make
+    /// the old document one that nobody believes.
+    #[test]
+    fn a_marked_document_is_believed_while_it_is_replaced() {
+        let temp = tempfile::tempdir().unwrap();
+        let (bucket, policy) = (Bucket::new("bucket").unwrap(), BucketDocumentKind::known("policy"));
+        std::fs::create_dir(temp.path().join("bucket")).unwrap();
+        std::fs::set_permissions(temp.path().join("bucket"), PermissionsExt::from_mode(0o777)).unwrap();
+        let store = PosixStore::open(temp.path(), PosixConfig::default()).unwrap();
+        store.set_document(&bucket, &policy, b"old").unwrap();
+        // Later changes of the file invalidate its mark.
+        std::thread::sleep(Duration::from_millis(2100));
+        let (inner, name) = (&store.inner, "document-policy");
+        let place = ObjectPath { dir: private_dir(&bucket).into(), name: name.into() };
+        let mark = inner.volume.owner_mark(&bucket, "policy").unwrap();
+        let staged = StagedFile::with_mode(inner, &bucket, place, false, SETTING_MODE).unwrap();
+        assert!(staged.keep_marked_spare(&spare_name(name), &mark).unwrap());
+        let read = || store.document(&bucket, &policy).map(Option::unwrap);
+        assert_eq!(read().unwrap(), b"old");
+        // If the writer dies now, the spare name may be the only one.
+        let area = temp.path().join("bucket/.fordway");
+        std::fs::rename(area.join(spare_name(name)), area.join(name)).unwrap();
+        assert_eq!(read().unwrap(), b"old");
+        // A copy of a document that is not believed would be believed.
+        std::thread::sleep(Duration::from_millis(2100));
+        staged.keep_spare(&spare_name(name)).unwrap();
+        assert_eq!(read().unwrap_err().kind(), ErrorKind::AccessDenied);
+        assert!(!staged.keep_marked_spare(&spare_name(name), &mark).unwrap());
     }
 }

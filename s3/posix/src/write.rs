@@ -15,7 +15,6 @@ use fordway_sys::{Errno, FileStat, Mode, copy_range, next_data, set_xattr, stat_
 use fordway_wire::notification::EventKind;
 
 use crate::PosixStoreState;
-use crate::contested::check_blocked_path;
 use crate::errors::from_errno;
 use crate::events::{ChangeRecorder, EventFacts};
 use crate::layout::{ATTRIBUTE, meta_dir, odd, plain};
@@ -120,21 +119,8 @@ impl PosixStoreState {
                 return staged;
             }
         }
-        self.check_odd_path(bucket, key)?;
+        self.volume.check_odd_path(bucket, key)?;
         StagedFile::with_mode(self, bucket, odd(bucket, key), false, mode)
-    }
-
-    /// Checks that no other user can later hide an object at the odd path of `key` (see
-    /// [`check_blocked_path`]). Cost: usually none; more for a key that has a plain path, in a bucket
-    /// with the sticky bit.
-    pub(crate) fn check_odd_path(&self, bucket: &Bucket, key: &Key) -> Result<()> {
-        if plain(bucket, key).is_none() {
-            return Ok(());
-        }
-        match self.volume.guard(bucket)? {
-            Some(guard) => check_blocked_path(&self.volume, bucket, key, guard),
-            None => Ok(()),
-        }
     }
 
     /// Stores an object's record with the open `file`, whose metadata is `stat`. If the file system has no extended

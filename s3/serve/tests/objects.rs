@@ -291,6 +291,11 @@ fn user_metadata_has_a_limit() {
     assert_eq!(much.element("Size").as_deref(), Some("2049"));
     let start = Call::on("POST", "k").query("uploads").header("x-amz-meta-n", "v".repeat(2048));
     assert_eq!(fixture.client.send(&start).error(), (400, "MetadataTooLarge".to_owned()));
+    // Values in RFC 2047 form count as the text that they encode: 6 bytes for each group of three characters.
+    let encoded = |groups: usize| format!("=?UTF-8?B?{}?=", "w6nDqcOp".repeat(groups));
+    fixture.client.send(&Call::on("PUT", "k").header("x-amz-meta-n", encoded(333)).body("x")).ok();
+    let much = fixture.client.send(&put(2000).header("x-amz-meta-m", encoded(8)));
+    assert_eq!(much.element("Size").as_deref(), Some("2050"));
 }
 
 #[test]

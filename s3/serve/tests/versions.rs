@@ -258,6 +258,12 @@ fn deletes_of_many_have_conditions_too() {
     assert_eq!(answer.elements("Code"), ["PreconditionFailed"]);
     assert_eq!(answer.elements("Key").len(), 3);
     assert_eq!(fixture.client.send(&Call::on("HEAD", "a")).status, 200);
+    // As in the If-Match header, `*` means any object.
+    let any = "<Delete><Object><Key>a</Key><ETag>*</ETag></Object>\
+               <Object><Key>a</Key><ETag>*</ETag><Size>1</Size></Object></Delete>";
+    let answer = fixture.client.send(&Call::new("POST", format!("/{BUCKET}")).query("delete").body(any)).ok();
+    assert_eq!((answer.elements("Code").len(), answer.elements("Key").len()), (0, 2), "{}", answer.text());
+    assert_eq!(fixture.client.send(&Call::on("HEAD", "a")).status, 404);
     assert_eq!(fixture.client.send(&Call::on("HEAD", "b")).status, 404);
 }
 

@@ -179,9 +179,16 @@ impl BucketState {
         Ok(())
     }
 
+    /// Checks that a new version may have the requested lock. Errors: `InvalidArgument` for a lock in a bucket without
+    /// object lock, and for a retention that has ended.
+    pub(super) fn check_lock(&self, asked: ObjectLock) -> Result<()> {
+        asked.check_new(SystemTime::now())?;
+        self.lock_of(asked).map(drop)
+    }
+
     /// Returns the lock of a new version whose writer requests `asked`. Errors: `InvalidArgument` for a lock in a
     /// bucket without object lock.
-    pub(super) fn lock_of(&self, asked: ObjectLock) -> Result<ObjectLock> {
+    fn lock_of(&self, asked: ObjectLock) -> Result<ObjectLock> {
         match self.object_lock {
             Some(configuration) => Ok(configuration.lock_of(asked, SystemTime::now())),
             None if asked.is_none() => Ok(asked),

@@ -187,7 +187,7 @@ impl Objects for MemoryStore {
     fn writer(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<Box<dyn Writer>> {
         self.on("put", bucket, key.as_str(), |state| {
             check_tags(&options.tags)?;
-            state.lock_of(options.lock)
+            state.check_lock(options.lock)
         })?;
         Ok(self.new_writer(bucket, key, options.clone(), WriteDestination::Object))
     }
@@ -240,6 +240,7 @@ impl Objects for MemoryStore {
             let metadata = options.metadata.clone().unwrap_or(source.info.metadata);
             let tags = options.tags.clone().unwrap_or(source.tags);
             check_tags(&tags)?;
+            state.check_lock(options.lock)?;
             let (modified, tag_count) = (SystemTime::now(), tags.len());
             let mut info = ObjectInfo { modified, metadata, tag_count, lock: options.lock, ..source.info };
             let mut parts = source.parts;
@@ -397,7 +398,7 @@ impl MultipartUploadOperations for MemoryStore {
         let id = UploadId::new(format!("{number:016x}"))?;
         self.on("create upload", bucket, key.as_str(), |state| {
             options.check_upload()?;
-            state.lock_of(options.lock)?;
+            state.check_lock(options.lock)?;
             let (started, parts) = (SystemTime::now(), BTreeMap::new());
             let upload = MemoryUpload { key: key.clone(), started, options: options.clone(), parts };
             state.uploads.insert(id.clone(), upload);

@@ -12,6 +12,7 @@ use fordway_store::{
 };
 use serde::Serialize;
 
+use super::batches::{BusyKeys, VersionBatches};
 use super::cp::from_item;
 use super::{AddressOptions, SourceSelection};
 use crate::args::{MbArgs, MkdirArgs, RbArgs, RmArgs, TagArgs, VersioningArgs, VersioningChange};
@@ -285,9 +286,13 @@ fn remove_versions(args: &RbArgs, context: &CommandContext, bucket: &Bucket) -> 
     let (tally, links) = (SharedTransferCounts::default(), RemovedLinks::default());
     let removal =
         VersionRemoval { context, store: context.store()?, bucket, dry_run: args.dry_run, links, tally };
-    let pages = pages.take_while(|_| !context.interrupt.is_raised());
-    transfer::for_each(args.jobs, pages, |page| match page {
-        Ok(versions) => removal.remove(&versions),
+    let batches = VersionBatches::new(pages).take_while(|_| !context.interrupt.is_raised());
+    let busy = BusyKeys::default();
+    transfer::for_each(args.jobs, batches, |batch| match batch {
+        Ok(versions) => {
+            let _busy = versions.first().map(|first| busy.wait_for(&first.key));
+            removal.remove(&versions);
+        }
         Err(error) => removal.tally.failed(context, &error),
     });
     removal.tally.finish(context)

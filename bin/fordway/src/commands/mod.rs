@@ -3,6 +3,7 @@
 //! address, and `run_lab` runs `fordway-lab` for the measuring commands.
 
 mod admin;
+mod batches;
 mod care;
 mod change;
 mod conflicts;

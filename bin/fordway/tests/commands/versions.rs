@@ -1,6 +1,8 @@
 //! Tests versions and tags against an in-memory store.
 
-use crate::support::{Rig, bucket, name};
+use std::sync::{Arc, Mutex};
+
+use crate::support::{Fault, FaultyStore, Rig, bucket, name};
 use fordway_command::CommandExit;
 use fordway_store::{
     GetOptions, MultipartUploadOperations, ObjectVersionOperations, Objects, PutOptions, VersionsQuery,
@@ -127,6 +129,21 @@ fn rb_removes_many_versions_and_uploads_by_force() {
     let shown = rig.run(&["rb", "s3://bkt", "--force", "-j", "4"]).ok().stdout;
     let lines: std::collections::HashSet<_> = shown.lines().collect();
     assert_eq!(lines.len(), COUNT + 1, "each version once, and the bucket");
+    assert!(rig.memory.list_buckets().unwrap().is_empty());
+}
+
+/// A store locks a key while it removes a version, so workers that remove versions of one key would wait for each other
+/// until the time limit.
+#[test]
+fn rb_never_removes_versions_of_one_key_in_parallel() {
+    let rig = Rig::over(|inner| {
+        Arc::new(FaultyStore { inner, fault: Fault::RefusesParallelRemovals(Mutex::default()) })
+    });
+    rig.run(&["versioning", "s3://bkt", "enable"]).ok();
+    let counts = [("a", 700), ("b", 4100), ("c", 300), ("d", 1300), ("e", 1)];
+    counts.iter().for_each(|(key, count)| (0..*count).for_each(|_| rig.put(key, "x")));
+    let shown = rig.run(&["rb", "s3://bkt", "--force", "-j", "8"]).ok().stdout;
+    assert_eq!(shown.lines().count(), 6401 + 1);
     assert!(rig.memory.list_buckets().unwrap().is_empty());
 }
 

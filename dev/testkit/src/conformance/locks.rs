@@ -120,6 +120,20 @@ pub fn a_retained_version_stays(store: &dyn Store) {
     }
 }
 
+/// A new version, or an upload, cannot have a retention that has ended.
+pub fn a_new_version_has_no_retention_in_the_past(store: &dyn Store) {
+    let b = lockable(store);
+    for mode in RetentionMode::ALL {
+        let ended = retained(Retention { mode, until_ms: 1000 });
+        assert_kind(store.put(&b, &key("k"), b"content", &ended), ErrorKind::InvalidArgument);
+        assert_kind(store.create_upload(&b, &key("k"), &ended), ErrorKind::InvalidArgument);
+        put(store, &b, "from", b"content");
+        let options = CopyOptions { lock: ended.lock, ..Default::default() };
+        assert_kind(store.copy((&b, &key("from")), &b, &key("k"), &options), ErrorKind::InvalidArgument);
+    }
+    assert_kind(head(store, &b, "k"), ErrorKind::NoSuchKey);
+}
+
 /// A retention can be extended. Only a retention in governance mode can be shortened or removed, and only with a
 /// bypass.
 pub fn a_retention_is_only_extended(store: &dyn Store) {

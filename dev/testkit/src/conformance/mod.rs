@@ -20,16 +20,17 @@ pub use listing::{
     listing_with_start_after, long_keys,
 };
 pub use locks::{
-    a_legal_hold_protects, a_rename_has_conditions, a_rename_is_refused_by_name, a_rename_moves_an_object,
-    a_retained_version_stays, a_retention_is_only_extended, object_lock_is_a_setting_of_the_bucket,
+    a_legal_hold_protects, a_new_version_has_no_retention_in_the_past, a_rename_has_conditions,
+    a_rename_is_refused_by_name, a_rename_moves_an_object, a_retained_version_stays,
+    a_retention_is_only_extended, object_lock_is_a_setting_of_the_bucket,
     the_default_retention_is_for_all_writers, without_object_lock_nothing_is_locked,
 };
 pub use multipart::{
     multipart_abort, multipart_checksum_without_the_number_of_parts, multipart_checksums_are_checked,
     multipart_checksums_are_kept, multipart_completion_is_repeatable, multipart_copies_parts,
-    multipart_etag_is_that_of_s3, multipart_makes_one_object, multipart_of_uniform_parts,
-    multipart_outlives_a_failed_completion, multipart_part_is_replaced, multipart_parts_are_checked,
-    multipart_parts_are_listed, multipart_refuses_what_does_not_fit,
+    multipart_copies_parts_on_conditions, multipart_etag_is_that_of_s3, multipart_makes_one_object,
+    multipart_of_uniform_parts, multipart_outlives_a_failed_completion, multipart_part_is_replaced,
+    multipart_parts_are_checked, multipart_parts_are_listed, multipart_refuses_what_does_not_fit,
     parts_are_copied_from_versions_and_parts, parts_are_described, parts_are_read_by_number,
 };
 pub use objects::{
@@ -98,7 +99,8 @@ macro_rules! conformance_suite {
             checksums_are_kept, create_only, replace_only_if, delete_only_if, conditional_reads, copy_keeps_all,
             copy_replaces_metadata, copy_conditions, copy_onto_itself, copy_with_a_checksum, multipart_makes_one_object, multipart_of_uniform_parts, multipart_outlives_a_failed_completion,
             multipart_completion_is_repeatable, multipart_refuses_what_does_not_fit, multipart_parts_are_listed, multipart_part_is_replaced,
-            multipart_abort, multipart_copies_parts, multipart_etag_is_that_of_s3, racing_creators_have_one_winner,
+            multipart_abort, multipart_copies_parts, multipart_copies_parts_on_conditions,
+            multipart_etag_is_that_of_s3, racing_creators_have_one_winner,
             many_ranges_at_once, many_ranges_of_a_version, very_many_ranges_at_once,
             multipart_checksum_without_the_number_of_parts,
             multipart_checksums_are_checked, multipart_checksums_are_kept, multipart_parts_are_checked,
@@ -113,7 +115,7 @@ macro_rules! conformance_suite {
             versions_are_selected_and_rolled_up, without_versioning_there_is_one_version,
             documents_are_kept_and_replaced, documents_have_limits, a_legal_hold_protects, a_rename_has_conditions,
             a_rename_is_refused_by_name, a_rename_moves_an_object, a_retained_version_stays,
-            a_retention_is_only_extended, object_lock_is_a_setting_of_the_bucket,
+            a_new_version_has_no_retention_in_the_past, a_retention_is_only_extended, object_lock_is_a_setting_of_the_bucket,
             the_default_retention_is_for_all_writers, without_object_lock_nothing_is_locked
         }
     };

@@ -1,10 +1,12 @@
 //! Multipart uploads, and the parts of completed objects: checksums, sizes, and reads by part number.
 
+use std::time::{Duration, SystemTime};
+
 use fordway_store::{
     BoxedMetadata, Bucket, ByteRange, Checksum, ChecksumAlgorithm, ChecksumType, CompleteOptions,
-    CompletedPart, Conditions, ETag, ETagPolicy, ErrorKind, ExpectedContent, GetOptions, MIN_PART_BYTES,
-    Metadata, ObjectPart, PartOptions, PartsQuery, PutOptions, PutResult, Result, Store, UploadId,
-    UploadsQuery, VersioningState,
+    CompletedPart, Conditions, ETag, ETagMatch, ETagPolicy, ErrorKind, ExpectedContent, GetOptions,
+    MIN_PART_BYTES, Metadata, ObjectPart, PartOptions, PartsQuery, PutOptions, PutResult, Result, Store,
+    UploadId, UploadsQuery, VersioningState,
 };
 
 use super::{all_keys, assert_kind, bucket, bytes, get, head, key, put};
@@ -234,6 +236,28 @@ pub fn multipart_copies_parts(store: &dyn Store) {
     assert!(get(store, &b, "k").unwrap() == [&body[..], &body[10..30]].concat());
 }
 
+/// The conditions of a copied part are conditions of a write: if one does not hold, the error is that of a copy.
+pub fn multipart_copies_parts_on_conditions(store: &dyn Store) {
+    let b = bucket(store);
+    put(store, &b, "from", b"content");
+    let found = head(store, &b, "from").unwrap();
+    let upload = store.create_upload(&b, &key("k"), &PutOptions::default()).unwrap();
+    let copy = |conditions: Conditions| {
+        let options = GetOptions { conditions, ..Default::default() };
+        store.copy_part((&b, &key("from")), &options, (&b, &key("k"), &upload, 1))
+    };
+    let same = || Some(ETagMatch::Tags(vec![found.etag.clone()]));
+    copy(Conditions { if_match: same(), ..Default::default() }).unwrap();
+    let later = Some(SystemTime::now() + Duration::from_secs(3600));
+    for conditions in [
+        Conditions { if_none_match: same(), ..Default::default() },
+        Conditions { if_modified_since: later, ..Default::default() },
+        Conditions::only_if(ETag::new("other")),
+    ] {
+        assert_kind(copy(conditions), ErrorKind::PreconditionFailed);
+    }
+}
+
 /// With MD5 ETags, a multipart object has the ETag that S3 would compute from the same parts.
 pub fn multipart_etag_is_that_of_s3(store: &dyn Store) {
     let b = bucket(store);
@@ -411,6 +435,15 @@ pub fn parts_are_read_by_number(store: &dyn Store) {
     let empty = part("empty", 1).unwrap();
     assert_eq!((empty.range.clone(), empty.info.size, empty.content.len()), (0..0, 0, 0));
     assert_kind(part("none", 1), ErrorKind::NoSuchKey);
+    let upload = store.create_upload(&b, &key("end"), &PutOptions::default()).unwrap();
+    let parts = [vec![7; MIN_PART_BYTES as usize], Vec::new()];
+    let parts: Vec<_> =
+        (1..).zip(&parts).map(|(number, body)| put_part(store, &b, "end", &upload, number, body)).collect();
+    complete(store, &b, "end", &upload, &parts).unwrap();
+    let last = part("end", 2).unwrap();
+    assert_eq!((last.range.clone(), last.info.size), (MIN_PART_BYTES..MIN_PART_BYTES, MIN_PART_BYTES));
+    assert!(last.content.into_vec().unwrap().is_empty());
+    assert_kind(part("end", 3), ErrorKind::InvalidPart);
     let range = Some(ByteRange::From(1));
     let both = store.get(&b, &key("small"), &GetOptions { range, part: Some(1), ..Default::default() });
     assert_kind(both, ErrorKind::InvalidArgument);

@@ -3,7 +3,9 @@
 
 use std::fs;
 
-use fordway_store::{Bucket, DeleteOptions};
+use fordway_store::{
+    Bucket, DeleteOptions, ErrorKind, ObjectVersionOperations, RenameOptions, VersionId, VersioningState,
+};
 
 use crate::ground::{ALICE, BOB, Ground, Lane, as_user, chmod, denied, is_root, key, put, read};
 
@@ -81,9 +83,54 @@ fn no_object_is_stored_where_another_user_could_hide_it() {
             put(store, &shared, "own", b"alice").unwrap();
             put(store, &shared, "own/x", b"alice").unwrap();
             put(store, &shared, "a//b", b"alice").unwrap();
+            let rename = |name| store.rename(&shared, &key("own"), &key(name), &RenameOptions::default());
             for name in ["file/x", "file/x/y", "dir"] {
                 denied(name, put(store, &shared, name, b"alice"));
+                denied(name, rename(name));
             }
+            assert_eq!(read(store, &shared, "own").unwrap(), b"alice", "{lane:?}");
+            rename("own/y").unwrap();
+            assert_eq!(read(store, &shared, "own/y").unwrap(), b"alice", "{lane:?}");
+        });
+    }
+}
+
+/// If another user's file blocks the path of a deleted key, no old version becomes the latest again.
+#[test]
+fn no_version_is_brought_back_where_another_user_could_hide_it() {
+    if !is_root() {
+        return;
+    }
+    for lane in [Lane::Http, Lane::Node] {
+        let ground = Ground::new();
+        let shared = ground.bucket("shared", 0, 0o1777);
+        ground.embedded().migrate(&[], &mut |_| Ok(())).unwrap();
+        ground.embedded().set_versioning(&shared, VersioningState::Enabled).unwrap();
+        let undelete = |name| {
+            ground.on(lane, ALICE, |store| {
+                put(store, &shared, name, b"alice").unwrap();
+                store.delete(&shared, &key(name), &DeleteOptions::default()).unwrap().version
+            })
+        };
+        let [other, own] = ["file/x", "own/x"].map(undelete);
+        ground.on(lane, BOB, |store| put(store, &shared, "file", b"bob").unwrap());
+        ground.on(lane, ALICE, |store| {
+            put(store, &shared, "own", b"alice").unwrap();
+            let remove = |name, version: &Option<VersionId>| {
+                let options = DeleteOptions { version: version.clone(), ..Default::default() };
+                store.delete(&shared, &key(name), &options)
+            };
+            denied("file/x", remove("file/x", &other));
+            // The delete marker is still there, so the owner of the version can bring it back later.
+            assert_eq!(read(store, &shared, "file/x").unwrap_err().kind(), ErrorKind::NoSuchKey, "{lane:?}");
+            remove("own/x", &own).unwrap();
+            assert_eq!(read(store, &shared, "own/x").unwrap(), b"alice", "{lane:?}");
+        });
+        ground.on(lane, BOB, |store| store.delete(&shared, &key("file"), &DeleteOptions::default()).unwrap());
+        ground.on(lane, ALICE, |store| {
+            let options = DeleteOptions { version: other.clone(), ..Default::default() };
+            store.delete(&shared, &key("file/x"), &options).unwrap();
+            assert_eq!(read(store, &shared, "file/x").unwrap(), b"alice", "{lane:?}");
         });
     }
 }

@@ -4,7 +4,7 @@
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 
-use fordway_store::{Bucket, CopyOptions, GetOptions, ListEntry, Objects};
+use fordway_store::{Bucket, CopyOptions, GetOptions, ListEntry, Objects, PartsQuery};
 
 use crate::ground::{ALICE, BOB, Ground, Lane, as_user, is_root, key, put, read};
 
@@ -95,5 +95,38 @@ fn part_sizes_that_do_not_fit_the_file_are_ignored() {
             assert_eq!((first.range.clone(), first.content.into_vec().unwrap()), (0..1, b"x".to_vec()));
             assert!(store.get(&shared, &key("bobs"), &part(10_000)).is_err(), "{lane:?}");
         });
+    }
+}
+
+/// A file in the directory of an upload whose record belongs to another part, or has an impossible size, is not a part.
+/// A completion would not find it.
+#[test]
+fn what_cannot_be_a_part_is_not_listed() {
+    if !is_root() {
+        return;
+    }
+    let ground = Ground::new();
+    let own = ground.bucket("own", ALICE, 0o755);
+    let upload = ground.on(Lane::Embedded, ALICE, |store| {
+        let upload = store.create_upload(&own, &key("k"), &Default::default()).unwrap();
+        let mut part = store.part_writer(&own, &key("k"), &upload, 1, &Default::default()).unwrap();
+        part.write(b"part").unwrap();
+        part.commit(&Default::default()).unwrap();
+        upload
+    });
+    let record = |size: u64, more: &[u8]| {
+        let seal = field(1, &[size.to_le_bytes(), 1_u64.to_le_bytes()].concat());
+        [&[1][..], &seal, &field(2, b"0123456789abcdef"), more].concat()
+    };
+    let of_another = record(4, &field(11, b"00001-0123456789abcdef"));
+    for (number, record) in [(2, record(4, &[])), (3, record(1 << 62, &[])), (4, of_another)] {
+        ground.write(&format!("own/.fordway/mpu/{}/{number:05}", upload.as_str()), ALICE, 0o644, record);
+    }
+    for lane in Lane::ALL {
+        let query = PartsQuery::default();
+        let listed =
+            ground.on(lane, ALICE, |store| store.list_parts(&own, &key("k"), &upload, &query).unwrap());
+        let numbers: Vec<_> = listed.parts.iter().map(|part| part.number).collect();
+        assert_eq!(numbers, [1, 2], "{lane:?}");
     }
 }

@@ -85,6 +85,8 @@ impl ObjectReadResponse {
                 };
                 (range, size, ObjectBody::Streaming { ends: true })
             }
+            // An empty part has no range, so the response is like that for an empty object.
+            (200, Some(0)) if has_part(&response, options) => (0..0, 0, ObjectBody::Streaming { ends: true }),
             // A server that does not support parts sends the whole object, which is valid only as part 1.
             (_, _) if options.part.is_some_and(|number| number > 1) => {
                 let detail = "the server sent a whole object although a part was requested";
@@ -107,7 +109,7 @@ impl ObjectReadResponse {
             }
         };
         let info = object_info(&response, size);
-        let is_whole = range == (0..size);
+        let is_whole = range == (0..size) && options.part.is_none_or(|number| number == 1);
         let checksum = info.checksum.clone().filter(|sum| verify && is_whole && sum.parts.is_none());
         Ok(ObjectReadResponse { info, range, checksum, response, body })
     }
@@ -169,6 +171,29 @@ fn part(response: &HttpResponse, length: Option<u64>) -> Result<(Range<u64>, u64
     }
 }
 
+/// Returns whether the object was completed from parts, of which one has the requested number.
+fn has_part(response: &HttpResponse, options: &GetOptions) -> bool {
+    let count = response.header("x-amz-mp-parts-count").and_then(digits);
+    options.part.zip(count).is_some_and(|(number, count)| u64::from(number) <= count)
+}
+
+/// Returns the description of the whole object, of which a part was read. `info` is the description in the response.
+/// The response for an empty part, which can only be the last part, does not state the size of the object. Cost: none,
+/// or a HEAD request for an empty part.
+fn of_whole_object(
+    session: &S3Session,
+    target: (&Bucket, &Key),
+    options: &GetOptions,
+    info: ObjectInfo,
+) -> Result<ObjectInfo> {
+    if info.size > 0 || options.part.is_none_or(|number| number == 1) {
+        return Ok(info);
+    }
+    let version = info.version.or_else(|| options.version.clone());
+    let conditions = Conditions::only_if(info.etag);
+    head(session, target, &GetOptions { version, conditions, ..Default::default() })
+}
+
 /// Discards the bytes that a server without range support sends before the requested bytes.
 fn skip(response: &mut HttpResponse, count: u64) -> Result<()> {
     let mut rest = vec![0; count.min(64 * 1024) as usize];
@@ -189,7 +214,7 @@ pub(super) fn get(
     options: &GetOptions,
 ) -> Result<OpenObject> {
     let call = call(session, "GET", "get", (bucket, key), options);
-    session.run(&call, |response| {
+    let mut object = session.run(&call, |response| {
         let opened = ObjectReadResponse::new(response, options, session.config.verify_reads)?;
         let len = opened.len();
         let ObjectReadResponse { info, range, checksum, response, body } = opened;
@@ -204,7 +229,12 @@ pub(super) fn get(
             }
         };
         Ok(OpenObject { info, range, content })
-    })
+    })?;
+    object.info = of_whole_object(session, (bucket, key), options, object.info)?;
+    if object.range.is_empty() {
+        object.range = object.info.size..object.info.size;
+    }
+    Ok(object)
 }
 
 /// Reads an object from the socket directly into `buffer`.
@@ -228,8 +258,10 @@ pub(super) fn read(
             }
         }
         verify(opened.checksum.as_ref(), buffer)?;
-        Ok(opened.info.size)
+        Ok(opened.info)
     });
+    let done = done.and_then(|info| of_whole_object(session, (bucket, key), options, info));
+    let done = done.map(|info| info.size);
     if done.is_err() {
         buffer.clear();
     }

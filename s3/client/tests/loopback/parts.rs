@@ -23,6 +23,20 @@ fn a_part_says_where_it_lies() {
     assert_eq!(server.seen()[0].line(), "GET /bucket/k?partNumber=2 HTTP/1.1");
 }
 
+/// The response for an empty part states neither the part's place nor the object's size.
+#[test]
+fn an_empty_part_is_at_the_end() {
+    let headers = "x-amz-mp-parts-count: 2\r\netag: \"e-2\"\r\n";
+    let whole = b"HTTP/1.1 200 OK\r\netag: \"e-2\"\r\ncontent-length: 9\r\n\r\n".to_vec();
+    // The first connection stays open for the content of the part.
+    let scripts = [answer(200, headers, ""), whole].map(|answer| vec![Step::Request, Step::Send(answer)]);
+    let server = Server::start(scripts.into());
+    let object = server.store(|_| {}).get(&bucket(), &key("k"), &part(2)).unwrap();
+    assert_eq!((object.range.clone(), object.info.size), (9..9, 9));
+    assert!(object.content.into_vec().unwrap().is_empty());
+    assert_eq!(server.seen()[1].line(), "HEAD /bucket/k HTTP/1.1");
+}
+
 #[test]
 fn a_server_that_knows_no_parts_is_not_believed() {
     let whole = || answer(200, "", "whole");

@@ -9,17 +9,19 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use fordway_store::{
-    Bucket, ByteRange, ContentHasher, ETagPolicy, Error, ErrorKind, ExpectedContent, FileRegion, GetOptions,
-    Key, MAX_PARTS, ObjectContent, ObjectPart, OpenObject, PartInfo, PartListing, PartOptions, PartsQuery,
-    PutOptions, PutResult, Result, UploadId, Writer, checked_part_number, multipart_checksum, multipart_etag,
+    Bucket, ByteRange, Conditions, ContentHasher, ETagPolicy, Error, ErrorKind, ExpectedContent, FileRegion,
+    GetOptions, Key, MAX_PARTS, ObjectContent, ObjectPart, OpenObject, PartInfo, PartListing, PartOptions,
+    PartsQuery, PutOptions, PutResult, Result, UploadId, Writer, checked_part_number, multipart_checksum,
+    multipart_etag,
 };
-use parts::{DATA, PartSink, UPLOAD, UploadDirectory, being_completed, in_upload, part_name, part_number};
+use parts::{
+    ArrivedPart, DATA, PartSink, UPLOAD, UploadDirectory, being_completed, in_upload, part_name, part_number,
+};
 
 use crate::PosixStoreState;
 use crate::errors::is_stale;
 use crate::layout::{upload_dir, upload_of};
 use crate::object_lock::check_lockable;
-use crate::read::system_time;
 use crate::record::ObjectRecord;
 use crate::stage::StagedFile;
 use crate::write::{check_metadata, for_each_piece, of_source};
@@ -157,8 +159,8 @@ impl MultipartUploadManager<'_> {
         options: &GetOptions,
         (bucket, key, upload, number): (&Bucket, &Key, &UploadId, u16),
     ) -> Result<PutResult> {
-        let source = self.inner.get(from.0, from.1, options).map_err(of_source("copy part", from))?;
-        let OpenObject { info, content, .. } = source;
+        let source = self.inner.get(from.0, from.1, options).map_err(Conditions::of_copy_source);
+        let OpenObject { info, content, .. } = source.map_err(of_source("copy part", from))?;
         if let Some(range @ ByteRange::Inclusive(_, last)) = options.range.filter(|_| options.part.is_none())
             && last >= info.size
         {
@@ -308,8 +310,6 @@ impl MultipartUploadManager<'_> {
         else {
             return Ok(None);
         };
-        let (Some(seal), Some(etag)) = (record.seal, record.etag) else { return Ok(None) };
-        let (size, modified, checksum) = (seal.size, system_time(modified_ns), record.checksum);
-        Ok(Some(PartInfo { number, size, etag, modified, checksum }))
+        Ok(ArrivedPart::of(number, record, modified_ns).map(|part| part.info))
     }
 }

@@ -236,11 +236,16 @@ impl KeyVersions<'_> {
     }
 
     /// Makes `newest` the latest version of a key that has no latest version. The file keeps its name among the old
-    /// versions. Returns `false` if the key now has a latest version.
+    /// versions. Returns `false` if the key now has a latest version. Errors: `AccessDenied` if the version would get
+    /// the odd path, and another user could hide it there.
     fn promote(&self, newest: &NoncurrentVersionName) -> Result<bool> {
         let from = self.versions_opened()?;
         let name = newest.name();
-        for place in plain(self.bucket, self.key).into_iter().chain([odd(self.bucket, self.key)]) {
+        let plain = plain(self.bucket, self.key).map(|place| (place, false));
+        for (place, is_odd) in plain.into_iter().chain([(odd(self.bucket, self.key), true)]) {
+            if is_odd {
+                self.volume.check_odd_path(self.bucket, self.key)?;
+            }
             match self.put_in_place(&place, |to| link(&from, &name, to, &place.name)) {
                 // A POSIX program, or another writer that needs no lock, has just created a newer version.
                 Ok(Err(Errno::EXIST)) if self.volume.is_file(&place.path()) => return Ok(false),

@@ -357,11 +357,30 @@ const CONDITIONS: [HeaderName; 4] =
     [header::IF_MATCH, header::IF_NONE_MATCH, header::IF_MODIFIED_SINCE, header::IF_UNMODIFIED_SINCE];
 
 /// Other headers that change the effect of a put or a delete. `x-minio-force-delete` makes MinIO delete a whole prefix.
-const OTHERS: [HeaderName; 2] = [header::CONTENT_RANGE, HeaderName::from_static("x-minio-force-delete")];
+const OTHERS: [HeaderName; 3] =
+    [header::CONTENT_RANGE, header::IF_RANGE, HeaderName::from_static("x-minio-force-delete")];
+
+/// Headers of which later code reads only the first, in addition to the `x-amz-` headers. Two programs could interpret
+/// a request that repeats such a header differently.
+const SINGLE: [HeaderName; 10] = [
+    header::RANGE,
+    header::IF_RANGE,
+    header::IF_MATCH,
+    header::IF_NONE_MATCH,
+    header::IF_MODIFIED_SINCE,
+    header::IF_UNMODIFIED_SINCE,
+    CONTENT_MD5,
+    header::CONTENT_TYPE,
+    header::CONTENT_DISPOSITION,
+    header::EXPIRES,
+];
 
 fn check_headers(operation: &OperationRule, method: &Method, headers: &HeaderMap) -> Result<(), GateRefusal> {
     for name in headers.keys() {
         check_is_readable(name, headers)?;
+        if SINGLE.contains(name) {
+            check_is_single(name, headers)?;
+        }
         let is_of_amazon = name.as_str().starts_with("x-amz-");
         let changes = !method.is_safe() && (CONDITIONS.contains(name) || OTHERS.contains(name));
         if !is_of_amazon && !changes {
@@ -419,18 +438,23 @@ fn is_blank(value: &HeaderValue) -> bool {
     value.as_bytes().trim_ascii().is_empty()
 }
 
+/// Errors: `InvalidArgument` for a header that occurs twice and must not.
+fn check_is_single(name: &HeaderName, headers: &HeaderMap) -> Result<(), GateRefusal> {
+    if headers.get_all(name).iter().nth(1).is_none() || may_be_repeated(name.as_str()) {
+        return Ok(());
+    }
+    let message = format!("the header {name} appears twice; send it once");
+    Err(GateRefusal::bad("InvalidArgument", message))
+}
+
 fn check_header(
     operation: &OperationRule,
     name: &HeaderName,
     permits: &PermittedValues,
     headers: &HeaderMap,
 ) -> Result<(), GateRefusal> {
-    let mut values = headers.get_all(name).iter();
-    let value = values.next().map_or("", |value| value.to_str().unwrap_or_default());
-    if values.next().is_some() && !may_be_repeated(name.as_str()) {
-        let message = format!("the header {name} appears twice; send it once");
-        return Err(GateRefusal::bad("InvalidArgument", message));
-    }
+    check_is_single(name, headers)?;
+    let value = headers.get(name).map_or("", |value| value.to_str().unwrap_or_default());
     // s3fs sends an empty canned ACL by default, which AWS ignores.
     let is_empty_acl = name == "x-amz-acl" && value.is_empty();
     if permits.is_met_by(value) || is_empty_acl {

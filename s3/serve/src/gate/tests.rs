@@ -136,12 +136,28 @@ fn headers_choose_operations_and_are_refused_by_name() {
         ("x-amz-acl", "public-read"),
         ("x-amz-rename-source", "/b/j"),
         ("if-modified-since", "then"),
+        ("if-range", "\"t\""),
     ] {
         let refusal = put(name, value).expect_err(name);
         assert!(refusal.message.contains(name), "{}", refusal.message);
     }
     let twice = Request::put("/b/k").header("if-none-match", "*").header("if-none-match", "*");
     assert_eq!(asked(twice).expect_err("twice").code, "InvalidArgument");
+    for name in ["range", "if-range", "if-match", "if-none-match", "if-modified-since", "if-unmodified-since"]
+    {
+        let read = || Request::get("/b/k").header(name, "first");
+        assert_eq!(asked(read()).unwrap().name, "GetObject", "{name}");
+        assert_eq!(asked(read().header(name, "second")).expect_err(name).code, "InvalidArgument", "{name}");
+    }
+    for name in ["content-md5", "content-type", "content-disposition", "expires"] {
+        let twice = Request::put("/b/k").header(name, "first").header(name, "second");
+        assert_eq!(asked(twice).expect_err(name).code, "InvalidArgument", "{name}");
+    }
+    // The elements of a list.
+    for name in ["content-encoding", "content-language", "cache-control", "x-amz-meta-a"] {
+        let twice = Request::put("/b/k").header(name, "first").header(name, "second");
+        assert_eq!(asked(twice).unwrap().name, "PutObject", "{name}");
+    }
     let read = Request::get("/b?location").header("if-none-match", "\"t\"");
     assert_eq!(asked(read).unwrap().name, "GetBucketLocation");
 }

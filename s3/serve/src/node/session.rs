@@ -90,6 +90,7 @@ impl ClientSession {
             Ok(admitted) => admitted,
             Err(error) => {
                 self.outbox.stats.limited.add(1);
+                self.discard_files_of(&request);
                 return self.outbox.answer::<()>(id, &Err(error));
             }
         };
@@ -124,6 +125,16 @@ impl ClientSession {
             }
             Request::GetMany { bucket, keys } => self.get_many(id, &bucket, &keys),
             request => self.describe(id, request),
+        }
+    }
+
+    /// Removes the files that a refused request would have published. The client does not send the request again.
+    #[cold]
+    fn discard_files_of(&mut self, refused: &Request<'_>) {
+        match refused {
+            Request::Commit { .. } => self.writing = None,
+            Request::PutSpare { .. } => self.spare = None,
+            _ => {}
         }
     }
 

@@ -166,9 +166,9 @@ pub(crate) fn metadata(headers: &HeaderMap) -> OperationResult<BoxedMetadata> {
     let mut bytes = 0;
     for (name, value) in headers {
         if let Some(name) = name.as_str().strip_prefix("x-amz-meta-") {
-            bytes += name.len() + value.len();
             let value = text_of(value);
             let value = decode(&value);
+            bytes += name.len() + value.len();
             // Several headers with the same name form one list, as everywhere in HTTP.
             user.entry(name.to_owned())
                 .and_modify(|known| *known += &format!(",{value}"))
@@ -194,7 +194,7 @@ pub(crate) fn metadata(headers: &HeaderMap) -> OperationResult<BoxedMetadata> {
     Ok(metadata.into())
 }
 
-/// The maximum size of user metadata in bytes (S3's limit): the names without `x-amz-meta-`, plus the values.
+/// The maximum size of user metadata in bytes (S3's limit): the names without `x-amz-meta-`, plus the values, in UTF-8.
 const METADATA_BYTES_MAX: usize = 2048;
 
 /// Converts a header value to text. Replaces bytes that are not UTF-8 with U+FFFD.

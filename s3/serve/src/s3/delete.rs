@@ -216,10 +216,10 @@ fn remove(
             .transpose()
             .map_err(|_| Error::from(ErrorKind::NoSuchVersion))?,
         bypass_governance: bypass,
-        conditions: object
-            .e_tag
-            .as_ref()
-            .map_or_else(Conditions::default, |tag| Conditions::only_if(ETag::new(tag.value()))),
+        conditions: object.e_tag.as_ref().map_or_else(Conditions::default, |tag| match tag.value() {
+            "*" => Conditions { if_match: Some(ETagMatch::Any), ..Default::default() },
+            tag => Conditions::only_if(ETag::new(tag)),
+        }),
     };
     DeleteConditions::of(object).delete(store, bucket, &key, options)
 }
@@ -256,8 +256,7 @@ impl DeleteConditions {
         match (!self.is_nothing()).then(look) {
             None => {}
             Some(Ok(info)) if self.is_met_by(&info) => {
-                let tag = info.etag;
-                options.conditions.if_match.get_or_insert_with(|| ETagMatch::Tags(vec![tag]));
+                options.conditions.if_match = Some(pinned(options.conditions.if_match, info.etag));
             }
             Some(Ok(_)) => return Err(differs("its size or time differs")),
             Some(Err(error)) if error.is_at_delete_marker() => {
@@ -277,6 +276,15 @@ impl DeleteConditions {
         let modified = OffsetDateTime::from(info.modified).unix_timestamp();
         self.size.is_none_or(|size| u64::try_from(size) == Ok(info.size))
             && self.modified.clone().is_none_or(|wanted| seconds(wanted) == modified)
+    }
+}
+
+/// Returns the condition `asked`, restricted to the object with the ETag `compared` if it does not name ETags. Any
+/// object meets the condition `*`, even one that has replaced the compared object.
+fn pinned(asked: Option<ETagMatch>, compared: ETag) -> ETagMatch {
+    match asked {
+        Some(ETagMatch::Tags(tags)) => ETagMatch::Tags(tags),
+        None | Some(ETagMatch::Any) => ETagMatch::Tags(vec![compared]),
     }
 }
 
@@ -330,6 +338,15 @@ mod tests {
         store.create_bucket(&bucket).unwrap();
         store.set_document(&bucket, &POLICY, policy).unwrap();
         Arc::new(store)
+    }
+
+    #[test]
+    fn a_delete_with_a_condition_on_the_size_names_the_compared_object() {
+        let compared = || ETag::new("compared");
+        let tags = |tag: ETag| ETagMatch::Tags(vec![tag]);
+        assert_eq!(pinned(None, compared()), tags(compared()));
+        assert_eq!(pinned(Some(ETagMatch::Any), compared()), tags(compared()));
+        assert_eq!(pinned(Some(tags(ETag::new("asked"))), compared()), tags(ETag::new("asked")));
     }
 
     #[test]

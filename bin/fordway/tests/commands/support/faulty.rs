@@ -1,5 +1,7 @@
 //! A store in which operations on chosen keys fail.
 
+use std::collections::HashSet;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use fordway_command::InterruptFlag;
@@ -34,6 +36,9 @@ pub(crate) enum Fault {
     IgnoresConditions,
     /// Looking up a missing object fails with `AccessDenied`, as for a user without permission to list the bucket.
     HidesMissing,
+    /// Removing versions of a key fails while another thread removes versions of the same key. Contains the keys whose
+    /// versions are being removed.
+    RefusesParallelRemovals(Mutex<HashSet<Key>>),
     /// Storing a part with this number fails.
     FailsPart(u16),
     /// Responses for ranges that start at or after this offset contain an object size that is one byte too large.
@@ -166,7 +171,23 @@ impl ObjectBatchOperations for FaultyStore {
 
     fn delete_versions(&self, bucket: &Bucket, versions: &[(Key, VersionId)]) -> Vec<Result<DeleteResult>> {
         self.before_batch();
-        self.inner.delete_versions(bucket, versions)
+        let Fault::RefusesParallelRemovals(busy) = &self.fault else {
+            return self.inner.delete_versions(bucket, versions);
+        };
+        let keys: HashSet<_> = versions.iter().map(|(key, _)| key.clone()).collect();
+        let keys: Vec<_> = keys.into_iter().filter(|key| busy.lock().unwrap().insert(key.clone())).collect();
+        let remove = |(key, version): &(Key, VersionId)| match keys.contains(key) {
+            true => {
+                let options = DeleteOptions { version: Some(version.clone()), ..Default::default() };
+                self.inner.delete(bucket, key, &options)
+            }
+            false => Err(ErrorKind::LockTimeout.into()),
+        };
+        let removed = versions.iter().map(remove).collect();
+        // Meanwhile, the command lists more versions.
+        std::thread::sleep(Duration::from_millis(100));
+        busy.lock().unwrap().retain(|key| !keys.contains(key));
+        removed
     }
 }
 
