@@ -55,6 +55,8 @@ pub(crate) struct PrivateDirectoryCache {
     /// The buckets that were last found on a file system that other nodes may change.
     pub(crate) remote: RemoteBuckets,
 }
+    /// The devices on which a file has one inode number under all of its names.
+    pub(crate) numbered: RwLock<Vec<u64>>,
 
 /// The contents of a bucket's private directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -172,8 +174,8 @@ impl PrivateDirectoryLookup {
 impl PrivateDirectoryCache {
     /// Creates the cache for a root on `site`. `remote` contains what other stores know about the root's buckets.
     pub(crate) fn new(site: FileSystemTraits, remote: RemoteBuckets) -> Self {
-        let (known, devices) = Default::default();
-        PrivateDirectoryCache { known, site, devices, remote }
+        let (known, devices, numbered) = Default::default();
+        PrivateDirectoryCache { known, site, devices, remote, numbered }
     }
 
     /// Returns the properties of the file system of `file`, which is on `device`. Cost: at most one `fstatfs` per

@@ -181,7 +181,13 @@ impl StagedFile {
                             inner.volume.refresh_dirs(&tmp_dir(bucket));
                             continue;
                         }
-                        made => made?,
+                        made => {
+                            let (file, hidden) = made?;
+                            if contents.sharing == FileSystemSharing::Unknown {
+                                inner.volume.require_one_number(contents.device, hidden.as_ref())?;
+                            }
+                            (file, hidden)
+                        }
                     }
                 }
                 // In a removed directory, tmpfs returns ENOENT, and ext4 returns EPERM. Even a directory that was just
