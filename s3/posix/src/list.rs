@@ -29,7 +29,7 @@ use crate::patience::within;
 use crate::private::PrivateDirectoryContents;
 use crate::read::{NameLookup, system_time};
 use crate::record::etag_of_file;
-use crate::shared::is_recent;
+use crate::server_clock::is_recent;
 use crate::sidecar::RECORD_BYTES;
 use crate::stage::is_bare;
 use crate::walk::WalkPath;
@@ -232,8 +232,9 @@ impl PosixStoreState {
     #[cold]
     pub(crate) fn settle_names(&self, bucket: &Bucket, dir: &File) -> bool {
         // If another node has removed the directory, the directory has no further names.
-        let is_recent = stat_now(dir).is_ok_and(|dir| is_recent(&dir));
-        if !is_recent || self.await_replacements(bucket, ALL_KEYS, PATIENCE).is_none() {
+        let state = stat_now(dir);
+        let may_change = self.volume.is_strong() || state.is_ok_and(|dir| is_recent(&dir));
+        if !may_change || self.await_replacements(bucket, ALL_KEYS, PATIENCE).is_none() {
             return false;
         }
         let _ = stat_now(dir);

@@ -26,7 +26,8 @@ use crate::layout::{MARKERS, META, ODD, PRIVATE_DIR, VERSIONING, private_dir};
 use crate::object_lock::VersioningAndLockSetting;
 use crate::patience::pause;
 use crate::remote::RemoteBuckets;
-use crate::shared::{MAX_STALE, NAME_TIMEOUT, is_recent, look_before_opening, open_spared};
+use crate::server_clock::is_recent;
+use crate::shared::{MAX_STALE, NAME_TIMEOUT, look_before_opening, open_spared};
 use crate::site::FileSystemTraits;
 use crate::volume::BucketsRoot;
 
