@@ -342,7 +342,8 @@ impl StagedFile {
     fn replace(&mut self, key: &Key, contents: PrivateDirectoryContents) -> Result<()> {
         for race in 0..MAX_RACES {
             give_way_on(self.sharing(), race);
-            let old = self.inner.volume.may_have_sidecar(contents, &self.parent, &self.place.name);
+            let of = (&self.bucket, contents);
+            let old = self.inner.volume.may_have_sidecar(of, &self.parent, &self.place.name);
             match self.rename_into_place()? {
                 Ok(()) => {
                     self.inner.volume.remove_sidecar(&self.bucket, old);

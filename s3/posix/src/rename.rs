@@ -132,7 +132,7 @@ impl ObjectRename<'_> {
     ) -> Result<bool> {
         let ObjectRename { store, bucket, to, .. } = *self;
         let dirs = self.both_dirs(&source.place, place)?;
-        let old = store.volume.may_have_sidecar(contents, &dirs.1, &place.name);
+        let old = store.volume.may_have_sidecar((bucket, contents), &dirs.1, &place.name);
         let moved = match rename(&dirs.0, &source.place.name, &dirs.1, &place.name) {
             Err(Errno::NOENT) if self.was_moved(source, &dirs, place, contents) => Ok(()),
             done => done,
