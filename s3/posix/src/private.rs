@@ -15,7 +15,7 @@ use foldhash::HashMap;
 use fordway_store::{Bucket, LockConfiguration, VersioningState};
 use fordway_sys::{
     ByteRangeLocks, CoarseInstant, Errno, FileStat, FileSystemSharing, Mode, MountProblem, OFlags,
-    PerProcess, forget_names, look_again, open_in, read_dir, stat, stat_in, stat_now,
+    PerProcess, forget_names, links_in, look_again, open_in, read_dir, stat, stat_in, stat_now,
 };
 use fordway_wire::notification::NotificationRule;
 
@@ -55,9 +55,9 @@ pub(crate) struct PrivateDirectoryCache {
     devices: PerProcess<RwLock<HashMap<u64, (CoarseInstant, FileSystemTraits)>>>,
     /// The buckets that were last found on a file system that other nodes may change.
     pub(crate) remote: RemoteBuckets,
-}
     /// The devices on which a file has one inode number under all of its names.
     pub(crate) numbered: RwLock<Vec<u64>>,
+}
 
 /// The contents of a bucket's private directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -294,9 +294,13 @@ impl PrivateDirectoryCache {
         let is_settled = is_settled(&before);
         let FileSystemTraits { sharing, unfit } = self.site_of(&private, before.device)?;
         if sharing.is_shared() {
-            // The following two calls make changes by other nodes visible.
+            // The following calls make changes by other nodes visible.
             stat_now(&private)?;
             look_again(&private, VERSIONING);
+        }
+        if sharing == FileSystemSharing::Nfs {
+            // The size of this file, which shows whether there are notification rules, changes without its name.
+            let _ = links_in(&private, MARKERS);
         }
         let contents = PrivateDirectoryContents {
             device: before.device,
