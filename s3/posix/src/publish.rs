@@ -224,7 +224,8 @@ impl StagedFile {
         }
         for race in 0..MAX_RACES {
             give_way(race);
-            let current = inner.volume.locate(&bucket, key, contents)?;
+            let is_required = conditions.if_match.is_some();
+            let current = inner.volume.locate_required(&bucket, key, (contents, is_required))?;
             let folder = match &current {
                 Some(_) => None,
                 None => inner.volume.open_marker(&bucket, key, contents)?,
