@@ -112,6 +112,7 @@ impl EncodedKeyCache {
 
     fn recall(&self, stat: &FileStat) -> Option<Arc<EncodedDirectory>> {
         let all = self.all.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        volume.freshen_names(&dir, sharing);
         all.iter().find(|cached| cached.state == state_of(stat)).and_then(|cached| cached.content.get())
     }
 

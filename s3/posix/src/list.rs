@@ -324,6 +324,9 @@ impl BucketWalk<'_> {
         let is_whole = from.is_empty() && self.query.prefix.len() <= at.len();
         let mut flow = self.names(at, (&dir, id), &names, &from)?;
         // Only a part of the names may be cached.
+        if !is_known {
+            self.inner.volume.freshen_names(&dir, self.contents.sharing);
+        }
         while matches!(flow, WalkContinuation::On)
             && let Some(next) = self.next_window(at, &names)
         {

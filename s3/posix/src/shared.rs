@@ -314,6 +314,15 @@ impl StoreRootDirectory {
         }
     }
 
+    /// If [`ReadConsistency::Strong`] is set, drops the names that an NFS client has cached for `dir`, which must be open
+    /// for reading. The cached names look current if two names were created within one step of the server's clock, and
+    /// this node has read the directory in between. Cost: one call on NFS, otherwise none.
+    pub(crate) fn freshen_names(&self, dir: &File, sharing: FileSystemSharing) {
+        if self.is_strong() && sharing == FileSystemSharing::Nfs {
+            forget_names(dir);
+        }
+    }
+
     /// If [`ReadConsistency::Strong`] is set, checks that the server still has the directory `dir`. Errors: `NOENT`,
     /// `STALE`.
     pub(crate) fn require_kept(&self, dir: &File, sharing: FileSystemSharing) -> Result<(), Errno> {
@@ -469,6 +478,7 @@ impl StoreRootDirectory {
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
+    use std::time::{SystemTime, UNIX_EPOCH};
 
     use super::*;
     use crate::errors::is_stale;
@@ -478,7 +488,6 @@ mod tests {
     #[test]
     fn a_setting_whose_writer_died_still_applies() {
         let temp = tempfile::tempdir().unwrap();
-    use std::time::{SystemTime, UNIX_EPOCH};
         let dir = File::open(temp.path()).unwrap();
         let read = |name: &str, modified_ns: i64| {
             let state = || Ok(FileStat { modified_ns, ..stat(&dir)? });

@@ -278,6 +278,7 @@ impl MultipartUploadManager<'_> {
                 let number = cached.lock().begin_read();
                 let known = Some(&before).filter(|_| !sharing.is_shared());
                 let present = uploads_in(&dir, known).map_err(failed)?;
+                volume.freshen_names(&dir, sharing);
                 (cached.lock().update(present, number), Some((number, state)))
             }
         };

@@ -308,7 +308,11 @@ pub(crate) fn archived_names(
         let before = state_before(&dir, contents.sharing)?;
         let directory_times = store.volume.directory_times(contents.sharing);
         let known = Some(&before).filter(|_| !contents.sharing.is_shared());
-        let names = store.remembered.names(&before, directory_times, || read_names(&dir, known))?;
+        let read = || {
+            store.volume.freshen_names(&dir, contents.sharing);
+            read_names(&dir, known)
+        };
+        let names = store.remembered.names(&before, directory_times, read)?;
         Ok((dir, names))
     });
     match read {

@@ -243,6 +243,7 @@ impl KeyVersions<'_> {
             (0..names.len()).for_each(|at| visit(names.get(at).text));
             return Ok(());
         }
+        self.volume.freshen_names(dir, contents.sharing);
         let mut count = 0;
         read_dir_briefly(dir, |name, _| {
             count += 1;
