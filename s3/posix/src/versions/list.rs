@@ -304,7 +304,9 @@ pub(crate) fn archived_names(
     if contents.versioning == VersioningState::Unversioned {
         return Ok(None);
     }
-    let read = store.volume.open_to_scan(&versions_of(bucket, key)).and_then(|dir| {
+    let path = versions_of(bucket, key);
+    let read = store.volume.read_existing(&path, || {
+        let dir = store.volume.open_to_scan(&path)?;
         let before = state_before(&dir, contents.sharing)?;
         let directory_times = store.volume.directory_times(contents.sharing);
         let known = Some(&before).filter(|_| !contents.sharing.is_shared());
