@@ -149,6 +149,34 @@ impl Drop for CredentialGuard<'_> {
     }
 }
 
+/// Returns whether two owners of files are known to be the same user. In a user namespace, the kernel shows all users
+/// who have no ID there as one user, the overflow user (65534), so two files of that user may belong to different
+/// users. Cost: none, except for the first comparison of two equal IDs other than 0: two reads in `/proc`.
+pub fn is_same_user(one: u32, other: u32) -> bool {
+    static OVERFLOW: OnceLock<Option<u32>> = OnceLock::new();
+    one == other && (one == 0 || *OVERFLOW.get_or_init(ambiguous_user) != Some(one))
+}
+
+/// Returns the ID that stands for more than one user; `None` if this process sees every user's own ID. Without `/proc`,
+/// it is unknown whether the process is in a user namespace, so the default overflow user counts as ambiguous.
+fn ambiguous_user() -> Option<u32> {
+    let map = std::fs::read_to_string("/proc/self/uid_map");
+    if map.is_ok_and(|map| maps_all_users(&map)) {
+        return None;
+    }
+    let set = std::fs::read_to_string("/proc/sys/kernel/overflowuid");
+    Some(set.ok().and_then(|user| user.trim().parse().ok()).unwrap_or(OVERFLOW_USER))
+}
+
+/// The kernel's default for `/proc/sys/kernel/overflowuid`.
+const OVERFLOW_USER: u32 = 65_534;
+
+/// Returns whether `map`, the content of a file `uid_map`, gives every user an ID. The ID -1 is not a user.
+fn maps_all_users(map: &str) -> bool {
+    let counts = map.lines().filter_map(|line| line.split_ascii_whitespace().nth(2)?.parse::<u64>().ok());
+    counts.sum::<u64>() >= u64::from(u32::MAX)
+}
+
 /// Returns the user that the calling thread accesses files as. Cost: one system call.
 pub fn file_user() -> u32 {
     // SAFETY: the call takes a number and accesses no memory; the number -1 changes nothing.
@@ -336,6 +364,16 @@ mod tests {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
     use super::{act_as, file_user, *};
+
+    #[test]
+    fn a_namespace_without_all_users_is_recognized() {
+        assert!(maps_all_users("         0          0 4294967295\n"));
+        assert!(maps_all_users("0 0 1000\n1000 1000 4294966295\n"));
+        for map in ["0 0 1\n", "0 1000 1\n1 100000 65536\n", "", "what\n"] {
+            assert!(!maps_all_users(map), "{map}");
+        }
+        assert!(is_same_user(0, 0) && !is_same_user(0, 1));
+    }
 
     #[test]
     fn a_thread_acts_as_another_user_and_the_others_do_not() {

@@ -152,6 +152,12 @@ const OLD_NFS: &str =
 const LUSTRE_WITHOUT_LOCKS: &str = "the mount lacks `flock`, so it has no locks: mount it with `flock`";
 const BEEGFS: &str = "BeeGFS keeps locks on each node by default: set tuneUseGlobalFileLocks = true in \
                       beegfs-client.conf on every node, and mount it again";
+const SSHFS: &str = "sshfs gives each name an inode number of its own, so objects lose their metadata and change their \
+                     ETags, and its locks do not reach other nodes: use another file system, for example NFS";
+const BINDFS: &str = "bindfs keeps locks on each mount, unless the option --enable-lock-forwarding is set, which the \
+                      list of mounts does not show: use the directory itself, or a bind mount (mount --bind)";
+const VIRTIOFS: &str =
+    "virtiofs keeps locks in each virtual machine: export the directory by NFS, and mount it with vers=4.2";
 const JUICEFS: &str = "JuiceFS loses files that get their name after they are written, and concurrent creators of one \
                        name hang: use another file system";
 
@@ -187,6 +193,9 @@ impl<'m> Mount<'m> {
         let why = match self.kind {
             "nfs" | "nfs4" => return self.unfit_nfs().map(MountProblem::Locks),
             "fuse.juicefs" => return Some(MountProblem::Objects(JUICEFS)),
+            "fuse.sshfs" => return Some(MountProblem::Objects(SSHFS)),
+            "fuse.bindfs" => BINDFS,
+            "virtiofs" => VIRTIOFS,
             "ocfs2" => NODES_OWN_LOCKS,
             "lustre" if self.has("localflock") => "the mount has `localflock`: mount it with `flock`",
             "lustre" if !self.has("flock") => LUSTRE_WITHOUT_LOCKS,
@@ -272,6 +281,9 @@ mod tests {
         "51 22 0:61 / /l rw - lustre host@tcp:/l rw,lazystatfs\n",
         "52 22 0:62 / /m rw - lustre host@tcp:/m rw,flock,lazystatfs\n",
         "53 22 0:63 / /n rw,relatime - beegfs beegfs_nodev rw,cfgFile=/etc/beegfs/beegfs-client.conf\n",
+        "55 22 0:65 / /o rw,nosuid,nodev - fuse.sshfs me@host:/o rw,user_id=0,group_id=0,allow_other\n",
+        "56 22 0:66 / /p rw,relatime - fuse.bindfs /srv/p rw,user_id=0,group_id=0,default_permissions,allow_other\n",
+        "57 22 0:67 / /q rw,relatime - virtiofs q rw\n",
     );
 
     fn said(mounts: &str, id: u64) -> Option<MountProblem> {
@@ -291,11 +303,14 @@ mod tests {
             (50, "`localflocks`"),
             (51, "mount it with `flock`"),
             (53, "tuneUseGlobalFileLocks = true"),
+            (56, "--enable-lock-forwarding"),
+            (57, "each virtual machine"),
         ] {
             let Some(MountProblem::Locks(why)) = said(LISTED, id) else { panic!("{id}") };
             assert!(why.contains(mends), "{id}: {why}");
         }
         assert_eq!(said(LISTED, 43), Some(MountProblem::Objects(JUICEFS)));
+        assert_eq!(said(LISTED, 55), Some(MountProblem::Objects(SSHFS)));
         for fit in [22, 41, 44, 52] {
             assert_eq!(said(LISTED, fit), None, "{fit}");
         }

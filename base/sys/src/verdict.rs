@@ -20,10 +20,12 @@ pub enum SharedMountGuarantee {
     Exclusive,
     /// Synced content is visible as soon as its name is visible.
     Content,
+    /// A guarantee that only a later version of this program tests.
+    Unknown,
 }
 
 impl SharedMountGuarantee {
-    /// All guarantees.
+    /// All guarantees that this version tests.
     pub const ALL: [Self; 4] = [Self::Locks, Self::Refresh, Self::Exclusive, Self::Content];
 
     /// Returns the guarantee's name, as used in a verdict.
@@ -33,6 +35,7 @@ impl SharedMountGuarantee {
             SharedMountGuarantee::Refresh => "refresh",
             SharedMountGuarantee::Exclusive => "exclusive",
             SharedMountGuarantee::Content => "content",
+            SharedMountGuarantee::Unknown => "unknown",
         }
     }
 
@@ -53,6 +56,10 @@ impl SharedMountGuarantee {
             SharedMountGuarantee::Content => MountProblem::Objects(
                 "`fordway doctor --shared` found names without their content: use another file system, or other mount \
                  options, and measure again",
+            ),
+            SharedMountGuarantee::Unknown => MountProblem::Objects(
+                "a later version of `fordway doctor --shared` found a problem that this version does not know: use that \
+                 version to measure again",
             ),
         }
     }
@@ -80,15 +87,22 @@ impl MountGuaranteeVerdict {
         let mut field = |name: &str| lines.next()?.strip_prefix(name)?.strip_prefix(' ').map(str::to_owned);
         let mount =
             MountProperties { kind: field("type")?, options: field("options")?, kernel: field("kernel")? };
-        let named = |name| SharedMountGuarantee::ALL.into_iter().find(|guarantee| guarantee.name() == name);
-        let broken =
-            field("broken")?.split(' ').filter(|name| *name != "-").map(named).collect::<Option<_>>()?;
+        let named = |name| {
+            let known = SharedMountGuarantee::ALL.into_iter().find(|guarantee| guarantee.name() == name);
+            known.unwrap_or(SharedMountGuarantee::Unknown)
+        };
+        let broken = field("broken")?.split(' ').filter(|name| *name != "-").map(named).collect();
         Some(MountGuaranteeVerdict { mount, broken })
     }
 
-    /// Returns whether this verdict is about the mount of `file`: the same file system, options and kernel.
+    /// Returns whether this verdict is about the mount of `file`: the same file system, options and kernel. A verdict
+    /// that names a broken guarantee also remains valid with another kernel.
     pub fn is_about(&self, file: impl AsFd) -> bool {
-        MountProperties::of(file).is_some_and(|mount| mount == self.mount)
+        MountProperties::of(file).is_some_and(|mount| {
+            let MountProperties { kind, options, kernel } = &self.mount;
+            let is_same_kernel = mount.kernel == *kernel;
+            mount.kind == *kind && mount.options == *options && (is_same_kernel || !self.broken.is_empty())
+        })
     }
 
     /// Returns why nothing may be written to the mount; `None` if no guarantee is broken.
@@ -126,8 +140,10 @@ mod tests {
             assert_eq!(MountGuaranteeVerdict::parse(&verdict.to_string()), Some(verdict));
         }
         let text = verdict(&[SharedMountGuarantee::Locks]).to_string();
-        for (from, to) in [("verdict 1", "verdict 2"), ("broken locks", "broken luck"), ("kernel", "kernels")]
-        {
+        let later = MountGuaranteeVerdict::parse(&text.replace("broken locks", "broken locks luck")).unwrap();
+        assert_eq!(later.broken, [SharedMountGuarantee::Locks, SharedMountGuarantee::Unknown]);
+        assert!(matches!(later.problem(), Some(MountProblem::Objects(_))));
+        for (from, to) in [("verdict 1", "verdict 2"), ("kernel", "kernels")] {
             assert!(text.contains(from));
             assert_eq!(MountGuaranteeVerdict::parse(&text.replace(from, to)), None, "{to}");
         }
@@ -147,9 +163,11 @@ mod tests {
         for other in [
             MountProperties { kind: "nfs4".to_owned(), options: options.clone(), kernel: kernel.clone() },
             MountProperties { kind: kind.clone(), options: format!("{options},x"), kernel: kernel.clone() },
-            MountProperties { kind, options, kernel: "5.10".to_owned() },
         ] {
             assert!(!MountGuaranteeVerdict { mount: other, ..broken.clone() }.is_about(file()));
         }
+        let updated = MountProperties { kind, options, kernel: "5.10".to_owned() };
+        assert!(!MountGuaranteeVerdict { mount: updated.clone(), broken: vec![] }.is_about(file()));
+        assert!(MountGuaranteeVerdict { mount: updated, ..broken }.is_about(file()));
     }
 }

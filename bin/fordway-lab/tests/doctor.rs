@@ -1,6 +1,8 @@
 //! Runs `fordway doctor` on this machine and on copies of other machines' system files.
 
 use std::collections::BTreeMap;
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::process::{Command, Output};
 
 use fordway_sys::MountGuaranteeVerdict;
@@ -94,6 +96,51 @@ fn what_is_no_copy_is_refused() {
         let refused = fordway(&[&["doctor"], &wrong[..]].concat(), "");
         assert_eq!(refused.status.code(), Some(2), "{wrong:?}");
     }
+}
+
+/// The verdict is written into a directory of a user who has planted a symbolic link at each name that could be
+/// written to. The file to which the links lead must not change.
+#[test]
+fn a_verdict_follows_no_planted_link() {
+    if !fordway_needs::root("be two users") {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let (root, victim) = (place.path().join("root"), place.path().join("victim"));
+    let private = root.join(".fordway");
+    std::fs::create_dir_all(&private).unwrap();
+    std::fs::write(&victim, "secret").unwrap();
+    std::fs::set_permissions(&victim, Permissions::from_mode(0o600)).unwrap();
+    for name in ["verdict", "verdict.new"] {
+        symlink(&victim, private.join(name)).unwrap();
+    }
+    let (shared, file) = (root.display().to_string(), private.join("verdict").display().to_string());
+    let judge = || fordway(&["doctor", "--shared", &shared, &shared, "--verdict", &file], "");
+    let is_untouched = || {
+        assert_eq!(std::fs::read(&victim).unwrap(), b"secret");
+        assert_eq!(victim.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    };
+    // A tenant has made the directory in another user's root.
+    chown(&private, Some(54_321), None).unwrap();
+    let refused = judge();
+    assert!(!refused.status.success());
+    assert!(
+        text(&refused.stderr).contains("belongs to the user with the id 54321"),
+        "{}",
+        text(&refused.stderr)
+    );
+    is_untouched();
+    chown(&root, Some(54_321), None).unwrap();
+    let written = judge();
+    assert!(written.status.success(), "{}", text(&written.stderr));
+    is_untouched();
+    let state = private.join("verdict").symlink_metadata().unwrap();
+    assert_eq!((state.is_file(), state.permissions().mode() & 0o777, state.uid()), (true, 0o644, 0));
+    assert!(MountGuaranteeVerdict::parse(&std::fs::read_to_string(&file).unwrap()).is_some());
+    // The directory itself is a link.
+    std::fs::rename(&private, root.join("real")).unwrap();
+    symlink(root.join("real"), &private).unwrap();
+    assert!(!judge().status.success());
 }
 
 /// Returns the verdict of each check on two mounts of a cluster.

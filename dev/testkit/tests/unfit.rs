@@ -20,9 +20,15 @@ const REQUEST_BYTES: usize = 1 << 17;
 const WRITE_BYTES: u32 = 1 << 16;
 const IS_DIR: u32 = 0o040_755;
 const IS_FILE: u32 = 0o100_644;
-/// The node IDs of the directory and of the only file that can exist.
+/// The node IDs of the directory, of the only file that can exist, and of the link to it on [`RELINKING`].
 const DIR: u64 = 1;
 const FILE: u64 = 2;
+const LINK: u64 = 3;
+/// The type of a file system with the directory `.fordway/tmp`, in which a link to a file has an inode number of its
+/// own. The number of links is wrong too, as in some FUSE daemons.
+const RELINKING: &str = "fuse.relinking";
+const PRIVATE: u64 = 4;
+const TMP: u64 = 5;
 const TMPFILE: u32 = 51;
 const ENOENT: i32 = 2;
 const ENOSYS: i32 = 38;
@@ -50,8 +56,24 @@ impl Words {
 
 /// Appends the attributes of `node`: size and times of 0, the mode, and the number of links.
 fn attributes(words: Words, node: u64) -> Words {
-    let (mode, links) = if node == DIR { (IS_DIR, 2) } else { (IS_FILE, 1) };
+    let (mode, links) = if [DIR, PRIVATE, TMP].contains(&node) { (IS_DIR, 2) } else { (IS_FILE, 1) };
     words.long(node).zeros(52).word(mode).word(links).zeros(20)
+}
+
+/// Returns the response of the file system [`RELINKING`], which has no names except those that the kernel remembers.
+fn answer_relinking(operation: u32, node: u64, content: &[u8]) -> Option<Result<Words, i32>> {
+    const CREATE: u32 = 35;
+    // The kernel remembers names for a long time, and attributes for no time.
+    let entry = |node| attributes(Words::default().long(node).long(0).long(1000).zeros(16), node);
+    Some(Ok(match operation {
+        1 if content == b".fordway\0" => entry(PRIVATE),
+        1 if content == b"tmp\0" => entry(TMP),
+        CREATE => entry(FILE).zeros(16),
+        13 => entry(LINK),
+        // UNLINK, FLUSH, FSYNC
+        10 | 25 | 20 => Words::default(),
+        _ => return answer(operation, node, content),
+    }))
 }
 
 /// Returns the response to the request `operation` on `node`; `None` if the request has no response. The file system
@@ -84,8 +106,11 @@ fn answer(operation: u32, node: u64, content: &[u8]) -> Option<Result<Words, i32
     }))
 }
 
+/// Returns the response to a request: its operation, its node and its content.
+type Answer = fn(u32, u64, &[u8]) -> Option<Result<Words, i32>>;
+
 /// Responds to requests until the file system is unmounted. Counts the unnamed files that are created.
-fn serve(mut device: File, unnamed: &AtomicUsize) {
+fn serve(mut device: File, unnamed: &AtomicUsize, answer: Answer) {
     let mut request = vec![0; REQUEST_BYTES];
     loop {
         let length = match device.read(&mut request) {
@@ -119,7 +144,8 @@ fn mount(kind: &str, dir: &Path) -> Option<Arc<AtomicUsize>> {
     };
     let (copy, unnamed) = (device.try_clone().unwrap(), Arc::new(AtomicUsize::new(0)));
     let counter = unnamed.clone();
-    std::thread::spawn(move || serve(copy, &counter));
+    let answer: Answer = if kind == RELINKING { answer_relinking } else { answer };
+    std::thread::spawn(move || serve(copy, &counter, answer));
     let options = "fd=0,rootmode=40000,user_id=0,group_id=0";
     let mut command = Command::new("mount");
     command.args(["-i", "-t", kind, "-o", options, "JuiceFS:test"]).arg(dir);
@@ -184,6 +210,29 @@ fn a_bucket_on_juicefs_is_not_written_to() {
         let said = refusal(store.put(&bucket(), &plain, b"x", &PutOptions::default()).unwrap_err());
         assert!(said.contains("JuiceFS"), "{said}");
         assert_eq!(unnamed.load(Ordering::Relaxed), 0);
+    });
+}
+
+#[test]
+fn a_root_on_sshfs_is_refused() {
+    in_own_mounts(|| {
+        let root = Path::new("/run/root");
+        let Some(_) = mount("fuse.sshfs", root) else { return };
+        let said = refusal(PosixStore::open(root, PosixConfig::default()).err().unwrap());
+        assert!(said.contains("sshfs"), "{said}");
+    });
+}
+
+/// The type of the file system shows no problem, but a link to a file has an inode number of its own.
+#[test]
+fn a_bucket_whose_links_have_numbers_of_their_own_is_not_written_to() {
+    in_own_mounts(|| {
+        let root = Path::new("/run/root");
+        let Some(_) = mount(RELINKING, &root.join("bucket")) else { return };
+        let store = PosixStore::open(root, PosixConfig::default()).unwrap();
+        let put = store.put(&bucket(), &Key::new("key").unwrap(), b"x", &PutOptions::default());
+        let said = refusal(put.unwrap_err());
+        assert!(said.contains("inode number"), "{said}");
     });
 }
 

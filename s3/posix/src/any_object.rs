@@ -54,8 +54,10 @@ fn any_object_below(
         let path = join(bucket.as_str(), &below);
         volume.freshen_dir(&path, true, sharing);
         let found = volume.open_to_list(&path).ok().flatten();
-        let found =
-            found.and_then(|dir| any_object_below(volume, (bucket, sharing), (&below, &dir), directories));
+        let found = found.and_then(|dir| {
+            volume.freshen_names(&dir, sharing);
+            any_object_below(volume, (bucket, sharing), (&below, &dir), directories)
+        });
         if found.is_some() || *directories == 0 {
             return found;
         }

@@ -15,8 +15,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use fordway_store::{Bucket, BucketDocumentKind, Error, ErrorKind, Result};
 use fordway_sys::{
     Errno, FileStat, FileSystemSharing, Mode, OFlags, PeerCredentials, act_for, create_unnamed, file_user,
-    is_in_group, link_unnamed, make_dir, make_dir_regardless_of_umask, name_to_text, open_in, read_dir,
-    read_into_spare, remove_dir, remove_file, set_group, set_mode, stat, stat_in,
+    is_in_group, is_same_user, link_unnamed, make_dir, make_dir_regardless_of_umask, name_to_text, open_in,
+    read_dir, read_into_spare, remove_dir, remove_file, set_group, set_mode, stat, stat_in,
 };
 
 use crate::dirs::DirectoryHandle;
@@ -60,15 +60,15 @@ impl TrustedOwner {
     }
 
     /// Returns whether `user` is the bucket's owner or root. The sticky bit does not prevent the owner and root from
-    /// removing other users' files.
+    /// removing other users' files. An owner who has no ID of his own in this process's user namespace is not trusted.
     pub(crate) fn trusts(&self, user: u32) -> bool {
-        user == self.owner || user == 0
+        user == 0 || is_same_user(user, self.owner)
     }
 
     /// Returns the reason why a user other than the caller, the bucket's owner or root could remove the caller's files
     /// in the directory whose metadata is `dir`. Returns `None` if no other user could remove the files.
     pub(crate) fn danger(&self, dir: &FileStat, caller: u32) -> Option<String> {
-        if dir.user != caller && !self.trusts(dir.user) {
+        if !is_same_user(dir.user, caller) && !self.trusts(dir.user) {
             return Some(format!("belongs to the user with the id {}", dir.user));
         }
         let is_open_to_all = dir.mode & 0o022 != 0 && dir.mode & STICKY == 0;
@@ -547,7 +547,7 @@ impl StoreRootDirectory {
                 }
             }
             let file = stat_in(&dir, &plain.name)?;
-            Ok(file.is_file && (file.user == odd.user || guard.trusts(file.user)))
+            Ok(file.is_file && (is_same_user(file.user, odd.user) || guard.trusts(file.user)))
         };
         match look() {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(false),

@@ -173,14 +173,14 @@ impl PosixStoreState {
         place: &ObjectPath,
         contents: PrivateDirectoryContents,
     ) -> Result<bool> {
-        let mut removed = self.unlink(place, contents);
+        let mut removed = self.unlink(bucket, place, contents);
         if matches!(removed, Err(Errno::NOENT | Errno::STALE)) && contents.sharing.is_shared() {
             self.volume.reveal(place, contents.sharing)?;
-            removed = self.unlink(place, contents);
+            removed = self.unlink(bucket, place, contents);
         }
         let protection = VersionProtection { volume: &self.volume, bucket, contents };
         if matches!(removed, Err(Errno::PERM)) && protection.unshield_moved(place)? {
-            removed = self.unlink(place, contents);
+            removed = self.unlink(bucket, place, contents);
         }
         match removed {
             Ok(gone) => {
@@ -200,9 +200,10 @@ impl PosixStoreState {
         }
     }
 
-    /// Removes the file. If the file may have had a sidecar file, returns the removed file, still open.
+    /// Removes the file. If the file may have had a sidecar file, returns the removed file.
     fn unlink(
         &self,
+        bucket: &Bucket,
         place: &ObjectPath,
         contents: PrivateDirectoryContents,
     ) -> Result<Option<UnlinkingFile>, Errno> {
@@ -212,7 +213,7 @@ impl PosixStoreState {
             // created.
             let _ = stat_now(&dir);
         }
-        let gone = self.volume.may_have_sidecar(contents, &dir, &place.name);
+        let gone = self.volume.may_have_sidecar((bucket, contents), &dir, &place.name);
         let mut removed = remove_file(&dir, &place.name);
         if removed == Err(Errno::STALE) || (removed == Err(Errno::NOENT) && dir.is_gone()) {
             self.forget_dir(&place.dir, contents);

@@ -13,7 +13,7 @@ use fordway_sys::{EntryKind, Errno, FileStat, FileSystemSharing};
 
 use crate::PosixStoreState;
 use crate::entries::collect_entries;
-use crate::errors::from_errno;
+use crate::errors::{from_errno, is_stale};
 use crate::layout::{decode, decode_start, is_left_behind, is_part_of_name, join, odd_dir, versions_dir};
 use crate::memory::{CacheMemory, CacheOwner, CacheSlot};
 use crate::names::{FEWEST, MOST_BYTES, MOST_DIRS, state_before};
@@ -68,13 +68,35 @@ impl EncodedKeyCache {
         (bucket, tree): (&Bucket, EncodedKeyTree),
         path: &str,
     ) -> Result<Arc<EncodedDirectory>> {
-        let volume = &inner.volume;
         let top = match tree {
             EncodedKeyTree::Odd => odd_dir(bucket),
             EncodedKeyTree::Versions => versions_dir(bucket),
         };
         let full = if path.is_empty() { top } else { join(&top, path) };
-        let dir = match volume.open_to_list(&full) {
+        match self.try_read(inner, (bucket, tree), path, &full) {
+            // Another node has removed the directory after it was opened, and may have created it again.
+            Err(error) if is_stale(&error) => {
+                inner.volume.refresh_dirs(&full);
+                match self.try_read(inner, (bucket, tree), path, &full) {
+                    Err(error) if is_stale(&error) => Ok(Arc::default()),
+                    read => read,
+                }
+            }
+            read => read,
+        }
+    }
+
+    /// Reads the directory as [`EncodedKeyCache::read`] does; `full` is its path relative to the root. Errors: also
+    /// `ESTALE` if another node removes the directory.
+    fn try_read(
+        &self,
+        inner: &PosixStoreState,
+        (bucket, tree): (&Bucket, EncodedKeyTree),
+        path: &str,
+        full: &str,
+    ) -> Result<Arc<EncodedDirectory>> {
+        let volume = &inner.volume;
+        let dir = match volume.open_to_list(full) {
             Ok(Some(dir)) => dir,
             Ok(None) => return Ok(Arc::default()),
             // A user who makes a directory unreadable, or replaces it with a symbolic link, must not hide other users'
@@ -90,6 +112,7 @@ impl EncodedKeyCache {
         if let Some(known) = self.recall(&stat).filter(|_| !sharing.is_shared()) {
             return Ok(known);
         }
+        volume.freshen_names(&dir, sharing);
         // This is determined before the read. A change during the read might otherwise have the times of `stat`.
         let shows_changes = !sharing.is_shared() && is_settled(&stat);
         let before = Some(&stat).filter(|_| !sharing.is_shared());

@@ -61,6 +61,7 @@ mod remote;
 mod removal;
 mod rename;
 mod scan;
+mod server_clock;
 mod shared;
 mod sidecar;
 mod site;

@@ -1,5 +1,7 @@
 //! Lists objects: reads directories, sorts their names, and walks them in the byte order of keys.
 
+mod indexed;
+
 use std::cell::Cell;
 use std::fs::File;
 use std::iter::Peekable;
@@ -18,17 +20,16 @@ use fordway_sys::{
 
 use crate::PosixStoreState;
 use crate::any_object::any_object;
-use crate::dirs::DirectoryHandle;
 use crate::encoded::{EncodedKeyTree, EncodedKeyWalk};
 use crate::errors::from_errno;
-use crate::index::{DirectoryId, DirectoryRole, IndexQuery};
+use crate::index::DirectoryRole;
 use crate::layout::{ATTRIBUTE, ObjectPath, is_left_behind, is_never_an_object, join, odd, plain};
 use crate::locks::ALL_KEYS;
 use crate::names::{ListedName, ListingFreshness, SortedNames, state_before};
 use crate::patience::within;
 use crate::private::PrivateDirectoryContents;
 use crate::read::NameLookup;
-use crate::shared::is_recent;
+use crate::server_clock::is_recent;
 use crate::sidecar::RECORD_BYTES;
 use crate::stage::is_bare;
 use crate::summary::{is_of_one_file, summary_of, summary_of_bare};
@@ -49,6 +50,18 @@ enum WalkContinuation {
     /// Continue after all keys that begin with this prefix.
     Behind(String),
     Stop,
+}
+
+/// The first names of a directory.
+enum FirstNames {
+    /// The names need not be read: the walk has offered all that it needs.
+    Offered(WalkContinuation),
+    Read {
+        dir: File,
+        stat: FileStat,
+        is_known: bool,
+        names: Arc<SortedNames>,
+    },
 }
 
 /// How a listing treats symbolic links to directories, and directories that the caller is not permitted to read.
@@ -234,8 +247,9 @@ impl PosixStoreState {
     #[cold]
     pub(crate) fn settle_names(&self, bucket: &Bucket, dir: &File) -> bool {
         // If another node has removed the directory, the directory has no further names.
-        let is_recent = stat_now(dir).is_ok_and(|dir| is_recent(&dir));
-        if !is_recent || self.await_replacements(bucket, ALL_KEYS, PATIENCE).is_none() {
+        let state = stat_now(dir);
+        let may_change = self.volume.is_strong() || state.is_ok_and(|dir| is_recent(&dir));
+        if !may_change || self.await_replacements(bucket, ALL_KEYS, PATIENCE).is_none() {
             return false;
         }
         let _ = stat_now(dir);
@@ -282,25 +296,18 @@ impl BucketWalk<'_> {
             return Ok(flow);
         }
         self.inner.volume.freshen_dir(&path, !self.path.is_empty(), self.contents.sharing);
-        let Some(dir) = self.inner.volume.open_to_list(&path)? else { return Ok(WalkContinuation::On) };
-        let failed = |errno| from_errno(errno, "reading a directory");
-        let stat = state_before(&dir, self.contents.sharing).map_err(failed)?;
+        let mut read = self.first_names(at, &path, &from)?;
+        if read.is_none() {
+            // The directory may have been created again.
+            self.inner.volume.refresh_dirs(&path);
+            read = self.first_names(at, &path, &from)?;
+        }
+        let (dir, stat, is_known, mut names) = match read {
+            Some(FirstNames::Read { dir, stat, is_known, names }) => (dir, stat, is_known, names),
+            Some(FirstNames::Offered(flow)) => return Ok(flow),
+            None => return Ok(WalkContinuation::On),
+        };
         let id = (stat.device, stat.inode);
-        if self.path.has(id) || self.path.knows_as_empty(id, at.len()) {
-            return Ok(WalkContinuation::On);
-        }
-        let is_known = self.inner.remembered.recall(&stat).is_some();
-        // One common prefix may represent all keys below the directory.
-        let is_rolled_up = || self.query.prefix.len() <= at.len() && self.query.common_prefix(at).is_some();
-        if !is_known && from.is_empty() && is_rolled_up() {
-            let bucket = (self.bucket, self.contents.sharing);
-            if let Some(key) = any_object(&self.inner.volume, bucket, at, &dir) {
-                // The page does not describe the object, because its common prefix becomes the entry.
-                return self.file((&dir, ""), false, &key);
-            }
-            rewind(&dir).map_err(failed)?;
-        }
-        let mut names = self.read(at, (&dir, &stat), &from).map_err(failed)?;
         let visit = self.path.begin(names.has_links());
         let is_whole = from.is_empty() && self.query.prefix.len() <= at.len();
         let mut flow = self.names(at, (&dir, id), &names, &from)?;
@@ -308,8 +315,8 @@ impl BucketWalk<'_> {
         while matches!(flow, WalkContinuation::On)
             && let Some(next) = self.next_window(at, &names)
         {
-            rewind(&dir).map_err(failed)?;
-            names = self.read(at, (&dir, &stat), &next).map_err(failed)?;
+            let Some(further) = self.names_from(at, (&dir, &stat), &next)? else { break };
+            names = further;
             flow = self.names(at, (&dir, id), &names, &next)?;
         }
         self.path.end(visit, Some(id).filter(|_| is_whole), at.len());
@@ -318,6 +325,65 @@ impl BucketWalk<'_> {
             self.inner.remembered.forget(id);
         }
         Ok(flow)
+    }
+
+    /// Opens the directory `at`, and reads its names from `from` on. Returns `None` if another node has removed the
+    /// directory in the meantime. This function does not call itself through its callees, so that each level of
+    /// directories needs little stack.
+    #[inline(never)]
+    fn first_names(&mut self, at: &str, path: &str, from: &str) -> Result<Option<FirstNames>> {
+        let on = Ok(Some(FirstNames::Offered(WalkContinuation::On)));
+        let Some(dir) = self.inner.volume.open_to_list(path)? else { return on };
+        let failed = |errno| from_errno(errno, "reading a directory");
+        let stat = match state_before(&dir, self.contents.sharing) {
+            Err(errno) if self.is_removed(at, errno) => return Ok(None),
+            stat => stat.map_err(failed)?,
+        };
+        let id = (stat.device, stat.inode);
+        if self.path.has(id) || self.path.knows_as_empty(id, at.len()) {
+            return on;
+        }
+        let is_known = self.inner.remembered.recall(&stat).is_some();
+        if !is_known {
+            self.inner.volume.freshen_names(&dir, self.contents.sharing);
+        }
+        // One common prefix may represent all keys below the directory.
+        let is_rolled_up = || self.query.prefix.len() <= at.len() && self.query.common_prefix(at).is_some();
+        if !is_known && from.is_empty() && is_rolled_up() {
+            let bucket = (self.bucket, self.contents.sharing);
+            if let Some(key) = any_object(&self.inner.volume, bucket, at, &dir) {
+                // The page does not describe the object, because its common prefix becomes the entry.
+                return self.file((&dir, ""), false, &key).map(FirstNames::Offered).map(Some);
+            }
+            rewind(&dir).map_err(failed)?;
+        }
+        match self.read(at, (&dir, &stat), from) {
+            Err(errno) if self.is_removed(at, errno) => Ok(None),
+            names => Ok(Some(FirstNames::Read { names: names.map_err(failed)?, dir, stat, is_known })),
+        }
+    }
+
+    /// Reads the names in `dir`, the directory `at`, again, from `from` on. Returns `None` if another node has removed
+    /// the directory, which then has no further names.
+    #[inline(never)]
+    fn names_from(
+        &self,
+        at: &str,
+        (dir, stat): (&File, &FileStat),
+        from: &str,
+    ) -> Result<Option<Arc<SortedNames>>> {
+        let failed = |errno| from_errno(errno, "reading a directory");
+        rewind(dir).map_err(failed)?;
+        match self.read(at, (dir, stat), from) {
+            Err(errno) if self.is_removed(at, errno) => Ok(None),
+            names => names.map(Some).map_err(failed),
+        }
+    }
+
+    /// Returns whether this error of the open directory `at` means that another node has removed the directory. If the
+    /// directory is the bucket's own, the listing fails.
+    fn is_removed(&self, at: &str, errno: Errno) -> bool {
+        errno == Errno::STALE && !at.is_empty() && self.contents.sharing.is_shared()
     }
 
     /// Returns the path of the directory `at`, relative to the root.
@@ -345,63 +411,6 @@ impl BucketWalk<'_> {
             // The smallest text that sorts after the last name.
             None => Some(format!("{last}\0")),
         }
-    }
-
-    /// Offers keys as [`BucketWalk::directory`] does, but takes the names from the directory's index. Returns `None` if
-    /// there is no index, or if the index was dropped during the call. If the result is `None`, `from` is the first
-    /// name that has not been offered.
-    fn indexed_directory(
-        &mut self,
-        at: &str,
-        path: &str,
-        from: &mut String,
-    ) -> Result<Option<WalkContinuation>> {
-        let inner = self.inner;
-        if inner.volume.dirs.indexes.is_empty() || self.contents.sharing.is_shared() {
-            return Ok(None);
-        }
-        let dir = match inner.volume.dirs.open_if_busy(&inner.volume.root, path) {
-            // The bucket's own directory need not be checked, because it was found to exist at the start of the call.
-            Ok(Some(dir)) if at.is_empty() || !dir.is_gone() => dir,
-            _ => return Ok(None),
-        };
-        let is_whole = from.is_empty() && self.query.prefix.len() <= at.len();
-        let (visit, mut id) = (self.path.begin(false), None);
-        let flow = self.indexed_names(at, &dir, from, &mut id)?;
-        let id = id.filter(|_| is_whole && flow.is_some());
-        self.path.end(visit, id, at.len());
-        Ok(flow)
-    }
-
-    /// Offers the names in the index of `dir`, as [`BucketWalk::indexed_directory`] does. Sets `id` to the identity of
-    /// the directory.
-    fn indexed_names(
-        &mut self,
-        at: &str,
-        dir: &DirectoryHandle,
-        from: &mut String,
-        id: &mut Option<DirectoryId>,
-    ) -> Result<Option<WalkContinuation>> {
-        let (inner, query) = (self.inner, self.query);
-        let indexes = &inner.volume.dirs.indexes;
-        let prefix = query.prefix.get(at.len()..).unwrap_or_default();
-        let most = query.max_keys.saturating_add(1).min(INDEX_PAGE);
-        while let Some(found) = indexes.names(dir, DirectoryRole::Objects, IndexQuery { from, prefix, most })
-        {
-            self.path.note_links(found.names.has_links());
-            if id.is_none() && self.path.knows_as_empty(found.id, at.len()) {
-                return Ok(Some(WalkContinuation::On));
-            }
-            *id = Some(found.id);
-            let flow = self.names(at, (dir.file(), found.id), &found.names, from)?;
-            if found.is_last || !matches!(flow, WalkContinuation::On) {
-                return Ok(Some(flow));
-            }
-            let last = found.names.get(found.names.len() - 1).text;
-            let Some(next) = self.next_name(at, last) else { return Ok(Some(flow)) };
-            *from = next;
-        }
-        Ok(None)
     }
 
     /// Reads the names in a directory that may lead to requested keys. The result may also contain other names, because
@@ -451,15 +460,6 @@ impl BucketWalk<'_> {
         Ok(names)
     }
 
-    /// Returns whether an index of the directory `at`, which had this many names, costs less than it saves. While a
-    /// directory is watched, each open, put and delete in it takes up to a tenth longer.
-    fn is_worth_indexing(&self, at: &str, names: usize) -> bool {
-        // A listing by prefix reads many names to return few. So does each further page of a large directory whose
-        // objects are created or removed between the pages, as `fordway rm -r` does.
-        let is_by_prefix = self.query.prefix.get(at.len()..).is_some_and(|wanted| !wanted.is_empty());
-        is_by_prefix || (names >= CONTINUED_FEWEST && !self.first_wanted(at).is_empty())
-    }
-
     /// Reads a directory on NFS again when no writer is replacing an object in the bucket, and adds the names found to
     /// `names`. The caller has found the hidden name of a file that was removed or replaced while it was open. `names`
     /// may therefore lack an object (see [`PosixStoreState::settled`]).
@@ -479,13 +479,6 @@ impl BucketWalk<'_> {
             Err(errno) => return Err(errno),
         }
         Ok(names)
-    }
-
-    /// Returns whether every change in `dir` goes through this kernel. The directory and its bucket may be on different
-    /// mounts.
-    fn is_watchable(&self, dir: &File, stat: &FileStat) -> bool {
-        let site = self.inner.volume.private.site_of(dir, stat.device);
-        !self.contents.sharing.is_shared() && site.is_ok_and(|site| !site.sharing.is_shared())
     }
 
     /// Adds the keys at and below `names` to the page, starting at `from`. The names are in the directory `at`, opened

@@ -17,7 +17,8 @@ use crate::errors::{from_errno, is_stale};
 use crate::layout::{LOCKS, ObjectPath, lock_byte, plain, private_dir};
 use crate::patience::{left_of, pause, spend};
 use crate::private::PrivateDirectoryContents;
-use crate::shared::{PAUSE, give_way_on, is_recent, look_before_opening};
+use crate::server_clock::is_recent;
+use crate::shared::{PAUSE, give_way_on, look_before_opening};
 use crate::site::require_fit;
 use crate::stage::MAX_RACES;
 use crate::volume::{StoreRootDirectory, unreadable};
@@ -290,10 +291,12 @@ impl PosixStoreState {
     }
 
     /// Returns whether the key's directory has changed so recently that a file in it may be in the middle of being
-    /// replaced.
+    /// replaced. With [`ReadConsistency::Strong`], the answer does not depend on clocks.
+    ///
+    /// [`ReadConsistency::Strong`]: crate::ReadConsistency::Strong
     fn may_be_replaced(&self, bucket: &Bucket, key: &Key) -> bool {
         let has_odd = || self.volume.contents(bucket).is_ok_and(|contents| contents.has_odd);
-        let Some(place) = plain(bucket, key) else { return true };
+        let Some(place) = plain(bucket, key).filter(|_| !self.volume.is_strong()) else { return true };
         let changed = self.volume.open_dir(&place.dir).and_then(stat_now);
         changed.is_ok_and(|dir| is_recent(&dir)) || has_odd()
     }

@@ -15,7 +15,7 @@ use foldhash::HashMap;
 use fordway_store::{Bucket, LockConfiguration, VersioningState};
 use fordway_sys::{
     ByteRangeLocks, CoarseInstant, Errno, FileStat, FileSystemSharing, Mode, MountProblem, OFlags,
-    PerProcess, forget_names, look_again, open_in, read_dir, stat, stat_in, stat_now,
+    PerProcess, forget_names, links_in, look_again, open_in, read_dir, stat, stat_in, stat_now,
 };
 use fordway_wire::notification::NotificationRule;
 
@@ -26,7 +26,8 @@ use crate::layout::{MARKERS, META, ODD, PRIVATE_DIR, VERSIONING, private_dir};
 use crate::object_lock::VersioningAndLockSetting;
 use crate::patience::pause;
 use crate::remote::RemoteBuckets;
-use crate::shared::{MAX_STALE, NAME_TIMEOUT, is_recent, look_before_opening, open_spared};
+use crate::server_clock::is_recent;
+use crate::shared::{MAX_STALE, NAME_TIMEOUT, look_before_opening, open_spared};
 use crate::site::FileSystemTraits;
 use crate::volume::BucketsRoot;
 
@@ -54,6 +55,8 @@ pub(crate) struct PrivateDirectoryCache {
     devices: PerProcess<RwLock<HashMap<u64, (CoarseInstant, FileSystemTraits)>>>,
     /// The buckets that were last found on a file system that other nodes may change.
     pub(crate) remote: RemoteBuckets,
+    /// The devices on which a file has one inode number under all of its names.
+    pub(crate) numbered: RwLock<Vec<u64>>,
 }
 
 /// The contents of a bucket's private directory.
@@ -175,8 +178,8 @@ impl PrivateDirectoryLookup {
 impl PrivateDirectoryCache {
     /// Creates the cache for a root on `site`. `remote` contains what other stores know about the root's buckets.
     pub(crate) fn new(site: FileSystemTraits, remote: RemoteBuckets) -> Self {
-        let (known, devices) = Default::default();
-        PrivateDirectoryCache { known, site, devices, remote }
+        let (known, devices, numbered) = Default::default();
+        PrivateDirectoryCache { known, site, devices, remote, numbered }
     }
 
     /// Returns the properties of the file system of `file`, which is on `device`. Cost: at most one `fstatfs` per
@@ -294,9 +297,13 @@ impl PrivateDirectoryCache {
         let is_settled = is_settled(&before);
         let FileSystemTraits { sharing, unfit } = self.site_of(&private, before.device)?;
         if sharing.is_shared() {
-            // The following two calls make changes by other nodes visible.
+            // The following calls make changes by other nodes visible.
             stat_now(&private)?;
             look_again(&private, VERSIONING);
+        }
+        if sharing == FileSystemSharing::Nfs {
+            // The size of this file, which shows whether there are notification rules, changes without its name.
+            let _ = links_in(&private, MARKERS);
         }
         let contents = PrivateDirectoryContents {
             device: before.device,

@@ -239,7 +239,8 @@ impl StagedFile {
         }
         for race in 0..MAX_RACES {
             give_way(race);
-            let current = inner.volume.locate(&bucket, key, contents)?;
+            let is_required = conditions.if_match.is_some();
+            let current = inner.volume.locate_required(&bucket, key, (contents, is_required))?;
             let folder = match &current {
                 Some(_) => None,
                 None => inner.volume.open_marker(&bucket, key, contents)?,
@@ -366,7 +367,8 @@ impl StagedFile {
     fn replace(&mut self, key: &Key, contents: PrivateDirectoryContents) -> Result<()> {
         for race in 0..MAX_RACES {
             give_way_on(self.sharing(), race);
-            let old = self.inner.volume.may_have_sidecar(contents, &self.parent, &self.place.name);
+            let of = (&self.bucket, contents);
+            let old = self.inner.volume.may_have_sidecar(of, &self.parent, &self.place.name);
             match self.rename_into_place()? {
                 Ok(()) => {
                     self.inner.volume.remove_sidecar(&self.bucket, old);

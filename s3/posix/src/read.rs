@@ -498,6 +498,22 @@ impl StoreRootDirectory {
         Ok(None)
     }
 
+    /// Opens the object as [`StoreRootDirectory::locate`] does. If the object is missing, and the caller would fail for
+    /// that reason, looks it up again, because this node may have cached an existing name as missing.
+    pub(crate) fn locate_required(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        (contents, is_required): (PrivateDirectoryContents, bool),
+    ) -> Result<Option<(ObjectPath<'static>, ObjectFile)>> {
+        let located = self.locate(bucket, key, contents)?;
+        if located.is_some() || !is_required || !contents.sharing.is_shared() {
+            return Ok(located);
+        }
+        self.reveal_object(bucket, key, contents)?;
+        self.locate(bucket, key, contents)
+    }
+
     /// Checks that `opened`, the latest version of `key`, may be changed: no symbolic link in its path leads out of the
     /// bucket, or into a private directory. Cost: none if the path contains no link. Errors: `AccessDenied`.
     pub(crate) fn require_own_file(&self, bucket: &Bucket, key: &Key, opened: &ObjectFile) -> Result<()> {

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use foldhash::HashMap;
 use fordway_store::{Bucket, ErrorKind, ObjectLock, Result, Retention, RetentionMode};
 use fordway_sys::{
-    EntryKind, Errno, FileStat, Mode, OFlags, name_to_text, open_in, remove_file, rename, set_modified,
-    stat_in, sync_all,
+    EntryKind, Errno, FileStat, Mode, OFlags, is_same_user, name_to_text, open_in, remove_file, rename,
+    set_modified, stat_in, sync_all,
 };
 
 use crate::PosixStoreState;
@@ -223,7 +223,8 @@ impl SidecarRebinder<'_> {
     /// attributes of this file, is used only if there is no other.
     fn best_for(&self, file: &ApartFile, identity: &VersionIdentity, has_own: bool) -> Option<&FoundSidecar> {
         let is_believed = |found: &&FoundSidecar| {
-            self.guard.is_none_or(|guard| found.owner == file.stat.user || guard.trusts(found.owner))
+            self.guard
+                .is_none_or(|guard| is_same_user(found.owner, file.stat.user) || guard.trusts(found.owner))
         };
         let is_own = |found: &FoundSidecar| found.inode == file.stat.inode;
         let is_free = |found: &FoundSidecar| is_own(found) || !self.used.contains(&found.inode);

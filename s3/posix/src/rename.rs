@@ -58,7 +58,8 @@ impl ObjectRename<'_> {
         }
         for race in 0..MAX_RACES {
             give_way(race);
-            let found = store.volume.locate(bucket, to, contents)?;
+            let is_required = options.conditions.if_match.is_some();
+            let found = store.volume.locate_required(bucket, to, (contents, is_required))?;
             let (place, info) = match found {
                 Some((place, opened)) => {
                     (Some((place, identity_of(&opened.stat))), Some(opened.into_info().1))
@@ -98,7 +99,7 @@ impl ObjectRename<'_> {
     /// symbolic link.
     fn source(&self, contents: PrivateDirectoryContents) -> Result<RenameSource> {
         let ObjectRename { store, bucket, from, options, .. } = *self;
-        let Some((place, opened)) = store.volume.locate(bucket, from, contents)? else {
+        let Some((place, opened)) = store.volume.locate_required(bucket, from, (contents, true))? else {
             return match store.volume.open_marker(bucket, from, contents)? {
                 Some(_) => Err(is_directory(from)),
                 None => Err(store.volume.missing_object(bucket, from)),
@@ -132,7 +133,7 @@ impl ObjectRename<'_> {
     ) -> Result<bool> {
         let ObjectRename { store, bucket, to, .. } = *self;
         let dirs = self.both_dirs(&source.place, place)?;
-        let old = store.volume.may_have_sidecar(contents, &dirs.1, &place.name);
+        let old = store.volume.may_have_sidecar((bucket, contents), &dirs.1, &place.name);
         let moved = match rename(&dirs.0, &source.place.name, &dirs.1, &place.name) {
             Err(Errno::NOENT) if self.was_moved(source, &dirs, place, contents) => Ok(()),
             done => done,

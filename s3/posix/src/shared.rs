@@ -23,7 +23,7 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use fordway_store::{Bucket, Error, ErrorKind, Key, ROOT_DIR, Result, VersioningState};
 use fordway_sys::{
@@ -39,6 +39,7 @@ use crate::layout::{
 use crate::names::DirectoryTimes;
 use crate::patience::pause;
 use crate::private::{PrivateDirectoryContents, correct_names};
+use crate::server_clock::is_recent;
 use crate::stage::give_way;
 use crate::volume::StoreRootDirectory;
 
@@ -52,9 +53,6 @@ const QUICK_REFRESHES: usize = 10;
 pub(crate) const NAME_TIMEOUT: Duration = Duration::from_millis(1100);
 /// The number of attempts to publish that are made without a pause.
 const QUICK_RACES: usize = 4;
-/// A directory that has not changed for this long contains no file that is being replaced. The time is longer than the
-/// usual difference between the clocks of servers and nodes.
-const RECENT: Duration = Duration::from_secs(300);
 /// The maximum number of times that an operation restarts because the server no longer has a file (`ESTALE`).
 pub(crate) const MAX_STALE: usize = 20;
 
@@ -182,13 +180,6 @@ pub(crate) fn open_spared<T: AsFd>(
         Err(Errno::NOENT) => opened,
         Err(errno) => Err(errno),
     }
-}
-
-/// Returns whether a directory with this state has changed so recently that a file in it may be in the middle of being
-/// replaced.
-pub(crate) fn is_recent(dir: &FileStat) -> bool {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as i64;
-    now.saturating_sub(dir.modified_ns) < RECENT.as_nanos() as i64
 }
 
 /// Returns whether `name` in `dir` is a name of the file with the device and inode numbers `identity`. Cost: one call,
@@ -320,6 +311,15 @@ impl StoreRootDirectory {
         let (parent, name) = split(path);
         if let Ok(parent) = self.open_dir(parent) {
             look_again(&parent, name);
+        }
+    }
+
+    /// If [`ReadConsistency::Strong`] is set, drops the names that an NFS client has cached for `dir`, which must be open
+    /// for reading. The cached names look current if two names were created within one step of the server's clock, and
+    /// this node has read the directory in between. Cost: one call on NFS, otherwise none.
+    pub(crate) fn freshen_names(&self, dir: &File, sharing: FileSystemSharing) {
+        if self.is_strong() && sharing == FileSystemSharing::Nfs {
+            forget_names(dir);
         }
     }
 
@@ -478,6 +478,7 @@ impl StoreRootDirectory {
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
+    use std::time::{SystemTime, UNIX_EPOCH};
 
     use super::*;
     use crate::errors::is_stale;

@@ -14,20 +14,23 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use fordway_store::{Bucket, Error, ErrorKind, Result};
 use fordway_sys::{
-    Errno, FileStat, FileSystemSharing, Mode, OFlags, free_bytes, get_xattr, get_xattr_in, links_in, open_in,
-    remove_file, stat, stat_in,
+    Errno, FileStat, FileSystemSharing, Mode, OFlags, free_bytes, get_xattr, get_xattr_in, is_same_user,
+    link, links_in, open_in, remove_file, stat, stat_in, stat_now,
 };
 
 use crate::actors::ImpersonatedUserCache;
 use crate::area::{TrustedOwner, names_of, read_small};
+use crate::dirs::DirectoryHandle;
 use crate::errors::{from_errno, is_stale};
 use crate::layout;
 use crate::layout::{ATTRIBUTE, ObjectPath, meta_dir};
+use crate::patience::pause;
 use crate::private::{PrivateDirectoryContents, is_settled};
 use crate::read::ObjectFile;
 use crate::record::{ContentChangeStamp, ObjectRecord, etag_of_file};
-use crate::shared::retry_stale;
-use crate::stage::is_bare;
+use crate::server_clock::has_recent_names;
+use crate::shared::{PAUSE, retry_stale};
+use crate::stage::{HiddenName, hidden_name, is_bare};
 use crate::volume::StoreRootDirectory;
 
 /// The size of the stack buffer for a record. Most records fit into the buffer; a longer record costs a second call to
@@ -40,6 +43,8 @@ pub(crate) const MAX_RECORD_BYTES: usize = 1 << 20;
 /// If setting an attribute fails with `ENOSPC` although the file system has more free bytes than this, the attribute is
 /// too large.
 const SOME_ROOM_BYTES: u64 = 1 << 20;
+/// How often a reader checks whether a file without its sidecar file has just been removed.
+const LOOKS: usize = 10;
 
 /// Identifies one version of one object by the size and modification time of its file, its ETag and its version ID.
 pub(crate) type VersionIdentity = (u64, i64, String, String);
@@ -84,18 +89,29 @@ impl SidecarIdentities {
         let Some((_, Some(known))) = &self.known else { return false };
         let Ok(guard) = volume.guard_now(bucket) else { return false };
         // As when a sidecar file is read, other users' sidecar files do not count.
-        let is_believed = |owner: &u32| *owner == stat.user || guard.is_none_or(|guard| guard.trusts(*owner));
+        let is_believed =
+            |owner: &u32| is_same_user(*owner, stat.user) || guard.is_none_or(|guard| guard.trusts(*owner));
         known.get(&identity).is_none_or(|owners| !owners.iter().any(is_believed))
     }
 }
 
-/// A file that is about to lose its last hard link. The file stays open until its sidecar file is removed, because
-/// after the file is closed, a new object may get its inode number, and therefore a sidecar file with the same name.
+/// A file that is about to lose its last name. Until its sidecar file is removed, no new object may get its inode
+/// number, because the sidecar file of the new object would have the same name.
 pub(crate) struct UnlinkingFile {
     stat: FileStat,
     /// The device of the bucket's private area.
     private_device: u64,
-    _held: OwnedFd,
+    hold: InodeHold,
+}
+
+/// What keeps the inode number of a removed file in use.
+enum InodeHold {
+    /// The file is open.
+    Open { _file: OwnedFd },
+    /// The file has a hidden name. On a file system that other nodes may change, an open file would not be enough: a
+    /// server does not know which files are open without reading or writing, and NFS and FUSE rename a file that is
+    /// replaced while it is open.
+    Named(HiddenName),
 }
 
 impl StoreRootDirectory {
@@ -127,12 +143,12 @@ impl StoreRootDirectory {
             RecordAttribute::Found(record) if !record.is_apart => Ok(record),
             RecordAttribute::Found(short) => match self.read_sidecar(bucket, stat, Some(&short))? {
                 Some(record) => Ok(ObjectRecord { lock: short.lock, ..record }),
-                None => require_linked(file).map(|()| short),
+                None => self.require_linked(file, stat).map(|()| short),
             },
             RecordAttribute::Unsupported if self.contents(bucket)?.has_meta => {
                 match self.read_sidecar(bucket, stat, None)? {
                     Some(record) => Ok(record),
-                    None => require_linked(file).map(|()| ObjectRecord::default()),
+                    None => self.require_linked(file, stat).map(|()| ObjectRecord::default()),
                 }
             }
             RecordAttribute::Unsupported => Ok(ObjectRecord::default()),
@@ -161,6 +177,27 @@ impl StoreRootDirectory {
         if let Some(mut record) = self.read_sidecar(bucket, &opened.stat, short.as_ref())? {
             record.lock = short.map_or(record.lock, |short| short.lock);
             opened.recorded = Some(Box::new(record.unseal_for(&opened.stat)));
+        }
+        Ok(())
+    }
+
+    /// Checks that an open file without a sidecar file, whose metadata was `seen`, still has a name. If the file has no
+    /// name, a writer has removed the sidecar file together with the object, and the caller must open the key again. On
+    /// a file system that other nodes may change, the file has a hidden name while its sidecar file is removed, so the
+    /// check waits up to 100 ms if the file has changed recently. Errors: `ESTALE`.
+    #[cold]
+    fn require_linked(&self, file: &File, seen: &FileStat) -> Result<()> {
+        let stale = || Err(from_errno(Errno::STALE, "reading the metadata"));
+        if !self.sharing_on(file, seen.device).is_shared() {
+            return if stat(file).is_ok_and(|state| state.links == 0) { stale() } else { Ok(()) };
+        }
+        for _ in 0..LOOKS {
+            match stat_now(file) {
+                Ok(state) if state.links == 0 => return stale(),
+                Ok(state) if has_recent_names(&state) => pause(PAUSE),
+                Err(Errno::STALE) => return stale(),
+                Ok(_) | Err(_) => return Ok(()),
+            }
         }
         Ok(())
     }
@@ -201,7 +238,8 @@ impl StoreRootDirectory {
         let (bytes, state) = read_small(&file, MAX_RECORD_BYTES).map_err(failed)?.ok_or_else(corrupt)?;
         // A sidecar file is ignored if its owner is not trusted and does not own the object's file. Such a sidecar file
         // may contain false information about the object.
-        let is_believed = |guard: TrustedOwner| state.user == stat.user || guard.trusts(state.user);
+        let is_believed =
+            |guard: TrustedOwner| is_same_user(state.user, stat.user) || guard.trusts(state.user);
         if !self.contents(bucket)?.guard.is_none_or(is_believed) {
             return Ok(None);
         }
@@ -274,22 +312,54 @@ impl StoreRootDirectory {
         Ok(identities)
     }
 
-    /// Opens and returns the file `name` in `dir` if its removal may leave a sidecar file behind.
+    /// Returns the file `name` in `dir`, which is about to be removed or replaced, if its removal may leave a sidecar
+    /// file behind.
     #[inline]
     pub(crate) fn may_have_sidecar(
         &self,
-        contents: PrivateDirectoryContents,
+        (bucket, contents): (&Bucket, PrivateDirectoryContents),
         dir: impl AsFd,
         name: &str,
     ) -> Option<UnlinkingFile> {
         // Only the check for sidecar files is inlined, because almost no bucket has them.
-        if contents.has_meta { UnlinkingFile::hold(dir, name, contents.device) } else { None }
+        match contents.has_meta {
+            false => None,
+            true if contents.sharing.is_shared() => self.name_unlinking((bucket, contents.device), dir, name),
+            true => UnlinkingFile::open(dir, name, contents.device),
+        }
+    }
+
+    /// Gives the file `name` in `dir` a hidden name, if the file may have a sidecar file. Returns `None` also if the
+    /// file cannot get the name; `gc` then removes the sidecar file. Cost: two or three round trips; for a file that
+    /// may have a sidecar file, three more, and two when the sidecar file is removed.
+    #[cold]
+    fn name_unlinking(
+        &self,
+        (bucket, private_device): (&Bucket, u64),
+        dir: impl AsFd,
+        name: &str,
+    ) -> Option<UnlinkingFile> {
+        // Without this call, this node may still see a file that another node has replaced.
+        let _ = stat_now(&dir);
+        if !may_be_apart(&dir, name) {
+            return None;
+        }
+        let (tmp, shelter) = self.staging_dir(bucket).ok()?;
+        let aside = hidden_name().ok()?;
+        match link(&dir, name, &tmp, &aside) {
+            // No other writer uses this name, so the server has received the request twice.
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(_) => return None,
+        }
+        let hidden = HiddenName { dir: tmp, name: aside, is_temporary: true, _shelter: shelter };
+        let stat = stat_in(&hidden.dir, &hidden.name).ok().filter(|stat| stat.is_file)?;
+        Some(UnlinkingFile { stat, private_device, hold: InodeHold::Named(hidden) })
     }
 
     /// Removes the sidecar file of a removed file. If the removal fails, `gc` removes the sidecar file later.
     pub(crate) fn remove_sidecar(&self, bucket: &Bucket, gone: Option<UnlinkingFile>) {
-        if let Some(UnlinkingFile { stat, private_device, _held }) = gone {
-            self.remove_sidecar_of(bucket, &stat, private_device);
+        if let Some(gone) = gone.filter(UnlinkingFile::has_lost_its_names) {
+            self.remove_sidecar_of(bucket, &gone.stat, gone.private_device);
         }
     }
 
@@ -305,23 +375,51 @@ impl StoreRootDirectory {
     }
 }
 
-/// Checks that an open file without a sidecar file still has a name. If the file has no name, a writer has removed the
-/// sidecar file together with the object, and the caller must open the key again. Errors: `ESTALE`.
-#[cold]
-fn require_linked(file: &File) -> Result<()> {
-    match stat(file).is_ok_and(|state| state.links == 0) {
-        true => Err(from_errno(Errno::STALE, "reading the metadata")),
-        false => Ok(()),
+/// Returns whether the record of the file `name` in `dir` may be in a sidecar file. Cost: at most two calls.
+fn may_be_apart(dir: impl AsFd, name: &str) -> bool {
+    if stat_in(&dir, name).is_ok_and(|stat| is_bare(&stat)) {
+        return false;
+    }
+    match get_xattr_in(dir, name, ATTRIBUTE, &mut [0; RECORD_BYTES]) {
+        Ok(None) => false,
+        Ok(Some(bytes)) => ObjectRecord::decode(bytes).is_none_or(|record| record.is_apart),
+        // The attribute may be too long for the buffer. The file system may also have no attributes.
+        Err(_) => true,
     }
 }
 
 impl UnlinkingFile {
-    fn hold(dir: impl AsFd, name: &str, private_device: u64) -> Option<Self> {
-        let held = open_in(&dir, name, OFlags::PATH, Mode::empty()).ok()?;
-        let stat = stat(&held).ok()?;
-        let is_last_name = || links_in(&dir, name).is_ok_and(|links| links <= 1);
-        (stat.is_file && is_last_name()).then_some(UnlinkingFile { stat, private_device, _held: held })
+    fn open(dir: impl AsFd, name: &str, private_device: u64) -> Option<Self> {
+        let file = open_in(&dir, name, OFlags::PATH, Mode::empty()).ok()?;
+        let stat = stat(&file).ok()?;
+        let is_last_name = || links_in(dir, name).is_ok_and(|links| links <= 1);
+        let hold = InodeHold::Open { _file: file };
+        (stat.is_file && is_last_name()).then_some(UnlinkingFile { stat, private_device, hold })
     }
+
+    /// Returns whether the file has lost all names that an object may have. On a file system that other nodes may
+    /// change, the file may not be the one that was removed, because this node may have cached the name of an earlier
+    /// file. The sidecar file called after its inode number may then belong to another object.
+    fn has_lost_its_names(&self) -> bool {
+        match &self.hold {
+            InodeHold::Open { .. } => true,
+            InodeHold::Named(HiddenName { dir, name, .. }) => match links_in(dir, name) {
+                Ok(links) if links > 1 => links_after_link(dir, name) == Some(2),
+                links => links == Ok(1),
+            },
+        }
+    }
+}
+
+/// Returns the number of hard links to the file `name` in `dir` while the file has one more. The GlusterFS client may
+/// return the number from a cache, but the server's response to the creation of a link refreshes that cache.
+#[cold]
+fn links_after_link(dir: &DirectoryHandle, name: &str) -> Option<u64> {
+    let other = hidden_name().ok()?;
+    link(dir, name, dir, &other).ok()?;
+    let links = links_in(dir, name).ok();
+    let _ = remove_file(dir, &other);
+    links
 }
 
 impl ObjectRecord {

@@ -8,11 +8,13 @@ use std::path::Path;
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{
     Errno, FileSystemSharing, MountGuaranteeVerdict, MountProblem, MountProperties, PathResolutionMethod,
-    RootDirectory,
+    RootDirectory, link, remove_file, stat_in,
 };
 
 use crate::PosixConfig;
 use crate::format::read_trusted;
+use crate::stage::{HiddenName, hidden_name};
+use crate::volume::StoreRootDirectory;
 
 /// The properties of a file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -104,6 +106,35 @@ pub(crate) fn require_fit(
     };
     let why = unfit.map(MountProblem::why).unwrap_or_default();
     Err(Error::new(ErrorKind::NotImplemented, format!("{what} is refused: {why}{way_out}")))
+}
+
+impl StoreRootDirectory {
+    /// Checks that the staged file `hidden` has the same inode number under a second name. Sidecar files and ETags
+    /// depend on inode numbers, but some FUSE daemons give each name a number of its own. Cost: a link, two `newfstatat`
+    /// and an `unlinkat`, once for each device. Errors: `NotImplemented`.
+    pub(crate) fn require_one_number(&self, device: u64, hidden: Option<&HiddenName>) -> Result<()> {
+        let numbered = &self.private.numbered;
+        let Some(HiddenName { dir, name, .. }) = hidden else { return Ok(()) };
+        if numbered.read().unwrap_or_else(|poisoned| poisoned.into_inner()).contains(&device) {
+            return Ok(());
+        }
+        let other = hidden_name()?;
+        // Publishing reports a file system without hard links.
+        if !matches!(link(dir, name, dir, &other), Ok(()) | Err(Errno::EXIST)) {
+            return Ok(());
+        }
+        let numbers = [name, &other].map(|name| stat_in(dir, name).map(|state| state.inode));
+        let _ = remove_file(dir, &other);
+        let [Ok(one), Ok(two)] = numbers else { return Ok(()) };
+        if one != two {
+            let why = "the bucket's mount is refused: it gives each name of a file an inode number of its own, so \
+                       objects would lose their metadata and change their ETags: use another file system, or an \
+                       option of the mount's program that shows the server's inode numbers (use_ino)";
+            return Err(Error::new(ErrorKind::NotImplemented, why));
+        }
+        numbered.write().unwrap_or_else(|poisoned| poisoned.into_inner()).push(device);
+        Ok(())
+    }
 }
 
 #[cfg(test)]

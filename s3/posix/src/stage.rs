@@ -33,6 +33,7 @@ use crate::multipart::parts::LINKED;
 use crate::private::PrivateDirectoryContents;
 use crate::read::system_time;
 use crate::record::{ContentChangeStamp, ObjectRecord, etag_of_file};
+use crate::server_clock::note_written;
 use crate::site::require_fit;
 use crate::versions::names::now_ns;
 use crate::{Durability, PosixStoreState};
@@ -183,7 +184,13 @@ impl StagedFile {
                             inner.volume.refresh_dirs(&tmp_dir(bucket));
                             continue;
                         }
-                        made => made?,
+                        made => {
+                            let (file, hidden) = made?;
+                            if contents.sharing == FileSystemSharing::Unknown {
+                                inner.volume.require_one_number(contents.device, hidden.as_ref())?;
+                            }
+                            (file, hidden)
+                        }
                     }
                 }
                 // In a removed directory, tmpfs returns ENOENT, and ext4 returns EPERM. Even a directory that was just
@@ -467,6 +474,9 @@ impl StagedFile {
         }
         let state = if self.contents.sharing.is_shared() { stat_now(&self.file) } else { stat(&self.file) };
         let stat = state.map_err(|errno| from_errno(errno, "reading the metadata of the file"))?;
+        if self.contents.sharing.is_shared() {
+            note_written(&stat);
+        }
         self.require_no_mount(&stat)?;
         record.seal = Some(ContentChangeStamp::of(&stat));
         let policy = if record.etag.is_none() { ETagPolicy::Fast } else { ETagPolicy::Md5 };

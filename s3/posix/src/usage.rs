@@ -121,6 +121,8 @@ impl UsageWalk<'_> {
         })?;
         // One report for each directory is enough.
         match read.err().or(unread) {
+            // Another node has removed the directory.
+            Some(Errno::STALE) if path != self.bucket.as_str() => Ok(()),
             Some(errno) => self.failed(errno, path),
             None => Ok(()),
         }
@@ -140,7 +142,7 @@ impl UsageWalk<'_> {
         match open_child(parent, name) {
             Ok(dir) => self.directory(&dir, &path, totals),
             // The directory was removed or replaced in the meantime.
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
+            Err(Errno::NOENT | Errno::STALE | Errno::NOTDIR | Errno::LOOP) => Ok(()),
             Err(errno) => match self.actors.open_as_owner(parent, name, errno) {
                 Ok((dir, owner)) => self.actors.clone().act_as(owner, || self.directory(&dir, &path, totals)),
                 Err(errno) => self.failed(errno, &path),

@@ -302,16 +302,15 @@ impl StoreRootDirectory {
     /// included.
     pub(crate) fn names_in(&self, path: &str) -> Result<Vec<String>> {
         let is_shared = self.sharing_at(path).is_shared();
-        let read = self
-            .open_dir(path)
-            .and_then(|dir| open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()))
-            .and_then(|dir| {
-                let before = if is_shared { None } else { Some(stat(&dir)?) };
-                collect_entries(&dir.into(), before.as_ref(), Vec::new, |names, name, _| {
-                    names.extend(String::from_utf8(name.to_vec()));
-                })
-            });
-        match read {
+        let read = || {
+            let dir = self.open_dir(path)?;
+            let dir = open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+            let before = if is_shared { None } else { Some(stat(&dir)?) };
+            collect_entries(&dir.into(), before.as_ref(), Vec::new, |names, name, _| {
+                names.extend(String::from_utf8(name.to_vec()));
+            })
+        };
+        match self.read_existing(path, read) {
             Ok(mut names) => {
                 names.sort_unstable();
                 names.dedup();
@@ -320,6 +319,23 @@ impl StoreRootDirectory {
             // Fordway creates only directories at this path; anything else is treated as an empty directory.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(Vec::new()),
             Err(errno) => Err(from_errno(errno, "reading .fordway")),
+        }
+    }
+
+    /// Returns the result of `read`, which opens and reads the directory at `path`. If another node has removed the
+    /// directory in the meantime, looks up the path again, because the directory may have been created again, and calls
+    /// `read` once more. Errors: of `read`; `NOENT` instead of `STALE`.
+    pub(crate) fn read_existing<T>(
+        &self,
+        path: &str,
+        mut read: impl FnMut() -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        match read() {
+            Err(Errno::STALE) => {
+                self.refresh_dirs(path);
+                read().map_err(|errno| if errno == Errno::STALE { Errno::NOENT } else { errno })
+            }
+            done => done,
         }
     }
 

@@ -1,9 +1,10 @@
 //! `doctor`: finds settings of this node that slow down its programs.
 
+use std::ffi::OsStr;
 use std::fmt;
-use std::fs::Permissions;
-use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use fordway_command::{CommandContext, CommandExit, file_error};
@@ -12,7 +13,10 @@ use fordway_machine::doctor::{
     examine_mounts, processors, remember_counters, share_caches, verdict_on,
 };
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_sys::{MountGuaranteeVerdict, MountProperties};
+use fordway_sys::{
+    Errno, Mode, MountGuaranteeVerdict, MountProperties, OFlags, is_same_user, open_in, remove_file, rename,
+    set_mode, stat_in, user_id, write_all_at,
+};
 use serde::Serialize;
 
 use super::bench::transport::mpi;
@@ -48,14 +52,49 @@ pub(super) fn run(args: &DoctorArgs, context: &CommandContext) -> Result<Command
 }
 
 /// Writes a verdict to `file`. The permissions let only the file's owner change the verdict, because stores ignore
-/// verdicts that other users could change.
+/// verdicts that other users could change. The directory may belong to another user, so no link is followed, and only
+/// new files are written to.
 fn write_verdict(verdict: &MountGuaranteeVerdict, file: &Path) -> Result<()> {
     let failed = |error| file_error("writing the verdict to", file.display(), error);
-    let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut new = tempfile::NamedTempFile::new_in(directory).map_err(failed)?;
-    new.write_all(verdict.to_string().as_bytes()).map_err(failed)?;
-    new.as_file().set_permissions(Permissions::from_mode(0o644)).map_err(failed)?;
-    new.persist(file).map(drop).map_err(|kept| failed(kept.error))
+    let name = file.file_name().and_then(OsStr::to_str).ok_or_else(|| {
+        let why = format!("{} is not the name of a file", file.display());
+        Error::new(ErrorKind::InvalidArgument, why)
+    })?;
+    let dir =
+        open_trusted(file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new(".")))?;
+    put_in(&dir, name, verdict.to_string().as_bytes()).map_err(|errno| failed(errno.into()))
+}
+
+/// Opens the directory at `path` for a verdict. A store believes a verdict only if the verdict's directory belongs to
+/// root or to the owner of the directory above. Errors: `AccessDenied` if the directory belongs to another user who is
+/// not the caller either, or if its name is a symbolic link.
+fn open_trusted(path: &Path) -> Result<OwnedFd> {
+    let failed = |error| file_error("opening the directory of the verdict", path.display(), error);
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW;
+    let dir = File::options().read(true).custom_flags(flags.bits() as i32).open(path).map_err(failed)?;
+    let owner_of =
+        |name: &str| stat_in(&dir, name).map(|state| state.user).map_err(|errno| failed(errno.into()));
+    let (owner, above) = (owner_of(".")?, owner_of("..")?);
+    if owner != 0 && owner != user_id() && !is_same_user(owner, above) {
+        let why = format!(
+            "{} belongs to the user with the id {owner}, so no store would believe a verdict in it; have root or the \
+             owner of the root remove it, and create it again",
+            path.display()
+        );
+        return Err(Error::new(ErrorKind::AccessDenied, why));
+    }
+    Ok(dir.into())
+}
+
+/// Writes `content` to a new file, and renames the file to `name` in `dir`.
+fn put_in(dir: &OwnedFd, name: &str, content: &[u8]) -> std::result::Result<(), Errno> {
+    let new = format!("{name}.{:016x}.new", getrandom::u64().map_err(|_| Errno::IO)?);
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+    let file = open_in(dir, &new, flags, Mode::from_raw_mode(0o600))?;
+    let written = write_all_at(&file, content, 0)
+        .and_then(|()| set_mode(&file, 0o644))
+        .and_then(|()| rename(dir, &new, dir, name));
+    written.inspect_err(|_| _ = remove_file(dir, &new))
 }
 
 /// The printed form of a verdict.
@@ -174,6 +213,8 @@ impl fmt::Display for FindingText<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]

@@ -5,11 +5,12 @@ use std::fs::File;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
-use fordway_posix::{PosixConfig, PosixStore};
+use fordway_posix::{PosixConfig, PosixStore, ReadConsistency};
 use fordway_store::{
     Bucket, CompleteOptions, CompletedPart, Conditions, ETagMatch, ErrorKind, ExpectedContent, GetOptions,
-    Key, MIN_PART_BYTES, Metadata, MultipartUploadOperations, ObjectRenameOperations, Objects, PartOptions,
-    PutOptions, RenameOptions, Result,
+    Key, ListQuery, MIN_PART_BYTES, Metadata, MultipartUploadOperations, ObjectListing,
+    ObjectRenameOperations, ObjectVersionOperations, Objects, PartOptions, PartsQuery, PutOptions,
+    RenameOptions, Result, VersioningState, VersionsQuery,
 };
 use fordway_sys::fault::{self, FaultInjectionPlan, SyscallFault};
 use fordway_sys::{Errno, FileSystemSharing, get_xattr, set_xattr};
@@ -268,4 +269,107 @@ fn a_file_system_without_locks_is_named_as_the_cause() {
         assert_eq!(refused.kind(), ErrorKind::NotImplemented, "{missing:?}: {refused}");
         assert!(refused.to_string().contains("`flock`"), "{refused}");
     }
+}
+
+/// Returns how many calls of `list` fail if another node removes one of the directories just before its state or its
+/// names are read.
+fn failed_lists<T>(
+    sharing: FileSystemSharing,
+    dir: &Path,
+    list: impl Fn(&PosixStore) -> Result<T>,
+    check: impl Fn(T),
+) -> usize {
+    let run = |nth| {
+        fault::run(
+            FaultInjectionPlan { nth, sharing: Some(sharing), ..FaultInjectionPlan::default() },
+            || list(&PosixStore::open(dir, PosixConfig::default()).unwrap()),
+        )
+    };
+    let (listed, calls) = run(None);
+    check(listed.unwrap());
+    let reads = (1..).zip(calls).filter(|(_, call)| matches!(*call, "statx" | "getdents64"));
+    let listed = reads.map(|(at, _)| run(Some((at, SyscallFault::Fail(Errno::STALE)))).0);
+    listed.filter(Result::is_err).count()
+}
+
+/// A listing succeeds if another node removes a directory while the listing reads it. Only the removal of the bucket's
+/// own directory makes the listing fail, and in a bucket with further directories no more often than in another bucket.
+#[test]
+fn a_listing_passes_over_directories_that_another_node_removes() {
+    for sharing in SHARED {
+        let dirs = [(); 2].map(|()| crate::way::scratch());
+        for (dir, keys) in dirs.iter().zip([&["a"][..], &["a", "d/x", "d/e/x", "f/x"]]) {
+            let store = open(dir.path());
+            for key_name in keys {
+                store.put(&bucket(), &key(key_name), b"", &PutOptions::default()).unwrap();
+            }
+        }
+        let all = |store: &PosixStore| store.list(&bucket(), &ListQuery::default());
+        let prefixes = |store: &PosixStore| {
+            store.list(&bucket(), &ListQuery { delimiter: Some("/".to_owned()), ..ListQuery::default() })
+        };
+        let [flat, deep] = [&dirs[0], &dirs[1]].map(|dir| dir.path());
+        let sizes = |most: usize| move |listed: ObjectListing| assert_eq!(listed.entries.len(), most);
+        let expected = failed_lists(sharing, flat, all, sizes(1));
+        assert_eq!(failed_lists(sharing, deep, all, sizes(4)), expected, "{sharing:?}");
+        let expected = failed_lists(sharing, flat, prefixes, sizes(1));
+        assert_eq!(failed_lists(sharing, deep, prefixes, sizes(3)), expected, "{sharing:?}");
+    }
+}
+
+/// The same for the directories of old versions, of odd keys and of an upload's parts.
+#[test]
+fn private_directories_that_another_node_removes_fail_no_listing() {
+    for sharing in SHARED {
+        let dir = crate::way::scratch();
+        let store = open(dir.path());
+        store.set_versioning(&bucket(), VersioningState::Enabled).unwrap();
+        for name in ["k", "odd//k"] {
+            for body in [b"1", b"2"] {
+                store.put(&bucket(), &key(name), body, &PutOptions::default()).unwrap();
+            }
+        }
+        let upload = store.create_upload(&bucket(), &key("u"), &PutOptions::default()).unwrap();
+        let options = PartOptions::default();
+        let mut part = store.part_writer(&bucket(), &key("u"), &upload, 1, &options).unwrap();
+        part.write(b"part").unwrap();
+        part.commit(&ExpectedContent::default()).unwrap();
+        let own =
+            failed_lists(sharing, dir.path(), |store| store.list(&bucket(), &ListQuery::default()), |_| ());
+        let versions = |store: &PosixStore| store.list_versions(&bucket(), &VersionsQuery::default());
+        let failed =
+            failed_lists(sharing, dir.path(), versions, |listed| assert_eq!(listed.versions.len(), 4));
+        assert!(failed <= own, "{sharing:?}: {failed} of the listings of versions, and {own} of the objects");
+        let parts =
+            |store: &PosixStore| store.list_parts(&bucket(), &key("u"), &upload, &PartsQuery::default());
+        assert_eq!(failed_lists(sharing, dir.path(), parts, |_| ()), 0, "{sharing:?}");
+    }
+}
+
+/// Another node replaces an object while it has the object open, so the name is missing for a moment. This node's clock
+/// is ahead of the server's, so the directory seems to have changed long ago.
+#[test]
+fn a_strong_read_waits_for_a_replaced_object_whatever_the_clocks_say() {
+    let dir = crate::way::scratch();
+    let at = |name: &str| dir.path().join("bucket").join(name);
+    let config = PosixConfig { consistency: ReadConsistency::Strong, ..PosixConfig::default() };
+    fault::run(shared(FileSystemSharing::Nfs), || {
+        open(dir.path());
+        let store = PosixStore::open(dir.path(), config).unwrap();
+        for body in [b"1", b"2"] {
+            store.put(&bucket(), &key("k"), body, &PutOptions::default()).unwrap();
+        }
+        std::fs::rename(at("k"), at(".fordway/aside")).unwrap();
+        File::open(at("")).unwrap().set_modified(SystemTime::now() - Duration::from_secs(3600)).unwrap();
+        let locks = File::options().write(true).open(at(".fordway/locks")).unwrap();
+        let held = fordway_sys::lock_range(locks.into(), 0..0x0100_0000, Duration::ZERO).unwrap();
+        let (from, to) = (at(".fordway/aside"), at("k"));
+        let writer = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            std::fs::rename(from, to).unwrap();
+            drop(held);
+        });
+        assert_eq!(body(&store, "k").unwrap(), b"2");
+        writer.join().unwrap();
+    });
 }

@@ -22,8 +22,8 @@ use fordway_posix::{PRIVATE_DIR, PosixConfig, PosixStore, ReadConsistency, note_
 use fordway_store::{
     Bucket, BucketDocumentKind, BucketDocumentOperations, ChecksumAlgorithm, Conditions, DeleteOptions, ETag,
     ETagPolicy, ErrorKind, ExpectedContent, GetOptions, Key, ListEntry, ListQuery, MIN_PART_BYTES,
-    MultipartUploadOperations, ObjectTagOperations, ObjectVersionOperations, Objects, PartOptions,
-    PutOptions, Store, Tags,
+    MultipartUploadOperations, ObjectRenameOperations, ObjectTagOperations, ObjectVersionOperations, Objects,
+    PartOptions, PutOptions, RenameOptions, Store, Tags,
 };
 use fordway_sys::{MountGuaranteeVerdict, MountProperties, SharedMountGuarantee};
 use fordway_testkit::cluster::{ClusterCommand, SharedFileSystemFixture};
@@ -80,8 +80,13 @@ const ROLES: &[Role] = &[
     ("bucket-in-use", visibility::delete_a_bucket_in_use),
     ("opened", visibility::read_what_was_opened),
     ("overwritten-while-open", visibility::use_what_is_overwritten_while_open),
+    ("sidecars", visibility::keep_sidecars_of_other_objects),
+    ("renames", visibility::replace_with_one_rename),
     ("tags", visibility::read_tags_at_once),
     ("listed-anew", visibility::list_what_was_replaced),
+    ("listed-in-one-step", visibility::list_what_was_created_in_one_step),
+    ("events", visibility::record_events_at_once),
+    ("if-match-opened-too-early", registers::replace_what_was_opened_too_early),
     ("sealed", visibility::keep_times),
     ("verdicts", believe_verdicts),
     ("register", registers::use_registers),
@@ -213,7 +218,8 @@ fn is_one_store(cluster: &SharedFileSystemFixture) {
         ("a name that was opened while it was made is found", |cluster| {
             // Other file systems cache the absence of a name for a short time, or do not cache it.
             if cluster.name == "nfs" {
-                for role in ["opened-too-early", "documents-opened-too-early"] {
+                let roles = ["opened-too-early", "documents-opened-too-early", "if-match-opened-too-early"];
+                for role in roles {
                     eprintln!("{}", run(cluster, &[role])[0].join(""));
                 }
             }
@@ -244,6 +250,22 @@ fn is_one_store(cluster: &SharedFileSystemFixture) {
         }),
         ("an object that is overwritten while it is open is never missing", |cluster| {
             run(cluster, &["overwritten-while-open"]);
+        }),
+        ("a sidecar file belongs to one object on all nodes", |cluster| {
+            if cluster.name == "nfs" {
+                run(cluster, &["renames"]);
+            }
+            run(cluster, &["sidecars"]);
+        }),
+        ("a strong listing shows names that were created in one step of the clock", |cluster| {
+            if cluster.name == "nfs" {
+                eprintln!("{}", run(cluster, &["listed-in-one-step"])[0].join(""));
+            }
+        }),
+        ("rules that another node has just set apply to all events", |cluster| {
+            if cluster.name == "nfs" {
+                run(cluster, &["events"]);
+            }
         }),
         ("tags that another node has just set are read", |cluster| {
             // MooseFS, as mounted here, caches attributes for 30 s.

@@ -25,6 +25,32 @@ pub(super) fn use_registers(member: &Member) {
     }
 }
 
+/// As [`visibility::find_what_was_opened_too_early`], but the name that this node keeps as missing is then replaced with
+/// `If-Match`.
+pub(super) fn replace_what_was_opened_too_early(_: &Member) {
+    let (one, other) = (store(0), store(1));
+    put(&one, "matched/x", b"");
+    let [here, there] = SharedFileSystemFixture::MOUNTS.map(|mount| Path::new(mount).join("bucket/matched"));
+    let dir = fs::File::open(&there).unwrap();
+    let mut opener = visibility::FrozenOpener::start(&there);
+    let mut kept_missing = 0;
+    for round in 0..at_length(visibility::OPENED_EARLY) {
+        let name = round.to_string();
+        assert!(!there.join("none").exists());
+        opener.open(&name);
+        fs::hard_link(here.join("x"), here.join(&name)).unwrap();
+        fordway_sys::stat_now(&dir).unwrap();
+        opener.thaw();
+        fordway_sys::stat_now(&dir).unwrap();
+        kept_missing += usize::from(!there.join(&name).exists());
+        let name = key(&format!("matched/{name}"));
+        let etag = one.head(&bucket(), &name, &GetOptions::default()).unwrap().etag;
+        let replaced = other.put(&bucket(), &name, b"new", &put_if(Conditions::only_if(etag)));
+        assert!(replaced.is_ok(), "round {round}: {replaced:?}");
+    }
+    report(format!("{kept_missing} names were kept as missing"));
+}
+
 fn use_register(store: &PosixStore, name: &str, value: u64, choice: u64) -> String {
     let body = value.to_string();
     match choice {

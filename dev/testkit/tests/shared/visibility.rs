@@ -373,3 +373,126 @@ fn delete_a_bucket_of_an_idle_client(bucket: &Bucket) {
     other.delete(bucket, &key("k"), &DeleteOptions::default()).unwrap();
     other.delete_bucket(bucket).unwrap();
 }
+
+/// Two names are created within one step of the server's clock, and the other node lists the directory in between. Its
+/// client then takes its list with one name for current, but a strong listing must show both names.
+pub(super) fn list_what_was_created_in_one_step(_: &Member) {
+    let (one, other) = (store(0), strong(1));
+    let [here, there] = SharedFileSystemFixture::MOUNTS.map(|mount| Path::new(mount).join("bucket/step"));
+    put(&one, "step/x", b"");
+    let query = ListQuery { prefix: "step/".to_owned(), ..Default::default() };
+    let mut kept_old = 0;
+    for round in 0..30 {
+        let [first, second] = [1, 2].map(|number| format!("{round:02}.{number}"));
+        fs::hard_link(here.join("x"), here.join(first)).unwrap();
+        fs::read_dir(&there).unwrap().for_each(drop);
+        fs::hard_link(here.join("x"), here.join(second)).unwrap();
+        let expected = 1 + 2 * (round + 1);
+        kept_old += usize::from(fs::read_dir(&there).unwrap().count() < expected);
+        assert_eq!(other.list(&bucket(), &query).unwrap().entries.len(), expected, "round {round}");
+    }
+    report(format!("{kept_old} old lists were kept"));
+}
+
+/// One node sets the first notification rules. The other node, which has cached that there are none, must record the
+/// events of its next calls.
+pub(super) fn record_events_at_once(_: &Member) {
+    let (one, other) = (store(0), store(1));
+    let bucket = Bucket::new("events").unwrap();
+    one.create_bucket(&bucket).unwrap();
+    let rules = b"<NotificationConfiguration><QueueConfiguration><Queue>arn:fordway:sqs::ci:webhook</Queue>\
+        <Event>s3:ObjectCreated:*</Event></QueueConfiguration></NotificationConfiguration>";
+    one.set_document(&bucket, &BucketDocumentKind::known("notification"), rules).unwrap();
+    let private = Path::new(SharedFileSystemFixture::MOUNTS[0]).join("events").join(PRIVATE_DIR);
+    let recorded = || {
+        let journals = fs::read_dir(private.join("events")).unwrap();
+        let count = |entry: std::io::Result<fs::DirEntry>| {
+            fs::read_dir(entry.unwrap().path()).map_or(1, Iterator::count)
+        };
+        journals.map(count).sum::<usize>()
+    };
+    let put = |name: &str| drop(other.put(&bucket, &key(name), b"1", &PutOptions::default()).unwrap());
+    for round in 0..5 {
+        // As before the first rules are set: nothing shows writers that they must look for rules. The directory has not
+        // changed for a long time.
+        fs::write(private.join("markers"), "").unwrap();
+        let long_ago = SystemTime::now() - Duration::from_secs(10_000);
+        fs::File::open(&private).unwrap().set_modified(long_ago).unwrap();
+        std::thread::sleep(Duration::from_secs(4));
+        let before = recorded();
+        put(&format!("unseen{round}"));
+        assert_eq!(recorded(), before, "no rules are in force");
+        fs::write(private.join("markers"), "n").unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        put(&format!("seen{round}"));
+        assert!(recorded() > before, "round {round}");
+    }
+}
+
+/// Returns tags that do not fit into an attribute.
+fn many_tags() -> Tags {
+    (0..10).map(|number| (format!("{number:0>100}"), "v".repeat(256))).collect()
+}
+
+/// One node overwrites an object whose earlier file, which the other node has renamed, is now another object. The
+/// sidecar file of this other object must remain. Each sidecar file of a replaced or removed object is removed.
+pub(super) fn keep_sidecars_of_other_objects(_: &Member) {
+    let (one, other) = (store(0), store(1));
+    let bucket = Bucket::new("apart").unwrap();
+    one.create_bucket(&bucket).unwrap();
+    let apart = PutOptions { tags: many_tags(), ..Default::default() };
+    let private = Path::new(roots()[1]).join("apart").join(PRIVATE_DIR);
+    let left = |dir: &str| fs::read_dir(private.join(dir)).map_or(0, Iterator::count);
+    for round in 0..10 {
+        let [name, moved] = ["k", "moved"].map(|name| key(&format!("dir/{name}{round}")));
+        one.put(&bucket, &name, b"1", &apart).unwrap();
+        one.head(&bucket, &name, &GetOptions::default()).unwrap();
+        other.rename(&bucket, &name, &moved, &RenameOptions::default()).unwrap();
+        other.put(&bucket, &name, b"2", &PutOptions::default()).unwrap();
+        one.put(&bucket, &name, b"3", &PutOptions::default()).unwrap();
+        assert_eq!(other.tags(&bucket, &moved, None).unwrap(), apart.tags, "round {round}");
+    }
+    assert_eq!(left("meta"), 10);
+    for round in 0..10 {
+        let name = key(&format!("dir/moved{round}"));
+        match round % 2 {
+            0 => drop(one.put(&bucket, &name, b"4", &PutOptions::default()).unwrap()),
+            _ => drop(one.delete(&bucket, &name, &DeleteOptions::default()).unwrap()),
+        }
+    }
+    assert_eq!([left("meta"), left("tmp")], [0, 0]);
+}
+
+/// Returns the number of requests of this kind that the NFS client of node 0 has sent to the server.
+fn requests(kind: &str) -> u64 {
+    let all = fs::read_to_string("/proc/self/mountstats").unwrap();
+    let of_mount = all.split("device ").find(|text| text.contains(" mounted on /mnt/1 ")).unwrap();
+    let line = of_mount.lines().find_map(|line| line.trim().strip_prefix(kind)?.strip_prefix(": "));
+    line.unwrap().split(' ').next().unwrap().parse().unwrap()
+}
+
+/// In a bucket with sidecar files, an overwrite on NFS is one rename, as in every other bucket. If the store kept the
+/// old file open, the client would first rename the old file, and other nodes would find no object in between.
+pub(super) fn replace_with_one_rename(_: &Member) {
+    let store = store(0);
+    let bucket = Bucket::new("renames").unwrap();
+    store.create_bucket(&bucket).unwrap();
+    let options =
+        [PutOptions::default(), PutOptions { etag_policy: Some(ETagPolicy::Md5), ..Default::default() }];
+    for apart in [false, true] {
+        if apart {
+            let apart = PutOptions { tags: many_tags(), ..Default::default() };
+            store.put(&bucket, &key("apart"), b"", &apart).unwrap();
+        }
+        for (options, name) in options.iter().zip(["bare", "recorded"]) {
+            store.put(&bucket, &key(name), b"0", options).unwrap();
+            let before = requests("RENAME");
+            (0..10).for_each(|_| drop(store.put(&bucket, &key(name), b"1", options).unwrap()));
+            assert_eq!(requests("RENAME") - before, 10, "{name}, sidecar files: {apart}");
+        }
+    }
+    // The replaced object has a sidecar file itself.
+    let before = requests("RENAME");
+    store.put(&bucket, &key("apart"), b"1", &PutOptions::default()).unwrap();
+    assert_eq!(requests("RENAME") - before, 1);
+}

@@ -360,6 +360,41 @@ fn a_closed_directory_of_another_user_hides_nothing_else() {
     }
 }
 
+/// The root that [`a_process_in_a_user_namespace`] opens.
+const FOREIGN_ROOT: &str = "FORDWAY_TEST_FOREIGN_ROOT";
+
+#[test]
+#[ignore = "run by another test, in a user namespace"]
+fn a_process_in_a_user_namespace() {
+    let Some(root) = std::env::var_os(FOREIGN_ROOT) else { return };
+    let store: &dyn Store = &PosixStore::open(Path::new(&root), PosixConfig::default()).unwrap();
+    let found = store.document(&Bucket::new("team").unwrap(), &BucketDocumentKind::known("policy"));
+    assert!(!matches!(found, Ok(Some(_))), "{found:?}");
+}
+
+/// In a user namespace, all users without an ID there have the same ID. The policy of another user must not be taken for
+/// the policy of the bucket's owner.
+#[test]
+fn another_users_policy_is_not_the_owners_in_a_user_namespace() {
+    if !is_root() || !fordway_needs::programs(&["unshare"]) {
+        return;
+    }
+    let ground = Ground::new();
+    let team = ground.bucket("team", ALICE, 0o1777);
+    ground.on(Lane::Http, ALICE, |store| put(store, &team, "k//odd", b"x").unwrap());
+    ground.write("team/.fordway/document-policy", BOB, 0o644, "{}");
+    let mut process = Command::new("unshare");
+    process.args(["--user", "--map-root-user"]).arg(std::env::current_exe().unwrap());
+    process.args(["--ignored", "--exact", "area::a_process_in_a_user_namespace"]);
+    let ended = process.env(FOREIGN_ROOT, ground.path("")).output().unwrap();
+    if String::from_utf8_lossy(&ended.stderr).contains("unshare failed") {
+        fordway_needs::skip("there are no user namespaces");
+        return;
+    }
+    let said = String::from_utf8_lossy(&ended.stdout);
+    assert!(ended.status.success() && said.contains("1 passed"), "{said}");
+}
+
 /// A document that controls access is not believed if other users may have changed it, or may have moved it into place.
 /// Such a document may be any file of the bucket's owner.
 #[test]

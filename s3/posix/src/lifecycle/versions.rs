@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use fordway_store::{Bucket, Key, Result, VersionId, VersionSummary, VersionsQuery};
-use fordway_sys::{Errno, FileStat, look_again, stat_in};
+use fordway_sys::{Errno, FileStat, is_same_user, look_again, stat_in};
 use fordway_wire::lifecycle::LifecycleRule;
 use fordway_wire::notification::EventKind;
 
@@ -413,7 +413,7 @@ impl VersionWitnesses {
     }
 
     fn trusts(&self, user: u32) -> bool {
-        self.doubts.as_ref().is_none_or(|(owner, guard)| user == *owner || guard.trusts(user))
+        self.doubts.as_ref().is_none_or(|(owner, guard)| is_same_user(user, *owner) || guard.trusts(user))
     }
 
     /// Returns whether this name still exists and a trusted user created it. Cost: as for

@@ -257,8 +257,12 @@ impl MultipartUploadManager<'_> {
         volume.freshen_dir(&path, false, sharing);
         let reads_before = cached.lock().reads;
         let failed = |errno| from_errno(errno, "reading .fordway");
-        let dir = match volume.open_to_scan(&path) {
-            Ok(dir) => dir,
+        let open = || {
+            let dir = volume.open_to_scan(&path)?;
+            state_before(&dir, sharing).map(|before| (dir, before))
+        };
+        let (dir, before) = match volume.read_existing(&path, open) {
+            Ok(opened) => opened,
             // Fordway creates only directories at this path; anything else is treated as an empty directory.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
                 cached.lock().update(HashSet::default(), reads_before);
@@ -266,7 +270,6 @@ impl MultipartUploadManager<'_> {
             }
             Err(errno) => return Err(failed(errno)),
         };
-        let before = state_before(&dir, sharing).map_err(failed)?;
         let seen = cached.lock().seen(&before);
         // This is determined before the read. A change during the read might otherwise have the times of `before`.
         let is_current = volume.directory_times(sharing).show_changes(&before, seen.elapsed());
@@ -275,6 +278,7 @@ impl MultipartUploadManager<'_> {
         let (unread, read_state) = match known {
             Some(unread) => (unread, None),
             None => {
+                volume.freshen_names(&dir, sharing);
                 let number = cached.lock().begin_read();
                 let known = Some(&before).filter(|_| !sharing.is_shared());
                 let present = uploads_in(&dir, known).map_err(failed)?;

@@ -304,11 +304,17 @@ pub(crate) fn archived_names(
     if contents.versioning == VersioningState::Unversioned {
         return Ok(None);
     }
-    let read = store.volume.open_to_scan(&versions_of(bucket, key)).and_then(|dir| {
+    let path = versions_of(bucket, key);
+    let read = store.volume.read_existing(&path, || {
+        let dir = store.volume.open_to_scan(&path)?;
         let before = state_before(&dir, contents.sharing)?;
         let directory_times = store.volume.directory_times(contents.sharing);
         let known = Some(&before).filter(|_| !contents.sharing.is_shared());
-        let names = store.remembered.names(&before, directory_times, || read_names(&dir, known))?;
+        let read = || {
+            store.volume.freshen_names(&dir, contents.sharing);
+            read_names(&dir, known)
+        };
+        let names = store.remembered.names(&before, directory_times, read)?;
         Ok((dir, names))
     });
     match read {

@@ -12,7 +12,9 @@ use std::collections::BTreeSet;
 use std::fs::File;
 
 use fordway_store::{ErrorKind, Result, VersionId, VersioningState};
-use fordway_sys::{Errno, FileStat, Mode, OFlags, file_user, read_dir_briefly, stat, stat_in, would_wait};
+use fordway_sys::{
+    Errno, FileStat, Mode, OFlags, file_user, is_same_user, read_dir_briefly, stat, stat_in, would_wait,
+};
 
 use super::KeyVersions;
 use super::names::{MARKER, NoncurrentVersionName, archived_place, order_in};
@@ -120,7 +122,7 @@ impl KeyVersions<'_> {
             // Anyone who may write to the bucket may have created another file with this name. A file with several hard
             // links may have further names in this directory. In a bucket with the sticky bit, another user's file with
             // this name may not be the version, which then has another name.
-            let is_own = contents.guard.is_none() || opened.stat.user == file_user();
+            let is_own = contents.guard.is_none() || is_same_user(opened.stat.user, file_user());
             return Some(own).filter(|_| is_own && opened.version() == *version && opened.stat.links == 1);
         }
         // In a bucket with the sticky bit, users who are not trusted may create delete markers with any ID.
@@ -248,6 +250,7 @@ impl KeyVersions<'_> {
             (0..names.len()).for_each(|at| visit(names.get(at).text));
             return Ok(());
         }
+        self.volume.freshen_names(dir, contents.sharing);
         let mut count = 0;
         read_dir_briefly(dir, |name, _| {
             count += 1;
@@ -361,7 +364,8 @@ impl KeyVersions<'_> {
             opened => opened?,
         };
         let guard = self.volume.contents(self.bucket)?.guard;
-        let is_believed = |user: u32| guard.as_ref().is_none_or(|guard| user == owner || guard.trusts(user));
+        let is_believed =
+            |user: u32| guard.as_ref().is_none_or(|guard| is_same_user(user, owner) || guard.trusts(user));
         Ok(opened.is_some_and(|opened| opened.version() == kept.version && is_believed(opened.stat.user)))
     }
 

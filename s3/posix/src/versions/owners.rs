@@ -4,7 +4,7 @@
 //! neither become the object, nor influence the order of new versions, nor prevent a change of the key.
 
 use fordway_store::Result;
-use fordway_sys::{Errno, file_user, stat_in};
+use fordway_sys::{Errno, file_user, is_same_user, stat_in};
 
 use super::KeyVersions;
 use super::names::NoncurrentVersionName;
@@ -51,7 +51,9 @@ impl KeyVersions<'_> {
         };
         Ok(move |name: &str| {
             let Some((dir, guard, owners)) = &checked else { return true };
-            stat_in(dir, name).is_ok_and(|state| guard.trusts(state.user) || owners.contains(&state.user))
+            stat_in(dir, name).is_ok_and(|state| {
+                guard.trusts(state.user) || owners.iter().any(|owner| is_same_user(*owner, state.user))
+            })
         })
     }
 
