@@ -14,8 +14,7 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, Result};
 use rustix::path::Arg;
-use rustix::process::umask;
-use rustix::thread::{CapabilitySet, UnshareFlags, unshare_unsafe};
+use rustix::thread::{CapabilitySet, UnshareFlags};
 
 use super::dir::{text_to_name, with_name};
 use crate::call::{
@@ -267,8 +266,8 @@ pub fn make_dir_regardless_of_umask(dir: impl AsFd, name: &str, mode: Mode) -> R
     let dir = dir.as_fd();
     let make = || {
         // SAFETY: only this thread, which makes a single call, gets its own working directory and umask.
-        if unsafe { unshare_unsafe(UnshareFlags::FS) }.is_ok() {
-            umask(Mode::empty());
+        if unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FS) }.is_ok() {
+            rustix::process::umask(Mode::empty());
         }
         make_dir(dir, name, mode)
     };
