@@ -4,6 +4,7 @@ use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -13,13 +14,13 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, Result};
 use rustix::path::Arg;
-use rustix::thread::CapabilitySet;
+use rustix::thread::{CapabilitySet, UnshareFlags};
 
 use super::dir::{text_to_name, with_name};
 use crate::call::{
     self, copy_file_range, fchmod, fchown, fdatasync, fgetxattr, fremovexattr, fsetxattr, fstat, fstatvfs,
     fsync, ftruncate, futimens, ioctl_getflags, ioctl_setflags, lgetxattr, link_by_descriptor, linkat, lseek,
-    mkdirat, open_tmpfile, openat, pread, pwrite, renameat, renameat_with, statat, statx, unlinkat,
+    mkdirat, open_tmpfile, openat, point, pread, pwrite, renameat, renameat_with, statat, statx, unlinkat,
 };
 use crate::identity::with_capabilities;
 
@@ -248,6 +249,43 @@ pub fn make_dir(dir: impl AsFd, name: &str, mode: Mode) -> Result<bool> {
         Err(Errno::EXIST) => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+/// Creates the directory `name` with the permissions `mode` in one step, regardless of the process's umask; returns
+/// whether the directory is new. If the kernel does not permit this, the umask applies. Cost: as for [`make_dir`]; if
+/// the umask would remove some of the permissions, also one `newfstatat` and a thread.
+pub fn make_dir_regardless_of_umask(dir: impl AsFd, name: &str, mode: Mode) -> Result<bool> {
+    if mode.as_raw_mode() & umask_at_start() == 0 {
+        return make_dir(dir, name, mode);
+    }
+    match stat_in(&dir, name) {
+        Ok(_) => return Ok(false),
+        Err(Errno::NOENT) => point("mkdirat")?,
+        Err(error) => return Err(error),
+    }
+    let dir = dir.as_fd();
+    let make = || {
+        // SAFETY: only this thread, which makes a single call, gets its own working directory and umask.
+        if unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FS) }.is_ok() {
+            rustix::process::umask(Mode::empty());
+        }
+        make_dir(dir, name, mode)
+    };
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().spawn_scoped(scope, make).map_err(|_| Errno::AGAIN)?;
+        thread.join().unwrap_or(Err(Errno::IO))
+    })
+}
+
+/// Returns the umask that the process had when this function was first called. Without `/proc`, returns a umask that
+/// removes all permissions of other users.
+fn umask_at_start() -> u32 {
+    static UMASK: LazyLock<u32> = LazyLock::new(|| {
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+        let stated = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+        stated.and_then(|octal| u32::from_str_radix(octal.trim(), 8).ok()).unwrap_or(0o077)
+    });
+    *UMASK
 }
 
 /// Writes all of `data` at `offset`; after an error, some of the data may have been written. Errors: `NOSPC`, `DQUOT`,

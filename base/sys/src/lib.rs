@@ -53,10 +53,10 @@ pub use dir::{
 };
 pub use file::{
     FileStat, close_errors, copy_range, create_unnamed, created_ns, free_bytes, free_bytes_before, get_xattr,
-    get_xattr_in, is_immutable, is_read_only, link, link_unnamed, links_in, make_dir, next_data, open_in,
-    read_into_spare, read_uninit, recorded_creation_ns, remove_dir, remove_file, remove_xattr, rename,
-    rename_new, set_group, set_immutable, set_mode, set_modified, set_owner, set_size, set_xattr, stat,
-    stat_in, sync_all, sync_data, write_all_at,
+    get_xattr_in, is_immutable, is_read_only, link, link_unnamed, links_in, make_dir,
+    make_dir_regardless_of_umask, next_data, open_in, read_into_spare, read_uninit, recorded_creation_ns,
+    remove_dir, remove_file, remove_xattr, rename, rename_new, set_group, set_immutable, set_mode,
+    set_modified, set_owner, set_size, set_xattr, stat, stat_in, sync_all, sync_data, write_all_at,
 };
 pub use identity::{
     ImpersonatedUser, PrivilegedThread, act_as, act_for, file_user, group_id, is_in_group, may_act_as_others,

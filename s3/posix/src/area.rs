@@ -14,8 +14,9 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use fordway_store::{Bucket, BucketDocumentKind, Error, ErrorKind, Result};
 use fordway_sys::{
-    Errno, FileStat, Mode, OFlags, PeerCredentials, act_for, file_user, is_in_group, make_dir, name_to_text,
-    open_in, read_dir, read_into_spare, remove_dir, remove_file, set_group, set_mode, stat, stat_in,
+    Errno, FileStat, FileSystemSharing, Mode, OFlags, PeerCredentials, act_for, create_unnamed, file_user,
+    is_in_group, link_unnamed, make_dir, make_dir_regardless_of_umask, name_to_text, open_in, read_dir,
+    read_into_spare, remove_dir, remove_file, set_group, set_mode, stat, stat_in,
 };
 
 use crate::dirs::DirectoryHandle;
@@ -23,7 +24,7 @@ use crate::errors::from_errno;
 use crate::layout::{
     LOCKS, ObjectPath, is_events_dir, is_hidden_name, is_tmp_dir, is_upload_dir, private_dir, tmp_dir,
 };
-use crate::stage::{DIR_MODE, HiddenName, MAX_RACES, give_way, hidden_name};
+use crate::stage::{HiddenName, MAX_RACES, give_way, hidden_name};
 use crate::volume::StoreRootDirectory;
 
 /// The sticky bit: in a directory that has this bit, users may remove only their own files.
@@ -156,10 +157,11 @@ fn as_owner<T: Send + 'static>(
     let owner = PeerCredentials { uid: of.user, gid: of.group, groups: Vec::new() };
     let handed = owned(parent)?;
     match act_for(&owner, move || make(&handed)) {
-        Ok(Err(Errno::EXIST)) => Err(Errno::EXIST),
         Ok(Ok(made)) => Ok(Some(made)),
         // The process is not permitted to act as other users, or the owner has no write permission for `parent`.
-        Ok(Err(_)) | Err(_) => Ok(None),
+        Ok(Err(Errno::ACCESS | Errno::PERM)) | Err(_) => Ok(None),
+        // For example the owner's quota is used up. Other writers would not trust a directory of the caller.
+        Ok(Err(errno)) => Err(errno),
     }
 }
 
@@ -206,41 +208,103 @@ fn close_to_readers(file: &OwnedFd, state: &FileStat) {
     }
 }
 
-/// Creates the directory if it is missing, and gives the new directory the bucket's group and mode. Returns whether the
-/// directory is new.
-fn make_shared_dir(parent: &OwnedFd, name: &str, group: u32, mode: u32) -> Result<bool, Errno> {
-    if !make_dir(parent, name, DIR_MODE)? {
-        return Ok(false);
+/// Gives the lock table `file`, whose metadata is `state`, the permissions that all writers need. A writer that died
+/// while it created the file may have left it closed to other writers. Only an empty file of the caller is changed.
+#[cold]
+fn open_to_writers(file: &OwnedFd, state: &FileStat, of: &FileStat, name: &str) {
+    if state.links == 1 && state.size == 0 {
+        // After an error, the file stays as it is until the next write of its owner.
+        let _ = hand_on(file, of.group, mode_of_file(of, name), 0o666);
     }
-    // A directory that is not empty, or that another user owns, is not the new directory, so its mode and group are not
-    // changed.
-    if let Ok(dir) = open_in(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
-        && stat(&dir).is_ok_and(|made| made.user == file_user())
-        && is_empty(&dir)
-    {
-        hand_on(&dir, group, mode, HANDED_ON);
-    }
-    Ok(true)
 }
 
-fn is_empty(dir: &OwnedFd) -> bool {
+/// Creates the directory if it is missing, and gives the new directory the bucket's group and mode. Returns whether the
+/// directory is new. The directory has its mode from the start: if this process dies, or cannot set the mode, other
+/// writers must not be locked out.
+fn make_shared_dir(parent: &OwnedFd, name: &str, group: u32, mode: u32) -> Result<bool, Errno> {
+    if !make_dir_regardless_of_umask(parent, name, Mode::from_raw_mode(mode & HANDED_ON))? {
+        return Ok(false);
+    }
+    match settle_new_dir(parent, name, group, mode) {
+        Ok(()) => Ok(true),
+        Err(errno) => {
+            // If the directory remains, its owner's `fsck --migrate` sets its mode.
+            let _ = remove_dir(parent, name);
+            Err(errno)
+        }
+    }
+}
+
+/// Sets the group and mode of a directory that was just created, if they differ. A directory that is not empty, or that
+/// another user owns, is not the new directory, so its mode and group are not changed.
+fn settle_new_dir(parent: &OwnedFd, name: &str, group: u32, mode: u32) -> Result<(), Errno> {
+    let made = stat_in(parent, name)?;
+    if made.group == group && (made.mode ^ mode) & HANDED_ON == 0 {
+        return Ok(());
+    }
+    let dir = match open_in(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
+        // Another process has removed or replaced the directory, or the mode closes the directory to its owner.
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS) => return Ok(()),
+        opened => opened?,
+    };
+    match stat(&dir)?.user == file_user() && is_empty(&dir)? {
+        true => hand_on(&dir, group, mode, HANDED_ON),
+        false => Ok(()),
+    }
+}
+
+fn is_empty(dir: &OwnedFd) -> Result<bool, Errno> {
     let mut has_any = false;
-    let again = open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
-    again.and_then(|dir| read_dir(dir, |_, _| has_any = true)).is_ok() && !has_any
+    let again = open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+    read_dir(again, |_, _| has_any = true)?;
+    Ok(!has_any)
+}
+
+/// Creates the empty file `name`, and gives it the bucket's group and mode. On a local file system, the file has its
+/// mode before it has its name, because other writers are locked out if this process dies in between. Errors: `EXIST`.
+fn make_file(
+    parent: &OwnedFd,
+    (name, sharing): (&str, FileSystemSharing),
+    group: u32,
+    mode: u32,
+) -> Result<OwnedFd, Errno> {
+    // Until the file has its mode, no other user may open it.
+    let closed = Mode::from_raw_mode(0o600);
+    let unnamed = if sharing.is_shared() { Err(Errno::OPNOTSUPP) } else { create_unnamed(parent, closed) };
+    match unnamed {
+        Ok(file) => {
+            hand_on(&file, group, mode, 0o666)?;
+            link_unnamed(&file, parent, name).map(|()| file)
+        }
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOCTTY;
+            let file = open_in(parent, name, flags, closed)?;
+            if let Err(errno) = hand_on(&file, group, mode, 0o666) {
+                let _ = remove_file(parent, name);
+                return Err(errno);
+            }
+            Ok(file)
+        }
+        // In a removed directory, ext4 returns EPERM.
+        Err(Errno::PERM) if stat(parent)?.links == 0 => Err(Errno::NOENT),
+        Err(errno) => Err(errno),
+    }
 }
 
 /// Sets the group of a newly created file or directory, and the mode bits in `mask`. All writers of the bucket can then
-/// use the file or directory, regardless of the umask. Attributes that the process is not permitted to change remain
-/// unchanged.
-fn hand_on(made: &OwnedFd, group: u32, mode: u32, mask: u32) {
-    let Ok(now) = stat(made) else { return };
+/// use the file or directory, regardless of the umask. Attributes that the process is not permitted to change, or that
+/// the file system does not have, remain unchanged. Errors: all others.
+fn hand_on(made: &OwnedFd, group: u32, mode: u32, mask: u32) -> Result<(), Errno> {
+    let if_possible = |done| match done {
+        Err(Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => Ok(()),
+        done => done,
+    };
+    let now = stat(made)?;
     if now.group != group {
-        let _ = set_group(made, group);
+        if_possible(set_group(made, group))?;
     }
     let wanted = now.mode & !mask | mode & mask;
-    if wanted != now.mode {
-        let _ = set_mode(made, wanted);
-    }
+    if wanted == now.mode { Ok(()) } else { if_possible(set_mode(made, wanted)) }
 }
 
 /// Creates a directory in `tmp` that only the caller may enter.
@@ -354,7 +418,7 @@ impl StoreRootDirectory {
         let dir = OwnedFd::from(self.open_to_scan(path)?);
         let owner = stat(&dir)?.user;
         if owner == of.user || owner == file_user() {
-            hand_on(&dir, of.group, mode_of_dir(&of, path), HANDED_ON);
+            hand_on(&dir, of.group, mode_of_dir(&of, path), HANDED_ON)?;
         }
         Ok(())
     }
@@ -380,6 +444,12 @@ impl StoreRootDirectory {
                     if name == LOCKS {
                         close_to_readers(&file, &state);
                     }
+                    if state.mode & 0o077 == 0
+                        && state.user == file_user()
+                        && self.contents_for_write(bucket)?.has_other_writers
+                    {
+                        open_to_writers(&file, &state, &self.state_of(bucket)?, name);
+                    }
                     return Ok(file.into());
                 }
                 Ok(_) | Err(Errno::NXIO | Errno::LOOP | Errno::ISDIR) => {
@@ -401,14 +471,8 @@ impl StoreRootDirectory {
         name: &'static str,
     ) -> Result<OwnedFd, Errno> {
         let of = self.bucket_state(bucket)?;
-        let (group, mode) = (of.group, mode_of_file(&of, name));
-        as_keeper(&of, parent, move |parent| {
-            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOCTTY;
-            // Until the file has its mode, no other user may open it.
-            let file = open_in(parent, name, flags, Mode::from_raw_mode(0o600))?;
-            hand_on(&file, group, mode, 0o666);
-            Ok(file)
-        })
+        let (group, mode, sharing) = (of.group, mode_of_file(&of, name), self.sharing_of(bucket));
+        as_keeper(&of, parent, move |parent| make_file(parent, (name, sharing), group, mode))
     }
 
     /// Returns the directory for staged files, and creates it if it is missing. If a user other than the caller, the

@@ -20,7 +20,7 @@ use fordway_sys::{
 use fordway_wire::notification::NotificationRule;
 
 use crate::ReadConsistency;
-use crate::area::{TrustedOwner, read_small};
+use crate::area::{TrustedOwner, is_writable_by_others, read_small};
 use crate::dirs::{DirectoryHandle, HOLD};
 use crate::layout::{MARKERS, META, ODD, PRIVATE_DIR, VERSIONING, private_dir};
 use crate::object_lock::VersioningAndLockSetting;
@@ -84,6 +84,9 @@ pub(crate) struct PrivateDirectoryContents {
     /// Whether users other than the bucket's owner and root may rename files in the private directory (see
     /// [`crate::mark`]).
     pub(crate) is_open_to_others: bool,
+    /// Whether the mode of the bucket's directory lets users other than its owner write to it. Always false if there is
+    /// no private directory.
+    pub(crate) has_other_writers: bool,
 }
 
 impl PrivateDirectoryContents {
@@ -423,6 +426,7 @@ fn contents_of(
         sharing,
         guard,
         is_open_to_others: TrustedOwner::is_open_to_others(&of, before),
+        has_other_writers: is_writable_by_others(&of),
         ..PrivateDirectoryContents::default()
     })
 }

@@ -499,7 +499,9 @@ fn a_record_that_others_may_have_written_or_moved_is_ignored() {
     std::fs::rename(&record, &aside).unwrap();
     std::fs::rename(&aside, &record).unwrap();
     assert_eq!(counts(), (0, 1), "the record was renamed");
-    assert_eq!(findings(&rig).len(), 1);
+    // The bucket was opened to others after the first files of `.fordway` were created.
+    let is_about_mode = |kind: &str| kind == "closed-private";
+    assert_eq!(findings(&rig).iter().filter(|(kind, _)| !is_about_mode(kind)).count(), 1);
 }
 
 /// Writes `name` to the rig's bucket as a user in the group 4300. Returns the error's message.

@@ -5,12 +5,12 @@ use std::fs::File;
 use fordway_store::{Bucket, Error, ErrorKind, Key, Result, UploadId};
 use fordway_sys::{EntryKind, Errno, FileStat, Mode, OFlags, is_immutable, name_to_text, stat, stat_in};
 
-use crate::area::{TrustedOwner, each_name, read_small};
+use crate::area::{TrustedOwner, each_name, mode_of_dir, mode_of_file, read_small};
 use crate::events::NOTIFICATION;
 use crate::fsck::{FindingKind, FsckRun, show_name};
 use crate::layout::{
-    TMP, VERSIONING, document_kind, document_name, is_hidden_name, is_private_dir_name, is_private_name,
-    is_setting_name, join, meta_dir, private_dir, upload_of, uploads_dir,
+    LOCKS, MARKERS, TMP, VERSIONING, document_kind, document_name, is_hidden_name, is_private_dir_name,
+    is_private_name, is_setting_name, join, meta_dir, private_dir, upload_of, uploads_dir,
 };
 use crate::lifecycle::RULES;
 use crate::mark::unmarked;
@@ -112,8 +112,9 @@ impl FsckRun<'_> {
             }
             Err(errno) => return self.unreadable(&path, errno, "opening"),
         };
-        let guard = self.inner.volume.guard_now(bucket)?;
+        let (of, guard) = (self.inner.volume.state_of(bucket)?, self.inner.volume.guard_now(bucket)?);
         self.owner_in_area(&path, stat(&dir).ok(), guard)?;
+        self.mode_in_area(&path, stat(&dir).ok(), mode_of_dir(&of, &path))?;
         let mut names = Vec::new();
         let read = each_entry(&dir, |name, _| {
             names.push(name_to_text(name).into_owned());
@@ -122,14 +123,14 @@ impl FsckRun<'_> {
         if let Err(errno) = read {
             return self.unreadable(&path, errno, "reading");
         }
-        names.iter().try_for_each(|name| self.private_entry((&dir, &path), name, guard))
+        names.iter().try_for_each(|name| self.private_entry((&dir, &path), name, (&of, guard)))
     }
 
     fn private_entry(
         &mut self,
         (dir, path): (&File, &str),
         name: &str,
-        guard: Option<TrustedOwner>,
+        (of, guard): (&FileStat, Option<TrustedOwner>),
     ) -> Result<()> {
         let (shown, found) = (join(path, name), stat_in(dir, name).ok());
         if !is_private_name(name) {
@@ -147,6 +148,11 @@ impl FsckRun<'_> {
         }
         if name == TMP {
             self.staged_names(dir, &shown)?;
+        }
+        match name {
+            _ if is_dir => self.mode_in_area(&shown, found, mode_of_dir(of, &shown))?,
+            LOCKS | MARKERS => self.mode_in_area(&shown, found, mode_of_file(of, name))?,
+            _ => {}
         }
         self.owner_in_area(&shown, found.filter(|_| is_dir || is_setting_name(name)), guard)
     }
@@ -174,6 +180,20 @@ impl FsckRun<'_> {
         // to all other writers.
         let danger = guard.danger(&state, 0);
         danger.map_or(Ok(()), |why| self.found(FindingKind::NotOurs, path, format!("it {why}")))
+    }
+}
+
+impl FsckRun<'_> {
+    /// Checks that all writers of the bucket can use a file or directory, whose mode should be `wanted`.
+    fn mode_in_area(&mut self, path: &str, state: Option<FileStat>, wanted: u32) -> Result<()> {
+        match state.map(|state| wanted & !state.mode & 0o077) {
+            None | Some(0) => Ok(()),
+            Some(missing) => {
+                let why =
+                    format!("the permissions {missing:03o} are missing, so other writers are locked out");
+                self.found(FindingKind::ClosedPrivate, path, why)
+            }
+        }
     }
 }
 

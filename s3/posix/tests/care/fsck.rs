@@ -170,6 +170,26 @@ fn each_damage_of_what_lies_beside_objects_is_found() {
     assert_eq!((summary.corrupt, summary.notes), (6, 5));
 }
 
+/// A directory or file in the private area that lacks permissions of the bucket's directory locks other writers out.
+#[test]
+fn a_mode_that_locks_other_writers_out_is_found_and_corrected() {
+    let rig = Rig::new();
+    fs::set_permissions(rig.path(""), Permissions::from_mode(0o777)).unwrap();
+    for content in ["one", "two"] {
+        rig.put("k", content);
+    }
+    assert_eq!(kinds_and_paths(&check(&rig, false).1), []);
+    for (path, mode) in [(".fordway/tmp", 0o755), (".fordway/locks", 0o600)] {
+        fs::set_permissions(rig.path(path), Permissions::from_mode(mode)).unwrap();
+    }
+    let (summary, found) = check(&rig, false);
+    let expected = [("closed-private", "bkt/.fordway/locks"), ("closed-private", "bkt/.fordway/tmp")];
+    assert_eq!(kinds_and_paths(&found), expected);
+    assert_eq!((summary.corrupt, summary.notes), (0, 2));
+    rig.store.migrate(&[], &mut |_| Ok(())).unwrap();
+    assert_eq!(kinds_and_paths(&check(&rig, false).1), []);
+}
+
 /// `chmod -R 1777` sets the sticky bit on files. The bit hides a record from readers until the migration removes it.
 #[test]
 fn a_sticky_bit_that_hides_a_record_is_found_and_removed() {
