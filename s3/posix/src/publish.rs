@@ -132,25 +132,40 @@ impl StagedFile {
                 Err(errno) => Err(from_errno(errno, "reading the metadata of the existing file")),
             };
         }
-        // The bucket's first odd key may have been created after the contents were read, and may be this key.
-        if !self.inner.volume.contents(&self.bucket)?.has_odd {
-            return Ok(true);
+        match self.check_alone(key) {
+            Err(error) if error.kind() != ErrorKind::PreconditionFailed => self.take_back(error),
+            done => done.map(|()| true),
         }
-        let (inner, bucket) = (self.inner.clone(), self.bucket.clone());
-        let is_alone =
-            inner.locked(&bucket, key, |_| match inner.volume.open_file(&bucket, &odd(&bucket, key))? {
-                None => Ok(true),
-                Some(_) => self.withdraw().and(Err(exists())),
-            });
-        if is_alone.as_ref().is_err_and(|error| error.kind() == ErrorKind::LockTimeout) {
-            // The kernel cannot link an unnamed file that had a name and lost it. The file therefore gets a hidden name
-            // first, so that the caller can publish it again.
-            if self.hidden.is_none() {
-                self.hidden = Some(self.hide()?);
-            }
-            self.withdraw_without_lock()?;
+    }
+
+    /// Checks that the file, which has just been published at its plain path, hides no object at the key's odd path:
+    /// the bucket's first odd key may have been created after the contents were read, and may be this key. If there is
+    /// such an object, withdraws the file. Errors: `PreconditionFailed`; others, after which the file still has its
+    /// name. Cost: usually one `fstat`.
+    fn check_alone(&self, key: &Key) -> Result<()> {
+        let (inner, bucket) = (&self.inner, &self.bucket);
+        if !inner.volume.contents(bucket)?.has_odd {
+            return Ok(());
         }
-        is_alone
+        inner.locked(bucket, key, |_| match inner.volume.open_file(bucket, &odd(bucket, key))? {
+            None => Ok(()),
+            Some(_) => self.withdraw().and(Err(exists())),
+        })
+    }
+
+    /// Withdraws the file, whose publication fails with `error`. Otherwise, a client that sends the same conditional
+    /// request again would find its own object and conclude that another writer was faster. Returns `error`.
+    #[cold]
+    fn take_back(&mut self, error: Error) -> Result<bool> {
+        // The kernel cannot link an unnamed file that had a name and lost it. The file therefore gets a hidden name
+        // first, so that the caller can publish it again.
+        let is_repeated = error.kind() == ErrorKind::LockTimeout && self.hidden.is_none();
+        let hidden = if is_repeated { Some(self.hide()) } else { None };
+        self.withdraw_without_lock()?;
+        if let Some(hidden) = hidden {
+            self.hidden = Some(hidden?);
+        }
+        Err(error)
     }
 
     /// Removes this file's new name, unless another program has replaced the file. The caller holds the key's lock.
@@ -259,13 +274,7 @@ impl StagedFile {
                 None => self.create_anywhere(key, contents)?,
             };
             if is_done {
-                if is_versioned && record.version.is_none() {
-                    inner.forget_null(&bucket, key, contents)?;
-                }
-                inner.remove_marker(&bucket, key, contents)?;
-                if !is_versioned {
-                    inner.remove_hidden_odd(&bucket, key, &self.place, contents)?;
-                }
+                self.clean_up(key, record, contents);
                 if let Some(locked) = &kept.locked {
                     shield_old(&inner.volume, (&bucket, key), locked)?;
                 }
@@ -273,6 +282,21 @@ impl StagedFile {
             }
         }
         Err(ErrorKind::ConditionalConflict.into())
+    }
+
+    /// Removes what the published object has replaced elsewhere. The object is in effect, so an error is not an error of
+    /// the write: a client would send the request again, and a condition would then fail because of the client's own
+    /// object. What remains is hidden by the object, and the next write or delete of the key removes it.
+    fn clean_up(&self, key: &Key, record: &ObjectRecord, contents: PrivateDirectoryContents) {
+        let (inner, bucket) = (&self.inner, &self.bucket);
+        let is_versioned = contents.versioning != VersioningState::Unversioned;
+        if is_versioned && record.version.is_none() {
+            let _ = inner.forget_null(bucket, key, contents);
+        }
+        let _ = inner.remove_marker(bucket, key, contents);
+        if !is_versioned {
+            let _ = inner.remove_hidden_odd(bucket, key, &self.place, contents);
+        }
     }
 
     /// Gives the version a new ID if its current ID does not sort after `floor`, the highest order among the key's
