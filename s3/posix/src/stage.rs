@@ -75,6 +75,8 @@ pub(crate) struct StagedFile {
     /// The file's inode number, if it has been read.
     pub(crate) inode: Option<u64>,
     written: u64,
+    /// Whether the file has a hole.
+    has_hole: bool,
     /// The event that reports the object.
     pub(crate) event: EventKind,
 }
@@ -207,6 +209,7 @@ impl StagedFile {
                 hidden,
                 inode: None,
                 written: 0,
+                has_hole: false,
                 event: EventKind::Put,
             });
         }
@@ -232,6 +235,7 @@ impl StagedFile {
             hidden,
             inode: None,
             written,
+            has_hole: false,
             event,
         }
     }
@@ -349,11 +353,12 @@ impl StagedFile {
         self.written += bytes;
     }
 
-    /// Appends `bytes` zeros as a hole, which takes no space. Errors: as for a write.
+    /// Appends `bytes` zeros as a hole, which takes no space. The content is then written to stable storage before the
+    /// file gets its name. Errors: as for a write.
     pub(crate) fn append_hole(&mut self, bytes: u64) -> Result<()> {
         let size = self.written + bytes;
         set_size(&self.file, size).map_err(|errno| self.failed_write(errno, bytes as usize))?;
-        self.written = size;
+        (self.written, self.has_hole) = (size, true);
         Ok(())
     }
 
@@ -442,6 +447,10 @@ impl StagedFile {
             // Syncing only the data is not enough, because the attributes, and the time that an ETag may depend on, are
             // part of the object.
             sync_all(&self.file).map_err(|errno| from_errno(errno, "writing to stable storage"))?;
+        } else if self.has_hole {
+            // The length before a hole can be on disk earlier than the content. After a power cut, the file would have
+            // the size and time for which its ETag is valid, but zeros as its content.
+            sync_data(&self.file).map_err(|errno| from_errno(errno, "writing to stable storage"))?;
         }
         Ok(())
     }

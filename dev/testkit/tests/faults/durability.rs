@@ -158,3 +158,25 @@ fn at_full_every_change_is_synced() {
         assert!(last_change.is_some() && last_sync > last_change, "{name}: {calls:?}");
     }
 }
+
+/// The length of a file with holes can be on disk before its content. The copy of such a file must not have a valid
+/// ETag and zeros as its content after a power cut.
+#[test]
+fn a_copy_with_holes_is_on_stable_storage_before_it_has_a_name() {
+    let dir = crate::way::scratch();
+    let store = PosixStore::open(dir.path(), PosixConfig::default()).unwrap();
+    store.create_bucket(&bucket()).unwrap();
+    for (name, hole_bytes, is_synced) in [("sparse", 4 << 20, true), ("whole", 0, false)] {
+        let path = dir.path().join("bucket").join(name);
+        std::fs::write(&path, vec![1; 1 << 20]).unwrap();
+        std::fs::File::options().write(true).open(&path).unwrap().set_len((1 << 20) + hole_bytes).unwrap();
+        let copy = || {
+            let to = key(&format!("copy of {name}"));
+            store.copy((&bucket(), &key(name)), &bucket(), &to, &CopyOptions::default()).map(drop)
+        };
+        let (copied, calls) = fault::run(FaultInjectionPlan::default(), copy);
+        copied.unwrap();
+        let named = calls.iter().position(|call| call.starts_with("link")).unwrap();
+        assert_eq!(calls[..named].contains(&"fdatasync"), is_synced, "{name}: {calls:?}");
+    }
+}
