@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use fordway_store::{Bucket, Error, ErrorKind, Key, Result, VersioningState};
 use fordway_sys::{
     Errno, FileStat, FileSystemSharing, Mode, OFlags, PerProcess, RootDirectory, SymlinkPolicy, make_dir,
-    open_in, set_xattr, stat, stat_in, sync_all,
+    open_in, remove_dir, set_xattr, stat, stat_in, sync_all,
 };
 
 use crate::area::not_ours;
@@ -243,7 +243,10 @@ impl StoreRootDirectory {
                 self.sync_names(&here)?;
             }
             here = match is_new && !is_private(&path) {
-                true => open_new_dir(&here, name)?,
+                true => open_new_dir(&here, name).inspect_err(|_| {
+                    // Nothing else would remove the directory, and the bucket could then not be removed.
+                    let _ = remove_dir(&here, name);
+                })?,
                 false => self.open_dir_in(&here, name, &path)?,
             };
         }
@@ -359,13 +362,13 @@ fn unmade(errno: Errno, dir: &str) -> Error {
 }
 
 /// Opens a directory that was just created, and marks it as created by Fordway. On a file system without extended
-/// attributes, the directory is not marked.
+/// attributes, the directory is not marked. Errors: also those of the mark if there is no room for it.
 fn open_new_dir(parent: &File, name: &str) -> Result<File, Errno> {
     match open_in(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
-        Ok(dir) => {
-            let _ = set_xattr(&dir, OUR_DIR, b"1");
-            Ok(dir.into())
-        }
+        Ok(dir) => match set_xattr(&dir, OUR_DIR, b"1") {
+            Err(errno @ (Errno::NOSPC | Errno::DQUOT | Errno::IO)) => Err(errno),
+            _ => Ok(dir.into()),
+        },
         // The umask may deny the process itself access to the directories that it creates.
         Err(Errno::ACCESS) => {
             open_in(parent, name, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).map(File::from)
