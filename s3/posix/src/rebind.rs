@@ -15,7 +15,7 @@ use foldhash::HashMap;
 use fordway_store::{Bucket, ErrorKind, ObjectLock, Result, Retention, RetentionMode};
 use fordway_sys::{
     EntryKind, Errno, FileStat, Mode, OFlags, name_to_text, open_in, remove_file, rename, set_modified,
-    stat_in,
+    stat_in, sync_all,
 };
 
 use crate::PosixStoreState;
@@ -27,7 +27,7 @@ use crate::migrate::MigrationReport;
 use crate::record::ObjectRecord;
 use crate::scan::{BucketArea, each_entry, known_kind, open_child, path_of_child};
 use crate::sidecar::{MAX_RECORD_BYTES, VersionIdentity, inode_of, short_record, sidecar_name};
-use crate::stage::hidden_name;
+use crate::stage::{hidden_name, sync_dir};
 
 /// A sidecar file.
 struct FoundSidecar {
@@ -259,7 +259,11 @@ impl SidecarRebinder<'_> {
         self.inner.write_sidecar(self.bucket, &file.stat, record)?;
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         open_in(&self.meta, &sidecar_name(file.stat.inode), flags, Mode::empty())
-            .and_then(|file| set_modified(file, modified_ns))
+            .and_then(|file| {
+                set_modified(&file, modified_ns)?;
+                // The displaced sidecar file with the same record is removed later.
+                sync_all(&file)
+            })
             .map_err(|errno| from_errno(errno, "setting the time of the metadata"))
     }
 
@@ -275,8 +279,12 @@ impl SidecarRebinder<'_> {
         }
     }
 
-    /// Removes the further names. Names that cannot be removed are left to `gc`.
+    /// Removes the further names, after the names of the new sidecar files are on stable storage. Names that cannot be
+    /// removed are left to `gc`.
     fn remove_displaced(self) {
+        if !self.displaced.is_empty() && sync_dir(&self.meta).is_err() {
+            return;
+        }
         for name in &self.displaced {
             let _ = remove_file(&self.meta, name);
         }

@@ -265,7 +265,9 @@ impl<'m> MovedBucket<'m> {
             Err(errno) => return Err(failed(errno)),
         }
         // Without the locks of keys, a writer may have created a directory for odd keys or old versions again.
-        let is_used = |name| stat_in(&self.removal, &join(PRIVATE_DIR, name)).is_ok();
+        let is_used = |name| {
+            !matches!(stat_in(&self.removal, &join(PRIVATE_DIR, name)), Err(Errno::NOENT | Errno::NOTDIR))
+        };
         if is_used(ODD) || is_used(VERSIONS) {
             return self.give_private_back().and(Err(in_use()));
         }

@@ -294,16 +294,14 @@ impl StoreRootDirectory {
     }
 
     /// Removes the sidecar file of the file whose metadata is `stat`. `private_device` is the device of the bucket's
-    /// private area.
-    pub(crate) fn remove_sidecar_of(&self, bucket: &Bucket, stat: &FileStat, private_device: u64) {
-        let Ok(dir) = self.open_dir(&meta_dir(bucket)) else { return };
+    /// private area. Returns whether there was a sidecar file.
+    pub(crate) fn remove_sidecar_of(&self, bucket: &Bucket, stat: &FileStat, private_device: u64) -> bool {
+        let Ok(dir) = self.open_dir(&meta_dir(bucket)) else { return false };
         let name = sidecar_name(stat.inode);
         // A file on a mount within the bucket may have the inode number of another object's file, to which the sidecar
         // file then belongs.
         let is_own = || stat_in(&dir, &name).is_ok_and(|sidecar| sidecar.device == stat.device);
-        if stat.device == private_device || is_own() {
-            let _ = remove_file(&dir, &name);
-        }
+        (stat.device == private_device || is_own()) && remove_file(&dir, &name).is_ok()
     }
 }
 

@@ -18,7 +18,7 @@ use crate::PosixStoreState;
 use crate::contested::check_blocked_path;
 use crate::errors::from_errno;
 use crate::events::{ChangeRecorder, EventFacts};
-use crate::layout::{ATTRIBUTE, odd, plain};
+use crate::layout::{ATTRIBUTE, meta_dir, odd, plain};
 use crate::object_lock::{VersionProtection, check_lockable, shield, unshield};
 use crate::read::system_time;
 use crate::record::{ObjectRecord, etag_of_file};
@@ -162,8 +162,12 @@ impl PosixStoreState {
                         // Removes a sidecar file that is left over from an earlier record, or from another file that
                         // had this inode number.
                         let contents = self.volume.contents(bucket)?;
-                        if contents.has_meta {
-                            self.volume.remove_sidecar_of(bucket, stat, contents.device);
+                        let volume = &self.volume;
+                        if contents.has_meta && volume.remove_sidecar_of(bucket, stat, contents.device) {
+                            // The removed record must not be back after a power cut.
+                            let synced =
+                                volume.open_dir(&meta_dir(bucket)).and_then(|dir| volume.sync_names(dir));
+                            synced.map_err(|errno| from_errno(errno, "removing the metadata"))?;
                         }
                         Ok(())
                     }

@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use fordway_command::units::human_bytes;
-use fordway_command::{CommandContext, CommandExit, file_error, shown_name};
+use fordway_command::{CommandContext, CommandExit, IncompleteFileKind, file_error, shown_name};
 use fordway_http::replicas::{check_replica, discover, is_metalink_name};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::file_hash::FileHasher;
@@ -20,7 +20,9 @@ use serde::Serialize;
 
 use crate::args::{MetalinkArgs, MetalinkMakeArgs, MetalinkShowArgs, MetalinkSubcommand, ReplicaArgs};
 use crate::replicas::ReplicaOpener;
-use crate::transfer::{SourceFate, check_unchanged, finish_file, open_special};
+use crate::transfer::{
+    MadeDirectories, SourceFate, check_unchanged, finish_file, open_special, temporary_beside,
+};
 use crate::web;
 
 /// The smallest default size of a piece, in bytes. Smaller pieces would add digests to the Metalink for little benefit.
@@ -98,12 +100,22 @@ fn document(files: Vec<MetalinkFile>) -> Result<String> {
 fn write(path: &Path, files: Vec<MetalinkFile>, context: &CommandContext) -> Result<()> {
     let count = files.len();
     let document = document(files)?;
-    let opened = open_special(path, &context.output).unwrap_or_else(|| File::create(path));
-    let written = opened.and_then(|mut file| {
+    let failed = |error| file_error("writing", path.display(), error);
+    let fill = |file: &mut File| {
         file.write_all(document.as_bytes())?;
-        finish_file(&file, SourceFate::Kept)
-    });
-    written.map_err(|error| file_error("writing", path.display(), error))?;
+        finish_file(file, SourceFate::Kept)
+    };
+    match open_special(path, &context.output) {
+        Some(opened) => opened.and_then(|mut file| fill(&mut file)).map_err(failed)?,
+        None => {
+            // An existing document is replaced only by a complete document. A link to it is kept.
+            let path = path.canonicalize().unwrap_or(path.to_owned());
+            let mut file = temporary_beside(&path, &MadeDirectories::default())?;
+            let _removed_by_signals = context.interrupt.temporary(file.path(), IncompleteFileKind::Useless);
+            fill(file.as_file_mut()).map_err(failed)?;
+            file.persist(&path).map_err(|error| failed(error.error))?;
+        }
+    }
     let to = path.display().to_string();
     context.output.event(&MetalinkMakeOutput { action: "make", to, files: count })
 }
