@@ -57,8 +57,8 @@ pub fn thread_id() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()
 }
 
-/// Returns the CPU time of a thread of this process, in nanoseconds. Errors: `INVAL` if this process has no such thread.
-/// Cost: one `clock_gettime`.
+/// Returns the CPU time of a thread of this process, in nanoseconds. Errors: `INVAL` if this process has no such
+/// thread. Cost: one `clock_gettime`.
 pub fn cpu_ns_of_thread(thread: u32) -> Result<u64> {
     // The kernel's encoding of a thread's CPU clock (see pthread_getcpuclockid(3)).
     let thread = i32::try_from(thread).map_err(|_| Errno::INVAL)?;

@@ -127,8 +127,8 @@ impl Http1LoadGenerator {
         Ok(http1)
     }
 
-    /// Opens the connections of all slots: the first alone, because it reads the certificates, and then some at the same
-    /// time.
+    /// Opens the connections of all slots: the first alone, because it reads the certificates, and then some at the
+    /// same time.
     fn open_all(&mut self, stop: &AtomicBool) -> Result<()> {
         let (mut slots, mut in_flight) = (0..self.lines.len(), 0);
         loop {

@@ -3,8 +3,8 @@
 //! [`Http1LoadGenerator`] runs our client's HTTP/1.1 code on non-blocking sockets. A small request costs one `sendmsg`
 //! and one `recv`; one `epoll_wait` reports all connections on which a response has arrived. If all requests have the
 //! same head, nothing is allocated per request. Bodies received from plain sockets are not copied. Helper threads open
-//! connections, so that no request waits for the connection of another. The caller decides when each request is sent and
-//! how the times are used.
+//! connections, so that no request waits for the connection of another. The caller decides when each request is sent
+//! and how the times are used.
 
 mod http1;
 mod http2;

@@ -285,8 +285,8 @@ impl StagedFile {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    /// Removes what the published object has replaced elsewhere. The object is in effect, so an error is not an error of
-    /// the write: a client would send the request again, and a condition would then fail because of the client's own
+    /// Removes what the published object has replaced elsewhere. The object is in effect, so an error is not an error
+    /// of the write: a client would send the request again, and a condition would then fail because of the client's own
     /// object. What remains is hidden by the object, and the next write or delete of the key removes it.
     fn clean_up(&self, key: &Key, record: &ObjectRecord, contents: PrivateDirectoryContents) {
         let (inner, bucket) = (&self.inner, &self.bucket);

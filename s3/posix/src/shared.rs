@@ -314,9 +314,9 @@ impl StoreRootDirectory {
         }
     }
 
-    /// If [`ReadConsistency::Strong`] is set, drops the names that an NFS client has cached for `dir`, which must be open
-    /// for reading. The cached names look current if two names were created within one step of the server's clock, and
-    /// this node has read the directory in between. Cost: one call on NFS, otherwise none.
+    /// If [`ReadConsistency::Strong`] is set, drops the names that an NFS client has cached for `dir`, which must be
+    /// open for reading. The cached names look current if two names were created within one step of the server's clock,
+    /// and this node has read the directory in between. Cost: one call on NFS, otherwise none.
     pub(crate) fn freshen_names(&self, dir: &File, sharing: FileSystemSharing) {
         if self.is_strong() && sharing == FileSystemSharing::Nfs {
             forget_names(dir);

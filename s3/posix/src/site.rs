@@ -110,8 +110,8 @@ pub(crate) fn require_fit(
 
 impl StoreRootDirectory {
     /// Checks that the staged file `hidden` has the same inode number under a second name. Sidecar files and ETags
-    /// depend on inode numbers, but some FUSE daemons give each name a number of its own. Cost: a link, two `newfstatat`
-    /// and an `unlinkat`, once for each device. Errors: `NotImplemented`.
+    /// depend on inode numbers, but some FUSE daemons give each name a number of its own. Cost: a link, two
+    /// `newfstatat` and an `unlinkat`, once for each device. Errors: `NotImplemented`.
     pub(crate) fn require_one_number(&self, device: u64, hidden: Option<&HiddenName>) -> Result<()> {
         let numbered = &self.private.numbered;
         let Some(HiddenName { dir, name, .. }) = hidden else { return Ok(()) };

@@ -12,8 +12,8 @@ use fordway_store::{Result, VersionSummary};
 /// The maximum number of versions in a batch: as many as one request of S3 can remove.
 const BATCH_MAX: usize = 1000;
 
-/// Groups the pages of a version listing into batches. Only if all versions of a batch belong to one key, the next batch
-/// may begin with more versions of this key.
+/// Groups the pages of a version listing into batches. Only if all versions of a batch belong to one key, the next
+/// batch may begin with more versions of this key.
 pub(super) struct VersionBatches<P> {
     pages: P,
     /// Versions that were listed, but are in no batch yet.

@@ -486,8 +486,8 @@ impl TransferRunner<'_> {
     }
 
     /// Returns whether the destination exists. Services refuse to tell this to users without permission to list the
-    /// bucket. Returns false for these users if the copy is an upload, because all common services support the condition
-    /// of an upload. Fewer services support the condition of a copy within the service.
+    /// bucket. Returns false for these users if the copy is an upload, because all common services support the
+    /// condition of an upload. Fewer services support the condition of a copy within the service.
     fn is_taken(&self, from: &StorageAddress, to: &StorageAddress) -> Result<bool> {
         match self.exists(to) {
             Err(error)

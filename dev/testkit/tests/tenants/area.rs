@@ -372,8 +372,8 @@ fn a_process_in_a_user_namespace() {
     assert!(!matches!(found, Ok(Some(_))), "{found:?}");
 }
 
-/// In a user namespace, all users without an ID there have the same ID. The policy of another user must not be taken for
-/// the policy of the bucket's owner.
+/// In a user namespace, all users without an ID there have the same ID. The policy of another user must not be taken
+/// for the policy of the bucket's owner.
 #[test]
 fn another_users_policy_is_not_the_owners_in_a_user_namespace() {
     if !is_root() || !fordway_needs::programs(&["unshare"]) {

@@ -337,8 +337,8 @@ pub fn score(
     lanes.iter().map(of_lane).collect()
 }
 
-/// Returns a round, of the number of rounds, in the format of IO500's `result.txt`. `stamps` are the reasons why the result cannot be compared
-/// with other results, or is in doubt.
+/// Returns a round, of the number of rounds, in the format of IO500's `result.txt`. `stamps` are the reasons why the
+/// result cannot be compared with other results, or is in doubt.
 fn result_text(results: &[PhaseResult], (round, rounds): (usize, usize), stamps: &[&str]) -> String {
     let mut text = String::from("IO500 phases by Fordway, not by the official program\n");
     if rounds > 1 {

@@ -189,8 +189,8 @@ pub fn records(rows: Vec<LaneBlocks>) -> RunRecords {
     records
 }
 
-/// Returns the median over rounds of (throughput of `of` / throughput of `reference`). Omits rounds in which a request of
-/// one of them failed, because refusing a request takes less time than serving it.
+/// Returns the median over rounds of (throughput of `of` / throughput of `reference`). Omits rounds in which a request
+/// of one of them failed, because refusing a request takes less time than serving it.
 fn ratio(of: &LaneBlocks, reference: &LaneBlocks) -> SpeedRatio {
     // A block without a success has no speed, and a ratio of 0 would make the run unreadable.
     let rate = |block: &LoadBlockResult| {

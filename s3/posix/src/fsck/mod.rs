@@ -477,9 +477,9 @@ findings! {
     /// key, so a key that is being changed during the check may be reported.
     NotImmutable = "not-immutable", Note,
         "set the flag (chattr +i); S3 clients cannot remove the version, but programs on this machine can";
-    /// The mode of `.fordway`, or of an entry in it, lacks permissions that the bucket's directory has. Other writers of
-    /// the bucket cannot replace or delete objects. A writer that was killed may have left such a mode, or the mode of
-    /// the bucket's directory was changed later.
+    /// The mode of `.fordway`, or of an entry in it, lacks permissions that the bucket's directory has. Other writers
+    /// of the bucket cannot replace or delete objects. A writer that was killed may have left such a mode, or the mode
+    /// of the bucket's directory was changed later.
     ClosedPrivate = "closed-private", Note,
         "run `fordway fsck --migrate` as the owner or as root, which sets the mode";
     /// A name below `.fordway/odd` that is not an encoded key.

@@ -31,8 +31,8 @@ enum NetworkInterfaceKind {
     Card,
 }
 
-/// Returns the interfaces that are backed by a device and not down. Loopback and bridges are not backed by a device. Most
-/// servers have unused ports, which are down and cost nothing.
+/// Returns the interfaces that are backed by a device and not down. Loopback and bridges are not backed by a device.
+/// Most servers have unused ports, which are down and cost nothing.
 pub(super) fn interfaces(tree: &SystemTree) -> Vec<String> {
     let names = tree.names("sys/class/net").unwrap_or_default();
     let has_device = |name: &String| tree.link(&format!("sys/class/net/{name}/device")).is_ok();
