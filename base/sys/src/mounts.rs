@@ -156,8 +156,6 @@ const SSHFS: &str = "sshfs gives each name an inode number of its own, so object
                      ETags, and its locks do not reach other nodes: use another file system, for example NFS";
 const BINDFS: &str = "bindfs keeps locks on each mount, unless the option --enable-lock-forwarding is set, which the \
                       list of mounts does not show: use the directory itself, or a bind mount (mount --bind)";
-const VIRTIOFS: &str =
-    "virtiofs keeps locks in each virtual machine: export the directory by NFS, and mount it with vers=4.2";
 const JUICEFS: &str = "JuiceFS loses files that get their name after they are written, and concurrent creators of one \
                        name hang: use another file system";
 
@@ -195,7 +193,6 @@ impl<'m> Mount<'m> {
             "fuse.juicefs" => return Some(MountProblem::Objects(JUICEFS)),
             "fuse.sshfs" => return Some(MountProblem::Objects(SSHFS)),
             "fuse.bindfs" => BINDFS,
-            "virtiofs" => VIRTIOFS,
             "ocfs2" => NODES_OWN_LOCKS,
             "lustre" if self.has("localflock") => "the mount has `localflock`: mount it with `flock`",
             "lustre" if !self.has("flock") => LUSTRE_WITHOUT_LOCKS,
@@ -304,14 +301,13 @@ mod tests {
             (51, "mount it with `flock`"),
             (53, "tuneUseGlobalFileLocks = true"),
             (56, "--enable-lock-forwarding"),
-            (57, "each virtual machine"),
         ] {
             let Some(MountProblem::Locks(why)) = said(LISTED, id) else { panic!("{id}") };
             assert!(why.contains(mends), "{id}: {why}");
         }
         assert_eq!(said(LISTED, 43), Some(MountProblem::Objects(JUICEFS)));
         assert_eq!(said(LISTED, 55), Some(MountProblem::Objects(SSHFS)));
-        for fit in [22, 41, 44, 52] {
+        for fit in [22, 41, 44, 52, 57] {
             assert_eq!(said(LISTED, fit), None, "{fit}");
         }
         assert_eq!(Mount::find(LISTED, 54), None);
