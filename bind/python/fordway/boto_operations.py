@@ -110,10 +110,10 @@ class Operation:
         bucket, key = parameters.get("Bucket", ABSENT), parameters.get("Key", ABSENT)
         if type(bucket) is not str or type(key) is not str or not key:
             return False
-        for name in CONDITIONS & parameters.keys():
-            text = parameters[name]
+        if not CONDITIONS.isdisjoint(parameters):
+            conditions = map(parameters.get, CONDITIONS)
             # botocore itself refuses a condition that is not text.
-            if type(text) is str and CONDITION.fullmatch(text) is None:
+            if any(type(text) is str and CONDITION.fullmatch(text) is None for text in conditions):
                 return False
         return BUCKET.fullmatch(bucket) is not None
 
