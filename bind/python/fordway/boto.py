@@ -329,7 +329,7 @@ def _calling_store(made: type) -> type:
         self._fordway_is_watched = has_other_endpoint or _has_foreign_handlers(self.meta.events)
         _watch_registrations(self, has_other_endpoint)
         _sign_with_keys_of_run(self)
-        self.meta.events.register_first("before-parameter-build.s3", _note_parameters)
+        self.meta.events.register_first("provide-client-params.s3", _note_parameters)
         self.meta.events.register_last("before-call.s3", functools.partial(_answer_wrapped, self))
         if _leads_to_aws(self):
             # `_refuse` is registered last, so that a `Stubber` can return a response first.

@@ -55,7 +55,7 @@ REGION = "us-east-1"
 
 RANGE = re.compile(r"bytes=(?:([0-9]{1,18})-([0-9]{0,18})|-([0-9]{1,18}))")
 """Ranges whose bounds fit into 63 bits, as the store requires. A gateway accepts larger bounds."""
-CONDITIONS = ("IfMatch", "IfNoneMatch", "CopySourceIfMatch")
+CONDITIONS = frozenset({"IfMatch", "IfNoneMatch", "CopySourceIfMatch"})
 CONDITION = re.compile(r'\*|(?!W/)(?:(?![",*])[!-~])+|"(?:(?![",*])[!-~])+"')
 """Conditions with one ETag, or `*`. A gateway interprets or refuses other conditions, such as lists."""
 BUCKET = re.compile(r"[a-zA-Z0-9._-]{1,255}")
@@ -110,10 +110,10 @@ class Operation:
         bucket, key = parameters.get("Bucket", ABSENT), parameters.get("Key", ABSENT)
         if type(bucket) is not str or type(key) is not str or not key:
             return False
-        for name in CONDITIONS:
-            text = parameters.get(name)
+        if not CONDITIONS.isdisjoint(parameters):
+            conditions = map(parameters.get, CONDITIONS)
             # botocore itself refuses a condition that is not text.
-            if type(text) is str and CONDITION.fullmatch(text) is None:
+            if any(type(text) is str and CONDITION.fullmatch(text) is None for text in conditions):
                 return False
         return BUCKET.fullmatch(bucket) is not None
 

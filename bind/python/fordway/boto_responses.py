@@ -5,9 +5,9 @@ errors.
 from __future__ import annotations
 
 import http.client
-import time
 from base64 import b64decode, b64encode
 from datetime import UTC, datetime
+from time import time
 from typing import TYPE_CHECKING, Any
 
 from fordway._fordway import S3_ERROR_FACTS, S3_ERRORS
@@ -160,8 +160,8 @@ def _date(time: datetime) -> str:
     return f"{text[:3]}, {text[8:10]} {text[4:7]} {text[20:]} {text[11:19]} GMT"
 
 
-_present = (0, "")
-"""A time in seconds, and its HTTP date."""
+_present = (0.0, 0.0, "")
+"""The first and the last moment of a second, and its HTTP date."""
 
 
 def _present_date() -> str:
@@ -169,12 +169,12 @@ def _present_date() -> str:
     object.
     """
     global _present
-    second, text = _present
-    now = time.time()
-    if not second <= now < second + 1:
-        second = int(now)
-        text = _date(datetime.fromtimestamp(second, UTC))
-        _present = (second, text)
+    start, end, text = _present
+    now = time()
+    if not start <= now < end:
+        start = now // 1
+        text = _date(datetime.fromtimestamp(start, UTC))
+        _present = (start, start + 1, text)
     return text
 
 

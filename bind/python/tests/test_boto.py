@@ -166,7 +166,6 @@ CALLS = [
     ("delete_objects", {"Delete": {"Objects": [{"Key": "tagged"}, {"Key": "nothing"}]}}),
     ("delete_objects", {"Delete": {"Objects": [{"Key": "x"}, {"Key": "n/" * 300}], "Quiet": True}}),
     ("delete_objects", {"Delete": {"Objects": [{"Key": "x"}, {"Key": "n" * 1025}, {"Key": "tagged"}]}}),
-    ("delete_objects", {"Delete": {"Objects": []}}),
     ("delete_objects", {"Delete": {"Objects": [{"Key": f"{at}"} for at in range(1001)]}}),
     ("delete_objects", {"Bucket": "nowhere", "Delete": {"Objects": [{"Key": "tagged"}]}}),
 ]

@@ -301,6 +301,17 @@ def test_errors_have_the_fields_of_awss_documents(clients: tuple[Any, Any]) -> N
         assert found[0].items() >= facts.items()
 
 
+def test_a_list_of_no_keys_is_malformed(clients: tuple[Any, Any]) -> None:
+    errors = []
+    for client in clients:
+        with pytest.raises(ClientError) as caught:
+            client.delete_objects(Bucket=BUCKET, Delete={"Objects": []})
+        errors.append({name: caught.value.response["Error"][name] for name in ("Code", "Message")})
+    assert errors[0] == errors[1]
+    assert errors[0]["Code"] == "MalformedXML"
+    assert fordway.boto.answered == {("DeleteObjects", "in process"): 1}
+
+
 def test_responses_name_the_owner_and_the_date(clients: tuple[Any, Any]) -> None:
     within, through = clients
     within.put_object(Bucket=BUCKET, Key="key")
