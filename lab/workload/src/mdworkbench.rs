@@ -138,7 +138,8 @@ impl MdworkbenchPlan {
             results.push(sets.precreate()?);
         }
         if self.has(MdworkbenchPhase::Benchmark) {
-            if state.in_use {
+            // All ranks have read the state before rank 0 changes it.
+            if crew.team.max(u64::from(state.in_use))? > 0 {
                 let why = "the last benchmark on this data set ended early, so the objects of the data set are \
                            unknown; remove them with --phases cleanup, and create new ones with --phases precreate";
                 return Err(Error::new(ErrorKind::InvalidArgument, why));

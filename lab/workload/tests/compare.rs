@@ -124,32 +124,6 @@ fn threads_work_at_the_same_time_on_large_files() {
     }
 }
 
-/// The thread that observes the machine during a run is not a client.
-#[test]
-fn the_observing_thread_is_not_counted() {
-    let (stop, ready) = (AtomicBool::new(false), AtomicBool::new(false));
-    let delayed = DelayInjectingTarget::new(Box::new(memory("memory")), Duration::from_millis(2));
-    let plan = ComparePlan { rounds: 1, warm_up: 0, ..PLAN };
-    let records = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            fordway_measure::exclude_this_thread();
-            ready.store(true, Ordering::Relaxed);
-            while !stop.load(Ordering::Relaxed) {
-                std::hint::spin_loop();
-            }
-        });
-        while !ready.load(Ordering::Relaxed) {
-            std::hint::spin_loop();
-        }
-        let outcome = compare(&plan, &tree(20), &[Box::new(delayed)]);
-        stop.store(true, Ordering::Relaxed);
-        outcome.unwrap().records
-    });
-    let sum = |value: fn(&fordway_measure::BlockRecord) -> u64| records.blocks.iter().map(value).sum::<u64>();
-    let (cpu_ns, elapsed_ns) = (sum(|block| block.client_cpu_ns), sum(|block| block.elapsed_ns));
-    assert!(cpu_ns < elapsed_ns / 4, "{cpu_ns} ns of CPU time in {elapsed_ns} ns of waiting");
-}
-
 /// Children must perform every operation exactly once, in the order of the records. Their failures must be reported,
 /// and an error that would affect every later operation must end the run.
 #[test]
