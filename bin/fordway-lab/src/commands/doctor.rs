@@ -222,7 +222,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         std::fs::write(at("verdict.new"), "of the user").unwrap();
-        let mount = MountProperties { kind: "nfs4".into(), options: "rw".into(), kernel: "6.1".into() };
+        let mount = MountProperties { kind: "other".into(), options: "rw".into(), kernel: "6.1".into() };
         let verdict = MountGuaranteeVerdict { mount, broken: Vec::new() };
         for name in ["verdict.a", "verdict.b", "verdict.a"] {
             write_verdict(&verdict, &at(name)).unwrap();
