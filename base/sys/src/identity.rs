@@ -183,12 +183,18 @@ pub fn file_user() -> u32 {
     unsafe { libc::syscall(libc::SYS_setfsuid, u32::MAX) as u32 }
 }
 
+/// Returns the group that files which the calling thread creates belong to, unless the directory has the setgid bit.
+/// Cost: one system call.
+pub fn file_group() -> u32 {
+    // SAFETY: the call takes a number and accesses no memory; the number -1 changes nothing.
+    unsafe { libc::syscall(libc::SYS_setfsgid, u32::MAX) as u32 }
+}
+
 /// Returns whether the calling thread accesses files as a member of `group`. Cost: one system call if `group` is the
 /// thread's own group for files, otherwise three.
 pub fn is_in_group(group: u32) -> bool {
-    // SAFETY: the call takes a number and accesses no memory; the number -1 changes nothing.
-    let own = unsafe { libc::syscall(libc::SYS_setfsgid, u32::MAX) as u32 };
-    own == group || rustix::process::getgroups().is_ok_and(|all| all.iter().any(|of| of.as_raw() == group))
+    file_group() == group
+        || rustix::process::getgroups().is_ok_and(|all| all.iter().any(|of| of.as_raw() == group))
 }
 
 /// Returns whether the calling thread may act as other users, now or when it has its own credentials back.

@@ -59,8 +59,8 @@ pub use file::{
     set_modified, set_owner, set_size, set_xattr, stat, stat_in, sync_all, sync_data, write_all_at,
 };
 pub use identity::{
-    ImpersonatedUser, PrivilegedThread, act_as, act_for, file_user, group_id, is_in_group, is_same_user,
-    may_act_as_others, may_set_immutable, peer_of_user, user_id, user_name, user_named,
+    ImpersonatedUser, PrivilegedThread, act_as, act_for, file_group, file_user, group_id, is_in_group,
+    is_same_user, may_act_as_others, may_set_immutable, peer_of_user, user_id, user_name, user_named,
 };
 pub use lock::{
     ApartByteLockGuard, ByteLockGuard, ByteRangeGuard, ByteRangeLocks, LockOrderKey, await_unlocked,

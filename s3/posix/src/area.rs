@@ -14,9 +14,9 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use fordway_store::{Bucket, BucketDocumentKind, Error, ErrorKind, Result};
 use fordway_sys::{
-    Errno, FileStat, FileSystemSharing, Mode, OFlags, PeerCredentials, act_for, create_unnamed, file_user,
-    is_in_group, is_same_user, link_unnamed, make_dir, make_dir_regardless_of_umask, name_to_text, open_in,
-    read_dir, read_into_spare, remove_dir, remove_file, set_group, set_mode, stat, stat_in,
+    Errno, FileStat, FileSystemSharing, Mode, OFlags, PeerCredentials, act_for, create_unnamed, file_group,
+    file_user, is_in_group, is_same_user, link_unnamed, make_dir, make_dir_regardless_of_umask, name_to_text,
+    open_in, read_dir, read_into_spare, remove_dir, remove_file, set_group, set_mode, stat, stat_in,
 };
 
 use crate::dirs::DirectoryHandle;
@@ -29,6 +29,8 @@ use crate::volume::StoreRootDirectory;
 
 /// The sticky bit: in a directory that has this bit, users may remove only their own files.
 const STICKY: u32 = 0o1000;
+/// The setgid bit: new files and directories in a directory that has this bit get the directory's group.
+const SETGID: u32 = 0o2000;
 /// The mode bits that a directory for all writers of a bucket inherits from the bucket's directory.
 const HANDED_ON: u32 = 0o1777;
 /// The mode of a directory that only one writer uses.
@@ -220,9 +222,13 @@ fn open_to_writers(file: &OwnedFd, state: &FileStat, of: &FileStat, name: &str) 
 
 /// Creates the directory if it is missing, and gives the new directory the bucket's group and mode. Returns whether the
 /// directory is new. The directory has its mode from the start: if this process dies, or cannot set the mode, other
-/// writers must not be locked out.
+/// writers must not be locked out. Only if the directory begins with another group, its group bits are set later, because
+/// members of that group must not write to it.
 fn make_shared_dir(parent: &OwnedFd, name: &str, group: u32, mode: u32) -> Result<bool, Errno> {
-    if !make_dir_regardless_of_umask(parent, name, Mode::from_raw_mode(mode & HANDED_ON))? {
+    let above = stat(parent)?;
+    let first_group = if above.mode & SETGID == 0 { file_group() } else { above.group };
+    let first_mode = if first_group == group { mode } else { mode & !0o070 };
+    if !make_dir_regardless_of_umask(parent, name, Mode::from_raw_mode(first_mode & HANDED_ON))? {
         return Ok(false);
     }
     match settle_new_dir(parent, name, group, mode) {

@@ -3,7 +3,7 @@
 //! exist. Otherwise, all other writers are locked out.
 
 use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -76,6 +76,36 @@ fn check_modes(root: &Path, place: &str) {
 
 #[test]
 fn a_writer_that_dies_locks_no_other_writer_out() {
+    kill_everywhere(prepared, check_modes);
+}
+
+/// Until a new directory has the bucket's group, it belongs to the group of its creator, whose members must not write to
+/// it: the name of an odd key, for example, is a file's name in the private area.
+#[test]
+fn a_writer_that_dies_lets_no_other_group_in() {
+    const GROUP: u32 = 4000;
+    if !fordway_needs::root("give a bucket to another group") {
+        return;
+    }
+    let of_group = || {
+        let dir = prepared();
+        let path = dir.path().join("bucket");
+        chown(&path, None, Some(GROUP)).unwrap();
+        fs::set_permissions(path, Permissions::from_mode(0o775)).unwrap();
+        dir
+    };
+    kill_everywhere(of_group, |root, place| {
+        for name in ["", "tmp", "mpu", "versions", "odd", "meta"] {
+            let Ok(state) = fs::metadata(root.join("bucket/.fordway").join(name)) else { continue };
+            let is_closed = state.gid() == GROUP || state.mode() & 0o020 == 0;
+            assert!(is_closed, "{place}: .fordway/{name} is open to the group {}", state.gid());
+        }
+    });
+}
+
+/// Kills each operation before each of its calls, in a new directory each time, and checks what remains.
+#[track_caller]
+fn kill_everywhere(prepared: impl Fn() -> tempfile::TempDir, check: impl Fn(&Path, &str)) {
     for act in 0..ACTS.len() {
         let dies_at = |at: &usize| {
             let dir = prepared();
@@ -83,7 +113,7 @@ fn a_writer_that_dies_locks_no_other_writer_out() {
             child.args(["--ignored", "--exact", "area::the_process_that_dies", "--nocapture"]);
             child.env(CHILD, format!("{act} {at} {}", dir.path().display())).stdout(Stdio::null());
             let died = is_killed(&mut child);
-            check_modes(dir.path(), &format!("operation {act}, killed before call {at}"));
+            check(dir.path(), &format!("operation {act}, killed before call {at}"));
             died
         };
         let calls = (1..MOST_CALLS).take_while(dies_at).count();
