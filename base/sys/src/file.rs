@@ -252,8 +252,8 @@ pub fn make_dir(dir: impl AsFd, name: &str, mode: Mode) -> Result<bool> {
 }
 
 /// Creates the directory `name` with the permissions `mode` in one step, regardless of the process's umask; returns
-/// whether the directory is new. If the kernel does not permit this, the umask applies. Cost: as for [`make_dir`]; if
-/// the umask would remove some of the permissions, also one `newfstatat` and a thread.
+/// whether the directory is new. If the kernel does not permit this, or no other thread, the umask applies. Cost: as for
+/// [`make_dir`]; if the umask would remove some of the permissions, also one `newfstatat` and a thread.
 pub fn make_dir_regardless_of_umask(dir: impl AsFd, name: &str, mode: Mode) -> Result<bool> {
     if mode.as_raw_mode() & umask_at_start() == 0 {
         return make_dir(dir, name, mode);
@@ -271,9 +271,9 @@ pub fn make_dir_regardless_of_umask(dir: impl AsFd, name: &str, mode: Mode) -> R
         }
         make_dir(dir, name, mode)
     };
-    std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().spawn_scoped(scope, make).map_err(|_| Errno::AGAIN)?;
-        thread.join().unwrap_or(Err(Errno::IO))
+    std::thread::scope(|scope| match std::thread::Builder::new().spawn_scoped(scope, make) {
+        Ok(thread) => thread.join().unwrap_or(Err(Errno::IO)),
+        Err(_) => make_dir(dir, name, mode),
     })
 }
 
