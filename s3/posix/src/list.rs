@@ -746,7 +746,8 @@ impl BucketWalk<'_> {
                     EntryKind::Other
                 }
             },
-            Ok(_) | Err(Errno::NOENT) => EntryKind::Link,
+            // If another node has removed the directory, opening the name by its path shows whether there is an object.
+            Ok(_) | Err(Errno::NOENT | Errno::STALE) => EntryKind::Link,
             Err(errno) => return Err(from_errno(errno, "reading the metadata of a file")),
         })
     }
