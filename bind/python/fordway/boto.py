@@ -329,7 +329,7 @@ def _calling_store(made: type) -> type:
         self._fordway_is_watched = has_other_endpoint or _has_foreign_handlers(self.meta.events)
         _watch_registrations(self, has_other_endpoint)
         _sign_with_keys_of_run(self)
-        self.meta.events.register_first("provide-client-params.s3", _note_parameters)
+        self.meta.events.register_first("provide-client-params.s3", functools.partial(_note_parameters, self))
         self.meta.events.register_last("before-call.s3", functools.partial(_answer_wrapped, self))
         if _leads_to_aws(self):
             # `_refuse` is registered last, so that a `Stubber` can return a response first.
@@ -343,6 +343,7 @@ def _calling_store(made: type) -> type:
 class WrappedCall:
     """A call that another program's function has received first."""
 
+    client: Any
     parameters: dict[str, Any]
     is_answered: bool = False
     """Whether the store has answered the call."""
@@ -355,7 +356,7 @@ def _call_wrapped(client: Any, made: type, operation: str, parameters: dict[str,
     The replacement receives the call. If it calls botocore's method, `_answer_wrapped` calls the store.
     """
     before = getattr(_call, "wrapped", None)
-    _call.wrapped = wrapped = WrappedCall(parameters)
+    _call.wrapped = wrapped = WrappedCall(client, parameters)
     _call.reason = _reason(client, operation, parameters)
     try:
         return made._make_api_call(client, operation, parameters)
@@ -364,18 +365,26 @@ def _call_wrapped(client: Any, made: type, operation: str, parameters: dict[str,
         _call.wrapped = before
 
 
-def _note_parameters(params: dict[str, Any], **_: object) -> None:
+def _wrapped_call_of(client: Any) -> WrappedCall | None:  # noqa: ANN401
+    """Returns the call of `_call_wrapped` that `client` makes. During that call, for example while its
+    body is read, the thread may also make calls of other clients, which are not for the store.
+    """
+    wrapped = getattr(_call, "wrapped", None)
+    return wrapped if wrapped is not None and wrapped.client is client else None
+
+
+def _note_parameters(client: Any, params: dict[str, Any], **_: object) -> None:  # noqa: ANN401
     """Records the parameters that botocore's method has received, before botocore changes them for a
     request.
     """
-    wrapped = getattr(_call, "wrapped", None)
+    wrapped = _wrapped_call_of(client)
     if wrapped is not None:
         wrapped.parameters = dict(params)
 
 
 def _answer_wrapped(client: Any, model: Any, context: dict[str, Any], **_: object) -> Any:  # noqa: ANN401
     """Answers a call of `_call_wrapped` instead of botocore. Returns `None` for all other calls."""
-    store, wrapped = _store, getattr(_call, "wrapped", None)
+    store, wrapped = _store, _wrapped_call_of(client)
     if store is None or wrapped is None:
         return None
     try:

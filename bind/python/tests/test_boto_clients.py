@@ -19,7 +19,7 @@ import botocore.session  # noqa: E402
 from boto3.s3 import transfer  # noqa: E402
 from botocore.client import BaseClient  # noqa: E402
 from botocore.config import Config  # noqa: E402
-from botocore.exceptions import ClientError  # noqa: E402
+from botocore.exceptions import ClientError, EndpointConnectionError  # noqa: E402
 
 import fordway.boto  # noqa: E402
 from fordway.errors import UnsupportedError, exception_for  # noqa: E402
@@ -197,6 +197,37 @@ def test_wrappers_of_botocores_method_see_the_calls(
     assert fordway.boto.answered["PutObject", "botocore"] == 1
     assert sum(fordway.boto.answered.values()) == 7
     assert (tmp_path / BUCKET / "copy").read_bytes() == b"abc"
+
+
+class DeletingBody(io.RawIOBase):
+    """A body that makes a call of another client when it is read."""
+
+    def __init__(self, client: Any) -> None:  # noqa: ANN401
+        self.client, self.error = client, None
+
+    def read(self, _: int = -1) -> bytes:
+        if self.error is None:
+            with pytest.raises(EndpointConnectionError) as caught:
+                self.client.delete_object(Bucket=BUCKET, Key="key")
+            self.error = caught.value
+        return b""
+
+
+@pytest.mark.usefixtures("without_endpoint")
+def test_a_wrapped_call_does_not_take_calls_of_other_clients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BaseClient, "_make_api_call", tracer_of_wraps([]))
+    (tmp_path / BUCKET).mkdir()
+    with installed(tmp_path) as store:
+        store.put(BUCKET, "key", b"abc")
+        session = boto3.session.Session()
+        once = Config(retries={"total_max_attempts": 1}, connect_timeout=1)
+        elsewhere = session.client("s3", endpoint_url="http://127.0.0.1:1", config=once)
+        body = DeletingBody(elsewhere)
+        session.client("s3").put_object(Bucket=BUCKET, Key="other", Body=body)
+        assert body.error is not None
+        assert store.get(BUCKET, "key") == b"abc"
 
 
 @pytest.mark.usefixtures("without_endpoint")
