@@ -149,9 +149,8 @@ impl Drop for CredentialGuard<'_> {
     }
 }
 
-/// Returns whether two owners of files are known to be the same user. In a user namespace, the kernel shows all users
-/// who have no ID there as one user, the overflow user (65534), so two files of that user may belong to different
-/// users. Cost: none, except for the first comparison of two equal IDs other than 0: two reads in `/proc`.
+/// Returns whether two owners of files are known to be the same user. In a user namespace, the kernel shows all unmapped
+/// users as the overflow user (65534). Two files of the overflow user may therefore belong to different users. Cost: none, except for the first comparison of two equal IDs other than 0: two reads in `/proc`.
 pub fn is_same_user(one: u32, other: u32) -> bool {
     static OVERFLOW: OnceLock<Option<u32>> = OnceLock::new();
     one == other && (one == 0 || *OVERFLOW.get_or_init(ambiguous_user) != Some(one))

@@ -117,7 +117,7 @@ impl RootPathStore {
     }
 
     /// Makes a call to the root in use. Returns which root was used, because another thread may replace it meanwhile.
-    /// Errors: those of [`RootPathStore::latest`].
+    /// Errors: as for [`RootPathStore::latest`].
     fn call_once<T>(&self, call: impl FnOnce(&PosixStore) -> T) -> Result<(RootNumber, T)> {
         match self.is_replaced.load(Ordering::Acquire) {
             false => Ok((self.first.number, call(&self.first.store))),

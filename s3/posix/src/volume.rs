@@ -378,7 +378,7 @@ fn unmade(errno: Errno, dir: &str) -> Error {
 }
 
 /// Opens a directory that was just created, and marks it as created by Fordway. On a file system without extended
-/// attributes, the directory is not marked. Errors: also those of the mark if there is no room for it.
+/// attributes, the directory is not marked. Errors: also `NOSPC`, `DQUOT` and `IO` of the mark.
 fn open_new_dir(parent: &File, name: &str) -> Result<File, Errno> {
     match open_in(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
         Ok(dir) => match set_xattr(&dir, OUR_DIR, b"1") {

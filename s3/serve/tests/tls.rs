@@ -45,7 +45,7 @@ fn a_tour_over_one_connection() {
     assert!(last.ends_with(b"\r\n\r\nhello"));
 }
 
-/// Over HTTP/1.1, clients that wait for `100 Continue` do not wait in vain.
+/// HTTP/1.1 is preferred, because the gateway sends `100 Continue` over HTTP/1.1 but not over HTTP/2.
 #[test]
 fn a_client_that_supports_both_versions_gets_http1() {
     let certificate = Certificate::new();

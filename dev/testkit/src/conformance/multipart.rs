@@ -236,7 +236,7 @@ pub fn multipart_copies_parts(store: &dyn Store) {
     assert!(get(store, &b, "k").unwrap() == [&body[..], &body[10..30]].concat());
 }
 
-/// The conditions of a copied part are conditions of a write: if one does not hold, the error is that of a copy.
+/// A copied part fails with the same error as a copied object if a condition does not hold.
 pub fn multipart_copies_parts_on_conditions(store: &dyn Store) {
     let b = bucket(store);
     put(store, &b, "from", b"content");
