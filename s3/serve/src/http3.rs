@@ -316,21 +316,21 @@ async fn send_answer(
     turns.send(send.send_response(head)).await?;
     while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
         let Ok(data) = frame.map_err(io::Error::other)?.into_data() else { continue };
-        turns.send(send_slices(send, data, windows)).await?;
+        send_slices(send, data, (turns, windows)).await?;
     }
     turns.send(send.finish()).await
 }
 
-/// Sends `data`, in several frames if it is larger than the send window.
+/// Sends `data` in slices. Each slice waits for its own turn, so that a slow client makes progress with each of them.
 async fn send_slices(
     send: &mut RequestStream<SendStream<Bytes>, Bytes>,
     mut data: Bytes,
-    windows: &ConnectionWindows,
-) -> std::result::Result<(), StreamError> {
+    (turns, windows): (&ResponseScheduler, &ConnectionWindows),
+) -> io::Result<()> {
     while !data.is_empty() {
         let slice = data.split_to(windows.slice_bytes().min(data.len()));
         let bytes = slice.len();
-        send.send_data(slice).await?;
+        turns.send(send.send_data(slice)).await?;
         windows.has_sent(bytes);
     }
     Ok(())

@@ -27,6 +27,9 @@ const SEND_WINDOW_MIN_BYTES: u64 = 32 << 10;
 const NEAR_SEND_WINDOW_BYTES: u64 = 2 << 20;
 /// The maximum send window if the round trip to the client is long.
 const FAR_SEND_WINDOW_BYTES: u64 = 8 << 20;
+/// The maximum number of bytes in one slice. Within the default `--stall-timeout` of 30 s, a client must receive one
+/// slice, which is about 2 KiB/s.
+const SLICE_BYTES_MAX: u64 = 64 << 10;
 /// The minimum round-trip time that counts as long. With this round-trip time, [`NEAR_SEND_WINDOW_BYTES`] allows 400
 /// MiB/s.
 const FAR: Duration = Duration::from_millis(5);
@@ -109,7 +112,8 @@ impl ConnectionWindows {
     /// Returns the number of bytes to send before the next call to [`ConnectionWindows::has_sent`]. The window grows
     /// only between the calls.
     pub(super) fn slice_bytes(&self) -> usize {
-        (self.send.lock().unwrap_or_else(PoisonError::into_inner).bytes() / 2) as usize
+        let window_bytes = self.send.lock().unwrap_or_else(PoisonError::into_inner).bytes();
+        (window_bytes / 2).min(SLICE_BYTES_MAX) as usize
     }
 
     /// Adapts the send window after `bytes` bytes were sent.
