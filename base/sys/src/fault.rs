@@ -71,8 +71,8 @@ pub fn run<T>(plan: FaultInjectionPlan, act: impl FnOnce() -> T) -> (T, Vec<&'st
     run_under(plan, None, act)
 }
 
-/// Runs `act`, and runs `meanwhile` just before call number `at` of `act`, counted from 1, as if another process were
-/// faster. Returns what [`run`] returns; the calls of `meanwhile` do not count.
+/// Runs `act`, and runs `meanwhile` just before call number `at` of `act`, counted from 1, as if another process had
+/// won the race. Returns what [`run`] returns; the calls of `meanwhile` do not count.
 pub fn run_interleaved<T>(
     (at, meanwhile): (usize, impl FnOnce() + 'static),
     act: impl FnOnce() -> T,

@@ -113,11 +113,11 @@ fn is_asking() -> bool {
     matches!(MODE.get(), PathLookupMode::AsksMemory | PathLookupMode::WouldHaveWaited)
 }
 
-/// Determines whether lookups in memory ever succeed on a file system. If they do not, each attempt is wasted, because
+/// Determines whether cached lookups (`RESOLVE_CACHED`) ever succeed on a file system. If they do not, each attempt is wasted, because
 /// the lookup must then be repeated. NFS, FUSE and Lustre may ask their server about every name, regardless of what the
-/// kernel has cached. After the first success, lookups in memory are always tried. Before the first success, a name
-/// that was not in memory is looked up in memory again right after it was opened. After [`IN_VAIN_MAX`] failures of
-/// this second lookup, lookups in memory are no longer tried. A single failure is not enough, because any concurrent
+/// kernel has cached. After the first success, cached lookups are always tried. Before the first success, a name
+/// that was not cached is looked up in the cache again right after it was opened. After [`IN_VAIN_MAX`] failures of
+/// this second lookup, cached lookups are no longer tried. A single failure is not enough, because any concurrent
 /// rename can cause it.
 #[derive(Debug, Default)]
 pub(crate) struct CachedLookupProbe(AtomicU8);

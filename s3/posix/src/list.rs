@@ -391,7 +391,7 @@ impl BucketWalk<'_> {
         if at.is_empty() { self.bucket.as_str().to_owned() } else { join(self.bucket.as_str(), at) }
     }
 
-    /// Returns the first text that the walk needs in the directory `at` after `names`. Returns `None` if `names`
+    /// Returns the first string that the walk needs in the directory `at` after `names`. Returns `None` if `names`
     /// contains all further names that the walk needs.
     fn next_window(&self, at: &str, names: &SortedNames) -> Option<String> {
         let wanted = self.query.prefix.get(at.len()..).unwrap_or_default();
@@ -402,7 +402,7 @@ impl BucketWalk<'_> {
         self.next_name(at, last)
     }
 
-    /// Returns the first text that the walk needs in the directory `at` after the names up to `last`. Returns `None` if
+    /// Returns the first string that the walk needs in the directory `at` after the names up to `last`. Returns `None` if
     /// the walk needs no further names.
     fn next_name(&self, at: &str, last: &str) -> Option<String> {
         let skipped = self.skipped.as_deref().and_then(|skipped| skipped.strip_prefix(at));
@@ -766,7 +766,7 @@ impl BucketWalk<'_> {
     }
 }
 
-/// Returns the smallest text that sorts after every text that begins with `prefix`; `None` if there is no such text.
+/// Returns the smallest string that sorts after every string that begins with `prefix`; `None` if there is none.
 fn text_after(prefix: &str) -> Option<String> {
     let mut chars = prefix.chars();
     while let Some(last) = chars.next_back() {

@@ -402,7 +402,7 @@ struct NameWindow {
     device: u64,
     inode: u64,
     times: (i64, i64),
-    /// The window contains all names from this text on, up to its last name.
+    /// The window contains all names from this string on, up to its last name.
     from: Box<str>,
     names: Arc<CacheSlot<SortedNames>>,
 }
@@ -414,7 +414,7 @@ impl NameWindow {
         names.cut_after().is_none_or(|last| from <= last).then_some(names)
     }
 
-    /// Returns whether `from` is the smallest text that sorts after the last name.
+    /// Returns whether `from` is the smallest string that sorts after the last name.
     fn ends_before(&self, from: &str) -> bool {
         let names = self.names.get();
         let last = names.as_ref().and_then(|names| names.cut_after());

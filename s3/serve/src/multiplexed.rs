@@ -45,7 +45,7 @@ impl SharedConnectionState {
 }
 
 /// Whether a request waits for its client: for more of the request's body, or until the client has received data of the
-/// response. Otherwise, the gateway is working on the request, or waits for the store. Clones share the state.
+/// response. Otherwise, the gateway is working on the request or waiting for the store. Clones share the state.
 #[derive(Clone, Default)]
 pub(crate) struct ClientWait(Arc<AtomicU8>);
 

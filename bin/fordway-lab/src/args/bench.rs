@@ -451,7 +451,7 @@ pub(crate) struct VectorReadBenchArgs {
     pub(crate) trust: ForceArgs,
 }
 
-/// The common options of a benchmark, and the benchmark's own options.
+/// The options of a workload that runs on ranks: the common options, and the workload's own options.
 #[derive(Debug, Args)]
 pub(crate) struct WorkloadArgs<P: Args> {
     /// The endpoints, and the number of ranks.

@@ -103,8 +103,8 @@ In each round, every lane performs these operations on the files of DIR: PUT, LI
 range, and DELETE. The lanes take turns, block by block. The command compares the content of every read with the \
 source file. The command works in a temporary directory on DIR's file system (or in --root), and removes that \
 directory at the end, even after Ctrl-C. The command does not change DIR itself. The first lane is the reference \
-for the other lanes. --target adds a running service, which the command accesses with the keys of the AWS \
-environment. On that service, the command works in a new bucket, or below a prefix of the bucket in the URL, \
+for the other lanes. --target adds a running service, which the command accesses with the AWS credentials \
+from the environment variables and configuration files. On that service, the command works in a new bucket, or below a prefix of the bucket in the URL, \
 and removes everything that it created.
 
 With --link, the gateways of the HTTP lanes run at the far end of an emulated link, in a network namespace; the other \

@@ -221,8 +221,8 @@ impl<'s> GcRun<'s> {
 
     pub(super) fn bucket(&mut self, bucket: &Bucket) -> Result<()> {
         self.finds_locks_held = false;
-        // Sidecar files are collected first, so that a dry run and a real run find the same sidecar files. A real run
-        // removes the files of some objects later.
+        // Sidecar files are collected first. A real run removes objects' files further down, and would otherwise find
+        // sidecar files that a dry run does not find.
         self.sidecars(bucket)?;
         self.staged_files(bucket)?;
         self.uploads(bucket)?;

@@ -25,7 +25,7 @@ use crate::users::User;
 
 /// The header with the name of a canned ACL.
 const CANNED: &str = "x-amz-acl";
-/// The start of the headers that grant permissions to users and groups.
+/// The prefix of the names of the headers that grant permissions to users and groups.
 const GRANT: &str = "x-amz-grant-";
 
 /// Returns the grants of a bucket's ACL. Errors: `NoSuchBucket`, and errors from reading the ACL.

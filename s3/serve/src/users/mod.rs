@@ -185,8 +185,8 @@ impl User {
             .map_or(Cow::Borrowed(&*self.name), |session| format!("{}/{session}", self.name).into())
     }
 
-    /// Returns the user for a request to `bucket`. Its field `server` is the file server that the request has to wait
-    /// for, if any. Errors: `Io`.
+    /// Returns the user for a request to `bucket`, with `server` set to the file server for which the request has to
+    /// wait, if any. Errors: `Io`.
     pub(crate) fn at(self: Arc<Self>, bucket: &str) -> Result<Arc<Self>> {
         // All gateways and users of the process share the threads of a file server. The work of a peer must not run on
         // these threads, because the store of a peer relies on the permissions of the calling thread. Only the thread

@@ -301,7 +301,7 @@ fn unsigned(args: &RestBenchArgs, summaries: &[LanePhaseResult]) -> Option<Strin
         })
     };
     (!args.sign && summaries.iter().any(is_refused)).then(|| {
-        "the server rejects unsigned requests; use --sign to sign them with the keys of the AWS environment"
+        "the server rejects unsigned requests; use --sign to sign them with the AWS credentials from the environment variables and configuration files"
             .to_owned()
     })
 }
