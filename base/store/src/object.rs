@@ -374,7 +374,7 @@ pub struct CopyOptions {
     pub source_conditions: Conditions,
     /// Conditions on the destination.
     pub conditions: Conditions,
-    /// The algorithm of the copy's checksum, computed from its content; `None` keeps the source's checksum.
+    /// The algorithm of the checksum to compute from the copy's content; `None` keeps the source's checksum.
     pub checksum: Option<ChecksumAlgorithm>,
     /// The lock of the copy. The source's lock is not copied.
     pub lock: ObjectLock,

@@ -52,7 +52,7 @@ pub fn thread_cpu_ns() -> u64 {
     clock_ns(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or_default()
 }
 
-/// Returns the number of the calling thread, which is not 0. Cost: one `gettid`.
+/// Returns the ID of the calling thread, which is not 0. Cost: one `gettid`.
 pub fn thread_id() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()
 }

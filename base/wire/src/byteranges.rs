@@ -398,7 +398,7 @@ impl PartContentCheck {
     }
 }
 
-/// Returns the number of decimal digits in the text `first-last` of a range.
+/// Returns the number of decimal digits in the string `first-last` of a range.
 fn digits_of(range: &Range<u64>) -> usize {
     let digits = |number: u64| number.checked_ilog10().unwrap_or(0) as usize + 1;
     digits(range.start) + digits(range.end - 1)

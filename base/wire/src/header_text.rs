@@ -1,5 +1,5 @@
-//! Encodes any text as the value of a header: RFC 2047's `=?UTF-8?B?...?=`, which S3 itself returns for
-//! metadata that is not plain ASCII.
+//! Encodes any string as the value of a header: RFC 2047's `=?UTF-8?B?...?=`, which S3 itself returns for metadata that
+//! is not plain ASCII.
 
 use std::borrow::Cow;
 

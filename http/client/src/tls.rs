@@ -419,7 +419,7 @@ fn in_words(error: &std::io::Error) -> &'static str {
 }
 
 /// Returns an explanation of a fault of a server's certificate, or an empty string if there is no explanation. `why`
-/// contains rustls's name for the fault, because quinn reports only the text of an error.
+/// contains rustls's name for the fault, because quinn reports only the message of an error.
 pub(super) fn certificate_in_words(why: &str) -> &'static str {
     if why.contains("UnknownIssuer") || why.contains("BadSignature") {
         return UNKNOWN_ISSUER;

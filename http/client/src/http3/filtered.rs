@@ -38,7 +38,7 @@ impl ViolationGuard {
     }
 }
 
-/// A QUIC connection as h3 uses it. Holds at most one frame per stream that is not DATA, and no content.
+/// A QUIC connection as h3 uses it. Holds at most one frame other than DATA per stream, and no content.
 pub struct FilteredConnection {
     inner: h3_quinn::Connection,
     guard: ViolationGuard,

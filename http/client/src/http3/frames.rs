@@ -1,7 +1,7 @@
 //! The frames of an HTTP/3 stream (RFC 9114 section 7), as they are passed to h3.
 //!
 //! h3 collects every frame except DATA as a whole, whatever its length, and cannot distinguish an empty DATA frame from
-//! the end of a body. If a body consists of many DATA frames, h3 receives content before anybody asks for it.
+//! the end of a body. If a body consists of many DATA frames, h3 receives content before its caller requests it.
 //! [`FrameFilter`] therefore passes the heads of messages frame by frame, each limited in length, and each body as a
 //! single DATA frame without an end.
 
@@ -16,9 +16,9 @@ const WEBTRANSPORT: u64 = 0x41;
 /// The stream type of a control stream.
 const CONTROL: u64 = 0x00;
 
-/// The head of a DATA frame with the greatest length that there is.
+/// The head of a DATA frame with the greatest possible length.
 const BODY_HEAD: [u8; 9] = [DATA as u8, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff];
-/// The number of bytes of two variable-length integers.
+/// The maximum length of two variable-length integers, in bytes.
 const HEAD_BYTES_MAX: usize = 16;
 
 /// A violation of the protocol that ends the connection.
@@ -86,7 +86,7 @@ fn integer(bytes: &[u8]) -> Option<(u64, &[u8])> {
     Some((value, rest))
 }
 
-/// What the bytes that follow on a stream are.
+/// The kind of the bytes that follow on a stream.
 enum Following {
     /// The type of a unidirectional stream.
     StreamType,

@@ -179,7 +179,7 @@ impl WebDavClient {
         let answer = self.ask(url, &mut call)?;
         let is_done = || match self.stat(url).map_err(|error| error.kind()) {
             Err(ErrorKind::NoSuchKey) => true,
-            // Keys may allow nothing but removals, and some services, such as Azure's, always respond 202.
+            // Credentials may permit removals only, and some services, such as Azure's, always respond with 202.
             Err(ErrorKind::AccessDenied) => {
                 let url = without_query(url);
                 tracing::warn!("the server has accepted the removal of {url}; the result cannot be read");
@@ -205,7 +205,7 @@ impl WebDavClient {
         // destination.
         let mut call = to_destination("COPY", "copy", (from, to), replaces)?.once();
         let is_done = |answer: &DavResponse| match (self.stat(from), self.stat(to)) {
-            // A collection is there before its members are.
+            // A collection exists before its members do.
             (Ok(source), Ok(copy)) if !source.is_collection && source.size_bytes.is_some() => {
                 // With `replaces`, an older file of the same size may have been at the destination.
                 copy.size_bytes == source.size_bytes && (!replaces || answer.is_before(&copy))
@@ -320,7 +320,8 @@ const REMOVE_AND_TRY_AGAIN: &str =
 /// server's reason; `IncompleteBody` if the report ends before the result.
 fn believe(answer: &DavResponse) -> Result<bool> {
     let kind = answer.content_type.as_deref().unwrap_or_default().to_ascii_lowercase();
-    // Pages and documents are not reports. Any other type may be one: XRootD's is text/plain, dCache's is not.
+    // HTML and XML documents are not reports. A report may have any other type: XRootD's has text/plain, dCache's does
+    // not.
     if answer.status == 207 || kind.contains("html") || kind.contains("xml") {
         return Ok(false);
     }

@@ -23,7 +23,7 @@ const COPY_AGAIN: &str =
     "copy again; if that fails too, copy through this machine with `fordway cp --third-party never`";
 /// The advice for a copy with the wrong size.
 const REMOVE_AND_COPY_AGAIN: &str = "remove the destination and copy again; if that fails too, copy through this machine with `fordway cp --third-party never`";
-/// The text of an error for a truncated report.
+/// The message of an error for a truncated report.
 pub(super) const WITHOUT_RESULT: &str = "the server's report ends without the result of the copy";
 /// The maximum number of bytes read from the body of an error response.
 const DOCUMENT_BYTES_MAX: usize = 64 * 1024;
