@@ -512,7 +512,8 @@ fn with_one_request_at_a_time_all_clients_are_served() {
     assert_eq!(counter(&ground.store(), "requests_put"), 400);
 }
 
-/// The client of a refused commit sends nothing more about its write, so the gateway keeps nothing of it.
+/// After a refused commit, the client sends no further message about its write, so the gateway must keep no state of
+/// the write.
 #[test]
 fn a_refused_commit_ends_the_write() {
     let ground = Ground::with(|config| NodeGatewayConfig {

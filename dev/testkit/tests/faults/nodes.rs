@@ -165,7 +165,8 @@ fn lose_each_reply<P>(
 }
 
 const SHARED: [FileSystemSharing; 2] = [FileSystemSharing::Nfs, FileSystemSharing::Unknown];
-/// A file system without unnamed files, with and without a rename that replaces nothing.
+/// For each of three kinds of file systems, the calls that it lacks: none; `open_tmpfile`; `open_tmpfile` and
+/// `renameat_with`.
 const LACKS: [&[(&str, Errno)]; 3] = [
     &[],
     &[("open_tmpfile", Errno::OPNOTSUPP)],
@@ -293,7 +294,7 @@ fn failed_lists<T>(
 }
 
 /// A listing succeeds if another node removes a directory while the listing reads it. Only the removal of the bucket's
-/// own directory makes the listing fail, and in a bucket with further directories no more often than in another bucket.
+/// own directory makes the listing fail. Further directories in the bucket cause no further failures.
 #[test]
 fn a_listing_passes_over_directories_that_another_node_removes() {
     for sharing in SHARED {
@@ -317,7 +318,7 @@ fn a_listing_passes_over_directories_that_another_node_removes() {
     }
 }
 
-/// The same for the directories of old versions, of odd keys and of an upload's parts.
+/// Like the previous test, for the directories of old versions, of odd keys and of an upload's parts.
 #[test]
 fn private_directories_that_another_node_removes_fail_no_listing() {
     for sharing in SHARED {

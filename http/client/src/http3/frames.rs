@@ -101,7 +101,7 @@ enum Following {
     Opaque,
 }
 
-/// Where the frames of a stream belong.
+/// The part of a stream to which the next frames belong.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum StreamPart {
     Control,
@@ -184,7 +184,7 @@ impl FrameFilter {
         Some(self.held.split().freeze())
     }
 
-    /// Receives the head of a frame, and decides what becomes of the frame. Returns a piece if the head is one.
+    /// Receives the head of a frame, and decides how the frame is processed. Returns a piece if one is complete.
     fn frame_head(&mut self, received: &mut Bytes) -> Result<Option<Bytes>, FrameViolation> {
         let Some(FrameHead { kind, length }) = self.parsed(received, FrameHead::parse) else {
             return Ok(None);
