@@ -219,7 +219,8 @@ mod tests {
         pattern[at..].iter().all(|symbol| *symbol == ANY_CHARACTERS)
     }
 
-    /// Returns a text that the pattern matches, unless `b` replaces the character at the index `broken` of the text.
+    /// Returns a string that the pattern matches, unless `b` replaces the character at the index `broken` of the
+    /// string.
     fn example(pattern: &str, fillings: &[String], broken: usize) -> String {
         let mut fillings = fillings.iter().cycle();
         let mut text = String::new();

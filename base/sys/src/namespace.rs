@@ -116,7 +116,7 @@ impl VirtioNetHeader {
 }
 
 impl TunDevice {
-    /// Creates a device called `name` (at most 15 bytes), which is down and has no address. With `large_packets` the
+    /// Creates a device called `name` (at most 15 bytes), which is down and has no address. With `large_packets`, the
     /// kernel may leave TCP's segmentation to the reader of the device, and pass packets of up to 64 KiB.
     ///
     /// Errors: `PERM` without CAP_NET_ADMIN over the thread's network namespace; `NOENT` if there is no `/dev/net/tun`;

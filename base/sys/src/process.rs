@@ -157,7 +157,7 @@ pub fn fork_process(work: impl FnOnce()) -> Result<ForkedProcess> {
 
 impl Drop for ForkedProcess {
     fn drop(&mut self) {
-        // SAFETY: the calls take no memory of this process, and the process ID cannot have been reused, because only
+        // SAFETY: the calls access no memory of this process, and the process ID cannot have been reused, because only
         // this value waits for the child.
         unsafe {
             libc::kill(self.0, libc::SIGKILL);

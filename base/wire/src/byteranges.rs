@@ -106,7 +106,7 @@ pub struct ByterangesParser {
     between_bytes: usize,
     /// The number of bytes between the contents of the last two parts, without the digits of the range.
     form_bytes: Option<usize>,
-    /// The line break that ended the last part's head, and that must also end its content.
+    /// The line break that ended the last part's head, and that must also end the part's content.
     line_break: &'static [u8],
 }
 

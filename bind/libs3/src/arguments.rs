@@ -339,8 +339,8 @@ pub(crate) unsafe fn conditions(pointer: *const GetConditions) -> RequestResult<
     })
 }
 
-/// Returns the name of a bucket. Errors: the status for the first of libs3's rules for names in paths that the name
-/// violates.
+/// Returns the name of a bucket. Errors: the status for the first rule that the name violates, among libs3's rules for
+/// names in paths.
 pub(crate) fn bucket_name(name: &CStr) -> RequestResult<Bucket> {
     match validate_bucket(name.to_bytes(), false) {
         Status::OK => Ok(Bucket::new(checked(name)?)?),

@@ -566,7 +566,7 @@ fn lists_count_towards_the_limit_of_a_user() {
     assert_status(&ground.ask("GET /bucket?list-type=2", "", b""), 200);
 }
 
-/// A request that expects another owner of the bucket has no effect, whatever its operation.
+/// A request that expects another owner of the bucket has no effect, regardless of its operation.
 #[test]
 fn no_operation_ignores_the_expected_owner() {
     let ground = Ground::new();

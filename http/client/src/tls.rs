@@ -163,8 +163,8 @@ impl TlsConnector {
         TlsConnector { roots, protocol, who: SessionCredentials::none(), config: Mutex::default() }
     }
 
-    /// Drops the configurations and session tickets that connectors share. Measurements use this function to make the
-    /// next connection of a new connector like the first connection of a process.
+    /// Drops the configurations and session tickets that connectors share. Measurements call this function so that the
+    /// next connection of a new connector behaves like the first connection of a process.
     pub fn forget_shared() {
         SHARED.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }

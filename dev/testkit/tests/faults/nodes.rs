@@ -40,8 +40,8 @@ fn body(store: &PosixStore, name: &str) -> Result<Vec<u8>> {
     store.read(&bucket(), &key(name), &GetOptions::default(), &mut body).map(|_| body)
 }
 
-/// Changes the modification time in a record and of its file, as if a node whose clock is this far behind had written
-/// them. Returns the time.
+/// Changes the modification time of a file and the time in its record, as if a node whose clock is this far behind had
+/// written the file. Returns the time.
 fn set_back(path: &Path, by: Duration) -> SystemTime {
     let file = File::options().read(true).write(true).open(path).unwrap();
     let modified = file.metadata().unwrap().modified().unwrap() - by;
@@ -146,7 +146,8 @@ fn lose_each_reply<P>(
     assert!(!named(&calls).is_empty(), "{calls:?}");
     for (number, (_, call)) in named(&calls).into_iter().enumerate() {
         for (_, errno) in NAMING.iter().filter(|(name, _)| *name == call) {
-            // A call that refreshes a cache may come earlier or later in the next run, so the position is found anew.
+            // A call that refreshes a cache may come earlier or later in the next run, so the test looks for the
+            // position again.
             let is_lost = (0..100).any(|_| {
                 let (.., calls) = run(None);
                 let Some((at, _)) = named(&calls).get(number).copied() else { return false };

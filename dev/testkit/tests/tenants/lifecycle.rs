@@ -207,7 +207,7 @@ fn a_mark_that_another_writer_has_set_does_not_count() {
 
 /// A copy does not show which user gave a document its name, so the owner sets the rules of a restored root again. A
 /// migration does not make the rules effective, because another writer may have moved them into place. Documents that
-/// nobody else can have renamed need no mark.
+/// nobody else could have renamed need no mark.
 #[test]
 fn rules_are_set_again_after_a_restore_and_need_no_mark_in_a_closed_bucket() {
     if !is_root() {

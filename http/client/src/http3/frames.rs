@@ -1,7 +1,7 @@
 //! The frames of an HTTP/3 stream (RFC 9114 section 7), as they are passed to h3.
 //!
-//! h3 collects every frame except DATA as a whole, whatever its length, and cannot distinguish an empty DATA frame from
-//! the end of a body. If a body consists of many DATA frames, h3 receives content before its caller requests it.
+//! h3 collects every frame except DATA as a whole, regardless of its length, and cannot distinguish an empty DATA frame
+//! from the end of a body. If a body consists of many DATA frames, h3 receives content before its caller requests it.
 //! [`FrameFilter`] therefore passes the heads of messages frame by frame, each limited in length, and each body as a
 //! single DATA frame without an end.
 

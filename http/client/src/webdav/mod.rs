@@ -259,8 +259,8 @@ impl WebDavClient {
     }
 
     /// Checks that the server has carried out a request without a report. After status 202, it may do so later, or
-    /// never (RFC 9110 section 15.3.3), so `is_done` looks for the result, as often as a request may be sent. Errors:
-    /// `Unavailable`; `Interrupted`.
+    /// never (RFC 9110 section 15.3.3), so `is_done` looks for the result, as many times as a request may be sent.
+    /// Errors: `Unavailable`; `Interrupted`.
     fn check_done(&self, answer: &DavResponse, is_done: &dyn Fn() -> bool) -> Result<()> {
         let mut retries = RetryBudget::new(self.session.options.max_retries, self.session.until());
         while answer.status == 202 && !is_done() {

@@ -110,8 +110,8 @@ impl WebDavClient {
         Ok(size_bytes)
     }
 
-    /// Returns the size of the source, if it is known. The user may lack the permission, or the route, to read a source
-    /// that only the other server needs to read. Errors: `InvalidArgument` for a collection; otherwise as for
+    /// Returns the size of the source, if it is known. The user may lack the permission or the network access to read a
+    /// source that only the other server needs to read. Errors: `InvalidArgument` for a collection; otherwise as for
     /// [`WebDavClient::stat`].
     fn size_of_source(&self, copy: &ThirdPartyCopy<'_>) -> Result<Option<u64>> {
         use ErrorKind as K;
