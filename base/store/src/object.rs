@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// The number of bytes per step when content is streamed: large enough to hide the cost of a call, and small enough to
-/// stay in the second-level cache.
+/// stay in the L2 cache.
 const CHUNK_BYTES: usize = 256 * 1024;
 
 /// The name and the creation time of a bucket.

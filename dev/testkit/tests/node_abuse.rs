@@ -189,8 +189,8 @@ fn what_is_no_greeting_ends_the_connection() {
     ground.assert_works();
 }
 
-/// TCP clients that are not authenticated, and send a byte now and then, use no connection of the gateway's user. They
-/// are disconnected when the time for the handshake is over.
+/// TCP clients that are not authenticated, and that send a byte from time to time, use no connection of the gateway's
+/// user. They are disconnected when the time for the handshake is over.
 #[test]
 fn tcp_clients_without_authentication_leave_connections_for_others() {
     const STALL: Duration = Duration::from_secs(3);

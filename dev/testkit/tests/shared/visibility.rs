@@ -374,7 +374,7 @@ fn delete_a_bucket_of_an_idle_client(bucket: &Bucket) {
     other.delete_bucket(bucket).unwrap();
 }
 
-/// Two names are created within one step of the server's clock, and the other node lists the directory in between. The
+/// Two names are created within one tick of the server's clock, and the other node lists the directory in between. The
 /// client of that node then treats its list with one name as current, but a strong listing must show both names.
 pub(super) fn list_what_was_created_in_one_step(_: &Member) {
     let (one, other) = (store(0), strong(1));

@@ -374,7 +374,7 @@ mod tests {
             prop_assert_eq!(integer(&bytes[..bytes.len() - 1]), None);
         }
 
-        /// Any frames, in any pieces: h3 receives the heads as they are and the content of the body, and the end of the
+        /// For any frames, in any pieces, h3 receives the heads unchanged and the content of the body. The end of the
         /// stream is accepted only between frames.
         #[test]
         fn content_passes_whole(
@@ -411,7 +411,7 @@ mod tests {
             prop_assert_eq!(end.is_ok(), ends.contains(&cut));
         }
 
-        /// Whatever arrives, the number of bytes that arrive together makes no difference.
+        /// For any received bytes, the result does not depend on how many bytes arrive together.
         #[test]
         fn pieces_make_no_difference(stream in vec(any::<u8>(), 0..300)) {
             let _ = message(&stream);
