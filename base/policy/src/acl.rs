@@ -1,5 +1,5 @@
-//! Canned bucket ACLs (see "Access control list (ACL) overview" in the S3 user guide). An ACL allows actions on a
-//! bucket to everybody, or to all users with keys. An ACL never denies anything.
+//! Canned bucket ACLs (see "Access control list (ACL) overview" in the S3 user guide). An ACL permits everybody, or all
+//! users with keys, to perform actions on a bucket. An ACL never denies anything.
 
 use crate::principal::Principal;
 use crate::request::AccessRequest;

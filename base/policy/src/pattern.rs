@@ -67,7 +67,7 @@ impl Pattern {
         Ok(Pattern { text: text.to_owned(), pieces })
     }
 
-    /// Returns the text from which the pattern was read.
+    /// Returns the string from which the pattern was read.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
@@ -91,9 +91,9 @@ impl Pattern {
         matches!(&self.pieces[..], [PatternSegment::Fixed(symbols)] if fits(symbols, text))
     }
 
-    /// Returns whether the pattern, which has no wildcards, matches the whole of a text, ignoring case. `folded` is the
-    /// text without case (see [`fold`]). Cost: ends at the first difference, because a client chooses the values of
-    /// some variables, and a pattern can repeat a variable often.
+    /// Returns whether the pattern, which has no wildcards, matches the whole of a string, ignoring case. `folded` is
+    /// the case-folded string (see [`fold`]). Cost: ends at the first difference, because a client chooses the values
+    /// of some variables, and a pattern can repeat a variable often.
     pub(crate) fn equals_ignoring_case(&self, folded: &str, request: &AccessRequest<'_>) -> bool {
         let mut rest = folded;
         for piece in &self.pieces {
@@ -113,17 +113,17 @@ impl Pattern {
     }
 }
 
-/// Returns the characters of a text without case. The two lower-case forms of sigma are the same letter.
+/// Returns the case-folded characters of a string. The two lower-case forms of sigma are the same letter.
 fn folded_chars(text: &str) -> impl Iterator<Item = char> + '_ {
     text.chars().flat_map(char::to_lowercase).map(|found| if found == 'ς' { 'σ' } else { found })
 }
 
-/// Returns a text without case.
+/// Returns the case-folded string.
 pub(crate) fn fold(text: &str) -> String {
     folded_chars(text).collect()
 }
 
-/// Returns the part of `folded`, a text without case, that follows `start`.
+/// Returns the part of `folded`, a case-folded string, that follows `start`.
 fn without_start<'t>(folded: &'t str, start: &str) -> Option<&'t str> {
     if start.is_ascii() {
         let (found, rest) = folded.split_at_checked(start.len())?;
@@ -163,9 +163,9 @@ fn value_of<'v>(key: &'v str, default: Option<&'v str>, request: &'v AccessReque
 }
 
 /// Replaces variables with their values. Returns `None` if a variable has several values, or has neither a value nor a
-/// default. Also returns `None`, before any value is copied, if the result matches only texts longer than `text_bytes`.
-/// This check limits the cost, because a client chooses the values of some variables, and a pattern can repeat a
-/// variable often.
+/// default. Also returns `None`, before any value is copied, if the result matches only strings longer than
+/// `text_bytes`. This check limits the cost, because a client chooses the values of some variables, and a pattern can
+/// repeat a variable often.
 fn expanded(
     pieces: &[PatternSegment],
     request: &AccessRequest<'_>,

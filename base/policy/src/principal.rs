@@ -163,7 +163,7 @@ impl NamedPrincipal {
     }
 }
 
-/// Returns whether a text can be a name. Names have no wildcards.
+/// Returns whether a string can be a name. Names have no wildcards.
 fn is_name(text: &str) -> bool {
     !text.is_empty() && !text.contains(['*', '?'])
 }

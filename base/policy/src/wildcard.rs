@@ -1,5 +1,5 @@
-//! Matches texts against patterns with wildcards. Anyone who may set a bucket's policy chooses the patterns, and other
-//! users wait while a gateway matches these patterns. The cost is therefore nearly linear in every case.
+//! Matches strings against patterns with wildcards. Anyone who may set a bucket's policy chooses the patterns, and
+//! other users wait while a gateway matches these patterns. The cost is therefore nearly linear in every case.
 
 use memchr::memmem;
 
@@ -95,7 +95,7 @@ fn end_of_first_short(segment: &[PatternSymbol], text: &[u8]) -> Option<usize> {
     rests.next().map(|rest| text.len() - rest.len())
 }
 
-/// A search for a segment with `?`, by the algorithm Shift-And. Bit `i` of the state is set if the first `i + 1`
+/// A search for a segment with `?`, with the Shift-And algorithm. Bit `i` of the state is set if the first `i + 1`
 /// symbols match the end of the text that was read so far. One operation on a word updates 64 of these bits.
 struct SegmentSearch {
     symbols: usize,
@@ -219,7 +219,8 @@ mod tests {
         pattern[at..].iter().all(|symbol| *symbol == ANY_CHARACTERS)
     }
 
-    /// Returns a text that the pattern matches, unless `b` replaces the character at the index `broken` of the text.
+    /// Returns a string that the pattern matches, unless `b` replaces the character at the index `broken` of the
+    /// string.
     fn example(pattern: &str, fillings: &[String], broken: usize) -> String {
         let mut fillings = fillings.iter().cycle();
         let mut text = String::new();

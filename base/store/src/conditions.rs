@@ -84,7 +84,7 @@ impl Conditions {
         self.check_read(info).map_err(Conditions::of_copy_source)
     }
 
-    /// Returns the error of a copy whose source was read with conditions, and could not be read because of `error`.
+    /// Converts `error`, from a conditional read of the source of a copy, to the error that the copy returns.
     pub fn of_copy_source(error: Error) -> Error {
         match error.kind() {
             ErrorKind::NotModified => Error::new(ErrorKind::PreconditionFailed, error.detail()),

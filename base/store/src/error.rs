@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use crate::VersionId;
 
-/// The text between the reason of an error and the advice on what to do next.
+/// The separator between the reason of an error and the advice on what to do next.
 const ADVICE_FOLLOWS: &str = "; ";
 
 /// The reason for refusing a change to a key if a symbolic link in its path leads out of the bucket.
@@ -275,8 +275,8 @@ impl Error {
         self.0.is_untrusted_server
     }
 
-    /// Records the S3 error code that a server sent for the failure. Several codes have the same [`ErrorKind`],
-    /// and some callers need to distinguish these codes. A text that cannot be an error code is ignored.
+    /// Records the S3 error code that a server sent for the failure. Several codes have the same [`ErrorKind`], and
+    /// some callers need to distinguish these codes. A string that cannot be an error code is ignored.
     pub fn with_s3_code(mut self, code: &str) -> Self {
         let is_code = (1..=64).contains(&code.len()) && code.bytes().all(|byte| byte.is_ascii_alphanumeric());
         self.0.s3_code = is_code.then(|| code.into());

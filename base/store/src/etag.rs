@@ -16,7 +16,7 @@ const SHORT_BYTES: usize = 40;
 pub struct ETag(InlineText<SHORT_BYTES>);
 
 impl ETag {
-    /// Creates a tag from the text that a client or server sent; quotes are dropped.
+    /// Creates a tag from the string that a client or server sent; quotes are dropped.
     pub fn new(tag: &str) -> Self {
         match tag.as_bytes() {
             // The tag has no quotes or spaces to drop.
@@ -89,7 +89,7 @@ impl fmt::Debug for ETag {
     }
 }
 
-/// A buffer for a tag, aligned so that its bytes are validated as text word by word instead of byte by byte.
+/// A buffer for a tag, aligned so that its bytes are validated as UTF-8 word by word instead of byte by byte.
 #[repr(align(16))]
 struct AlignedETagBuffer([u8; 34]);
 
@@ -106,7 +106,7 @@ fn hex_digits(bytes: [u8; 16]) -> [u8; 32] {
     digits
 }
 
-/// Returns `ascii` as text; an empty string if `ascii` is not valid UTF-8.
+/// Returns `ascii` as a string; an empty string if `ascii` is not valid UTF-8.
 fn text(ascii: &[u8]) -> &str {
     std::str::from_utf8(ascii).unwrap_or_default()
 }

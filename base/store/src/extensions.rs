@@ -204,7 +204,7 @@ impl BucketDocumentKind {
         Ok(BucketDocumentKind(Cow::Owned(name.to_owned())))
     }
 
-    /// Returns the name as text.
+    /// Returns the name as a string.
     pub fn as_str(&self) -> &str {
         &self.0
     }

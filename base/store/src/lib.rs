@@ -77,8 +77,8 @@ pub trait Store:
 
     /// Returns the file server that calls on `bucket` may wait for without a time limit. Returns `None` if there is no
     /// file server, or if such waits have a time limit. The name [`ROOT_DIR`] means the directory that contains the
-    /// buckets, and an empty name means all buckets. Cost: no system call, except that the first call may read the list
-    /// of mounts. Asks no file server.
+    /// buckets, and an empty name means all buckets. Cost: no request to a file server, and no system call, except that
+    /// the first call may read the list of mounts.
     fn file_server(&self, _bucket: &str) -> Option<FileServerProbe> {
         None
     }

@@ -32,7 +32,7 @@ impl UploadId {
         UploadId(id.into().into())
     }
 
-    /// Returns the identifier as text.
+    /// Returns the identifier as a string.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -232,7 +232,7 @@ impl CompletedPart {
         }
     }
 
-    /// Returns whether an object with this ETag can have been completed from the parts `wanted`, under either ETag
+    /// Returns whether an object with this ETag could have been completed from the parts `wanted`, under either ETag
     /// policy. Both policies are possible, because a store does not keep the policy of a completed upload.
     pub fn could_make(wanted: &[CompletedPart], object: &ETag) -> bool {
         [ETagPolicy::Md5, ETagPolicy::Fast]

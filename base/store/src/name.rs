@@ -56,7 +56,7 @@ impl Bucket {
         Err(Error::new(ErrorKind::InvalidBucketName, format!("{name:?} {why}")))
     }
 
-    /// Returns the name as text.
+    /// Returns the name as a string.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -80,14 +80,14 @@ impl Key {
         Ok(Key(key.into()))
     }
 
-    /// Returns the key as text.
+    /// Returns the key as a string.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
 /// Returns whether `byte` occurs in `text`. For up to 64 bytes, this function executes far fewer instructions than
-/// `memchr`, which checks texts of fewer than 32 bytes byte by byte.
+/// `memchr`, which checks strings of fewer than 32 bytes byte by byte.
 pub fn contains_byte(text: &[u8], byte: u8) -> bool {
     const WORD: usize = size_of::<u64>();
     const ONES: u64 = u64::MAX / 255;
@@ -126,12 +126,12 @@ pub(crate) enum InlineText<const N: usize> {
 }
 
 impl<const N: usize> InlineText<N> {
-    /// Stores the text in an allocation, even if it is short.
+    /// Stores the string in an allocation, even if it is short.
     pub(crate) fn allocated(text: &str) -> Self {
         InlineText::Long(text.into())
     }
 
-    /// Returns whether the text is stored in an allocation.
+    /// Returns whether the string is stored in an allocation.
     pub(crate) fn is_allocated(&self) -> bool {
         matches!(self, InlineText::Long(_))
     }

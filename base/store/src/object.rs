@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// The number of bytes per step when content is streamed: large enough to hide the cost of a call, and small enough to
-/// stay in the second-level cache.
+/// stay in the L2 cache.
 const CHUNK_BYTES: usize = 256 * 1024;
 
 /// The name and the creation time of a bucket.
@@ -374,7 +374,7 @@ pub struct CopyOptions {
     pub source_conditions: Conditions,
     /// Conditions on the destination.
     pub conditions: Conditions,
-    /// The algorithm of the copy's checksum, computed from its content; `None` keeps the source's checksum.
+    /// The algorithm of the checksum to compute from the copy's content; `None` keeps the source's checksum.
     pub checksum: Option<ChecksumAlgorithm>,
     /// The lock of the copy. The source's lock is not copied.
     pub lock: ObjectLock,

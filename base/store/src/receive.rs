@@ -5,8 +5,8 @@ use crate::{Error, ErrorKind, Result};
 /// The maximum number of bytes that are allocated for a declared length before any byte has arrived. The system
 /// provides memory only when it is written to, so a declared length up to this limit does not by itself use memory.
 pub const TRUSTED_BYTES: usize = 256 << 20;
-/// The number of bytes that are first cleared and then filled in one step, once [`TRUSTED_BYTES`] have arrived. This
-/// number of bytes stays in the processor's cache between clearing and filling.
+/// The number of bytes that are first cleared and then filled in one step, once [`TRUSTED_BYTES`] have arrived. A piece
+/// of this size stays in the processor's cache between clearing and filling.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Fills `buffer` with `len` bytes. Each call of `receive` must fill all of its slice with the next bytes. Beyond 256

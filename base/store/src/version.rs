@@ -19,7 +19,7 @@ impl VersionId {
     pub const GENERATED_BYTES_MIN: usize = 24;
 
     /// Checks an ID that a client sent: 1 to 1,024 visible ASCII characters. Errors: `NoSuchVersion` for any other
-    /// text, because no store creates such an ID.
+    /// string, because no store creates such an ID.
     pub fn new(id: impl Into<String>) -> Result<Self> {
         let id = id.into();
         match (1..=Self::MAX_BYTES).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -29,7 +29,7 @@ impl VersionId {
     }
 
     /// Checks that Fordway's stores may have generated this ID. Without the check, a delete would report success for a
-    /// text that never names a version, such as `None`. Errors: `NoSuchVersion`.
+    /// string that is never a version ID, such as `None`. Errors: `NoSuchVersion`.
     pub fn check_generated(&self) -> Result<()> {
         match self.is_null() || self.0.len() >= Self::GENERATED_BYTES_MIN {
             true => Ok(()),
@@ -47,7 +47,7 @@ impl VersionId {
         &*self.0 == Self::NULL
     }
 
-    /// Returns the ID as text.
+    /// Returns the ID as a string.
     pub fn as_str(&self) -> &str {
         &self.0
     }

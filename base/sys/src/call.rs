@@ -25,7 +25,7 @@ pub(crate) fn point(name: &'static str) -> Result<()> {
     }
 }
 
-/// Returns the result of the call after [`point`], unless a test loses the reply of the call.
+/// Returns the result of the call after [`point`], unless a test simulates the loss of the reply.
 #[inline(always)]
 fn reply<T>(result: Result<T>) -> Result<T> {
     #[cfg(feature = "faults")]

@@ -2,10 +2,10 @@
 //!
 //! Linux allows any bytes but `/` and NUL in a name. In text, each byte that is not valid UTF-8 appears as a private
 //! character: U+EF80 to U+EFFF for the bytes 0x80 to 0xFF (as in the OPTU-8 encoding of MirBSD). If a name itself
-//! contains one of these characters, each of its three bytes is represented in the same way. No two names therefore
-//! become the same text, and all other names in valid UTF-8 are unchanged.
+//! contains one of these characters, each of its three bytes is represented in the same way. Different names are
+//! therefore never represented by the same string, and all other names in valid UTF-8 are unchanged.
 //!
-//! Every function of this crate that takes a name or path as `&str` expects such text.
+//! Every function of this crate that takes a name or path as `&str` expects this representation.
 
 use std::borrow::Cow;
 use std::ffi::CStr;
@@ -54,8 +54,9 @@ pub fn read_dir(dir: impl AsFd, visit: impl FnMut(&[u8], EntryKind)) -> Result<(
     read_entries(dir, visit, || false).map(drop)
 }
 
-/// Reads entries like [`read_dir`]. Returns whether the entries are a snapshot, because one `getdents64` had room for
-/// all of them. Otherwise, an entry that was renamed during the call may be missing (see [`keeps_entries_in_place`]).
+/// Reads entries like [`read_dir`]. Returns whether the entries are a snapshot, which they are if one `getdents64` had
+/// room for all of them. Otherwise, an entry that was renamed during the call may be missing (see
+/// [`keeps_entries_in_place`]).
 ///
 /// [`keeps_entries_in_place`]: crate::keeps_entries_in_place
 pub fn read_dir_in_steps(dir: impl AsFd, visit: impl FnMut(&[u8], EntryKind)) -> Result<bool> {
@@ -180,7 +181,7 @@ pub fn text_to_name(text: &str) -> Cow<'_, [u8]> {
     Cow::Owned(name)
 }
 
-/// Returns whether [`name_to_text`] converts the name that `text` represents back to `text`. Exactly one of the texts
+/// Returns whether [`name_to_text`] converts the name that `text` represents back to `text`. Exactly one of the strings
 /// that represent a name meets this condition.
 pub fn is_text_of_a_name(text: &str) -> bool {
     !may_have_escapes(text) || name_to_text(&text_to_name(text)) == text

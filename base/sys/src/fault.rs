@@ -21,9 +21,9 @@ pub enum SyscallFault {
     Kill,
     /// The call is not made and fails with this error.
     Fail(Errno),
-    /// The call is made, but its result is replaced with this error. A file server's reply was lost, the client sent
-    /// the request again, and the server reported that there was nothing left to do. Applies only to calls that are
-    /// defined in [`crate::call`], not to calls that follow a bare [`point`].
+    /// The call is made, but its result is replaced with this error. This fault simulates a file server whose reply was
+    /// lost: the client sent the request again, and the server reported that there was nothing left to do. The fault
+    /// applies only to calls that are defined in [`crate::call`], not to calls that follow a bare [`point`].
     LoseReply(Errno),
 }
 
@@ -42,7 +42,7 @@ pub struct FaultInjectionPlan {
 struct FaultInjectionRun {
     plan: FaultInjectionPlan,
     calls: Vec<&'static str>,
-    /// The number of a call, counted from 1, and what happens just before that call.
+    /// The number of a call, counted from 1, and the function to run just before that call.
     meanwhile: Option<(usize, Box<dyn FnOnce()>)>,
     /// The error that replaces the result of the call that is being made.
     lost: Option<Errno>,

@@ -252,8 +252,9 @@ pub fn make_dir(dir: impl AsFd, name: &str, mode: Mode) -> Result<bool> {
 }
 
 /// Creates the directory `name` with the permissions `mode` in one step, regardless of the process's umask; returns
-/// whether the directory is new. If the kernel does not permit this, or no other thread, the umask applies. Cost: as for
-/// [`make_dir`]; if the umask would remove some of the permissions, also one `newfstatat` and a thread.
+/// whether the directory is new. If the kernel does not permit this, or the thread cannot be started, the umask
+/// applies. Cost: as for [`make_dir`]; if the umask would remove some of the permissions, also one `newfstatat` and a
+/// thread.
 pub fn make_dir_regardless_of_umask(dir: impl AsFd, name: &str, mode: Mode) -> Result<bool> {
     if mode.as_raw_mode() & umask_at_start() == 0 {
         return make_dir(dir, name, mode);
@@ -317,9 +318,9 @@ pub fn read_into_spare(file: impl AsFd, buffer: &mut Vec<u8>, offset: u64, len: 
     Ok(got)
 }
 
-/// Reads from `offset` into memory that need not be initialised; returns the number of bytes, which are initialised
-/// then. The number is smaller than the length of `room` only at the end of the file. Cost: one `pread` if the first
-/// one returns all bytes.
+/// Reads from `offset` into memory that need not be initialised; returns the number of bytes read, which are then
+/// initialised. The number is smaller than the length of `room` only at the end of the file. Cost: one `pread` if the
+/// first one returns all bytes.
 pub fn read_uninit(file: impl AsFd, room: &mut [MaybeUninit<u8>], offset: u64) -> Result<usize> {
     let mut got = 0;
     while got < room.len() {
@@ -377,9 +378,8 @@ pub fn sync_data(file: impl AsFd) -> Result<()> {
 
 /// Reports the errors that closing the file would report. NFS, FUSE and other network file systems send written data to
 /// the server later, and report that the server has refused the data when the file is closed. The file stays open, and
-/// keeps its locks of the kind that `flock` sets. Local file systems reserve space at each write, so they have nothing
-/// to report. Errors: the errors of the delayed writes, such as `NOSPC`, `DQUOT` or `IO`. Cost: one `fcntl` and one
-/// `close`.
+/// keeps its `flock` locks. Local file systems reserve space at each write, so they have nothing to report. Errors: the
+/// errors of the delayed writes, such as `NOSPC`, `DQUOT` or `IO`. Cost: one `fcntl` and one `close`.
 pub fn close_errors(file: impl AsFd) -> Result<()> {
     let copy = rustix::io::fcntl_dupfd_cloexec(file, 0)?;
     // SAFETY: `into_raw_fd` passes the ownership of the descriptor to this function, which closes it once.
@@ -396,7 +396,7 @@ pub fn sync_all(file: impl AsFd) -> Result<()> {
 }
 
 /// Returns the creation time of a file or directory, in nanoseconds since 1970. If the file system does not record the
-/// creation, returns the time of the last change. Cost: one `statx`.
+/// creation time, returns the time of the last change. Cost: one `statx`.
 pub fn created_ns(file: impl AsFd) -> Result<i64> {
     let wanted = StatxFlags::BTIME | StatxFlags::MTIME;
     let stat = statx(file, "", AtFlags::EMPTY_PATH, wanted)?;
@@ -406,7 +406,7 @@ pub fn created_ns(file: impl AsFd) -> Result<i64> {
 }
 
 /// Returns the creation time of a file or directory as [`created_ns`] does; `None` if the file system does not record
-/// the creation.
+/// the creation time.
 pub fn recorded_creation_ns(file: impl AsFd) -> Result<Option<i64>> {
     let stat = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::BTIME)?;
     let is_known = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME);

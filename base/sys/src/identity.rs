@@ -149,8 +149,9 @@ impl Drop for CredentialGuard<'_> {
     }
 }
 
-/// Returns whether two owners of files are known to be the same user. In a user namespace, the kernel shows all unmapped
-/// users as the overflow user (65534). Two files of the overflow user may therefore belong to different users. Cost: none, except for the first comparison of two equal IDs other than 0: two reads in `/proc`.
+/// Returns whether two owners of files are known to be the same user. In a user namespace, the kernel shows all
+/// unmapped users as the overflow user (65534). Two files of the overflow user may therefore belong to different users.
+/// Cost: none, except for the first comparison of two equal IDs other than 0: two reads in `/proc`.
 pub fn is_same_user(one: u32, other: u32) -> bool {
     static OVERFLOW: OnceLock<Option<u32>> = OnceLock::new();
     one == other && (one == 0 || *OVERFLOW.get_or_init(ambiguous_user) != Some(one))
@@ -182,8 +183,8 @@ pub fn file_user() -> u32 {
     unsafe { libc::syscall(libc::SYS_setfsuid, u32::MAX) as u32 }
 }
 
-/// Returns the group that files which the calling thread creates belong to, unless the directory has the setgid bit.
-/// Cost: one system call.
+/// Returns the group of the files that the calling thread creates, unless their directory has the setgid bit. Cost: one
+/// system call.
 pub fn file_group() -> u32 {
     // SAFETY: the call takes a number and accesses no memory; the number -1 changes nothing.
     unsafe { libc::syscall(libc::SYS_setfsgid, u32::MAX) as u32 }
@@ -196,7 +197,7 @@ pub fn is_in_group(group: u32) -> bool {
         || rustix::process::getgroups().is_ok_and(|all| all.iter().any(|of| of.as_raw() == group))
 }
 
-/// Returns whether the calling thread may act as other users, now or when it has its own credentials back.
+/// Returns whether the calling thread may act as other users, now or after its own credentials are restored.
 pub fn may_act_as_others() -> bool {
     let needed = CapabilitySet::SETUID | CapabilitySet::SETGID;
     capabilities(None).is_ok_and(|sets| sets.permitted.contains(needed))
@@ -237,7 +238,7 @@ const TEXT_BYTES: usize = 16 * 1024;
 /// The maximum number of groups to request, which is the kernel's own limit.
 const GROUPS_MAX: usize = 65_536;
 
-/// The group of a user whom the database does not have. Linux shows the same number for an ID that it cannot map.
+/// The group of a user that the database does not contain. Linux shows the same number for an ID that it cannot map.
 const NO_GROUP: u32 = 65_534;
 
 /// Returns the user with the ID `uid` and the user's groups. If the database does not have the user, the group is

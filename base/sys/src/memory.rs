@@ -128,8 +128,8 @@ pub fn in_huge_pages(memory: &mut [u8]) {
 }
 
 /// Returns how many freed bytes the allocator keeps for later allocations; 0 if it does not report the number. With
-/// glibc before 2.33, the number is modulo 4 GiB. Cost: a walk over the lists of free blocks, which takes microseconds
-/// unless there are very many free blocks.
+/// glibc before 2.33, the number wraps around at 4 GiB. Cost: a walk over the lists of free blocks, which takes
+/// microseconds unless there are very many free blocks.
 pub fn unused_heap_bytes() -> u64 {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {

@@ -79,7 +79,7 @@ impl MountProperties {
 }
 
 /// Returns the names of the directories in `dir` that are separate mounts of file systems that are not known to be
-/// local, each with its device. Asks no file server. Cost: reads a link and the list of mounts.
+/// local, each with its device. Cost: reads a link and the list of mounts; no request to a file server.
 pub fn remote_mounts_in(dir: impl AsFd) -> Vec<(String, u64)> {
     let Ok(path) = std::fs::read_link(format!("/proc/self/fd/{}", dir.as_fd().as_raw_fd())) else {
         return Vec::new();

@@ -16,7 +16,7 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
 use super::file::last_errno;
 
 /// Moves the calling thread, and no other, into a new network namespace that has only a loopback device, which is down.
-/// The namespace has no name, and exists as long as a thread is in it or a descriptor of it is open. The kernel
+/// The namespace has no name, and exists as long as a thread is in it or a descriptor for it is open. The kernel
 /// therefore removes the namespace even if the process that created it crashes.
 ///
 /// Errors: `PERM` without CAP_SYS_ADMIN. Root has this capability, and every user has it in a user namespace that they
@@ -116,7 +116,7 @@ impl VirtioNetHeader {
 }
 
 impl TunDevice {
-    /// Creates a device called `name` (at most 15 bytes), which is down and has no address. With `large_packets` the
+    /// Creates a device called `name` (at most 15 bytes), which is down and has no address. With `large_packets`, the
     /// kernel may leave TCP's segmentation to the reader of the device, and pass packets of up to 64 KiB.
     ///
     /// Errors: `PERM` without CAP_NET_ADMIN over the thread's network namespace; `NOENT` if there is no `/dev/net/tun`;

@@ -16,7 +16,7 @@ use crate::call::{fstatfs, point, pread};
 enum PathLookupMode {
     Waits,
     AsksMemory,
-    /// The thread looked only in memory, and a name was missing.
+    /// The thread tried only cached lookups, and one of them failed.
     WouldHaveWaited,
     /// The thread may wait for lookups, but must not read a large directory.
     ScansLittle,
@@ -41,9 +41,10 @@ thread_local! {
 }
 
 /// Runs `work`. Meanwhile, a [`RootDirectory`](crate::RootDirectory) that opens files on this thread looks up names
-/// only in memory. Returns `None` if a lookup would have waited: `work` then got `AGAIN`, and its result is discarded.
-/// `work` must change nothing, and a thread that may wait must be able to repeat `work`. Reading the state of a name
-/// (`stat_in`, `get_xattr_in`) may still wait, because the kernel offers no alternative. Calls must not be nested.
+/// only in the kernel's cache. Returns `None` if a lookup would have waited: `work` then got `AGAIN`, and its result is
+/// discarded. `work` must change nothing, and a thread that may wait must be able to repeat `work`. Reading the state
+/// of a name (`stat_in`, `get_xattr_in`) may still wait, because the kernel offers no alternative. Calls must not be
+/// nested.
 ///
 /// Cost: no system call.
 pub fn without_waiting<T>(work: impl FnOnce() -> T) -> Option<T> {
@@ -53,10 +54,10 @@ pub fn without_waiting<T>(work: impl FnOnce() -> T) -> Option<T> {
     (MODE.get() != PathLookupMode::WouldHaveWaited).then_some(done)
 }
 
-/// Runs `work` like [`without_waiting`], for a thread that holds a lock of the whole process. On file systems that
-/// cannot look up names only in memory, [`without_waiting`] opens files, and may wait. This function returns `None` for
-/// these file systems, for all that may ask a server when a file is opened (NFS, FUSE and others), and for other file
-/// systems mounted beneath the root.
+/// Runs `work` like [`without_waiting`], for a thread that holds a lock of the whole process. On file systems without
+/// cached lookups, [`without_waiting`] opens files, and may wait. This function returns `None` for these file systems,
+/// for all file systems that may ask a server when a file is opened (NFS, FUSE and others), and for other file systems
+/// mounted beneath the root.
 ///
 /// Cost: one `statx` per opened file.
 pub fn only_in_memory<T>(work: impl FnOnce() -> T) -> Option<T> {
@@ -113,18 +114,18 @@ fn is_asking() -> bool {
     matches!(MODE.get(), PathLookupMode::AsksMemory | PathLookupMode::WouldHaveWaited)
 }
 
-/// Determines whether cached lookups (`RESOLVE_CACHED`) ever succeed on a file system. If they do not, each attempt is wasted, because
-/// the lookup must then be repeated. NFS, FUSE and Lustre may ask their server about every name, regardless of what the
-/// kernel has cached. After the first success, cached lookups are always tried. Before the first success, a name
-/// that was not cached is looked up in the cache again right after it was opened. After [`IN_VAIN_MAX`] failures of
-/// this second lookup, cached lookups are no longer tried. A single failure is not enough, because any concurrent
-/// rename can cause it.
+/// Determines whether cached lookups (`RESOLVE_CACHED`) ever succeed on a file system. If they do not, each attempt is
+/// wasted, because the lookup must then be repeated. NFS, FUSE and Lustre may ask their server about every name,
+/// regardless of what the kernel has cached. After the first success, cached lookups are always tried. Before the first
+/// success, a name that was not cached is looked up in the cache again right after it was opened. After [`IN_VAIN_MAX`]
+/// failures of this second lookup, cached lookups are no longer tried. A single failure is not enough, because any
+/// concurrent rename can cause it.
 #[derive(Debug, Default)]
 pub(crate) struct CachedLookupProbe(AtomicU8);
 
-/// No lookup in memory has been tried yet.
+/// No cached lookup has been tried yet.
 const UNKNOWN: u8 = 0;
-/// A lookup in memory has failed, and none has succeeded. Each failure of a lookup right after the name was opened
+/// A cached lookup has failed, and none has succeeded. Each cached lookup that fails right after the name was opened
 /// adds 1 to this value.
 const IN_DOUBT: u8 = 1;
 const IN_VAIN_MAX: u8 = 8;
@@ -132,7 +133,7 @@ const NEVER: u8 = IN_DOUBT + IN_VAIN_MAX;
 const ANSWERS: u8 = u8::MAX;
 
 impl CachedLookupProbe {
-    /// Returns whether the calling thread should look up names only in memory.
+    /// Returns whether the calling thread should look up names only in the kernel's cache.
     pub(crate) fn is_to_be_asked(&self) -> bool {
         is_asking() && self.0.load(Ordering::Relaxed) != NEVER
     }
@@ -142,7 +143,7 @@ impl CachedLookupProbe {
         !is_asking() && (IN_DOUBT..NEVER).contains(&self.0.load(Ordering::Relaxed))
     }
 
-    /// Records that a lookup in memory succeeded.
+    /// Records that a cached lookup succeeded.
     pub(crate) fn has_answered(&self) {
         // The value is written only once, so that threads do not contend for it.
         if self.0.load(Ordering::Relaxed) != ANSWERS {
@@ -150,31 +151,31 @@ impl CachedLookupProbe {
         }
     }
 
-    /// Returns whether lookups in memory are no longer tried.
+    /// Returns whether cached lookups are no longer tried.
     pub(crate) fn never_answers(&self) -> bool {
         self.0.load(Ordering::Relaxed) == NEVER
     }
 
-    /// Returns whether a lookup in memory has ever succeeded.
+    /// Returns whether a cached lookup has ever succeeded.
     #[cfg(test)]
     pub(crate) fn is_believed(&self) -> bool {
         self.0.load(Ordering::Relaxed) == ANSWERS
     }
 
-    /// Records that a lookup in memory failed, perhaps because the name was not in memory.
+    /// Records that a cached lookup failed, perhaps because the name was not cached.
     pub(crate) fn has_not_answered(&self) {
         // If the exchange fails, another thread has already recorded this failure, or a success.
         let _ = self.0.compare_exchange(UNKNOWN, IN_DOUBT, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Records that a lookup in memory failed although the name should have been in memory.
+    /// Records that a cached lookup failed although the name should have been cached.
     pub(crate) fn was_in_vain(&self) {
         let next = |count| (IN_DOUBT..NEVER).contains(&count).then(|| count + 1);
         // The failure is not counted if a lookup of another thread succeeded at the same time.
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
     }
 
-    /// Records that the kernel does not support lookups in memory.
+    /// Records that the kernel does not support cached lookups.
     pub(crate) fn gives_up(&self) {
         self.0.store(NEVER, Ordering::Relaxed);
     }

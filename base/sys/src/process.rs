@@ -52,7 +52,7 @@ pub fn thread_cpu_ns() -> u64 {
     clock_ns(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or_default()
 }
 
-/// Returns the number of the calling thread, which is not 0. Cost: one `gettid`.
+/// Returns the ID of the calling thread, which is not 0. Cost: one `gettid`.
 pub fn thread_id() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()
 }
@@ -157,7 +157,7 @@ pub fn fork_process(work: impl FnOnce()) -> Result<ForkedProcess> {
 
 impl Drop for ForkedProcess {
     fn drop(&mut self) {
-        // SAFETY: the calls take no memory of this process, and the process ID cannot have been reused, because only
+        // SAFETY: the calls access no memory of this process, and the process ID cannot have been reused, because only
         // this value waits for the child.
         unsafe {
             libc::kill(self.0, libc::SIGKILL);

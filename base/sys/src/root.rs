@@ -145,7 +145,7 @@ impl RootDirectory {
     }
 
     /// Returns whether a file below `start` can be opened without waiting. A FUSE or NFS client may ask its server when
-    /// a file is opened, even if the name is in memory. Cost: one `statx`, which does not wait.
+    /// a file is opened, even if the name is cached. Cost: one `statx`, which does not wait.
     fn opens_from_memory(&self, start: BorrowedFd<'_>) -> bool {
         self.kernel_resolves.load(Ordering::Relaxed)
             && !self.recall.never_answers()
@@ -199,7 +199,7 @@ impl RootDirectory {
         opened.map(File::from)
     }
 
-    /// Opens a file without waiting for a device. Returns `None` if the caller may wait, or if lookups in memory never
+    /// Opens a file without waiting for a device. Returns `None` if the caller may wait, or if cached lookups never
     /// succeed on this kernel or file system. Errors: `AGAIN` if the open would block.
     fn ask_memory(
         &self,
@@ -237,7 +237,7 @@ impl RootDirectory {
         Some(answer)
     }
 
-    /// Looks up again, only in memory, a path that was just opened, and records whether this lookup succeeds.
+    /// Tries a cached lookup of a path that was just opened, and records whether this lookup succeeds.
     fn ask_memory_again(&self, start: BorrowedFd<'_>, path: &str) {
         match self.look_into_memory(start, path) {
             Ok(()) => self.recall.has_answered(),

@@ -48,9 +48,10 @@ pub(crate) fn is_local(kind: u64) -> bool {
     LOCAL.contains(&kind)
 }
 
-/// Returns whether a rename over an existing name leaves the directory entry at its place, so that a reader of the
-/// directory cannot miss the name: on ext2 to ext4 and XFS. On Btrfs and tmpfs, the entry moves to a new place, which a
-/// read that has already begun never reaches. Other file systems are assumed to move entries too. Cost: one `fstatfs`.
+/// Returns whether a rename over an existing name leaves the directory entry in place, so that a reader of the
+/// directory cannot miss the name. This is the case on ext2 to ext4 and on XFS. On Btrfs and tmpfs, the entry moves to
+/// a new place, which a read that has already begun never reaches. Other file systems are assumed to move entries too.
+/// Cost: one `fstatfs`.
 pub fn keeps_entries_in_place(dir: impl AsFd) -> bool {
     type_of(dir).is_ok_and(|kind| matches!(kind, 0xEF53 | 0x5846_5342))
 }

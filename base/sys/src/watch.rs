@@ -32,8 +32,8 @@ pub enum DirectoryChange<'n> {
         /// Whether the name belongs to a directory, rather than to any other type of file.
         is_dir: bool,
     },
-    /// The name was renamed to another name. The name may still exist: an exchange of two names reports for each name
-    /// first the new file, and then the old file's departure.
+    /// The name was renamed to another name. The name may still exist: an exchange of two names reports each name first
+    /// as `Made` (the new file), and then as `Moved` (the old file).
     Moved {
         /// The name.
         name: &'n [u8],

@@ -106,7 +106,7 @@ pub struct ByterangesParser {
     between_bytes: usize,
     /// The number of bytes between the contents of the last two parts, without the digits of the range.
     form_bytes: Option<usize>,
-    /// The line break that ended the last part's head, and that must also end its content.
+    /// The line break that ended the last part's head, and that must also end the part's content.
     line_break: &'static [u8],
 }
 
@@ -398,7 +398,7 @@ impl PartContentCheck {
     }
 }
 
-/// Returns the number of decimal digits in the text `first-last` of a range.
+/// Returns the number of decimal digits in the string `first-last` of a range.
 fn digits_of(range: &Range<u64>) -> usize {
     let digits = |number: u64| number.checked_ilog10().unwrap_or(0) as usize + 1;
     digits(range.start) + digits(range.end - 1)

@@ -293,8 +293,8 @@ enum BoundaryLineState {
 }
 
 impl BoundaryLineState {
-    /// Reads a byte of the line. Errors: `Malformed` if the line continues, because then the line merely begins with
-    /// the boundary text.
+    /// Reads a byte of the line. Errors: `Malformed` if the line continues, because the line then only begins with the
+    /// boundary.
     fn read(&mut self, byte: u8) -> Result<()> {
         *self = match (&*self, byte) {
             (BoundaryLineState::Begun, b'-') => BoundaryLineState::Hyphen,

@@ -1,5 +1,5 @@
-//! Encodes any text as the value of a header: RFC 2047's `=?UTF-8?B?...?=`, which S3 itself returns for
-//! metadata that is not plain ASCII.
+//! Encodes any string as the value of a header: RFC 2047's `=?UTF-8?B?...?=`, which S3 itself returns for metadata that
+//! is not plain ASCII.
 
 use std::borrow::Cow;
 
@@ -9,8 +9,8 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 const OPEN: &str = "=?UTF-8?B?";
 const CLOSE: &str = "?=";
 
-/// Returns the text in a form that is valid in a header. Printable ASCII is unchanged, unless it starts or ends with a
-/// space, contains two spaces in a row (which a header would lose), or starts with `=?`. Any other text is encoded.
+/// Returns the string in a form that is valid in a header. Printable ASCII is unchanged, unless it starts or ends with
+/// a space, contains two spaces in a row (which a header would lose), or starts with `=?`. Any other string is encoded.
 pub fn encode(text: &str) -> Cow<'_, str> {
     let printable = text.bytes().all(|b| (b' '..=b'~').contains(&b));
     let runs_of_blanks = text.contains("  ") || text.starts_with(' ') || text.ends_with(' ');
@@ -20,8 +20,8 @@ pub fn encode(text: &str) -> Cow<'_, str> {
     Cow::Owned(format!("{OPEN}{}{CLOSE}", BASE64.encode(text)))
 }
 
-/// Encodes text like [`encode`], but for a response, whose headers are not signed. Printable ASCII is unchanged unless
-/// it starts or ends with a space, or [`decode`] would change it.
+/// Encodes a string like [`encode`], but for a response, whose headers are not signed. Printable ASCII is unchanged
+/// unless it starts or ends with a space, or [`decode`] would change it.
 pub fn encode_for_response(text: &str) -> Cow<'_, str> {
     let printable = text.bytes().all(|b| (b' '..=b'~').contains(&b));
     let is_kept = printable && text.trim() == text && decode(text) == text;

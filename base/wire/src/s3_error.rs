@@ -1,4 +1,4 @@
-//! S3's error codes and statuses for every [`ErrorKind`], in both directions, and the texts of error documents.
+//! S3's error codes and statuses for every [`ErrorKind`], in both directions, and the messages of error documents.
 //!
 //! If S3 has a code for a kind, that code is used. A kind without an S3 code (for a full disk or a quota, for example)
 //! has a code that only Fordway uses. A Fordway client recovers the kind from this code. Other clients can still
@@ -215,7 +215,7 @@ pub fn facts_of_target<'t>(code: &str, target: &'t str) -> Vec<(&'static str, &'
     facts.filter(|(_, value)| !value.is_empty()).collect()
 }
 
-/// Returns our own text for the client: what failed, why, and what to do next. Errors from the operating system are
+/// Returns our own message for the client: what failed, why, and what to do next. Errors from the operating system are
 /// left out, because they may contain paths on this machine; the log contains them.
 pub fn detail(error: &Error) -> String {
     let why = if error.detail().is_empty() { error.kind().name() } else { error.detail() };

@@ -80,8 +80,8 @@ const fn errno_of(kind: ErrorKind) -> c_int {
 
 thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
-    /// As `LAST`, after the thread has destroyed that variable: exit handlers and destructors of thread-specific data
-    /// may call functions too. This variable has no destructor.
+    /// Replaces `LAST` after the thread has destroyed that variable, because exit handlers and destructors of
+    /// thread-specific data may also call functions. This variable has no destructor.
     static LATE: RefCell<ManuallyDrop<Option<CString>>> = const { RefCell::new(ManuallyDrop::new(None)) };
 }
 

@@ -33,7 +33,7 @@ impl AbiVersion {
     }
 }
 
-/// The maximum size of the text that `S3_generate_authenticated_query_string` writes, in bytes, including its NUL.
+/// The maximum size of the string that `S3_generate_authenticated_query_string` writes, in bytes, including its NUL.
 pub const MAX_QUERY_STRING_BYTES: usize = 3468;
 /// The maximum number of grants in an access control list.
 pub const MAX_GRANTS: usize = 100;

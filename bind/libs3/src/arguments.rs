@@ -19,7 +19,7 @@ use crate::status::Status;
 /// The length of `x-amz-meta-`, the prefix of metadata names.
 const METADATA_PREFIX_BYTES: usize = 11;
 
-/// Returns the text at `pointer`, or `None` for NULL and for an empty text. Errors: the text is not UTF-8.
+/// Returns the string at `pointer`, or `None` for NULL and for an empty string. Errors: the string is not UTF-8.
 ///
 /// # Safety
 /// `pointer` is NULL or a C string that remains unchanged for `'a`.
@@ -40,7 +40,7 @@ pub(crate) unsafe fn bytes<'a>(pointer: *const c_char) -> Option<&'a CStr> {
     Some(unsafe { CStr::from_ptr(pointer) }).filter(|bytes| !bytes.is_empty())
 }
 
-/// Returns the text of a C string. Errors: the string is not UTF-8.
+/// Converts a C string to `&str`. Errors: the string is not UTF-8.
 pub(crate) fn checked(bytes: &CStr) -> RequestResult<&str> {
     if bytes.to_bytes().is_ascii() {
         // Nearly all names are ASCII, and the check for ASCII takes half the time of the check for UTF-8.
@@ -54,7 +54,8 @@ pub(crate) fn checked(bytes: &CStr) -> RequestResult<&str> {
     })
 }
 
-/// Returns a copy of the text at `pointer`, or `None` for NULL and for an empty text. Errors: the text is not UTF-8.
+/// Returns a copy of the string at `pointer`, or `None` for NULL and for an empty string. Errors: the string is not
+/// UTF-8.
 ///
 /// # Safety
 /// The requirements of [`text`] apply.
@@ -64,7 +65,7 @@ pub(crate) unsafe fn owned(pointer: *const c_char) -> RequestResult<Option<Strin
 }
 
 /// Returns the value of a header without leading and trailing blanks, as libs3 does. Returns `None` for NULL and for an
-/// empty text. Errors: `bad` if the value consists only of blanks or contains a control character; the text is not
+/// empty string. Errors: `bad` if the value consists only of blanks or contains a control character; the string is not
 /// UTF-8.
 ///
 /// # Safety
@@ -81,8 +82,8 @@ unsafe fn header_value<'a>(pointer: *const c_char, bad: Status) -> RequestResult
     }
 }
 
-/// Returns a key, or `None` for an empty text. An empty text means the bucket itself, which some programs (such as
-/// mdtest) use as their top directory. Errors: the text is not a valid key.
+/// Returns a key, or `None` for an empty string. An empty string means the bucket itself, which some programs (such as
+/// mdtest) use as their top directory. Errors: the string is not a valid key.
 ///
 /// # Safety
 /// The requirements of [`text`] apply.
@@ -91,7 +92,7 @@ pub(crate) unsafe fn key(pointer: *const c_char) -> RequestResult<Option<Key>> {
     Ok(unsafe { text(pointer) }?.map(Key::new).transpose()?)
 }
 
-/// Returns a key, for an operation that needs one. Errors: the text is empty or not a valid key.
+/// Returns a key, for an operation that needs one. Errors: the string is empty or not a valid key.
 ///
 /// # Safety
 /// The requirements of [`text`] apply.
@@ -338,8 +339,8 @@ pub(crate) unsafe fn conditions(pointer: *const GetConditions) -> RequestResult<
     })
 }
 
-/// Returns the name of a bucket. Errors: the status for the first of libs3's rules for names in paths that the name
-/// violates.
+/// Returns the name of a bucket. Errors: the status for the first rule that the name violates, among libs3's rules for
+/// names in paths.
 pub(crate) fn bucket_name(name: &CStr) -> RequestResult<Bucket> {
     match validate_bucket(name.to_bytes(), false) {
         Status::OK => Ok(Bucket::new(checked(name)?)?),

@@ -32,7 +32,7 @@ thread_local! {
     /// The marker of the last listing, kept because some programs (such as IOR) pass the marker of one listing to the
     /// next listing without copying it.
     static LAST_MARKER: Cell<Option<CString>> = const { Cell::new(None) };
-    /// As `LAST_MARKER`, after the thread has destroyed that variable.
+    /// Replaces `LAST_MARKER` after the thread has destroyed that variable.
     static LATE_MARKER: Cell<ManuallyDrop<Option<CString>>> = const { Cell::new(ManuallyDrop::new(None)) };
 }
 
@@ -55,7 +55,7 @@ fn tell_bucket(
 ) -> RequestResult {
     let name = c_text(bucket.name.as_str());
     let created_s = seconds(bucket.created);
-    // SAFETY: the program guarantees that its callback may be called with its data. The texts outlive the call.
+    // SAFETY: the program guarantees that its callback may be called with its data. The strings outlive the call.
     checked(unsafe { callback(c"".as_ptr(), c"".as_ptr(), name.as_ptr(), created_s, responder.data()) })
 }
 
@@ -430,7 +430,7 @@ impl AccessGrant {
         Ok(AccessGrant { grantee, permission: number as c_int })
     }
 
-    /// Converts the grant to C's structure. Errors: a text does not fit in its field.
+    /// Converts the grant to C's structure. Errors: a string does not fit in its field.
     pub(crate) fn to_c(&self) -> RequestResult<AclGrant> {
         let (grantee_type, first, second) = match &self.grantee {
             Grantee::Email(address) => (0, fits(address, Status::EmailAddressTooLong)?, [0; MAX_OWNER_BYTES]),
@@ -469,7 +469,7 @@ fn fits(text: &str, too_long: Status) -> RequestResult<[c_char; MAX_OWNER_BYTES]
     Ok(field)
 }
 
-/// Returns the text in a field, up to its NUL.
+/// Returns the string in a field, up to its NUL.
 fn field(bytes: &[c_char; MAX_OWNER_BYTES]) -> String {
     let bytes = bytes.map(|byte| byte as u8);
     CStr::from_bytes_until_nul(&bytes).map(|text| text.to_string_lossy().into_owned()).unwrap_or_default()

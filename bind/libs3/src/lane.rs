@@ -17,7 +17,7 @@ use super::response::{PIECE_BYTES, RequestResult};
 use crate::arguments::{bucket_name, checked};
 use crate::queue::RequestSchedulingClass;
 
-/// The endpoint settings and credentials that a program uses for its objects. Empty texts are `None`.
+/// The endpoint settings and credentials that a program uses for its objects. Empty strings are `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EndpointSettings<T> {
     pub(crate) host: Option<T>,
@@ -45,7 +45,7 @@ pub(crate) struct ConnectedBucket {
 impl ConnectedBucket {
     /// Returns the bucket called `bucket` at an address. If the thread's last request used the same bucket, this
     /// function is fast, because it acquires no lock, copies no name and validates no characters. Errors: as for
-    /// [`bucket_name`], a text that is not UTF-8, and errors of the lane.
+    /// [`bucket_name`], a string that is not UTF-8, and errors of the lane.
     pub(crate) fn take(
         address: &EndpointSettings<&CStr>,
         bucket: Option<&CStr>,
@@ -173,7 +173,7 @@ pub(crate) fn deinitialize() {
     DEFAULT_HOST.write().unwrap_or_else(PoisonError::into_inner).deinitialize();
 }
 
-/// [`EndpointSettings`] that own their texts.
+/// [`EndpointSettings`] that own their strings.
 #[derive(Clone, PartialEq, Eq)]
 struct OwnedEndpointSettings {
     texts: [Option<String>; 5],
@@ -197,7 +197,7 @@ impl<T: Copy> EndpointSettings<T> {
 }
 
 impl<'a> EndpointSettings<&'a CStr> {
-    /// Converts the texts of this address from C strings to `&str`. Errors: a text is not UTF-8.
+    /// Converts the C strings of this address to `&str`. Errors: a string is not UTF-8.
     pub(crate) fn checked(&self) -> RequestResult<EndpointSettings<&'a str>> {
         let text = |bytes: Option<&'a CStr>| bytes.map(checked).transpose();
         Ok(EndpointSettings {

@@ -455,7 +455,7 @@ fn tell_parts(page: &PartListing, callback: ListPartsCallback, data: *mut c_void
         let parts: Vec<ListPart> = parts.collect();
         let (truncated, before) = (i32::from(page.truncated), (index * BATCH) as i32);
         let class = STORAGE_CLASS.as_ptr();
-        // SAFETY: the program guarantees that its callback may be called with its data; all texts and `parts` outlive
+        // SAFETY: the program guarantees that its callback may be called with its data; all strings and `parts` outlive
         // the call.
         checked(unsafe {
             let count = parts.len() as i32;
@@ -510,8 +510,8 @@ fn tell_uploads(page: &UploadListing, callback: ListUploadsCallback, data: *mut 
         let uploads: Vec<ListMultipartUpload> = uploads.collect();
         let (truncated, count) = (i32::from(page.truncated), uploads.len() as i32);
         let (key, id) = (next_key.as_ptr(), next_id.as_ptr());
-        // SAFETY: the program guarantees that its callback may be called with its data; all texts and `uploads` outlive
-        // the call.
+        // SAFETY: the program guarantees that its callback may be called with its data; all strings and `uploads`
+        // outlive the call.
         checked(unsafe { callback(truncated, key, id, count, uploads.as_ptr(), 0, std::ptr::null(), data) })?;
     }
     Ok(())

@@ -388,8 +388,9 @@ impl RequestQueue {
     }
 
     /// Ends all requests as interrupted, in order of arrival, and then the requests that callbacks have added in the
-    /// meantime. Requests that callbacks of these requests add are dropped without a callback, because a program that
-    /// repeats every interrupted request would never stop adding requests. Afterwards, no other callback runs.
+    /// meantime. If callbacks of these added requests add further requests, the further requests are dropped without a
+    /// callback, because a program that repeats every interrupted request would never stop adding requests. Afterwards,
+    /// no other callback runs.
     pub(crate) fn interrupt(&self) {
         let relay = self.locked().relay.clone();
         relay.close();

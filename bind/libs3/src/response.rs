@@ -32,9 +32,9 @@ const SERVER: &CStr = c"fordway";
 
 thread_local! {
     /// The last failure's message and resource. Some programs (such as IOR) keep the pointers from the error details
-    /// after the callback, and print the text they point to.
+    /// after the callback, and print the strings they point to.
     static LAST_MESSAGE: Cell<Option<(CString, CString)>> = const { Cell::new(None) };
-    /// As `LAST_MESSAGE`, after the thread has destroyed that variable.
+    /// Replaces `LAST_MESSAGE` after the thread has destroyed that variable.
     static LATE_MESSAGE: Cell<ManuallyDrop<Option<(CString, CString)>>> =
         const { Cell::new(ManuallyDrop::new(None)) };
 }
@@ -76,7 +76,7 @@ pub(crate) enum MultipartResultCallback {
 /// The result of a multipart request, and the callback that receives the result.
 pub(crate) struct MultipartResult {
     callback: MultipartResultCallback,
-    /// The texts for the callback. Empty until the request has succeeded.
+    /// The strings for the callback. Empty until the request has succeeded.
     texts: OnceLock<[CString; 2]>,
 }
 
@@ -85,7 +85,7 @@ impl MultipartResult {
         Arc::new(MultipartResult { callback, texts: OnceLock::new() })
     }
 
-    /// Stores the texts: an upload's ID and nothing, or an object's location and ETag.
+    /// Stores the strings: an upload's ID and an empty string, or an object's location and ETag.
     pub(crate) fn set(&self, texts: [CString; 2]) {
         // A request has only one result.
         let _ = self.texts.set(texts);
@@ -93,7 +93,7 @@ impl MultipartResult {
 
     fn tell(&self, data: *mut c_void) {
         let [first, second] = self.texts.get_or_init(Default::default);
-        // SAFETY: the program guarantees that its callback may be called with its data. The texts outlive the call.
+        // SAFETY: the program guarantees that its callback may be called with its data. The strings outlive the call.
         let _ignored = unsafe {
             match self.callback {
                 MultipartResultCallback::UploadId(callback) => callback(first.as_ptr(), data),
@@ -291,7 +291,8 @@ impl CallbackResponder {
 
     /// Ends the request and reports its outcome. Consumes the responder, so that the outcome is reported only once.
     pub(crate) fn complete(self, outcome: RequestResult) {
-        // A panic after the complete callback must not unwind into the C program either. There is nobody left to tell.
+        // A panic after the complete callback must not unwind into the C program either. The panic can no longer be
+        // reported.
         let _ = without_panic(|| {
             match outcome {
                 Ok(()) => self.tell(self.abi.number(Status::OK), &NO_DETAILS),
@@ -346,7 +347,7 @@ pub(crate) fn checked(answer: S3StatusCode) -> RequestResult {
     }
 }
 
-/// Copies text for C, up to the first NUL.
+/// Copies a string for C, up to the first NUL.
 pub(crate) fn c_text(text: &str) -> CString {
     CString::new(text).unwrap_or_else(|error| {
         let mut bytes = error.into_vec();
@@ -357,7 +358,7 @@ pub(crate) fn c_text(text: &str) -> CString {
 
 /// An ETag in quotes, as in HTTP and in S3's XML.
 pub(crate) enum QuotedETag {
-    /// The text includes a NUL at its end.
+    /// The string includes a NUL at its end.
     Short(ArrayString<48>),
     Long(CString),
 }
@@ -389,7 +390,7 @@ pub(crate) fn seconds(time: SystemTime) -> i64 {
     }
 }
 
-/// Writes `text` and a NUL to the `capacity` bytes at `to`. A text that does not fit is truncated.
+/// Writes `text` and a NUL to the `capacity` bytes at `to`. A string that does not fit is truncated.
 ///
 /// # Safety
 /// `to` is NULL, or valid for writes of `capacity` bytes.
@@ -414,7 +415,7 @@ pub(crate) enum RequestFailure {
     Head(Error),
     /// The content of an object ended early.
     ShortContent(Error),
-    /// This library refused the request. The text gives the reason and the remedy.
+    /// This library refused the request. The string gives the reason and the remedy.
     Refused(Status, String),
     /// A callback failed with this status, in the caller's numbering.
     Callback(S3StatusCode),

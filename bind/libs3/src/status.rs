@@ -9,8 +9,8 @@ use crate::abi::{AbiVersion, S3StatusCode};
 
 macro_rules! statuses {
     ($($name:ident),* $(,)?) => {
-        /// The outcome of a request. The names are those of libs3 4.1 without the prefix `S3Status`. The discriminants
-        /// are the numbers of 4.1.
+        /// The outcome of a request. The names are the names in libs3 4.1 without the prefix `S3Status`. The
+        /// discriminants are the numbers in 4.1.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(i32)]
         #[expect(missing_docs, reason = "the names are those of the C interface")]

@@ -24,7 +24,7 @@ fn in_exit_handlers_and_destructors_of_thread_specific_data() {
 
 #[test]
 fn under_the_address_sanitizer() {
-    // A thread that is ending cannot free the last texts that the program may still read.
+    // A thread that is ending cannot free the last strings that the program may still read.
     let program = Program::compile("exiting.c", &["-fsanitize=address"]);
     let wrapper = ["env", "LSAN_OPTIONS=detect_leaks=0"];
     makes_requests(&Lane::embedded(), &program, &wrapper);

@@ -1,6 +1,6 @@
-//! Runs a shell command in an environment where a shared file system is mounted twice:
-//! `cluster nfs 'ls /mnt/1/root /mnt/2/root'`. The command sees the files of this machine. The command may write below
-//! the two mounts, `/run` and `/tmp`.
+//! Runs a shell command in an environment where a shared file system is mounted twice: `cluster nfs 'ls /mnt/1/root
+//! /mnt/2/root'`. The command sees the files of this machine. The command may write below the two mounts, and below
+//! `/run` and `/tmp`.
 
 use std::process::ExitCode;
 

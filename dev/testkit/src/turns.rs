@@ -1,4 +1,4 @@
-//! Several stores on one directory, which are used in round-robin order as if they were one store. Each store thereby
+//! Several stores on one directory, which are used in round-robin order as if they were one store. Each store therefore
 //! reads data that other stores wrote, as on the nodes of a cluster.
 
 use std::sync::Arc;

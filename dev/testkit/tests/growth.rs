@@ -383,9 +383,9 @@ fn files_of_posix_programs_are_described_without_opening_them() {
     let (_, first) = run(plan(), list);
     assert!(first.len() <= 3 * FILES + 20, "{} system calls for {FILES} files", first.len());
     let again = (0..5).map(|_| run(plan(), list).1).min_by_key(Vec::len).unwrap();
-    // Files that share a place in the cache with another file are described anew, with two calls more.
+    // Files that share a cache slot with another file are examined again, which takes two more calls.
     assert!(again.len() <= FILES + 50, "system calls for {FILES} files that were listed before: {again:?}");
-    // A file that has got a record is described with its record, and a changed file as it is.
+    // A file that was given a record is described with this record, and a changed file with its new state.
     let tags = Tags::from([("a".to_owned(), "1".to_owned())]);
     store.set_tags(&bucket, &key("f010"), None, &tags).unwrap();
     assert_eq!(store.head(&bucket, &key("f010"), &options).unwrap().tag_count, 1);

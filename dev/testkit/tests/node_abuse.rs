@@ -189,8 +189,8 @@ fn what_is_no_greeting_ends_the_connection() {
     ground.assert_works();
 }
 
-/// TCP clients that are not authenticated, and send a byte now and then, use no connection of the gateway's user. They
-/// are disconnected when the time for the handshake is over.
+/// TCP clients that are not authenticated, and that send a byte from time to time, use no connection of the gateway's
+/// user. They are disconnected when the time for the handshake is over.
 #[test]
 fn tcp_clients_without_authentication_leave_connections_for_others() {
     const STALL: Duration = Duration::from_secs(3);
@@ -512,7 +512,8 @@ fn with_one_request_at_a_time_all_clients_are_served() {
     assert_eq!(counter(&ground.store(), "requests_put"), 400);
 }
 
-/// The client of a refused commit sends nothing more about its write, so the gateway keeps nothing of it.
+/// After a refused commit, the client sends no further message about its write, so the gateway must keep no state of
+/// the write.
 #[test]
 fn a_refused_commit_ends_the_write() {
     let ground = Ground::with(|config| NodeGatewayConfig {

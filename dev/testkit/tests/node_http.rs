@@ -39,7 +39,7 @@ impl Ground {
         Ground { dir, gateway }
     }
 
-    /// Starts a gateway whose stores take the file system for one that other nodes may change.
+    /// Starts a gateway whose stores treat the file system as one that other nodes may change.
     fn on_shared_file_system() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("root");
@@ -566,7 +566,7 @@ fn lists_count_towards_the_limit_of_a_user() {
     assert_status(&ground.ask("GET /bucket?list-type=2", "", b""), 200);
 }
 
-/// A request that expects another owner of the bucket has no effect, whatever its operation.
+/// A request that expects another owner of the bucket has no effect, regardless of its operation.
 #[test]
 fn no_operation_ignores_the_expected_owner() {
     let ground = Ground::new();
@@ -678,7 +678,7 @@ fn a_delete_whose_condition_cannot_be_checked_deletes_nothing() {
 }
 
 /// A bucket for which one of the requested settings cannot be stored is not created. A repeated request would otherwise
-/// report that the bucket exists, and the client would take it for a bucket with object lock.
+/// report that the bucket exists, and the client would assume that the bucket has object lock.
 #[test]
 fn a_bucket_without_its_settings_is_not_created() {
     let dir = tempfile::tempdir().unwrap();

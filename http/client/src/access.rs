@@ -432,8 +432,8 @@ impl SecretFilePath {
         Ok(Some(content))
     }
 
-    /// Returns the content as text. Errors: as for [`SecretFilePath::read`]; `InvalidArgument` if the content is not
-    /// UTF-8.
+    /// Returns the content as a string. Errors: as for [`SecretFilePath::read`]; `InvalidArgument` if the content is
+    /// not UTF-8.
     fn read_text(&self) -> Result<Option<String>> {
         let Some(content) = self.read()? else { return Ok(None) };
         let text = String::from_utf8(content).map_err(|error| {

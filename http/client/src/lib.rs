@@ -137,7 +137,7 @@ pub struct Timeouts {
 pub const TIME_LIMIT_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
 impl Timeouts {
-    /// Returns the timeouts of calls that may wait for `limit`, which may be longer or shorter than the waits of these
+    /// Returns the timeouts of calls whose waits may take up to `limit`, which may be longer or shorter than these
     /// timeouts. Only the time to connect is not extended.
     pub fn of_calls(self, limit: Duration) -> Self {
         let limit = limit.min(TIME_LIMIT_MAX);

@@ -14,7 +14,7 @@ const LONGEST: Duration = Duration::from_secs(5);
 pub(crate) const PROGRESS_BYTES: u64 = 4 * 1024;
 /// The longest wait that a server's `Retry-After` can impose on a caller without a deadline.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(120);
-/// The text of an error that ends an operation because a server's `Retry-After` is too long.
+/// The message of an error that ends an operation because a server's `Retry-After` is too long.
 const RETRY_AFTER_TEXT: &str = "the server requests a retry after";
 
 /// The retries of a request while the server fetches the file, for example from tape.

@@ -163,8 +163,8 @@ impl TlsConnector {
         TlsConnector { roots, protocol, who: SessionCredentials::none(), config: Mutex::default() }
     }
 
-    /// Drops the configurations and session tickets that connectors share. Measurements use this function to make the
-    /// next connection of a new connector like the first connection of a process.
+    /// Drops the configurations and session tickets that connectors share. Measurements call this function so that the
+    /// next connection of a new connector behaves like the first connection of a process.
     pub fn forget_shared() {
         SHARED.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
@@ -419,7 +419,7 @@ fn in_words(error: &std::io::Error) -> &'static str {
 }
 
 /// Returns an explanation of a fault of a server's certificate, or an empty string if there is no explanation. `why`
-/// contains rustls's name for the fault, because quinn reports only the text of an error.
+/// contains rustls's name for the fault, because quinn reports only the message of an error.
 pub(super) fn certificate_in_words(why: &str) -> &'static str {
     if why.contains("UnknownIssuer") || why.contains("BadSignature") {
         return UNKNOWN_ISSUER;

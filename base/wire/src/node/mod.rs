@@ -209,7 +209,7 @@ impl FrameBuffer {
         }
         if self.end == self.buffer.len() {
             let room = self.begun_bytes().min(2 * waiting).max(ROOM_BYTES).max(waiting + HEADROOM_BYTES);
-            // The exact size is reserved, because a vector would otherwise double its size.
+            // The exact size is reserved, because a vector would otherwise double its capacity.
             self.buffer.reserve_exact(room.saturating_sub(self.buffer.len()));
             self.buffer.resize(room, 0);
         }

@@ -272,7 +272,7 @@ impl ResponseDocumentBuilder {
         self
     }
 
-    /// Adds an element that contains `text`, if there is a text.
+    /// Adds an element that contains `text`, if `text` is not `None`.
     pub fn maybe(&mut self, name: &str, text: Option<&str>) -> &mut Self {
         if let Some(text) = text {
             self.element(name, text);

@@ -113,8 +113,8 @@ fn enter(path: &mut String, name: &str) -> usize {
     parent
 }
 
-/// Returns the document as text. Errors: `BadResponse` if the document is not UTF-8, or contains a NUL byte. XML cannot
-/// contain this byte, even as a character reference (XML 1.0, section 2.2).
+/// Returns the document as a string. Errors: `BadResponse` if the document is not UTF-8, or contains a NUL byte. XML
+/// cannot contain this byte, even as a character reference (XML 1.0, section 2.2).
 fn as_text(document: &[u8]) -> Result<&str> {
     if document.contains(&0) {
         return Err(bad("the XML document contains a NUL byte"));

@@ -55,7 +55,7 @@ impl RequestArguments {
         unsafe { self.submit_with_result(handler, None, prepare) }
     }
 
-    /// As [`RequestArguments::submit`], for a request that passes `result` to its callback.
+    /// Like [`RequestArguments::submit`], for a request that passes `result` to its callback.
     ///
     /// # Safety
     /// The requirements of [`RequestArguments::submit`] apply. The callback of `result` may be called with `data`.

@@ -61,7 +61,7 @@ fn prepared() -> tempfile::TempDir {
     dir
 }
 
-/// Checks the modes in the private area: of all directories for which no upload or key is responsible, and of the
+/// Checks the modes of the private area, of the directories in it that belong to no single upload or key, and of the
 /// shared files.
 #[track_caller]
 fn check_modes(root: &Path, place: &str) {
@@ -79,8 +79,8 @@ fn a_writer_that_dies_locks_no_other_writer_out() {
     kill_everywhere(prepared, check_modes);
 }
 
-/// Until a new directory has the bucket's group, it belongs to the group of its creator, whose members must not write to
-/// it: the name of an odd key, for example, is a file's name in the private area.
+/// Until a new directory has the bucket's group, it belongs to the group of its creator. The members of that group must
+/// not write to the directory, because the name of a file in the private area can be an odd key, for example.
 #[test]
 fn a_writer_that_dies_lets_no_other_group_in() {
     const GROUP: u32 = 4000;
@@ -152,7 +152,7 @@ fn a_writer_whose_call_fails_locks_no_other_writer_out() {
     }
 }
 
-/// An earlier release, or a writer on a shared file system, may have left the lock table closed.
+/// An earlier release, or a writer on a shared file system, may have left the lock table inaccessible to other writers.
 #[test]
 fn the_owner_of_a_closed_lock_table_opens_it_with_the_next_write() {
     let dir = prepared();

@@ -40,8 +40,8 @@ fn body(store: &PosixStore, name: &str) -> Result<Vec<u8>> {
     store.read(&bucket(), &key(name), &GetOptions::default(), &mut body).map(|_| body)
 }
 
-/// Changes the modification time in a record and of its file, as if a node whose clock is this far behind had written
-/// them. Returns the time.
+/// Changes the modification time of a file and the time in its record, as if a node whose clock is this far behind had
+/// written the file. Returns the time.
 fn set_back(path: &Path, by: Duration) -> SystemTime {
     let file = File::options().read(true).write(true).open(path).unwrap();
     let modified = file.metadata().unwrap().modified().unwrap() - by;
@@ -146,7 +146,8 @@ fn lose_each_reply<P>(
     assert!(!named(&calls).is_empty(), "{calls:?}");
     for (number, (_, call)) in named(&calls).into_iter().enumerate() {
         for (_, errno) in NAMING.iter().filter(|(name, _)| *name == call) {
-            // A call that refreshes a cache may come earlier or later in the next run, so the position is found anew.
+            // A call that refreshes a cache may come earlier or later in the next run, so the test looks for the
+            // position again.
             let is_lost = (0..100).any(|_| {
                 let (.., calls) = run(None);
                 let Some((at, _)) = named(&calls).get(number).copied() else { return false };
@@ -165,7 +166,8 @@ fn lose_each_reply<P>(
 }
 
 const SHARED: [FileSystemSharing; 2] = [FileSystemSharing::Nfs, FileSystemSharing::Unknown];
-/// A file system without unnamed files, with and without a rename that replaces nothing.
+/// For each of three kinds of file systems, the calls that it lacks: none; `open_tmpfile`; `open_tmpfile` and
+/// `renameat_with`.
 const LACKS: [&[(&str, Errno)]; 3] = [
     &[],
     &[("open_tmpfile", Errno::OPNOTSUPP)],
@@ -293,7 +295,7 @@ fn failed_lists<T>(
 }
 
 /// A listing succeeds if another node removes a directory while the listing reads it. Only the removal of the bucket's
-/// own directory makes the listing fail, and in a bucket with further directories no more often than in another bucket.
+/// own directory makes the listing fail. Further directories in the bucket cause no further failures.
 #[test]
 fn a_listing_passes_over_directories_that_another_node_removes() {
     for sharing in SHARED {
@@ -317,7 +319,7 @@ fn a_listing_passes_over_directories_that_another_node_removes() {
     }
 }
 
-/// The same for the directories of old versions, of odd keys and of an upload's parts.
+/// Like the previous test, for the directories of old versions, of odd keys and of an upload's parts.
 #[test]
 fn private_directories_that_another_node_removes_fail_no_listing() {
     for sharing in SHARED {

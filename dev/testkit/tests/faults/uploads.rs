@@ -386,7 +386,7 @@ fn a_part_that_fails_does_not_end_the_upload() {
             let options = PartOptions { size_hint: Some(MIN_PART_BYTES), ..Default::default() };
             let mut writer = store.part_writer(&bucket(), &key(), &upload, 3, &options)?;
             writer.write(&vec![3; PART_BYTES])?;
-            // A slow part: the store looks its directory up again.
+            // This part is slow, so the store looks up its directory again.
             thread::sleep(std::time::Duration::from_millis(12));
             writer.commit(&ExpectedContent::default()).map(drop)
         });

@@ -144,7 +144,7 @@ fn a_metalink_is_fetched_and_hostile_ones_refused() {
     assert_eq!(fetch_metalink(&session(), &staged.url()).unwrap_err().kind(), ErrorKind::Unavailable);
 }
 
-/// The digest in a Metalink that was not renewed with its file differs from the file's.
+/// If a Metalink was not updated together with its file, its digest differs from the file's digest.
 #[test]
 fn a_metalink_with_another_digest_than_the_server_states_is_not_used() {
     let other = server(ResponseFaultScript::honest());

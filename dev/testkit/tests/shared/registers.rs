@@ -25,8 +25,8 @@ pub(super) fn use_registers(member: &Member) {
     }
 }
 
-/// As [`visibility::find_what_was_opened_too_early`], but the name that this node keeps as missing is then replaced
-/// with `If-Match`.
+/// Like [`visibility::find_what_was_opened_too_early`], but the name that this node has cached as missing is then
+/// replaced with `If-Match`.
 pub(super) fn replace_what_was_opened_too_early(_: &Member) {
     let (one, other) = (store(0), store(1));
     put(&one, "matched/x", b"");

@@ -374,8 +374,8 @@ fn delete_a_bucket_of_an_idle_client(bucket: &Bucket) {
     other.delete_bucket(bucket).unwrap();
 }
 
-/// Two names are created within one step of the server's clock, and the other node lists the directory in between. Its
-/// client then takes its list with one name for current, but a strong listing must show both names.
+/// Two names are created within one tick of the server's clock, and the other node lists the directory in between. The
+/// client of that node then treats its list with one name as current, but a strong listing must show both names.
 pub(super) fn list_what_was_created_in_one_step(_: &Member) {
     let (one, other) = (store(0), strong(1));
     let [here, there] = SharedFileSystemFixture::MOUNTS.map(|mount| Path::new(mount).join("bucket/step"));
@@ -413,8 +413,8 @@ pub(super) fn record_events_at_once(_: &Member) {
     };
     let put = |name: &str| drop(other.put(&bucket, &key(name), b"1", &PutOptions::default()).unwrap());
     for round in 0..5 {
-        // As before the first rules are set: nothing shows writers that they must look for rules. The directory has not
-        // changed for a long time.
+        // Restore the state before the first rules were set: no marker tells writers to look for rules, and the
+        // directory has not changed for a long time.
         fs::write(private.join("markers"), "").unwrap();
         let long_ago = SystemTime::now() - Duration::from_secs(10_000);
         fs::File::open(&private).unwrap().set_modified(long_ago).unwrap();

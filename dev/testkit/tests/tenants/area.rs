@@ -372,8 +372,8 @@ fn a_process_in_a_user_namespace() {
     assert!(!matches!(found, Ok(Some(_))), "{found:?}");
 }
 
-/// In a user namespace, all users without an ID there have the same ID. The policy of another user must not be taken
-/// for the policy of the bucket's owner.
+/// In a user namespace, all users without an ID there have the same ID. The policy of another user must not be treated
+/// as the policy of the bucket's owner.
 #[test]
 fn another_users_policy_is_not_the_owners_in_a_user_namespace() {
     if !is_root() || !fordway_needs::programs(&["unshare"]) {
@@ -395,8 +395,8 @@ fn another_users_policy_is_not_the_owners_in_a_user_namespace() {
     assert!(ended.status.success() && said.contains("1 passed"), "{said}");
 }
 
-/// A document that controls access is not believed if other users may have changed it, or may have moved it into place.
-/// Such a document may be any file of the bucket's owner.
+/// A document that controls access is ignored if other users may have changed it, or may have moved it into place. Such
+/// a document may be any file of the bucket's owner.
 #[test]
 fn a_policy_that_others_may_have_written_or_moved_is_not_believed() {
     if !is_root() {

@@ -36,7 +36,7 @@ fn an_unreadable_versioning_file_of_another_user_stops_nobody() {
     }
 }
 
-/// A document of another user does not count in a bucket with the sticky bit, where this user cannot have replaced the
+/// A document of another user is ignored in a bucket with the sticky bit, where this user cannot have replaced the
 /// owner's document.
 #[test]
 fn a_policy_of_another_user_denies_nobody_access() {

@@ -93,7 +93,7 @@ fn an_owner_who_may_not_remove_a_bucket_loses_nothing() {
     }
 }
 
-/// Bob cannot open the directory of a bucket. The check must not pass over this bucket.
+/// Bob cannot open the directory of a bucket. The check must not skip this bucket.
 #[test]
 fn a_bucket_that_cannot_be_opened_is_reported() {
     if !is_root() {
@@ -137,7 +137,7 @@ fn files_that_only_their_owner_may_examine_are_counted() {
     assert_eq!(as_user(ALICE, usage), (None, 1));
 }
 
-/// Clients take the error `BucketAlreadyOwnedByYou` for success.
+/// Clients treat the error `BucketAlreadyOwnedByYou` as success.
 #[test]
 fn a_name_that_is_not_a_bucket_is_not_the_callers_bucket() {
     if !is_root() {

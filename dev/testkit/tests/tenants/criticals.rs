@@ -60,7 +60,7 @@ fn gc_removes_nothing_behind_a_link() {
 }
 
 /// When root runs `gc`, the run removes old files of the bucket's owner. The run also removes another user's files in
-/// the same directory, and acts as that user.
+/// the same directory, acting as that user.
 #[test]
 fn gc_still_collects_what_is_left() {
     if !is_root() {

@@ -55,7 +55,7 @@ impl Lane {
     pub(crate) const ALL: [Lane; 3] = [Lane::Http, Lane::Node, Lane::Embedded];
 }
 
-/// A directory in which all users may create buckets, with an HTTP gateway with one thread and a node gateway.
+/// A directory in which all users may create buckets, with a node gateway, and an HTTP gateway that has one thread.
 pub(crate) struct Ground {
     dir: tempfile::TempDir,
     http: RunningGateway,

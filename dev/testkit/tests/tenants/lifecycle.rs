@@ -132,7 +132,7 @@ fn assert_refused(ground: &Ground, what: &str) {
 }
 
 /// A member of the team moves a file of the bucket's owner to the path of the rules. The rules do not act with the
-/// owner's rights, whatever file it is.
+/// owner's rights, regardless of which file was moved.
 #[test]
 fn rules_that_another_writer_has_moved_into_place_expire_nothing() {
     if !is_root() {
@@ -157,7 +157,7 @@ fn rules_that_another_writer_has_moved_into_place_expire_nothing() {
 }
 
 /// An older document of the bucket's owner, which a member of the team moved aside, does not replace the newer one.
-/// Neither a run nor a migration believes it.
+/// Both a run and a migration ignore it.
 #[test]
 fn old_rules_that_another_writer_has_kept_expire_nothing() {
     if !is_root() {
@@ -176,8 +176,8 @@ fn old_rules_that_another_writer_has_kept_expire_nothing() {
     assert_refused(&ground, "old rules after a migration");
 }
 
-/// While others may write to a file, they can set a mark on it. The mark does not become valid when the owner closes
-/// the file, because the file is older than the mark.
+/// While others may write to a file, they can set a mark on it. The mark does not become valid when the owner denies
+/// others write access, because the file is older than the mark.
 #[test]
 fn a_mark_that_another_writer_has_set_does_not_count() {
     if !is_root() {
@@ -205,9 +205,9 @@ fn a_mark_that_another_writer_has_set_does_not_count() {
     assert_eq!(ground.expire().changed, 1, "a file that Alice has just created");
 }
 
-/// A copy does not show who gave a document its name, so the owner sets the rules of a restored root again. A migration
-/// does not make them effective: another writer may have moved them into place. Documents that nobody else can have
-/// renamed need no mark.
+/// A copy does not show which user gave a document its name, so the owner sets the rules of a restored root again. A
+/// migration does not make the rules effective, because another writer may have moved them into place. Documents that
+/// nobody else could have renamed need no mark.
 #[test]
 fn rules_are_set_again_after_a_restore_and_need_no_mark_in_a_closed_bucket() {
     if !is_root() {

@@ -1,5 +1,5 @@
-//! Tests records of objects that a user has written with another program. They must not break listings, or be copied
-//! into another user's bucket.
+//! Tests records of objects that a user has written with another program. Such records must not break listings, or be
+//! copied into another user's bucket.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;

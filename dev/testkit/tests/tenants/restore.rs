@@ -79,7 +79,7 @@ fn a_forged_sidecar_is_bound_to_no_object() {
     let (done, failed) = ground.migrate();
     assert_eq!((done.contains(&"shared/k".to_owned()), failed.len()), (true, 0), "{failed:?}");
     assert_eq!(content_type(&ground.embedded(), &shared, "k").as_deref(), Some("text/alice"));
-    // Now there are only forged ones.
+    // Now only forged sidecar files remain.
     fs::remove_file(&aside).unwrap();
     for entry in fs::read_dir(aside.parent().unwrap()).unwrap().map(Result::unwrap) {
         if entry.metadata().unwrap().uid() != BOB {
@@ -120,7 +120,7 @@ fn sidecars_of_files_that_only_their_owner_may_read_are_bound() {
     }
 }
 
-/// The sidecar files that have to make way belong to Bob, and the bucket to Alice.
+/// The sidecar files that must be renamed belong to Bob, and the bucket belongs to Alice.
 #[test]
 fn another_users_sidecar_makes_way_without_being_lost() {
     if !is_root() {

@@ -10,7 +10,7 @@ use fordway_store::{
 
 use crate::ground::{ALICE, BOB, Ground, Lane, as_user, chmod, is_root, key, put, read};
 
-/// The gateways create directories as the bucket's owner. Alice's own programs could not.
+/// The gateways create directories as the bucket's owner. Alice's own programs could not create them.
 const LANES: [Lane; 2] = [Lane::Http, Lane::Node];
 
 /// Creates a bucket that belongs to root, keeps versions, and has Alice's object `k` with one old version.

@@ -1,4 +1,4 @@
-//! Tests operations that end at their deadline, and the texts of their errors.
+//! Tests operations that end at their deadline, and their error messages.
 
 use std::sync::Arc;
 use std::time::Duration;

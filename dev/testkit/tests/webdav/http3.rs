@@ -107,7 +107,7 @@ const UNKNOWN: u8 = 0x21;
 /// The field section of a response with the status 200 and no other header (RFC 9204 section 4.5).
 const OK: &[u8] = b"\0\0\xd9";
 
-/// A frame of length 0 does not end a body, and a body that is cut short is not taken for a whole one.
+/// A frame of length 0 does not end a body, and a truncated body is not treated as complete.
 #[test]
 fn a_body_may_have_frames_of_every_kind() {
     over_http3(|| {

@@ -360,10 +360,10 @@ fn file_of(path: &str, bytes: usize, minutes: u32) -> Vec<u8> {
     multistatus(&file(path, bytes).replace("</D:prop>", &property))
 }
 
-/// Some servers always respond 202, and have carried out the request already, or do so soon.
+/// Some servers always respond with 202, although they have already carried out the request, or will do so soon.
 #[test]
 fn what_was_accepted_and_is_seen_is_done() {
-    // At first, there is only an older file. The fourth look, or the first after it, shows the result.
+    // At first, there is only an older file. The fourth check, or the first check after it, shows the result.
     let server = |method: &'static str, finally: fn(&str) -> Vec<u8>| {
         Dialogue::start(move |request, number| match request.method.as_str() {
             asked if asked == method => answer(202, "Date: Fri, 24 May 2013 12:30:00 GMT\r\n", ""),

@@ -49,8 +49,8 @@ fn listings_are_refused_in_a_sentence() {
     assert!(error.detail().contains("does not accept PROPFIND here"), "{error}");
 }
 
-/// A redirector whose paths have a prefix that the server's paths do not have. The server interprets only the path of
-/// `Destination`, so the client must send the destination's address at the server.
+/// The redirector's paths have a prefix that the server's paths do not have. The server interprets only the path of
+/// `Destination`, so the client must send the destination's address on the server.
 #[test]
 fn a_destination_is_redirected_like_its_source() {
     let Some(server) = ExternalServerProcess::nginx() else { return };
@@ -67,7 +67,7 @@ fn a_destination_is_redirected_like_its_source() {
         assert_eq!(get(&dav, &door.url(&format!("p/{path}"))).is_ok(), is_there, "{path}");
         assert_eq!(server.files().join(path).exists(), is_there, "{path}");
     }
-    // The door does not redirect this address, so it is not an address at the server.
+    // The door does not redirect this address, so it is not an address on the server.
     for refused in
         [dav.copy(&door.url("p/b"), &door.url("d"), true), dav.rename(&door.url("p/b"), &door.url("d"), true)]
     {

@@ -137,7 +137,7 @@ impl Drop for RawServer {
     }
 }
 
-/// Sends the pieces of `response` one after the other, in answer to each request.
+/// Sends the pieces of `response` one after the other, in response to each request.
 async fn serve_raw(incoming: quinn::Incoming, response: Vec<Vec<u8>>, control: Vec<u8>) {
     const SETTINGS: &[u8] = b"\0\x04\0";
     let Ok(quic) = incoming.await else { return };

@@ -38,7 +38,7 @@ impl ViolationGuard {
     }
 }
 
-/// A QUIC connection as h3 uses it. Holds at most one frame per stream that is not DATA, and no content.
+/// A QUIC connection as h3 uses it. Holds at most one frame other than DATA per stream, and no content.
 pub struct FilteredConnection {
     inner: h3_quinn::Connection,
     guard: ViolationGuard,
@@ -294,7 +294,7 @@ mod tests {
         }
     }
 
-    /// h3 receives no more content than its caller takes, however the body is divided into frames.
+    /// h3 receives no more content than its caller takes, regardless of how the body is divided into frames.
     #[test]
     fn a_body_in_small_frames_is_not_read_ahead() {
         const PIECES: usize = 4000;

@@ -1,7 +1,7 @@
 //! The frames of an HTTP/3 stream (RFC 9114 section 7), as they are passed to h3.
 //!
-//! h3 collects every frame except DATA as a whole, whatever its length, and cannot distinguish an empty DATA frame from
-//! the end of a body. If a body consists of many DATA frames, h3 receives content before anybody asks for it.
+//! h3 collects every frame except DATA as a whole, regardless of its length, and cannot distinguish an empty DATA frame
+//! from the end of a body. If a body consists of many DATA frames, h3 receives content before its caller requests it.
 //! [`FrameFilter`] therefore passes the heads of messages frame by frame, each limited in length, and each body as a
 //! single DATA frame without an end.
 
@@ -16,9 +16,9 @@ const WEBTRANSPORT: u64 = 0x41;
 /// The stream type of a control stream.
 const CONTROL: u64 = 0x00;
 
-/// The head of a DATA frame with the greatest length that there is.
+/// The head of a DATA frame with the greatest possible length.
 const BODY_HEAD: [u8; 9] = [DATA as u8, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff];
-/// The number of bytes of two variable-length integers.
+/// The maximum length of two variable-length integers, in bytes.
 const HEAD_BYTES_MAX: usize = 16;
 
 /// A violation of the protocol that ends the connection.
@@ -86,7 +86,7 @@ fn integer(bytes: &[u8]) -> Option<(u64, &[u8])> {
     Some((value, rest))
 }
 
-/// What the bytes that follow on a stream are.
+/// The kind of the bytes that follow on a stream.
 enum Following {
     /// The type of a unidirectional stream.
     StreamType,
@@ -101,7 +101,7 @@ enum Following {
     Opaque,
 }
 
-/// Where the frames of a stream belong.
+/// The part of a stream to which the next frames belong.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum StreamPart {
     Control,
@@ -184,7 +184,7 @@ impl FrameFilter {
         Some(self.held.split().freeze())
     }
 
-    /// Receives the head of a frame, and decides what becomes of the frame. Returns a piece if the head is one.
+    /// Receives the head of a frame, and decides how the frame is processed. Returns a piece if one is complete.
     fn frame_head(&mut self, received: &mut Bytes) -> Result<Option<Bytes>, FrameViolation> {
         let Some(FrameHead { kind, length }) = self.parsed(received, FrameHead::parse) else {
             return Ok(None);
@@ -374,7 +374,7 @@ mod tests {
             prop_assert_eq!(integer(&bytes[..bytes.len() - 1]), None);
         }
 
-        /// Any frames, in any pieces: h3 receives the heads as they are and the content of the body, and the end of the
+        /// For any frames, in any pieces, h3 receives the heads unchanged and the content of the body. The end of the
         /// stream is accepted only between frames.
         #[test]
         fn content_passes_whole(
@@ -411,7 +411,7 @@ mod tests {
             prop_assert_eq!(end.is_ok(), ends.contains(&cut));
         }
 
-        /// Whatever arrives, the number of bytes that arrive together makes no difference.
+        /// For any received bytes, the result does not depend on how many bytes arrive together.
         #[test]
         fn pieces_make_no_difference(stream in vec(any::<u8>(), 0..300)) {
             let _ = message(&stream);

@@ -225,7 +225,7 @@ impl SocksHandshake {
     }
 }
 
-/// Appends the length of a text, up to 255 bytes, and then the text.
+/// Appends the length of a string, up to 255 bytes, and then the string.
 fn push_counted(said: &mut Vec<u8>, text: &str) {
     said.extend(u8::try_from(text.len()));
     said.extend(text.bytes());

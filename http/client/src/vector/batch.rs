@@ -187,8 +187,8 @@ impl<S: FragmentSink> FragmentBatch<S> {
         places
     }
 
-    /// Marks the bytes in `range` as missing, although they have arrived. Of each fragment, only the beginning can be
-    /// there, so later bytes of the same fragment are also missing. Returns `range`, extended by these bytes.
+    /// Marks the bytes in `range` as missing, although they have arrived. Only the beginning of a fragment can be
+    /// present, so later bytes of the same fragment are also missing. Returns `range`, extended by these bytes.
     pub(super) fn lose(&mut self, range: Range<u64>) -> Range<u64> {
         let first = self.plan.receives.partition_point(|receive| receive.end() <= range.start);
         let mut end = range.end;

@@ -484,7 +484,7 @@ impl FileDigest {
         }
     }
 
-    /// Returns the value of the digest as text.
+    /// Returns the value of the digest as a string.
     pub(crate) fn text(&self) -> String {
         match self {
             FileDigest::Checksum(checksum) => checksum.to_base64(),

@@ -65,8 +65,8 @@ pub(super) struct DavResponse {
 }
 
 impl DavResponse {
-    /// Returns a response from the same server with a different status and no text. The new response represents the
-    /// part of a multistatus document that describes one resource.
+    /// Returns a response from the same server with a different status and without a document. The new response
+    /// represents the part of a multistatus document that describes one resource.
     pub(super) fn of_status(&self, status: u16) -> Self {
         let (document, content_type, server, begun) = (Vec::new(), None, None, self.begun);
         let (file, is_repeated) = (self.file.clone(), false);
@@ -235,9 +235,9 @@ fn try_once(
     Ok(ResponseOrRedirect::Answer(answer))
 }
 
-/// Returns whether to ask the server, before the body is sent, whether it accepts the request. Without this question,
-/// all of a large body is sent even if the server then refuses or redirects the request. The question costs a round
-/// trip, which is too much for a small body.
+/// Returns whether to ask the server, before the body is sent, whether it accepts the request. Without this check, all
+/// of a large body is sent even if the server then refuses or redirects the request. The check costs a round trip,
+/// which is too much for a small body.
 fn is_worth_asking(body: &DavBody<'_>, version: HttpVersion) -> bool {
     match body {
         DavBody::Bytes(_) => false,
@@ -297,7 +297,7 @@ pub(super) fn send(
 
 /// The maximum number of members named in an error.
 const NAMED_MAX: usize = 5;
-/// The maximum length of the server's text that is quoted in an error.
+/// The maximum length of the server's message that is quoted in an error.
 const WORDS_CHARS_MAX: usize = 200;
 
 impl DavResponse {
@@ -315,7 +315,7 @@ impl DavResponse {
         let words = self.words().unwrap_or_default();
         let colon = if words.is_empty() { "" } else { ": " };
         let detail = format!("{why} (HTTP status {}){colon}{words}", self.status);
-        // Some servers report a full disk with 500 and the text of the operating system.
+        // Some servers report a full disk with 500 and the error message of the operating system.
         match self.status >= 500 && says_full(&words) {
             true => Error::new(ErrorKind::NoSpace, detail).with_advice(MAKE_ROOM),
             false => advised(Error::new(kind, detail), self.status),
@@ -337,7 +337,7 @@ impl DavResponse {
 const MAKE_ROOM: &str = "delete files on the server, ask its administrator for more space or a larger quota, or write \
                          to another server";
 
-/// Returns whether a server's text says that a file system or a quota is full.
+/// Returns whether a server's message says that a file system or a quota is full.
 fn says_full(words: &str) -> bool {
     let words = words.to_ascii_lowercase();
     ["no space left", "insufficient storage", "quota exceeded"].iter().any(|said| words.contains(said))
@@ -367,7 +367,7 @@ fn advised(error: Error, status: u16) -> Error {
     }
 }
 
-/// Returns the error kind of a status, and a text that explains the status for a request with `method`.
+/// Returns the error kind of a status, and a message that explains the status for a request with `method`.
 fn meaning(status: u16, method: &str) -> (ErrorKind, String) {
     let said = |kind, why: &str| (kind, why.to_owned());
     match (status, method) {

@@ -179,7 +179,7 @@ impl WebDavClient {
         let answer = self.ask(url, &mut call)?;
         let is_done = || match self.stat(url).map_err(|error| error.kind()) {
             Err(ErrorKind::NoSuchKey) => true,
-            // Keys may allow nothing but removals, and some services, such as Azure's, always respond 202.
+            // Credentials may permit removals only, and some services, such as Azure's, always respond with 202.
             Err(ErrorKind::AccessDenied) => {
                 let url = without_query(url);
                 tracing::warn!("the server has accepted the removal of {url}; the result cannot be read");
@@ -205,7 +205,7 @@ impl WebDavClient {
         // destination.
         let mut call = to_destination("COPY", "copy", (from, to), replaces)?.once();
         let is_done = |answer: &DavResponse| match (self.stat(from), self.stat(to)) {
-            // A collection is there before its members are.
+            // A collection exists before its members do.
             (Ok(source), Ok(copy)) if !source.is_collection && source.size_bytes.is_some() => {
                 // With `replaces`, an older file of the same size may have been at the destination.
                 copy.size_bytes == source.size_bytes && (!replaces || answer.is_before(&copy))
@@ -259,8 +259,8 @@ impl WebDavClient {
     }
 
     /// Checks that the server has carried out a request without a report. After status 202, it may do so later, or
-    /// never (RFC 9110 section 15.3.3), so `is_done` looks for the result, as often as a request may be sent. Errors:
-    /// `Unavailable`; `Interrupted`.
+    /// never (RFC 9110 section 15.3.3), so `is_done` looks for the result, as many times as a request may be sent.
+    /// Errors: `Unavailable`; `Interrupted`.
     fn check_done(&self, answer: &DavResponse, is_done: &dyn Fn() -> bool) -> Result<()> {
         let mut retries = RetryBudget::new(self.session.options.max_retries, self.session.until());
         while answer.status == 202 && !is_done() {
@@ -320,7 +320,8 @@ const REMOVE_AND_TRY_AGAIN: &str =
 /// server's reason; `IncompleteBody` if the report ends before the result.
 fn believe(answer: &DavResponse) -> Result<bool> {
     let kind = answer.content_type.as_deref().unwrap_or_default().to_ascii_lowercase();
-    // Pages and documents are not reports. Any other type may be one: XRootD's is text/plain, dCache's is not.
+    // HTML and XML documents are not reports. A report may have any other type: XRootD's has text/plain, dCache's does
+    // not.
     if answer.status == 207 || kind.contains("html") || kind.contains("xml") {
         return Ok(false);
     }

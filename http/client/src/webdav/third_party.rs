@@ -23,7 +23,7 @@ const COPY_AGAIN: &str =
     "copy again; if that fails too, copy through this machine with `fordway cp --third-party never`";
 /// The advice for a copy with the wrong size.
 const REMOVE_AND_COPY_AGAIN: &str = "remove the destination and copy again; if that fails too, copy through this machine with `fordway cp --third-party never`";
-/// The text of an error for a truncated report.
+/// The message of an error for a truncated report.
 pub(super) const WITHOUT_RESULT: &str = "the server's report ends without the result of the copy";
 /// The maximum number of bytes read from the body of an error response.
 const DOCUMENT_BYTES_MAX: usize = 64 * 1024;
@@ -110,8 +110,8 @@ impl WebDavClient {
         Ok(size_bytes)
     }
 
-    /// Returns the size of the source, if it is known. The user may lack the permission, or the route, to read a source
-    /// that only the other server needs to read. Errors: `InvalidArgument` for a collection; otherwise as for
+    /// Returns the size of the source, if it is known. The user may lack the permission or the network access to read a
+    /// source that only the other server needs to read. Errors: `InvalidArgument` for a collection; otherwise as for
     /// [`WebDavClient::stat`].
     fn size_of_source(&self, copy: &ThirdPartyCopy<'_>) -> Result<Option<u64>> {
         use ErrorKind as K;
