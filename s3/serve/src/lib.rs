@@ -12,10 +12,10 @@
 //! * `aws_chunked`: uploads whose body is in chunks
 //! * `content`, `buffers`: the content of bodies and its memory, for all HTTP versions
 //! * `file_server`: threads for calls that wait for a file server
-//! * `limits`: limits on users and on clients whose user is not known yet, and turn-taking among users
+//! * `limits`: limits on users and on clients whose user is not known yet, and fair scheduling among users
 //! * `domains`: virtual-host addressing
 //! * `access`: whether the rules of a bucket permit a request
-//! * `answer`: turns a request into its response; `message`: the text of error documents
+//! * `answer`: turns a request into its response; `message`: the messages in error documents
 //! * `monitor`: access log, counters, health; `watch`: watches the directory and the credentials file
 //! * `unsigned`: the clients of connections, and requests that need no signature because the kernel has identified the
 //!   client

@@ -444,7 +444,7 @@ impl OutgoingResponseHead {
 }
 
 impl Framing {
-    /// Returns the framing that the headers of a response name. Errors: the framing is not supported.
+    /// Returns the framing that the headers of a response specify. Errors: the framing is not supported.
     fn of(headers: &[httparse::Header]) -> io::Result<Self> {
         let mut framing = Framing::UntilClose;
         for header in headers {

@@ -172,7 +172,7 @@ fn not_allowed(errno: Errno) -> Error {
     Error::new(ErrorKind::AccessDenied, why).caused_by(errno)
 }
 
-/// Returns whether a text, such as a bucket name, matches a pattern in which each `*` matches any characters.
+/// Returns whether a string, such as a bucket name, matches a pattern in which each `*` matches any characters.
 pub(crate) fn fits(pattern: &str, name: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else { return pattern == name };
     let Some(mut name) = name.strip_prefix(start) else { return false };

@@ -345,8 +345,8 @@ enum ReadCredentials {
 impl GatewayUserSource {
     /// Reads the credentials file again if it has changed, if the last check has failed, or if `at_once` is set.
     /// Without a credentials file, requests that the store be reopened in the last two cases. The file may be on a file
-    /// server that does not respond, so the state, for which serving threads wait, is not locked meanwhile. Errors: as
-    /// [`Users::from_file`].
+    /// server that does not respond. The state is therefore not locked while the file is read, because serving threads
+    /// wait for this lock. Errors: as [`Users::from_file`].
     fn read_again(&self, at_once: bool) -> Result<ReadCredentials> {
         let state = || self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let is_due = at_once || state().failed.is_some();
@@ -402,8 +402,8 @@ impl Users {
     /// directory `root` with the uid and gid from the file.
     ///
     /// Errors: `InvalidArgument` for a file that does not parse, names a key or a user twice, or names another uid
-    /// although the gateway is not root; `AccessDenied` for a file that other users may read; errors from opening the
-    /// store.
+    /// although the gateway does not run as root; `AccessDenied` for a file that other users may read; errors from
+    /// opening the store.
     pub fn from_file(credentials: &Path, root: &Path, open: StoreOpenFunction) -> Result<Self> {
         Users::load(root, open, CredentialSource::File(credentials.to_owned()))
     }
