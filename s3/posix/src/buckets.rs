@@ -96,8 +96,8 @@ impl PosixStoreState {
     }
 
     /// Returns `BucketAlreadyOwnedByYou` or `BucketAlreadyExists` for a new bucket whose name is taken. Root counts as
-    /// the owner of every bucket. A name that is not a bucket, such as a file or a link that leads nowhere, is
-    /// nobody's.
+    /// the owner of every bucket. A name that is not a bucket, such as a file or a link that leads nowhere, has no
+    /// owner.
     fn why_taken(&self, bucket: &Bucket) -> ErrorKind {
         let user = file_user();
         match self.volume.owner_of(bucket) {

@@ -408,7 +408,7 @@ impl BucketWalk<'_> {
         let skipped = self.skipped.as_deref().and_then(|skipped| skipped.strip_prefix(at));
         match skipped.filter(|skipped| last.starts_with(skipped)) {
             Some(skipped) => text_after(skipped),
-            // The smallest text that sorts after the last name.
+            // The smallest string that sorts after the last name.
             None => Some(format!("{last}\0")),
         }
     }
@@ -509,7 +509,7 @@ impl BucketWalk<'_> {
         let wanted = self.query.prefix.get(at.len()..).unwrap_or_default();
         let (mut index, end) = (names.first_from(from.max(wanted)), names.end_of(wanted));
         let mut key = at.to_owned();
-        // The type that was looked up last. A name of unknown type often follows itself.
+        // The type that was looked up last. A name of unknown type often occurs twice in succession.
         let mut last_kind = None;
         while index < end {
             let name = names.get(index);
@@ -538,8 +538,8 @@ impl BucketWalk<'_> {
         Ok(WalkContinuation::On)
     }
 
-    /// Offers a name whose type has to be looked up, if its type is as stated. `last` is the name that was looked up
-    /// last, with its type.
+    /// Looks up the type of a name that is listed as a file and as a directory, and offers the name if it has this
+    /// type. `last` is the name that was looked up last, with its type.
     #[cold]
     fn unknown(
         &mut self,

@@ -240,9 +240,9 @@ fn migrate_file(
     Ok(())
 }
 
-/// Returns a name in the directory at `path` that Fordway does not write there, if the directory belongs to another
-/// user than the bucket. Anyone who may write to a bucket can rename another user's private directory to the name of
-/// the private area. Such a directory must not be given to the bucket's owner, who could then read the files in it.
+/// Returns a name in the directory at `path` that Fordway does not write there, if the directory and the bucket belong
+/// to different users. Anyone who may write to a bucket can rename another user's private directory to the name of the
+/// private area. Such a directory must not be given to the bucket's owner, who could then read the files in it.
 fn foreign_name(of: &FileStat, (dir, path): (&File, &str), names: &[String]) -> Result<Option<String>> {
     let now = stat(dir).map_err(|errno| from_errno(errno, "examining the private area"))?;
     if now.user == of.user {

@@ -44,8 +44,8 @@ const CLOCK_DIFFERENCE_MAX: Duration = Duration::from_secs(15 * 60);
 /// costs no more than one page of a listing.
 pub(crate) const FEWEST: usize = 500;
 
-/// The names of a directory in one block of text, sorted in the byte order of keys. The name of a subdirectory ends in
-/// `/`. A symbolic link, and an entry whose type the file system does not report, is stored twice: as a file and as a
+/// The names of a directory in one string, sorted in the byte order of keys. The name of a subdirectory ends in `/`. A
+/// symbolic link, and an entry whose type the file system does not report, is stored twice: as a file and as a
 /// subdirectory. A walk looks up its type when the walk reaches it, because the type may change without a change to the
 /// directory.
 #[derive(Default)]
@@ -60,18 +60,18 @@ pub(crate) struct SortedNames {
     is_cut: bool,
 }
 
-/// A name: its position in the text, and its type. A large directory has many names, so the fields share one integer.
+/// A name: its position in the string, and its type. A large directory has many names, so the fields share one integer.
 #[derive(Clone, Copy)]
 struct PackedName {
     /// The name's first eight bytes after the prefix that all names share, for fast comparison.
     head: u64,
-    /// The position of the first byte in the text, in the bits above [`START_SHIFT`]; the length, in bytes, above bit
-    /// 0; and whether the type is known, in bit 0. The text may be longer than 4 GiB.
+    /// The position of the first byte in the string, in the bits above [`START_SHIFT`]; the length, in bytes, above bit
+    /// 0; and whether the type is known, in bit 0. The string may be longer than 4 GiB.
     place: u64,
 }
 
-/// The position of a name's start in [`PackedName::place`]. Below it are 16 bits for the length, and one that is set if
-/// the type is known.
+/// The position of a name's start in [`PackedName::place`]. Below it are 16 bits for the length, and one bit that is
+/// set if the type is known.
 const START_SHIFT: u32 = 17;
 
 impl PackedName {
@@ -103,7 +103,7 @@ pub(crate) struct ListedName<'n> {
 }
 
 impl ListedName<'_> {
-    /// Returns whether the name belongs to a directory, if its type is as stated.
+    /// Returns whether the name is listed as a directory, with a trailing `/`.
     pub(crate) fn is_dir(self) -> bool {
         self.text.ends_with('/')
     }
@@ -472,7 +472,8 @@ impl NameCache {
         if let Some(names) = found {
             return Ok(names);
         }
-        // This is determined before the read. A change during the read might otherwise have the times of `before`.
+        // This check must precede the read. Otherwise, a change during the read might leave the directory with the
+        // times in `before`.
         let shows_changes = directory_times.show_changes(before, seen.elapsed());
         let names = Arc::new(read()?);
         if names.len() >= FEWEST {

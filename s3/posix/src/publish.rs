@@ -154,7 +154,7 @@ impl StagedFile {
     }
 
     /// Withdraws the file, whose publication fails with `error`. Otherwise, a client that sends the same conditional
-    /// request again would find its own object and conclude that another writer was faster. Returns `error`.
+    /// request again would find its own object and conclude that another writer had created it. Returns `error`.
     #[cold]
     fn take_back(&mut self, error: Error) -> Result<bool> {
         // The kernel cannot link an unnamed file that had a name and lost it. The file therefore gets a hidden name

@@ -43,7 +43,7 @@ pub(crate) const MAX_RECORD_BYTES: usize = 1 << 20;
 /// If setting an attribute fails with `ENOSPC` although the file system has more free bytes than this, the attribute is
 /// too large.
 const SOME_ROOM_BYTES: u64 = 1 << 20;
-/// How often a reader checks whether a file without its sidecar file has just been removed.
+/// The number of times that a reader checks whether a file without its sidecar file has just been removed.
 const LOOKS: usize = 10;
 
 /// Identifies one version of one object by the size and modification time of its file, its ETag and its version ID.
@@ -109,7 +109,7 @@ enum InodeHold {
     /// The file is open.
     Open { _file: OwnedFd },
     /// The file has a hidden name. On a file system that other nodes may change, an open file would not be enough: a
-    /// server does not know which files are open without reading or writing, and NFS and FUSE rename a file that is
+    /// server does not know which files are open but not being read or written, and NFS and FUSE rename a file that is
     /// replaced while it is open.
     Named(HiddenName),
 }
@@ -124,8 +124,8 @@ impl StoreRootDirectory {
     }
 
     /// Returns the record as [`StoreRootDirectory::load_record`] does, but also reads the attribute if the object seems
-    /// to be bare. The lock is the attribute's, because an immutable flag protects the attribute, but not the sidecar
-    /// file. Cost: one `fgetxattr`.
+    /// to be bare. The lock comes from the attribute, because an immutable flag protects the attribute, but not the
+    /// sidecar file. Cost: one `fgetxattr`.
     pub(crate) fn stored_record(
         &self,
         bucket: &Bucket,
@@ -399,7 +399,7 @@ impl UnlinkingFile {
 
     /// Returns whether the file has lost all names that an object may have. On a file system that other nodes may
     /// change, the file may not be the one that was removed, because this node may have cached the name of an earlier
-    /// file. The sidecar file called after its inode number may then belong to another object.
+    /// file. The sidecar file named after its inode number may then belong to another object.
     fn has_lost_its_names(&self) -> bool {
         match &self.hold {
             InodeHold::Open { .. } => true,
@@ -508,7 +508,8 @@ pub(crate) fn short_record(
         let mut buffer = [0; RECORD_BYTES];
         match get_xattr_in(dir, name, ATTRIBUTE, &mut buffer) {
             Ok(bytes) => Ok(bytes.and_then(ObjectRecord::decode)),
-            // A long attribute contains the whole record. A file without attributes, or that is gone, has no record.
+            // A long attribute contains the whole record. A file that has no attributes or no longer exists has no
+            // record.
             Err(Errno::RANGE | Errno::OPNOTSUPP | Errno::NODATA | Errno::NOENT | Errno::LOOP) => Ok(None),
             Err(errno) => Err(errno),
         }

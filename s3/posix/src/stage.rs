@@ -699,8 +699,8 @@ mod tests {
     use crate::layout::private_dir;
     use crate::{PosixConfig, PosixStore};
 
-    /// On NFS, a document has a spare name while it is replaced. Neither the spare name nor a writer that dies may make
-    /// the old document one that nobody believes.
+    /// On NFS, a document has a spare name while it is replaced. Neither the spare name nor a writer that dies may
+    /// cause readers to distrust the old document.
     #[test]
     fn a_marked_document_is_believed_while_it_is_replaced() {
         let temp = tempfile::tempdir().unwrap();
@@ -722,7 +722,7 @@ mod tests {
         let area = temp.path().join("bucket/.fordway");
         std::fs::rename(area.join(spare_name(name)), area.join(name)).unwrap();
         assert_eq!(read().unwrap(), b"old");
-        // A copy of a document that is not believed would be believed.
+        // An untrusted document must not be copied, because its copy would be trusted.
         std::thread::sleep(Duration::from_millis(2100));
         staged.keep_spare(&spare_name(name)).unwrap();
         assert_eq!(read().unwrap_err().kind(), ErrorKind::AccessDenied);

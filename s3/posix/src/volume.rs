@@ -165,8 +165,8 @@ impl StoreRootDirectory {
         contents.map_or(self.site.sharing, |contents| contents.sharing)
     }
 
-    /// Returns [`StoreRootDirectory::sharing_of`] the bucket if reads must first query the file server, and otherwise
-    /// `Local`, at no cost.
+    /// Returns the result of [`StoreRootDirectory::sharing_of`] if reads must first query the file server. Otherwise,
+    /// returns `Local`, at no cost.
     pub(crate) fn sharing_if_strong(&self, bucket: &Bucket) -> FileSystemSharing {
         if self.is_strong() { self.sharing_of(bucket) } else { FileSystemSharing::Local }
     }
@@ -324,7 +324,7 @@ impl StoreRootDirectory {
 
     /// Returns the result of `read`, which opens and reads the directory at `path`. If another node has removed the
     /// directory in the meantime, looks up the path again, because the directory may have been created again, and calls
-    /// `read` once more. Errors: of `read`; `NOENT` instead of `STALE`.
+    /// `read` once more. Errors: the errors of `read`, with `NOENT` instead of `STALE`.
     pub(crate) fn read_existing<T>(
         &self,
         path: &str,
@@ -510,7 +510,8 @@ impl BucketsRoot {
     }
 
     /// Returns whether the path of a directory contains a link below its bucket. Cost: two `openat2`. Returns `false`
-    /// if the directory does not exist. Errors: of these calls, those that show neither a missing directory nor a link.
+    /// if the directory does not exist. Errors: any error of these calls that shows neither a missing directory nor a
+    /// link.
     pub(crate) fn is_behind_link(&self, path: &str) -> Result<bool, Errno> {
         let Some((bucket, below)) = path.split_once('/') else { return Ok(false) };
         let step = OFlags::PATH | OFlags::DIRECTORY;

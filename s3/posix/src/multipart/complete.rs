@@ -134,8 +134,8 @@ impl MultipartUploadManager<'_> {
     }
 
     /// Returns whether the upload has become an object, even if that object no longer exists. If `data` has further
-    /// hard links, one of them may be the object, or all of them belong to copies of the bucket (`cp -al`). Errors:
-    /// those after which this is not known, so the upload must remain as it is.
+    /// hard links, one of them may be the object, or all of them belong to copies of the bucket (`cp -al`). Errors: any
+    /// error after which this is not known; the upload must then remain as it is.
     fn is_published(&self, bucket: &Bucket, key: &Key, taken: &LockedUpload) -> Result<bool> {
         let failed = |errno| from_errno(errno, "examining the upload");
         let has = |name| has_at_server(&taken.held, name, taken.sharing).map_err(failed);
