@@ -253,8 +253,8 @@ impl SortedNames {
         self.has_links |= !is_known;
     }
 
-    /// Sorts the names, and removes duplicates. Of two types of one name, at least one is out of date, so the type
-    /// counts as unknown if either is.
+    /// Sorts the names, and removes duplicates. If a name was added both with a known and with an unknown type, one of
+    /// the two is out of date, so the type counts as unknown.
     fn sort(&mut self) {
         let SortedNames { text, entries, .. } = self;
         let shared = shared_len(text, entries);

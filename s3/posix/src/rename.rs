@@ -35,7 +35,7 @@ pub(crate) struct ObjectRename<'r> {
 }
 
 impl ObjectRename<'_> {
-    /// Renames the object. Errors: as [`fordway_store::ObjectRenameOperations::rename`].
+    /// Renames the object. Errors: as for [`fordway_store::ObjectRenameOperations::rename`].
     pub(crate) fn run(&self) -> Result<()> {
         let ObjectRename { store, bucket, from, to, options } = *self;
         options.check(from, to)?;

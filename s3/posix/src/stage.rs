@@ -98,7 +98,7 @@ impl HiddenName {
     /// directory in the same step, because it must be clear after a crash whether the upload was completed. If the file
     /// system does not support this step, the content is first renamed within the upload's directory. A crash after
     /// this rename counts as a completion. `is_ours` returns whether a name in a directory belongs to the file although
-    /// the call that gave it this name has failed (see [`StagedFile::has_name`]). Errors: as [`link`].
+    /// the call that gave it this name has failed (see [`StagedFile::has_name`]). Errors: as for [`link`].
     pub(crate) fn move_to_new(
         &self,
         parent: &DirectoryHandle,

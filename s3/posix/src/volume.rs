@@ -100,14 +100,14 @@ impl StoreRootDirectory {
         KeyVersions { volume: self, bucket, key }
     }
 
-    /// Returns whether the bucket keeps versions. Errors: as [`StoreRootDirectory::require_bucket`].
+    /// Returns whether the bucket keeps versions. Errors: as for [`StoreRootDirectory::require_bucket`].
     pub(crate) fn versioning(&self, bucket: &Bucket) -> Result<VersioningState> {
         self.require_bucket(bucket)?;
         Ok(self.contents(bucket)?.versioning)
     }
 
     /// Checks that the bucket exists, and returns the contents of its private directory. Cost: usually one `fstat`.
-    /// Errors: as [`StoreRootDirectory::require_bucket`].
+    /// Errors: as for [`StoreRootDirectory::require_bucket`].
     pub(crate) fn contents_of_existing(&self, bucket: &Bucket) -> Result<PrivateDirectoryContents> {
         let glance = self.private.glance(&self.root, bucket).map_err(unreadable)?;
         if !glance.contents.sharing.is_shared()
@@ -552,7 +552,7 @@ impl BucketsRoot {
         }
     }
 
-    /// Returns the root's format version. Errors: as [`format::check`].
+    /// Returns the root's format version. Errors: as for [`format::check`].
     pub(crate) fn format(&self, path: &Path) -> Result<u32> {
         format::check(&self.root, path)
     }

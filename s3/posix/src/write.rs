@@ -463,7 +463,7 @@ fn check_sendable(metadata: &Metadata) -> Result<()> {
 /// The number of bytes copied at a time when the kernel cannot copy between the two files.
 const BOUNCE_BYTES: usize = 256 * 1024;
 
-/// Appends the first `size` bytes of `file`, and computes their checksum. Errors: as [`append_range`].
+/// Appends the first `size` bytes of `file`, and computes their checksum. Errors: as for [`append_range`].
 fn append_with_checksum(
     staged: &mut StagedFile,
     file: &File,

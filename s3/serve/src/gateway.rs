@@ -202,7 +202,7 @@ impl Gateway {
         Gateway::on(sockets, users, config)
     }
 
-    /// Creates a gateway on `sockets` instead of the addresses in `config`. Errors: as [`Gateway::bind`].
+    /// Creates a gateway on `sockets` instead of the addresses in `config`. Errors: as for [`Gateway::bind`].
     pub fn on(sockets: GatewaySockets, users: Users, config: GatewayConfig) -> Result<Self> {
         if !is_region(config.reported_region()) {
             let detail = format!(

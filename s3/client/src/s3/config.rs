@@ -78,8 +78,8 @@ pub struct S3Config {
     /// algorithm. The server verifies the checksum. `None` if `AWS_REQUEST_CHECKSUM_CALCULATION` or the profile's
     /// `request_checksum_calculation` is `when_required`, for services that refuse the headers of checksums.
     pub checksum: Option<ChecksumAlgorithm>,
-    /// Whether reads are checked against the checksum that the server sends; not if `AWS_RESPONSE_CHECKSUM_VALIDATION`
-    /// or the profile's `response_checksum_validation` is `when_required`.
+    /// Whether reads are checked against the checksum that the server sends. Reads are not checked if
+    /// `AWS_RESPONSE_CHECKSUM_VALIDATION` or the profile's `response_checksum_validation` is `when_required`.
     pub verify_reads: bool,
     /// Whether signatures cover bodies. Such a signature requires the SHA-256 of the body, which takes 0.6 ms per MiB.
     pub sign_payload: bool,

@@ -200,8 +200,8 @@ impl MultipartUploadManager<'_> {
     }
 
     /// Returns the upload as [`Self::upload`] does, but only if the upload accepts parts. If a completion was
-    /// interrupted, the upload is reopened first. Errors: as [`Self::upload`], and `LockTimeout` if a completion may
-    /// still be running.
+    /// interrupted, the upload is reopened first. Errors: as for [`Self::upload`], and `LockTimeout` if a completion
+    /// may still be running.
     fn upload_for_parts(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<OpenUpload> {
         let found = self.upload(bucket, key, upload)?;
         if found.accepts_parts {

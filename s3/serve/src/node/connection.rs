@@ -277,7 +277,7 @@ impl GatewayConnection {
         send_all(&self.socket, &bytes, &[], None)
     }
 
-    /// Receives bytes of the handshake. Errors: as [`GatewayConnection::receive`]; `TIMEDOUT` after the deadline.
+    /// Receives bytes of the handshake. Errors: as for [`GatewayConnection::receive`]; `TIMEDOUT` after the deadline.
     fn receive_until(&self, deadline: &mut HandshakeDeadline, inbox: &mut FrameBuffer) -> Result<(), Errno> {
         deadline.limit_next_read(&self.socket)?;
         self.receive(inbox, SocketBlockingMode::Yes)

@@ -218,7 +218,7 @@ impl ResponseOutbox {
         self.answer_with_body(id, answer, &[])
     }
 
-    /// Sends a response and its content. Errors: as [`ResponseOutbox::answer`].
+    /// Sends a response and its content. Errors: as for [`ResponseOutbox::answer`].
     pub(super) fn answer_with_body<T: WriteField>(
         &mut self,
         id: u32,

@@ -88,7 +88,7 @@ impl IdentityProviderEntry {
     }
 
     /// Returns the proxies that apply if the environment variables have the values that `variable` returns. Errors: as
-    /// [`IdentityProviderEntry::proxies`].
+    /// for [`IdentityProviderEntry::proxies`].
     fn proxies_with(
         &self,
         variable: &dyn Fn(&str) -> Option<String>,

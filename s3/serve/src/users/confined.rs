@@ -120,7 +120,7 @@ impl ConfinedStore {
     }
 
     /// Opens the store as the user for anonymous requests. The store never follows symbolic links to other buckets,
-    /// because the rules of those buckets would not be checked. Errors: as [`ConfinedStore::open`].
+    /// because the rules of those buckets would not be checked. Errors: as for [`ConfinedStore::open`].
     pub(super) fn open_as(user: &AnonymousUser, open: &StoreOpenFunction) -> Result<Arc<dyn Store>> {
         let role = user.acts_as.as_ref().map(|peer| ImpersonatedUser::new(peer).map(Arc::new)).transpose();
         let role = role.map_err(not_allowed)?;

@@ -312,7 +312,7 @@ fn check_prefix(prefix: &str) -> std::result::Result<(), String> {
     }
 }
 
-/// Reads and checks the credentials file. Errors: as [`crate::users::Users::from_file`].
+/// Reads and checks the credentials file. Errors: as for [`crate::users::Users::from_file`].
 pub(super) fn read(path: &Path) -> Result<UsersDocument> {
     let text = read_private(path)?;
     let wrong = |why: String| Error::new(ErrorKind::InvalidArgument, format!("{}: {why}", path.display()));

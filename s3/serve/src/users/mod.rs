@@ -346,7 +346,7 @@ impl GatewayUserSource {
     /// Reads the credentials file again if it has changed, if the last check has failed, or if `at_once` is set.
     /// Without a credentials file, requests that the store be reopened in the last two cases. The file may be on a file
     /// server that does not respond. The state is therefore not locked while the file is read, because serving threads
-    /// wait for this lock. Errors: as [`Users::from_file`].
+    /// wait for this lock. Errors: as for [`Users::from_file`].
     fn read_again(&self, at_once: bool) -> Result<ReadCredentials> {
         let state = || self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let is_due = at_once || state().failed.is_some();
@@ -639,7 +639,7 @@ impl Users {
         }
     }
 
-    /// Reads the credentials file and opens the stores for the first time. Errors: as [`Users::from_file`].
+    /// Reads the credentials file and opens the stores for the first time. Errors: as for [`Users::from_file`].
     fn read_first(&self) -> Result<()> {
         let Some(origin) = &self.origin else { return Ok(()) };
         let mut state = origin.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -650,8 +650,8 @@ impl Users {
         self.open_all(origin, &state.document, OpenMode::All)
     }
 
-    /// Applies what [`GatewayUserSource::read_again`] has read. Errors: as [`Users::from_file`]. After an error from
-    /// opening a store, the other changes have been applied; after any other error, nothing has changed.
+    /// Applies what [`GatewayUserSource::read_again`] has read. Errors: as for [`Users::from_file`]. After an error
+    /// from opening a store, the other changes have been applied; after any other error, nothing has changed.
     fn apply(
         &self,
         origin: &GatewayUserSource,
