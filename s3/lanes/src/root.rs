@@ -1,6 +1,6 @@
 //! The store of the embedded lane, which follows the path of its root. A program may run for months, while its scratch
 //! directory is purged and created again. The store keeps its root open, so without these checks it would list an empty
-//! directory, or write into one that has no name any more, until the program ends.
+//! directory, or write into a directory that no longer has a name, until the program ends.
 //!
 //! Calls that find their bucket make no check, and no system call in addition to the store's. See
 //! [`RootPathStore::look`] for the calls that check.
@@ -631,7 +631,7 @@ mod tests {
             |store| store.list(&bucket("bkt"), &ListQuery::default()).map(drop),
         ];
         for (round, call) in calls.into_iter().enumerate() {
-            // The renamed root stands for one that is stale.
+            // The renamed root represents a stale root.
             fs::rename(rig.root(), rig.dir.path().join(format!("old-{round}"))).unwrap();
             fs::create_dir_all(rig.root().join("bkt")).unwrap();
             let used = rig.store.current();

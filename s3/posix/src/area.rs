@@ -267,8 +267,9 @@ fn is_empty(dir: &OwnedFd) -> Result<bool, Errno> {
     Ok(!has_any)
 }
 
-/// Creates the empty file `name`, and gives it the bucket's group and mode. On a local file system, the file has its
-/// mode before it has its name, because other writers are locked out if this process dies in between. Errors: `EXIST`.
+/// Creates the empty file `name`, and gives it the bucket's group and mode. On a local file system, the file gets its
+/// mode before its name. In the opposite order, other writers would be locked out if this process died in between.
+/// Errors: `EXIST`.
 fn make_file(
     parent: &OwnedFd,
     (name, sharing): (&str, FileSystemSharing),

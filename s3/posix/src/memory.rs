@@ -5,9 +5,9 @@
 //! was not used for the longest time is dropped, regardless of its store. While several stores have content, none of
 //! them may use more than half of the memory, so one user cannot displace everything that other users have cached.
 //!
-//! Content that is used in turns must not be displaced in turns: if two directories are listed alternately, and only
-//! one of them fits, each page would read a whole directory. [`CacheMemory::keep_if_room`] therefore displaces only
-//! content that was not used recently.
+//! Content that is used alternately must not be displaced alternately: if two directories are listed alternately, and
+//! only one of them fits, each page would read a whole directory. [`CacheMemory::keep_if_room`] therefore displaces
+//! only content that was not used recently.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};

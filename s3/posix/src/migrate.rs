@@ -254,7 +254,7 @@ fn foreign_name(of: &FileStat, (dir, path): (&File, &str), names: &[String]) -> 
         Some(META) => inode_of(name).is_some(),
         Some(UPLOADS) => upload_of(name).is_some(),
         Some(EVENTS) => is_hidden_name(name) || webhook_of_event(name).is_some(),
-        // The name of a key can be any name.
+        // A key can have any name.
         _ => true,
     };
     Ok(names.iter().find(|name| !is_ours(name)).cloned())

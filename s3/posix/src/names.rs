@@ -345,7 +345,7 @@ pub(crate) enum DirectoryTimes {
 }
 
 impl DirectoryTimes {
-    /// Returns what the times show on a file system. `is_strong` is true with [`ReadConsistency::Strong`].
+    /// Returns the variant that applies to a file system. `is_strong` is true with [`ReadConsistency::Strong`].
     ///
     /// [`ReadConsistency::Strong`]: crate::ReadConsistency::Strong
     pub(crate) fn on(sharing: FileSystemSharing, is_strong: bool) -> Self {

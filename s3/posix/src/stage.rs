@@ -338,8 +338,8 @@ impl StagedFile {
     }
 
     /// Switches to `place`, the path of another object. Returns whether the switch was possible. The path must be in
-    /// the directory in which the file was created, because the file has that directory's group, access list and quota.
-    /// Cost: two `fstat`.
+    /// the directory in which the file was created, because the file has that directory's group, ACL and quota. Cost:
+    /// two `fstat`.
     pub(crate) fn retarget(&mut self, place: ObjectPath<'_>) -> bool {
         if !self.is_plain || place.dir != self.place.dir {
             return false;
@@ -558,7 +558,7 @@ impl StagedFile {
 
     /// If the file that is about to be replaced has the mark, gives the name `spare` to a copy that has the mark too. A
     /// second hard link would change the time of the file's last change, and the mark would no longer be valid: until
-    /// the file is replaced or, if this writer dies, for ever. Returns `false` if the file has no valid mark. Another
+    /// the file is replaced or, if this writer dies, forever. Returns `false` if the file has no valid mark. Another
     /// user's file is not copied, because the copy would be the caller's.
     fn keep_marked_spare(&self, spare: &str, mark: &OwnerMark<'_>) -> Result<bool> {
         let failed = |errno| from_errno(errno, "reading the old document");

@@ -129,7 +129,7 @@ async fn admit(
         let (quic, _) = timeout(header_timeout, accepted.handshake()).await??;
         return Ok(Some((quic, account, slot)));
     }
-    // The address is counted after the handshake, because before the handshake it may be forged. The permit is kept
+    // The address is counted after the handshake, because before the handshake it may be spoofed. The permit is kept
     // until there is a slot, so that few connections wait for slots.
     let (quic, _permit) = timeout(header_timeout, accepted.handshake()).await??;
     let Some(account) = shared.addresses.admit(quic.remote_address().ip()) else {
@@ -265,7 +265,7 @@ async fn exchange(
 }
 
 /// Returns whether the client no longer has the address of its handshake, which policies and the access log use. The
-/// port may change, as behind an address translator.
+/// port may change, as behind a NAT.
 fn has_moved(windows: &ConnectionWindows, caller: &ConnectionPeer) -> bool {
     let now = windows.connection().remote_address().ip();
     matches!(caller, ConnectionPeer::Remote { address, .. } if address.ip() != now)
@@ -342,9 +342,9 @@ const STREAMS_MAX: u32 = 256;
 const WAITING_MAX: usize = 1024;
 /// The maximum number of received bytes that are kept for all waiting clients together.
 const WAITING_BYTES_MAX: u64 = 16 << 20;
-/// The maximum number of handshakes with clients whose addresses are not validated, if this number is at most an eighth
-/// of the maximum number of connections. Otherwise, the maximum is this eighth. Further clients must first prove that
-/// they receive packets at their address, which costs a round trip (RFC 9000 section 8.1.2).
+/// The maximum number of handshakes with clients whose addresses are not validated. The limit is lower if an eighth of
+/// the maximum number of connections is less than this number. Further clients must first prove that they receive
+/// packets at their address, which costs a round trip (RFC 9000 section 8.1.2).
 const UNVALIDATED_MAX: u32 = 128;
 /// The requested size of the socket's kernel buffers, in each direction.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;

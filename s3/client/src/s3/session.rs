@@ -203,7 +203,7 @@ impl S3Session {
         self.run_until(call, until, |mut response| response.read_document())
     }
 
-    /// Returns the credentials for a request that is sent now, and renews them if necessary. Errors: if keys have
+    /// Returns the credentials for a request that is sent now, and renews them if necessary. Errors: the keys have
     /// expired and cannot be renewed.
     pub(super) fn credentials(&self) -> Result<CurrentCredentials<'_>> {
         self.config.credentials.current(self.config.timeout.unwrap_or(RUN_MAX).min(RUN_MAX))

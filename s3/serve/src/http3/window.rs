@@ -21,7 +21,7 @@ const CONNECTION_WINDOW_BYTES: u32 = 2 << 20;
 const UNSIGNED_WINDOW_BYTES: u32 = 64 << 10;
 
 /// The send window of a new connection: the maximum number of bytes of all its responses that are kept until the client
-/// has acknowledged them. A new connection may send less than half of this number at once, whatever the window.
+/// has acknowledged them. A new connection may send less than half of this number at once, regardless of the window.
 const SEND_WINDOW_MIN_BYTES: u64 = 32 << 10;
 /// The maximum send window if the round trip to the client is short.
 const NEAR_SEND_WINDOW_BYTES: u64 = 2 << 20;
@@ -148,7 +148,7 @@ impl ConnectionWindows {
     }
 }
 
-/// The size of a send window, and what it depends on.
+/// The size of a send window, and the values on which the size depends.
 #[derive(Default)]
 struct SendWindow {
     sent_bytes: u64,

@@ -123,7 +123,7 @@ impl ConnectionLimitState {
             return Ok(());
         }
         let mut slot = self.user_slot.lock().unwrap_or_else(PoisonError::into_inner);
-        // Another request on the same connection may have been faster.
+        // Another request on the same connection may have set the slot first.
         if slot.as_ref().is_some_and(|slot| slot.user_id() == user.id()) {
             return Ok(());
         }

@@ -140,7 +140,8 @@ pub(crate) struct UserResourceUsage {
     refused_rate: AtomicU64,
     /// The usages of the users who act as this role, by uid. Each of them has the limits of this usage.
     by_uid: Mutex<HashMap<u32, Weak<UserResourceUsage>>>,
-    /// The usage of the role that this user acts as, which counts what all users of the role use together.
+    /// The usage of the role that this user acts as, which counts the resources that all users of the role use
+    /// together.
     role: Option<Arc<UserResourceUsage>>,
 }
 

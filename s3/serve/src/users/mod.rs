@@ -335,9 +335,9 @@ enum OpenMode<'d> {
 
 /// The result of reading the credentials again.
 enum ReadCredentials {
-    /// Nothing is to be done.
+    /// There is nothing to do.
     Unchanged,
-    /// There is no credentials file, and the store is to be opened again.
+    /// There is no credentials file, and the store must be reopened.
     Reopen,
     File(UsersDocument),
 }
