@@ -200,8 +200,8 @@ fn classes_with(mode: u32) -> u32 {
     [0o700, 0o070, 0o007].into_iter().filter(|class| mode & class != 0).sum()
 }
 
-/// Removes the permission to read from users who may not write to the lock table `file`, whose metadata is `state`.
-/// Earlier releases gave them this permission. Only an empty file of the caller is changed.
+/// Revokes the read permission of users who may not write to the lock table `file`, whose metadata is `state`. Earlier
+/// releases gave them this permission. Only an empty file of the caller is changed.
 fn close_to_readers(file: &OwnedFd, state: &FileStat) {
     let excess = state.mode & 0o044 & !classes_with(state.mode & 0o022);
     let is_own = state.user == file_user() && state.links == 1 && state.size == 0;

@@ -39,9 +39,9 @@ use crate::layout::{OWNER_MARK, private_dir};
 use crate::volume::StoreRootDirectory;
 use crate::{Durability, ReadConsistency};
 
-/// The time in ns, after its creation, within which a file can get a mark; also the time after the mark from which on a
-/// change of the file invalidates the mark. Setting the mark and publishing the file are changes too. The time is
-/// compared with times of the same file, so the clocks of nodes do not matter.
+/// The time in ns, after the creation of a file, within which the file can get a mark. A change of the file that is
+/// made later than this time after the mark invalidates the mark. Setting the mark and publishing the file are changes
+/// too. The time is compared with times of the same file, so the clocks of nodes do not matter.
 const SETTLING_NS: i64 = 2_000_000_000;
 /// The maximum length of a mark, in bytes.
 const MARK_BYTES: usize = 192;

@@ -46,8 +46,8 @@ pub(crate) const FEWEST: usize = 500;
 
 /// The names of a directory in one string, sorted in the byte order of keys. The name of a subdirectory ends in `/`. A
 /// symbolic link, and an entry whose type the file system does not report, is stored twice: as a file and as a
-/// subdirectory. A walk looks up its type when the walk reaches it, because the type may change without a change to the
-/// directory.
+/// subdirectory. A walk looks up the type of such an entry when it reaches the entry, because the type may change
+/// without a change to the directory.
 #[derive(Default)]
 pub(crate) struct SortedNames {
     text: String,

@@ -140,8 +140,8 @@ impl StagedFile {
 
     /// Checks that the file, which has just been published at its plain path, hides no object at the key's odd path:
     /// the bucket's first odd key may have been created after the contents were read, and may be this key. If there is
-    /// such an object, withdraws the file. Errors: `PreconditionFailed`; others, after which the file still has its
-    /// name. Cost: usually one `fstat`.
+    /// such an object, withdraws the file. Errors: `PreconditionFailed`; other errors, after which the file still has
+    /// its name. Cost: usually one `fstat`.
     fn check_alone(&self, key: &Key) -> Result<()> {
         let (inner, bucket) = (&self.inner, &self.bucket);
         if !inner.volume.contents(bucket)?.has_odd {
@@ -285,9 +285,10 @@ impl StagedFile {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    /// Removes what the published object has replaced elsewhere. The object is in effect, so an error is not an error
-    /// of the write: a client would send the request again, and a condition would then fail because of the client's own
-    /// object. What remains is hidden by the object, and the next write or delete of the key removes it.
+    /// Removes what the published object has replaced at other paths. An error is ignored, because the object is
+    /// already in effect: if the write failed, the client would send the request again, and a condition would then fail
+    /// because of the client's own object. The object hides any file that remains, and the next write or delete of the
+    /// key removes this file.
     fn clean_up(&self, key: &Key, record: &ObjectRecord, contents: PrivateDirectoryContents) {
         let (inner, bucket) = (&self.inner, &self.bucket);
         let is_versioned = contents.versioning != VersioningState::Unversioned;

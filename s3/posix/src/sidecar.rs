@@ -72,8 +72,8 @@ impl SidecarIdentities {
     /// Returns whether the rest of a record is permanently lost. `short` is the part of the record in the attribute of
     /// a file that has the metadata `stat` and no valid sidecar file. The rest is lost if a POSIX program has changed
     /// the file and no sidecar file of the bucket belongs to the file. In this case, `fsck --migrate` would not find a
-    /// sidecar file either. The `gc` of earlier versions removed the sidecar files of changed files. Returns `false` if
-    /// a sidecar file cannot be read.
+    /// sidecar file either. For example, the `gc` of earlier versions removed the sidecar files of changed files.
+    /// Returns `false` if a sidecar file cannot be read.
     pub(crate) fn lack(
         &mut self,
         volume: &StoreRootDirectory,
@@ -329,7 +329,7 @@ impl StoreRootDirectory {
         }
     }
 
-    /// Gives the file `name` in `dir` a hidden name, if the file may have a sidecar file. Returns `None` also if the
+    /// Gives the file `name` in `dir` a hidden name, if the file may have a sidecar file. Also returns `None` if the
     /// file cannot get the name; `gc` then removes the sidecar file. Cost: two or three round trips; for a file that
     /// may have a sidecar file, three more, and two when the sidecar file is removed.
     #[cold]

@@ -2,12 +2,12 @@
 //!
 //! A *bare* object is completely described by its file alone. A put with the ETag policy `fast` and without metadata,
 //! tags or checksum creates a bare object. The object's ETag is derived from the file's inode number, size and
-//! modification time. Fordway sets the modification time explicitly, with nanosecond precision. File systems take
-//! timestamps from a clock that ticks every few milliseconds, and an inode number may be freed and reused within a
-//! tick. No two files have both the same inode number and the same modification time in nanoseconds. The sticky bit,
-//! which has no meaning for files on Linux, marks a file without a record. The mark saves one system call for a reader
-//! and two calls for a writer. If the bit is not set, a reader looks for a record; a file without a record is then
-//! still a bare object.
+//! modification time. Fordway sets the modification time explicitly, with nanosecond precision, because file systems
+//! take timestamps from a clock that ticks every few milliseconds, and an inode number may be freed and reused within a
+//! tick. No two files therefore have both the same inode number and the same modification time in nanoseconds. The
+//! sticky bit, which has no meaning for files on Linux, marks a file without a record. The mark saves one system call
+//! for a reader and two calls for a writer. If the bit is not set, a reader looks for a record; a file without a record
+//! is then still a bare object.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -557,9 +557,9 @@ impl StagedFile {
     }
 
     /// If the file that is about to be replaced has the mark, gives the name `spare` to a copy that has the mark too. A
-    /// second hard link would change the time of the file's last change, and the mark would no longer be valid: until
-    /// the file is replaced or, if this writer dies, forever. Returns `false` if the file has no valid mark. Another
-    /// user's file is not copied, because the copy would be the caller's.
+    /// second hard link would update the file's change time, which would invalidate the mark until the file is replaced
+    /// or, if this writer dies, forever. Returns `false` if the file has no valid mark. Another user's file is not
+    /// copied, because the copy would be the caller's.
     fn keep_marked_spare(&self, spare: &str, mark: &OwnerMark<'_>) -> Result<bool> {
         let failed = |errno| from_errno(errno, "reading the old document");
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW;

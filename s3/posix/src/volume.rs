@@ -148,8 +148,8 @@ impl StoreRootDirectory {
 
     /// Returns the contents of the bucket's private directory, which may be up to 10 ms old. The result is current if
     /// other nodes may change the file system and [`ReadConsistency::Strong`] is set. Cost: usually none. Errors:
-    /// `NoSuchBucket`. A writer that still holds the directory of a bucket that is being removed must not conclude that
-    /// the bucket keeps no versions.
+    /// `NoSuchBucket`, because a writer that still holds the directory of a bucket that is being removed must not
+    /// conclude that the bucket keeps no versions.
     pub(crate) fn contents_for_write(&self, bucket: &Bucket) -> Result<PrivateDirectoryContents> {
         let contents = self.private.glance_for_write(&self.root, bucket, self.config.consistency);
         match contents.map_err(unreadable)? {
@@ -378,7 +378,7 @@ fn unmade(errno: Errno, dir: &str) -> Error {
 }
 
 /// Opens a directory that was just created, and marks it as created by Fordway. On a file system without extended
-/// attributes, the directory is not marked. Errors: also `NOSPC`, `DQUOT` and `IO` of the mark.
+/// attributes, the directory is not marked. Errors: also `NOSPC`, `DQUOT` and `IO` from setting the mark.
 fn open_new_dir(parent: &File, name: &str) -> Result<File, Errno> {
     match open_in(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
         Ok(dir) => match set_xattr(&dir, OUR_DIR, b"1") {

@@ -1,8 +1,9 @@
 //! Gateways that serve any [`fordway_store::Store`] to S3 clients over HTTP.
 //!
 //! A [`Gateway`] accepts connections and serves them on as few threads as the load needs. Each thread has its own
-//! runtime. The serving thread calls the store itself. For a local file system, passing a call to another thread costs
-//! more than the call itself. Calls that wait for a device, or that may take a long time, run on other threads.
+//! runtime. The serving thread calls the store itself, because passing a call to another thread costs more than the
+//! call itself if the file system is local. Calls that wait for a device, or that may take a long time, run on other
+//! threads.
 //!
 //! * `gateway`: configuration, accepting, graceful shutdown; `sockets`: the sockets on which the gateway listens
 //! * `workers`: the threads, and the assignment of connections to them

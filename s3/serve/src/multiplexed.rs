@@ -77,8 +77,8 @@ impl ClientWait {
     }
 }
 
-/// Answers a request. `length` is the length of the request's body, if known. `waits` shows whether the request waits
-/// for its client, until the response's body is dropped.
+/// Answers a request. `length` is the length of the request's body, if known. Until the response's body is dropped,
+/// `waits` shows whether the request waits for its client.
 pub(crate) async fn exchange<B: IncomingFrames>(
     (shared, connection, waits): (&GatewayState, &SharedConnectionState, ClientWait),
     caller: &ConnectionPeer,

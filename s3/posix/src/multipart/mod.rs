@@ -152,7 +152,7 @@ impl MultipartUploadManager<'_> {
 
     /// Fills a part from an object or a range of it. If no digest of the bytes is needed, the kernel copies them, and
     /// shares extents if the file system supports sharing. Errors: `InvalidRange` if the range extends beyond the
-    /// object. A read whose range extends beyond the object is shortened, but a shortened part would remain undetected.
+    /// object. A read would shorten such a range, but a shortened part would remain undetected.
     pub(crate) fn copy_part(
         &self,
         from: (&Bucket, &Key),

@@ -80,8 +80,8 @@ pub(crate) fn check_decoded_length(headers: &HeaderMap) -> Result<(), GateRefusa
 #[derive(Clone)]
 struct DecodedBody(Arc<Mutex<Option<s3s::Body>>>);
 
-/// Moves the body of an upload whose chunks are not signed into the request's extensions, decoded. Signed chunks are
-/// left to the S3 layer, which checks their signatures. Call this function after the form of the signature has been
+/// Decodes the body of an upload whose chunks are not signed, and moves it into the request's extensions. Signed chunks
+/// are left to the S3 layer, which checks their signatures. Call this function after the form of the signature has been
 /// checked. Errors: `InvalidRequest` if the headers contradict each other, or if no code would check the signatures of
 /// the chunks; `MissingContentLength`.
 pub(crate) fn take_upload(request: &mut Request<s3s::Body>) -> Result<(), GateRefusal> {

@@ -287,8 +287,8 @@ impl UserEntry {
     }
 }
 
-/// Checks a prefix of keys. Keys may begin with a slash and may contain `*`. However, such a prefix is probably meant
-/// as a path or a pattern, and would match nothing. Errors: the reason, and what to write instead.
+/// Checks a prefix of keys. Keys may begin with a slash and may contain `*`. A prefix of this form, however, is
+/// probably meant as a path or a pattern, and would match nothing. Errors: the reason, and what to write instead.
 fn check_prefix(prefix: &str) -> std::result::Result<(), String> {
     let meant = prefix.trim_start_matches('/').trim_end_matches('*');
     let instead = match meant {
