@@ -153,8 +153,8 @@ impl RootPathStore {
 
     /// Returns whether a call to the root `used` failed with `error` because this root has been replaced. Cost: one
     /// `stat` if a bucket is missing, or another node has removed a file that the call needs; if an object is missing,
-    /// at most one per second. Errors: errors of [`RootPathStore::look`], except that a missing root is no reason to
-    /// doubt that an object is missing.
+    /// at most one per second. Errors: errors of [`RootPathStore::look`]. These errors are ignored if the call failed
+    /// because an object is missing.
     #[cold]
     fn is_elsewhere(&self, error: &Error, used: RootNumber) -> Result<bool> {
         match error.kind() {

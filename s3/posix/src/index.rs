@@ -428,8 +428,8 @@ impl WatchedDirectory {
                 // removal or the directory.
                 stat => stat.is_ok_and(|stat| stat.is_file),
             },
-            // An exchange of two names may have put another directory in this place. In the queue, that directory comes
-            // before the departure of the old one.
+            // An exchange of two names may have put another directory in this place. In the queue, the arrival of that
+            // directory precedes the departure of the old one.
             NameChange::MovedDirectory => stat_in(&self.dir, &text).is_ok_and(|stat| stat.is_dir),
         };
         let directories = [NameChange::Directory, NameChange::GoneDirectory, NameChange::MovedDirectory];

@@ -234,7 +234,7 @@ impl PosixStoreState {
         }
         match (self.summary_by_open(bucket, &place(), key), stat_in(dir, name)) {
             // A file that the caller is not permitted to open is also listed, because its error must not hide the other
-            // files. After another error, the page would show a wrong ETag.
+            // files. After any other error, the entry would have a wrong ETag.
             (Err(error), Ok(stat)) if stat.is_file && is_of_one_file(error.kind()) => {
                 Ok(Some(summary_of_bare(key, &stat)))
             }
@@ -414,8 +414,8 @@ impl BucketWalk<'_> {
     }
 
     /// Reads the names in a directory that may lead to requested keys. The result may also contain other names, because
-    /// all names of a directory may be cached for the next page. If not all names of the directory have room in the
-    /// cache, the result may contain only some of the names from `from` on (see [`SortedNames::cut_after`]).
+    /// all names of a directory may be cached for the next page. If not all names of the directory fit into the cache,
+    /// the result may contain only some of the names from `from` on (see [`SortedNames::cut_after`]).
     fn read(&self, at: &str, (dir, stat): (&File, &FileStat), from: &str) -> Result<Arc<SortedNames>, Errno> {
         let remembered = &self.inner.remembered;
         let wanted = self.query.prefix.get(at.len()..).unwrap_or_default();

@@ -129,7 +129,7 @@ impl<T: Send + Sync> DroppableContent for CacheSlot<T> {
         if content.is_some() {
             lock(&self.usage).change(self.owner, state.bytes, 0);
         }
-        // Dropping millions of names takes long, and must not delay a call that uses the slot.
+        // Dropping millions of names takes a long time, and must not delay a call that uses the slot.
         drop(state);
         drop(content);
     }

@@ -24,10 +24,10 @@ use crate::private::{is_settled, times};
 /// directories.
 pub(crate) const MOST_BYTES: usize = if cfg!(test) { 256 << 10 } else { 128 << 20 };
 /// The approximate memory of a window, in bytes. A window contains consecutive names of a directory whose names exceed
-/// [`MOST_BYTES`] or have no room in the cache, so that only some pages of a listing need to read the directory.
+/// [`MOST_BYTES`] or do not fit into the cache, so that only some pages of a listing need to read the directory.
 const WINDOW_BYTES: usize = MOST_BYTES / 8;
-/// The approximate memory of a window that has no room otherwise. Names that need no more memory than this are always
-/// cached, even if they displace names that were used recently.
+/// The approximate memory of a window that would otherwise not fit into the cache. Names that need no more memory than
+/// this are always cached, even if they displace names that were used recently.
 const SMALL_BYTES: usize = MOST_BYTES / 128;
 /// The time for which names are expected to be used again, for the next page of a listing. Other names do not displace
 /// them during this time.
@@ -449,8 +449,8 @@ struct NameCacheEntry {
     times: (i64, i64),
     /// The time at which these directory times were first seen.
     seen: CoarseInstant,
-    /// The sorted names; `None` while a further change might not alter the directory's times, and if the names have no
-    /// room.
+    /// The sorted names; `None` while a further change might not alter the directory's times, or if the names do not
+    /// fit into the cache.
     names: Option<Arc<CacheSlot<SortedNames>>>,
 }
 
@@ -504,7 +504,8 @@ impl NameCache {
         Some(names)
     }
 
-    /// Returns whether `names`, the names of a directory with this state, are too many to be cached, or had no room.
+    /// Returns whether `names`, the names of a directory with this state, are too many to be cached, or did not fit
+    /// into the cache.
     pub(crate) fn need_window(&self, stat: &FileStat, names: &SortedNames) -> bool {
         let all = self.all.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let has_no_room = |entry: &NameCacheEntry| {

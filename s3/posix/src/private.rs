@@ -302,7 +302,8 @@ impl PrivateDirectoryCache {
             look_again(&private, VERSIONING);
         }
         if sharing == FileSystemSharing::Nfs {
-            // The size of this file, which shows whether there are notification rules, changes without its name.
+            // The size of this file shows whether there are notification rules, and can change although the directory's
+            // names do not.
             let _ = links_in(&private, MARKERS);
         }
         let contents = PrivateDirectoryContents {

@@ -239,7 +239,7 @@ impl SidecarRebinder<'_> {
         let name = sidecar_name(file.stat.inode);
         let displaced = self.displace(&name)?;
         let write = || self.write(file, record, modified_ns);
-        // In a bucket with the sticky bit, the owner of the object could later not replace another user's sidecar file.
+        // In a bucket with the sticky bit, the owner of the object could not replace another user's sidecar file later.
         let written = match self.guard {
             Some(_) => self.actors.act_as(file.stat.user, write).or_else(|_| write()),
             None => write(),

@@ -383,7 +383,7 @@ fn may_be_apart(dir: impl AsFd, name: &str) -> bool {
     match get_xattr_in(dir, name, ATTRIBUTE, &mut [0; RECORD_BYTES]) {
         Ok(None) => false,
         Ok(Some(bytes)) => ObjectRecord::decode(bytes).is_none_or(|record| record.is_apart),
-        // The attribute may be too long for the buffer. The file system may also have no attributes.
+        // The attribute may be too long for the buffer, or the file system may have no attributes.
         Err(_) => true,
     }
 }
@@ -497,8 +497,8 @@ pub(crate) fn inode_of(name: &str) -> Option<u64> {
 
 /// Returns the record in the attribute of the file `name` if the rest of the record is in a sidecar file. Returns
 /// `None` for a symbolic link. If the caller may not read the attribute, reads it as the owner of the file. A file
-/// whose attribute cannot be read must not be taken for a file without a record: its sidecar file may be the only copy
-/// of the metadata. Cost: one `getxattrat`.
+/// whose attribute cannot be read must not be mistaken for a file without a record: its sidecar file may be the only
+/// copy of the metadata. Cost: one `getxattrat`.
 pub(crate) fn short_record(
     actors: &ImpersonatedUserCache,
     dir: &File,

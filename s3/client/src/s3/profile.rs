@@ -1,5 +1,5 @@
-//! Reads a profile from the configuration files that all AWS tools share. The files are parsed in the same way as by
-//! botocore, which uses Python's `configparser`. In addition, a comment may follow a value, as in the AWS SDKs.
+//! Reads a profile from the configuration files that all AWS tools share. The parser follows botocore, which uses
+//! Python's `configparser`. In addition, a comment may follow a value, as in the AWS SDKs.
 
 use std::path::{Path, PathBuf};
 

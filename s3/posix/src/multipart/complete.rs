@@ -235,8 +235,8 @@ impl MultipartUploadManager<'_> {
     fn end_upload(&self, taken: LockedUpload) -> Result<()> {
         let LockedUpload { held, data, locked, upload, .. } = taken;
         // The upload can no longer be completed or aborted, so the locked file can be closed before it is removed. This
-        // order is necessary. If a file is removed while it is open, NFS and FUSE keep the file under a hidden name,
-        // and its directory cannot be removed.
+        // order is necessary, because NFS and FUSE keep a file that is removed while it is open under a hidden name,
+        // and its directory could not be removed.
         remove_file(&held, CLOSED).map_err(|errno| from_errno(errno, "removing the upload"))?;
         drop((data, locked));
         self.remove_upload(&upload.dir)

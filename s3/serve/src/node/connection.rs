@@ -295,7 +295,7 @@ impl GatewayConnection {
     }
 }
 
-/// Limits the time of a handshake as a whole. Without this limit, a client that sends a byte now and then could keep a
+/// Limits the time of a handshake as a whole. Without this limit, a client that occasionally sends a byte could keep a
 /// connection open for hours without authentication.
 struct HandshakeDeadline {
     since: Instant,
