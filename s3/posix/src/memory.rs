@@ -211,7 +211,7 @@ impl CacheMemory {
         slot
     }
 
-    /// Adds content as [`CacheMemory::keep`] does, but only if the content has room next to all content that was used
+    /// Adds content as [`CacheMemory::keep`] does, but only if the content fits next to all content that was used
     /// within the last `recent`. Otherwise, returns `None`.
     pub(crate) fn keep_if_room<T: Send + Sync + 'static>(
         &self,

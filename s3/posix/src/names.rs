@@ -167,7 +167,7 @@ impl SortedNames {
         Ok(names)
     }
 
-    /// Adds the names of `other` that this block does not contain.
+    /// Adds the names of `other` that `self` does not contain.
     pub(crate) fn add(&mut self, other: SortedNames) {
         if self.entries.is_empty() {
             *self = other;
@@ -185,7 +185,7 @@ impl SortedNames {
         at < self.len() && self.get(at).text == text
     }
 
-    /// Creates a block from sorted names.
+    /// Creates the value from sorted names.
     pub(crate) fn of_sorted<'n>(sorted: impl Iterator<Item = ListedName<'n>>) -> Self {
         let mut names = SortedNames::default();
         sorted.for_each(|name| names.push_listed(name));

@@ -411,9 +411,9 @@ fn check_is_readable(name: &HeaderName, headers: &HeaderMap) -> Result<(), GateR
     Err(GateRefusal::bad(code, message))
 }
 
-/// Returns whether later code can read the value of a header. User metadata must be UTF-8. `Content-MD5` and the other
-/// `x-amz-` headers must be printable ASCII. The S3 layer ignores a value that it cannot read when it checks a
-/// signature.
+/// Returns whether later code can read the value of a header. User metadata must be UTF-8. `Content-MD5`, and `x-amz-`
+/// headers other than user metadata, must be printable ASCII. The S3 layer ignores a value that it cannot read when it
+/// checks a signature.
 pub(crate) fn is_readable(name: &HeaderName, value: &HeaderValue) -> bool {
     if is_metadata(name) {
         return std::str::from_utf8(value.as_bytes()).is_ok();
