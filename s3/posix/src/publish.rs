@@ -427,9 +427,9 @@ impl StagedFile {
     }
 
     /// Returns whether `name` in `dir` belongs to this file although the call that gave the file this name has failed
-    /// with `EXIST` or `NOENT`. If a file server's reply is lost, for example because the server restarts, the client
-    /// sends the request again. The server then finds that the new name exists, or that the old name is missing. Cost:
-    /// none on a local file system; elsewhere, an `fstat`, a `newfstatat`, and usually a round trip.
+    /// with `EXIST` or `NOENT`. If a file server's response is lost, for example because the server restarts, the
+    /// client sends the request again. The server then finds that the new name exists, or that the old name is missing.
+    /// Cost: none on a local file system; elsewhere, an `fstat`, a `newfstatat`, and usually a round trip.
     fn has_name(&self, dir: &DirectoryHandle, name: &str) -> bool {
         let is_of = |file: FileStat| leads_to(dir, name, (file.device, file.inode));
         self.sharing().is_shared() && stat(&self.file).is_ok_and(is_of)

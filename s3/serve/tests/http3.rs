@@ -510,7 +510,7 @@ fn a_frame_that_is_too_long_ends_the_connection() {
     });
 }
 
-/// The frames of a body have any length, also 0, and there may be unknown frames and trailers.
+/// The frames of a body have any length, including 0, and there may be unknown frames and trailers.
 #[test]
 fn a_body_may_have_frames_of_every_kind() {
     let (fixture, certificate) = serve_http3(|_| ());

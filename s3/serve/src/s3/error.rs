@@ -103,7 +103,8 @@ impl From<Error> for S3Failure {
     }
 }
 
-/// Returns the text of an error's document, with the names from the error's target if AWS's document has them.
+/// Returns the string from which an error's document is made, with the names from the error's target if AWS's document
+/// has them.
 fn text_of(code: &str, error: &Error) -> String {
     let facts = facts_of_target(code, error.target());
     match aws_message(code) {
