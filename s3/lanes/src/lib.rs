@@ -72,7 +72,7 @@ impl FileOpener for S3Store {
 pub struct Lane {
     /// The store at the endpoint.
     pub store: Arc<dyn Store>,
-    /// Creates presigned URLs, if the lane supports URLs.
+    /// Creates presigned URLs, if the lane supports them.
     pub presigner: Option<Arc<dyn Presigner>>,
     /// Opens objects, if the lane can open them with fewer requests than the store.
     pub opener: Option<Arc<dyn FileOpener>>,
@@ -85,8 +85,8 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// Creates a lane without URLs, for a store in this process or for a node gateway. On this kind of lane, a single
-    /// stream is as fast as several streams.
+    /// Creates a lane without presigned URLs, for a store in this process or for a node gateway. On this kind of lane,
+    /// a single stream is as fast as several streams.
     pub fn local(store: Arc<dyn Store>) -> Self {
         Lane {
             store,
@@ -185,7 +185,7 @@ pub fn configuration(options: &LaneConfigOverrides) -> Result<S3Config> {
 }
 
 impl LaneConfigOverrides {
-    /// Returns a variable of the AWS environment, or the value of the option that overrides it. If the options name a
+    /// Returns the value of an AWS environment variable, or of the option that overrides it. If the options name a
     /// profile, the variables that contain credentials are ignored, as in AWS tools.
     pub fn variable(&self, name: &str) -> Option<String> {
         let given = match name {

@@ -1,6 +1,6 @@
 //! The store of the embedded lane, which follows the path of its root. A program may run for months, while its scratch
 //! directory is purged and created again. The store keeps its root open, so without these checks it would list an empty
-//! directory, or write into one that has no name any more, until the program ends.
+//! directory, or write into a directory that no longer has a name, until the program ends.
 //!
 //! Calls that find their bucket make no check, and no system call in addition to the store's. See
 //! [`RootPathStore::look`] for the calls that check.
@@ -43,7 +43,7 @@ pub(crate) struct RootPathStore {
     /// The directory that has replaced the first root. A forked child looks for this directory again.
     latest: PerProcess<RwLock<Option<OpenedRoot>>>,
     opened: Instant,
-    /// When a missing object last caused a check, in milliseconds since `opened`.
+    /// The time at which a missing object last caused a check, in milliseconds since `opened`.
     checked_ms: AtomicU64,
     /// The number of roots that were opened.
     opened_count: AtomicU64,
@@ -116,8 +116,8 @@ impl RootPathStore {
         self.call_once(call)?.1
     }
 
-    /// Makes a call to the root in use. Returns which root was used, because another thread may replace it meanwhile.
-    /// Errors: as for [`RootPathStore::latest`].
+    /// Makes a call to the root in use. Also returns the number of this root, because another thread may replace the
+    /// root meanwhile. Errors: as for [`RootPathStore::latest`].
     fn call_once<T>(&self, call: impl FnOnce(&PosixStore) -> T) -> Result<(RootNumber, T)> {
         match self.is_replaced.load(Ordering::Acquire) {
             false => Ok((self.first.number, call(&self.first.store))),
@@ -129,8 +129,8 @@ impl RootPathStore {
     }
 
     /// Returns the root that replaced the first one. A process that was forked after the replacement has not opened
-    /// this root yet, and must not use the one that its parent has left. Cost: in such a process, once, a check of the
-    /// path. Errors: errors of [`RootPathStore::look`] in such a process.
+    /// this root yet, and must not use a root that its parent no longer uses. Cost: one check of the path, once in such
+    /// a process. Errors: errors of [`RootPathStore::look`] in such a process.
     #[cold]
     fn latest(&self) -> Result<OpenedRoot> {
         let latest = self.latest.read().unwrap_or_else(PoisonError::into_inner).clone();
@@ -153,8 +153,8 @@ impl RootPathStore {
 
     /// Returns whether a call to the root `used` failed with `error` because this root has been replaced. Cost: one
     /// `stat` if a bucket is missing, or another node has removed a file that the call needs; if an object is missing,
-    /// at most one per second. Errors: errors of [`RootPathStore::look`], except that a missing root is no reason to
-    /// doubt that an object is missing.
+    /// at most one per second. Errors: errors of [`RootPathStore::look`]. These errors are ignored if the call failed
+    /// because an object is missing.
     #[cold]
     fn is_elsewhere(&self, error: &Error, used: RootNumber) -> Result<bool> {
         match error.kind() {
@@ -181,9 +181,9 @@ impl RootPathStore {
             && self.checked_ms.swap(now_ms, Ordering::Relaxed) == checked_ms
     }
 
-    /// Opens the directory at the path if it is not the root that is in use. Returns whether the root in use is another
-    /// one than `used`: another thread may have opened it already. Cost: one `stat` and one `fstat` if the root is the
-    /// same. Errors: `Unavailable` if there is no directory; as for [`PosixStore::open`].
+    /// Opens the directory at the path if it is not the root that is in use. Returns whether the root in use differs
+    /// from `used`, which is also the case if another thread has already opened the directory. Cost: one `stat` and one
+    /// `fstat` if the root is the same. Errors: `Unavailable` if there is no directory; as for [`PosixStore::open`].
     fn look(&self, used: RootNumber) -> Result<bool> {
         let current = self.current();
         if current.number != used {
@@ -570,7 +570,7 @@ mod tests {
         });
     }
 
-    /// A child uses neither the root that its parent has left, nor a root that is missing.
+    /// A child uses neither a root that its parent no longer uses, nor a root that is missing.
     #[test]
     fn a_forked_child_uses_the_directory_that_replaced_the_root() {
         let rig = Rig::new();
@@ -631,7 +631,7 @@ mod tests {
             |store| store.list(&bucket("bkt"), &ListQuery::default()).map(drop),
         ];
         for (round, call) in calls.into_iter().enumerate() {
-            // The renamed root stands for one that is stale.
+            // The renamed root represents a stale root.
             fs::rename(rig.root(), rig.dir.path().join(format!("old-{round}"))).unwrap();
             fs::create_dir_all(rig.root().join("bkt")).unwrap();
             let used = rig.store.current();

@@ -62,7 +62,7 @@ impl TrustedOwner {
     }
 
     /// Returns whether `user` is the bucket's owner or root. The sticky bit does not prevent the owner and root from
-    /// removing other users' files. An owner who has no ID of his own in this process's user namespace is not trusted.
+    /// removing other users' files. An owner without an ID in this process's user namespace is not trusted.
     pub(crate) fn trusts(&self, user: u32) -> bool {
         user == 0 || is_same_user(user, self.owner)
     }
@@ -162,7 +162,8 @@ fn as_owner<T: Send + 'static>(
         Ok(Ok(made)) => Ok(Some(made)),
         // The process is not permitted to act as other users, or the owner has no write permission for `parent`.
         Ok(Err(Errno::ACCESS | Errno::PERM)) | Err(_) => Ok(None),
-        // For example the owner's quota is used up. Other writers would not trust a directory of the caller.
+        // For example, the owner's quota is used up. The directory is then not created as the caller, because other
+        // writers would not trust it.
         Ok(Err(errno)) => Err(errno),
     }
 }
@@ -199,8 +200,8 @@ fn classes_with(mode: u32) -> u32 {
     [0o700, 0o070, 0o007].into_iter().filter(|class| mode & class != 0).sum()
 }
 
-/// Removes the permission to read from users who may not write to the lock table `file`, whose metadata is `state`.
-/// Earlier releases gave them this permission. Only an empty file of the caller is changed.
+/// Revokes the read permission of users who may not write to the lock table `file`, whose metadata is `state`. Earlier
+/// releases gave them this permission. Only an empty file of the caller is changed.
 fn close_to_readers(file: &OwnedFd, state: &FileStat) {
     let excess = state.mode & 0o044 & !classes_with(state.mode & 0o022);
     let is_own = state.user == file_user() && state.links == 1 && state.size == 0;
@@ -222,8 +223,8 @@ fn open_to_writers(file: &OwnedFd, state: &FileStat, of: &FileStat, name: &str) 
 
 /// Creates the directory if it is missing, and gives the new directory the bucket's group and mode. Returns whether the
 /// directory is new. The directory has its mode from the start: if this process dies, or cannot set the mode, other
-/// writers must not be locked out. Only if the directory begins with another group, its group bits are set later, because
-/// members of that group must not write to it.
+/// writers must not be locked out. If the directory is created with another group, however, its group bits are set
+/// later, because members of that group must not write to it.
 fn make_shared_dir(parent: &OwnedFd, name: &str, group: u32, mode: u32) -> Result<bool, Errno> {
     let above = stat(parent)?;
     let first_group = if above.mode & SETGID == 0 { file_group() } else { above.group };
@@ -266,8 +267,9 @@ fn is_empty(dir: &OwnedFd) -> Result<bool, Errno> {
     Ok(!has_any)
 }
 
-/// Creates the empty file `name`, and gives it the bucket's group and mode. On a local file system, the file has its
-/// mode before it has its name, because other writers are locked out if this process dies in between. Errors: `EXIST`.
+/// Creates the empty file `name`, and gives it the bucket's group and mode. On a local file system, the file gets its
+/// mode before its name. In the opposite order, other writers would be locked out if this process died in between.
+/// Errors: `EXIST`.
 fn make_file(
     parent: &OwnedFd,
     (name, sharing): (&str, FileSystemSharing),
@@ -299,7 +301,7 @@ fn make_file(
 
 /// Sets the group of a newly created file or directory, and the mode bits in `mask`. All writers of the bucket can then
 /// use the file or directory, regardless of the umask. Attributes that the process is not permitted to change, or that
-/// the file system does not have, remain unchanged. Errors: all others.
+/// the file system does not have, remain unchanged. Errors: all other errors of the file system.
 fn hand_on(made: &OwnedFd, group: u32, mode: u32, mask: u32) -> Result<(), Errno> {
     let if_possible = |done| match done {
         Err(Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => Ok(()),

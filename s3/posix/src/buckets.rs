@@ -96,8 +96,8 @@ impl PosixStoreState {
     }
 
     /// Returns `BucketAlreadyOwnedByYou` or `BucketAlreadyExists` for a new bucket whose name is taken. Root counts as
-    /// the owner of every bucket. A name that is not a bucket, such as a file or a link that leads nowhere, is
-    /// nobody's.
+    /// the owner of every bucket. A name that is not a bucket, such as a file or a link that leads nowhere, has no
+    /// owner.
     fn why_taken(&self, bucket: &Bucket) -> ErrorKind {
         let user = file_user();
         match self.volume.owner_of(bucket) {
@@ -162,7 +162,8 @@ impl PosixStoreState {
             && (!self.volume.may_others_rename(bucket, &of)?
                 || self.volume.owner_mark(bucket, kind.as_str())?.is_on(&file, &state));
         if !is_known && has_author(&of, kind) && self.is_replaced(&place, &file, sharing) {
-            // The document has been replaced since it was opened, which changed its change time. It is opened again.
+            // The document has been replaced since it was opened, which altered its change time. After this error, the
+            // document is opened again.
             return Err(failed(Errno::STALE));
         }
         match is_known || keeper.is_none() {

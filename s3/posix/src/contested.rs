@@ -50,7 +50,7 @@ fn contested_place(
 impl StoreRootDirectory {
     /// Checks that no other user can later hide an object at the odd path of `key`. Must be called before an object is
     /// created there. Cost: usually none; more for a key that has a plain path, in a bucket with the sticky bit.
-    /// Errors: `AccessDenied` if another user could.
+    /// Errors: `AccessDenied` if another user could hide the object.
     pub(crate) fn check_odd_path(&self, bucket: &Bucket, key: &Key) -> Result<()> {
         if plain(bucket, key).is_none() {
             return Ok(());

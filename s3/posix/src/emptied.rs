@@ -20,8 +20,8 @@ pub(crate) struct EmptiedDirectory {
 
 thread_local! {
     /// The directories that this thread's operation may have emptied; `None` unless the thread holds a key's lock. The
-    /// variable has no destructor, because a thread may still delete objects when its destructors have run, for example
-    /// in an exit handler. [`CollectionGuard`] frees the list.
+    /// variable has no destructor, because a thread may still delete objects after its destructors have run, for
+    /// example in an exit handler. [`CollectionGuard`] frees the list.
     static EMPTIED: RefCell<ManuallyDrop<Option<Vec<EmptiedDirectory>>>> =
         const { RefCell::new(ManuallyDrop::new(None)) };
 }

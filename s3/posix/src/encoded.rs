@@ -113,7 +113,8 @@ impl EncodedKeyCache {
             return Ok(known);
         }
         volume.freshen_names(&dir, sharing);
-        // This is determined before the read. A change during the read might otherwise have the times of `stat`.
+        // This check must precede the read. Otherwise, a change during the read might leave the directory with the
+        // times in `stat`.
         let shows_changes = !sharing.is_shared() && is_settled(&stat);
         let before = Some(&stat).filter(|_| !sharing.is_shared());
         let (mut content, is_replacing) = EncodedDirectory::read(&dir, before, tree, path).map_err(failed)?;

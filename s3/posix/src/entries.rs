@@ -6,7 +6,7 @@
 //! entry moves from a place that the read has not reached yet to a place that the read never reaches, the read misses
 //! the name, although the name always existed.
 //!
-//! The directory's times show whether this is possible. Only if they do, the directory is read again while the kernel
+//! The directory's times show whether this is possible. If it is possible, the directory is read again while the kernel
 //! queues its changes (inotify). The second read returns every name whose entry does not move during the read, and the
 //! queue contains every other name: the kernel queues a change before it releases the directory's lock, and
 //! `getdents64` takes the same lock. Any change that hides an entry from the read precedes the last `getdents64`, and
@@ -29,7 +29,7 @@ const ENTRIES_BETWEEN: usize = 2_000;
 /// The maximum number of further reads if the directory cannot be watched.
 const UNWATCHED_READS_MAX: usize = 4;
 
-/// Calls `add` for every entry of `dir`, with a collection that `begin` has made, and returns the collection. The
+/// Creates a collection with `begin`, calls `add` with it for every entry of `dir`, and returns the collection. The
 /// result contains every name that exists during the whole call, and may contain a name twice. `dir` must be at its
 /// start, and `before` is its state before this call. Without `before`, the directory is read only once, and renamed
 /// names may be missing. Cost: as for [`read_dir`]; one `fstat` more if the entries needed several `getdents64`; if the

@@ -119,7 +119,7 @@ enum NameChange {
     MovedDirectory,
 }
 
-/// Selects the names of a directory to return.
+/// Selects the names to return from a directory.
 #[derive(Clone, Copy)]
 pub(crate) struct IndexQuery<'q> {
     /// The first requested name.
@@ -297,7 +297,7 @@ impl WatchedDirectories {
     /// Stores the names that were read after `watch` began.
     fn fill(&mut self, watch: WatchId, names: &SortedNames, owner: &CacheOwner) {
         let others: usize = self.all.iter().map(|indexed| indexed.bytes).sum();
-        // Every name is counted as `set` counts it. In `names`, the two names of a link share their text.
+        // Every name is counted as `set` counts it. In `names`, the two names of a link share one string.
         let bytes = (0..names.len()).map(|at| names.get(at).text.len() + NAME_BYTES).sum();
         let Some(indexed) = self.all.iter_mut().find(|indexed| indexed.watch == watch) else { return };
         if others + bytes > MOST_BYTES {
@@ -428,8 +428,8 @@ impl WatchedDirectory {
                 // removal or the directory.
                 stat => stat.is_ok_and(|stat| stat.is_file),
             },
-            // An exchange of two names may have put another directory in this place. In the queue, that directory comes
-            // before the departure of the old one.
+            // An exchange of two names may have put another directory in this place. In the queue, the arrival of that
+            // directory precedes the departure of the old one.
             NameChange::MovedDirectory => stat_in(&self.dir, &text).is_ok_and(|stat| stat.is_dir),
         };
         let directories = [NameChange::Directory, NameChange::GoneDirectory, NameChange::MovedDirectory];

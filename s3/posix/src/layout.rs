@@ -244,7 +244,7 @@ pub(crate) fn split(path: &str) -> (&str, &str) {
 /// Returns whether `path` names a bucket's private directory or anything in it.
 pub(crate) fn is_private(path: &str) -> bool {
     // Compares bytes, because every write calls this function, and `str` searches cost several times as much on such
-    // short text.
+    // short strings.
     let bytes = path.as_bytes();
     let slash = bytes.iter().position(|byte| *byte == b'/').unwrap_or(bytes.len());
     let below =
@@ -324,8 +324,8 @@ pub(crate) fn removal_of(name: &str) -> Option<&str> {
     name.strip_prefix(REMOVAL).filter(|hidden| is_hidden_name(hidden))
 }
 
-/// Returns the record's name for an event that occurred at `time_ns` and must be delivered to `webhook`. `number` is
-/// random.
+/// Returns the name for the record of an event that occurred at `time_ns` and must be delivered to `webhook`. `number`
+/// is random.
 pub(crate) fn event_name(time_ns: u64, number: &str, webhook: &str) -> String {
     format!("{time_ns:016x}-{number}-{webhook}")
 }

@@ -205,7 +205,8 @@ impl OpenStores {
     /// file open, its file system cannot be unmounted. The stores' root directories remain open. Also drops the names
     /// that no store of this process has used for a minute.
     pub fn close_unused(&self) {
-        // The list is not locked while files are closed, because closing them may take long on a network file system.
+        // The list is not locked while files are closed, because closing them may take a long time on a network file
+        // system.
         let open: Vec<_> = self.stores().iter().filter_map(Weak::upgrade).collect();
         open.iter().for_each(|store| close_unused_in(store));
         CacheMemory::of_process().enforce_limits(memory::UNUSED);
@@ -242,7 +243,7 @@ struct PosixStoreState {
 impl PosixStoreState {
     /// Makes one limit apply to all caches of this store. In a forked child, the limit applies to each cache.
     fn share_cache_limit(&self) {
-        // A child must not initialize the memory that its parent was just initializing during the fork.
+        // A child must not initialize the memory that its parent was initializing at the time of the fork.
         CacheMemory::of_process();
         let owner = &self.remembered.owner;
         self.volume.dirs.indexes.owner.join(owner);

@@ -234,7 +234,7 @@ impl PosixStoreState {
         }
         match (self.summary_by_open(bucket, &place(), key), stat_in(dir, name)) {
             // A file that the caller is not permitted to open is also listed, because its error must not hide the other
-            // files. After another error, the page would show a wrong ETag.
+            // files. After any other error, the entry would have a wrong ETag.
             (Err(error), Ok(stat)) if stat.is_file && is_of_one_file(error.kind()) => {
                 Ok(Some(summary_of_bare(key, &stat)))
             }
@@ -408,14 +408,14 @@ impl BucketWalk<'_> {
         let skipped = self.skipped.as_deref().and_then(|skipped| skipped.strip_prefix(at));
         match skipped.filter(|skipped| last.starts_with(skipped)) {
             Some(skipped) => text_after(skipped),
-            // The smallest text that sorts after the last name.
+            // The smallest string that sorts after the last name.
             None => Some(format!("{last}\0")),
         }
     }
 
     /// Reads the names in a directory that may lead to requested keys. The result may also contain other names, because
-    /// all names of a directory may be cached for the next page. If not all names of the directory have room in the
-    /// cache, the result may contain only some of the names from `from` on (see [`SortedNames::cut_after`]).
+    /// all names of a directory may be cached for the next page. If not all names of the directory fit into the cache,
+    /// the result may contain only some of the names from `from` on (see [`SortedNames::cut_after`]).
     fn read(&self, at: &str, (dir, stat): (&File, &FileStat), from: &str) -> Result<Arc<SortedNames>, Errno> {
         let remembered = &self.inner.remembered;
         let wanted = self.query.prefix.get(at.len()..).unwrap_or_default();
@@ -509,7 +509,7 @@ impl BucketWalk<'_> {
         let wanted = self.query.prefix.get(at.len()..).unwrap_or_default();
         let (mut index, end) = (names.first_from(from.max(wanted)), names.end_of(wanted));
         let mut key = at.to_owned();
-        // The type that was looked up last. A name of unknown type often follows itself.
+        // The type that was looked up last. A name of unknown type often occurs twice in succession.
         let mut last_kind = None;
         while index < end {
             let name = names.get(index);
@@ -538,8 +538,8 @@ impl BucketWalk<'_> {
         Ok(WalkContinuation::On)
     }
 
-    /// Offers a name whose type has to be looked up, if its type is as stated. `last` is the name that was looked up
-    /// last, with its type.
+    /// Looks up the type of a name that is listed as a file and as a directory, and offers the name if it has this
+    /// type. `last` is the name that was looked up last, with its type.
     #[cold]
     fn unknown(
         &mut self,

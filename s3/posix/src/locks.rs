@@ -291,7 +291,7 @@ impl PosixStoreState {
     }
 
     /// Returns whether the key's directory has changed so recently that a file in it may be in the middle of being
-    /// replaced. With [`ReadConsistency::Strong`], the answer does not depend on clocks.
+    /// replaced. With [`ReadConsistency::Strong`], the result does not depend on clocks.
     ///
     /// [`ReadConsistency::Strong`]: crate::ReadConsistency::Strong
     fn may_be_replaced(&self, bucket: &Bucket, key: &Key) -> bool {

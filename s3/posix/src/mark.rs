@@ -18,11 +18,11 @@
 //!   could write to the file earlier, they may have set a mark then. Such a mark is valid only if the file was just
 //!   created when they set it, and the owner closed the file within the following [`SETTLING_NS`].
 //! - A rename changes the change time, which no program can set. An older document that is moved aside and later moved
-//!   back is therefore not believed. This does not hold if the whole `.fordway` is moved aside and later moved back:
-//!   this changes only the directory. In a bucket that others may rename in, they can therefore bring back an older
+//!   back is therefore not trusted. This does not hold if the whole `.fordway` is moved aside and later moved back:
+//!   this changes only the directory. In a bucket where others may rename files, they can therefore bring back an older
 //!   document of the owner; only the sticky bit prevents this.
-//! - The identities distinguish the file from a copy, and keep a file from being believed in another bucket even if the
-//!   file system does not change the time on a rename.
+//! - The identities distinguish the file from a copy, and prevent a file from being trusted in another bucket even if
+//!   the file system does not change the time on a rename.
 //! - Copying or restoring a root invalidates the marks, and the owners must set the documents again. Nothing in a copied
 //!   file shows that its owner, and not another user, gave it its name.
 //!
@@ -39,9 +39,9 @@ use crate::layout::{OWNER_MARK, private_dir};
 use crate::volume::StoreRootDirectory;
 use crate::{Durability, ReadConsistency};
 
-/// The time in ns, after its creation, in which a file can get a mark, and the time after which a change of the file
-/// invalidates the mark. Setting the mark and publishing the file are changes too. The time is compared with times of
-/// the same file, so the clocks of nodes do not matter.
+/// The time in ns, after the creation of a file, within which the file can get a mark. A change of the file that is
+/// made later than this time after the mark invalidates the mark. Setting the mark and publishing the file are changes
+/// too. The time is compared with times of the same file, so the clocks of nodes do not matter.
 const SETTLING_NS: i64 = 2_000_000_000;
 /// The maximum length of a mark, in bytes.
 const MARK_BYTES: usize = 192;

@@ -5,9 +5,9 @@
 //! was not used for the longest time is dropped, regardless of its store. While several stores have content, none of
 //! them may use more than half of the memory, so one user cannot displace everything that other users have cached.
 //!
-//! Content that is used in turns must not be displaced in turns: if two directories are listed alternately, and only
-//! one of them fits, each page would read a whole directory. [`CacheMemory::keep_if_room`] therefore displaces only
-//! content that was not used recently.
+//! Content that is used alternately must not be displaced alternately: if two directories are listed alternately, and
+//! only one of them fits, each page would read a whole directory. [`CacheMemory::keep_if_room`] therefore displaces
+//! only content that was not used recently.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -129,7 +129,7 @@ impl<T: Send + Sync> DroppableContent for CacheSlot<T> {
         if content.is_some() {
             lock(&self.usage).change(self.owner, state.bytes, 0);
         }
-        // Dropping millions of names takes long, and must not delay a call that uses the slot.
+        // Dropping millions of names takes a long time, and must not delay a call that uses the slot.
         drop(state);
         drop(content);
     }
@@ -211,7 +211,7 @@ impl CacheMemory {
         slot
     }
 
-    /// Adds content as [`CacheMemory::keep`] does, but only if the content has room next to all content that was used
+    /// Adds content as [`CacheMemory::keep`] does, but only if the content fits next to all content that was used
     /// within the last `recent`. Otherwise, returns `None`.
     pub(crate) fn keep_if_room<T: Send + Sync + 'static>(
         &self,

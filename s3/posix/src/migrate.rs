@@ -240,9 +240,9 @@ fn migrate_file(
     Ok(())
 }
 
-/// Returns a name in the directory at `path` that Fordway does not write there, if the directory belongs to another
-/// user than the bucket. Anyone who may write to a bucket can rename another user's private directory to the name of
-/// the private area. Such a directory must not be given to the bucket's owner, who could then read the files in it.
+/// Returns a name in the directory at `path` that Fordway does not write there, if the directory and the bucket belong
+/// to different users. Anyone who may write to a bucket can rename another user's private directory to the name of the
+/// private area. Such a directory must not be given to the bucket's owner, who could then read the files in it.
 fn foreign_name(of: &FileStat, (dir, path): (&File, &str), names: &[String]) -> Result<Option<String>> {
     let now = stat(dir).map_err(|errno| from_errno(errno, "examining the private area"))?;
     if now.user == of.user {
@@ -254,7 +254,7 @@ fn foreign_name(of: &FileStat, (dir, path): (&File, &str), names: &[String]) -> 
         Some(META) => inode_of(name).is_some(),
         Some(UPLOADS) => upload_of(name).is_some(),
         Some(EVENTS) => is_hidden_name(name) || webhook_of_event(name).is_some(),
-        // The name of a key can be any name.
+        // A key can have any name.
         _ => true,
     };
     Ok(names.iter().find(|name| !is_ours(name)).cloned())

@@ -24,10 +24,10 @@ use crate::private::{is_settled, times};
 /// directories.
 pub(crate) const MOST_BYTES: usize = if cfg!(test) { 256 << 10 } else { 128 << 20 };
 /// The approximate memory of a window, in bytes. A window contains consecutive names of a directory whose names exceed
-/// [`MOST_BYTES`] or have no room in the cache, so that only some pages of a listing need to read the directory.
+/// [`MOST_BYTES`] or do not fit into the cache, so that only some pages of a listing need to read the directory.
 const WINDOW_BYTES: usize = MOST_BYTES / 8;
-/// The approximate memory of a window that has no room otherwise. Names that need no more memory than this are always
-/// cached, even if they displace names that were used recently.
+/// The approximate memory of a window that would otherwise not fit into the cache. Names that need no more memory than
+/// this are always cached, even if they displace names that were used recently.
 const SMALL_BYTES: usize = MOST_BYTES / 128;
 /// The time for which names are expected to be used again, for the next page of a listing. Other names do not displace
 /// them during this time.
@@ -44,10 +44,10 @@ const CLOCK_DIFFERENCE_MAX: Duration = Duration::from_secs(15 * 60);
 /// costs no more than one page of a listing.
 pub(crate) const FEWEST: usize = 500;
 
-/// The names of a directory in one block of text, sorted in the byte order of keys. The name of a subdirectory ends in
-/// `/`. A symbolic link, and an entry whose type the file system does not report, is stored twice: as a file and as a
-/// subdirectory. A walk looks up its type when the walk reaches it, because the type may change without a change to the
-/// directory.
+/// The names of a directory in one string, sorted in the byte order of keys. The name of a subdirectory ends in `/`. A
+/// symbolic link, and an entry whose type the file system does not report, is stored twice: as a file and as a
+/// subdirectory. A walk looks up the type of such an entry when it reaches the entry, because the type may change
+/// without a change to the directory.
 #[derive(Default)]
 pub(crate) struct SortedNames {
     text: String,
@@ -60,18 +60,18 @@ pub(crate) struct SortedNames {
     is_cut: bool,
 }
 
-/// A name: its position in the text, and its type. A large directory has many names, so the fields share one integer.
+/// A name: its position in the string, and its type. A large directory has many names, so the fields share one integer.
 #[derive(Clone, Copy)]
 struct PackedName {
     /// The name's first eight bytes after the prefix that all names share, for fast comparison.
     head: u64,
-    /// The position of the first byte in the text, in the bits above [`START_SHIFT`]; the length, in bytes, above bit
-    /// 0; and whether the type is known, in bit 0. The text may be longer than 4 GiB.
+    /// The position of the first byte in the string, in the bits above [`START_SHIFT`]; the length, in bytes, above bit
+    /// 0; and whether the type is known, in bit 0. The string may be longer than 4 GiB.
     place: u64,
 }
 
-/// The position of a name's start in [`PackedName::place`]. Below it are 16 bits for the length, and one that is set if
-/// the type is known.
+/// The position of a name's start in [`PackedName::place`]. Below it are 16 bits for the length, and one bit that is
+/// set if the type is known.
 const START_SHIFT: u32 = 17;
 
 impl PackedName {
@@ -103,7 +103,7 @@ pub(crate) struct ListedName<'n> {
 }
 
 impl ListedName<'_> {
-    /// Returns whether the name belongs to a directory, if its type is as stated.
+    /// Returns whether the name is listed as a directory, with a trailing `/`.
     pub(crate) fn is_dir(self) -> bool {
         self.text.ends_with('/')
     }
@@ -167,7 +167,7 @@ impl SortedNames {
         Ok(names)
     }
 
-    /// Adds the names of `other` that this block does not contain.
+    /// Adds the names of `other` that `self` does not contain.
     pub(crate) fn add(&mut self, other: SortedNames) {
         if self.entries.is_empty() {
             *self = other;
@@ -185,7 +185,7 @@ impl SortedNames {
         at < self.len() && self.get(at).text == text
     }
 
-    /// Creates a block from sorted names.
+    /// Creates the value from sorted names.
     pub(crate) fn of_sorted<'n>(sorted: impl Iterator<Item = ListedName<'n>>) -> Self {
         let mut names = SortedNames::default();
         sorted.for_each(|name| names.push_listed(name));
@@ -253,8 +253,8 @@ impl SortedNames {
         self.has_links |= !is_known;
     }
 
-    /// Sorts the names, and removes duplicates. Of two types of one name, at least one is out of date, so the type
-    /// counts as unknown if either is.
+    /// Sorts the names, and removes duplicates. If a name was added both with a known and with an unknown type, one of
+    /// the two is out of date, so the type counts as unknown.
     fn sort(&mut self) {
         let SortedNames { text, entries, .. } = self;
         let shared = shared_len(text, entries);
@@ -345,7 +345,7 @@ pub(crate) enum DirectoryTimes {
 }
 
 impl DirectoryTimes {
-    /// Returns what the times show on a file system. `is_strong` is true with [`ReadConsistency::Strong`].
+    /// Returns the variant that applies to a file system. `is_strong` is true with [`ReadConsistency::Strong`].
     ///
     /// [`ReadConsistency::Strong`]: crate::ReadConsistency::Strong
     pub(crate) fn on(sharing: FileSystemSharing, is_strong: bool) -> Self {
@@ -449,8 +449,8 @@ struct NameCacheEntry {
     times: (i64, i64),
     /// The time at which these directory times were first seen.
     seen: CoarseInstant,
-    /// The sorted names; `None` while a further change might not alter the directory's times, and if the names have no
-    /// room.
+    /// The sorted names; `None` while a further change might not alter the directory's times, or if the names do not
+    /// fit into the cache.
     names: Option<Arc<CacheSlot<SortedNames>>>,
 }
 
@@ -472,7 +472,8 @@ impl NameCache {
         if let Some(names) = found {
             return Ok(names);
         }
-        // This is determined before the read. A change during the read might otherwise have the times of `before`.
+        // This check must precede the read. Otherwise, a change during the read might leave the directory with the
+        // times in `before`.
         let shows_changes = directory_times.show_changes(before, seen.elapsed());
         let names = Arc::new(read()?);
         if names.len() >= FEWEST {
@@ -503,7 +504,8 @@ impl NameCache {
         Some(names)
     }
 
-    /// Returns whether `names`, the names of a directory with this state, are too many to be cached, or had no room.
+    /// Returns whether `names`, the names of a directory with this state, are too many to be cached, or did not fit
+    /// into the cache.
     pub(crate) fn need_window(&self, stat: &FileStat, names: &SortedNames) -> bool {
         let all = self.all.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let has_no_room = |entry: &NameCacheEntry| {

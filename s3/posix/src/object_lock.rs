@@ -441,7 +441,8 @@ impl VersionProtection<'_> {
             match self.open_to_check(&archived_place(self.bucket, key, &names[at])) {
                 Ok(Some(opened)) if self.check_unlocked(&opened, false).is_err() => drop(names.remove(at)),
                 Ok(_) => {}
-                // Without a record that can be read, there is no lock. If the file is immutable, the kernel keeps it.
+                // Without a readable record, there is no lock. If the file is immutable, the kernel prevents its
+                // removal.
                 Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::AccessDenied) => {}
                 Err(error) => return Err(error),
             }

@@ -224,10 +224,10 @@ impl PrivateDirectoryCache {
     }
 
     /// Returns the contents of the private directory of `bucket`, which may be up to 10 ms old. The writer of a small
-    /// object may use the result for another 10 ms. Cost: usually none. The result decides how an object is created. A
-    /// stale result is harmless, because readers also look for odd keys. A write that does not see yet that versioning
-    /// was enabled counts as an earlier write. With strong consistency, if other nodes may change the bucket, every
-    /// call queries the server.
+    /// object may use the result for another 10 ms. Cost: usually none. The result determines how an object is created.
+    /// A stale result is harmless, because readers also look for odd keys. A write that does not see yet that
+    /// versioning was enabled counts as an earlier write. With strong consistency, if other nodes may change the
+    /// bucket, every call queries the server.
     pub(crate) fn glance_for_write(
         &self,
         root: &BucketsRoot,
@@ -302,7 +302,8 @@ impl PrivateDirectoryCache {
             look_again(&private, VERSIONING);
         }
         if sharing == FileSystemSharing::Nfs {
-            // The size of this file, which shows whether there are notification rules, changes without its name.
+            // The size of this file shows whether there are notification rules, and can change although the directory's
+            // names do not.
             let _ = links_in(&private, MARKERS);
         }
         let contents = PrivateDirectoryContents {

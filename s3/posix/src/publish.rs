@@ -140,8 +140,8 @@ impl StagedFile {
 
     /// Checks that the file, which has just been published at its plain path, hides no object at the key's odd path:
     /// the bucket's first odd key may have been created after the contents were read, and may be this key. If there is
-    /// such an object, withdraws the file. Errors: `PreconditionFailed`; others, after which the file still has its
-    /// name. Cost: usually one `fstat`.
+    /// such an object, withdraws the file. Errors: `PreconditionFailed`; other errors, after which the file still has
+    /// its name. Cost: usually one `fstat`.
     fn check_alone(&self, key: &Key) -> Result<()> {
         let (inner, bucket) = (&self.inner, &self.bucket);
         if !inner.volume.contents(bucket)?.has_odd {
@@ -154,7 +154,7 @@ impl StagedFile {
     }
 
     /// Withdraws the file, whose publication fails with `error`. Otherwise, a client that sends the same conditional
-    /// request again would find its own object and conclude that another writer was faster. Returns `error`.
+    /// request again would find its own object and conclude that another writer had created it. Returns `error`.
     #[cold]
     fn take_back(&mut self, error: Error) -> Result<bool> {
         // The kernel cannot link an unnamed file that had a name and lost it. The file therefore gets a hidden name
@@ -285,9 +285,10 @@ impl StagedFile {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    /// Removes what the published object has replaced elsewhere. The object is in effect, so an error is not an error
-    /// of the write: a client would send the request again, and a condition would then fail because of the client's own
-    /// object. What remains is hidden by the object, and the next write or delete of the key removes it.
+    /// Removes what the published object has replaced at other paths. An error is ignored, because the object is
+    /// already in effect: if the write failed, the client would send the request again, and a condition would then fail
+    /// because of the client's own object. The object hides any file that remains, and the next write or delete of the
+    /// key removes this file.
     fn clean_up(&self, key: &Key, record: &ObjectRecord, contents: PrivateDirectoryContents) {
         let (inner, bucket) = (&self.inner, &self.bucket);
         let is_versioned = contents.versioning != VersioningState::Unversioned;
@@ -426,9 +427,9 @@ impl StagedFile {
     }
 
     /// Returns whether `name` in `dir` belongs to this file although the call that gave the file this name has failed
-    /// with `EXIST` or `NOENT`. If a file server's reply is lost, for example because the server restarts, the client
-    /// sends the request again. The server then finds that the new name exists, or that the old name is missing. Cost:
-    /// none on a local file system; elsewhere, an `fstat`, a `newfstatat`, and usually a round trip.
+    /// with `EXIST` or `NOENT`. If a file server's response is lost, for example because the server restarts, the
+    /// client sends the request again. The server then finds that the new name exists, or that the old name is missing.
+    /// Cost: none on a local file system; elsewhere, an `fstat`, a `newfstatat`, and usually a round trip.
     fn has_name(&self, dir: &DirectoryHandle, name: &str) -> bool {
         let is_of = |file: FileStat| leads_to(dir, name, (file.device, file.inode));
         self.sharing().is_shared() && stat(&self.file).is_ok_and(is_of)

@@ -239,7 +239,7 @@ impl SidecarRebinder<'_> {
         let name = sidecar_name(file.stat.inode);
         let displaced = self.displace(&name)?;
         let write = || self.write(file, record, modified_ns);
-        // In a bucket with the sticky bit, the owner of the object could later not replace another user's sidecar file.
+        // In a bucket with the sticky bit, the owner of the object could not replace another user's sidecar file later.
         let written = match self.guard {
             Some(_) => self.actors.act_as(file.stat.user, write).or_else(|_| write()),
             None => write(),
@@ -270,7 +270,8 @@ impl SidecarRebinder<'_> {
 
     /// Gives another name to the sidecar file `name`, which is about to be replaced. The file may contain the record of
     /// an object that has not been bound again yet. The other name is also valid for a sidecar file, so a repeated run
-    /// reads the record again. A second link would need the right to write to the file, which may be another user's.
+    /// reads the record again. Creating a second link instead would require write permission for the file, which may
+    /// belong to another user.
     fn displace(&self, name: &str) -> Result<Option<String>> {
         let other = hidden_name()?;
         match rename(&self.meta, name, &self.meta, &other) {

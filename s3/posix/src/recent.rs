@@ -66,8 +66,8 @@ impl RecentPuts {
     }
 }
 
-/// The states of files whose time is earlier than their record's, although no cache of this node is stale. A program
-/// has set the time back, for example `cp -p`. Only the first read of such a file then waits for caches to expire.
+/// The states of files whose time is earlier than their record's, although no cache of this node is stale. A program,
+/// for example `cp -p`, has set the time back. Only the first read of such a file then waits for caches to expire.
 #[derive(Default)]
 pub(crate) struct SetBackFiles(OnceLock<RecentPuts>);
 

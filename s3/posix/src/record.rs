@@ -322,7 +322,7 @@ impl ObjectRecord {
 /// The maximum length of an ETag in a record, in bytes. The longest ETag that Fordway stores has 38 bytes.
 const ETAG_BYTES_MAX: usize = 64;
 
-/// Decodes an ETag. Returns `None` for text that Fordway never stores. Any program that may write to the bucket can
+/// Decodes an ETag. Returns `None` for a value that Fordway never stores. Any program that may write to the bucket can
 /// write a record; without this check, one record could make a listing invalid, or thousands of times as long.
 fn etag(value: &[u8]) -> Option<ETag> {
     let is_valid = |byte: &u8| byte.is_ascii_graphic() && !b"\"&<>".contains(byte);

@@ -12,10 +12,10 @@
 //! ROOT/.fordway-removing-RANDOM/.fordway    3. the private directory; then the bucket's directory is removed
 //! ```
 //!
-//! A put of a new object takes no lock, and may still have the bucket's directory open. Either the put creates its
-//! object before the bucket's directory is removed, which then fails, and both directories move back; or the put fails.
-//! Requests between the moves, usually within a fraction of a millisecond, do not find the bucket. If the process is
-//! killed between the moves, the next `gc` moves the directories back.
+//! A put of a new object takes no lock, and may still have the bucket's directory open. If the put creates its object
+//! before the bucket's directory is removed, the removal fails, and both directories move back. Otherwise, the put
+//! fails. Requests between the moves, usually within a fraction of a millisecond, do not find the bucket. If the
+//! process is killed between the moves, the next `gc` moves the directories back.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -108,8 +108,8 @@ impl BucketRemoval<'_> {
     }
 
     /// Removes a bucket that was not empty a moment ago, if another program has removed all its files since. Errors:
-    /// `AccessDenied` if the caller may not remove the bucket anyway, and otherwise `BucketNotEmpty`. The kernel checks
-    /// permissions before content.
+    /// `AccessDenied` if the caller may not remove the bucket anyway, because the kernel checks permissions before
+    /// content; otherwise `BucketNotEmpty`.
     fn remove_if_emptied(&self) -> Result<()> {
         match remove_dir(self.store.volume.root.dir(), self.bucket.as_str()) {
             Ok(()) => Ok(()),

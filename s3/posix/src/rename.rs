@@ -35,7 +35,7 @@ pub(crate) struct ObjectRename<'r> {
 }
 
 impl ObjectRename<'_> {
-    /// Renames the object. Errors: as [`fordway_store::ObjectRenameOperations::rename`].
+    /// Renames the object. Errors: as for [`fordway_store::ObjectRenameOperations::rename`].
     pub(crate) fn run(&self) -> Result<()> {
         let ObjectRename { store, bucket, from, to, options } = *self;
         options.check(from, to)?;
@@ -227,7 +227,7 @@ impl ObjectRename<'_> {
     }
 
     /// Returns whether the object has its new name, and only this name, although the call that gave it the name has
-    /// failed with `EXIST` or `NOENT`. If a file server's reply is lost, the client sends the request again, and the
+    /// failed with `EXIST` or `NOENT`. If a file server's response is lost, the client sends the request again, and the
     /// server then finds that the new name exists, or that the old name is missing. Cost: none on a local file system.
     #[cold]
     fn was_moved(

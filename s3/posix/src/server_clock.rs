@@ -17,7 +17,7 @@ const RECENT: Duration = Duration::from_secs(300);
 /// longer than the usual difference between the clocks of servers and nodes.
 const RECENT_WITHOUT_CLOCK: Duration = Duration::from_secs(900);
 
-/// By how many nanoseconds the clock of each device's server is ahead of this node's clock.
+/// The number of nanoseconds by which the clock of each device's server is ahead of this node's clock.
 static AHEAD: RwLock<Vec<(u64, i64)>> = RwLock::new(Vec::new());
 
 /// Learns the server's clock from the metadata of a file that has just been written, on a file system that other nodes
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn what_is_recent_depends_on_the_servers_clock() {
-        // No file system has these numbers.
+        // No file system has these device numbers.
         let [unknown, behind, same, ahead] = [u64::MAX, u64::MAX - 1, u64::MAX - 2, u64::MAX - 3];
         for (device, minutes) in [(behind, 20), (same, 0), (ahead, -20)] {
             note_written(&changed(device, minutes * MINUTE_NS));

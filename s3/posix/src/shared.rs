@@ -278,7 +278,7 @@ impl StoreRootDirectory {
         self.refresh_place(place, sharing, ListingComparisonPolicy::on(sharing))
     }
 
-    /// Opens a private file for reading. Errors: as [`look_before_opening`].
+    /// Opens a private file for reading. Errors: as for [`look_before_opening`].
     pub(crate) fn open_private(&self, place: &ObjectPath, sharing: FileSystemSharing) -> Result<File, Errno> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         if sharing != FileSystemSharing::Nfs {

@@ -43,7 +43,7 @@ pub(crate) const MAX_RECORD_BYTES: usize = 1 << 20;
 /// If setting an attribute fails with `ENOSPC` although the file system has more free bytes than this, the attribute is
 /// too large.
 const SOME_ROOM_BYTES: u64 = 1 << 20;
-/// How often a reader checks whether a file without its sidecar file has just been removed.
+/// The number of times that a reader checks whether a file without its sidecar file has just been removed.
 const LOOKS: usize = 10;
 
 /// Identifies one version of one object by the size and modification time of its file, its ETag and its version ID.
@@ -72,8 +72,8 @@ impl SidecarIdentities {
     /// Returns whether the rest of a record is permanently lost. `short` is the part of the record in the attribute of
     /// a file that has the metadata `stat` and no valid sidecar file. The rest is lost if a POSIX program has changed
     /// the file and no sidecar file of the bucket belongs to the file. In this case, `fsck --migrate` would not find a
-    /// sidecar file either. The `gc` of earlier versions removed the sidecar files of changed files. Returns `false` if
-    /// a sidecar file cannot be read.
+    /// sidecar file either. For example, the `gc` of earlier versions removed the sidecar files of changed files.
+    /// Returns `false` if a sidecar file cannot be read.
     pub(crate) fn lack(
         &mut self,
         volume: &StoreRootDirectory,
@@ -109,7 +109,7 @@ enum InodeHold {
     /// The file is open.
     Open { _file: OwnedFd },
     /// The file has a hidden name. On a file system that other nodes may change, an open file would not be enough: a
-    /// server does not know which files are open without reading or writing, and NFS and FUSE rename a file that is
+    /// server does not know which files are open but not being read or written, and NFS and FUSE rename a file that is
     /// replaced while it is open.
     Named(HiddenName),
 }
@@ -124,8 +124,8 @@ impl StoreRootDirectory {
     }
 
     /// Returns the record as [`StoreRootDirectory::load_record`] does, but also reads the attribute if the object seems
-    /// to be bare. The lock is the attribute's, because an immutable flag protects the attribute, but not the sidecar
-    /// file. Cost: one `fgetxattr`.
+    /// to be bare. The lock comes from the attribute, because an immutable flag protects the attribute, but not the
+    /// sidecar file. Cost: one `fgetxattr`.
     pub(crate) fn stored_record(
         &self,
         bucket: &Bucket,
@@ -329,7 +329,7 @@ impl StoreRootDirectory {
         }
     }
 
-    /// Gives the file `name` in `dir` a hidden name, if the file may have a sidecar file. Returns `None` also if the
+    /// Gives the file `name` in `dir` a hidden name, if the file may have a sidecar file. Also returns `None` if the
     /// file cannot get the name; `gc` then removes the sidecar file. Cost: two or three round trips; for a file that
     /// may have a sidecar file, three more, and two when the sidecar file is removed.
     #[cold]
@@ -383,7 +383,7 @@ fn may_be_apart(dir: impl AsFd, name: &str) -> bool {
     match get_xattr_in(dir, name, ATTRIBUTE, &mut [0; RECORD_BYTES]) {
         Ok(None) => false,
         Ok(Some(bytes)) => ObjectRecord::decode(bytes).is_none_or(|record| record.is_apart),
-        // The attribute may be too long for the buffer. The file system may also have no attributes.
+        // The attribute may be too long for the buffer, or the file system may have no attributes.
         Err(_) => true,
     }
 }
@@ -399,7 +399,7 @@ impl UnlinkingFile {
 
     /// Returns whether the file has lost all names that an object may have. On a file system that other nodes may
     /// change, the file may not be the one that was removed, because this node may have cached the name of an earlier
-    /// file. The sidecar file called after its inode number may then belong to another object.
+    /// file. The sidecar file named after its inode number may then belong to another object.
     fn has_lost_its_names(&self) -> bool {
         match &self.hold {
             InodeHold::Open { .. } => true,
@@ -497,8 +497,8 @@ pub(crate) fn inode_of(name: &str) -> Option<u64> {
 
 /// Returns the record in the attribute of the file `name` if the rest of the record is in a sidecar file. Returns
 /// `None` for a symbolic link. If the caller may not read the attribute, reads it as the owner of the file. A file
-/// whose attribute cannot be read must not be taken for a file without a record: its sidecar file may be the only copy
-/// of the metadata. Cost: one `getxattrat`.
+/// whose attribute cannot be read must not be mistaken for a file without a record: its sidecar file may be the only
+/// copy of the metadata. Cost: one `getxattrat`.
 pub(crate) fn short_record(
     actors: &ImpersonatedUserCache,
     dir: &File,
@@ -508,7 +508,8 @@ pub(crate) fn short_record(
         let mut buffer = [0; RECORD_BYTES];
         match get_xattr_in(dir, name, ATTRIBUTE, &mut buffer) {
             Ok(bytes) => Ok(bytes.and_then(ObjectRecord::decode)),
-            // A long attribute contains the whole record. A file without attributes, or that is gone, has no record.
+            // A long attribute contains the whole record. A file that has no attributes or no longer exists has no
+            // record.
             Err(Errno::RANGE | Errno::OPNOTSUPP | Errno::NODATA | Errno::NOENT | Errno::LOOP) => Ok(None),
             Err(errno) => Err(errno),
         }

@@ -236,7 +236,7 @@ impl EventJournal {
     }
 
     /// Checks that [`EventJournal::remove`] may remove the file `name`, by trying to remove a directory with this name.
-    /// The kernel checks the permissions before the type of the file.
+    /// This works because the kernel checks the permissions before the type of the file.
     fn check_removable(&self, dir: &File, name: &str) -> Result<(), Errno> {
         self.actors.or_as_owner(dir, name, || match remove_dir(dir, name) {
             Err(Errno::NOTDIR) => Ok(()),

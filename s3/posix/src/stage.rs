@@ -2,12 +2,12 @@
 //!
 //! A *bare* object is completely described by its file alone. A put with the ETag policy `fast` and without metadata,
 //! tags or checksum creates a bare object. The object's ETag is derived from the file's inode number, size and
-//! modification time. Fordway sets the modification time explicitly, with nanosecond precision. File systems take
-//! timestamps from a clock that ticks every few milliseconds, and an inode number may be freed and reused within a
-//! tick. No two files have both the same inode number and the same modification time in nanoseconds. The sticky bit,
-//! which has no meaning for files on Linux, marks a file without a record. The mark saves one system call for a reader
-//! and two calls for a writer. If the bit is not set, a reader looks for a record; a file without a record is then
-//! still a bare object.
+//! modification time. Fordway sets the modification time explicitly, with nanosecond precision, because file systems
+//! take timestamps from a clock that ticks every few milliseconds, and an inode number may be freed and reused within a
+//! tick. No two files therefore have both the same inode number and the same modification time in nanoseconds. The
+//! sticky bit, which has no meaning for files on Linux, marks a file without a record. The mark saves one system call
+//! for a reader and two calls for a writer. If the bit is not set, a reader looks for a record; a file without a record
+//! is then still a bare object.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -98,7 +98,7 @@ impl HiddenName {
     /// directory in the same step, because it must be clear after a crash whether the upload was completed. If the file
     /// system does not support this step, the content is first renamed within the upload's directory. A crash after
     /// this rename counts as a completion. `is_ours` returns whether a name in a directory belongs to the file although
-    /// the call that gave it this name has failed (see [`StagedFile::has_name`]). Errors: as [`link`].
+    /// the call that gave it this name has failed (see [`StagedFile::has_name`]). Errors: as for [`link`].
     pub(crate) fn move_to_new(
         &self,
         parent: &DirectoryHandle,
@@ -338,8 +338,8 @@ impl StagedFile {
     }
 
     /// Switches to `place`, the path of another object. Returns whether the switch was possible. The path must be in
-    /// the directory in which the file was created, because the file has that directory's group, access list and quota.
-    /// Cost: two `fstat`.
+    /// the directory in which the file was created, because the file has that directory's group, ACL and quota. Cost:
+    /// two `fstat`.
     pub(crate) fn retarget(&mut self, place: ObjectPath<'_>) -> bool {
         if !self.is_plain || place.dir != self.place.dir {
             return false;
@@ -557,9 +557,9 @@ impl StagedFile {
     }
 
     /// If the file that is about to be replaced has the mark, gives the name `spare` to a copy that has the mark too. A
-    /// second hard link would change the time of the file's last change, and the mark would no longer be valid: until
-    /// the file is replaced or, if this writer dies, for ever. Returns `false` if the file has no valid mark. Another
-    /// user's file is not copied, because the copy would be the caller's.
+    /// second hard link would update the file's change time, which would invalidate the mark until the file is replaced
+    /// or, if this writer dies, forever. Returns `false` if the file has no valid mark. Another user's file is not
+    /// copied, because the copy would be the caller's.
     fn keep_marked_spare(&self, spare: &str, mark: &OwnerMark<'_>) -> Result<bool> {
         let failed = |errno| from_errno(errno, "reading the old document");
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW;
@@ -699,8 +699,8 @@ mod tests {
     use crate::layout::private_dir;
     use crate::{PosixConfig, PosixStore};
 
-    /// On NFS, a document has a spare name while it is replaced. Neither the spare name nor a writer that dies may make
-    /// the old document one that nobody believes.
+    /// On NFS, a document has a spare name while it is replaced. Neither the spare name nor a writer that dies may
+    /// cause readers to distrust the old document.
     #[test]
     fn a_marked_document_is_believed_while_it_is_replaced() {
         let temp = tempfile::tempdir().unwrap();
@@ -722,7 +722,7 @@ mod tests {
         let area = temp.path().join("bucket/.fordway");
         std::fs::rename(area.join(spare_name(name)), area.join(name)).unwrap();
         assert_eq!(read().unwrap(), b"old");
-        // A copy of a document that is not believed would be believed.
+        // An untrusted document must not be copied, because its copy would be trusted.
         std::thread::sleep(Duration::from_millis(2100));
         staged.keep_spare(&spare_name(name)).unwrap();
         assert_eq!(read().unwrap_err().kind(), ErrorKind::AccessDenied);

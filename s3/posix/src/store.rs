@@ -28,7 +28,7 @@ use crate::rename::ObjectRename;
 use crate::versions::list::list_versions;
 use crate::{PosixConfig, PosixStore, SymlinkScope};
 
-/// The name of this lane (way of access) in messages and tables.
+/// The name of this lane in messages and tables.
 pub(crate) const LANE: &str = "embedded";
 
 fn at<'e>(operation: &'static str, bucket: &'e Bucket, key: &'e str) -> impl FnOnce(Error) -> Error + 'e {

@@ -37,7 +37,7 @@ pub(crate) fn summary_of(key: &str, info: ObjectInfo) -> ObjectSummary {
 
 impl StoreRootDirectory {
     /// Returns whether the symbolic link at `path` leads to a directory beneath the root. Cost: one `openat2`, and the
-    /// cost of the link. Errors: those that show neither where the link leads, nor that it cannot be followed.
+    /// cost of the link. Errors: any error that shows neither where the link leads, nor that it cannot be followed.
     pub(crate) fn leads_to_dir(&self, path: &str) -> Result<bool> {
         match self.open_dir(path) {
             Ok(_) => Ok(true),

@@ -57,7 +57,7 @@ impl RecordUnhider<'_> {
         read.or_else(|errno| report.failed(path, from_errno(errno, "reading the directory")))
     }
 
-    /// Examines the directory `name`. A directory that nobody may open is left to the search for sidecar files, and to
+    /// Examines the directory `name`. A directory that cannot be opened is left to the search for sidecar files, and to
     /// `fsck`, which report it.
     fn child(
         &self,

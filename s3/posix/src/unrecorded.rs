@@ -1,8 +1,8 @@
 //! Remembers files that have no record, so that the record of an unchanged file is not looked for again.
 //!
-//! A program that does not use this project gives its files no record, and most files of a root may be such files. The
-//! kernel changes a file's status-change time (`st_ctime`) whenever an attribute is set, so a file with the same state
-//! still has no record.
+//! Files that POSIX programs create have no record, and most files of a root may be such files. The kernel changes a
+//! file's status-change time (`st_ctime`) whenever an attribute is set, so a file with the same state still has no
+//! record.
 
 use std::hash::BuildHasher;
 use std::sync::OnceLock;

@@ -100,14 +100,14 @@ impl StoreRootDirectory {
         KeyVersions { volume: self, bucket, key }
     }
 
-    /// Returns whether the bucket keeps versions. Errors: as [`StoreRootDirectory::require_bucket`].
+    /// Returns whether the bucket keeps versions. Errors: as for [`StoreRootDirectory::require_bucket`].
     pub(crate) fn versioning(&self, bucket: &Bucket) -> Result<VersioningState> {
         self.require_bucket(bucket)?;
         Ok(self.contents(bucket)?.versioning)
     }
 
     /// Checks that the bucket exists, and returns the contents of its private directory. Cost: usually one `fstat`.
-    /// Errors: as [`StoreRootDirectory::require_bucket`].
+    /// Errors: as for [`StoreRootDirectory::require_bucket`].
     pub(crate) fn contents_of_existing(&self, bucket: &Bucket) -> Result<PrivateDirectoryContents> {
         let glance = self.private.glance(&self.root, bucket).map_err(unreadable)?;
         if !glance.contents.sharing.is_shared()
@@ -148,8 +148,8 @@ impl StoreRootDirectory {
 
     /// Returns the contents of the bucket's private directory, which may be up to 10 ms old. The result is current if
     /// other nodes may change the file system and [`ReadConsistency::Strong`] is set. Cost: usually none. Errors:
-    /// `NoSuchBucket`. A writer that still holds the directory of a bucket that is being removed must not conclude that
-    /// the bucket keeps no versions.
+    /// `NoSuchBucket`, because a writer that still holds the directory of a bucket that is being removed must not
+    /// conclude that the bucket keeps no versions.
     pub(crate) fn contents_for_write(&self, bucket: &Bucket) -> Result<PrivateDirectoryContents> {
         let contents = self.private.glance_for_write(&self.root, bucket, self.config.consistency);
         match contents.map_err(unreadable)? {
@@ -165,8 +165,8 @@ impl StoreRootDirectory {
         contents.map_or(self.site.sharing, |contents| contents.sharing)
     }
 
-    /// Returns [`StoreRootDirectory::sharing_of`] the bucket if reads must first query the file server, and otherwise
-    /// `Local`, at no cost.
+    /// Returns the result of [`StoreRootDirectory::sharing_of`] if reads must first query the file server. Otherwise,
+    /// returns `Local`, at no cost.
     pub(crate) fn sharing_if_strong(&self, bucket: &Bucket) -> FileSystemSharing {
         if self.is_strong() { self.sharing_of(bucket) } else { FileSystemSharing::Local }
     }
@@ -324,7 +324,7 @@ impl StoreRootDirectory {
 
     /// Returns the result of `read`, which opens and reads the directory at `path`. If another node has removed the
     /// directory in the meantime, looks up the path again, because the directory may have been created again, and calls
-    /// `read` once more. Errors: of `read`; `NOENT` instead of `STALE`.
+    /// `read` once more. Errors: the errors of `read`, with `NOENT` instead of `STALE`.
     pub(crate) fn read_existing<T>(
         &self,
         path: &str,
@@ -378,7 +378,7 @@ fn unmade(errno: Errno, dir: &str) -> Error {
 }
 
 /// Opens a directory that was just created, and marks it as created by Fordway. On a file system without extended
-/// attributes, the directory is not marked. Errors: also `NOSPC`, `DQUOT` and `IO` of the mark.
+/// attributes, the directory is not marked. Errors: also `NOSPC`, `DQUOT` and `IO` from setting the mark.
 fn open_new_dir(parent: &File, name: &str) -> Result<File, Errno> {
     match open_in(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
         Ok(dir) => match set_xattr(&dir, OUR_DIR, b"1") {
@@ -510,7 +510,8 @@ impl BucketsRoot {
     }
 
     /// Returns whether the path of a directory contains a link below its bucket. Cost: two `openat2`. Returns `false`
-    /// if the directory does not exist. Errors: of these calls, those that show neither a missing directory nor a link.
+    /// if the directory does not exist. Errors: any error of these calls that shows neither a missing directory nor a
+    /// link.
     pub(crate) fn is_behind_link(&self, path: &str) -> Result<bool, Errno> {
         let Some((bucket, below)) = path.split_once('/') else { return Ok(false) };
         let step = OFlags::PATH | OFlags::DIRECTORY;
@@ -551,7 +552,7 @@ impl BucketsRoot {
         }
     }
 
-    /// Returns the root's format version. Errors: as [`format::check`].
+    /// Returns the root's format version. Errors: as for [`format::check`].
     pub(crate) fn format(&self, path: &Path) -> Result<u32> {
         format::check(&self.root, path)
     }

@@ -436,7 +436,7 @@ fn is_control(byte: u8) -> bool {
 }
 
 /// Checks that a gateway can send the metadata in HTTP headers. Without this check, a gateway might be unable to serve
-/// the object. Values of user metadata may contain any text, because they are encoded if necessary.
+/// the object. Values of user metadata may contain any characters, because they are encoded if necessary.
 fn check_sendable(metadata: &Metadata) -> Result<()> {
     if let Some(name) = metadata.user.keys().find(|name| !is_header_name(name)) {
         let why =
@@ -463,7 +463,7 @@ fn check_sendable(metadata: &Metadata) -> Result<()> {
 /// The number of bytes copied at a time when the kernel cannot copy between the two files.
 const BOUNCE_BYTES: usize = 256 * 1024;
 
-/// Appends the first `size` bytes of `file`, and computes their checksum. Errors: as [`append_range`].
+/// Appends the first `size` bytes of `file`, and computes their checksum. Errors: as for [`append_range`].
 fn append_with_checksum(
     staged: &mut StagedFile,
     file: &File,

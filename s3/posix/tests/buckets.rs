@@ -251,8 +251,8 @@ fn a_copy_names_the_source_that_is_missing() {
     }
 }
 
-/// In a bucket with directories that are objects, each emptied directory is removed, whichever keys share an in-process
-/// lock with it.
+/// In a bucket with directories that are objects, each emptied directory is removed, regardless of which keys share an
+/// in-process lock with it.
 #[test]
 fn every_emptied_directory_is_removed() {
     let (dir, store) = open();

@@ -232,7 +232,7 @@ fn assert_kept(store: &PosixStore, bucket: &Bucket, key: &str, version: &Version
     store.head(bucket, &Key::new(key).unwrap(), &options).unwrap();
 }
 
-/// Gives the bucket the setting `text`, as the owner can if the gateway did not protect the setting.
+/// Gives the bucket the setting `text`, as the owner could if the gateway did not protect the setting.
 fn forge_setting(dir: &Path, text: &str) {
     let path = dir.join("lck/.fordway/versioning");
     set_immutable(fs::File::open(&path).unwrap(), false).unwrap();

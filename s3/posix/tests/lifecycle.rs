@@ -207,8 +207,8 @@ fn noncurrent_versions_expire_beyond_those_that_are_kept() {
     assert_eq!(rig.run_with(&short).0.changed, 0);
 }
 
-/// A POSIX program can put an old file at a key, or the object of another key. The old versions of the key are not
-/// older for it: their days count from the time at which they were replaced.
+/// A POSIX program can put an old file at a key, or the object of another key. The key's old versions do not expire
+/// earlier for this reason: their days count from the time at which they were replaced.
 #[test]
 fn a_file_with_old_times_makes_no_version_expire_early() {
     let rule = "<Prefix></Prefix><NoncurrentVersionExpiration><NoncurrentDays>3</NoncurrentDays>\

@@ -64,7 +64,8 @@ impl Rig {
     }
 }
 
-/// The names in a directory are cached until the directory changes, but a link's target may change without that.
+/// The names in a directory are cached until the directory changes, but a link's target may change while the directory
+/// does not.
 #[test]
 fn the_type_of_a_link_is_that_of_its_current_target() {
     const FILES: usize = 600;

@@ -215,7 +215,7 @@ fn a_bind_mount_is_named_in_the_error() {
 }
 
 /// A gateway opens one store for each user. The first call on a bucket may already have to wait for a file server, so
-/// every store knows the buckets that are mounts of file systems other than local ones. `proc` stands for such a file
+/// every store knows the buckets that are mounts of file systems other than local ones. `proc` represents such a file
 /// system.
 #[test]
 fn a_store_knows_its_remote_buckets_before_it_has_used_them() {

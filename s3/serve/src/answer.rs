@@ -154,7 +154,7 @@ fn with_ids(
     Response::from_parts(parts, reply)
 }
 
-/// Sets the message of an error document to AWS's message, and adds the elements from `add_facts`, and the IDs of the
+/// Sets the message of an error document to AWS's message, and adds the elements from `add_facts` and the IDs of the
 /// request and the host.
 fn reply_with_ids(
     reply: PreparedBody,
@@ -282,12 +282,13 @@ struct CorsRequest {
     headers: HeaderMap,
 }
 
-/// The maximum number of calls of [`run_apart`] that no known file server delays. Callers without a signature start
-/// such calls, so these calls must leave most threads to others.
+/// The maximum number of [`run_apart`] calls in progress for which no file server is known. Clients can cause such
+/// calls without a signature, so most threads must remain free for other work.
 const APART_MAX: usize = READERS_MAX / 4;
 /// The time after which a call without a known file server is abandoned. Such a call reads at most one small document.
 const APART_WAIT_MAX: Duration = Duration::from_secs(5);
-/// The permits for these calls. A call keeps its permit until it ends, even after it was abandoned.
+/// The permits for calls without a known file server. A call keeps its permit until it ends, even after it was
+/// abandoned.
 static APART: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(APART_MAX)));
 
 /// Runs `work` on a thread that may block. If `server` is `Some`, `work` runs on one of the threads that wait for this
@@ -544,7 +545,7 @@ mod tests {
 
     use super::*;
 
-    /// A call that hangs, because a bucket's file server does not respond, takes one of a few permits until it ends.
+    /// A call that hangs, because a bucket's file server does not respond, holds one of a few permits until it ends.
     #[test]
     fn calls_that_hang_leave_threads_to_others() {
         let runtime = crate::workers::new_runtime().unwrap();

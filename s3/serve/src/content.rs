@@ -42,18 +42,18 @@ pub(crate) enum RangeSource {
     Remote(FileServerRegion),
 }
 
-/// Ranges of one object. The text before each range is written only when the range is sent, because a request can have
-/// a thousand ranges, and the text contains the content type.
+/// Ranges of one object. The delimiter and headers before each range are written only when the range is sent, because a
+/// request can have a thousand ranges, and the headers contain the content type.
 pub(crate) struct MultipartContent {
     pub(crate) source: RangeSource,
     pub(crate) ranges: VecDeque<Range<u64>>,
     pub(crate) texts: MultipartTexts,
-    /// Whether the text before the first range of `ranges` has already been returned.
+    /// Whether the delimiter and headers before the first range of `ranges` have already been returned.
     is_within_part: bool,
     left: u64,
 }
 
-/// The texts around the ranges of a [`MultipartContent`].
+/// The delimiters and headers (RFC 2046) between the ranges of a [`MultipartContent`].
 pub(crate) struct MultipartTexts {
     pub(crate) boundary: String,
     pub(crate) content_type: String,
@@ -71,20 +71,20 @@ impl MultipartTexts {
         self.framing().media_type()
     }
 
-    /// Returns the text before the bytes of `range`, which must not be empty.
+    /// Returns the delimiter and headers before the bytes of `range`, which must not be empty.
     pub(crate) fn before(&self, range: &Range<u64>) -> String {
         self.framing().before(range)
     }
 
-    /// Returns the text after the last range.
+    /// Returns the closing delimiter, which follows the last range.
     pub(crate) fn end(&self) -> String {
         self.framing().end()
     }
 
-    /// Returns the total length of the texts in bytes.
+    /// Returns the total length of all delimiters and headers in bytes.
     fn len(&self, ranges: &VecDeque<Range<u64>>) -> u64 {
         let digits = |number: u64| u64::from(number.checked_ilog10().unwrap_or(0)) + 1;
-        // Apart from the two numbers, the texts before all ranges are equal.
+        // Apart from the two numbers, the delimiters and headers before all ranges are equal.
         let common = self.before(&(0..1)).len() as u64 - 2;
         let before = |range: &Range<u64>| common + digits(range.start) + digits(range.end - 1);
         ranges.iter().map(before).sum::<u64>() + self.end().len() as u64
@@ -108,7 +108,7 @@ impl MultipartContent {
         MultipartContent { source, ..self }
     }
 
-    /// Returns the number of remaining bytes, including the texts between the ranges.
+    /// Returns the number of remaining bytes, including the delimiters and headers between the ranges.
     pub(crate) fn len(&self) -> u64 {
         self.left
     }

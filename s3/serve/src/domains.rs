@@ -38,8 +38,8 @@ impl BucketDomains {
         self.0.is_empty()
     }
 
-    /// Returns the bucket that precedes one of the domains in a `Host` header, if there is one. The longest domain that
-    /// fits decides, so the bucket does not depend on the order of the domains.
+    /// Returns the bucket that precedes one of the domains in a `Host` header, if there is one. If several domains
+    /// match, the longest one applies, so the bucket does not depend on the order of the domains.
     pub(crate) fn bucket_of<'h>(&self, host: &'h str) -> Option<&'h str> {
         let name = without_port(host);
         let before = self.0.iter().find_map(|domain| {

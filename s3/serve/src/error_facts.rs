@@ -90,8 +90,8 @@ impl RequestFacts {
         .filter(|value| !value.is_empty())
     }
 
-    /// Returns the bucket and the key. `None` for a copy, which has two buckets and two keys; the error of the store
-    /// names the right ones.
+    /// Returns the bucket and the key. `None` for a copy, which has two buckets and two keys; the store's error names
+    /// the right bucket and key.
     fn names(&self, domains: &BucketDomains) -> Option<(String, String)> {
         let headers = self.host.clone().map(|host| (HOST, host)).into_iter().collect();
         self.copy_source.is_none().then(|| domains.names(&headers, &self.uri))

@@ -202,7 +202,7 @@ impl Gateway {
         Gateway::on(sockets, users, config)
     }
 
-    /// Creates a gateway on `sockets` instead of the addresses in `config`. Errors: as [`Gateway::bind`].
+    /// Creates a gateway on `sockets` instead of the addresses in `config`. Errors: as for [`Gateway::bind`].
     pub fn on(sockets: GatewaySockets, users: Users, config: GatewayConfig) -> Result<Self> {
         if !is_region(config.reported_region()) {
             let detail = format!(
@@ -418,8 +418,8 @@ impl ClientAcceptor<'_> {
         let Some(listener) = listener else { return };
         let mut over = pin!(self.stopped.clone().over());
         loop {
-            // An attacker can send first packets from many forged addresses. Therefore, a client gets a slot only when
-            // its address is validated, either now or by the handshake.
+            // An attacker can send Initial packets from many spoofed addresses. Therefore, a client gets a slot only
+            // when its address is validated, either now or by the handshake.
             let accepted = async {
                 let accepted = listener.accept().await?;
                 let slot = match accepted.is_validated() {

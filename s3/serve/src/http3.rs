@@ -129,7 +129,7 @@ async fn admit(
         let (quic, _) = timeout(header_timeout, accepted.handshake()).await??;
         return Ok(Some((quic, account, slot)));
     }
-    // The address is counted after the handshake, because before the handshake it may be forged. The permit is kept
+    // The address is counted after the handshake, because before the handshake it may be spoofed. The permit is kept
     // until there is a slot, so that few connections wait for slots.
     let (quic, _permit) = timeout(header_timeout, accepted.handshake()).await??;
     let Some(account) = shared.addresses.admit(quic.remote_address().ip()) else {
@@ -160,7 +160,7 @@ async fn take_requests(
     loop {
         let next = tokio::select! {
             next = next_request(connection, shared.limits.header_timeout, &windows) => Some(next),
-            // The response may have shown that the connection may not remain open.
+            // After each response, the loop checks whether the connection may remain open.
             Some(_) = requests.join_next() => None,
             () = stop.as_mut() => return Ok(()),
         };
@@ -265,7 +265,7 @@ async fn exchange(
 }
 
 /// Returns whether the client no longer has the address of its handshake, which policies and the access log use. The
-/// port may change, as behind an address translator.
+/// port may change, as behind a NAT.
 fn has_moved(windows: &ConnectionWindows, caller: &ConnectionPeer) -> bool {
     let now = windows.connection().remote_address().ip();
     matches!(caller, ConnectionPeer::Remote { address, .. } if address.ip() != now)
@@ -321,7 +321,7 @@ async fn send_answer(
     turns.send(send.finish()).await
 }
 
-/// Sends `data` in slices. Each slice waits for its own turn, so that a slow client makes progress with each of them.
+/// Sends `data` in slices. Each slice waits for its own turn, so that a slow client makes progress with each slice.
 async fn send_slices(
     send: &mut RequestStream<SendStream<Bytes>, Bytes>,
     mut data: Bytes,
@@ -342,9 +342,9 @@ const STREAMS_MAX: u32 = 256;
 const WAITING_MAX: usize = 1024;
 /// The maximum number of received bytes that are kept for all waiting clients together.
 const WAITING_BYTES_MAX: u64 = 16 << 20;
-/// The maximum number of handshakes with clients whose addresses are not validated. If an eighth of all connections is
-/// less, that eighth is the maximum. Further clients must first prove that they receive packets at their address, which
-/// costs a round trip (RFC 9000 section 8.1.2).
+/// The maximum number of handshakes with clients whose addresses are not validated. The limit is lower if an eighth of
+/// the maximum number of connections is less than this number. Further clients must first prove that they receive
+/// packets at their address, which costs a round trip (RFC 9000 section 8.1.2).
 const UNVALIDATED_MAX: u32 = 128;
 /// The requested size of the socket's kernel buffers, in each direction.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;
@@ -555,7 +555,7 @@ pub fn prepare_quic_socket(socket: &UdpSocket) -> io::Result<()> {
 const KEEP_ALIVE_INTERVAL_MAX: Duration = Duration::from_secs(10);
 
 /// Returns the interval of the packets that keep a quiet connection open, so that it does not end while the gateway
-/// works on a request for longer than the idle timeout, of the gateway or of the client. `take_requests` ends
+/// works on a request for longer than the idle timeout of the gateway or of the client. `take_requests` ends
 /// connections without requests.
 fn keep_alive_interval(idle_timeout: Duration) -> Duration {
     KEEP_ALIVE_INTERVAL_MAX.min(idle_timeout / 3)

@@ -328,8 +328,8 @@ fn check_all_signed(headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
 }
 
 /// Checks that a version 4 signature covers the `host` header, as AWS requires, and that it covers every header that it
-/// names. The S3 layer ignores other names, so that anybody can add such names to a signature. Errors: `AccessDenied`,
-/// or AWS's code for a malformed signature.
+/// names. The S3 layer ignores other names, so anyone could add such names to a signature. Errors: `AccessDenied`, or
+/// AWS's code for a malformed signature.
 fn check_form(headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
     let signed = signed_headers(headers, uri).unwrap_or_default();
     if signed.split(';').all(|name| name.trim().is_empty()) {

@@ -1,8 +1,9 @@
 //! Gateways that serve any [`fordway_store::Store`] to S3 clients over HTTP.
 //!
 //! A [`Gateway`] accepts connections and serves them on as few threads as the load needs. Each thread has its own
-//! runtime. The serving thread calls the store itself. For a local file system, passing a call to another thread costs
-//! more than the call itself. Calls that wait for a device, or that may take a long time, run on other threads.
+//! runtime. The serving thread calls the store itself, because passing a call to another thread costs more than the
+//! call itself if the file system is local. Calls that wait for a device, or that may take a long time, run on other
+//! threads.
 //!
 //! * `gateway`: configuration, accepting, graceful shutdown; `sockets`: the sockets on which the gateway listens
 //! * `workers`: the threads, and the assignment of connections to them
@@ -12,10 +13,10 @@
 //! * `aws_chunked`: uploads whose body is in chunks
 //! * `content`, `buffers`: the content of bodies and its memory, for all HTTP versions
 //! * `file_server`: threads for calls that wait for a file server
-//! * `limits`: limits on users and on clients whose user is not known yet, and turn-taking among users
+//! * `limits`: limits on users and on clients whose user is not known yet, and fair scheduling among users
 //! * `domains`: virtual-host addressing
 //! * `access`: whether the rules of a bucket permit a request
-//! * `answer`: turns a request into its response; `message`: the text of error documents
+//! * `answer`: turns a request into its response; `message`: the messages in error documents
 //! * `monitor`: access log, counters, health; `watch`: watches the directory and the credentials file
 //! * `unsigned`: the clients of connections, and requests that need no signature because the kernel has identified the
 //!   client

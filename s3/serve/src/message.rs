@@ -1,18 +1,18 @@
-//! The texts of error documents. The `Message` element contains AWS's message for a failure, because some programs
-//! recognize failures by AWS's messages. The `Detail` element contains the gateway's own text for people, which
+//! The messages in error documents. The `Message` element contains AWS's message for a failure, because some programs
+//! recognize failures by AWS's messages. The `Detail` element contains the gateway's own message for people, which
 //! explains the failure and the remedy.
 //!
-//! The S3 layer carries one text for each error, and this module splits the text into lines. The first line of an
-//! error's text contains AWS's message, and the second line contains the gateway's own text. Each further line contains
-//! the name and the value of an additional element. A text of only one line is the gateway's own text, and
+//! The S3 layer carries one string for each error, and this module splits the string into lines. The first line
+//! contains AWS's message, and the second line contains the gateway's own message. Each further line contains the name
+//! and the value of an additional element. A string of only one line is the gateway's own message, and
 //! `fordway_wire::s3_error` provides AWS's message for the code.
 
 use fordway_store::ChecksumAlgorithm;
 use fordway_wire::s3_error::aws_message;
 use fordway_wire::s3_xml::escaped;
 
-/// Composes the text of an error from AWS's message, the gateway's own text (which may be empty), and `facts`, which
-/// are element names with their values.
+/// Composes the string for an error from AWS's message, the gateway's own message (which may be empty), and `facts`,
+/// which are element names with their values.
 pub(crate) fn composed(words: &str, detail: &str, facts: &[(&str, &str)]) -> String {
     let mut text = format!("{}\n{}", one_line(words), one_line(detail));
     for (name, value) in facts {
@@ -21,7 +21,7 @@ pub(crate) fn composed(words: &str, detail: &str, facts: &[(&str, &str)]) -> Str
     text
 }
 
-/// Escapes control characters except tabs, because a line break would start a new line of the error's text.
+/// Escapes control characters except tabs, because a line break would start a new line of the error's string.
 pub(crate) fn one_line(text: &str) -> String {
     let is_escaped = |character: char| character.is_control() && character != '\t';
     match text.contains(is_escaped) {
@@ -33,7 +33,7 @@ pub(crate) fn one_line(text: &str) -> String {
     }
 }
 
-/// Splits the text of an error document into elements. The input and the output are XML.
+/// Splits the message in an error document into elements. The input and the output are XML.
 pub(crate) fn taken_apart(document: &str) -> String {
     let Some((head, rest)) = document.split_once("</Code>") else { return document.to_owned() };
     let code = head.rsplit_once("<Code>").map_or("", |(_, code)| code);
@@ -55,7 +55,7 @@ pub(crate) fn taken_apart(document: &str) -> String {
     made + rest
 }
 
-/// Returns AWS's message for a code (or the gateway's own text if AWS has no message), and the detail.
+/// Returns AWS's message for a code (or the gateway's own message if AWS has none), and the detail.
 fn of_code<'t>(code: &str, ours: &'t str) -> (String, &'t str) {
     if code == "BadDigest" {
         return (of_digest(ours), ours);

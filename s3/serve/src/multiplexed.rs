@@ -50,13 +50,13 @@ impl SharedConnectionState {
 pub(crate) struct ClientWait(Arc<AtomicU8>);
 
 impl ClientWait {
-    /// The gateway prepares the response.
+    /// The gateway is preparing the response.
     const ANSWERING: u8 = 0;
     /// The response is not ready, because the gateway needs more of the request's body.
     const FOR_BODY: u8 = 1;
-    /// The response has begun, and the gateway reads its next piece.
+    /// The response has begun, and the gateway is reading its next piece.
     const READING: u8 = 2;
-    /// The response has begun, and its next piece waits for the client.
+    /// The response has begun, and its next piece is waiting for the client.
     const FOR_RECEIPT: u8 = 3;
 
     /// Returns whether the request waits for its client.
@@ -77,8 +77,8 @@ impl ClientWait {
     }
 }
 
-/// Answers a request. `length` is the length of the request's body, if known. `waits` shows whether the request waits
-/// for its client, until the response's body is dropped.
+/// Answers a request. `length` is the length of the request's body, if known. Until the response's body is dropped,
+/// `waits` shows whether the request waits for its client.
 pub(crate) async fn exchange<B: IncomingFrames>(
     (shared, connection, waits): (&GatewayState, &SharedConnectionState, ClientWait),
     caller: &ConnectionPeer,

@@ -256,8 +256,9 @@ fn is_internal(address: IpAddr) -> bool {
     }
 }
 
-/// Returns whether an address belongs to this machine. For such an address, the kernel uses the address itself as the
-/// source of a connection, regardless of `net.ipv4.ip_nonlocal_bind`. Nothing is sent. Cost: five system calls.
+/// Returns whether an address belongs to this machine. The check relies on the kernel, which uses such an address
+/// itself as the source of a connection to it, regardless of `net.ipv4.ip_nonlocal_bind`. Nothing is sent. Cost: five
+/// system calls.
 fn is_own(address: IpAddr) -> bool {
     let unspecified: IpAddr = match address {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -444,7 +445,7 @@ impl OutgoingResponseHead {
 }
 
 impl Framing {
-    /// Returns the framing that the headers of a response name. Errors: the framing is not supported.
+    /// Returns the framing that the headers of a response specify. Errors: the framing is not supported.
     fn of(headers: &[httparse::Header]) -> io::Result<Self> {
         let mut framing = Framing::UntilClose;
         for header in headers {

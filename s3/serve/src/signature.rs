@@ -331,7 +331,7 @@ const SIGNATURE_DIGITS: usize = 64;
 const MISMATCH: &str = "The request signature we calculated does not match the signature you provided. Check your key \
      and signing method.";
 
-/// Returns whether a text has the form of a version 4 signature.
+/// Returns whether a string has the form of a version 4 signature.
 fn is_signature(text: &str) -> bool {
     let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     text.len() == SIGNATURE_DIGITS && text.bytes().all(is_digit)

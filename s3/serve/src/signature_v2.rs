@@ -72,7 +72,7 @@ fn credentials(headers: &HeaderMap) -> Option<(&str, &str)> {
     headers.get(AUTHORIZATION)?.to_str().ok()?.strip_prefix("AWS ")?.split_once(':')
 }
 
-/// Returns the text that a client signs for a bucket with a slash after its name.
+/// Returns the string to sign for a bucket with a slash after its name.
 fn string_to_sign<B>(request: &Request<B>) -> String {
     let headers = request.headers();
     let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();

@@ -29,7 +29,7 @@ pub struct GatewaySockets {
 const PORTS_TRIED: usize = 100;
 
 impl GatewaySockets {
-    /// Binds the addresses of `config`. Errors: as [`Gateway::bind`](crate::Gateway::bind).
+    /// Binds the addresses of `config`. Errors: as for [`Gateway::bind`](crate::Gateway::bind).
     pub fn bind(config: &GatewayConfig) -> Result<Self> {
         ProvidedSockets::default().complete(config)
     }

@@ -140,7 +140,7 @@ impl Webhook {
         add(&self.counters.unwanted, unwanted);
     }
 
-    /// Sets the number of events that wait.
+    /// Sets the number of events that wait for delivery.
     pub fn set_waiting(&self, waiting: u64) {
         self.counters.waiting.store(waiting, Ordering::Relaxed);
     }

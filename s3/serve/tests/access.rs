@@ -198,7 +198,8 @@ fn what_was_not_signed_changes_nothing() {
     put("x-amz-content-sha256: UNSIGNED-PAYLOAD\r\nx-amz-user-agent: test\r\n").ok();
 }
 
-/// The S3 layer ignores names in `SignedHeaders` that it does not find. Anybody can add such names to a signature.
+/// The S3 layer ignores names in `SignedHeaders` that it does not find. Anyone could therefore add such names to a
+/// signature.
 #[test]
 fn names_that_were_added_to_a_signature_sign_nothing() {
     let fixture = serve();

@@ -1,4 +1,5 @@
-//! Tests uploads with the content coding `aws-chunked`: their decoding, and the statements of the head about them.
+//! Tests uploads with the content coding `aws-chunked`: the decoding of their bodies, and the headers that describe the
+//! coding.
 
 mod client;
 
@@ -24,7 +25,7 @@ const ANNOUNCED: (&str, &str) = ("x-amz-trailer", "x-amz-checksum-crc32");
 /// "hello" in one chunk, with its CRC-32 as trailer.
 const HELLO: &str = "5\r\nhello\r\n0\r\nx-amz-checksum-crc32:NhCmhg==\r\n\r\n";
 
-/// Starts a gateway in whose bucket everybody may put objects.
+/// Starts a gateway with a bucket in which anyone may put objects.
 fn open_to_all() -> Fixture {
     let fixture = serve_openly(|_| ());
     let policy = format!(

@@ -26,7 +26,7 @@ fn serve_http3(change: impl FnOnce(&mut GatewayConfig)) -> (Fixture, Certificate
     (fixture, certificate)
 }
 
-/// Returns the first packets of `count` connections. The packets are valid, but their sender ignores responses.
+/// Returns the Initial packets of `count` connections. The packets are valid, but their sender ignores responses.
 async fn first_packets(count: usize, certificate: &Certificate) -> Vec<Vec<u8>> {
     let captured = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(certificate.client_config("h3")).unwrap();
@@ -47,7 +47,7 @@ async fn first_packets(count: usize, certificate: &Certificate) -> Vec<Vec<u8>> 
     by_connection.into_values().collect()
 }
 
-/// The addresses of first packets may be forged, so connections whose handshakes do not continue must not take the
+/// The addresses of Initial packets may be spoofed, so connections whose handshakes do not continue must not take the
 /// slots of other connections.
 #[test]
 fn unfinished_handshakes_leave_connections_for_others() {
@@ -72,8 +72,8 @@ fn unfinished_handshakes_leave_connections_for_others() {
     });
 }
 
-/// A connection without packets ends after the header timeout. While the gateway works on a request, it must not end,
-/// although this client sends no packets of its own.
+/// A connection without packets ends after the header timeout. While the gateway works on a request, the connection
+/// must not end, although this client sends no packets of its own.
 #[test]
 fn a_request_on_which_the_gateway_works_for_long_is_not_ended() {
     const HEADER: Duration = Duration::from_secs(3);
@@ -510,7 +510,7 @@ fn a_frame_that_is_too_long_ends_the_connection() {
     });
 }
 
-/// The frames of a body have any length, also 0, and there may be unknown frames and trailers.
+/// The frames of a body have any length, including 0, and there may be unknown frames and trailers.
 #[test]
 fn a_body_may_have_frames_of_every_kind() {
     let (fixture, certificate) = serve_http3(|_| ());

@@ -666,7 +666,7 @@ fn claims_state_whom_a_role_acts_as() {
     assert_eq!(owners.lock().unwrap().len(), before + 1);
 }
 
-/// The limits of a role apply to each user whom the claims state, so that one of them leaves room for the others.
+/// The limits of a role apply to each user whom the claims state, so that no user can use up the limits of the others.
 #[test]
 fn each_user_of_a_role_has_limits_of_their_own() {
     // `claims_state_whom_a_role_acts_as` checks that any other gateway refuses such a role.

@@ -718,8 +718,8 @@ fn thousands_of_tags_are_refused_before_a_policy_compares_them() {
     put(10).ok();
 }
 
-/// A document can contain a key of megabytes. Comparing such a key with a long policy would take minutes. The error is
-/// reported for this key only.
+/// A document can contain a key of several megabytes. Comparing such a key with a long policy would take minutes. The
+/// error is reported for this key only.
 #[test]
 fn a_key_that_is_too_long_is_not_compared() {
     let fixture = open_to_all();

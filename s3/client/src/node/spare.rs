@@ -25,8 +25,8 @@ pub(super) struct PrecreatedFile {
 
 impl PrecreatedFile {
     /// Returns the file that arrived with the response whose header is `header`. Returns `None` if this process could
-    /// not receive the file, such as at its limit of open files: the response is about an object that is already
-    /// stored, so the put must not fail. The next put then asks the gateway for a file.
+    /// not receive the file, for example because it has reached its limit of open files. The put must not fail in this
+    /// case, because its object is already stored. The next put then asks the gateway for a file.
     pub(super) fn received(
         connection: &mut NodeConnection,
         header: &FrameHeader,

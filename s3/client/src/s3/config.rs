@@ -76,10 +76,10 @@ pub struct S3Config {
     pub max_retries: u32,
     /// The algorithm of the checksum that is sent with every upload, unless the upload's options name another
     /// algorithm. The server verifies the checksum. `None` if `AWS_REQUEST_CHECKSUM_CALCULATION` or the profile's
-    /// `request_checksum_calculation` is `when_required`, for services that refuse the headers of checksums.
+    /// `request_checksum_calculation` is `when_required`, for services that refuse checksum headers.
     pub checksum: Option<ChecksumAlgorithm>,
-    /// Whether reads are checked against the checksum that the server sends; not if `AWS_RESPONSE_CHECKSUM_VALIDATION`
-    /// or the profile's `response_checksum_validation` is `when_required`.
+    /// Whether reads are checked against the checksum that the server sends. Reads are not checked if
+    /// `AWS_RESPONSE_CHECKSUM_VALIDATION` or the profile's `response_checksum_validation` is `when_required`.
     pub verify_reads: bool,
     /// Whether signatures cover bodies. Such a signature requires the SHA-256 of the body, which takes 0.6 ms per MiB.
     pub sign_payload: bool,

@@ -66,7 +66,7 @@ impl S3Credentials {
     }
 
     /// Returns the credentials for a request that is sent now. Renews keys that expire soon, which takes at most
-    /// `limit`. Errors: if keys have expired and cannot be renewed. Cost: no system call unless keys are renewed.
+    /// `limit`. Errors: the keys have expired and cannot be renewed. Cost: no system call unless keys are renewed.
     pub fn current(&self, limit: Duration) -> Result<CurrentCredentials<'_>> {
         match self {
             S3Credentials::Renewed(keys) => keys.current(limit).map(CurrentCredentials::Renewed),

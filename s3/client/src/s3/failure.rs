@@ -255,8 +255,8 @@ fn direction(response: &HttpResponse, said: &ErrorDocument, config: &S3Config) -
     }
 }
 
-/// Returns the text of [`sentence`]. For a refusal, adds advice to this text, unless the text already contains advice.
-/// Facts about the request follow the text, so the error itself would no longer add advice.
+/// Returns the result of [`sentence`]. For a refusal, appends advice, unless the result already contains advice. The
+/// error itself would not add advice, because facts about the request are appended to the result later.
 fn advised_sentence(status: u16, said: &ErrorDocument, kind: ErrorKind) -> String {
     let sentence = sentence(status, said, kind);
     let general = match kind {

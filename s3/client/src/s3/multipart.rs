@@ -265,8 +265,8 @@ fn complete_once(
 }
 
 /// Returns the result of an earlier attempt at a completion, if that attempt took effect although the server said that
-/// it failed. The last attempt, which failed with `error`, then did not find the upload, and the object can have been
-/// made from `parts`. Errors: `error`.
+/// it failed. In this case, the last attempt, which failed with `error`, did not find the upload, and the object may
+/// have been made from `parts`. Errors: `error`.
 fn made_before(
     session: &S3Session,
     (bucket, key, upload): (&Bucket, &Key, &UploadId),

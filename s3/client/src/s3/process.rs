@@ -231,7 +231,7 @@ fn printed(
     Ok((keys, expires))
 }
 
-/// Returns the time at which keys expire; `None` if the program states no expiration. Errors: if the keys have expired.
+/// Returns the time at which keys expire; `None` if the program states no expiration. Errors: the keys have expired.
 fn expiration(stated: &Value, source: &str, now: SystemTime) -> Result<Option<SystemTime>, String> {
     let text = match stated {
         Value::Null => return Ok(None),

@@ -1,5 +1,5 @@
-//! Reads a profile from the configuration files that all AWS tools share. The files are parsed in the same way as by
-//! botocore, which uses Python's `configparser`. In addition, a comment may follow a value, as in the AWS SDKs.
+//! Reads a profile from the configuration files that all AWS tools share. The parser follows botocore, which uses
+//! Python's `configparser`. In addition, a comment may follow a value, as in the AWS SDKs.
 
 use std::path::{Path, PathBuf};
 
@@ -64,7 +64,7 @@ impl CredentialProfile {
         Ok(profile)
     }
 
-    /// Reads the profile `wanted` from the texts of the two files.
+    /// Reads the profile `wanted` from the contents of the two files.
     #[cfg(feature = "fuzzing")]
     pub(super) fn of_texts(wanted: Option<String>, secrets: &str, config: &str) -> Result<Self> {
         let file = |name: &str, text| (PathBuf::from(name), parse(text));
@@ -192,7 +192,7 @@ fn setting(line: &str) -> Option<(String, String)> {
     Some((name, value[..end].trim_end().to_owned()))
 }
 
-/// Splits a text into words like a POSIX shell, without any expansion; `None` if a quote is not closed.
+/// Splits a string into words like a POSIX shell, without any expansion; `None` if a quote is not closed.
 pub(super) fn shell_words(text: &str) -> Option<Vec<String>> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
@@ -210,7 +210,7 @@ pub(super) fn shell_words(text: &str) -> Option<Vec<String>> {
     Some(words)
 }
 
-/// Returns the text up to the closing quote. In double quotes, a backslash escapes a quote or another backslash.
+/// Returns the characters up to the closing quote. In double quotes, a backslash escapes a quote or another backslash.
 fn quoted(chars: &mut std::str::Chars<'_>, quote: char) -> Option<String> {
     let mut text = String::new();
     loop {

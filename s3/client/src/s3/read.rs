@@ -85,7 +85,7 @@ impl ObjectReadResponse {
                 };
                 (range, size, ObjectBody::Streaming { ends: true })
             }
-            // An empty part has no range, so the response is like that for an empty object.
+            // An empty part has no range, so the response is like the response for an empty object.
             (200, Some(0)) if has_part(&response, options) => (0..0, 0, ObjectBody::Streaming { ends: true }),
             // A server that does not support parts sends the whole object, which is valid only as part 1.
             (_, _) if options.part.is_some_and(|number| number > 1) => {

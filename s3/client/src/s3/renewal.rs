@@ -80,8 +80,8 @@ impl RenewedKeys {
     }
 
     /// Returns valid keys. If the current keys expire soon, fetches new keys, or waits for another caller that fetches
-    /// them, for at most `limit`. Errors: from fetching keys, `Timeout` and `Interrupted`, if the current keys have
-    /// expired. Cost: no system call as long as the keys are fresh.
+    /// them, for at most `limit`. Errors, only if the current keys have expired: errors from fetching keys, `Timeout`,
+    /// `Interrupted`. Cost: no system call as long as the keys are fresh.
     pub(super) fn current(&self, limit: Duration) -> Result<Arc<S3Credentials>> {
         let end = Instant::now() + limit;
         let mut state = self.0.lock();

@@ -109,8 +109,8 @@ impl S3Session {
     }
 
     /// Sends a call while `produce` produces its body of [`S3Call::streamed_bytes`], and passes its response (2xx) to
-    /// `receive`. The signature does not cover the body. Sends the call again if the failure may be temporary and
-    /// nothing of the body was requested. Errors: as for [`S3Session::run`]; errors from `produce`; `IncompleteBody` if
+    /// `receive`. The signature does not cover the body. Sends the call again if the failure may be temporary and no
+    /// part of the body was requested. Errors: as for [`S3Session::run`]; errors from `produce`; `IncompleteBody` if
     /// `produce` produces another number of bytes.
     pub(super) fn run_streamed<T>(
         &self,
@@ -155,7 +155,7 @@ impl S3Session {
         let client = self.timeouts_for(call, until).map(|timeouts| self.http.with_timeouts(timeouts));
         let sent = client.as_ref().unwrap_or(&self.http).send_streamed(&exchange, body);
         let response = sent.map_err(|failure| FailedAttempt {
-            // Nobody can produce the body a second time.
+            // The body cannot be produced a second time.
             may_pass: failure::is_passing(failure.error.kind()) && !failure.may_have_acted && !body.is_begun,
             retry_after: None,
             error: failure.error,
@@ -203,7 +203,7 @@ impl S3Session {
         self.run_until(call, until, |mut response| response.read_document())
     }
 
-    /// Returns the credentials for a request that is sent now, and renews them if necessary. Errors: if keys have
+    /// Returns the credentials for a request that is sent now, and renews them if necessary. Errors: the keys have
     /// expired and cannot be renewed.
     pub(super) fn credentials(&self) -> Result<CurrentCredentials<'_>> {
         self.config.credentials.current(self.config.timeout.unwrap_or(RUN_MAX).min(RUN_MAX))

@@ -89,8 +89,8 @@ impl S3Store {
         !self.session.config.sign_payload
     }
 
-    /// Sends `bytes` as a part of an upload, while `produce` produces them with calls of its argument. Buffers nothing,
-    /// so the request is sent again only if nothing was produced, and the server checks the content only if there is an
+    /// Sends `bytes` as a part of an upload, while `produce` produces them by calling its argument. Buffers nothing, so
+    /// the request is sent again only if nothing was produced, and the server checks the content only if there is an
     /// MD5. Without an MD5, the ETag in the response is checked, if it is an MD5. Buckets with object lock require an
     /// MD5. Errors: as for [`Writer::commit`] of a part; errors of `produce`.
     pub fn put_part_streamed(

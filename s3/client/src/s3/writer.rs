@@ -191,7 +191,7 @@ fn reserve(buffer: &mut Vec<u8>, bytes: usize) -> Result<()> {
     buffer.try_reserve_exact(bytes).map_err(|_| no_memory(buffer.len().saturating_add(bytes)))
 }
 
-/// Appends `data`. A buffer that grows by itself would end the process if there is no memory. Errors: as for
+/// Appends `data`. A buffer that grew automatically would end the process if there were no memory. Errors: as for
 /// [`reserve`].
 fn append(buffer: &mut Vec<u8>, data: &[u8]) -> Result<()> {
     buffer.try_reserve(data.len()).map_err(|_| no_memory(buffer.len() + data.len()))?;

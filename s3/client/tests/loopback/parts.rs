@@ -23,7 +23,7 @@ fn a_part_says_where_it_lies() {
     assert_eq!(server.seen()[0].line(), "GET /bucket/k?partNumber=2 HTTP/1.1");
 }
 
-/// The response for an empty part states neither the part's place nor the object's size.
+/// The response for an empty part states neither the part's range nor the object's size.
 #[test]
 fn an_empty_part_is_at_the_end() {
     let headers = "x-amz-mp-parts-count: 2\r\netag: \"e-2\"\r\n";
@@ -135,7 +135,8 @@ fn versions_are_named_in_requests_and_answers() {
     assert_eq!(server.seen()[0].line(), "DELETE /bucket/k?versionId=a%2Bb HTTP/1.1");
 }
 
-/// Streams the part `content` without an MD5. Returns the result, and how often the content was requested.
+/// Streams the part `content` without an MD5. Returns the result, and the number of times that the content was
+/// requested.
 fn stream(store: &S3Store) -> (Result<PutResult>, u32) {
     let mut requests = 0;
     let mut produce = |sink: &mut (dyn FnMut(&[u8]) -> Result<()> + '_)| {

@@ -436,7 +436,7 @@ fn a_page_for_people_is_no_success() {
     }
 }
 
-/// Some S3 services refuse the headers of checksums. The settings of the AWS tools omit these headers.
+/// Some S3 services refuse checksum headers. The settings of the AWS tools omit these headers.
 #[test]
 fn checksums_can_be_left_out() {
     let server =

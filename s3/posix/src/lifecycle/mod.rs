@@ -260,7 +260,7 @@ impl<'s> LifecycleRun<'s> {
     fn bucket(&mut self, bucket: &Bucket, owner: u32) -> Result<()> {
         self.finds_locks_held = false;
         let Some(document) = self.inner.stored_document(bucket, &RULES)? else { return Ok(()) };
-        // Rules of an unknown author are applied with nobody's rights.
+        // Rules of an unknown author are not applied.
         let author =
             document.author.ok_or_else(|| unmarked(&join(&private_dir(bucket), &document_name(&RULES))))?;
         self.acts_for_owners = author == owner || author == 0;

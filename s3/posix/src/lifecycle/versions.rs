@@ -64,7 +64,7 @@ impl VersionNames {
     }
 
     /// Moves to `version`, which is older than all versions already reached, and returns its name. Returns `None` if
-    /// the version has no name. Cost: a step for each version in between.
+    /// the version has no name. Cost: one step for each version in between.
     fn reach(&mut self, version: &VersionId) -> Option<NoncurrentVersionName> {
         let is_it = |at: &usize| self.at(*at).is_some_and(|found| found.version == *version);
         let at = (0..self.end).rev().find(is_it)?;

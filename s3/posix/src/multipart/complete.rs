@@ -134,8 +134,8 @@ impl MultipartUploadManager<'_> {
     }
 
     /// Returns whether the upload has become an object, even if that object no longer exists. If `data` has further
-    /// hard links, one of them may be the object, or all of them belong to copies of the bucket (`cp -al`). Errors:
-    /// those after which this is not known, so the upload must remain as it is.
+    /// hard links, one of them may be the object, or all of them belong to copies of the bucket (`cp -al`). Errors: any
+    /// error after which this is not known; the upload must then remain as it is.
     fn is_published(&self, bucket: &Bucket, key: &Key, taken: &LockedUpload) -> Result<bool> {
         let failed = |errno| from_errno(errno, "examining the upload");
         let has = |name| has_at_server(&taken.held, name, taken.sharing).map_err(failed);
@@ -235,8 +235,8 @@ impl MultipartUploadManager<'_> {
     fn end_upload(&self, taken: LockedUpload) -> Result<()> {
         let LockedUpload { held, data, locked, upload, .. } = taken;
         // The upload can no longer be completed or aborted, so the locked file can be closed before it is removed. This
-        // order is necessary. If a file is removed while it is open, NFS and FUSE keep the file under a hidden name,
-        // and its directory cannot be removed.
+        // order is necessary, because NFS and FUSE keep a file that is removed while it is open under a hidden name,
+        // and its directory could not be removed.
         remove_file(&held, CLOSED).map_err(|errno| from_errno(errno, "removing the upload"))?;
         drop((data, locked));
         self.remove_upload(&upload.dir)

@@ -43,7 +43,7 @@ pub(crate) struct UploadKeyCache {
 #[derive(Default)]
 struct UploadsOfBuckets {
     of: HashMap<Bucket, Arc<CacheSlot<CachedUploads>>>,
-    /// The number of buckets above which those whose uploads were dropped are removed.
+    /// If the cache contains more buckets than this number, the buckets whose uploads were dropped are removed.
     most: usize,
 }
 
@@ -122,7 +122,8 @@ fn first_selected(query: &UploadsQuery) -> KeyedUpload {
 }
 
 impl BucketUploads {
-    /// Returns when the times of the directory of uploads were first seen. `now` is the directory's metadata.
+    /// Returns the time at which the times of the directory of uploads were first seen. `now` is the directory's
+    /// metadata.
     fn seen(&self, now: &FileStat) -> CoarseInstant {
         self.read.filter(|read| read.is_of(now)).map_or_else(CoarseInstant::now, |read| read.seen)
     }
@@ -139,8 +140,8 @@ impl BucketUploads {
         self.reads
     }
 
-    /// Drops the uploads that are not `present`, the uploads that the read with this number has found. Returns the
-    /// uploads whose records have to be read.
+    /// Drops the uploads that are not in `present`, which contains the uploads that the read with this number has
+    /// found. Returns the uploads whose records have to be read.
     fn update(&mut self, present: HashSet<UploadId>, number: u64) -> Vec<UploadId> {
         let is_known = |upload: &UploadId| self.key_of.contains_key(upload);
         if number < self.applied {
@@ -271,7 +272,8 @@ impl MultipartUploadManager<'_> {
             Err(errno) => return Err(failed(errno)),
         };
         let seen = cached.lock().seen(&before);
-        // This is determined before the read. A change during the read might otherwise have the times of `before`.
+        // This check must precede the read. Otherwise, a change during the read might leave the directory with the
+        // times in `before`.
         let is_current = volume.directory_times(sharing).show_changes(&before, seen.elapsed());
         let state = ReadState { id: (before.device, before.inode), times: times(&before), seen, is_current };
         let known = cached.lock().unread(&before);

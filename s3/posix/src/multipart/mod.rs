@@ -152,7 +152,7 @@ impl MultipartUploadManager<'_> {
 
     /// Fills a part from an object or a range of it. If no digest of the bytes is needed, the kernel copies them, and
     /// shares extents if the file system supports sharing. Errors: `InvalidRange` if the range extends beyond the
-    /// object. A read whose range extends beyond the object is shortened, but a shortened part would remain undetected.
+    /// object. A read would shorten such a range, but a shortened part would remain undetected.
     pub(crate) fn copy_part(
         &self,
         from: (&Bucket, &Key),
@@ -200,8 +200,8 @@ impl MultipartUploadManager<'_> {
     }
 
     /// Returns the upload as [`Self::upload`] does, but only if the upload accepts parts. If a completion was
-    /// interrupted, the upload is reopened first. Errors: as [`Self::upload`], and `LockTimeout` if a completion may
-    /// still be running.
+    /// interrupted, the upload is reopened first. Errors: as for [`Self::upload`], and `LockTimeout` if a completion
+    /// may still be running.
     fn upload_for_parts(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<OpenUpload> {
         let found = self.upload(bucket, key, upload)?;
         if found.accepts_parts {

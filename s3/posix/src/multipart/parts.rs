@@ -245,7 +245,7 @@ fn may_share_a_file(uniform: u64, sharing: FileSystemSharing) -> bool {
     !sharing.is_shared() || uniform.is_multiple_of(PAGE_BYTES_MAX)
 }
 
-/// Parses the length of uniform parts. Returns `None` if the text is not a valid length.
+/// Parses the length of uniform parts. Returns `None` if `text` is not a valid length.
 pub(crate) fn uniform(text: String) -> Option<u64> {
     text.parse().ok().filter(|size| *size <= UNIFORM_BYTES_MAX)
 }
@@ -277,7 +277,7 @@ fn ended() -> Error {
 
 /// Checks that the upload in `dir` is open, according to the file server. With a stale result, a part could be written
 /// into an object that another node has just published, or could be lost after its acknowledgement. Errors:
-/// `LockTimeout` if the upload is being completed, `NoSuchUpload` if it has ended, and errors from looking at the
+/// `LockTimeout` if the upload is being completed, `NoSuchUpload` if it has ended, and errors from examining the
 /// upload, after which the upload may still be open. Cost: on a shared file system, several round trips.
 fn require_open(dir: &DirectoryHandle, sharing: FileSystemSharing) -> Result<()> {
     let has = |name| match has_at_server(dir, name, sharing) {
@@ -292,8 +292,8 @@ fn require_open(dir: &DirectoryHandle, sharing: FileSystemSharing) -> Result<()>
     }
 }
 
-/// Returns whether the upload in `dir` has the file `name`, according to the file server. Errors: those that do not
-/// show that the file is missing. Cost: on a shared file system, several round trips.
+/// Returns whether the upload in `dir` has the file `name`, according to the file server. Errors: any error that does
+/// not show that the file is missing. Cost: on a shared file system, several round trips.
 pub(crate) fn has_at_server(
     dir: &DirectoryHandle,
     name: &str,

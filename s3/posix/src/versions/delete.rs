@@ -193,7 +193,7 @@ impl VersionDeletion<'_> {
                 Ok(None) if has_lock => drop(names.remove(at)),
                 Ok(None) => {}
                 // In a bucket without object lock, a file with a damaged record can be deleted. If the file is
-                // immutable, the kernel refuses.
+                // immutable, the kernel refuses the deletion.
                 Err(error)
                     if !has_lock && matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::AccessDenied) => {}
                 Err(error) => return Err(error),
@@ -210,7 +210,7 @@ impl VersionDeletion<'_> {
             Some(next) if is_promoting => {
                 match self.store.volume.versions(self.bucket, self.key).open_archived(next) {
                     // A version that the caller may not read, or whose record is damaged, can become the latest. If its
-                    // file is immutable, the kernel refuses.
+                    // file is immutable, the kernel refuses the change.
                     Err(error)
                         if self.contents.object_lock.is_none()
                             && matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::AccessDenied) =>

@@ -41,10 +41,10 @@ struct VersionLister<'l> {
 }
 
 /// The keys with old versions, read before and after the objects. A delete moves the latest version to the old
-/// versions, and the removal of a delete marker moves it back. If the objects were read without a key, either its
+/// versions, and the removal of a delete marker moves it back. If the read of the objects missed a key, either its
 /// version had already become an old version, and the later walk finds the key, or its version was still an old
-/// version, and the earlier walk finds the key. An exception are long keys, whose subdirectories are read only when a
-/// walk reaches them.
+/// version, and the earlier walk finds the key. Long keys are an exception, because their subdirectories are read only
+/// when a walk reaches them.
 struct ArchivedKeys<'w> {
     before: EncodedKeyWalk<'w>,
     after: EncodedKeyWalk<'w>,

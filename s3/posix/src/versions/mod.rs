@@ -207,7 +207,7 @@ impl KeyVersions<'_> {
         self.among_versions(|dir| open_in(dir, &marker.name(), flags, FILE_MODE).map(drop))
     }
 
-    /// Makes `newest` the latest version. The rename replaces the version at `place`, which is thereby removed.
+    /// Makes `newest` the latest version. The rename replaces, and thus removes, the version at `place`.
     fn promote_over(&self, newest: &NoncurrentVersionName, place: &ObjectPath) -> Result<()> {
         let from = self.versions_opened()?;
         self.put_in_place(place, |to| rename(&from, &newest.name(), to, &place.name))?

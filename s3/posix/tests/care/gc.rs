@@ -191,7 +191,7 @@ fn hidden_versions_stay() {
     }
 }
 
-/// A put that takes long fills a file in a directory of its own. The times of the directory do not change meanwhile.
+/// A put that takes a long time fills a file in its own directory. The times of the directory do not change meanwhile.
 #[test]
 fn a_staged_file_that_is_being_written_stays_in_its_own_directory() {
     let rig = Rig::new();

@@ -243,7 +243,7 @@ impl<'r> PolicyRequestContext<'r> {
         if let Some(version) = self.origin.tls {
             keys.add("s3:tlsversion", version.number());
         }
-        // No service of AWS sends requests to this gateway.
+        // No AWS service sends requests to this gateway.
         keys.add("aws:viaawsservice", "false");
         if let Some(address) = self.origin.address {
             keys.add("aws:sourceip", address.to_canonical().to_string());
@@ -278,7 +278,7 @@ impl<'r> PolicyRequestContext<'r> {
     }
 
     fn add_signature(&self, keys: &mut ConditionKeyValues<'r>, user: &User) {
-        // Nobody has verified a signature of an anonymous request.
+        // An anonymous request has no verified signature.
         if user.kind == AuthenticationMethod::Anonymous {
             return;
         }
@@ -318,8 +318,8 @@ impl<'r> PolicyRequestContext<'r> {
         self.header("x-amz-tagging").filter(|_| is_used)
     }
 
-    /// Checks the tags in the request's header. A header may contain thousands of tags, and evaluating a policy for all
-    /// of them could take seconds. Errors: as for PutObject.
+    /// Checks the tags in the request's header. Without this check, a header could contain thousands of tags, and
+    /// evaluating a policy for all of them could take seconds. Errors: as for PutObject.
     pub(super) fn check_tags(&self) -> OperationResult<()> {
         tags(self.stated_tags()).map(drop)
     }
@@ -347,7 +347,7 @@ fn source(text: &str) -> Cow<'_, str> {
     percent_decode_str(path).decode_utf8_lossy()
 }
 
-/// Decodes a name or a value of a query in the same way as the S3 operations.
+/// Decodes a name or a value of a query in the same way as the S3 operations do.
 fn decoded(text: &str) -> Cow<'_, str> {
     if !text.bytes().any(|byte| matches!(byte, b'%' | b'+')) {
         return Cow::Borrowed(text);

@@ -67,7 +67,8 @@ pub(crate) async fn authorise(
     if facts.awaits_body(operation) && user.kind != AuthenticationMethod::Anonymous {
         return Ok(());
     }
-    // The cost of evaluating a policy grows with the length of the key, and a document can contain a key of megabytes.
+    // The cost of evaluating a policy grows with the length of the key, and a document can contain a key of several
+    // megabytes.
     if key.len() > MAX_KEY_BYTES {
         Key::new(key)?;
     }

@@ -10,11 +10,11 @@ use http_body::{Body, Frame, SizeHint};
 
 use crate::http1::{ChunkDecoder, ChunkStep};
 
-/// The text of the error for a body that is not encoded as its head specifies. The conversion to an S3 error recognizes
-/// this text.
+/// The error message for a body that is not encoded as its head specifies. The conversion to an S3 error recognizes
+/// this message.
 pub(crate) const NOT_CHUNKED: &str = "the body is not valid aws-chunked encoding";
 
-/// The text of the error for a body that ends within a chunk.
+/// The error message for a body that ends within a chunk.
 const CUT_SHORT: &str = "the body ended within a chunk";
 
 /// The trailers of an `aws-chunked` body, stored as an extension of its request. The trailers are available after the

@@ -10,18 +10,18 @@ use http_body::{Body, Frame, SizeHint};
 use crate::aws_chunked::{TRAILER, is_in_chunks, is_in_signed_chunks};
 use crate::http1::{ChunkDecoder, ChunkStep};
 
-/// The text of the error for a body whose last chunk is incomplete or missing.
+/// The error message for a body whose last chunk is incomplete or missing.
 pub(crate) const CUT_SHORT: &str = "the body ended before the end of its last chunk";
-/// The text of the error for a body in which a chunk other than the last one is too small. The conversion to an S3
-/// error recognizes this text.
+/// The error message for a body in which a chunk other than the last one is too small. The conversion to an S3 error
+/// recognizes this message.
 pub(crate) const SMALL_CHUNK: &str = "a chunk before the last one is smaller than 8192 bytes";
-/// The text of the error for a body that has a trailer without a name, or that lacks the trailers that its head
-/// announces. The conversion to an S3 error recognizes this text.
+/// The error message for a body that has a trailer without a name, or that lacks the trailers that its head announces.
+/// The conversion to an S3 error recognizes this message.
 pub(crate) const BAD_TRAILER: &str = "a trailer of the body is missing or has no name";
 /// The minimum size in bytes of a chunk that is not the last chunk (S3's limit).
 const CHUNK_BYTES_MIN: u64 = 8192;
 
-/// The text of the error for a signed chunk that is too large. The conversion to an S3 error recognizes this text.
+/// The error message for a signed chunk that is too large. The conversion to an S3 error recognizes this message.
 pub(crate) const LARGE_CHUNK: &str = "a signed chunk is larger than 16 MiB";
 /// The maximum size in bytes of a signed chunk, which the S3 layer keeps in memory until its signature is checked. SDKs
 /// sign chunks of 64 KiB to 1 MiB.

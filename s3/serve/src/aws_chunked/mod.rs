@@ -1,4 +1,4 @@
-//! Uploads whose body has the content coding `aws-chunked`: chunks in the format of HTTP/1.1, with signatures as
+//! Uploads whose body has the content coding `aws-chunked`: chunks in the format of HTTP/1.1, with signatures as chunk
 //! extensions and checksums as trailers. The S3 layer decodes only bodies with signed chunks. This module decodes all
 //! other bodies, because the S3 layer keeps a whole chunk in memory, and stores the body of a request without a version
 //! 4 signature as it arrives.
@@ -42,7 +42,7 @@ pub(crate) fn is_in_chunks(headers: &HeaderMap) -> bool {
     }
 }
 
-/// Returns whether the headers that describe the content state that it is in chunks.
+/// Returns whether `Content-Encoding` and the header with the decoded length show that the body is in chunks.
 pub(crate) fn states_chunks(headers: &HeaderMap) -> bool {
     let is_listed = |value: &HeaderValue| {
         value
@@ -60,7 +60,7 @@ fn is_in_signed_chunks(headers: &HeaderMap) -> bool {
         .is_some_and(|value| value.as_bytes().starts_with(IN_CHUNKS) && value.as_bytes() != UNSIGNED_CHUNKS)
 }
 
-/// Returns the length of the content that the head of a request with an `aws-chunked` body states.
+/// Returns the content length that is stated in the head of a request with an `aws-chunked` body.
 pub(crate) fn decoded_length(headers: &HeaderMap) -> Option<u64> {
     headers.get(DECODED_LENGTH)?.to_str().ok()?.parse().ok()
 }
@@ -80,9 +80,9 @@ pub(crate) fn check_decoded_length(headers: &HeaderMap) -> Result<(), GateRefusa
 #[derive(Clone)]
 struct DecodedBody(Arc<Mutex<Option<s3s::Body>>>);
 
-/// Moves the body of an upload whose chunks are not signed into the request's extensions, decoded. Signed chunks are
-/// left to the S3 layer, which checks their signatures. Call this function after the form of the signature has been
-/// checked. Errors: `InvalidRequest` if the headers contradict each other, or if nobody would check the signatures of
+/// Decodes the body of an upload whose chunks are not signed, and moves it into the request's extensions. Signed chunks
+/// are left to the S3 layer, which checks their signatures. Call this function after the form of the signature has been
+/// checked. Errors: `InvalidRequest` if the headers contradict each other, or if no code would check the signatures of
 /// the chunks; `MissingContentLength`.
 pub(crate) fn take_upload(request: &mut Request<s3s::Body>) -> Result<(), GateRefusal> {
     let operation = request.extensions().get::<&'static OperationRule>();

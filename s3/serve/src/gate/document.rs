@@ -140,7 +140,7 @@ fn check_elements(operation: &OperationRule, document: &[u8]) -> Result<(), Gate
     }
 }
 
-/// Checks the elements of a document that is not the body of a request. Errors: as [`check_elements`].
+/// Checks the elements of a document that is not the body of a request. Errors: as for [`check_elements`].
 pub(crate) fn check_elements_of(operation: &str, document: &[u8]) -> Result<(), GateRefusal> {
     TABLE.named(operation).map_or(Ok(()), |operation| check_elements(operation, document))
 }

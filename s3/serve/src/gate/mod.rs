@@ -360,8 +360,8 @@ const CONDITIONS: [HeaderName; 4] =
 const OTHERS: [HeaderName; 3] =
     [header::CONTENT_RANGE, header::IF_RANGE, HeaderName::from_static("x-minio-force-delete")];
 
-/// Headers of which later code reads only the first, in addition to the `x-amz-` headers. Two programs could interpret
-/// a request that repeats such a header differently.
+/// Headers of which later code reads only the first occurrence; the same applies to all `x-amz-` headers. Two programs
+/// could interpret a request that repeats such a header differently.
 const SINGLE: [HeaderName; 10] = [
     header::RANGE,
     header::IF_RANGE,
@@ -411,9 +411,9 @@ fn check_is_readable(name: &HeaderName, headers: &HeaderMap) -> Result<(), GateR
     Err(GateRefusal::bad(code, message))
 }
 
-/// Returns whether the value of a header consists of printable ASCII characters, if the header is one that later code
-/// reads as text. User metadata may have any characters in UTF-8. The S3 layer ignores other values when it checks a
-/// signature.
+/// Returns whether later code can read the value of a header. User metadata must be UTF-8. `Content-MD5`, and `x-amz-`
+/// headers other than user metadata, must be printable ASCII. The S3 layer ignores a value that it cannot read when it
+/// checks a signature.
 pub(crate) fn is_readable(name: &HeaderName, value: &HeaderValue) -> bool {
     if is_metadata(name) {
         return std::str::from_utf8(value.as_bytes()).is_ok();
@@ -438,7 +438,7 @@ fn is_blank(value: &HeaderValue) -> bool {
     value.as_bytes().trim_ascii().is_empty()
 }
 
-/// Errors: `InvalidArgument` for a header that occurs twice and must not.
+/// Errors: `InvalidArgument` for a repeated header that may occur only once.
 fn check_is_single(name: &HeaderName, headers: &HeaderMap) -> Result<(), GateRefusal> {
     if headers.get_all(name).iter().nth(1).is_none() || may_be_repeated(name.as_str()) {
         return Ok(());

@@ -15,10 +15,9 @@ use crate::http1::wire::BufferedSocket;
 use crate::limits::LimitReason;
 use crate::monitor::RequestTrace;
 
-/// The text of the error for a body that stopped arriving. The conversion to an S3 error recognizes this text.
+/// The error message for a body that stopped arriving. The conversion to an S3 error recognizes this message.
 pub(crate) const STALLED: &str = "the client stopped sending in the middle of the body";
-/// The text of the error for a body whose chunked coding is invalid. The conversion to an S3 error recognizes this
-/// text.
+/// The error message for a body whose chunked coding is invalid. The conversion to an S3 error recognizes this message.
 pub(crate) const BROKEN: &str = "the body's transfer coding is invalid";
 
 /// If at most this number of bytes of a refused body are unread, these bytes are read and discarded, so that the

@@ -21,7 +21,7 @@ const CONNECTION_WINDOW_BYTES: u32 = 2 << 20;
 const UNSIGNED_WINDOW_BYTES: u32 = 64 << 10;
 
 /// The send window of a new connection: the maximum number of bytes of all its responses that are kept until the client
-/// has acknowledged them. A new connection may send less than half of this number at once, whatever the window.
+/// has acknowledged them. A new connection may send less than half of this number at once, regardless of the window.
 const SEND_WINDOW_MIN_BYTES: u64 = 32 << 10;
 /// The maximum send window if the round trip to the client is short.
 const NEAR_SEND_WINDOW_BYTES: u64 = 2 << 20;
@@ -37,8 +37,8 @@ const FAR: Duration = Duration::from_millis(5);
 /// The maximum number of bytes by which the send windows of all connections together exceed
 /// [`SEND_WINDOW_MIN_BYTES`].
 const GROWTH_BYTES_MAX: u64 = 64 << 20;
-/// One connection can have this part of the growth that other connections leave. If many connections grow, all get
-/// about the same share.
+/// The growth that other connections leave, divided by this number, is the maximum growth of one connection. If many
+/// connections grow, all get about the same share.
 const GROWTH_DIVISOR: u64 = 8;
 
 /// The maximum number of STREAM frames that a connection without responses sends between two calls to
@@ -56,7 +56,7 @@ pub(super) fn set_first_windows(transport: &mut TransportConfig) {
         .send_window(SEND_WINDOW_MIN_BYTES);
 }
 
-/// Sets the windows of connections that are known to read, for servers that are no gateways.
+/// Sets the windows of connections whose clients are known to read, for servers that are not gateways.
 pub(super) fn set_full_windows(transport: &mut TransportConfig) {
     set_first_windows(transport);
     transport.receive_window(VarInt::from_u32(CONNECTION_WINDOW_BYTES)).send_window(NEAR_SEND_WINDOW_BYTES);
@@ -148,11 +148,11 @@ impl ConnectionWindows {
     }
 }
 
-/// The size of a send window, and what it depends on.
+/// The size of a send window, and the values on which the size depends.
 #[derive(Default)]
 struct SendWindow {
     sent_bytes: u64,
-    /// The minimum number of bytes that the client has acknowledged.
+    /// A lower bound of the number of bytes that the client has acknowledged.
     acknowledged_bytes: u64,
     /// The part of [`GROWTH_BYTES`] that belongs to this window.
     growth_bytes: u64,
@@ -166,7 +166,7 @@ impl SendWindow {
     /// Adapts the window after `bytes` bytes were sent. `path_bytes` is the size that suits the path.
     fn has_sent(&mut self, bytes: u64, path_bytes: u64) {
         self.sent_bytes += bytes;
-        // All bytes that do not fit into the window are acknowledged.
+        // All sent bytes that do not fit into the window must have been acknowledged.
         self.acknowledged_bytes = self.acknowledged_bytes.max(self.sent_bytes.saturating_sub(self.bytes()));
         self.grow_to(path_bytes.min(SEND_WINDOW_MIN_BYTES + 2 * self.acknowledged_bytes));
     }
@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(path_window_bytes(far, 64 << 20), FAR_SEND_WINDOW_BYTES);
     }
 
-    /// Sends as much as a window allows, of which the client has acknowledged `acknowledged_bytes`.
+    /// Sends as much as a window allows if the client has acknowledged `acknowledged_bytes`.
     fn fill(window: &mut SendWindow, acknowledged_bytes: u64) {
         while window.sent_bytes < acknowledged_bytes + window.bytes() {
             let room = acknowledged_bytes + window.bytes() - window.sent_bytes;

@@ -116,14 +116,14 @@ impl ConnectionLimitState {
     }
 
     /// Counts the connection for a user who has sent a validly signed request. Until the connection ends or another
-    /// user sends such a request, it is one of the user's connections. Errors: the user has too many connections. The
-    /// connection then may not remain open. Cost: one atomic load if the previous request was from the same user.
+    /// user sends such a request, it is one of the user's connections. Errors: the user has too many connections, so
+    /// the connection may not remain open. Cost: one atomic load if the previous request was from the same user.
     pub(crate) fn connect(&self, user: &Arc<UserResourceUsage>) -> Result<(), LimitRefusal> {
         if self.counted_for.load(Ordering::Relaxed) == user.id() {
             return Ok(());
         }
         let mut slot = self.user_slot.lock().unwrap_or_else(PoisonError::into_inner);
-        // Another request on the same connection may have been faster.
+        // Another request on the same connection may have set the slot first.
         if slot.as_ref().is_some_and(|slot| slot.user_id() == user.id()) {
             return Ok(());
         }
@@ -133,7 +133,7 @@ impl ConnectionLimitState {
         Ok(())
     }
 
-    /// Records the response to a request. `user` is the user who sent the request, if known, perhaps as an anonymous
+    /// Records the response to a request. `user` is the user who sent the request, if known, and may be the anonymous
     /// user; `is_signed` tells whether the request had a valid signature. Returns whether the connection may remain
     /// open. Cost: three atomic loads if the previous request was from the same user.
     pub(crate) fn answered(

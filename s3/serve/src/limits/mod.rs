@@ -30,7 +30,7 @@ const RATE_DEBT_MAX: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UserLimits {
     /// The maximum number of open connections; the first request on a further connection is answered with 503
-    /// `SlowDown`, and the connection is closed. The gateway of a node has a setting of its own instead.
+    /// `SlowDown`, and the connection is closed. The node gateway has its own setting instead.
     pub connections_max: u32,
     /// The maximum number of requests in flight; further requests are answered with 503 `SlowDown`.
     pub requests_max: u32,
@@ -140,7 +140,8 @@ pub(crate) struct UserResourceUsage {
     refused_rate: AtomicU64,
     /// The usages of the users who act as this role, by uid. Each of them has the limits of this usage.
     by_uid: Mutex<HashMap<u32, Weak<UserResourceUsage>>>,
-    /// The usage of the role that this user acts as, which counts what all users of the role use together.
+    /// The usage of the role that this user acts as, which counts the resources that all users of the role use
+    /// together.
     role: Option<Arc<UserResourceUsage>>,
 }
 

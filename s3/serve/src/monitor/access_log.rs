@@ -278,7 +278,7 @@ impl RequestIdGenerator {
         &self.host
     }
 
-    /// Returns the name of the gateway as text.
+    /// Returns the name of the gateway as a string.
     pub(crate) fn host_text(&self) -> &str {
         self.host.to_str().unwrap_or_default()
     }

@@ -96,8 +96,8 @@ impl RequestTrace {
         admitted.slot.as_ref().map(drop).map_err(|refusal| *refusal)
     }
 
-    /// Counts the connection and the request for `user`. Only a valid signature makes a connection one of its user's:
-    /// anonymous connections count for their address, and a gateway of a node counts the connections of peers itself.
+    /// Counts the connection and the request for `user`. A connection counts for its user only after a valid signature.
+    /// Anonymous connections count for their address, and the node gateway itself counts the connections of peers.
     fn begin(&self, user: &User) -> Result<RequestSlot, LimitRefusal> {
         if user.kind == AuthenticationMethod::Keys {
             self.connection.connect(&user.account)?;

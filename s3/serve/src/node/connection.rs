@@ -277,7 +277,7 @@ impl GatewayConnection {
         send_all(&self.socket, &bytes, &[], None)
     }
 
-    /// Receives bytes of the handshake. Errors: as [`GatewayConnection::receive`]; `TIMEDOUT` after the deadline.
+    /// Receives bytes of the handshake. Errors: as for [`GatewayConnection::receive`]; `TIMEDOUT` after the deadline.
     fn receive_until(&self, deadline: &mut HandshakeDeadline, inbox: &mut FrameBuffer) -> Result<(), Errno> {
         deadline.limit_next_read(&self.socket)?;
         self.receive(inbox, SocketBlockingMode::Yes)
@@ -295,7 +295,7 @@ impl GatewayConnection {
     }
 }
 
-/// Limits the time of a handshake as a whole. Without this limit, a client that sends a byte now and then could keep a
+/// Limits the time of a handshake as a whole. Without this limit, a client that occasionally sends a byte could keep a
 /// connection open for hours without authentication.
 struct HandshakeDeadline {
     since: Instant,

@@ -218,7 +218,7 @@ impl ResponseOutbox {
         self.answer_with_body(id, answer, &[])
     }
 
-    /// Sends a response and its content. Errors: as [`ResponseOutbox::answer`].
+    /// Sends a response and its content. Errors: as for [`ResponseOutbox::answer`].
     pub(super) fn answer_with_body<T: WriteField>(
         &mut self,
         id: u32,
@@ -321,8 +321,8 @@ pub(super) struct PrecreatedObject {
 
 impl PrecreatedObject {
     /// Starts to write a spare object with the given bucket and options. Returns `None` if the writer has no file, or
-    /// if the file has a name. NFS would keep the named file of an idle client in the bucket, and the bucket could not
-    /// be removed.
+    /// if the file has a name. On NFS, for example, an idle client's named file would remain in the bucket, and the
+    /// bucket could not be removed.
     fn new(store: &dyn Store, (bucket, key, options): PutParameters) -> Option<Self> {
         // The next object may have a different size.
         let options = PutOptions { size_hint: None, ..options };
@@ -331,8 +331,8 @@ impl PrecreatedObject {
         is_fit.then_some(PrecreatedObject { bucket, options, writer })
     }
 
-    /// Changes the key of the writer to the given key, and returns the writer; `None` if the bucket or the options
-    /// differ, or if the writer cannot change its key.
+    /// Sets the key of the writer to the given key, and returns the writer; `None` if the bucket or the options differ,
+    /// or if the writer cannot change its key.
     fn turned_to(mut self, (bucket, key, options): &PutParameters) -> Option<Box<dyn Writer>> {
         let is_fit = self.bucket == *bucket && self.options == *options && self.writer.retarget(key);
         is_fit.then_some(self.writer)

@@ -30,8 +30,8 @@ use crate::{AccessKeyPair, StoreOpenFunction, UserLimits};
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 /// The minimum time between two warnings that clients cannot be accepted.
 const WARNING_INTERVAL: Duration = Duration::from_secs(10);
-/// The maximum number of TCP connections that are not authenticated yet. If a quarter of all connections is less, that
-/// quarter is the maximum.
+/// The maximum number of TCP connections that are not authenticated yet. The limit is lower if a quarter of the maximum
+/// number of connections is less than this number.
 const STRANGERS_MAX: usize = 256;
 /// The interval at which a stopping gateway checks whether all connections have ended.
 const DRAIN_POLL: Duration = Duration::from_millis(5);

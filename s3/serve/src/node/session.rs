@@ -128,7 +128,8 @@ impl ClientSession {
         }
     }
 
-    /// Removes the files that a refused request would have published. The client does not send the request again.
+    /// Removes the files that a refused request would have published, because the client does not send the request
+    /// again.
     #[cold]
     fn discard_files_of(&mut self, refused: &Request<'_>) {
         match refused {

@@ -97,7 +97,7 @@ pub fn set_bucket_acl(store: &dyn Store, bucket: &Bucket, acl: CannedAcl) -> Res
     store_acl(store, bucket, acl)
 }
 
-/// The gateway's own texts for a bucket that does not permit a change of its ACL.
+/// The gateway's own messages for a bucket that does not permit a change of its ACL.
 const DISABLED: &str = "the bucket's ownership setting disables ACLs; use a policy, or set the ownership to \
     BucketOwnerPreferred first";
 const BLOCKED: &str = "the bucket's public access block refuses public ACLs; change that first";

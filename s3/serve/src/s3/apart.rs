@@ -160,8 +160,8 @@ impl RetryPauses {
 }
 
 /// Runs `change`. If `change` finds a lock taken, repeats `change` for up to [`PATIENCE`]. `change` runs on a separate
-/// thread if the user's changes typically take long, or if it reaches a large directory. An attempt that finds a lock
-/// taken must not have changed anything. Errors: the errors of `change`.
+/// thread if the user's changes typically take a long time, or if it reaches a large directory. An attempt that finds a
+/// lock taken must not have changed anything. Errors: the errors of `change`.
 pub(super) async fn until_unlocked<T: Send + 'static>(
     user: Arc<User>,
     change: impl Fn(&dyn Store) -> OperationResult<T> + Clone + Send + 'static,

@@ -138,8 +138,8 @@ impl NewBucketSettings {
     }
 }
 
-/// Removes a new bucket that lacks some of its settings. Otherwise, the client would take the bucket for the requested
-/// one when a repeated request reports that it exists. The bucket remains if it already has objects.
+/// Removes a new bucket that lacks some of its settings. Otherwise, the client would mistake the bucket for the
+/// requested one when a repeated request reports that it exists. The bucket remains if it already has objects.
 #[cold]
 fn remove_unfinished(store: &dyn Store, bucket: &Bucket) {
     match store.delete_bucket(bucket) {

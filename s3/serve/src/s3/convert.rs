@@ -47,7 +47,7 @@ pub(super) fn version(named: Option<&str>) -> OperationResult<Option<VersionId>>
     Ok(named.map(VersionId::new).transpose()?)
 }
 
-/// Converts a version ID to the text in a response.
+/// Converts a version ID to the string that a response contains.
 pub(super) fn version_name(version: Option<VersionId>) -> Option<String> {
     version.map(|version| version.as_str().to_owned())
 }
@@ -197,7 +197,7 @@ pub(crate) fn metadata(headers: &HeaderMap) -> OperationResult<BoxedMetadata> {
 /// The maximum size of user metadata in bytes (S3's limit): the names without `x-amz-meta-`, plus the values, in UTF-8.
 const METADATA_BYTES_MAX: usize = 2048;
 
-/// Converts a header value to text. Replaces bytes that are not UTF-8 with U+FFFD.
+/// Converts a header value to a string. Replaces bytes that are not UTF-8 with U+FFFD.
 fn text_of(value: &HeaderValue) -> String {
     String::from_utf8_lossy(value.as_bytes()).into_owned()
 }
@@ -211,7 +211,7 @@ fn without_transfer_coding(codings: &str) -> Option<String> {
 }
 
 /// Returns the checksum in the head of a request. A head may contain only one checksum. The function reads the headers
-/// itself, because the S3 layer supports only some of the checksum headers. Errors: the text for the error
+/// itself, because the S3 layer supports only some of the checksum headers. Errors: the message of the error
 /// `InvalidRequest`.
 pub(crate) fn stated_checksum(headers: &HeaderMap) -> Result<Option<Checksum>, String> {
     // Looking up the header of each algorithm is the most expensive step, so this step is skipped for a request without
@@ -254,7 +254,7 @@ pub(super) fn checksum_headers(checksum: Option<&Checksum>, kind: Option<Checksu
     sum.into_iter().chain(kind).collect()
 }
 
-/// Adds a header, unless the text is not a valid value.
+/// Adds a header, unless `text` is not a valid value.
 pub(super) fn add_text(headers: &mut HeaderMap, name: HeaderName, text: &str) {
     if let Ok(value) = HeaderValue::try_from(text) {
         headers.insert(name, value);

@@ -105,8 +105,8 @@ async fn refused(
 }
 
 /// Returns the result for an object whose key, version ID or ETag is too long to be compared with the bucket's rules. A
-/// document can contain texts of megabytes. The deletion itself reports the error for such a key or version ID. No
-/// object has such an ETag.
+/// document can contain strings of several megabytes. The deletion itself reports the error for such a key or version
+/// ID. No object has such an ETag.
 fn unfit_for_rules(object: &ObjectIdentifier) -> Option<Option<String>> {
     let is_long = |text: &str| text.len() > MAX_KEY_BYTES;
     if is_long(&object.key) || object.version_id.as_deref().is_some_and(is_long) {
@@ -160,8 +160,8 @@ fn many(
     Ok(convert::document(document))
 }
 
-/// Converts the text of a refusal, which consists of AWS's message and the gateway's own text, to the message of one
-/// key. AWS's general message is omitted, because it says less than the code.
+/// Converts the string of a refusal, which consists of AWS's message and the gateway's own message, to the message for
+/// one key. AWS's general message is omitted, because it says less than the code.
 fn in_one_line(text: &str) -> String {
     match text.split_once('\n') {
         Some((words, detail)) if words == ACCESS_DENIED => detail.to_owned(),
@@ -279,7 +279,7 @@ impl DeleteConditions {
     }
 }
 
-/// Returns the condition `asked`, restricted to the object with the ETag `compared` if it does not name ETags. Any
+/// Returns the condition `asked`, restricted to the object with the ETag `compared` if `asked` names no ETags. Any
 /// object meets the condition `*`, even one that has replaced the compared object.
 fn pinned(asked: Option<ETagMatch>, compared: ETag) -> ETagMatch {
     match asked {

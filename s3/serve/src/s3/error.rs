@@ -41,7 +41,7 @@ impl S3Failure {
         failure
     }
 
-    /// Creates an error with AWS's message. `detail` is the gateway's own text, which may be empty.
+    /// Creates an error with AWS's message. `detail` is the gateway's own message, which may be empty.
     pub(crate) fn aws(code: &str, status: StatusCode, words: &str, detail: &str) -> Self {
         S3Failure::new(code, status, composed(words, detail, &[]))
     }
@@ -103,7 +103,8 @@ impl From<Error> for S3Failure {
     }
 }
 
-/// Returns the text of an error's document, with the names from the error's target if AWS's document has them.
+/// Returns the string from which an error's document is made, with the names from the error's target if AWS's document
+/// has them.
 fn text_of(code: &str, error: &Error) -> String {
     let facts = facts_of_target(code, error.target());
     match aws_message(code) {
@@ -114,8 +115,8 @@ fn text_of(code: &str, error: &Error) -> String {
 
 /// AWS's message for a change that a lock forbids.
 const OBJECT_LOCK: &str = "Access Denied because object protected by object lock.";
-/// The prefixes of error texts for failures that a lock causes. Only the text identifies these errors, because they
-/// also arrive over the node protocol.
+/// The prefixes of error messages for failures that a lock causes. Only the message identifies these errors, because
+/// they also arrive over the node protocol.
 const LOCK_REASONS: [&str; 3] =
     ["the version has a legal hold", "the version is retained", "the present retention"];
 
@@ -146,7 +147,7 @@ fn code_of(code: &str) -> S3ErrorCode {
 }
 
 /// Converts the error from a body that could not be read. The types of these errors are private to the S3 layer, so
-/// only their text distinguishes them.
+/// only their messages distinguish them.
 pub(super) fn unreadable_body(error: &(dyn std::error::Error + Send + Sync)) -> S3Failure {
     let text = error.to_string();
     let says = |words: &str| text.contains(words);
@@ -180,7 +181,7 @@ pub(super) fn unreadable_body(error: &(dyn std::error::Error + Send + Sync)) -> 
     Error::new(kind, detail).into()
 }
 
-/// Returns the error for trailers that differ from the announcement in the head. `detail` is the gateway's own text.
+/// Returns the error for trailers that differ from the announcement in the head. `detail` is the gateway's own message.
 pub(super) fn malformed_trailer(detail: &str) -> S3Failure {
     let words = "The request contained trailing data that was not well-formed or did not conform to our published schema.";
     S3Failure::aws("MalformedTrailerError", StatusCode::BAD_REQUEST, words, detail)

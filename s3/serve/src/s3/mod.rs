@@ -81,8 +81,8 @@ pub(crate) fn service_for_peers(publishing: Arc<PublishLatency>) -> S3Service {
     builder.build()
 }
 
-/// Returns a builder of a service. `reported` is the region that clients are told; `own` is the only region in which
-/// they may create buckets.
+/// Returns a builder of a service. `reported` is the region that is reported to clients; `own` is the only region in
+/// which they may create buckets.
 fn builder(
     (reported, own): (Option<&str>, Option<&str>),
     admission: RequestAuthenticator,
@@ -127,7 +127,7 @@ impl NameValidation for BucketNameValidator {
 /// Serves S3 operations from the caller's store. Calls to the store block the thread that received the request, except
 /// calls that may take a long time (see the crate's documentation).
 struct S3Frontend {
-    /// The region that clients are told; `None` on a socket, where regions have no meaning.
+    /// The region that is reported to clients; `None` on a socket, where regions have no meaning.
     region: Option<String>,
     /// Provides the names of the users who own buckets.
     admission: RequestAuthenticator,

@@ -88,7 +88,7 @@ impl IdentityProviderEntry {
     }
 
     /// Returns the proxies that apply if the environment variables have the values that `variable` returns. Errors: as
-    /// [`IdentityProviderEntry::proxies`].
+    /// for [`IdentityProviderEntry::proxies`].
     fn proxies_with(
         &self,
         variable: &dyn Fn(&str) -> Option<String>,
@@ -210,8 +210,8 @@ impl KnownKeys {
         self.since.map(|since| since.elapsed())
     }
 
-    /// Returns whether the caller must fetch the keys now. Records the attempt if the caller must fetch the keys.
-    /// `is_known` indicates whether the wanted key is among the known keys.
+    /// Returns whether the caller must fetch the keys now. If so, records the attempt. `is_known` indicates whether the
+    /// wanted key is among the known keys.
     fn begin(&mut self, is_known: bool) -> bool {
         let is_fresh = self.age().is_some_and(|age| age < FRESH);
         let (asked, interval) = match is_fresh {

@@ -116,7 +116,7 @@ pub(super) fn document(action: &str, elements: &str, request_id: &str) -> String
     )
 }
 
-/// Returns XML elements with the names and texts in `all`.
+/// Returns XML elements with the names and contents in `all`.
 pub(super) fn elements(all: &[(&str, &str)]) -> String {
     all.iter().fold(String::new(), |mut xml, (name, text)| {
         // Writing to a string always succeeds.

@@ -107,9 +107,9 @@ impl SessionTokenKeys {
         Ok(SessionTokenKeys { keys: vec![random::<32>()?.to_vec()] })
     }
 
-    /// Returns the text of a token: a tag and a JSON document, in base64. The tag is computed with the first key.
+    /// Returns an encoded token: a tag and a JSON document, in base64. The tag is computed with the first key.
     pub(super) fn seal(&self, token: &SessionToken) -> String {
-        // The document has only texts and numbers, which can always be serialized.
+        // The document has only strings and numbers, which can always be serialized.
         let document = serde_json::to_vec(token).unwrap_or_default();
         let mut bytes = mac(&self.keys[0], TOKEN, &[&document]).finalize().into_bytes().to_vec();
         bytes.extend_from_slice(&document);

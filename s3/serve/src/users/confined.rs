@@ -120,7 +120,7 @@ impl ConfinedStore {
     }
 
     /// Opens the store as the user for anonymous requests. The store never follows symbolic links to other buckets,
-    /// because the rules of those buckets would not be checked. Errors: as [`ConfinedStore::open`].
+    /// because the rules of those buckets would not be checked. Errors: as for [`ConfinedStore::open`].
     pub(super) fn open_as(user: &AnonymousUser, open: &StoreOpenFunction) -> Result<Arc<dyn Store>> {
         let role = user.acts_as.as_ref().map(|peer| ImpersonatedUser::new(peer).map(Arc::new)).transpose();
         let role = role.map_err(not_allowed)?;
@@ -172,7 +172,7 @@ fn not_allowed(errno: Errno) -> Error {
     Error::new(ErrorKind::AccessDenied, why).caused_by(errno)
 }
 
-/// Returns whether a text, such as a bucket name, matches a pattern in which each `*` matches any characters.
+/// Returns whether a string, such as a bucket name, matches a pattern in which each `*` matches any characters.
 pub(crate) fn fits(pattern: &str, name: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else { return pattern == name };
     let Some(mut name) = name.strip_prefix(start) else { return false };

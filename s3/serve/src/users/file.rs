@@ -287,7 +287,7 @@ impl UserEntry {
     }
 }
 
-/// Checks a prefix of keys. Keys may begin with a slash and may contain `*`. As a prefix, however, such a text is
+/// Checks a prefix of keys. Keys may begin with a slash and may contain `*`. A prefix of this form, however, is
 /// probably meant as a path or a pattern, and would match nothing. Errors: the reason, and what to write instead.
 fn check_prefix(prefix: &str) -> std::result::Result<(), String> {
     let meant = prefix.trim_start_matches('/').trim_end_matches('*');
@@ -312,7 +312,7 @@ fn check_prefix(prefix: &str) -> std::result::Result<(), String> {
     }
 }
 
-/// Reads and checks the credentials file. Errors: as [`crate::users::Users::from_file`].
+/// Reads and checks the credentials file. Errors: as for [`crate::users::Users::from_file`].
 pub(super) fn read(path: &Path) -> Result<UsersDocument> {
     let text = read_private(path)?;
     let wrong = |why: String| Error::new(ErrorKind::InvalidArgument, format!("{}: {why}", path.display()));
@@ -408,8 +408,8 @@ pub(crate) fn read_private(path: &Path) -> Result<String> {
 const GROUP_MAY_READ: u32 = 0o040;
 
 /// Checks that only the gateway's user and root may read or write a file that contains secrets. A file of root may also
-/// be readable by its group, so that a gateway that is not root can read the file. Kubernetes creates the files of a
-/// Secret with this owner and mode. [`check_group`] checks the group. Errors: the reason.
+/// be readable by its group, so that a gateway that does not run as root can read the file. Kubernetes creates the
+/// files of a Secret with this owner and mode. [`check_group`] checks the group. Errors: the reason.
 fn check_private(owner: u32, mode: u32, own_uid: u32) -> std::result::Result<(), String> {
     if owner != own_uid && owner != 0 {
         return Err("belongs to another user, who could add anyone to it; chown it".to_owned());

@@ -335,9 +335,9 @@ enum OpenMode<'d> {
 
 /// The result of reading the credentials again.
 enum ReadCredentials {
-    /// Nothing is to be done.
+    /// There is nothing to do.
     Unchanged,
-    /// There is no credentials file, and the store is to be opened again.
+    /// There is no credentials file, and the store must be reopened.
     Reopen,
     File(UsersDocument),
 }
@@ -345,8 +345,8 @@ enum ReadCredentials {
 impl GatewayUserSource {
     /// Reads the credentials file again if it has changed, if the last check has failed, or if `at_once` is set.
     /// Without a credentials file, requests that the store be reopened in the last two cases. The file may be on a file
-    /// server that does not respond, so the state, for which serving threads wait, is not locked meanwhile. Errors: as
-    /// [`Users::from_file`].
+    /// server that does not respond. The state is therefore not locked while the file is read, because serving threads
+    /// wait for this lock. Errors: as for [`Users::from_file`].
     fn read_again(&self, at_once: bool) -> Result<ReadCredentials> {
         let state = || self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let is_due = at_once || state().failed.is_some();
@@ -402,8 +402,8 @@ impl Users {
     /// directory `root` with the uid and gid from the file.
     ///
     /// Errors: `InvalidArgument` for a file that does not parse, names a key or a user twice, or names another uid
-    /// although the gateway is not root; `AccessDenied` for a file that other users may read; errors from opening the
-    /// store.
+    /// although the gateway does not run as root; `AccessDenied` for a file that other users may read; errors from
+    /// opening the store.
     pub fn from_file(credentials: &Path, root: &Path, open: StoreOpenFunction) -> Result<Self> {
         Users::load(root, open, CredentialSource::File(credentials.to_owned()))
     }
@@ -639,7 +639,7 @@ impl Users {
         }
     }
 
-    /// Reads the credentials file and opens the stores for the first time. Errors: as [`Users::from_file`].
+    /// Reads the credentials file and opens the stores for the first time. Errors: as for [`Users::from_file`].
     fn read_first(&self) -> Result<()> {
         let Some(origin) = &self.origin else { return Ok(()) };
         let mut state = origin.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -650,8 +650,8 @@ impl Users {
         self.open_all(origin, &state.document, OpenMode::All)
     }
 
-    /// Applies what [`GatewayUserSource::read_again`] has read. Errors: as [`Users::from_file`]. After an error from
-    /// opening a store, the other changes have been applied; after any other error, nothing has changed.
+    /// Applies what [`GatewayUserSource::read_again`] has read. Errors: as for [`Users::from_file`]. After an error
+    /// from opening a store, the other changes have been applied; after any other error, nothing has changed.
     fn apply(
         &self,
         origin: &GatewayUserSource,

@@ -63,9 +63,9 @@ impl UsersFileEntry {
 /// The actions that list keys of a bucket.
 const LISTINGS: [&str; 3] = ["ListBucket", "ListBucketVersions", "ListBucketMultipartUploads"];
 
-/// Reads and checks a credentials file as a gateway of the calling user does. Returns the users, then the roles and
-/// then the OIDC providers, each in the order of the file. Errors: `InvalidArgument` with the line or the entry that is
-/// wrong; `AccessDenied` if other users can read the file.
+/// Reads and checks a credentials file like a gateway that runs as the calling user. Returns the users, then the roles
+/// and then the OIDC providers, each in the order of the file. Errors: `InvalidArgument` with the line or the entry
+/// that is wrong; `AccessDenied` if other users can read the file.
 pub fn read_users_file(path: &Path) -> Result<Vec<UsersFileEntry>> {
     let document = file::read(path)?;
     let users = document.user.iter().map(|user| of_user("user", user));

@@ -1,4 +1,4 @@
-//! A client that writes the frames of HTTP/3 itself, also frames that no library sends.
+//! A client that writes the frames of HTTP/3 itself, including frames that no library sends.
 
 use http::Request;
 

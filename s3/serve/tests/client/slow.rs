@@ -15,7 +15,7 @@ use fordway_store::{
 pub struct SlowStore {
     pub inner: MemoryStore,
     pub delay: Duration,
-    /// Called after every `head`, as another writer at that moment.
+    /// Called after every `head`, to imitate another writer that changes the store at that moment.
     pub after_head: fn(&MemoryStore),
 }
 

@@ -72,7 +72,7 @@ fn check_rule(rule: &CORSRule) -> OperationResult<()> {
     }
 }
 
-/// Returns whether the text is a header name, which may contain an asterisk.
+/// Returns whether `name` is a header name, which may contain an asterisk.
 fn is_header(name: &str) -> bool {
     HeaderName::try_from(name).is_ok()
 }

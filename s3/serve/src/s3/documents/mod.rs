@@ -142,7 +142,8 @@ fn check_of(kind: &BucketDocumentKind) -> Option<(&'static str, DocumentCheck)> 
 
 /// Returns the message of an error in one line.
 fn reason(S3Failure(error): &S3Failure) -> String {
-    // The first line is AWS's message, and the second line is the gateway's own text. The other lines are for programs.
+    // The first line is AWS's message, and the second line is the gateway's own message. The other lines are for
+    // programs.
     let lines = error.message().unwrap_or_default().lines().take(2).filter(|line| !line.is_empty());
     let lines: Vec<_> = lines.map(|line| line.trim_end_matches('.')).collect();
     lines.join("; ")

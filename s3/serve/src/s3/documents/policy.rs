@@ -97,8 +97,8 @@ async fn put(
     Ok(S3Response::with_status(Body::empty(), StatusCode::NO_CONTENT))
 }
 
-/// Checks the body of a request against the MD5 and the checksum in its head. The gate checks digests only for XML
-/// documents. Errors: `InvalidDigest`, `InvalidRequest`, `BadDigest`.
+/// Checks the body of a request against the MD5 and the checksum in its head, because the gate checks digests only for
+/// XML documents. Errors: `InvalidDigest`, `InvalidRequest`, `BadDigest`.
 fn check_digests(headers: &HeaderMap, sent: &[u8]) -> OperationResult<()> {
     let refused = |code, why: &str| Err(S3Failure::new(code, StatusCode::BAD_REQUEST, why));
     if let Some(stated) = headers.get("content-md5") {

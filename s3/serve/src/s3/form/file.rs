@@ -16,7 +16,7 @@ use crate::s3::error::S3Failure;
 type FormBodyError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The reason why the file of a form is refused. The reason is set while the body is read. A body's error can contain
-/// only text, so the complete error is stored in this type.
+/// only a message, so the complete error is stored in this type.
 #[derive(Clone, Default)]
 pub(super) struct FileRefusalReason(Arc<Mutex<Option<S3Failure>>>);
 

@@ -136,8 +136,7 @@ impl<'f> FormSignature<'f> {
         SigningKey::for_day(secret_key, day, region, service).has_signed(self.policy, self.signature)
     }
 
-    /// Returns the error for a wrong signature. The error contains the text that the client should have signed, which
-    /// is the policy.
+    /// Returns the error for a wrong signature. The error contains the string to sign, which is the policy.
     fn mismatch(&self) -> S3Failure {
         let words = "The request signature we calculated does not match the signature you provided. Check your key \
                      and signing method.";
