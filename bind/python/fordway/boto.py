@@ -334,6 +334,7 @@ def _calling_store(made: type) -> type:
         if _leads_to_aws(self):
             # `_refuse` is registered last, so that a `Stubber` can return a response first.
             self.meta.events.register_last("before-call.s3", _refuse)
+            self.meta.events.register_first("choose-signer.s3", _refuse_presigned)
 
     own = {"_make_api_call": _make_api_call, "__init__": __init__, "__module__": made.__module__}
     return type(made.__name__, (made,), own | {"__doc__": made.__doc__})
@@ -467,6 +468,10 @@ def _plain_texts(value: Any) -> Any:  # noqa: ANN401
     return value
 
 
+OF_PLAIN_BUCKETS = {"CopyObject", "DeleteObjects", "UploadPartCopy"}
+"""Operations that are answered only if no bucket of the call has ever kept versions."""
+
+
 def _reason(client: Any, operation: str, parameters: dict[str, Any]) -> str:  # noqa: ANN401
     """Returns the reason why botocore must send a call, as a part of a sentence. Returns an empty string if
     the operation itself is the reason.
@@ -477,6 +482,8 @@ def _reason(client: Any, operation: str, parameters: dict[str, Any]) -> str:  # 
     if client._fordway_is_watched:
         return ", because the program has registered handlers for botocore's events"
     unknown = sorted(parameters.keys() - known.known)
+    if not unknown and operation in OF_PLAIN_BUCKETS:
+        return ", because a bucket of this call keeps versions, or because of the value of a parameter"
     return f", because of {' and '.join(unknown) or 'the value of a parameter'}"
 
 
@@ -547,6 +554,15 @@ def _refuse(model: Any, **_: object) -> None:  # noqa: ANN401
             f"{getattr(_call, 'reason', '')}, and would have to send it to "
             "AWS, because no server is set as the endpoint; run the program with `fordway run`, which has a "
             "gateway for such calls, or set AWS_ENDPOINT_URL to the service to use"
+        )
+
+
+def _refuse_presigned(event_name: str, **_: object) -> None:
+    """Refuses a presigned URL or form for AWS. Calls never get this far, because `_refuse` comes first."""
+    if _store is not None:
+        raise UnsupportedError(
+            f"fordway.boto cannot presign {event_name.rpartition('.')[2]}, because no server is set as the "
+            "endpoint, and the URL would lead to AWS; create the client with the endpoint_url of a gateway"
         )
 
 

@@ -24,7 +24,7 @@ from fordway.boto_responses import RefusedError, code_of, encoded, is_encoded, r
 from fordway.errors import DataError, FordwayError, InvalidArgumentError, InvalidNameError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from fordway import ObjectInfo, PutInfo, Store
 
@@ -62,10 +62,13 @@ BUCKET = re.compile(r"[a-zA-Z0-9._-]{1,255}")
 """Bucket names that botocore sends unchanged. The store decides which of these names are valid. botocore
 interprets other names as ARNs, or refuses them.
 """
-NEW_BUCKET = re.compile(r"[a-z0-9.-]{1,63}")
+NEW_BUCKET = re.compile(
+    r"(?!xn--|sthree-|amzn-s3-demo-)[a-z0-9.-]{1,63}(?<!-s3alias)(?<!--ol-s3)(?<!\.mrap)(?<!--x-s3)(?<!--table-s3)"
+)
 NOT_NEW = (
     '"{}" is not a name that S3 allows for a new bucket; '
-    "use 3 to 63 lower-case letters, digits, dots and hyphens, starting with a letter or digit"
+    "use 3 to 63 lower-case letters, digits, dots and hyphens, starting with a letter or digit, without the "
+    "prefixes and suffixes that AWS reserves, such as xn-- and -s3alias"
 )
 """A gateway's error message for a new bucket whose name S3 would refuse."""
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -217,10 +220,27 @@ def _expiry(text: str | None) -> Response:
         return {"ExpiresString": text}
 
 
-class ClosedPosition:
-    """Makes `tell` of a closed file return its last position, as `tell` of botocore's bodies does."""
+class RawBody:
+    """Gives a file the further methods and arguments of botocore's raw body, which is a response of urllib3.
+
+    `tell` of a closed body returns its last position.
+    """
 
     _position = 0
+
+    def read(self, size: int | None = -1, *, decode_content: bool | None = None) -> bytes:
+        """Returns the next `size` bytes. Content is never encoded in the store."""
+        data: bytes = super().read(size)
+        return data
+
+    def stream(self, amt: int = 1 << 16, decode_content: bool | None = None) -> Iterator[bytes]:
+        """Yields the rest of the content in pieces of up to `amt` bytes."""
+        while piece := self.read(amt):
+            yield piece
+
+    def isclosed(self) -> bool:
+        """Returns whether the body is closed."""
+        return self.closed
 
     def close(self) -> None:
         """Keeps the position, and closes the file."""
@@ -240,11 +260,11 @@ class Content(StreamingBody):
         """Does nothing, because no socket is read."""
 
 
-class ShortBody(ClosedPosition, io.BytesIO):
+class ShortBody(RawBody, io.BytesIO):
     """A body that was read as a whole."""
 
 
-class LongBody(ClosedPosition, io.BufferedReader):
+class LongBody(RawBody, io.BufferedReader):
     """A body that is read in pieces while the program reads it."""
 
 
@@ -563,13 +583,18 @@ def _name_of(token: str) -> str:
     return name
 
 
+def is_page_size(asked: object) -> bool:
+    """Returns whether a gateway accepts this number of entries in a page. In S3, the number has 32 bits."""
+    return type(asked) is int and 0 <= asked < 1 << 31
+
+
 def _page(store: Store, parameters: Parameters, after: str | None, **entry_fields: object) -> Response | None:
     """Returns the fields that both kinds of listing have, or `None` for a listing that botocore must request.
 
     If the listing continues, `next` is the last name of the page. `entry_fields` are added to each object.
     """
     limit = parameters.get("MaxKeys", 1000)
-    if type(limit) is not int or not limit >= 0 or parameters.get("EncodingType", "url") != "url":
+    if not is_page_size(limit) or parameters.get("EncodingType", "url") != "url":
         return None
     limit = min(limit, PAGE_MAX)
     prefix, delimiter = parameters.get("Prefix", ""), parameters.get("Delimiter") or None
@@ -614,7 +639,8 @@ def list_objects_v2(store: Store, parameters: Parameters) -> Response | None:
     """Returns a page of a listing."""
     token = parameters.get("ContinuationToken")
     try:
-        after = parameters.get("StartAfter") if token is None else _name_of(token)
+        # An empty token is the start of a loop.
+        after = _name_of(token) if token else parameters.get("StartAfter")
     except ValueError:
         return None
     owner = {"Owner": process_user()} if parameters.get("FetchOwner") else {}

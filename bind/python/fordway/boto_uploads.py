@@ -13,6 +13,7 @@ from fordway.boto_operations import (
     checksum_fields,
     content_of,
     copy_source,
+    is_page_size,
     is_plain,
     milliseconds,
     operation,
@@ -196,7 +197,7 @@ def abort_multipart_upload(store: Store, parameters: Parameters) -> Response:
 
 def _page_size(asked: object) -> int | None:
     """Returns the size of a page, or `None` for a number that a gateway refuses."""
-    return min(asked, PAGE_MAX) if type(asked) is int and asked >= 0 else None
+    return min(asked, PAGE_MAX) if is_page_size(asked) else None
 
 
 def _upload_fields(checksum: tuple[str, str] | None) -> Response:

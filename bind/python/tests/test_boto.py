@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -277,6 +278,48 @@ def test_a_suspended_bucket_names_no_version(clients: tuple[Any, Any]) -> None:
     assert ours == theirs
 
 
+def test_a_raw_body_has_the_methods_of_urllib3(clients: tuple[Any, Any]) -> None:
+    content = random.Random(7).randbytes(3 << 20)
+    clients[0].put_object(Bucket=BUCKET, Key="key", Body=content)
+    for client in clients:
+        for size in (3 << 20, 1000):
+            asked = {"Range": f"bytes=0-{size - 1}"}
+            with client.get_object(Bucket=BUCKET, Key="key", **asked)["Body"] as raw:
+                start = raw.read(100, decode_content=True)
+                pieces = [start, *raw.stream(1 << 16, decode_content=False)]
+            assert b"".join(pieces) == content[:size]
+            assert raw.isclosed()
+
+
+def test_an_empty_token_begins_after_start_after(clients: tuple[Any, Any]) -> None:
+    for key in ("a", "z"):
+        clients[0].put_object(Bucket=BUCKET, Key=key, Body=b"")
+    for client in clients:
+        page = client.list_objects_v2(Bucket=BUCKET, StartAfter="m", ContinuationToken="")
+        assert [entry["Key"] for entry in page["Contents"]] == ["z"]
+
+
+@pytest.mark.parametrize("name", ["xn--abc", "sthree-x", "amzn-s3-demo-x", "abc-s3alias", "a--x-s3"])
+def test_names_that_aws_reserves_are_refused(clients: tuple[Any, Any], name: str) -> None:
+    for client in clients:
+        with pytest.raises(ClientError) as raised:
+            client.create_bucket(Bucket=name)
+        assert raised.value.response["Error"]["Code"] == "InvalidBucketName"
+
+
+def test_the_versions_of_a_bucket_are_named_as_the_reason(tmp_path: Path) -> None:
+    (tmp_path / BUCKET).mkdir()
+    store = fordway.boto.install(tmp_path)
+    try:
+        client = boto3.session.Session().client("s3")
+        client.put_object(Bucket=BUCKET, Key="key", Body=b"abc")
+        store.set_versioning(BUCKET, True)
+        with pytest.raises(UnsupportedError, match="a bucket of this call keeps versions"):
+            client.copy_object(Bucket=BUCKET, Key="copy", CopySource={"Bucket": BUCKET, "Key": "key"})
+    finally:
+        fordway.boto.uninstall()
+
+
 def test_a_body_accepts_a_timeout(clients: tuple[Any, Any]) -> None:
     within, _ = clients
     within.put_object(Bucket=BUCKET, Key="key", Body=bytes(3 << 20))
@@ -465,7 +508,10 @@ def test_no_call_goes_to_aws_by_default(tmp_path: Path, monkeypatch: pytest.Monk
         client.meta.events.register("before-call.s3", lambda **_: None)
         with pytest.raises(UnsupportedError, match="GetObject in the process, because the program has"):
             client.get_object(Bucket=BUCKET, Key="key")
-        assert client.generate_presigned_url("get_object", Params={"Bucket": BUCKET, "Key": "key"})
+        with pytest.raises(UnsupportedError, match=r"presign GetObject.*endpoint_url"):
+            client.generate_presigned_url("get_object", Params={"Bucket": BUCKET, "Key": "key"})
+        with pytest.raises(UnsupportedError, match=r"presign PutObject"):
+            client.generate_presigned_post(BUCKET, "key")
     finally:
         fordway.boto.uninstall()
     assert (tmp_path / BUCKET / "key").read_bytes() == b"abc"

@@ -143,6 +143,8 @@ WRONG = [
     ("list_parts", {"Key": KEYS[0], "UploadId": "0" * 32, "MaxParts": -1}),
     ("list_parts", {"Key": KEYS[0], "UploadId": "0" * 32, "PartNumberMarker": 1 << 16}),
     ("list_multipart_uploads", {"MaxUploads": -1}),
+    ("list_multipart_uploads", {"MaxUploads": 1 << 31}),
+    ("list_objects_v2", {"MaxKeys": 1 << 31}),
     ("list_multipart_uploads", {"EncodingType": "base64"}),
 ]
 
