@@ -373,3 +373,77 @@ fn a_strong_read_waits_for_a_replaced_object_whatever_the_clocks_say() {
         writer.join().unwrap();
     });
 }
+
+/// Returns a plan for a file system without extended attributes, where records are in sidecar files.
+fn without_attributes(sharing: FileSystemSharing) -> FaultInjectionPlan {
+    FaultInjectionPlan { missing: crate::missing::NO_ATTRIBUTES, ..shared(sharing) }
+}
+
+/// Puts an object whose content type is in a sidecar file.
+fn put_typed(store: &PosixStore, name: &str) {
+    let metadata = Metadata { content_type: Some(name.to_owned()), ..Metadata::default() };
+    let options = PutOptions { metadata: metadata.into(), ..PutOptions::default() };
+    store.put(&bucket(), &key(name), b"content", &options).unwrap();
+}
+
+/// A file without a sidecar file has no record if its key still leads to it, however recently it has changed.
+#[test]
+fn a_call_does_not_wait_for_the_record_of_a_new_file() {
+    const FILES: usize = 40;
+    for sharing in SHARED {
+        let dir = crate::way::scratch();
+        fault::run(without_attributes(sharing), || {
+            let store = open(dir.path());
+            put_typed(&store, "typed");
+            assert!(dir.path().join("bucket/.fordway/meta").exists());
+            let write = |number| std::fs::write(dir.path().join(format!("bucket/{number}")), "").unwrap();
+            (0..FILES).for_each(write);
+            let begin = Instant::now();
+            assert_eq!(store.list(&bucket(), &ListQuery::default()).unwrap().entries.len(), FILES + 1);
+            for number in 0..FILES {
+                store.head(&bucket(), &key(&number.to_string()), &GetOptions::default()).unwrap();
+            }
+            // If each file took 100 ms, the heads would take 4 s, and the listing its longest time, 2 s.
+            assert!(begin.elapsed() < Duration::from_secs(3), "{sharing:?}: {:?}", begin.elapsed());
+        });
+    }
+}
+
+/// Another node replaces an object and removes its sidecar file, just before any call of a reader. The replaced file
+/// still has a hidden name. The reader must not take it for an object without a record.
+#[test]
+fn a_replaced_object_is_never_seen_without_its_record() {
+    for sharing in SHARED {
+        for at in 1.. {
+            let dir = crate::way::scratch();
+            let plan = without_attributes(sharing);
+            let store = fault::run(plan, || {
+                let store = open(dir.path());
+                ["old", "new"].iter().for_each(|name| put_typed(&store, name));
+                store
+            })
+            .0;
+            let below = |name: &str| dir.path().join("bucket").join(name);
+            let inode = std::os::unix::fs::MetadataExt::ino(&below("old").metadata().unwrap());
+            let sidecar = below(".fordway/meta").join(format!("{inode:016x}"));
+            assert!(sidecar.exists());
+            let [from, to, aside] = ["new", "old", ".fordway/aside"].map(below);
+            let replace = move || {
+                std::fs::hard_link(&to, aside).unwrap();
+                std::fs::rename(from, to).unwrap();
+                std::fs::remove_file(sidecar).unwrap();
+            };
+            let head = || store.head(&bucket(), &key("old"), &GetOptions::default()).unwrap();
+            let (info, calls) = fault::run_interleaved(plan, (at, replace), head);
+            let found = info.metadata.content_type.as_deref();
+            assert!(
+                matches!(found, Some("old" | "new")),
+                "{sharing:?}, before call {at} of {calls:?}: {found:?}"
+            );
+            if at > calls.len() {
+                assert!(at > 5, "{calls:?}");
+                break;
+            }
+        }
+    }
+}
