@@ -71,13 +71,14 @@ pub fn run<T>(plan: FaultInjectionPlan, act: impl FnOnce() -> T) -> (T, Vec<&'st
     run_under(plan, None, act)
 }
 
-/// Runs `act`, and runs `meanwhile` just before call number `at` of `act`, counted from 1, as if another process had
-/// won the race. Returns what [`run`] returns; the calls of `meanwhile` do not count.
+/// Runs `act` under `plan`, and runs `meanwhile` just before call number `at` of `act`, counted from 1, as if another
+/// process had won the race. Returns what [`run`] returns; the calls of `meanwhile` do not count.
 pub fn run_interleaved<T>(
+    plan: FaultInjectionPlan,
     (at, meanwhile): (usize, impl FnOnce() + 'static),
     act: impl FnOnce() -> T,
 ) -> (T, Vec<&'static str>) {
-    run_under(FaultInjectionPlan::default(), Some((at, Box::new(meanwhile))), act)
+    run_under(plan, Some((at, Box::new(meanwhile))), act)
 }
 
 fn run_under<T>(
@@ -185,7 +186,7 @@ mod tests {
             point("b").unwrap();
             assert_eq!(*seen.borrow(), [Ok(())]);
         };
-        assert_eq!(run_interleaved((2, meanwhile), act).1, ["a", "b"]);
+        assert_eq!(run_interleaved(FaultInjectionPlan::default(), (2, meanwhile), act).1, ["a", "b"]);
     }
 
     #[test]

@@ -60,7 +60,8 @@ pub use file::{
 };
 pub use identity::{
     ImpersonatedUser, PrivilegedThread, act_as, act_for, file_group, file_user, group_id, is_in_group,
-    is_same_user, may_act_as_others, may_set_immutable, peer_of_user, user_id, user_name, user_named,
+    is_own_file, is_same_user, may_act_as_others, may_set_immutable, peer_of_user, user_id, user_name,
+    user_named,
 };
 pub use lock::{
     ApartByteLockGuard, ByteLockGuard, ByteRangeGuard, ByteRangeLocks, LockOrderKey, await_unlocked,

@@ -117,10 +117,11 @@ pub fn look_again(dir: impl AsFd, path: &str) {
     let _ = get_xattr_in(dir, path, c"user.fordway", &mut [0; 8]);
 }
 
-/// Makes an NFS client that has cached the existence of `name` in `dir` look up the name at the server, even if the
-/// directory looks unchanged. Nothing is changed: the call tries to link a directory, which no kernel allows. Before
-/// the kernel refuses, it looks up the new name as for an exclusive creation. The call does not help if the client has
-/// cached that the name is missing. Cost: one call, and usually a round trip.
+/// Makes an NFS or FUSE client that has cached the existence of `name` in `dir` look up the name at the server, even if
+/// the directory looks unchanged. With older kernels, a FUSE client does so only once its cached name has expired.
+/// Nothing is changed: the call tries to link a directory, which no kernel allows. Before the kernel refuses, it looks
+/// up the new name as for an exclusive creation. The call does not help if the client has cached that the name is
+/// missing. Cost: one call, and usually a round trip.
 pub fn look_up_existing(dir: impl AsFd, name: &str) {
     let _ = linkat(&dir, c".", &dir, &*text_to_name(name), AtFlags::empty());
 }

@@ -58,6 +58,16 @@ struct OpenedRoot {
     number: RootNumber,
 }
 
+/// The result of a check of the root's path.
+enum RootPathCheck {
+    /// The root in use is at the path.
+    InUse,
+    /// Another root is in use now.
+    Replaced,
+    /// The path could not be looked up, so the root in use stays in use.
+    Unknown(std::io::Error),
+}
+
 /// Identifies an [`OpenedRoot`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct RootNumber(u64);
@@ -130,19 +140,26 @@ impl RootPathStore {
 
     /// Returns the root that replaced the first one. A process that was forked after the replacement has not opened
     /// this root yet, and must not use a root that its parent no longer uses. Cost: one check of the path, once in such
-    /// a process. Errors: errors of [`RootPathStore::look`] in such a process.
+    /// a process. Errors: in such a process, errors of [`RootPathStore::look`], and `Unavailable` if the path cannot be
+    /// looked up.
     #[cold]
     fn latest(&self) -> Result<OpenedRoot> {
         let latest = self.latest.read().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(latest) = latest {
             return Ok(latest);
         }
-        if !self.look(self.first.number)? {
-            // The first root is at its path again.
-            let mut latest = self.latest.write().unwrap_or_else(PoisonError::into_inner);
-            return Ok(latest.get_or_insert_with(|| self.first.clone()).clone());
+        match self.look(self.first.number)? {
+            RootPathCheck::Replaced => Ok(self.current()),
+            RootPathCheck::InUse => {
+                // The first root is at its path again.
+                let mut latest = self.latest.write().unwrap_or_else(PoisonError::into_inner);
+                Ok(latest.get_or_insert_with(|| self.first.clone()).clone())
+            }
+            RootPathCheck::Unknown(error) => {
+                let why = format!("looking up {}, which is now a different directory", self.path.display());
+                Err(Error::new(ErrorKind::Unavailable, why).caused_by(error))
+            }
         }
-        Ok(self.current())
     }
 
     /// Returns the root that is in use.
@@ -158,18 +175,19 @@ impl RootPathStore {
     #[cold]
     fn is_elsewhere(&self, error: &Error, used: RootNumber) -> Result<bool> {
         match error.kind() {
-            ErrorKind::NoSuchBucket => self.look(used),
+            ErrorKind::NoSuchBucket => self.is_replaced_now(used),
             // On a network file system, all calls to a root that another node has removed fail in this way.
             _ if is_stale(error) => {
                 // Opening a directory makes the client check it at the server, while a `stat` may be answered from a
                 // cache. Whether it can be opened does not matter.
                 let _ = std::fs::File::open(&self.path);
-                self.look(used)
+                self.is_replaced_now(used)
             }
             ErrorKind::NoSuchKey if self.current().number != used => Ok(true),
             // A file that a write needs is missing, such as a directory of the private area.
-            ErrorKind::NoSuchKey if !error.detail().is_empty() => Ok(self.look(used).unwrap_or(false)),
-            ErrorKind::NoSuchKey if self.is_check_due() => Ok(self.look(used).unwrap_or(false)),
+            ErrorKind::NoSuchKey if !error.detail().is_empty() || self.is_check_due() => {
+                Ok(self.is_replaced_now(used).unwrap_or(false))
+            }
             _ => Ok(false),
         }
     }
@@ -181,13 +199,18 @@ impl RootPathStore {
             && self.checked_ms.swap(now_ms, Ordering::Relaxed) == checked_ms
     }
 
+    /// Returns whether [`RootPathStore::look`] has found that `used` is no longer in use.
+    fn is_replaced_now(&self, used: RootNumber) -> Result<bool> {
+        Ok(matches!(self.look(used)?, RootPathCheck::Replaced))
+    }
+
     /// Opens the directory at the path if it is not the root that is in use. Returns whether the root in use differs
     /// from `used`, which is also the case if another thread has already opened the directory. Cost: one `stat` and one
     /// `fstat` if the root is the same. Errors: `Unavailable` if there is no directory; as for [`PosixStore::open`].
-    fn look(&self, used: RootNumber) -> Result<bool> {
+    fn look(&self, used: RootNumber) -> Result<RootPathCheck> {
         let current = self.current();
         if current.number != used {
-            return Ok(true);
+            return Ok(RootPathCheck::Replaced);
         }
         let found = match std::fs::metadata(&self.path) {
             Ok(found) if found.is_dir() => DirectoryIdentity(found.dev(), found.ino()),
@@ -196,14 +219,14 @@ impl RootPathStore {
                 return Err(self.missing().caused_by(error));
             }
             // For example, the process has given up the permission to look up its root, but keeps it open.
-            Err(_) => return Ok(false),
+            Err(error) => return Ok(RootPathCheck::Unknown(error)),
         };
         // A file server may give a new directory the inode of a removed one.
         if found == current.identity && !current.store.is_root_removed() {
-            return Ok(false);
+            return Ok(RootPathCheck::InUse);
         }
         self.replace(used, found)?;
-        Ok(true)
+        Ok(RootPathCheck::Replaced)
     }
 
     /// Replaces the root `used` with the directory `found` at the path, unless another thread has replaced it. Errors:
@@ -594,6 +617,30 @@ mod tests {
             rig.put("and again").unwrap();
         });
         assert!(rig.root().join("bkt/and again").is_file());
+    }
+
+    /// A child that cannot look up the path must not use the root that its parent has left. The child looks again in
+    /// its next call.
+    #[test]
+    fn a_forked_child_uses_no_root_while_it_cannot_look_up_the_path() {
+        let rig = Rig::new();
+        let [old, aside] = ["old", "aside"].map(|name| rig.dir.path().join(name));
+        fs::rename(rig.root(), &old).unwrap();
+        fs::create_dir_all(rig.root().join("bkt")).unwrap();
+        rig.buckets();
+        run_in_child(|| {
+            // The path is a loop of symbolic links. Permissions would not stop root.
+            fs::rename(rig.root(), &aside).unwrap();
+            std::os::unix::fs::symlink(rig.root(), rig.root()).unwrap();
+            for error in rig.put_two().into_iter().chain([rig.put("child")]).map(Result::unwrap_err) {
+                assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+            }
+            assert_eq!(rig.store.list_buckets().unwrap_err().kind(), ErrorKind::Unavailable);
+            fs::remove_file(rig.root()).unwrap();
+            fs::rename(&aside, rig.root()).unwrap();
+            rig.put("child").unwrap();
+        });
+        assert!(rig.root().join("bkt/child").is_file() && !old.join("bkt/child").exists());
     }
 
     /// Runs `work` in a forked child, and waits for the child.

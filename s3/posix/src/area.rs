@@ -15,8 +15,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use fordway_store::{Bucket, BucketDocumentKind, Error, ErrorKind, Result};
 use fordway_sys::{
     Errno, FileStat, FileSystemSharing, Mode, OFlags, PeerCredentials, act_for, create_unnamed, file_group,
-    file_user, is_in_group, is_same_user, link_unnamed, make_dir, make_dir_regardless_of_umask, name_to_text,
-    open_in, read_dir, read_into_spare, remove_dir, remove_file, set_group, set_mode, stat, stat_in,
+    file_user, is_in_group, is_own_file, is_same_user, link_unnamed, make_dir, make_dir_regardless_of_umask,
+    name_to_text, open_in, read_dir, read_into_spare, remove_dir, remove_file, set_group, set_mode, stat,
+    stat_in,
 };
 
 use crate::dirs::DirectoryHandle;
@@ -73,9 +74,13 @@ impl TrustedOwner {
         if !is_same_user(dir.user, caller) && !self.trusts(dir.user) {
             return Some(format!("belongs to the user with the id {}", dir.user));
         }
-        let is_open_to_all = dir.mode & 0o022 != 0 && dir.mode & STICKY == 0;
-        is_open_to_all.then(|| "may be written to by others and lacks the sticky bit".to_owned())
+        may_others_rename_in(dir).then(|| "may be written to by others and lacks the sticky bit".to_owned())
     }
+}
+
+/// Returns whether the mode of the directory lets users other than its owner rename other users' files in it.
+fn may_others_rename_in(dir: &FileStat) -> bool {
+    is_writable_by_others(dir) && dir.mode & STICKY == 0
 }
 
 /// A directory for staged files that only the caller may enter. Dropping this value removes the directory.
@@ -125,6 +130,15 @@ fn unsafe_place(path: &str, why: &str) -> Error {
         ErrorKind::AccessDenied,
         format!("{path} {why}, so other users could remove files in it; {next}"),
     )
+}
+
+/// Returns `AccessDenied` for a caller whose ID is also the ID of other users.
+fn not_told_apart(caller: u32) -> Error {
+    let why = format!(
+        "the id {caller} stands for all users who have no id in this user namespace, so their files look like yours; \
+         run Fordway as a user with another id"
+    );
+    Error::new(ErrorKind::AccessDenied, why)
 }
 
 /// Runs `make` in `parent`, as the bucket's owner if possible, else as the caller. To act as the owner, the process
@@ -514,10 +528,22 @@ impl StoreRootDirectory {
         Ok(TrustedOwner::of(&self.state_of(bucket)?))
     }
 
-    /// Returns the only user, other than root, whose documents of this kind are trusted; `None` if every writer's
-    /// documents are trusted.
-    pub(crate) fn keeper(&self, bucket: &Bucket, kind: &BucketDocumentKind) -> Result<Option<TrustedOwner>> {
-        Ok(TrustedOwner::of_documents(&self.state_of(bucket)?, kind))
+    /// Returns whether the caller owns the bucket whose directory has the metadata `of`, even if the caller's ID stands
+    /// for several users.
+    pub(crate) fn is_callers(&self, bucket: &Bucket, of: &FileStat) -> bool {
+        of.user == file_user() && self.open_to_scan(bucket.as_str()).is_ok_and(is_own_file)
+    }
+
+    /// Returns whether the caller owns the bucket and root or the caller owns its private directory, and no other user
+    /// may rename files there. As [`StoreRootDirectory::is_callers`], the result is right for every caller.
+    #[cold]
+    pub(crate) fn is_callers_alone(&self, bucket: &Bucket, of: &FileStat) -> bool {
+        let is_private_safe = || {
+            let dir = self.open_to_scan(&private_dir(bucket))?;
+            let state = stat(&dir)?;
+            Ok::<_, Errno>(!may_others_rename_in(&state) && (state.user == 0 || is_own_file(&dir)))
+        };
+        !may_others_rename_in(of) && self.is_callers(bucket, of) && is_private_safe().unwrap_or(false)
     }
 
     /// Returns the user ID of the bucket's owner. Errors: `NoSuchBucket`.
@@ -579,6 +605,7 @@ impl StoreRootDirectory {
             // regardless of the directory's owner.
             Some((at, _)) if path == private_dir(bucket) && at == path => Ok(()),
             None => Ok(()),
+            Some(_) if !is_same_user(file_user(), file_user()) => Err(not_told_apart(file_user())),
             Some((at, why)) => Err(unsafe_place(&at, &why)),
         }
     }
@@ -624,13 +651,15 @@ impl StoreRootDirectory {
     /// sentence "whether the bucket ...".
     pub(crate) fn check_decides(&self, bucket: &Bucket, what: &str) -> Result<()> {
         match self.guard_now(bucket)? {
-            Some(guard) if !guard.trusts(file_user()) => {
+            Some(guard) if guard.trusts(file_user()) => Ok(()),
+            Some(guard) if guard.owner == file_user() => Err(not_told_apart(guard.owner)),
+            Some(_) => {
                 let why = format!(
                     "the bucket has the sticky bit, so only its owner decides whether it {what}; ask the owner"
                 );
                 Err(Error::new(ErrorKind::AccessDenied, why))
             }
-            _ => Ok(()),
+            None => Ok(()),
         }
     }
 
@@ -639,8 +668,9 @@ impl StoreRootDirectory {
         if !kind.is_owners() {
             return self.check_decides(bucket, "has documents");
         }
-        match self.keeper(bucket, kind)? {
-            Some(keeper) if !keeper.trusts(file_user()) => {
+        let of = self.state_of(bucket)?;
+        match TrustedOwner::of_documents(&of, kind) {
+            Some(keeper) if !keeper.trusts(file_user()) && !self.is_callers(bucket, &of) => {
                 let why = match kind.decides_access() {
                     true => "only the bucket's owner controls access to it; ask the owner",
                     false => "only the bucket's owner sets its notifications; ask the owner",

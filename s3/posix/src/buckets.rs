@@ -14,8 +14,8 @@ use fordway_store::{
     Bucket, BucketDocumentKind, BucketInfo, ErrorKind, MAX_DOCUMENT_BYTES, Result, check_document,
 };
 use fordway_sys::{
-    EntryKind, Errno, FileStat, FileSystemSharing, Mode, OFlags, created_ns, file_user, make_dir, open_in,
-    read_dir, stat, stat_in,
+    EntryKind, Errno, FileStat, FileSystemSharing, Mode, OFlags, created_ns, file_user, is_own_file,
+    make_dir, open_in, read_dir, stat, stat_in,
 };
 
 use crate::area::{TrustedOwner, is_writable_by_others, not_ours, read_small, remove_if_file};
@@ -152,7 +152,10 @@ impl PosixStoreState {
         };
         let of = self.volume.state_of(bucket)?;
         let keeper = TrustedOwner::of_documents(&of, kind);
-        if keeper.is_some_and(|keeper| !keeper.trusts(state.user)) {
+        // If the caller's ID stands for several users, equal IDs do not show that the caller owns the file.
+        let is_callers =
+            || state.user == of.user && self.volume.is_callers(bucket, &of) && is_own_file(&file);
+        if keeper.is_some_and(|keeper| !keeper.trusts(state.user)) && !is_callers() {
             return ignored(not_ours(&path, &format!("belongs to the user with the id {}", state.user)));
         }
         if is_writable_by_others(&state) {

@@ -21,15 +21,16 @@ use fordway_sys::{
 use crate::PosixStoreState;
 use crate::any_object::any_object;
 use crate::encoded::{EncodedKeyTree, EncodedKeyWalk};
-use crate::errors::from_errno;
+use crate::errors::{from_errno, is_stale};
 use crate::index::DirectoryRole;
 use crate::layout::{ATTRIBUTE, ObjectPath, is_left_behind, is_never_an_object, join, odd, plain};
 use crate::locks::ALL_KEYS;
 use crate::names::{ListedName, ListingFreshness, SortedNames, state_before};
 use crate::patience::within;
 use crate::private::PrivateDirectoryContents;
-use crate::read::NameLookup;
+use crate::read::{NameLookup, ObjectFile};
 use crate::server_clock::is_recent;
+use crate::shared::retry_stale;
 use crate::sidecar::RECORD_BYTES;
 use crate::stage::is_bare;
 use crate::summary::{is_of_one_file, summary_of, summary_of_bare};
@@ -638,13 +639,24 @@ impl BucketWalk<'_> {
         if self.odd.peek().is_some_and(|odd| odd.as_str() == key) {
             return Ok(WalkContinuation::On);
         }
-        match self.inner.volume.open_marker(self.bucket, &Key::new(key)?, self.contents)? {
+        match self.open_marker(&Key::new(key)?)? {
             Some(marker) => {
                 self.path.note_found();
                 let summary = summary_of(key, marker.into_info().1);
                 self.page.offer(key, || Ok(Some(summary))).map(WalkContinuation::from)
             }
             None => Ok(WalkContinuation::On),
+        }
+    }
+
+    /// Opens the directory that represents the object `key`. Returns `None` if there is no such object, or if another
+    /// node has removed the directory.
+    fn open_marker(&self, key: &Key) -> Result<Option<ObjectFile>> {
+        let volume = &self.inner.volume;
+        let refresh = || volume.refresh_dirs(self.path_of(key.as_str()).trim_end_matches('/'));
+        match retry_stale(is_stale, refresh, || volume.open_marker(self.bucket, key, self.contents)) {
+            Err(error) if is_stale(&error) => Ok(None),
+            opened => opened,
         }
     }
 

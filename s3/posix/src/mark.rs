@@ -31,7 +31,9 @@
 use std::os::fd::AsFd;
 
 use fordway_store::{Bucket, Error, ErrorKind, Result};
-use fordway_sys::{Errno, FileStat, get_xattr, recorded_creation_ns, set_xattr, stat, sync_all};
+use fordway_sys::{
+    Errno, FileStat, get_xattr, is_same_user, recorded_creation_ns, set_xattr, stat, sync_all,
+};
 
 use crate::area::{TrustedOwner, is_writable_by_others};
 use crate::errors::from_errno;
@@ -155,15 +157,18 @@ impl StoreRootDirectory {
     /// Returns whether users other than the bucket's owner and root may rename the owner's files in the private
     /// directory. The result may be 10 ms old. Cost: usually none. `of` is the metadata of the bucket's directory.
     pub(crate) fn may_others_rename(&self, bucket: &Bucket, of: &FileStat) -> Result<bool> {
-        match self.private.glance_for_write(&self.root, bucket, ReadConsistency::FileSystem) {
-            Ok(contents) if contents.exists => Ok(contents.is_open_to_others),
+        let is_open = match self.private.glance_for_write(&self.root, bucket, ReadConsistency::FileSystem) {
+            Ok(contents) if contents.exists => contents.is_open_to_others,
             _ => {
                 // The private directory was created after its state was cached.
                 let private = self.open_dir(&private_dir(bucket)).and_then(stat);
                 let private = private.map_err(|errno| from_errno(errno, "examining .fordway"))?;
-                Ok(TrustedOwner::is_open_to_others(of, &private))
+                TrustedOwner::is_open_to_others(of, &private)
             }
-        }
+        };
+        // The owner's ID may stand for several users. Only the kernel then knows whose the directories are.
+        let is_ambiguous = || !is_same_user(of.user, of.user);
+        Ok(is_open && !(is_ambiguous() && self.is_callers_alone(bucket, of)))
     }
 }
 

@@ -295,7 +295,7 @@ impl StoreRootDirectory {
         retry_stale(
             is_stale_name,
             || self.refresh_name(bucket, key),
-            || self.find_file(bucket, key)?.map(|found| self.with_record(bucket, found)).transpose(),
+            || self.find_file(bucket, key, |found, place| self.with_record(bucket, found, place)),
         )
     }
 
@@ -308,12 +308,18 @@ impl StoreRootDirectory {
         self.refresh_dirs(&versions_of(bucket, key));
     }
 
-    fn with_record(&self, bucket: &Bucket, found: FoundFile) -> Result<ObjectFile> {
+    /// Returns the file `found`, which was opened at `place`, with its record.
+    fn with_record(
+        &self,
+        bucket: &Bucket,
+        found: FoundFile,
+        place: Option<&ObjectPath>,
+    ) -> Result<ObjectFile> {
         let seems_bare = is_bare(&found.stat) || self.unrecorded.contains(&found.stat);
         if seems_bare && !self.may_have_record(&found.file, &found.stat) {
             return Ok(found.with(None));
         }
-        let record = self.stored_record(bucket, &found.file, &found.stat)?;
+        let record = self.stored_record(bucket, (&found.file, &found.stat), place)?;
         self.described_by(record, found)
     }
 
@@ -330,7 +336,7 @@ impl StoreRootDirectory {
     /// sticky bit, otherwise none. Errors: `Corrupt`.
     pub(crate) fn unhide_record(&self, bucket: &Bucket, opened: &mut ObjectFile) -> Result<()> {
         if is_bare(&opened.stat) {
-            let record = self.stored_record(bucket, &opened.file, &opened.stat)?;
+            let record = self.stored_record(bucket, (&opened.file, &opened.stat), None)?;
             opened.recorded = Some(Box::new(record.unseal_for(&opened.stat)));
         }
         Ok(())
@@ -372,21 +378,30 @@ impl StoreRootDirectory {
         }
     }
 
-    /// Opens the file of `key`, if it exists. Looks first at the plain path, then at the odd path, then for a marker.
-    fn find_file(&self, bucket: &Bucket, key: &Key) -> Result<Option<FoundFile>> {
+    /// Opens the file of `key`, and returns the result of `read` for the file and its path; `None` if the file does not
+    /// exist. Looks first at the plain path, then at the odd path, then for a marker, which is opened without a path.
+    fn find_file<T>(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        read: impl FnOnce(FoundFile, Option<&ObjectPath>) -> Result<T>,
+    ) -> Result<Option<T>> {
         if let Some(place) = plain(bucket, key)
             && let Some(found) = self.open_regular(&place)?
         {
-            return Ok(Some(found));
+            return read(found, Some(&place)).map(Some);
         }
         let contents = self.contents(bucket)?;
-        if contents.has_odd
-            && let Some(found) = self.open_regular(&odd(bucket, key))?
-        {
-            return Ok(Some(found));
+        if contents.has_odd {
+            let place = odd(bucket, key);
+            if let Some(found) = self.open_regular(&place)? {
+                return read(found, Some(&place)).map(Some);
+            }
         }
         let marker = self.open_marker(bucket, key, contents)?;
-        Ok(marker.map(|ObjectFile { file, stat, is_linked, .. }| FoundFile { file, stat, is_linked }))
+        let found =
+            marker.map(|ObjectFile { file, stat, is_linked, .. }| FoundFile { file, stat, is_linked });
+        found.map(|found| read(found, None)).transpose()
     }
 
     /// Opens the object's file at `place`; returns `None` if there is no file.
@@ -394,7 +409,11 @@ impl StoreRootDirectory {
         retry_stale(
             is_stale,
             || self.forget_file(place),
-            || self.open_regular(place)?.map(|found| self.with_record(bucket, found)).transpose(),
+            || {
+                self.open_regular(place)?
+                    .map(|found| self.with_record(bucket, found, Some(place)))
+                    .transpose()
+            },
         )
     }
 
@@ -405,7 +424,7 @@ impl StoreRootDirectory {
     pub(crate) fn open_to_keep(&self, bucket: &Bucket, place: &ObjectPath) -> Result<Option<ObjectFile>> {
         let open = || {
             let Some(found) = self.open_regular(place)? else { return Ok(None) };
-            match self.stored_record(bucket, &found.file, &found.stat) {
+            match self.stored_record(bucket, (&found.file, &found.stat), Some(place)) {
                 Ok(record) => self.described_by(record, found).map(Some),
                 Err(error) if error.kind() == ErrorKind::Corrupt => Ok(Some(found.with(None))),
                 Err(error) => Err(error),
@@ -655,10 +674,11 @@ impl PosixStoreState {
             self.volume.freshen(bucket, key)?;
             let refresh = || self.volume.refresh_name(bucket, key);
             retry_stale(is_stale, refresh, || {
-                let found = self.volume.find_file(bucket, key)?;
-                let found = found.ok_or_else(|| self.volume.missing_object(bucket, key))?;
-                buffer.clear();
-                self.read_content(bucket, found, options.range, buffer)
+                let size = self.volume.find_file(bucket, key, |found, place| {
+                    buffer.clear();
+                    self.read_content(bucket, (found, place), options.range, buffer)
+                })?;
+                size.ok_or_else(|| self.volume.missing_object(bucket, key))
             })
         })
     }
@@ -667,14 +687,14 @@ impl PosixStoreState {
     fn read_content(
         &self,
         bucket: &Bucket,
-        found: FoundFile,
+        (found, place): (FoundFile, Option<&ObjectPath>),
         range: Option<ByteRange>,
         buffer: &mut Vec<u8>,
     ) -> Result<u64> {
         let (file, size) = match self.volume.sharing_on(&found.file, found.stat.device) {
             // Only the record shows whether the size comes from a stale cache entry.
             FileSystemSharing::Unknown => {
-                let opened = self.volume.with_record(bucket, found)?;
+                let opened = self.volume.with_record(bucket, found, place)?;
                 (opened.file, opened.stat.size)
             }
             FileSystemSharing::Local | FileSystemSharing::Nfs => (found.file, found.stat.size),

@@ -35,20 +35,10 @@ pub(crate) fn note_written(stat: &FileStat) {
 /// Returns whether a directory with this state has changed so recently that a file in it may be in the middle of being
 /// replaced.
 pub(crate) fn is_recent(dir: &FileStat) -> bool {
-    has_just_passed(dir.modified_ns, dir.device)
-}
-
-/// Returns whether the name of a file or its attributes have changed as recently as [`is_recent`] requires.
-pub(crate) fn has_recent_names(file: &FileStat) -> bool {
-    has_just_passed(file.changed_ns, file.device)
-}
-
-/// Returns whether `time_ns`, which the server of `device` has set, is recent.
-fn has_just_passed(time_ns: i64, device: u64) -> bool {
     let all = AHEAD.read().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let known = all.iter().find(|(of, _)| *of == device);
+    let known = all.iter().find(|(device, _)| *device == dir.device);
     let (ahead_ns, recent) = known.map_or((0, RECENT_WITHOUT_CLOCK), |(_, ahead_ns)| (*ahead_ns, RECENT));
-    now_ns().saturating_add(ahead_ns).saturating_sub(time_ns) < recent.as_nanos() as i64
+    now_ns().saturating_add(ahead_ns).saturating_sub(dir.modified_ns) < recent.as_nanos() as i64
 }
 
 fn now_ns() -> i64 {

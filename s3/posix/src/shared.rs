@@ -405,6 +405,24 @@ impl StoreRootDirectory {
         Ok(listed == find()?)
     }
 
+    /// Returns whether `place` leads to the file with the device and inode numbers `identity`, according to the server.
+    /// On a FUSE file system, the name may still come from a cache of the client. Cost: seven calls, and up to six
+    /// round trips. Errors: errors that leave this unknown.
+    pub(crate) fn leads_to_at_server(&self, place: &ObjectPath, identity: (u64, u64)) -> Result<bool, Errno> {
+        let look = || {
+            let dir = self.open_dir(&place.dir)?;
+            stat_now(&dir)?;
+            look_up_existing(&dir, &place.name);
+            look_again(&dir, &place.name);
+            self.root.open_beneath(&place.path(), OFlags::PATH, Mode::empty()).and_then(stat)
+        };
+        match look() {
+            Ok(found) => Ok((found.device, found.inode) == identity),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::STALE) => Ok(false),
+            Err(errno) => Err(errno),
+        }
+    }
+
     /// Makes this node see the file at `place` if the server has it. The caller is about to make a decision that would
     /// be wrong if the file existed. An NFS client may have cached the name as missing. Cost: none on a local file
     /// system; on other file systems, several round trips, and one read of the directory if the directory has changed

@@ -24,12 +24,10 @@ use crate::dirs::DirectoryHandle;
 use crate::errors::{from_errno, is_stale};
 use crate::layout;
 use crate::layout::{ATTRIBUTE, ObjectPath, meta_dir};
-use crate::patience::pause;
 use crate::private::{PrivateDirectoryContents, is_settled};
 use crate::read::ObjectFile;
 use crate::record::{ContentChangeStamp, ObjectRecord, etag_of_file};
-use crate::server_clock::has_recent_names;
-use crate::shared::{PAUSE, retry_stale};
+use crate::shared::retry_stale;
 use crate::stage::{HiddenName, hidden_name, is_bare};
 use crate::volume::StoreRootDirectory;
 
@@ -43,8 +41,6 @@ pub(crate) const MAX_RECORD_BYTES: usize = 1 << 20;
 /// If setting an attribute fails with `ENOSPC` although the file system has more free bytes than this, the attribute is
 /// too large.
 const SOME_ROOM_BYTES: u64 = 1 << 20;
-/// The number of times that a reader checks whether a file without its sidecar file has just been removed.
-const LOOKS: usize = 10;
 
 /// Identifies one version of one object by the size and modification time of its file, its ETag and its version ID.
 pub(crate) type VersionIdentity = (u64, i64, String, String);
@@ -120,18 +116,25 @@ impl StoreRootDirectory {
     /// missing. Cost: one `fgetxattr`, unless the object is bare. Errors: `Corrupt`; `ESTALE` if the object has been
     /// replaced or removed, and its sidecar file with it.
     pub(crate) fn load_record(&self, bucket: &Bucket, file: &File, stat: &FileStat) -> Result<ObjectRecord> {
-        if is_bare(stat) { Ok(ObjectRecord::default()) } else { self.stored_record(bucket, file, stat) }
+        if is_bare(stat) {
+            Ok(ObjectRecord::default())
+        } else {
+            self.stored_record(bucket, (file, stat), None)
+        }
     }
 
     /// Returns the record as [`StoreRootDirectory::load_record`] does, but also reads the attribute if the object seems
-    /// to be bare. The lock comes from the attribute, because an immutable flag protects the attribute, but not the
-    /// sidecar file. Cost: one `fgetxattr`.
+    /// to be bare. `place` is the path at which the file was opened, if known. The lock comes from the attribute, because
+    /// an immutable flag protects the attribute, but not the sidecar file. Cost: one `fgetxattr`; if there may be a
+    /// sidecar file, also its lookup; if it is missing on a file system that other nodes may change, also the lookup of
+    /// `place`.
     pub(crate) fn stored_record(
         &self,
         bucket: &Bucket,
-        file: &File,
-        stat: &FileStat,
+        (file, stat): (&File, &FileStat),
+        place: Option<&ObjectPath>,
     ) -> Result<ObjectRecord> {
+        let require_kept = || self.require_kept_object(file, stat, place);
         let is_settled = self.is_local(stat.device) && is_settled(stat);
         match read_attribute(file)? {
             RecordAttribute::Absent => {
@@ -143,12 +146,12 @@ impl StoreRootDirectory {
             RecordAttribute::Found(record) if !record.is_apart => Ok(record),
             RecordAttribute::Found(short) => match self.read_sidecar(bucket, stat, Some(&short))? {
                 Some(record) => Ok(ObjectRecord { lock: short.lock, ..record }),
-                None => self.require_linked(file, stat).map(|()| short),
+                None => require_kept().map(|()| short),
             },
             RecordAttribute::Unsupported if self.contents(bucket)?.has_meta => {
                 match self.read_sidecar(bucket, stat, None)? {
                     Some(record) => Ok(record),
-                    None => self.require_linked(file, stat).map(|()| ObjectRecord::default()),
+                    None => require_kept().map(|()| ObjectRecord::default()),
                 }
             }
             RecordAttribute::Unsupported => Ok(ObjectRecord::default()),
@@ -181,25 +184,23 @@ impl StoreRootDirectory {
         Ok(())
     }
 
-    /// Checks that an open file without a sidecar file, whose metadata was `seen`, still has a name. If the file has no
-    /// name, a writer has removed the sidecar file together with the object, and the caller must open the key again. On
-    /// a file system that other nodes may change, the file has a hidden name while its sidecar file is removed, so the
-    /// check waits up to 100 ms if the file has changed recently. Errors: `ESTALE`.
+    /// Checks that an open file without a sidecar file, whose metadata is `seen`, is still an object. Otherwise, a
+    /// writer may have removed the sidecar file together with the object, and the caller must open the key again. A
+    /// removed object has no name, except on a file system that other nodes may change: there, the file has a hidden
+    /// name until its sidecar file is removed, so the check looks up `place`, where the file was opened. If `place` is
+    /// `None`, the check does not detect a file with a hidden name. Errors: `ESTALE`.
     #[cold]
-    fn require_linked(&self, file: &File, seen: &FileStat) -> Result<()> {
-        let stale = || Err(from_errno(Errno::STALE, "reading the metadata"));
-        if !self.sharing_on(file, seen.device).is_shared() {
-            return if stat(file).is_ok_and(|state| state.links == 0) { stale() } else { Ok(()) };
+    fn require_kept_object(&self, file: &File, seen: &FileStat, place: Option<&ObjectPath>) -> Result<()> {
+        let has_links = |now: FileStat| now.links > 0;
+        let is_kept = match (self.sharing_on(file, seen.device).is_shared(), place) {
+            (false, _) => stat(file).map(has_links),
+            (true, None) => stat_now(file).map(has_links),
+            (true, Some(place)) => self.leads_to_at_server(place, (seen.device, seen.inode)),
+        };
+        match is_kept {
+            Ok(false) | Err(Errno::STALE) => Err(from_errno(Errno::STALE, "reading the metadata")),
+            Ok(true) | Err(_) => Ok(()),
         }
-        for _ in 0..LOOKS {
-            match stat_now(file) {
-                Ok(state) if state.links == 0 => return stale(),
-                Ok(state) if has_recent_names(&state) => pause(PAUSE),
-                Err(Errno::STALE) => return stale(),
-                Ok(_) | Err(_) => return Ok(()),
-            }
-        }
-        Ok(())
     }
 
     /// Returns the record in this file's sidecar file, if the sidecar file exists and is valid for this file. `short`

@@ -3,12 +3,14 @@
 //! A link that leads to no object does not make a listing fail. Any other error does: a program that mirrors a bucket
 //! removes its copies of the objects that a listing lacks, so an object must not be left out because of an error.
 
+use std::fs::File;
+
 use fordway_store::{Bucket, Checksum, ErrorKind, ObjectInfo, ObjectSummary, Result};
 use fordway_sys::{Errno, FileStat, Mode, OFlags, stat};
 
 use crate::PosixStoreState;
 use crate::errors::from_errno;
-use crate::layout::ObjectPath;
+use crate::layout::{ObjectPath, split};
 use crate::read::system_time;
 use crate::record::etag_of_file;
 use crate::volume::StoreRootDirectory;
@@ -39,10 +41,23 @@ impl StoreRootDirectory {
     /// Returns whether the symbolic link at `path` leads to a directory beneath the root. Cost: one `openat2`, and the
     /// cost of the link. Errors: any error that shows neither where the link leads, nor that it cannot be followed.
     pub(crate) fn leads_to_dir(&self, path: &str) -> Result<bool> {
-        match self.open_dir(path) {
+        match self.follow(path, OFlags::PATH | OFlags::DIRECTORY) {
             Ok(_) => Ok(true),
             Err(errno) if leads_nowhere(errno) || is_closed(errno) => Ok(false),
             Err(errno) => Err(from_errno(errno, "following a symbolic link")),
+        }
+    }
+
+    /// Opens the target of the symbolic link at `path`. Looks every name up again if another node has removed a
+    /// directory on the way.
+    fn follow(&self, path: &str, flags: OFlags) -> Result<File, Errno> {
+        let open = || self.root.open_beneath(path, flags, Mode::empty());
+        match open() {
+            Err(Errno::STALE) => {
+                self.refresh_dirs(split(path).0);
+                open()
+            }
+            opened => opened,
         }
     }
 }
@@ -63,7 +78,7 @@ impl PosixStoreState {
             Err(error) if is_of_one_file(error.kind()) => error,
             done => return done,
         };
-        match self.volume.root.open_beneath(&place.path(), OFlags::PATH, Mode::empty()).and_then(stat) {
+        match self.volume.follow(&place.path(), OFlags::PATH).and_then(stat) {
             Ok(stat) => Ok(stat.is_file.then(|| summary_of_bare(key, &stat))),
             Err(errno) if leads_nowhere(errno) || is_closed(errno) => {
                 *is_refused = true;
@@ -85,9 +100,13 @@ pub(crate) fn is_of_one_file(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::AccessDenied | ErrorKind::Corrupt | ErrorKind::LockTimeout)
 }
 
-/// Returns whether the error shows that a link leads to nothing beneath the root.
+/// Returns whether the error shows that a link leads to nothing beneath the root, or that another node has just removed
+/// the link or its target.
 fn leads_nowhere(errno: Errno) -> bool {
-    matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV | Errno::NAMETOOLONG)
+    matches!(
+        errno,
+        Errno::NOENT | Errno::NOTDIR | Errno::STALE | Errno::LOOP | Errno::XDEV | Errno::NAMETOOLONG
+    )
 }
 
 fn is_closed(errno: Errno) -> bool {

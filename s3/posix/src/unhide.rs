@@ -105,7 +105,7 @@ impl RecordUnhider<'_> {
             Ok(RecordAttribute::Absent) => false,
             Ok(RecordAttribute::Found(_)) => true,
             Ok(RecordAttribute::Unsupported) => {
-                let record = self.inner.volume.stored_record(self.area.bucket, file, state);
+                let record = self.inner.volume.stored_record(self.area.bucket, (file, state), None);
                 record.is_ok_and(|record| !record.is_empty())
             }
             Err(_) => true,

@@ -13,7 +13,7 @@ use fordway_store::{
     ObjectTagOperations, ObjectVersionOperations, Objects, PartOptions, PartsQuery, PutOptions, Tags,
     UploadId, VersionListing, VersioningState, VersionsQuery,
 };
-use fordway_sys::fault;
+use fordway_sys::fault::{self, FaultInjectionPlan};
 
 /// An upper bound on the number of calls of one operation.
 const MOST_CALLS: usize = 1000;
@@ -49,7 +49,8 @@ fn interleave<R: 'static, T>(
         let result = Rc::new(RefCell::new(None));
         let of_other = result.clone();
         let meanwhile = move || drop(of_other.borrow_mut().replace(other(&second)));
-        let (done, calls) = fault::run_interleaved((at, meanwhile), || act(&store));
+        let (done, calls) =
+            fault::run_interleaved(FaultInjectionPlan::default(), (at, meanwhile), || act(&store));
         let Some(other) = result.borrow_mut().take() else {
             assert!(at > 5, "{at}");
             return;
@@ -235,7 +236,9 @@ fn a_forked_child_does_not_keep_the_lock_of_an_upload() {
             let sleep = || std::thread::sleep(Duration::from_secs(60));
             *of_child.borrow_mut() = Some(fordway_sys::fork_process(sleep).unwrap());
         };
-        let (failed, calls) = fault::run_interleaved((at, fork), || complete(ETag::new("wrong")));
+        let (failed, calls) = fault::run_interleaved(FaultInjectionPlan::default(), (at, fork), || {
+            complete(ETag::new("wrong"))
+        });
         // The child still runs during the second completion.
         for failed in [failed, complete(ETag::new("wrong"))] {
             assert_eq!(failed.unwrap_err().kind(), ErrorKind::InvalidPart, "fork before call {at}");
@@ -279,7 +282,7 @@ fn a_creation_withdraws_only_its_own_object() {
             let options = PutOptions { conditions: Conditions::create_only(), ..Default::default() };
             store.put(&bucket(), &key("k"), b"created", &options)
         };
-        let (created, calls) = fault::run_interleaved((at, replace), create);
+        let (created, calls) = fault::run_interleaved(FaultInjectionPlan::default(), (at, replace), create);
         assert!(created.is_err(), "before call {at}");
         if *is_replaced.borrow() {
             replaced += 1;

@@ -64,7 +64,7 @@ fn each_miss<P, T>(
     }
 }
 
-const NO_ATTRIBUTES: &[(&str, Errno)] = &[
+pub(crate) const NO_ATTRIBUTES: &[(&str, Errno)] = &[
     ("fsetxattr", Errno::OPNOTSUPP),
     ("fgetxattr", Errno::OPNOTSUPP),
     ("getxattrat", Errno::OPNOTSUPP),

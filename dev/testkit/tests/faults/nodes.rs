@@ -273,10 +273,15 @@ fn a_file_system_without_locks_is_named_as_the_cause() {
     }
 }
 
-/// Returns how many calls of `list` fail if another node removes one of the directories just before its state or its
-/// names are read.
+/// The calls that read the state and the names of an open directory.
+const OF_DIRECTORIES: &[&str] = &["statx", "getdents64"];
+/// The calls that look up names in directories, and that read records.
+const OF_NAMES: &[&str] = &["statat", "openat", "openat2", "getxattrat", "fgetxattr"];
+
+/// Returns how many calls of `list` fail if another node removes one of the directories just before one of the calls
+/// `failing`.
 fn failed_lists<T>(
-    sharing: FileSystemSharing,
+    (sharing, failing): (FileSystemSharing, &[&str]),
     dir: &Path,
     list: impl Fn(&PosixStore) -> Result<T>,
     check: impl Fn(T),
@@ -284,12 +289,12 @@ fn failed_lists<T>(
     let run = |nth| {
         fault::run(
             FaultInjectionPlan { nth, sharing: Some(sharing), ..FaultInjectionPlan::default() },
-            || list(&PosixStore::open(dir, PosixConfig::default()).unwrap()),
+            || PosixStore::open(dir, PosixConfig::default()).and_then(|store| list(&store)),
         )
     };
     let (listed, calls) = run(None);
     check(listed.unwrap());
-    let reads = (1..).zip(calls).filter(|(_, call)| matches!(*call, "statx" | "getdents64"));
+    let reads = (1..).zip(calls).filter(|(_, call)| failing.contains(call));
     let listed = reads.map(|(at, _)| run(Some((at, SyscallFault::Fail(Errno::STALE)))).0);
     listed.filter(Result::is_err).count()
 }
@@ -311,11 +316,37 @@ fn a_listing_passes_over_directories_that_another_node_removes() {
             store.list(&bucket(), &ListQuery { delimiter: Some("/".to_owned()), ..ListQuery::default() })
         };
         let [flat, deep] = [&dirs[0], &dirs[1]].map(|dir| dir.path());
+        let of = (sharing, OF_DIRECTORIES);
         let sizes = |most: usize| move |listed: ObjectListing| assert_eq!(listed.entries.len(), most);
-        let expected = failed_lists(sharing, flat, all, sizes(1));
-        assert_eq!(failed_lists(sharing, deep, all, sizes(4)), expected, "{sharing:?}");
-        let expected = failed_lists(sharing, flat, prefixes, sizes(1));
-        assert_eq!(failed_lists(sharing, deep, prefixes, sizes(3)), expected, "{sharing:?}");
+        let expected = failed_lists(of, flat, all, sizes(1));
+        assert_eq!(failed_lists(of, deep, all, sizes(4)), expected, "{sharing:?}");
+        let expected = failed_lists(of, flat, prefixes, sizes(1));
+        assert_eq!(failed_lists(of, deep, prefixes, sizes(3)), expected, "{sharing:?}");
+    }
+}
+
+/// The same for a directory with symbolic links and a folder.
+#[test]
+fn a_listing_passes_over_links_and_folders_that_another_node_removes() {
+    for sharing in SHARED {
+        let dirs = [(); 2].map(|()| crate::way::scratch());
+        for (dir, keys) in dirs.iter().zip([&["a"][..], &["a", "d/x", "d/folder/", "e/y"]]) {
+            let store = open(dir.path());
+            for key_name in keys {
+                store.put(&bucket(), &key(key_name), b"", &PutOptions::default()).unwrap();
+            }
+            let private = dir.path().join("bucket/.fordway");
+            std::fs::create_dir_all(&private).unwrap();
+            std::fs::write(private.join("markers"), "").unwrap();
+        }
+        for (target, link) in [("../a", "file"), ("../e", "dir"), ("../none", "dangling")] {
+            std::os::unix::fs::symlink(target, dirs[1].path().join("bucket/d").join(link)).unwrap();
+        }
+        let list = |store: &PosixStore| store.list(&bucket(), &ListQuery::default());
+        let sizes = |most: usize| move |listed: ObjectListing| assert_eq!(listed.entries.len(), most);
+        let of = (sharing, OF_NAMES);
+        let expected = failed_lists(of, dirs[0].path(), list, sizes(1));
+        assert_eq!(failed_lists(of, dirs[1].path(), list, sizes(6)), expected, "{sharing:?}");
     }
 }
 
@@ -323,6 +354,7 @@ fn a_listing_passes_over_directories_that_another_node_removes() {
 #[test]
 fn private_directories_that_another_node_removes_fail_no_listing() {
     for sharing in SHARED {
+        let of = (sharing, OF_DIRECTORIES);
         let dir = crate::way::scratch();
         let store = open(dir.path());
         store.set_versioning(&bucket(), VersioningState::Enabled).unwrap();
@@ -336,15 +368,13 @@ fn private_directories_that_another_node_removes_fail_no_listing() {
         let mut part = store.part_writer(&bucket(), &key("u"), &upload, 1, &options).unwrap();
         part.write(b"part").unwrap();
         part.commit(&ExpectedContent::default()).unwrap();
-        let own =
-            failed_lists(sharing, dir.path(), |store| store.list(&bucket(), &ListQuery::default()), |_| ());
+        let own = failed_lists(of, dir.path(), |store| store.list(&bucket(), &ListQuery::default()), |_| ());
         let versions = |store: &PosixStore| store.list_versions(&bucket(), &VersionsQuery::default());
-        let failed =
-            failed_lists(sharing, dir.path(), versions, |listed| assert_eq!(listed.versions.len(), 4));
+        let failed = failed_lists(of, dir.path(), versions, |listed| assert_eq!(listed.versions.len(), 4));
         assert!(failed <= own, "{sharing:?}: {failed} of the listings of versions, and {own} of the objects");
         let parts =
             |store: &PosixStore| store.list_parts(&bucket(), &key("u"), &upload, &PartsQuery::default());
-        assert_eq!(failed_lists(sharing, dir.path(), parts, |_| ()), 0, "{sharing:?}");
+        assert_eq!(failed_lists(of, dir.path(), parts, |_| ()), 0, "{sharing:?}");
     }
 }
 
@@ -374,4 +404,78 @@ fn a_strong_read_waits_for_a_replaced_object_whatever_the_clocks_say() {
         assert_eq!(body(&store, "k").unwrap(), b"2");
         writer.join().unwrap();
     });
+}
+
+/// Returns a plan for a file system without extended attributes, where records are in sidecar files.
+fn without_attributes(sharing: FileSystemSharing) -> FaultInjectionPlan {
+    FaultInjectionPlan { missing: crate::missing::NO_ATTRIBUTES, ..shared(sharing) }
+}
+
+/// Puts an object whose content type is in a sidecar file.
+fn put_typed(store: &PosixStore, name: &str) {
+    let metadata = Metadata { content_type: Some(name.to_owned()), ..Metadata::default() };
+    let options = PutOptions { metadata: metadata.into(), ..PutOptions::default() };
+    store.put(&bucket(), &key(name), b"content", &options).unwrap();
+}
+
+/// A file without a sidecar file has no record if its key still leads to it, however recently it has changed.
+#[test]
+fn a_call_does_not_wait_for_the_record_of_a_new_file() {
+    const FILES: usize = 40;
+    for sharing in SHARED {
+        let dir = crate::way::scratch();
+        fault::run(without_attributes(sharing), || {
+            let store = open(dir.path());
+            put_typed(&store, "typed");
+            assert!(dir.path().join("bucket/.fordway/meta").exists());
+            let write = |number| std::fs::write(dir.path().join(format!("bucket/{number}")), "").unwrap();
+            (0..FILES).for_each(write);
+            let begin = Instant::now();
+            assert_eq!(store.list(&bucket(), &ListQuery::default()).unwrap().entries.len(), FILES + 1);
+            for number in 0..FILES {
+                store.head(&bucket(), &key(&number.to_string()), &GetOptions::default()).unwrap();
+            }
+            // If each file took 100 ms, the heads would take 4 s, and the listing its longest time, 2 s.
+            assert!(begin.elapsed() < Duration::from_secs(3), "{sharing:?}: {:?}", begin.elapsed());
+        });
+    }
+}
+
+/// Another node replaces an object and removes its sidecar file, just before any call of a reader. The replaced file
+/// still has a hidden name. The reader must not take it for an object without a record.
+#[test]
+fn a_replaced_object_is_never_seen_without_its_record() {
+    for sharing in SHARED {
+        for at in 1.. {
+            let dir = crate::way::scratch();
+            let plan = without_attributes(sharing);
+            let store = fault::run(plan, || {
+                let store = open(dir.path());
+                ["old", "new"].iter().for_each(|name| put_typed(&store, name));
+                store
+            })
+            .0;
+            let below = |name: &str| dir.path().join("bucket").join(name);
+            let inode = std::os::unix::fs::MetadataExt::ino(&below("old").metadata().unwrap());
+            let sidecar = below(".fordway/meta").join(format!("{inode:016x}"));
+            assert!(sidecar.exists());
+            let [from, to, aside] = ["new", "old", ".fordway/aside"].map(below);
+            let replace = move || {
+                std::fs::hard_link(&to, aside).unwrap();
+                std::fs::rename(from, to).unwrap();
+                std::fs::remove_file(sidecar).unwrap();
+            };
+            let head = || store.head(&bucket(), &key("old"), &GetOptions::default()).unwrap();
+            let (info, calls) = fault::run_interleaved(plan, (at, replace), head);
+            let found = info.metadata.content_type.as_deref();
+            assert!(
+                matches!(found, Some("old" | "new")),
+                "{sharing:?}, before call {at} of {calls:?}: {found:?}"
+            );
+            if at > calls.len() {
+                assert!(at > 5, "{calls:?}");
+                break;
+            }
+        }
+    }
 }

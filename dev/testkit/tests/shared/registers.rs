@@ -29,26 +29,11 @@ pub(super) fn use_registers(member: &Member) {
 /// replaced with `If-Match`.
 pub(super) fn replace_what_was_opened_too_early(_: &Member) {
     let (one, other) = (store(0), store(1));
-    put(&one, "matched/x", b"");
-    let [here, there] = SharedFileSystemFixture::MOUNTS.map(|mount| Path::new(mount).join("bucket/matched"));
-    let dir = fs::File::open(&there).unwrap();
-    let mut opener = visibility::FrozenOpener::start(&there);
-    let mut kept_missing = 0;
-    for round in 0..at_length(visibility::OPENED_EARLY) {
-        let name = round.to_string();
-        assert!(!there.join("none").exists());
-        opener.open(&name);
-        fs::hard_link(here.join("x"), here.join(&name)).unwrap();
-        fordway_sys::stat_now(&dir).unwrap();
-        opener.thaw();
-        fordway_sys::stat_now(&dir).unwrap();
-        kept_missing += usize::from(!there.join(&name).exists());
-        let name = key(&format!("matched/{name}"));
-        let etag = one.head(&bucket(), &name, &GetOptions::default()).unwrap().etag;
-        let replaced = other.put(&bucket(), &name, b"new", &put_if(Conditions::only_if(etag)));
-        assert!(replaced.is_ok(), "round {round}: {replaced:?}");
-    }
-    report(format!("{kept_missing} names were kept as missing"));
+    visibility::open_names_too_early("matched", |name| {
+        let etag = one.head(&bucket(), &key(name), &GetOptions::default()).unwrap().etag;
+        let replaced = other.put(&bucket(), &key(name), b"new", &put_if(Conditions::only_if(etag)));
+        assert!(replaced.is_ok(), "{name}: {replaced:?}");
+    });
 }
 
 fn use_register(store: &PosixStore, name: &str, value: u64, choice: u64) -> String {

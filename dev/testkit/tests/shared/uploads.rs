@@ -168,17 +168,12 @@ pub(crate) fn find_documents_opened_too_early(_: &Member) {
     let (one, other) = (store(0), strong(1));
     let kind = document_kind();
     let there = Path::new(SharedFileSystemFixture::MOUNTS[1]).join("bucket/.fordway");
-    let dir = fs::File::open(&there).unwrap();
     let mut opener = FrozenOpener::start(&there);
     let mut kept_missing = 0;
     for round in 0..at_length(OPENED_EARLY) {
         assert_eq!(other.document(&bucket(), &kind).unwrap(), None);
-        opener.open("document-cors");
-        one.set_document(&bucket(), &kind, b"rules").unwrap();
-        fordway_sys::stat_now(&dir).unwrap();
-        opener.thaw();
-        fordway_sys::stat_now(&dir).unwrap();
-        kept_missing += usize::from(!there.join("document-cors").exists());
+        let create = || one.set_document(&bucket(), &kind, b"rules").unwrap();
+        kept_missing += usize::from(opener.open_too_early("document-cors", create));
         let found = other.document(&bucket(), &kind).unwrap();
         assert_eq!(found.as_deref(), Some(&b"rules"[..]), "round {round}");
         one.delete_document(&bucket(), &kind).unwrap();

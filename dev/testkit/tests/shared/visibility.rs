@@ -164,29 +164,33 @@ pub(super) fn read_what_was_opened(_: &Member) {
 /// only after its own node has seen the change of the directory. The Linux NFS client then keeps the name cached as
 /// missing, but the store must find the object.
 pub(super) fn find_what_was_opened_too_early(_: &Member) {
-    let (one, other) = (store(0), strong(1));
-    put(&one, "early/x", b"");
-    let [here, there] = SharedFileSystemFixture::MOUNTS.map(|mount| Path::new(mount).join("bucket/early"));
-    let dir = fs::File::open(&there).unwrap();
+    let other = strong(1);
+    open_names_too_early("early", |name| assert_eq!(read(&other, name), Ok(Vec::new()), "{name}"));
+}
+
+/// Creates names below `dir` on one node, after a program on the other node has opened each of them too early. Calls
+/// `check` with each name. Reports how often the other node kept the name cached as missing.
+pub(super) fn open_names_too_early(dir: &str, check: impl Fn(&str)) {
+    put(&store(0), &format!("{dir}/x"), b"");
+    let [here, there] =
+        SharedFileSystemFixture::MOUNTS.map(|mount| Path::new(mount).join("bucket").join(dir));
     let mut opener = FrozenOpener::start(&there);
     let mut kept_missing = 0;
     for round in 0..at_length(OPENED_EARLY) {
         let name = round.to_string();
         // After this lookup, the open below sends only one request.
         assert!(!there.join("none").exists());
-        opener.open(&name);
-        fs::hard_link(here.join("x"), here.join(&name)).unwrap();
-        fordway_sys::stat_now(&dir).unwrap();
-        opener.thaw();
-        fordway_sys::stat_now(&dir).unwrap();
-        kept_missing += usize::from(!there.join(&name).exists());
-        assert_eq!(read(&other, &format!("early/{name}")), Ok(Vec::new()), "round {round}");
+        let create = || fs::hard_link(here.join("x"), here.join(&name)).unwrap();
+        kept_missing += usize::from(opener.open_too_early(&name, create));
+        check(&format!("{dir}/{name}"));
     }
     report(format!("{kept_missing} names were kept as missing"));
 }
 
 /// A program that opens names, and that is frozen while it waits for the server's response.
 pub(super) struct FrozenOpener {
+    path: PathBuf,
+    dir: fs::File,
     program: Child,
     names: ChildStdin,
     said: BufReader<ChildStdout>,
@@ -195,21 +199,33 @@ pub(super) struct FrozenOpener {
 impl FrozenOpener {
     const GROUP: &str = "/run/freezer/opener";
 
-    pub(super) fn start(dir: &Path) -> Self {
+    pub(super) fn start(path: &Path) -> Self {
+        let dir = fs::File::open(path).unwrap();
         let script = "while read -r name; do true 2>/dev/null <$name; echo done; done";
         let mount = "mkdir -p /run/freezer && { mountpoint -q /run/freezer || mount -t cgroup -o freezer none /run/freezer; } && mkdir -p $0";
         let mounted = Command::new("sh").args(["-c", mount, Self::GROUP]).status().unwrap();
         assert!(mounted.success(), "the kernel cannot freeze programs");
         let mut program = Command::new("sh");
-        program.args(["-c", script]).current_dir(dir).stdin(Stdio::piped()).stdout(Stdio::piped());
+        program.args(["-c", script]).current_dir(path).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut program = program.spawn().unwrap();
         fs::write(format!("{}/cgroup.procs", Self::GROUP), program.id().to_string()).unwrap();
         let (names, said) = (program.stdin.take().unwrap(), BufReader::new(program.stdout.take().unwrap()));
-        FrozenOpener { program, names, said }
+        FrozenOpener { path: path.to_owned(), dir, program, names, said }
+    }
+
+    /// Opens `name` before `create` creates it on the other node. The program processes the response only after its own
+    /// node has seen the change of the directory. Returns whether its node then keeps the name cached as missing.
+    pub(super) fn open_too_early(&mut self, name: &str, create: impl FnOnce()) -> bool {
+        self.open(name);
+        create();
+        fordway_sys::stat_now(&self.dir).unwrap();
+        self.thaw();
+        fordway_sys::stat_now(&self.dir).unwrap();
+        !self.path.join(name).exists()
     }
 
     /// Opens `name`, and waits until the server has responded but the program has not yet processed the response.
-    pub(super) fn open(&mut self, name: &str) {
+    fn open(&mut self, name: &str) {
         let state = format!("/proc/{}/stat", self.program.id());
         writeln!(self.names, "{name}").unwrap();
         let begin = Instant::now();
@@ -220,7 +236,7 @@ impl FrozenOpener {
         std::thread::sleep(ANSWERED);
     }
 
-    pub(super) fn thaw(&mut self) {
+    fn thaw(&mut self) {
         self.set_state("THAWED");
         self.said.read_line(&mut String::new()).unwrap();
     }

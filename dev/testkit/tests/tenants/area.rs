@@ -1,10 +1,11 @@
 //! Tests buckets that several users write to.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use fordway_posix::{MigrationEvent, PosixConfig, PosixStore};
@@ -393,6 +394,78 @@ fn another_users_policy_is_not_the_owners_in_a_user_namespace() {
     }
     let said = String::from_utf8_lossy(&ended.stdout);
     assert!(ended.status.success() && said.contains("1 passed"), "{said}");
+}
+
+/// The ID that stands for all users without an ID in a user namespace.
+const OVERFLOW_USER: u32 = 65_534;
+
+#[test]
+#[ignore = "run by another test, in a user namespace"]
+fn a_process_of_the_overflow_user() {
+    let Some(root) = std::env::var_os(FOREIGN_ROOT) else { return };
+    as_user(OVERFLOW_USER, || {
+        let store: &dyn Store = &PosixStore::open(Path::new(&root), PosixConfig::default()).unwrap();
+        let policy = BucketDocumentKind::known("policy");
+        for name in ["own", "open"] {
+            let found = store.document(&bucket(name), &policy).unwrap();
+            assert_eq!(found.as_deref(), Some(&b"{}"[..]), "{name}");
+            store.set_document(&bucket(name), &policy, b"{ }").unwrap();
+            assert_eq!(store.document(&bucket(name), &policy).unwrap().unwrap(), b"{ }", "{name}");
+        }
+        put(store, &bucket("own"), "k//odd", b"x").unwrap();
+        for name in ["foreign-file", "foreign-area"] {
+            let found = store.document(&bucket(name), &policy);
+            assert!(!matches!(found, Ok(Some(_))), "{name}: {found:?}");
+        }
+        denied("a policy of another user's bucket", store.set_document(&bucket("foreign"), &policy, b"{}"));
+        // Versions and odd keys of all users look alike in a bucket that others may write to.
+        let error = put(store, &bucket("open"), "k//odd", b"x").unwrap_err();
+        assert!(error.to_string().contains("65534 stands for all users"), "{error}");
+        let error = store.set_versioning(&bucket("open"), VersioningState::Enabled).unwrap_err();
+        assert!(error.to_string().contains("65534 stands for all users"), "{error}");
+    });
+}
+
+/// A process may be the user whose ID also stands for all users without an ID in its user namespace (`runAsUser: 65534`
+/// in Kubernetes). The process sets the policies of its own buckets, and believes no policy of another user.
+#[test]
+fn the_overflow_user_owns_only_its_own_buckets() {
+    const OTHER: u32 = 70_000;
+    if !is_root() || !fordway_needs::programs(&["unshare"]) {
+        return;
+    }
+    let ground = Ground::new();
+    for (name, owner, mode, (area, author)) in [
+        ("own", OVERFLOW_USER, 0o755, (OVERFLOW_USER, OVERFLOW_USER)),
+        ("open", OVERFLOW_USER, 0o1777, (OVERFLOW_USER, OVERFLOW_USER)),
+        ("foreign-file", OVERFLOW_USER, 0o755, (OVERFLOW_USER, OTHER)),
+        ("foreign-area", OVERFLOW_USER, 0o755, (OTHER, OVERFLOW_USER)),
+        ("foreign", OTHER, 0o777, (OTHER, OTHER)),
+    ] {
+        ground.bucket(name, owner, mode);
+        ground.make_dirs(&ground.path(&format!("{name}/.fordway")), area);
+        ground.write(&format!("{name}/.fordway/document-policy"), author, 0o644, "{}");
+    }
+    let mut process = Command::new("unshare");
+    process.args(["--user", "sh", "-c", "echo ready && read go && exec \"$0\" \"$@\""]);
+    process.arg(std::env::current_exe().unwrap());
+    process.args(["--ignored", "--exact", "area::a_process_of_the_overflow_user", "--nocapture"]);
+    process.env(FOREIGN_ROOT, ground.path("")).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut process = process.spawn().unwrap();
+    let mut said = BufReader::new(process.stdout.take().unwrap());
+    let mut ready = String::new();
+    said.read_line(&mut ready).unwrap();
+    let give_ids = |file| fs::write(format!("/proc/{}/{file}", process.id()), "0 0 65536\n");
+    if ready != "ready\n" || ["uid_map", "gid_map"].map(give_ids).iter().any(Result::is_err) {
+        process.kill().unwrap();
+        process.wait().unwrap();
+        fordway_needs::skip("there are no user namespaces");
+        return;
+    }
+    process.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    let mut rest = String::new();
+    said.read_to_string(&mut rest).unwrap();
+    assert!(process.wait().unwrap().success() && rest.contains("1 passed"), "{rest}");
 }
 
 /// A document that controls access is ignored if other users may have changed it, or may have moved it into place. Such

@@ -19,7 +19,7 @@ use fordway_sys::{
 
 use crate::actors::{ImpersonatedUserCache, bucket_owner};
 use crate::errors::{from_errno, is_stale};
-use crate::layout::{ATTRIBUTE, PRIVATE_DIR, join};
+use crate::layout::{ATTRIBUTE, ObjectPath, PRIVATE_DIR, join};
 use crate::record::{ContentChangeStamp, ObjectRecord};
 use crate::scan::{
     BucketArea, BucketAreaKind, ChosenBuckets, PROGRESS_ENTRIES, each_entry, known_kind, open_child,
@@ -299,7 +299,11 @@ impl FsckRun<'_> {
         let volume = &self.inner.volume;
         // The kernel checks permissions again when the attribute of an open file is read, but not when the content is
         // read.
-        let load = || self.actors.or_as(Some(stat.user), || volume.stored_record(bucket, &file, &stat));
+        let place = ObjectPath::of_path(path.to_owned());
+        let load = || {
+            let stored = || volume.stored_record(bucket, (&file, &stat), Some(&place));
+            self.actors.or_as(Some(stat.user), stored)
+        };
         let mut loaded = load();
         if loaded.as_ref().is_ok_and(|record| record.is_apart) {
             // The sidecar file is looked up again, because this node may have cached it as missing.
