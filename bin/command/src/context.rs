@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use fordway_http::replicas::MetalinkCache;
@@ -32,6 +32,9 @@ pub struct CommandContext {
     /// The names of the part files that earlier commands may have left, by directory. A directory is listed when the
     /// command first publishes a file in it.
     pub part_files: Mutex<HashMap<PathBuf, Vec<String>>>,
+    /// The number of local source files that a transfer has left out, because they have the names of unfinished
+    /// downloads.
+    pub unfinished_downloads: Arc<AtomicU64>,
     /// Whether standard input was closed when the program started. If it was closed, the program has opened `/dev/null`
     /// in its place.
     pub is_input_closed: bool,
@@ -56,6 +59,7 @@ impl CommandContext {
             interrupt,
             metalinks: None,
             part_files: Mutex::default(),
+            unfinished_downloads: Arc::default(),
             is_input_closed: false,
             input: Mutex::new(Some(Box::new(input))),
             web: OnceLock::new(),

@@ -6,6 +6,7 @@
 //! first of many waiters may wait forever. Therefore only a few responses wait in quinn, and the others wait in this
 //! module, in order.
 
+mod turns;
 mod window;
 
 use std::future::{Future, poll_fn};
@@ -13,7 +14,6 @@ use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::fs::MetadataExt as _;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -22,7 +22,7 @@ use bytes::{Buf as _, Bytes};
 use fordway_http::parts::{FilteredBidiStream, FilteredConnection, FilteredRecvStream, quic_transport};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::range::digits;
-use h3::error::{Code, ConnectionError, StreamError};
+use h3::error::{Code, ConnectionError};
 use h3::server::{RequestResolver, RequestStream};
 use h3_quinn::SendStream;
 use http::{HeaderMap, Method, Request, Response, StatusCode, header};
@@ -42,18 +42,20 @@ use crate::answer::{ConnectionRequestLimits, GatewayState};
 use crate::connection::WaitDeadline;
 use crate::gateway::StopReceiver;
 use crate::http1::STALLED;
-use crate::limits::{BodyTransferLimits, ConnectionLimitState};
+use crate::limits::ConnectionLimitState;
 use crate::multiplexed::{ClientWait, ReplyBody, SharedConnectionState};
 use crate::tls::{GatewaySecret, TlsVersion};
 use crate::unsigned::ConnectionPeer;
 use crate::{TlsCertificate, multiplexed};
+use turns::{ResponseScheduler, SendingSlice, SliceSender};
 use window::ConnectionWindows;
 
 /// The maximum time that a client may take, after the gateway has sent the last response, to receive it and close the
 /// connection.
 const LINGER: Duration = Duration::from_millis(500);
 
-/// The time without a request or a response after which the send window of a connection becomes small again.
+/// The time without a request or a response after which the send window of a connection becomes small again, and the
+/// time between two attempts to make it small.
 const REST_AFTER: Duration = Duration::from_secs(1);
 
 /// The error code sent to a client whose address has too many connections (H3_EXCESSIVE_LOAD, RFC 9114 section 8.1).
@@ -99,8 +101,11 @@ async fn speak(
     let stop = stopped.over();
     let windows = ConnectionWindows::new(quic);
     take_requests(&mut connection, &mut requests, (shared, &caller, account, windows), stop).await?;
-    // With the argument 1, the GOAWAY frame names the next request as the first request that is not served.
-    connection.shutdown(1).await.map_err(io::Error::other)?;
+    // With the argument 1, the GOAWAY frame names the next request as the first request that is not served. A client
+    // that acknowledges nothing leaves no room for the frame.
+    if let Ok(sent) = timeout(LINGER, connection.shutdown(1)).await {
+        sent.map_err(io::Error::other)?;
+    }
     while !requests.is_empty() {
         tokio::select! {
             _ = requests.join_next() => {}
@@ -141,8 +146,9 @@ async fn admit(
 }
 
 /// Starts requests until the client closes the connection, `stop` is ready, or the connection has been idle for the
-/// header timeout. Also stops if the client sends too many requests without a valid signature, if its user has too many
-/// connections, or if the client has moved to another address.
+/// header timeout, or for the stall timeout if the client does not receive the end of its responses. Also stops if the
+/// client sends too many requests without a valid signature, if its user has too many connections, or if the client has
+/// moved to another address.
 async fn take_requests(
     connection: &mut Http3ServerConnection,
     requests: &mut JoinSet<()>,
@@ -159,7 +165,7 @@ async fn take_requests(
     let state = SharedConnectionState::new(account);
     loop {
         let next = tokio::select! {
-            next = next_request(connection, shared.limits.header_timeout, &windows) => Some(next),
+            next = next_request(connection, &shared.limits, &windows) => Some(next),
             // After each response, the loop checks whether the connection may remain open.
             Some(_) = requests.join_next() => None,
             () = stop.as_mut() => return Ok(()),
@@ -186,17 +192,31 @@ async fn take_requests(
     }
 }
 
-/// Waits for the next request, for at most `limit`. A connection without responses needs no large send window.
+/// Waits for the next request, for at most the header timeout. A connection without responses needs no large send
+/// window. While the client has not acknowledged what fills this window, waits at most for the stall timeout.
 async fn next_request(
     connection: &mut Http3ServerConnection,
-    limit: Duration,
+    limits: &ConnectionRequestLimits,
     windows: &ConnectionWindows,
 ) -> std::result::Result<AcceptedRequest, Elapsed> {
-    if let Ok(next) = timeout(REST_AFTER.min(limit), connection.accept()).await {
-        return Ok(next);
+    let limit = limits.header_timeout;
+    match timeout(REST_AFTER.min(limit), connection.accept()).await {
+        Ok(next) => return Ok(next),
+        Err(over) if limit <= REST_AFTER => return Err(over),
+        Err(_) => {}
     }
-    windows.rest();
-    timeout(limit.saturating_sub(REST_AFTER), connection.accept()).await
+    // `is_moving` counts from here.
+    windows.is_moving();
+    let (since, limit) = (Instant::now(), limit - REST_AFTER);
+    while !windows.rest() {
+        let left = limits.body.stall_timeout.min(limit).saturating_sub(since.elapsed());
+        match timeout(REST_AFTER.min(left), connection.accept()).await {
+            Ok(next) => return Ok(next),
+            Err(over) if left.is_zero() => return Err(over),
+            Err(_) => {}
+        }
+    }
+    timeout(limit.saturating_sub(since.elapsed()), connection.accept()).await
 }
 
 async fn answer(
@@ -256,6 +276,7 @@ async fn exchange(
         Some(go_on) => answer_expectation(answering, go_on, (&mut send, ways.0)).await?,
     };
     ways.1.open_for(&state.account);
+    ways.1.belong_to_user_of(&state.account);
     let sent = send_answer(&mut send, response, ways).await;
     if sent.is_err() {
         // Resetting the stream prevents the client from mistaking a part of the response for the whole response.
@@ -316,24 +337,30 @@ async fn send_answer(
     turns.send(send.send_response(head)).await?;
     while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
         let Ok(data) = frame.map_err(io::Error::other)?.into_data() else { continue };
-        send_slices(send, data, (turns, windows)).await?;
+        turns.send_slices(data, &mut WindowedStream { send, windows }).await?;
     }
     turns.send(send.finish()).await
 }
 
-/// Sends `data` in slices. Each slice waits for its own turn, so that a slow client makes progress with each slice.
-async fn send_slices(
-    send: &mut RequestStream<SendStream<Bytes>, Bytes>,
-    mut data: Bytes,
-    (turns, windows): (&ResponseScheduler, &ConnectionWindows),
-) -> io::Result<()> {
-    while !data.is_empty() {
-        let slice = data.split_to(windows.slice_bytes().min(data.len()));
-        let bytes = slice.len();
-        turns.send(send.send_data(slice)).await?;
-        windows.has_sent(bytes);
+/// The stream of a response, with the windows of its connection.
+struct WindowedStream<'s> {
+    send: &'s mut RequestStream<SendStream<Bytes>, Bytes>,
+    windows: &'s ConnectionWindows,
+}
+
+impl SliceSender for WindowedStream<'_> {
+    fn slice_bytes(&self) -> usize {
+        self.windows.slice_bytes()
     }
-    Ok(())
+
+    fn send(&mut self, slice: Bytes) -> SendingSlice<'_> {
+        Box::pin(async {
+            let bytes = slice.len();
+            self.send.send_data(slice).await?;
+            self.windows.has_sent(bytes);
+            Ok(())
+        })
+    }
 }
 
 /// The maximum number of requests in progress on one connection.
@@ -758,70 +785,6 @@ impl Body for Http3RequestBody {
 
     fn size_hint(&self) -> SizeHint {
         self.left.map(SizeHint::with_exact).unwrap_or_default()
-    }
-}
-
-/// The maximum number of responses that wait in quinn at the same time.
-const TURNS: usize = 4;
-/// The time after which a response that waits in quinn gives up its turn. Without this limit, a client that reads one
-/// of its responses slowly would delay its other responses.
-const TURN: Duration = Duration::from_millis(250);
-/// The maximum time that a response waits while other responses on its connection make progress, as a multiple of the
-/// stall timeout. This time exceeds the stall timeout because the other responses may use all of a slow link.
-const PATIENCE_AMONG_OTHERS: u32 = 10;
-
-/// The state that the responses of a connection share.
-pub(super) struct ResponseScheduler {
-    turns: Semaphore,
-    limits: BodyTransferLimits,
-    started: Instant,
-    /// The time at which data was last sent, in ms after `started`.
-    moved_ms: AtomicU64,
-}
-
-impl ResponseScheduler {
-    pub(super) fn new(limits: BodyTransferLimits) -> Self {
-        ResponseScheduler {
-            turns: Semaphore::new(TURNS),
-            limits,
-            started: Instant::now(),
-            moved_ms: AtomicU64::new(0),
-        }
-    }
-
-    /// Runs `sending` when it is this response's turn. Errors: `TimedOut` if the client receives no data from this
-    /// response.
-    pub(super) async fn send(
-        &self,
-        sending: impl Future<Output = Result<(), StreamError>>,
-    ) -> io::Result<()> {
-        let mut sending = pin!(sending);
-        let turn = self.turns.acquire().await.map_err(io::Error::other)?;
-        let at_once = timeout(TURN, sending.as_mut()).await;
-        // A slow response keeps waiting without a turn, so that other responses can be sent.
-        drop(turn);
-        let sent = match at_once {
-            Ok(sent) => sent,
-            Err(_) => self.wait(sending).await?,
-        };
-        self.moved_ms.store(self.started.elapsed().as_millis() as u64, Ordering::Relaxed);
-        sent.map_err(io::Error::other)
-    }
-
-    async fn wait<T>(&self, mut sending: Pin<&mut impl Future<Output = T>>) -> io::Result<T> {
-        let since = Instant::now();
-        let stall_timeout = self.limits.stall_timeout;
-        loop {
-            if let Ok(sent) = timeout(stall_timeout, sending.as_mut()).await {
-                return Ok(sent);
-            }
-            let moved = self.started + Duration::from_millis(self.moved_ms.load(Ordering::Relaxed));
-            let is_over = since.elapsed() >= PATIENCE_AMONG_OTHERS * stall_timeout;
-            if is_over || moved.elapsed() >= stall_timeout {
-                self.limits.count_slow();
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use client::frames::{DATA, HEADERS, RawHttp3, UNKNOWN, frame, head};
+use client::frames::{DATA, HEADERS, RawHttp3, UNKNOWN, frame, head, run_until_sent};
 use client::http2::{Http2, run};
 use client::http3::{Http3, take};
 use client::slow::SlowStore;
@@ -305,6 +305,40 @@ fn who_does_not_move_is_not_waited_for() {
         assert_eq!(take(&mut upload).await.error(), (400, "RequestTimeout".to_owned()));
         assert!(fixture.store.head(&bucket(), &key("k"), &GetOptions::default()).is_err());
         http3.connection.closed().await;
+    });
+}
+
+/// Connects a client without limits for responses.
+async fn connect_reader(fixture: &Fixture, certificate: &Certificate) -> RawHttp3 {
+    let mut transport = quinn::TransportConfig::default();
+    transport.stream_receive_window(quinn::VarInt::MAX).receive_window(quinn::VarInt::MAX);
+    RawHttp3::connect_with(&fixture.client, certificate, transport).await
+}
+
+/// Responses have been sent as a whole, but the client receives only a part.
+#[test]
+fn a_client_that_does_not_receive_the_end_of_its_responses_is_disconnected() {
+    let (fixture, certificate) = serve_http3(|config| config.stall_timeout = Duration::from_secs(1));
+    fixture.store.put(&bucket(), &key("k"), &vec![7; 1_900_000], &PutOptions::default()).unwrap();
+    run(async {
+        let connection = connect_reader(&fixture, &certificate).await;
+        let get = client::http3::request(&fixture.client, &Call::on("GET", "k"));
+        let (mut send, mut receive) = connection.start(&get).await;
+        send.finish().unwrap();
+        receive.read_to_end(4 << 20).await.unwrap();
+        let (mut send, mut receive) = connection.start(&get).await;
+        send.finish().unwrap();
+        run_until_sent().await;
+        // The client runs on this thread, and acknowledges nothing.
+        std::thread::sleep(Duration::from_secs(6));
+        receive.read_to_end(4 << 20).await.expect_err("the connection is closed");
+        // A client without a request may remain, if it has received everything.
+        let connection = connect_reader(&fixture, &certificate).await;
+        let (mut send, mut receive) = connection.start(&get).await;
+        send.finish().unwrap();
+        receive.read_to_end(4 << 20).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        assert!(connection.quic.close_reason().is_none());
     });
 }
 

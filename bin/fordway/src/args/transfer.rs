@@ -35,6 +35,8 @@ If the destination ends in / or is a directory, the copy keeps the name of the s
 s3://b/p selects everything below s3://b/p/; if there is nothing, it selects the object s3://b/p. Without --recursive, \
 s3://b/p/ selects the object with this key, if there is one.
 
+--recursive leaves out the hidden files of unfinished downloads (.NAME.0123456789abcdef.part), and prints their number.
+
 A copy between two keys of a store keeps the holes of a sparse file, unless it is made in parts. Uploads and downloads \
 copy holes as zeros."
 )]
@@ -127,7 +129,9 @@ impl FromArgMatches for TransferPaths {
   fordway sync s3://data/results results --delete --dry-run
   fordway sync s3://data/a s3://backup/a --exclude 'tmp/*'
 
-A file is copied when it is missing at the destination, when the sizes differ, or when the modification times show that the local side changed (as in `aws s3 sync`).")]
+A file is copied when it is missing at the destination, when the sizes differ, or when the modification times show that the local side changed (as in `aws s3 sync`).
+
+The hidden files of unfinished downloads (.NAME.0123456789abcdef.part) are left out, and their number is printed.")]
 pub struct SyncArgs {
     /// A directory or s3://BUCKET[/PREFIX]
     pub source: String,

@@ -56,6 +56,7 @@ use std::collections::HashSet;
 use std::fmt::{self, Display};
 use std::hash::Hash;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
 use fordway_command::{CommandContext, CommandExit, StorageAddress, file_error, shown_name};
@@ -634,8 +635,8 @@ impl SharedTransferCounts {
         self.change(|_| {}).failed > 0
     }
 
-    /// Prints a summary if at least one of several actions failed. Returns the exit code of the first failure. Errors:
-    /// `Interrupted` after a signal.
+    /// Prints the number of source files that were left out, and a summary if at least one of several actions failed.
+    /// Returns the exit code of the first failure. Errors: `Interrupted` after a signal.
     pub(crate) fn finish(&self, context: &CommandContext) -> Result<CommandExit> {
         let TransferCounts { done, skipped, failed, first_failure } = self.change(|_| {});
         if context.interrupt.is_raised() {
@@ -645,11 +646,24 @@ impl SharedTransferCounts {
             );
             return Err(Error::new(ErrorKind::Interrupted, why));
         }
+        note_unfinished_downloads(context);
         if failed > 0 && failed + done + skipped > 1 {
             let total = failed + done + skipped;
             context.output.note(&format!("{failed} of {total} failed, {done} done, {skipped} skipped"));
         }
         Ok(first_failure.unwrap_or(CommandExit::Ok))
+    }
+}
+
+/// Prints the number of source files that were left out because of their names.
+fn note_unfinished_downloads(context: &CommandContext) {
+    let left_out = context.unfinished_downloads.swap(0, Ordering::Relaxed);
+    if left_out > 0 {
+        let files = if left_out == 1 { "file" } else { "files" };
+        context.output.note(&format!(
+            "left out {left_out} {files} with the hidden name of an unfinished download, such as \
+             .NAME.0123456789abcdef.part"
+        ));
     }
 }
 

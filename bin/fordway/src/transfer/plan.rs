@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::iter::Peekable;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{self, AtomicU64};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fordway_command::{CommandContext, StorageAddress, file_error};
@@ -243,7 +244,8 @@ pub(super) fn is_private_area(path: &Path) -> bool {
 }
 
 /// Lists all files below a directory, or all objects below a prefix (which ends in `/`, or is empty). The `filters`
-/// only determine which errors are ignored: entries that they exclude may be unreadable.
+/// only determine which errors are ignored: entries that they exclude may be unreadable. Counts the files of unfinished
+/// downloads, which are left out, in `context`.
 pub(crate) fn items(
     context: &CommandContext,
     root: &StorageAddress,
@@ -258,7 +260,8 @@ pub(crate) fn items(
                     .output
                     .note(&format!("skipping {shown}, which holds Fordway's records of a bucket or root"));
             }
-            files(path, filters)
+            let found = find_files(path, filters, Some(context.unfinished_downloads.clone()))?;
+            Ok(Box::new(found.map(|item| item.map_err(|failure| failure.error))))
         }
         StorageAddress::S3(bucket, prefix) => Ok(below(context.store()?, bucket.clone(), prefix.clone())),
         other => Err(Error::new(
@@ -332,7 +335,7 @@ pub(crate) fn local_destination<'c>(
     filters: &FilterRules,
     mut skipped: impl FnMut(&Error) + 'c,
 ) -> Result<Box<dyn Iterator<Item = Result<SyncItem>> + 'c>> {
-    let found = find_files(root, filters)?;
+    let found = find_files(root, filters, None)?;
     Ok(Box::new(found.filter_map(move |item| match item {
         Err(failure) if failure.is_of_entry => {
             skipped(&failure.error);
@@ -343,7 +346,7 @@ pub(crate) fn local_destination<'c>(
 }
 
 fn files(root: &Path, filters: &FilterRules) -> Result<SyncItemIterator> {
-    let found = find_files(root, filters)?;
+    let found = find_files(root, filters, None)?;
     Ok(Box::new(found.map(|item| item.map_err(|failure| failure.error))))
 }
 
@@ -398,10 +401,12 @@ impl LocalListingError {
 /// Lists the regular files below `root`, without the temporary files of downloads and without Fordway's private areas.
 /// Follows links unless the filters exclude them. The stream contains an error for an entry that cannot be read, and
 /// for a link to a directory that must not be entered. It contains no error for an entry that the filters exclude.
-/// Errors: `root` is not a directory, or is a link that must not be entered.
+/// Counts the temporary files that the filters admit in `unfinished_downloads`. Errors: `root` is not a directory, or
+/// is a link that must not be entered.
 fn find_files(
     root: &Path,
     filters: &FilterRules,
+    unfinished_downloads: Option<Arc<AtomicU64>>,
 ) -> Result<impl Iterator<Item = std::result::Result<SyncItem, LocalListingError>> + use<>> {
     let about = root.metadata().map_err(|error| super::source_error("reading", root, error))?;
     if !about.is_dir() {
@@ -414,11 +419,12 @@ fn find_files(
     }
     let (root, filters) = (root.to_owned(), filters.clone());
     let skips_links = filters.skips_links();
+    let is_temporary = counter_of_temporary_files(&root, &filters, unfinished_downloads);
     let found = walk_entries(&root, skips_links, refuses_links).filter(move |entry| {
         entry.as_ref().map_or(true, |entry| {
             let is_part_of_tree = entry.file_type().is_dir() && !(refuses_links && entry.path_is_symlink());
             let is_skipped_link = skips_links && entry.path_is_symlink();
-            !is_part_of_tree && !is_temporary(Path::new(entry.file_name())) && !is_skipped_link
+            !is_part_of_tree && !is_skipped_link && !is_temporary(entry)
         })
     });
     Ok(found.filter_map(move |entry| {
@@ -437,6 +443,23 @@ fn find_files(
         let is_skipped = item.is_err() && path.is_some_and(is_excluded);
         (!is_skipped).then_some(item)
     }))
+}
+
+/// Returns the function that recognises temporary files, and counts those that the filters admit in `count`.
+fn counter_of_temporary_files(
+    root: &Path,
+    filters: &FilterRules,
+    count: Option<Arc<AtomicU64>>,
+) -> impl Fn(&DirEntry) -> bool + use<> {
+    let (root, filters) = (root.to_owned(), filters.clone());
+    move |entry| {
+        let is_found = is_temporary(Path::new(entry.file_name()));
+        if let Some(count) = count.as_ref().filter(|_| is_found) {
+            let name = entry.path().strip_prefix(&root).unwrap_or(entry.path()).to_string_lossy();
+            count.fetch_add(u64::from(filters.admit(&name)), atomic::Ordering::Relaxed);
+        }
+        is_found
+    }
 }
 
 /// Walks the tree below `root`, without Fordway's private areas. With `refuses_links`, the walk returns links to

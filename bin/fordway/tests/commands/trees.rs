@@ -358,11 +358,18 @@ fn unfinished_downloads_are_not_content() {
     ] {
         rig.write(file, file);
     }
-    rig.run(&["sync", "DIR/t", "s3://bkt/s"]).ok();
-    rig.run(&["cp", "-r", "DIR/t", "s3://bkt/c"]).ok();
+    for words in [&["sync", "DIR/t", "s3://bkt/s"][..], &["cp", "-r", "DIR/t", "s3://bkt/c"]] {
+        let ran = rig.run(words).ended(CommandExit::Ok);
+        assert_eq!(ran.stderr.matches("left out 4 files").count(), 1, "{}", ran.stderr);
+        let ran = rig.run(&[words, &["--exclude", "d/*"]].concat()).ended(CommandExit::Ok);
+        assert!(ran.stderr.contains("left out 2 files"), "{}", ran.stderr);
+        rig.run(&[words, &["--exclude", "*.part"]].concat()).ok();
+    }
     assert_eq!(rig.keys(), ["c/.fordway-notes.part.txt", "c/a", "s/.fordway-notes.part.txt", "s/a"]);
     rig.run(&["sync", "s3://bkt/s", "DIR/t", "--delete"]).ok();
     assert_eq!(rig.files().len(), 6, "another download still needs its file");
+    rig.run(&["cp", "DIR/t/d/.f.bin.0123456789abcdef.part", "s3://bkt/named"]).ok();
+    assert!(rig.keys().contains(&"named".to_owned()));
 }
 
 #[test]

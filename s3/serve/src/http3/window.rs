@@ -2,15 +2,18 @@
 //!
 //! A client that neither reads nor identifies itself occupies little memory, because the windows of its connection
 //! begin small. The send window grows with the amount of data that the client has acknowledged, and the sum of all
-//! growth is limited. The receive window grows at the first validly signed request.
+//! growth is limited. QUIC keeps data until it is acknowledged, so the growth is counted until then, also if the window
+//! has become smaller. The receive window grows at the first validly signed request.
 
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use quinn::{TransportConfig, VarInt};
 
-use crate::limits::ConnectionLimitState;
+use crate::limits::{ConnectionLimitState, UserResourceUsage};
 
 /// The flow-control window of one request: the number of bytes that a client may send before the gateway reads them.
 /// With a round trip of 1 ms, this window allows 1 GiB/s.
@@ -37,16 +40,27 @@ const FAR: Duration = Duration::from_millis(5);
 /// The maximum number of bytes by which the send windows of all connections together exceed
 /// [`SEND_WINDOW_MIN_BYTES`].
 const GROWTH_BYTES_MAX: u64 = 64 << 20;
-/// The growth that other connections leave, divided by this number, is the maximum growth of one connection. If many
-/// connections grow, all get about the same share.
-const GROWTH_DIVISOR: u64 = 8;
+/// The growth that other connections of its user leave, divided by this number, is the maximum growth of one connection.
+/// If many connections grow, all get about the same share. A single connection gets 8 MiB.
+const GROWTH_DIVISOR: u64 = 6;
 
 /// The maximum number of STREAM frames that a connection without responses sends between two calls to
 /// [`ConnectionWindows::is_moving`]. These frames contain about 64 KiB.
 const KEEP_ALIVE_FRAMES: u64 = 50;
 
-/// The growth of all connections of the process in bytes.
-static GROWTH_BYTES: AtomicU64 = AtomicU64::new(0);
+/// The type of a stream without a meaning (RFC 9114 section 6.2.3). Clients ignore its content.
+const RESERVED_STREAM_TYPE: u8 = 0x21;
+
+/// The growth of send windows in bytes.
+#[derive(Default)]
+struct WindowGrowth {
+    of_all: AtomicU64,
+    /// The growth of connections whose users are unknown.
+    of_unknown_users: AtomicU64,
+}
+
+/// The growth of all connections of the process.
+static GROWTH: WindowGrowth = WindowGrowth { of_all: AtomicU64::new(0), of_unknown_users: AtomicU64::new(0) };
 
 /// Sets the windows of new connections.
 pub(super) fn set_first_windows(transport: &mut TransportConfig) {
@@ -70,9 +84,10 @@ pub(super) struct ConnectionWindows {
     responses: AtomicUsize,
     /// Whether a validly signed request has opened the receive window.
     is_open: AtomicBool,
-    /// The number of sent STREAM frames and of received datagrams at the last call to
-    /// [`ConnectionWindows::is_moving`].
+    /// The result of [`movement`] at the last call to [`ConnectionWindows::is_moving`].
     seen: Mutex<(u64, u64)>,
+    /// A stream that waits until the client has acknowledged data. Only `rest` uses it.
+    probe: Mutex<Option<quinn::SendStream>>,
 }
 
 /// A response in progress.
@@ -86,8 +101,18 @@ impl Drop for ResponseInProgress<'_> {
 
 impl ConnectionWindows {
     pub(super) fn new(connection: quinn::Connection) -> Self {
-        let (responses, is_open) = (AtomicUsize::new(0), AtomicBool::new(false));
-        ConnectionWindows { connection, send: Mutex::default(), responses, is_open, seen: Mutex::default() }
+        ConnectionWindows {
+            send: Mutex::new(SendWindow::new(&GROWTH)),
+            responses: AtomicUsize::new(0),
+            is_open: AtomicBool::new(false),
+            seen: Mutex::new(movement(&connection)),
+            probe: Mutex::default(),
+            connection,
+        }
+    }
+
+    fn send(&self) -> MutexGuard<'_, SendWindow> {
+        self.send.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn connection(&self) -> &quinn::Connection {
@@ -109,30 +134,66 @@ impl ConnectionWindows {
         }
     }
 
+    /// Counts the growth of the send window for the connection's latest user.
+    pub(super) fn belong_to_user_of(&self, account: &ConnectionLimitState) {
+        let mut send = self.send();
+        if send.user_id() != account.user_id() {
+            send.belong_to(account.user());
+        }
+    }
+
     /// Returns the number of bytes to send before the next call to [`ConnectionWindows::has_sent`]. The window grows
     /// only between the calls.
     pub(super) fn slice_bytes(&self) -> usize {
-        let window_bytes = self.send.lock().unwrap_or_else(PoisonError::into_inner).bytes();
-        (window_bytes / 2).min(SLICE_BYTES_MAX) as usize
+        (self.send().bytes / 2).min(SLICE_BYTES_MAX) as usize
     }
 
     /// Adapts the send window after `bytes` bytes were sent.
     pub(super) fn has_sent(&self, bytes: usize) {
         let path = self.connection.stats().path;
-        let mut send = self.send.lock().unwrap_or_else(PoisonError::into_inner);
-        let before_bytes = send.bytes();
+        let mut send = self.send();
+        let before_bytes = send.bytes;
         send.has_sent(bytes as u64, path_window_bytes(path.rtt, path.cwnd));
-        if send.bytes() != before_bytes {
-            self.connection.set_send_window(send.bytes());
+        if send.bytes != before_bytes {
+            self.connection.set_send_window(send.bytes);
         }
     }
 
-    /// Makes the send window of a connection without responses small, so that other connections can grow.
-    pub(super) fn rest(&self) {
-        let mut send = self.send.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.responses.load(Ordering::Relaxed) == 0 && send.growth_bytes > 0 {
-            send.grow_to(SEND_WINDOW_MIN_BYTES);
-            self.connection.set_send_window(send.bytes());
+    /// Makes the send window of a connection without responses small, so that other connections can grow. Returns false
+    /// if the client must first acknowledge data that the small window could not hold. Until then, the window does not
+    /// change, because a small window would block the next responses.
+    pub(super) fn rest(&self) -> bool {
+        let mut send = self.send();
+        if self.responses.load(Ordering::Relaxed) > 0 || send.growth_bytes == 0 {
+            return true;
+        }
+        self.connection.set_send_window(SEND_WINDOW_MIN_BYTES);
+        let is_acknowledged = self.has_room();
+        match is_acknowledged {
+            true => send.shrink(),
+            false => self.connection.set_send_window(send.bytes),
+        }
+        is_acknowledged
+    }
+
+    /// Returns whether the send window has room for more data. To find out, sends a byte without a meaning.
+    fn has_room(&self) -> bool {
+        let mut probe = self.probe.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut context = Context::from_waker(Waker::noop());
+        let mut stream = match probe.take() {
+            Some(stream) => stream,
+            None => match pin!(self.connection.open_uni()).poll(&mut context) {
+                Poll::Ready(Ok(stream)) => stream,
+                Poll::Ready(Err(_)) | Poll::Pending => return false,
+            },
+        };
+        // When the stream is dropped, it ends.
+        match Pin::new(&mut stream).poll_write(&mut context, &[RESERVED_STREAM_TYPE]) {
+            Poll::Ready(written) => written.is_ok(),
+            Poll::Pending => {
+                *probe = Some(stream);
+                false
+            }
         }
     }
 
@@ -140,52 +201,99 @@ impl ConnectionWindows {
     /// result is true if, since the last call, packets have arrived and the gateway has sent more than
     /// [`KEEP_ALIVE_FRAMES`].
     pub(super) fn is_moving(&self) -> bool {
-        let stats = self.connection.stats();
-        let now = (stats.frame_tx.stream, stats.udp_rx.datagrams);
+        let now = movement(&self.connection);
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *seen, now);
         now.0 - before.0 > KEEP_ALIVE_FRAMES && now.1 > before.1
     }
 }
 
+/// Returns the number of sent STREAM frames and of received datagrams.
+fn movement(connection: &quinn::Connection) -> (u64, u64) {
+    let stats = connection.stats();
+    (stats.frame_tx.stream, stats.udp_rx.datagrams)
+}
+
 /// The size of a send window, and the values on which the size depends.
-#[derive(Default)]
 struct SendWindow {
+    bytes: u64,
     sent_bytes: u64,
     /// A lower bound of the number of bytes that the client has acknowledged.
     acknowledged_bytes: u64,
-    /// The part of [`GROWTH_BYTES`] that belongs to this window.
+    /// The part of `growth` that belongs to this window. QUIC keeps at most this number of bytes beyond
+    /// [`SEND_WINDOW_MIN_BYTES`].
     growth_bytes: u64,
+    growth: &'static WindowGrowth,
+    user: Option<Arc<UserResourceUsage>>,
 }
 
 impl SendWindow {
-    fn bytes(&self) -> u64 {
-        SEND_WINDOW_MIN_BYTES + self.growth_bytes
+    fn new(growth: &'static WindowGrowth) -> Self {
+        let bytes = SEND_WINDOW_MIN_BYTES;
+        SendWindow { bytes, sent_bytes: 0, acknowledged_bytes: 0, growth_bytes: 0, growth, user: None }
     }
 
     /// Adapts the window after `bytes` bytes were sent. `path_bytes` is the size that suits the path.
     fn has_sent(&mut self, bytes: u64, path_bytes: u64) {
         self.sent_bytes += bytes;
         // All sent bytes that do not fit into the window must have been acknowledged.
-        self.acknowledged_bytes = self.acknowledged_bytes.max(self.sent_bytes.saturating_sub(self.bytes()));
-        self.grow_to(path_bytes.min(SEND_WINDOW_MIN_BYTES + 2 * self.acknowledged_bytes));
+        self.acknowledged_bytes = self.acknowledged_bytes.max(self.sent_bytes.saturating_sub(self.bytes));
+        let wanted_bytes = path_bytes.min(SEND_WINDOW_MIN_BYTES + 2 * self.acknowledged_bytes);
+        let growth_bytes = wanted_bytes.saturating_sub(SEND_WINDOW_MIN_BYTES).min(self.most_growth_bytes());
+        // The window shrinks slowly, because a slow client must acknowledge the difference before it receives more.
+        let slowly_bytes = self.bytes.saturating_sub(bytes);
+        let before_bytes = self.bytes;
+        self.bytes = (SEND_WINDOW_MIN_BYTES + growth_bytes).max(slowly_bytes);
+        // The previous window may be full.
+        self.count(self.bytes.max(before_bytes) - SEND_WINDOW_MIN_BYTES);
     }
 
-    /// Changes the size to `bytes`, or less if other connections use the growth.
-    fn grow_to(&mut self, bytes: u64) {
-        let others = GROWTH_BYTES.load(Ordering::Relaxed).saturating_sub(self.growth_bytes);
-        let most = GROWTH_BYTES_MAX.saturating_sub(others) / GROWTH_DIVISOR;
-        let growth_bytes = bytes.saturating_sub(SEND_WINDOW_MIN_BYTES).min(most);
-        // The sum may briefly be a little too large, because threads do not wait for each other.
-        GROWTH_BYTES.fetch_add(growth_bytes, Ordering::Relaxed);
-        GROWTH_BYTES.fetch_sub(self.growth_bytes, Ordering::Relaxed);
+    /// Makes the window as small as possible. The caller knows that the client has acknowledged what does not fit.
+    fn shrink(&mut self) {
+        self.bytes = SEND_WINDOW_MIN_BYTES;
+        self.count(0);
+    }
+
+    /// Returns the growth that this window can have. A user can have three quarters of the growth that other users
+    /// leave, so that a user whose clients do not acknowledge data cannot take all of it.
+    fn most_growth_bytes(&self) -> u64 {
+        let of_user = self.of_user().load(Ordering::Relaxed);
+        let other_users = self.growth.of_all.load(Ordering::Relaxed).saturating_sub(of_user);
+        let users_most = GROWTH_BYTES_MAX.saturating_sub(other_users) / 4 * 3;
+        users_most.saturating_sub(of_user.saturating_sub(self.growth_bytes)) / GROWTH_DIVISOR
+    }
+
+    /// Counts `growth_bytes` for this window. The sums may briefly be a little too large, because threads do not wait
+    /// for each other.
+    fn count(&mut self, growth_bytes: u64) {
+        for sum in [&self.growth.of_all, self.of_user()] {
+            sum.fetch_add(growth_bytes, Ordering::Relaxed);
+            sum.fetch_sub(self.growth_bytes, Ordering::Relaxed);
+        }
         self.growth_bytes = growth_bytes;
+    }
+
+    /// Returns the growth of all windows of the user.
+    fn of_user(&self) -> &AtomicU64 {
+        self.user.as_ref().map_or(&self.growth.of_unknown_users, |user| &user.window_growth_bytes)
+    }
+
+    /// Returns the id of the user's [`UserResourceUsage`], or 0.
+    fn user_id(&self) -> u64 {
+        self.user.as_ref().map_or(0, |user| user.id())
+    }
+
+    fn belong_to(&mut self, user: Option<Arc<UserResourceUsage>>) {
+        let growth_bytes = self.growth_bytes;
+        self.count(0);
+        self.user = user;
+        self.count(growth_bytes);
     }
 }
 
 impl Drop for SendWindow {
     fn drop(&mut self) {
-        GROWTH_BYTES.fetch_sub(self.growth_bytes, Ordering::Relaxed);
+        self.count(0);
     }
 }
 
@@ -201,6 +309,7 @@ fn path_window_bytes(round_trip: Duration, congestion_window_bytes: u64) -> u64 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::{UserLimitOverrides, UserLimits};
 
     #[test]
     fn the_send_window_is_what_the_path_can_hold() {
@@ -211,35 +320,93 @@ mod tests {
         assert_eq!(path_window_bytes(far, 64 << 20), FAR_SEND_WINDOW_BYTES);
     }
 
+    fn user() -> Arc<UserResourceUsage> {
+        UserResourceUsage::new(UserLimitOverrides::default(), UserLimits::default())
+    }
+
+    fn windows(
+        growth: &'static WindowGrowth,
+        user: &Arc<UserResourceUsage>,
+        count: usize,
+    ) -> Vec<SendWindow> {
+        let window = |_| {
+            let mut window = SendWindow::new(growth);
+            window.belong_to(Some(user.clone()));
+            window
+        };
+        (0..count).map(window).collect()
+    }
+
+    fn growth() -> &'static WindowGrowth {
+        Box::leak(Box::default())
+    }
+
     /// Sends as much as a window allows if the client has acknowledged `acknowledged_bytes`.
     fn fill(window: &mut SendWindow, acknowledged_bytes: u64) {
-        while window.sent_bytes < acknowledged_bytes + window.bytes() {
-            let room = acknowledged_bytes + window.bytes() - window.sent_bytes;
+        while window.sent_bytes < acknowledged_bytes + window.bytes {
+            let room = acknowledged_bytes + window.bytes - window.sent_bytes;
             window.has_sent(room.min(16 << 10), FAR_SEND_WINDOW_BYTES);
+        }
+    }
+
+    /// Fills a window until its client has acknowledged much data. Then the client acknowledges nothing more.
+    fn fill_often(window: &mut SendWindow) {
+        for _ in 0..12 {
+            let acknowledged_bytes = window.sent_bytes;
+            fill(window, acknowledged_bytes);
         }
     }
 
     #[test]
     fn windows_grow_by_acknowledgements_and_share_what_there_is() {
-        let mut windows: Vec<_> = (0..400).map(|_| SendWindow::default()).collect();
+        let mut windows = windows(growth(), &user(), 400);
         windows.iter_mut().for_each(|window| fill(window, 0));
-        assert!(windows.iter().all(|window| window.bytes() == SEND_WINDOW_MIN_BYTES), "nobody acknowledges");
-        let mut acknowledged = 0;
-        for _ in 0..8 {
-            let one = &mut windows[0];
-            acknowledged = one.sent_bytes;
-            fill(one, acknowledged);
-        }
-        assert!(windows[0].bytes() > FAR_SEND_WINDOW_BYTES - (1 << 20), "{} bytes", windows[0].bytes());
-        for _ in 0..2 {
+        assert!(windows.iter().all(|window| window.bytes == SEND_WINDOW_MIN_BYTES), "nobody acknowledges");
+        fill_often(&mut windows[0]);
+        assert!(windows[0].bytes > FAR_SEND_WINDOW_BYTES - (1 << 20), "{} bytes", windows[0].bytes);
+        for _ in 0..12 {
             for window in &mut windows {
-                fill(window, acknowledged);
+                let acknowledged_bytes = window.sent_bytes;
+                fill(window, acknowledged_bytes);
             }
         }
         let sum: u64 = windows.iter().map(|window| window.growth_bytes).sum();
         assert!((GROWTH_BYTES_MAX / 2..=GROWTH_BYTES_MAX).contains(&sum), "{sum} bytes");
         windows.truncate(1);
-        windows[0].grow_to(0);
-        assert_eq!(windows[0].bytes(), SEND_WINDOW_MIN_BYTES);
+        windows[0].shrink();
+        assert_eq!((windows[0].bytes, windows[0].growth_bytes), (SEND_WINDOW_MIN_BYTES, 0));
+    }
+
+    /// A window that shrinks may still be full with what was sent before.
+    #[test]
+    fn growth_counts_until_it_is_acknowledged() {
+        const SLICE_BYTES: u64 = 64 << 10;
+        let (growth, user) = (growth(), user());
+        let mut window = windows(growth, &user, 1).remove(0);
+        fill_often(&mut window);
+        let full_bytes = window.bytes;
+        for shrinks in 1..4 {
+            window.has_sent(SLICE_BYTES, SEND_WINDOW_MIN_BYTES);
+            let before_bytes = full_bytes - (shrinks - 1) * SLICE_BYTES;
+            assert_eq!(window.bytes, before_bytes - SLICE_BYTES);
+            assert_eq!(growth.of_all.load(Ordering::Relaxed), before_bytes - SEND_WINDOW_MIN_BYTES);
+        }
+        drop(window);
+        assert_eq!(growth.of_all.load(Ordering::Relaxed), 0);
+        assert_eq!(user.window_growth_bytes.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_user_whose_clients_acknowledge_nothing_leaves_growth_to_others() {
+        let (growth, one) = (growth(), user());
+        let mut silent = windows(growth, &one, 40);
+        silent.iter_mut().for_each(fill_often);
+        let mut window = windows(growth, &user(), 1).remove(0);
+        fill_often(&mut window);
+        assert!(window.bytes >= 1 << 20, "{} bytes", window.bytes);
+        silent[0].belong_to(None);
+        let sums = [&growth.of_all, &growth.of_unknown_users, &one.window_growth_bytes, window.of_user()];
+        let [all, unknown, one, other] = sums.map(|sum| sum.load(Ordering::Relaxed));
+        assert_eq!((unknown, all), (silent[0].growth_bytes, unknown + one + other));
     }
 }

@@ -135,6 +135,9 @@ pub(crate) struct UserResourceUsage {
     paid_until_ns: AtomicU64,
     /// The number of bytes of HTTP/2 and HTTP/3 responses that the user's clients have not received yet.
     pub(crate) held_bytes: AtomicU64,
+    /// The number of bytes by which the send windows of the user's HTTP/3 connections have grown.
+    #[cfg(feature = "http3")]
+    pub(crate) window_growth_bytes: AtomicU64,
     refused_connections: AtomicU64,
     refused_requests: AtomicU64,
     refused_rate: AtomicU64,
@@ -163,6 +166,8 @@ impl UserResourceUsage {
             in_flight: AtomicU32::new(0),
             paid_until_ns: AtomicU64::new(0),
             held_bytes: AtomicU64::new(0),
+            #[cfg(feature = "http3")]
+            window_growth_bytes: AtomicU64::new(0),
             refused_connections: AtomicU64::new(0),
             refused_requests: AtomicU64::new(0),
             refused_rate: AtomicU64::new(0),
