@@ -226,8 +226,9 @@ impl<'a> ReplicaOpener<'a> {
         discover_until(&self.session(context).ok()?, url, context.metalinks.as_ref(), until)
     }
 
-    /// Opens the replicas of the file at `url`. Returns `None` if this fails, or if the file at `url` has a size other
-    /// than the replicas: a description that was not renewed with its file leads to an older version.
+    /// Opens the replicas of the file at `url`. Returns `None` if this fails, or if the size of the file at `url`
+    /// differs from the size of the replicas: a description that was not updated together with the file leads to an
+    /// older version.
     fn opened(
         &self,
         found: &DiscoveredReplicas,

@@ -277,7 +277,7 @@ impl SharedLoadState {
     }
 }
 
-/// Opens connections, some at the same time.
+/// Opens connections, several at a time.
 async fn open_all<S: ExchangeSender>(
     connections: usize,
     requests: Arc<RequestSequence>,

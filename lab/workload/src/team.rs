@@ -59,7 +59,7 @@ pub fn usable_processors(team: &dyn RankTeam) -> Result<Option<usize>> {
     Ok(processors_of(told.iter().map(|told| String::from_utf8_lossy(told).into_owned())))
 }
 
-/// Counts the distinct processors in texts such as `HOST:0 1 7`; `None` if a text names no host or no processor.
+/// Counts the distinct processors in strings such as `HOST:0 1 7`; `None` if a string names no host or no processor.
 fn processors_of(told: impl Iterator<Item = String>) -> Option<usize> {
     let mut all = HashSet::new();
     for told in told {

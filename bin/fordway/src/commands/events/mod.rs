@@ -30,8 +30,8 @@ use queue::{Batch, BucketQueue, Pause};
 const BATCH_MAX: usize = 100;
 /// The maximum number of names of one bucket in memory.
 const NAMES_MAX: usize = 16_384;
-/// All buckets share this number of names of untried events in memory. The names of refused events have a separate
-/// limit of the same size.
+/// The maximum number of names of untried events in memory, over all buckets. The names of refused events have a
+/// separate limit of the same size.
 const NAMES_SHARED: usize = 262_144;
 /// The shortest time between two searches for events that other processes have recorded.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(2);

@@ -87,7 +87,7 @@ pub(super) fn steal(tree: &SystemTree) -> DoctorCheckResult {
     Ok(said.measured("stolen since boot", share, "%"))
 }
 
-/// Returns the stolen time and the whole time of all processors, in ticks.
+/// Returns the stolen time and the total time of all processors, in ticks.
 fn ticks(line: &str) -> Option<(f64, f64)> {
     // The fields are: user nice system idle iowait irq softirq steal. `user` already includes the time of guests.
     let ticks: Vec<f64> = line.split_whitespace().take(8).filter_map(|tick| tick.parse().ok()).collect();
