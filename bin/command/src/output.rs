@@ -91,8 +91,9 @@ impl CommandOutputStreams {
         Ok(())
     }
 
-    /// Prints no further events. Commands that write content to standard output under another name, such as
-    /// `/dev/stdout`, call this function: a program that reads the content must not receive the events as a part of it.
+    /// Makes this output print no further events. Commands that write content to standard output under another name,
+    /// such as `/dev/stdout`, call this function: a program that reads the content must not receive the events as a
+    /// part of it.
     pub fn withhold_events(&self) {
         self.withholds_events.store(true, Ordering::Relaxed);
     }

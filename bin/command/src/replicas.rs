@@ -208,8 +208,8 @@ impl<'a> ReplicaOpener<'a> {
             }
             until => {
                 let found = self.discovered(&web::http_url(url), until, context);
-                // A server that is up, and does not have the file, may have removed it. Its cached replicas must not
-                // bring it back.
+                // A server that is up, and does not have the file, may have removed it. In that case, the cached
+                // replicas must not be used.
                 let found = found.filter(|found| error.kind() != ErrorKind::NoSuchKey || !found.is_cached());
                 found.and_then(|found| self.opened(&found, (url, size_bytes), context)).ok_or(error)
             }

@@ -90,7 +90,7 @@ enum Http1PollResult {
 
 impl Http1LoadGenerator {
     /// Opens `connections` (at least 1) connections. `timeouts.first_byte` limits the duration of a whole exchange.
-    /// Errors: `Unavailable`, `Timeout`, `InvalidArgument`, `Io`; `Interrupted` if `stop` is set meanwhile.
+    /// Errors: `Unavailable`, `Timeout`, `InvalidArgument`, `Io`; `Interrupted` if `stop` is set during the call.
     pub fn connect(
         requests: Arc<RequestSequence>,
         connections: usize,

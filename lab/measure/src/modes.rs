@@ -104,7 +104,7 @@ fn levels<B>(blocks: &[B], parts: impl Fn(&B) -> (u16, u64, u64)) -> Vec<f64> {
 }
 
 impl TwoModes {
-    /// Describes both modes. `level` returns the text for a level.
+    /// Describes both modes. `level` formats a level.
     fn in_words(&self, level: impl Fn(f64) -> String) -> String {
         let TwoModes { low, high, high_share } = *self;
         let high_pct = 100.0 * high_share;
@@ -115,7 +115,7 @@ impl TwoModes {
 
 /// Returns the two modes of `values`, which are positive and in the order of their measurement. Returns `None` if there
 /// is only one mode, or if the values are too few to tell. In simulations, at most 3 % of autocorrelated values with
-/// one mode are taken for two modes (the test `one_mode_is_not_taken_for_two`).
+/// one mode are mistaken for two modes (the test `one_mode_is_not_taken_for_two`).
 fn two_modes(values: &[f64]) -> Option<TwoModes> {
     let logs: Vec<f64> = values.iter().map(|value| value.ln()).filter(|log| log.is_finite()).collect();
     if logs.len() < VALUES_MIN || logs.len() < values.len() {

@@ -224,7 +224,8 @@ fn cp_does_not_go_on_with_another_version() {
     }
 }
 
-/// A server that is up and does not have a file may have removed it. The cached replicas must not bring it back.
+/// A server that is up and does not have a file may have removed it. In that case, the cached replicas must not be
+/// used.
 #[test]
 fn a_removed_file_is_not_read_from_cached_replicas() {
     let other = server(ResponseFaultScript::honest());

@@ -56,7 +56,7 @@ impl SystemTree {
         SystemTree { copy: Some(directory.into()), ..self }
     }
 
-    /// Returns the trimmed text of a file. `path` has no leading slash.
+    /// Returns the trimmed content of a file. `path` has no leading slash.
     pub(crate) fn read(&self, path: &str) -> Result<String, UnreadableFile> {
         let text = read_bounded(&self.root.join(path)).map_err(|error| UnreadableFile::of(path, &error))?;
         self.note(path);
@@ -184,8 +184,8 @@ impl fmt::Display for UnreadableFile {
     }
 }
 
-/// Returns the text of a regular file. A copied tree may contain any kind of file, so files that would block the reader
-/// (a FIFO) or never end (a device that is a link's target) are not read.
+/// Returns the content of a regular file. A copied tree may contain any kind of file, so files that would block the
+/// reader (a FIFO) or never end (a device that is a link's target) are not read.
 fn read_bounded(path: &Path) -> io::Result<String> {
     let mut options = fs::OpenOptions::new();
     options.read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed());

@@ -312,7 +312,7 @@ impl ControlGroupDirectories {
         Ok(ControlGroupDirectories { is_v2, directories: up(&mount, path) })
     }
 
-    /// Returns the path and the text of the file `name` in each directory that has it; the process's own group is
+    /// Returns the path and the content of the file `name` in each directory that has it; the process's own group is
     /// first.
     pub(in crate::doctor) fn texts(&self, tree: &SystemTree, name: &str) -> Vec<(String, String)> {
         let file = |directory: &String| {

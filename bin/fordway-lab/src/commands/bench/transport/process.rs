@@ -127,8 +127,8 @@ fn is_own(stream: &TcpStream) -> bool {
     uid_of(&table, peer, own) == Some(rustix::process::getuid().as_raw())
 }
 
-/// Returns the user who opened the socket at `local` that is connected to `remote`, from the text of `/proc/net/tcp`;
-/// `None` if there is no such socket.
+/// Returns the uid of the process that opened the socket at `local` connected to `remote`, from the content of
+/// `/proc/net/tcp`; `None` if there is no such socket.
 fn uid_of(table: &str, local: SocketAddr, remote: SocketAddr) -> Option<u32> {
     let text = |address: SocketAddr| match address.ip() {
         // The kernel prints an address as a number in its own byte order.
