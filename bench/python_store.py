@@ -32,7 +32,7 @@ Calls = dict[str, Callable[[str], object]]
 
 
 def plain_files(root: str) -> Calls:
-    """Returns the calls of a program that uses system calls directly. Like a store, it never shows an incomplete file."""
+    """Returns the calls of a program that uses system calls directly. Like a store, it never shows a partial file."""
 
     def put(key: str) -> None:
         path = f"{root}/{key}"
