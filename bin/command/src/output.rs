@@ -278,8 +278,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Escapes control characters, except those that separate lines and columns. Object names may contain any characters,
-/// but must not send control sequences to the terminal of a user who lists them.
+/// Escapes control characters, except the characters that separate lines and columns. Object names may contain any
+/// characters, but must not send control sequences to the terminal of a user who lists them.
 fn without_controls(text: &str) -> Cow<'_, str> {
     escape(text, |c| c.is_control() && !matches!(c, '\n' | '\t'))
 }

@@ -331,7 +331,7 @@ pub struct RunMetadata {
     pub ranks: usize,
     /// The number of processors that all ranks together can keep busy.
     pub cpus_at_once: usize,
-    /// The chosen parameters besides the plan.
+    /// The chosen parameters other than the plan.
     pub parameters: serde_json::Map<String, serde_json::Value>,
 }
 

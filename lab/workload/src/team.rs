@@ -49,8 +49,9 @@ pub fn mpi_layout(lens: &[u64]) -> Option<(Vec<i32>, Vec<i32>)> {
     lens.iter().map(place).collect()
 }
 
-/// Returns the number of processors that the ranks of `team` together may use, over all hosts; `None` if a rank does
-/// not know. Launchers often bind each rank to its own processors, so the processors of one rank are only a part.
+/// Returns the number of processors that the ranks of `team` together may use, over all hosts; `None` if a rank cannot
+/// determine its processors. Launchers often bind each rank to its own processors, so the processors of one rank are
+/// only a part.
 pub fn usable_processors(team: &dyn RankTeam) -> Result<Option<usize>> {
     // Containers on one host have the same boot ID but different host names.
     let host = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();

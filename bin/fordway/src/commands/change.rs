@@ -179,7 +179,7 @@ pub(super) fn rm(args: &RmArgs, context: &CommandContext) -> Result<CommandExit>
     transfer::run(context, &settings, removals)
 }
 
-/// Returns the buckets and prefixes of those sources that the command removes completely.
+/// Returns the buckets and prefixes of the sources that the command removes completely.
 fn emptied(sources: &[SourceSelection], filters: &FilterRules) -> Vec<(Bucket, String)> {
     let below = sources.iter().filter_map(|source| match source {
         SourceSelection::Below(StorageAddress::S3(bucket, prefix)) if filters.is_empty() => {

@@ -38,8 +38,8 @@ pub(crate) fn sync_content(file: &File) -> io::Result<()> {
     without_unsupported(file.sync_data())
 }
 
-/// Forces the names in a directory to stable storage. Without permission to read the directory, or support by the file
-/// system, has no effect.
+/// Forces the names in a directory to stable storage. Has no effect if the process lacks permission to read the
+/// directory, or if the file system cannot sync directories.
 pub(crate) fn sync_names(directory: &Path) -> io::Result<()> {
     match File::open(directory) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),

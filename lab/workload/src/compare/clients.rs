@@ -25,7 +25,7 @@ pub(super) struct ClientProcess {
 
 impl ClientProcess {
     /// Forks a client. The child has its own copy of `inputs`; the kernel copies a page only when it is modified.
-    /// Errors: `Io` if the system has no more processes, descriptors or memory.
+    /// Errors: `Io` if the system cannot start another process, or lacks descriptors or memory.
     pub(super) fn start(inputs: SharedInputs, client: usize) -> Result<Self> {
         let failed = |error: std::io::Error| {
             Error::new(ErrorKind::from(&error), format!("starting client process {client}")).caused_by(error)

@@ -317,8 +317,8 @@ pub(crate) fn scored_round(rounds: &[Vec<PhaseResult>]) -> usize {
 }
 
 /// Scores each lane by the round with the median score; a lane with errors in any round has no score. Returns, for each
-/// lane, the score and the text of the round in the format of IO500's `result.txt`, in which the score also states
-/// whether the `conditions` of the run cast doubt on it.
+/// lane, the score, and the results of the round in the format of IO500's `result.txt`. These results also state
+/// whether the `conditions` of the run make the score doubtful.
 pub fn score(
     plan: &Io500Plan,
     lanes: &[LaneResults],

@@ -25,8 +25,8 @@ pub(super) fn is_guest(tree: &SystemTree) -> Option<bool> {
 }
 
 /// Returns the processors that this process may use. Without a restriction, `Cpus_allowed_list` contains every
-/// processor that the kernel provides for, such as 128 processors in a guest with 4. Processors that are not online are
-/// therefore left out.
+/// processor that the kernel could support, such as 128 processors in a guest with 4. Processors that are not online
+/// are therefore left out.
 pub(crate) fn allowed(tree: &SystemTree) -> Result<Vec<usize>, UnreadableFile> {
     let status = tree.read(STATUS)?;
     let mut list = value_of(&status, "Cpus_allowed_list").map(listed).unwrap_or_default();
