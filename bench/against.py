@@ -25,7 +25,7 @@ LEAST = 0.97
 WIDEST = 0.05
 
 LISTED = os.environ.get("LIST", "1000000")
-# Measure only the rows whose names contain this text.
+# Measure only the rows whose names contain this string.
 ROWS = os.environ.get("ROWS", "")
 UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 

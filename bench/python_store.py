@@ -32,7 +32,7 @@ Calls = dict[str, Callable[[str], object]]
 
 
 def plain_files(root: str) -> Calls:
-    """Returns the calls of a program that uses system calls directly. Like a store, it never shows half a file."""
+    """Returns the calls of a program that uses system calls directly. Like a store, it never shows a partial file."""
 
     def put(key: str) -> None:
         path = f"{root}/{key}"
@@ -57,7 +57,7 @@ def plain_files(root: str) -> Calls:
 
 def locked_files(root: str) -> Calls:
     """Returns plain deletes under a lock of the name, which the store needs: without the lock, a conditional put that
-    runs at the same time could bring a deleted object back. Two `fcntl` calls are the price."""
+    runs at the same time could restore a deleted object. The lock costs two `fcntl` calls."""
     table = os.open(f"{root}/locks", os.O_RDWR | os.O_CREAT, 0o666)
     lock, unlock = (struct.pack("hhqqi", kind, os.SEEK_SET, 1, 1, 0) for kind in (fcntl.F_WRLCK, fcntl.F_UNLCK))
     plain = plain_files(root)
@@ -71,7 +71,7 @@ def locked_files(root: str) -> Calls:
 
 
 def fordway_store(root: str) -> Calls:
-    """Returns the calls of this project's store, without stable storage, as of all others here."""
+    """Returns the calls of this project's store. Like the other libraries here, it does not wait for stable storage."""
     store = fordway.open(f"file://{root}?durability=none")
     store.create_bucket("bucket")
     return {

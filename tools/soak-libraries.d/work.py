@@ -1,7 +1,7 @@
-"""What the scripts of soak-libraries share.
+"""Code that the scripts of soak-libraries share.
 
 A script writes data to a place, reads the data back, and prints one line of JSON: the SHA-256 of the data that it read,
-the number of bytes, and the times in seconds of writing and reading. It fails if it reads anything else than it wrote.
+the number of bytes, and the times in seconds of writing and reading. It fails if it reads other data than it wrote.
 A place is a directory, or `s3://BUCKET/PREFIX`.
 """
 

@@ -129,7 +129,7 @@ class Walk:
         return calls
 
     def trouble(self, name):
-        """Calls an operation in each variation. Returns the problem, or an empty text."""
+        """Calls an operation in each variation. Returns the problem, or an empty string."""
         model = self.client.meta.service_model.operation_model(name)
         self.prepare(name)
         for about, parameters in self.variations(model):

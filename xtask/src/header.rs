@@ -79,7 +79,7 @@ fn without_safety_sections(text: &str) -> String {
     kept.replace("\n//\nstruct", "\nstruct").replace("\n//\nint", "\nint").replace("\n//\nssize", "\nssize")
 }
 
-/// Converts each comment of `//` lines to a `/* */` comment, because compilers for C89 accept no others.
+/// Converts each comment of `//` lines to a `/* */` comment, because compilers for C89 accept no other comments.
 fn with_c89_comments(text: &str) -> String {
     let is_comment = |line: &str| line.trim_start().starts_with("//");
     let (mut converted, mut lines) = (String::with_capacity(text.len()), text.lines().peekable());

@@ -111,7 +111,7 @@ impl StorageAddress {
         }
     }
 
-    /// Returns the text of a local path that has the form `BUCKET` or `BUCKET/KEY`. Such a path may be an address
+    /// Returns a local path as a string if it has the form `BUCKET` or `BUCKET/KEY`. Such a path may be an address
     /// without its `s3://`, so the error messages suggest that prefix.
     pub fn as_bucket(&self) -> Option<&str> {
         let StorageAddress::Local(path) = self else { return None };

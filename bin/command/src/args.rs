@@ -86,7 +86,7 @@ pub struct ReplicaArgs {
     /// replica, and from the next replica after a failure]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub streams: Option<u16>,
-    /// Country codes, such as ch,de; among replicas of equal priority, those in these countries are preferred
+    /// Country codes, such as ch,de; among replicas of equal priority, replicas in these countries are preferred
     #[arg(long, value_name = "COUNTRY", value_delimiter = ',')]
     pub location: Vec<String>,
 }

@@ -139,7 +139,7 @@ struct InterruptState {
     /// Temporary files, and whether each can be resumed. The names of these files are generated, not chosen by a user.
     temporary: Mutex<BTreeMap<PathBuf, IncompleteFileKind>>,
     on_hang_up: Mutex<Option<Box<dyn Fn() + Send>>>,
-    /// The handle through which the program can handle more signals.
+    /// The handle for registering further signals.
     signals: OnceLock<signal_hook::iterator::Handle>,
 }
 
@@ -212,7 +212,7 @@ impl InterruptFlag {
         }
     }
 
-    /// Sets the handle through which the program can handle more signals.
+    /// Sets the handle for registering further signals.
     pub(crate) fn set_signals(&self, signals: signal_hook::iterator::Handle) {
         let _ = self.0.signals.set(signals);
     }

@@ -91,8 +91,9 @@ impl CommandOutputStreams {
         Ok(())
     }
 
-    /// Prints no further events. Commands that write content to standard output under another name, such as
-    /// `/dev/stdout`, call this function: a program that reads the content must not receive the events as a part of it.
+    /// Makes this output print no further events. Commands that write content to standard output under another name,
+    /// such as `/dev/stdout`, call this function: a program that reads the content must not receive the events as a
+    /// part of it.
     pub fn withhold_events(&self) {
         self.withholds_events.store(true, Ordering::Relaxed);
     }
@@ -277,8 +278,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Escapes control characters, except those that separate lines and columns. Object names may contain any characters,
-/// but must not send control sequences to the terminal of a user who lists them.
+/// Escapes control characters, except the characters that separate lines and columns. Object names may contain any
+/// characters, but must not send control sequences to the terminal of a user who lists them.
 fn without_controls(text: &str) -> Cow<'_, str> {
     escape(text, |c| c.is_control() && !matches!(c, '\n' | '\t'))
 }

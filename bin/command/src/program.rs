@@ -96,7 +96,7 @@ fn tell(context: &CommandContext, error: &Error) -> CommandExit {
 /// second signal ends the process even if the process hangs in a read or write. If `grace` is set, the process also
 /// ends when this time has passed after the first signal, unless it is a server. A gateway handles SIGHUP differently:
 /// it reloads its files. A signal that is ignored when the process starts, such as SIGHUP under `nohup`, stays ignored.
-/// Only a gateway that reloads its files still handles SIGHUP.
+/// The exception is a gateway that reloads its files: it handles SIGHUP even then.
 fn stop_on_signals(interrupt: InterruptFlag, grace: Option<Duration>) {
     let caught = [Signal::INT, Signal::TERM, Signal::HUP].into_iter().filter(|signal| !is_ignored(*signal));
     let mut signals = match Signals::new(caught.map(Signal::as_raw)) {

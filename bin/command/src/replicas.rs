@@ -208,8 +208,8 @@ impl<'a> ReplicaOpener<'a> {
             }
             until => {
                 let found = self.discovered(&web::http_url(url), until, context);
-                // A server that is up, and does not have the file, may have removed it. Its cached replicas must not
-                // bring it back.
+                // A server that is up, and does not have the file, may have removed it. In that case, the cached
+                // replicas must not be used.
                 let found = found.filter(|found| error.kind() != ErrorKind::NoSuchKey || !found.is_cached());
                 found.and_then(|found| self.opened(&found, (url, size_bytes), context)).ok_or(error)
             }
@@ -226,8 +226,9 @@ impl<'a> ReplicaOpener<'a> {
         discover_until(&self.session(context).ok()?, url, context.metalinks.as_ref(), until)
     }
 
-    /// Opens the replicas of the file at `url`. Returns `None` if this fails, or if the file at `url` has a size other
-    /// than the replicas: a description that was not renewed with its file leads to an older version.
+    /// Opens the replicas of the file at `url`. Returns `None` if this fails, or if the size of the file at `url`
+    /// differs from the size of the replicas: a description that was not updated together with the file leads to an
+    /// older version.
     fn opened(
         &self,
         found: &DiscoveredReplicas,

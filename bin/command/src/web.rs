@@ -9,7 +9,7 @@ pub fn is_address(text: &str) -> bool {
     scheme(text).is_some()
 }
 
-/// Converts the scheme of a web server's address to `http` or `https`. Returns any other text unchanged.
+/// Converts the scheme of a web server's address to `http` or `https`. Returns any other string unchanged.
 pub fn http_url(text: &str) -> String {
     scheme(text).map_or_else(|| text.to_owned(), |(name, http)| format!("{http}{}", &text[name.len()..]))
 }

@@ -125,7 +125,7 @@ fn clients_are_processes() {
     }
 }
 
-/// Over an emulated link, the lanes with HTTP take at least the round-trip time, and the others do not.
+/// Over an emulated link, the lanes with HTTP take at least the round-trip time, and the other lanes do not.
 #[test]
 fn a_link_is_between_client_and_gateways() {
     if !fordway_needs::root("make network namespaces") {

@@ -34,8 +34,8 @@ pub(crate) fn check_unused(args: &ReplicaArgs) -> Result<()> {
     }
 }
 
-/// Copies those files of the Metalink or list of URLs at `source` that the filters admit. Reports failures and
-/// continues with the other files.
+/// Copies the files of the Metalink or list of URLs at `source`, except files that the filters exclude. Reports
+/// failures and continues with the other files.
 pub(crate) fn copy_all(
     source: &str,
     (destination, existing): (&str, OverwritePolicy),

@@ -574,7 +574,7 @@ fn remove_unused(path: &Path) {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
     let Ok(file) = OpenOptions::new().append(true).custom_flags(flags).open(path) else { return };
     if file.try_lock().is_ok() && is_at(&file, path) && check_own(&file, path).is_ok() {
-        // If the file cannot be removed, it is only a nuisance.
+        // Ignore the error: a part file that remains does no harm.
         let _removed = std::fs::remove_file(path);
     }
 }
@@ -602,7 +602,7 @@ fn open_locked(path: &Path, mode: u32, made: &MadeDirectories) -> Result<Option<
                 check_own(&file, path)?;
                 // Another node may have mounted the file system with locks, and may resume from the content.
                 if file.metadata().is_ok_and(|about| about.len() == 0) && is_at(&file, path) {
-                    // An empty file that remains is only a nuisance.
+                    // Ignore the error: an empty file that remains does no harm.
                     let _removed = std::fs::remove_file(path);
                 }
                 return Ok(None);

@@ -42,7 +42,8 @@ impl WildcardPattern {
     /// pattern and the text.
     pub(crate) fn matches(&self, text: &str) -> bool {
         let (tokens, mut at, mut rest) = (&self.0, 0, text.chars());
-        // The position after the last `*` in the pattern, and the text that this `*` has not consumed yet.
+        // The position after the last `*` in the pattern, and the rest of the string, which this `*` has not consumed
+        // yet.
         let mut star: Option<(usize, std::str::Chars<'_>)> = None;
         loop {
             if tokens.get(at) == Some(&PatternToken::AnyMany) {

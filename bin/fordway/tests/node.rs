@@ -126,7 +126,7 @@ fn prlimit(pid: u32, files: &str) {
     assert!(Command::new("prlimit").args(words).status().unwrap().success());
 }
 
-/// Opens connections until one is refused, and returns the text of the refusal.
+/// Opens connections until one is refused, and returns the message of the refusal.
 fn refusal(socket: &Path, most: usize) -> String {
     let mut all = Vec::new();
     for _ in 0..most {
@@ -185,7 +185,7 @@ fn a_put_does_not_fail_because_the_next_puts_file_cannot_be_received() {
     }
     let dir = place();
     let _gateway = Gateway::start(dir.path(), &[]);
-    // The limit of open files is one of a whole process, so the client is a process of its own.
+    // The limit on open files applies to a whole process, so the client runs in a separate process.
     let mut client = Command::new(std::env::current_exe().unwrap());
     client.args(["--exact", "a_put_does_not_fail_because_the_next_puts_file_cannot_be_received"]);
     let output = client.arg("--nocapture").env(CHILD, dir.path()).output().unwrap();

@@ -28,7 +28,7 @@ const SCRATCH_BYTES: usize = 1 << 20;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Waits shorter than this limit have nanosecond resolution, at the cost of one more system call.
 const COARSE: Duration = Duration::from_millis(20);
-/// The mark of events that are not about a slot: a connection attempt has ended.
+/// The epoll data of the event that belongs to no slot: a connection attempt has ended.
 const OPENED: u64 = u64::MAX;
 
 /// A load generator for HTTP/1.1 over TCP, or over TLS if the URL scheme is `https`.
@@ -51,7 +51,8 @@ pub struct Http1LoadGenerator {
 /// A slot of the load generator: its connection, and its request in flight.
 struct LoadConnection {
     connection: Option<BufferedConnection>,
-    /// Whether a connection is being opened. It is kept even if the request that needed it has timed out meanwhile.
+    /// Whether a connection is being opened. The connection is kept even if the request that needed it has since timed
+    /// out.
     is_opening: bool,
     state: Http1State,
     head: ResponseHead,
@@ -89,7 +90,7 @@ enum Http1PollResult {
 
 impl Http1LoadGenerator {
     /// Opens `connections` (at least 1) connections. `timeouts.first_byte` limits the duration of a whole exchange.
-    /// Errors: `Unavailable`, `Timeout`, `InvalidArgument`, `Io`; `Interrupted` if `stop` is set meanwhile.
+    /// Errors: `Unavailable`, `Timeout`, `InvalidArgument`, `Io`; `Interrupted` if `stop` is set during the call.
     pub fn connect(
         requests: Arc<RequestSequence>,
         connections: usize,
@@ -127,8 +128,8 @@ impl Http1LoadGenerator {
         Ok(http1)
     }
 
-    /// Opens the connections of all slots: the first alone, because it reads the certificates, and then some at the
-    /// same time.
+    /// Opens the connections of all slots: first one alone, because it reads the certificates, and then the others,
+    /// several at a time.
     fn open_all(&mut self, stop: &AtomicBool) -> Result<()> {
         let (mut slots, mut in_flight) = (0..self.lines.len(), 0);
         loop {
@@ -152,7 +153,7 @@ impl Http1LoadGenerator {
         }
     }
 
-    /// Makes a new connection the connection of `slot`.
+    /// Assigns a new connection to `slot`.
     fn keep(&mut self, slot: usize, mut connection: BufferedConnection) -> Result<()> {
         connection.set_waiting(false);
         let data = epoll::EventData::new_u64(slot as u64);
@@ -165,7 +166,8 @@ impl Http1LoadGenerator {
         Ok(())
     }
 
-    /// Starts to open a connection for the request of `slot`, unless an earlier request of the slot has done so.
+    /// Starts to open a connection for the request of `slot`, unless a connection is already being opened for an
+    /// earlier request of the slot.
     fn open(&mut self, slot: usize, finished: &mut Vec<FinishedRequest>) {
         let line = &mut self.lines[slot];
         line.state = Http1State::Connecting;
@@ -178,14 +180,14 @@ impl Http1LoadGenerator {
         }
     }
 
-    /// Sends the requests that have waited for their connections.
+    /// Takes the connections that have been opened, and sends the requests that were waiting for them.
     fn take_opened(&mut self, finished: &mut Vec<FinishedRequest>) {
         self.opener.clear();
         while let Some((slot, connection)) = self.opener.take(Duration::ZERO) {
             self.lines[slot].is_opening = false;
             let kept = connection.and_then(|connection| self.keep(slot, connection));
             match kept {
-                // The request has timed out; the connection is for the next one.
+                // The request has timed out; the next request uses the connection.
                 _ if self.lines[slot].state != Http1State::Connecting => {}
                 Ok(()) => self.send_first(slot, finished),
                 Err(error) => finished.push(self.end(slot, Some(ResponseProblem::Failed(error)))),

@@ -30,10 +30,10 @@ pub use http3::Http3LoadGenerator;
 pub use requests::{LoadMethod, RequestSequence, RequestTemplate};
 
 /// The number of connections that a generator opens at the same time before the load. More would overflow the queues of
-/// servers that accept slowly, and each attempt that overflows a queue is repeated only after a second.
+/// servers that accept slowly, and each attempt that overflows a queue is retried only after a second.
 const CONNECTS_AT_ONCE: usize = 32;
 
-/// A generator of load on one thread, with a number of slots, each for one request in flight.
+/// A load generator that runs on one thread. Each of its slots holds one request in flight.
 pub trait LoadGenerator {
     /// Returns the number of requests that can be in flight at once.
     fn slots(&self) -> usize;

@@ -104,7 +104,8 @@ struct SharedLoadState {
 
 impl<S: ExchangeSender> MultiplexedLoadGenerator<S> {
     /// Opens `connections` (at least 1) connections, with up to `streams` concurrent requests on each. Errors:
-    /// `Unavailable`, `Timeout`, `InvalidArgument`, `BadResponse`, `Io`; `Interrupted` if `stop` is set meanwhile.
+    /// `Unavailable`, `Timeout`, `InvalidArgument`, `BadResponse`, `Io`; `Interrupted` if `stop` is set during the
+    /// call.
     pub fn connect(
         requests: Arc<RequestSequence>,
         (connections, streams): (usize, usize),
@@ -277,7 +278,7 @@ impl SharedLoadState {
     }
 }
 
-/// Opens connections, some at the same time.
+/// Opens connections, several at a time.
 async fn open_all<S: ExchangeSender>(
     connections: usize,
     requests: Arc<RequestSequence>,

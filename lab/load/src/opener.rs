@@ -15,19 +15,19 @@ use super::RequestSequence;
 
 /// The pause after a failed attempt. Without the pause, a server that is down would cause a busy loop.
 const AFTER_REFUSAL: Duration = Duration::from_millis(1);
-/// Enough for a TLS handshake.
+/// The stack size of a helper thread, which is sufficient for a TLS handshake.
 const STACK_BYTES: usize = 512 << 10;
 
 /// Opens connections for the slots of one load generator, any number at the same time.
 pub(super) struct ConnectionOpener {
     connector: Connector,
     requests: Arc<RequestSequence>,
-    /// The helper threads, by number; each opens one connection after the other.
+    /// The channels to the helper threads, by thread number. Each thread opens one connection at a time.
     threads: Vec<Sender<usize>>,
     /// The numbers of the threads without work.
     idle: Vec<usize>,
     results: Receiver<OpenedConnection>,
-    /// Given to each new thread.
+    /// The sending end of `results`, which each new thread clones.
     sender: Sender<OpenedConnection>,
     /// Readable if there is a result.
     wake: Arc<OwnedFd>,
@@ -53,7 +53,8 @@ impl ConnectionOpener {
     pub(super) fn open(&mut self, slot: usize) -> Result<()> {
         let idle = self.idle.pop();
         let thread = match idle.map_or_else(|| self.add_thread(), Ok) {
-            // If the system allows no further thread, the connection waits for a connection of an earlier thread.
+            // If the system refuses to start another thread, an existing thread opens the connection after its current
+            // one.
             Err(_) if !self.threads.is_empty() => slot % self.threads.len(),
             thread => thread?,
         };

@@ -25,7 +25,7 @@ pub struct Machine {
     pub clock_source: Option<String>,
     /// Whether the machine runs under a hypervisor.
     pub is_virtual: Option<bool>,
-    /// The 1-minute load average at the start. Other processes on the machine make results noisy.
+    /// The 1-minute load average at the start. A high value means that other processes make the results noisy.
     pub load_1min: Option<f64>,
     /// The setting for transparent huge pages.
     pub huge_pages: Option<String>,

@@ -1,6 +1,6 @@
-//! Detects results that have two modes: times around one level for a while, and around another level at other times,
-//! for example because the kernel sometimes runs client and server on one processor. Intervals describe one level, so
-//! such a result needs a doubt.
+//! Detects results that have two modes: the times are near one level for a while, and near another level at other
+//! times, for example because the kernel sometimes runs client and server on one processor. An interval describes only
+//! one level, so a result with two modes is marked as doubtful.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,16 +10,17 @@ use crate::{
 
 /// The minimum number of values.
 const VALUES_MIN: usize = 8;
-/// The number of values from which on their order can show whether modes last.
+/// The minimum number of values whose order can show whether modes last.
 const ORDERED_MIN: usize = 20;
 /// The minimum share of the values in each mode, and their minimum number.
 const SHARE_MIN: f64 = 0.15;
 const COUNT_MIN: usize = 3;
 /// The minimum ratio of the two levels.
 const RATIO_MIN: f64 = 1.2;
-/// The minimum distance of the two levels, in standard deviations of a mode, if the order of the values counts too.
+/// The minimum distance between the two levels, in standard deviations of a mode, if the order of the values is also
+/// considered.
 const SEPARATION_MIN: f64 = 4.0;
-/// The minimum distance for fewer values.
+/// The same minimum for fewer values, whose order is not considered.
 const SEPARATION_OF_FEW_MIN: f64 = 10.0;
 /// The maximum share of the values in the middle third between the two levels.
 const BETWEEN_MAX: f64 = 0.05;
@@ -40,9 +41,9 @@ struct TwoModes {
     high_share: f64,
 }
 
-/// Returns a doubt for each result of `run` that has two modes. Lanes other than the first are compared with the first
-/// lane over the same block of work where there is one, so that neither the sizes of files nor a slower machine are
-/// taken for a mode.
+/// Returns a doubt for each result of `run` that has two modes. Each other lane is compared with the first lane on the
+/// same block, if the first lane ran this block, so that neither different file sizes nor a slower machine is mistaken
+/// for a mode.
 pub fn doubts_about_modes(run: &RunDocument, records: &RunRecords) -> Vec<MeasurementWarning> {
     let whole = || records.blocks.iter().filter(|block| block.operations > 0 && block.elapsed_ns > 0);
     let of_first = |block: &&BlockRecord| block.lane == 0;
@@ -56,7 +57,7 @@ pub fn doubts_about_modes(run: &RunDocument, records: &RunRecords) -> Vec<Measur
             lane: run.lanes.get(usize::from(lane))?.name.clone(),
             phase: run.phases.get(usize::from(phase))?.clone(),
         };
-        // A block with failures on one lane took less time.
+        // Pair only blocks with equal numbers of operations, because a block with failures on one lane took less time.
         let mut pairs = Vec::new();
         for block in blocks.iter().filter(|_| lane > 0) {
             let other = first.get(&(block.phase, block.block));
@@ -85,9 +86,9 @@ pub fn doubts_about_modes(run: &RunDocument, records: &RunRecords) -> Vec<Measur
     results.into_iter().filter_map(doubt).collect()
 }
 
-/// Returns the quotient of each block, or of each round if there are few blocks: blocks differ in their files, and only
-/// the order of many blocks shows that this difference is not a mode. `parts` returns the round, the dividend and the
-/// divisor of a block.
+/// Returns the quotient of each block, or of each round if there are few blocks. Blocks contain different files, and
+/// only the order of many blocks shows that the resulting difference is not a mode. `parts` returns the round, the
+/// dividend and the divisor of a block.
 fn levels<B>(blocks: &[B], parts: impl Fn(&B) -> (u16, u64, u64)) -> Vec<f64> {
     let quotient = |(dividend, divisor): (u64, u64)| dividend as f64 / divisor as f64;
     if blocks.len() >= ORDERED_MIN {
@@ -103,7 +104,7 @@ fn levels<B>(blocks: &[B], parts: impl Fn(&B) -> (u16, u64, u64)) -> Vec<f64> {
 }
 
 impl TwoModes {
-    /// Describes both modes. `level` returns the text for a level.
+    /// Describes both modes. `level` formats a level.
     fn in_words(&self, level: impl Fn(f64) -> String) -> String {
         let TwoModes { low, high, high_share } = *self;
         let high_pct = 100.0 * high_share;
@@ -114,7 +115,7 @@ impl TwoModes {
 
 /// Returns the two modes of `values`, which are positive and in the order of their measurement. Returns `None` if there
 /// is only one mode, or if the values are too few to tell. In simulations, at most 3 % of autocorrelated values with
-/// one mode are taken for two modes (the test `one_mode_is_not_taken_for_two`).
+/// one mode are mistaken for two modes (the test `one_mode_is_not_taken_for_two`).
 fn two_modes(values: &[f64]) -> Option<TwoModes> {
     let logs: Vec<f64> = values.iter().map(|value| value.ln()).filter(|log| log.is_finite()).collect();
     if logs.len() < VALUES_MIN || logs.len() < values.len() {
@@ -176,7 +177,7 @@ fn is_empty_between(sorted: &[f64], low: f64, high: f64) -> bool {
     between as f64 <= BETWEEN_MAX * sorted.len() as f64
 }
 
-/// Returns whether neighbours are in one mode much more often than in a random order.
+/// Returns whether neighbouring values are in the same mode much more often than in a random order.
 fn lasts(is_high: &[bool]) -> bool {
     let changes = is_high.windows(2).filter(|pair| pair[0] != pair[1]).count() as f64;
     let share = is_high.iter().filter(|high| **high).count() as f64 / is_high.len() as f64;

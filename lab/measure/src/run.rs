@@ -447,7 +447,7 @@ impl Drop for StagedFiles<'_> {
     }
 }
 
-/// The settings of a load generator, and its results besides latency and throughput.
+/// The settings of a load generator, and its results other than latency and throughput.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LoadGeneratorSummary {
     /// `closed`, or the arrival process of the open loop: `fixed` or `poisson`.

@@ -195,7 +195,7 @@ impl LatencyHistogram {
         BASE64.encode(bytes)
     }
 
-    /// Decodes the output of [`LatencyHistogram::to_base64`]; `None` for any other text.
+    /// Decodes the output of [`LatencyHistogram::to_base64`]; `None` for any other string.
     pub fn from_base64(text: &str) -> Option<Self> {
         let bytes = BASE64.decode(text).ok()?;
         Deserializer::new().deserialize(&mut bytes.as_slice()).ok().map(LatencyHistogram)

@@ -277,8 +277,8 @@ pub fn bytes_text(bytes: u64) -> String {
     format!("{} {}", three_digits(bytes as f64 / (1u64 << (10 * power)) as f64), UNITS[power])
 }
 
-/// Formats a size without rounding (`4096` is `4 KiB`, and `4097` is `4097 B`). Names of phases need this function:
-/// different phases must have different names.
+/// Formats a size without rounding (`4096` is `4 KiB`, and `4097` is `4097 B`). The names of phases contain sizes in
+/// this form, because different phases must have different names.
 pub fn exact_bytes_text(bytes: u64) -> String {
     let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
     let fits = |(power, _): &(u32, &str)| bytes > 0 && bytes.is_multiple_of(1 << power);

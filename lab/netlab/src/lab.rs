@@ -1,6 +1,6 @@
 //! Joins two namespaces in which experiments run, and sets the congestion-control algorithm of TCP in a network.
 //!
-//! A namespace may only use an algorithm that the machine allows all processes to use
+//! A namespace may use only an algorithm that the machine allows all processes to use
 //! (`net.ipv4.tcp_allowed_congestion_control`, by default `reno` and the machine's default algorithm). All namespaces
 //! share this list, which can be written only from the initial namespace. The kernel checks the list only when a
 //! namespace's algorithm is set. An algorithm that is missing from the list is therefore added only while it is being

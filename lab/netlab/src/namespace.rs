@@ -189,8 +189,8 @@ impl MountNamespace {
 
 /// The time between a program's SIGTERM and its SIGKILL.
 const GRACE: Duration = Duration::from_secs(1);
-/// The grace of a program whose standard input has just ended. Such a program may have to remove what it created on
-/// another machine, such as a pod.
+/// The same time for a program whose standard input has just been closed. Such a program may have to remove what it
+/// created on another machine, such as a pod.
 const GRACE_WITH_INPUT: Duration = Duration::from_secs(10);
 /// The interval at which [`NamespaceProcess::wait`] checks whether a program has ended.
 const POLL: Duration = Duration::from_millis(5);

@@ -156,7 +156,7 @@ pub struct MeasurementArgs {
     /// Bucket or directory to create for the run; it is removed at the end
     #[arg(long, default_value = "fordway-bench", value_parser = bucket)]
     pub name: Bucket,
-    /// Do not remove the bucket or directory of the last round, or of the round that a signal or an error ends
+    /// Do not remove the bucket or directory of the last round, or of a round that was ended by a signal or an error
     #[arg(long)]
     pub keep: bool,
     /// The run file to write.
@@ -331,7 +331,7 @@ pub struct RunMetadata {
     pub ranks: usize,
     /// The number of processors that all ranks together can keep busy.
     pub cpus_at_once: usize,
-    /// The chosen parameters besides the plan.
+    /// The chosen parameters other than the plan.
     pub parameters: serde_json::Map<String, serde_json::Value>,
 }
 

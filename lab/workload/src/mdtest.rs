@@ -33,7 +33,7 @@ pub struct MdtestPlan {
     /// Distance, in ranks, from a rank to the rank whose files it queries, reads and removes
     #[arg(long, short = 'N', value_name = "RANKS", default_value_t = 0)]
     pub shift: usize,
-    /// Stop creating files after this many seconds; then each rank creates as many files as the fastest rank
+    /// After this many seconds, each rank stops as soon as it has created as many files as the fastest rank
     #[arg(long, short = 'W', value_name = "SECONDS")]
     pub stonewall: Option<u64>,
     /// How to remove a file on S3; plain files are always removed directly

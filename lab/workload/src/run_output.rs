@@ -12,7 +12,7 @@ const TRIAL_BYTES: usize = 4096;
 
 /// Checks that a run can be written to `dir`: creates the directory and a file in it, and removes both. Errors, each
 /// with advice: `InvalidArgument` if `dir` is a file, if it contains files but no run, or for a failure that would
-/// otherwise be `Io`; for other failures, an error of the failure's kind, such as `NoSpace`.
+/// otherwise be `Io`; for other failures, an error of the corresponding kind, such as `NoSpace`.
 pub fn check(dir: &Path) -> Result<()> {
     // A run replaces the files of an older run, and would replace any other file with the same name.
     if RunDocument::may_be_written_to(dir).is_ok_and(|may| !may) {

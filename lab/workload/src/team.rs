@@ -49,8 +49,9 @@ pub fn mpi_layout(lens: &[u64]) -> Option<(Vec<i32>, Vec<i32>)> {
     lens.iter().map(place).collect()
 }
 
-/// Returns the number of processors that the ranks of `team` together may use, over all hosts; `None` if a rank does
-/// not know. Launchers often bind each rank to its own processors, so the processors of one rank are only a part.
+/// Returns the number of processors that the ranks of `team` together may use, over all hosts; `None` if a rank cannot
+/// determine its processors. Launchers often bind each rank to its own processors, so the processors of one rank are
+/// only a part.
 pub fn usable_processors(team: &dyn RankTeam) -> Result<Option<usize>> {
     // Containers on one host have the same boot ID but different host names.
     let host = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -59,7 +60,7 @@ pub fn usable_processors(team: &dyn RankTeam) -> Result<Option<usize>> {
     Ok(processors_of(told.iter().map(|told| String::from_utf8_lossy(told).into_owned())))
 }
 
-/// Counts the distinct processors in texts such as `HOST:0 1 7`; `None` if a text names no host or no processor.
+/// Counts the distinct processors in strings such as `HOST:0 1 7`; `None` if a string names no host or no processor.
 fn processors_of(told: impl Iterator<Item = String>) -> Option<usize> {
     let mut all = HashSet::new();
     for told in told {

@@ -1,4 +1,4 @@
-//! A program of its own, because other tests in the same process would use CPU time meanwhile.
+//! This test is a separate program, because other tests in the same process would use CPU time at the same time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -94,7 +94,7 @@ fn every_message_is_recorded_and_right() {
         assert!(of.bytes_per_s.is_some_and(|rate| rate.low > 0.0 && rate.low <= rate.high));
         assert_eq!(of.server_cpu_ns_per_message.is_some(), row.lane == "tcp");
         assert_eq!(row.ratio.is_some(), row.lane == "memory");
-        // The rates of messages one after another must fit to their time.
+        // If messages are sent one after another, the rate must match the time of a message.
         if of.exchange == "half-round-trip" {
             let busy = row.ops_per_s.unwrap() * row.latency.unwrap().mean_ns as f64 / 1e9;
             assert!((0.6..1.05).contains(&busy), "{busy} of the time: {}", row.phase);

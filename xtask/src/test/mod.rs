@@ -17,8 +17,8 @@ use tally::{TestTally, pytest_line};
 
 const PYTHON_TESTS: &str = "bind/python/tests";
 
-/// The time limit of one test program in Rust, and of one test in Python, in seconds. A test that hangs is thus
-/// reported by name as a failure, and the other tests still run.
+/// The time limit of one test program in Rust, and of one test in Python, in seconds. With this limit, a test that
+/// hangs is reported by name as a failure, and the other tests still run.
 const LIMIT_SECONDS: u32 = 900;
 
 /// The time limit, in milliseconds, for proptest's shrinking of a failing case. Without a limit, a failure that takes

@@ -26,8 +26,8 @@ const ALONE: &[&str] = &[
     "testkit/neighbours",
 ];
 
-/// Programs in which several machines run, which must answer each other in time. Such a program counts as two programs
-/// while others run beside it.
+/// Programs that run several machines, which must respond to each other in time. Such a program counts as two programs
+/// while other programs run at the same time.
 const DOUBLE: &[&str] = &["testkit/shared"];
 
 /// Programs whose tests mostly sleep. These programs run more tests at a time than there are processors.

@@ -98,7 +98,7 @@ pub(crate) struct RestBenchArgs {
     /// HTTP method of the requests
     #[arg(long, value_enum, ignore_case = true, default_value_t = HttpMethodArg::Get)]
     pub(crate) method: HttpMethodArg,
-    /// Size of the body that PUT sends or GET expects [default: 1 KiB for PUT, any size for GET]
+    /// Size of the body that a PUT sends, or that the response to a GET must have [default: 1 KiB for PUT, any size for GET]
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = parse_bytes)]
     pub(crate) size: Vec<u64>,
     /// Byte range to fetch with GET: FIRST-LAST (inclusive), FIRST- or -COUNT (the last COUNT bytes)
@@ -381,7 +381,7 @@ pub(crate) struct PingpongBenchArgs {
     /// TCP's initial receive window (the second number of tcp_rmem); a list repeats all measurements with each value
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = parse_bytes)]
     pub(crate) tcp_rmem: Vec<u64>,
-    /// Option of the built-in `pong`, such as --delay=2ms (may be repeated)
+    /// Option to pass to the built-in `pong`, such as --delay=2ms (may be repeated)
     #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
     pub(crate) pong_option: Vec<String>,
     /// The seed for the random sizes and orders.

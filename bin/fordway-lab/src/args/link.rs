@@ -1,4 +1,4 @@
-//! `--link PROPERTY=VALUE,...`: an emulated link, in one word of the command line.
+//! `--link PROPERTY=VALUE,...`: an emulated link, in one argument of the command line.
 
 use std::fmt;
 use std::time::Duration;
@@ -51,8 +51,8 @@ impl LinkArg {
     }
 }
 
-/// Formats the properties that differ from the defaults, in the form that [`LinkArg::parse`] reads. Equal links have
-/// equal texts.
+/// Formats the properties that differ from the defaults, in the form that [`LinkArg::parse`] reads. Equal links produce
+/// equal strings.
 impl fmt::Display for LinkArg {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rtt = (!self.rtt.is_zero()).then(|| format!("rtt={:?}", self.rtt));

@@ -103,15 +103,15 @@ In each round, every lane performs these operations on the files of DIR: PUT, LI
 range, and DELETE. The lanes take turns, block by block. The command compares the content of every read with the \
 source file. The command works in a temporary directory on DIR's file system (or in --root), and removes that \
 directory at the end, even after Ctrl-C. The command does not change DIR itself. The first lane is the reference \
-for the other lanes. --target adds a running service, which the command accesses with the AWS credentials \
-from the environment variables and configuration files. On that service, the command works in a new bucket, or below a prefix of the bucket in the URL, \
-and removes everything that it created.
+for the other lanes. --target adds a running service, which the command accesses with the AWS credentials from the \
+environment variables and configuration files. On that service, the command works in a new bucket, or below a prefix \
+of the bucket in the URL, and removes everything that it created.
 
 With --link, the gateways of the HTTP lanes run at the far end of an emulated link, in a network namespace; the other \
 lanes need no network, and are measured as without --link. --link needs root, or a user namespace: `unshare \
 --map-root-user fordway compare ...`. With --cache cold, the content of objects is removed from the page cache before \
-each phase that reads it; names and inodes, and the caches of a disk or file server, are not. With --clients, the calls \
-are made by child processes, each with its own connections.")]
+each phase that reads it. Names and inodes stay in memory, and the caches of a disk or file server are not emptied. With \
+--clients, the calls are made by child processes, each with its own connections.")]
 pub(crate) struct CompareArgs {
     /// Directory with the files to use
     pub(crate) dir: PathBuf,

@@ -29,7 +29,7 @@ pub(crate) struct NetlabArgs {
     /// Size of the link's queue [default: the bandwidth-delay product, at least 256KiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, requires = "rate")]
     pub(crate) queue: Option<u64>,
-    /// Seed for random packet loss; with the same seed, the link drops the same packets of a sequence
+    /// Seed for random packet loss; links with the same seed drop the same packets of equal sequences
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
     /// Whether to pass segments of up to 64 KiB as one packet, as network cards do
@@ -123,7 +123,7 @@ pub(crate) struct ListenArgs {
     /// Maximum number of connections, from 1 to 4096; further connections wait
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub(crate) workers: u16,
-    /// Exit at the end of standard input, as well as on a signal
+    /// Exit at the end of standard input, and also on a signal
     #[arg(long)]
     pub(crate) until_eof: bool,
 }

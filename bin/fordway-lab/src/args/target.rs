@@ -77,8 +77,8 @@ fn is_local(url: &str) -> bool {
     ["file:///", "unix:///", "tcp://"].iter().any(|scheme| url.starts_with(scheme))
 }
 
-/// Checks the host of a URL. Fails if there is no host, if the URL contains keys, a query or a fragment, or if the port
-/// is invalid.
+/// Checks the host of a URL. Fails if there is no host, if the URL contains access keys, a query or a fragment, or if
+/// the port is invalid.
 fn check_host(host: &str, rest: &str) -> Result<(), String> {
     if host.contains('@') {
         return Err(

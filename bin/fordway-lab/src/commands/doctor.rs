@@ -39,7 +39,8 @@ pub(super) fn run(args: &DoctorArgs, context: &CommandContext) -> Result<Command
     let mut tree = tree(args)?;
     let mut measured = Vec::new();
     if args.root.is_none() && !args.no_measure {
-        // The measurement keeps all processors busy, so the counters that it increases show effects on a program.
+        // The measurement keeps all processors busy, like a program, so the increase of the counters shows the effects
+        // on a program.
         remember_counters(&mut tree);
         measured = measure(&tree, args, context)?;
     }
@@ -66,8 +67,8 @@ fn write_verdict(verdict: &MountGuaranteeVerdict, file: &Path) -> Result<()> {
 }
 
 /// Opens the directory at `path` for a verdict. A store believes a verdict only if the verdict's directory belongs to
-/// root or to the owner of the directory above. Errors: `AccessDenied` if the directory belongs to another user who is
-/// not the caller either, or if its name is a symbolic link.
+/// root or to the owner of the directory above. Errors: `AccessDenied` if the directory belongs neither to these users
+/// nor to the caller, or if its name is a symbolic link.
 fn open_trusted(path: &Path) -> Result<OwnedFd> {
     let failed = |error| file_error("opening the directory of the verdict", path.display(), error);
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW;

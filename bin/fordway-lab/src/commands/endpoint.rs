@@ -1,5 +1,5 @@
-//! Reports an endpoint, a profile or a region that a command does not use. On the command line, it is an error. If the
-//! endpoint from the environment is not measured, `compare` and `ledger` print a note.
+//! Reports an endpoint, a profile or a region that a command does not use. Such an option on the command line is an
+//! error. `compare` and `ledger` print a note if they do not measure the endpoint from the environment.
 
 use fordway_client::s3::S3Config;
 use fordway_command::CommandContext;

@@ -78,7 +78,7 @@ impl RestTransport {
         }
     }
 
-    /// Returns the options that make a gateway offer the HTTP version, apart from those for the certificate.
+    /// Returns the options that make a gateway offer the HTTP version, except the options for the certificate.
     fn options(self) -> &'static [&'static str] {
         match self.version {
             HttpVersion::Http1 | HttpVersion::Http2 => &[],
@@ -351,8 +351,9 @@ impl GatewayProgram {
     fn end(&mut self) -> Result<Option<ExitStatus>> {
         match self {
             GatewayProgram::Bare(process) => {
-                // Client processes that were forked since have a copy of this end of the pipe, so that closing it may
-                // not be enough. The process has not been waited for, so its ID cannot have been reused.
+                // Client processes that were forked after the gateway was started have copies of this end of the pipe,
+                // so closing this end may not be enough. The process has not been waited for, so its ID cannot have
+                // been reused.
                 drop(process.stdin.take());
                 if let Ok(None) = process.try_wait() {
                     let _ = fordway_sys::terminate(process.id());

@@ -88,7 +88,7 @@ fn judge(run: &mut RunDocument, watch: MachineWatch) {
     run.add_conditions(conditions);
 }
 
-/// Like [`judge`], and doubts each result that has two modes.
+/// Like [`judge`], but also adds a doubt for each result that has two modes.
 fn judge_rounds(run: &mut RunDocument, records: &RunRecords, watch: MachineWatch) {
     judge(run, watch);
     let doubts = doubts_about_modes(run, records);

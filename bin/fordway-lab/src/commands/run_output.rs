@@ -7,7 +7,8 @@ use fordway_measure::{RunDocument, RunRecords};
 use fordway_store::{Error, ErrorKind, Result};
 pub(super) use fordway_workload::run_output::check;
 
-/// Writes `run` with its records to `dir`. Errors: an error of the failure's kind, such as `NoSpace`.
+/// Writes `run` with its records to `dir`. Errors: an error of the kind that corresponds to the failure, such as
+/// `NoSpace`.
 pub(super) fn write(dir: &Path, run: &RunDocument, records: &RunRecords) -> Result<()> {
     write_with(dir, run, records, None)
 }

@@ -195,7 +195,7 @@ fn a_rate_that_only_the_client_keeps_is_not_reached() {
     }
 }
 
-/// Requests that take long do not make a rate unreachable.
+/// Long response times do not make a rate unreachable.
 #[test]
 fn a_rate_is_reached_however_long_a_request_takes() {
     let server = Server::start(|stream| server::serve(stream, Duration::from_millis(200), &answer(1)));
@@ -291,7 +291,7 @@ fn connections_are_opened_at_the_same_time() {
     assert_eq!(summary["load"]["reconnects"], 48);
     // One after the other, the 64 handshakes would take 6.4 s.
     assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
-    // The time of its own handshake is part of a request's latency, but not the time of the others' handshakes.
+    // A request's latency includes the time of its own handshake, but not the time of the other handshakes.
     let worst_ns = summary["latency"]["max_ns"].as_u64().unwrap();
     assert!((100_000_000..800_000_000).contains(&worst_ns), "{worst_ns}");
 }

@@ -1,6 +1,6 @@
 //! Options of `aws s3` that the commands with the same names do not have. An option whose effect is already the default
-//! is accepted. Any other option is refused with a text that says what to do instead. Without this text, the parser
-//! would suggest an option with a similar name. The help does not list these options.
+//! is accepted. Any other option is refused with a message that says what to do instead. Without this message, the
+//! parser would suggest an option with a similar name. The help does not list these options.
 
 use std::cell::Cell;
 

@@ -82,8 +82,8 @@ impl CommandLine {
         }
     }
 
-    /// Returns the durability that the command needs on the embedded lane. A move that copies the content removes the
-    /// only other copy.
+    /// Returns the durability that the command needs on the embedded lane. A move that copies the content then removes
+    /// the source, which is the only other copy.
     fn durability(&self) -> Option<Durability> {
         match &self.command {
             BuiltinCommand::Mv(args) if args.copies_into_bucket() => Some(Durability::Full),

@@ -165,8 +165,8 @@ pub struct ServeArgs {
     /// Maximum rate of one user's request and response bodies together, in bytes per second [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = rate)]
     pub user_rate: Option<NonZeroU64>,
-    /// Maximum number of connections from one address that have not yet sent a request with a valid signature; further
-    /// connections get 503 SlowDown
+    /// Maximum number of connections from one address on which no request with a valid signature has arrived yet;
+    /// further connections get 503 SlowDown
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
     pub address_connections: u32,
     /// Time limit for finishing requests in progress after SIGTERM
@@ -175,7 +175,7 @@ pub struct ServeArgs {
     /// Also accept Signature Version 2, used by old clients and by boto3's default presigned URLs
     #[arg(long)]
     pub signature_v2: bool,
-    /// Set the immutable flag on the files of locked versions, so that POSIX programs cannot remove these files either;
+    /// Set the immutable flag on the files of locked versions, so that POSIX programs cannot remove these files;
     /// needs root (the CAP_LINUX_IMMUTABLE capability), and a file system that supports the flag (ext4, XFS, Btrfs,
     /// tmpfs)
     #[arg(long)]

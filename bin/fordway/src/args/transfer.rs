@@ -145,7 +145,7 @@ pub struct SyncArgs {
     #[arg(long)]
     pub raw: bool,
     /// Skip objects and files that already exist at the destination, even if they differ
-    // No short option: in rsync and rclone, `-n` is a dry run.
+    // There is no short option, because `-n` means a dry run in rsync and rclone.
     #[arg(long, visible_alias = "no-overwrite")]
     pub no_clobber: bool,
     /// Download whenever the modification times differ, not only if the local file is newer

@@ -1,8 +1,9 @@
 //! Batches of versions that several workers remove at the same time.
 //!
 //! A store locks a key while it removes a version of the key. Workers that removed versions of one key at the same time
-//! would therefore only wait for each other, and a gateway refuses a request that waits too long. The versions of a key
-//! are thus in one batch. If they are too many for a batch, their batches are removed one after the other.
+//! would therefore only wait for each other, and a gateway refuses a request that waits too long. Therefore, all
+//! versions of a key are in one batch. If a key has too many versions for one batch, its batches are removed one after
+//! the other.
 
 use std::collections::HashSet;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -12,8 +13,8 @@ use fordway_store::{Result, VersionSummary};
 /// The maximum number of versions in a batch: as many as one request of S3 can remove.
 const BATCH_MAX: usize = 1000;
 
-/// Groups the pages of a version listing into batches. Only if all versions of a batch belong to one key, the next
-/// batch may begin with more versions of this key.
+/// Groups the pages of a version listing into batches. Versions of one key are divided between batches only if they do
+/// not fit into one batch. In that case, all of these batches except the last contain only this key.
 pub(super) struct VersionBatches<P> {
     pages: P,
     /// Versions that were listed, but are in no batch yet.
@@ -64,7 +65,7 @@ impl BusyKeys {
     }
 }
 
-/// A key of which one worker removes versions.
+/// A key whose versions one worker is removing.
 pub(super) struct BusyKey<'k> {
     keys: &'k BusyKeys,
     key: String,

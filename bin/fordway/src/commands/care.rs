@@ -17,7 +17,8 @@ use serde::Serialize;
 use super::report;
 use crate::args::{FsckArgs, GcArgs, StoreRootArgs};
 
-/// Returns a message if ROOT seems to be a bucket. Its directories would then be taken for buckets.
+/// Returns a message if ROOT seems to be a bucket. In that case, the directories in this bucket would be mistaken for
+/// buckets.
 fn bucket_problem(store: &PosixStore, args: &StoreRootArgs) -> Option<String> {
     if !store.resembles_bucket() {
         return None;

@@ -68,8 +68,8 @@ pub(super) fn rb(args: &RbArgs, context: &CommandContext) -> Result<CommandExit>
     })
 }
 
-/// Checks that a bucket exists and contains neither objects nor versions. Errors: as for a bucket that does not exist;
-/// `BucketNotEmpty`. Cost: up to four requests.
+/// Checks that a bucket exists and contains neither objects nor versions. Errors: `BucketNotEmpty`, and the errors for
+/// a bucket that does not exist. Cost: up to four requests.
 fn rehearse_removal(store: &dyn Store, bucket: &Bucket) -> Result<()> {
     store.head_bucket(bucket)?;
     let first = ListQuery { max_keys: 1, ..Default::default() };
@@ -135,8 +135,8 @@ fn abort_uploads(args: &RbArgs, context: &CommandContext, bucket: &Bucket) -> Re
     tally.finish(context)
 }
 
-/// Returns the pages of a listing, of which `next` fetches one, and tells whether it is the last one. The pages end
-/// after an error.
+/// Returns the pages of a listing. `next` fetches one page, and returns whether this is the last page. The iterator
+/// ends after an error.
 fn pages<T>(mut next: impl FnMut() -> Result<(Vec<T>, bool)>) -> impl Iterator<Item = Result<Vec<T>>> {
     let mut is_over = false;
     std::iter::from_fn(move || {
@@ -179,7 +179,7 @@ pub(super) fn rm(args: &RmArgs, context: &CommandContext) -> Result<CommandExit>
     transfer::run(context, &settings, removals)
 }
 
-/// Returns the buckets and prefixes of those sources that the command removes completely.
+/// Returns the buckets and prefixes of the sources that the command removes completely.
 fn emptied(sources: &[SourceSelection], filters: &FilterRules) -> Vec<(Bucket, String)> {
     let below = sources.iter().filter_map(|source| match source {
         SourceSelection::Below(StorageAddress::S3(bucket, prefix)) if filters.is_empty() => {

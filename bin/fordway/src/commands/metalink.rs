@@ -171,7 +171,7 @@ fn describe(
     });
     let mut described =
         MetalinkFile { name: name.to_owned(), replicas: replicas.collect(), ..MetalinkFile::default() };
-    // The name and the addresses are checked before the file is read, because reading may take long.
+    // The name and the addresses are checked before the file is read, because reading may take a long time.
     document(vec![described.clone()])?;
     add_digests(&mut described, (&file, path), length_bytes, context)?;
     check_unchanged(&path.display().to_string(), &before, &file)?;

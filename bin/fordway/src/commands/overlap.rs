@@ -1,4 +1,4 @@
-//! Detects that a local directory and a prefix share files. This process may have access to the files of a bucket's
+//! Detects whether a local directory and a prefix share files. This process may have access to the files of a bucket's
 //! objects: on the embedded lane, and if a gateway serves a directory of this machine or of a shared file system. A
 //! `sync` between the directory and the prefix would then copy files onto themselves. With `--delete`, it would remove
 //! objects that exist nowhere else. A `cp -r` into its own source would find its own copies, and might never end.

@@ -383,7 +383,7 @@ const OWN_DESCRIPTORS: u64 = 64;
 /// directories of its request.
 const DESCRIPTORS_PER_NODE_CONNECTION: u64 = 4;
 /// The number of file descriptors that `serve` reserves for the files and directories of requests, so that idle
-/// connections leave some to requests. If half of all descriptors is less, that half is reserved.
+/// connections cannot use all descriptors. At most half of all descriptors are reserved.
 const DESCRIPTORS_OF_REQUESTS: u64 = 2048;
 
 /// Returns the number of connections of the node gateway that a limit on open files permits.

@@ -230,7 +230,7 @@ pub(super) fn du(args: &DuArgs, context: &CommandContext) -> Result<CommandExit>
     Ok(CommandExit::Ok)
 }
 
-/// Returns the size of the object at the address; `None` if the address is not an object's.
+/// Returns the size of the object at the address; `None` if there is no object at the address.
 fn object_size(args: &DuArgs, context: &CommandContext) -> Result<Option<u64>> {
     let (bucket, key) = StorageAddress::parse(&args.address)?.into_s3()?;
     if key.is_empty() || (!args.raw && has_wildcard(&key)) {

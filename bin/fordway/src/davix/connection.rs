@@ -100,7 +100,7 @@ pub(super) fn has_secrets(options: &DavixOptions) -> bool {
     !options.headers.is_empty() || options.security.userlogin.is_some()
 }
 
-/// Returns the credentials from the command line, or by default those from the environment.
+/// Returns the credentials from the command line, or, by default, the credentials from the environment.
 fn credentials(
     security: &SecurityOptions,
     authorization: Option<String>,

@@ -55,7 +55,8 @@ fn remove_without_files(directory: &Path) {
     let paths = entries.map(|entry| Some(entry.ok().filter(|entry| entry.file_type().is_dir())?.into_path()));
     let Some(directories) = paths.collect::<Option<Vec<PathBuf>>>() else { return };
     for directory in directories {
-        // Another program may have created a file in the meantime; the download then reports the directory.
+        // Another program may have created a file in the meantime. The download then fails with an error about the
+        // directory.
         if std::fs::remove_dir(directory).is_err() {
             return;
         }

@@ -319,8 +319,8 @@ const HEX_DIGITS: usize = 16;
 
 /// Returns whether the file's name is the name of an unfinished download: a name that [`temporary_beside`] chooses, the
 /// name of the part file of a copy from a web server (`.NAME.0123456789abcdef.part`), or a name that the Python package
-/// chooses (`.fordway-0123456789abcdef.part`). Such a file belongs to a download of this or another process that is in
-/// progress, that a later copy resumes, or that was killed.
+/// chooses (`.fordway-0123456789abcdef.part`). Such a file belongs to a download, by this process or another, that is
+/// in progress, that was killed, or that a later copy resumes.
 pub(super) fn is_temporary(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let Some(name) = name.strip_suffix(TEMPORARY_SUFFIX) else { return false };

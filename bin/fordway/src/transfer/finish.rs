@@ -1,5 +1,5 @@
-//! The end of writing a file: the check that it was written, and its new name. A network file system may write the data
-//! after the last `write` has succeeded, and then report a full disk or an exceeded quota.
+//! The last steps of writing a file: checking that the content was written, and renaming the file. A network file
+//! system may write the data after the last `write` has succeeded, and then report a full disk or an exceeded quota.
 
 use std::fs::File;
 use std::io;
@@ -33,13 +33,13 @@ pub(crate) fn finish_file(file: &File, source: SourceFate) -> io::Result<()> {
 
 /// Forces the content of a file to stable storage. A file that got its final length before its content needs this
 /// before it gets its name and its time: after a power cut, the file could otherwise have the right name, length and
-/// time, but zeros as its content, and `sync` would take it for the object.
+/// time, but zeros as its content, and `sync` would mistake it for the object.
 pub(crate) fn sync_content(file: &File) -> io::Result<()> {
     without_unsupported(file.sync_data())
 }
 
-/// Forces the names in a directory to stable storage. Without permission to read the directory, or support by the file
-/// system, has no effect.
+/// Forces the names in a directory to stable storage. Has no effect if the process lacks permission to read the
+/// directory, or if the file system cannot sync directories.
 pub(crate) fn sync_names(directory: &Path) -> io::Result<()> {
     match File::open(directory) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
@@ -47,7 +47,8 @@ pub(crate) fn sync_names(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// Pipes, character devices, and the directories of some file systems cannot be synced.
+/// Ignores the errors for files that cannot be synced: pipes, character devices, and the directories of some file
+/// systems.
 fn without_unsupported(synced: io::Result<()>) -> io::Result<()> {
     match synced {
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),

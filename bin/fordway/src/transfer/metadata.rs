@@ -38,7 +38,7 @@ impl ObjectMetadataRules {
         Ok(())
     }
 
-    /// Checks the options of an upload to a web server, which only stores a content type. Errors: `InvalidArgument`.
+    /// Checks the options of an upload to a web server, which stores only a content type. Errors: `InvalidArgument`.
     pub(crate) fn check_web(&self) -> Result<()> {
         let others = Metadata { content_type: None, ..self.given.clone().into_inner() };
         if self.directive.is_none() && others == Metadata::default() {

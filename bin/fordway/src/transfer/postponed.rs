@@ -60,8 +60,8 @@ impl PostponedRemovals {
         Ok(())
     }
 
-    /// Removes the sources whose removal was postponed, except those to which a link that was not moved still points.
-    /// Returns the failures.
+    /// Removes the sources whose removal was postponed, except the sources to which a link that was not moved still
+    /// points. Returns the failures.
     pub(crate) fn finish(&self) -> Vec<Error> {
         let mut waiting = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
         let mut failures = Vec::new();

@@ -26,7 +26,7 @@ fn traced(root: &Path, words: &[&str]) -> Vec<String> {
     fs::read_to_string(log).unwrap().lines().filter(is_done).map(str::to_owned).collect()
 }
 
-/// Returns the position of the first call that contains all of `texts`.
+/// Returns the position of the first call that contains all strings in `texts`.
 #[track_caller]
 fn position(calls: &[String], texts: &[&str]) -> usize {
     let found = calls.iter().position(|call| texts.iter().all(|text| call.contains(text)));

@@ -73,7 +73,8 @@ fn a_copy_that_cannot_be_right_is_none() {
     rig.run(&["cp", "--metalink", "DIR/nothing.meta4", "DIR/copy"]).ended(CommandExit::NotFound);
 }
 
-/// If a replica has another file, the command must report corrupt data, with advice for downloads instead of uploads.
+/// If a replica has a different file, the command must report corrupt data, with advice for downloads instead of
+/// uploads.
 #[test]
 fn a_replica_with_another_file_is_wrong_data() {
     let other = HostileServer::start(content()[..1_000_000].to_vec(), ResponseFaultScript::honest());
@@ -224,7 +225,8 @@ fn cp_does_not_go_on_with_another_version() {
     }
 }
 
-/// A server that is up and does not have a file may have removed it. The cached replicas must not bring it back.
+/// A server that is up and does not have a file may have removed it. In that case, the cached replicas must not be
+/// used.
 #[test]
 fn a_removed_file_is_not_read_from_cached_replicas() {
     let other = server(ResponseFaultScript::honest());

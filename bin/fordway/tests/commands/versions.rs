@@ -112,7 +112,7 @@ fn rb_removes_versions_by_force() {
     assert!(rig.memory.list_buckets().unwrap().is_empty());
 }
 
-/// More versions and uploads than fit on one page of a listing, or into one request that removes versions.
+/// There are more versions and uploads than fit on one page of a listing, or into one request that removes versions.
 #[test]
 fn rb_removes_many_versions_and_uploads_by_force() {
     const COUNT: usize = 2500;

@@ -429,7 +429,7 @@ fn a_copy_over_several_connections_has_the_digest_of_the_server() {
     }
 }
 
-/// A server that does not state a digest, or refuses to be asked for one, must not make the command fail.
+/// A server that does not state a digest, or refuses a request for a digest, must not make the command fail.
 #[test]
 fn a_copy_over_several_connections_needs_no_digest() {
     for script in [
@@ -472,7 +472,7 @@ fn a_wrong_digest_is_ignored_on_request() {
     assert!(std::fs::read(rig.path("two/file2")).unwrap() == content());
 }
 
-/// With `none`, the server is not asked for replicas, for several files as for one.
+/// With `none`, the server is not queried for replicas, even if several files are copied.
 #[test]
 fn replicas_of_several_files_are_not_searched_on_request() {
     for (words, is_searched) in [(&["cp"][..], true), (&["cp", "--metalink", "none"], false)] {

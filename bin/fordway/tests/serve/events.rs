@@ -27,9 +27,9 @@ struct Received {
     script: Vec<u16>,
     /// The status of all responses, instead of the script.
     always: Option<u16>,
-    /// Requests that contain this text get the status 400.
+    /// Requests that contain this string get the status 400.
     poison: Option<&'static str>,
-    /// Requests that contain this text get no response, and the connection is closed.
+    /// Requests that contain this string get no response, and the connection is closed.
     breaker: Option<&'static str>,
     /// The time until a response.
     delay: Duration,

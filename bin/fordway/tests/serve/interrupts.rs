@@ -1,4 +1,4 @@
-//! Tests that a signal ends a command soon, even if the server does not respond.
+//! Tests that a signal ends a command within a few seconds, even if the server does not respond.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;

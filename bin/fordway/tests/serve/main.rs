@@ -69,8 +69,7 @@ fn after(prepare: &str, program: &Command) -> Command {
     shell
 }
 
-/// A gateway reloads its files even if its parent process ignores SIGHUP.
-/// Idle connections leave file descriptors to the requests on other connections.
+/// Idle connections must not use up the file descriptors that requests on other connections need.
 #[test]
 fn few_open_files_mean_few_connections() {
     let dir = place();

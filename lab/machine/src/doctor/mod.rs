@@ -23,8 +23,8 @@ pub fn processors(tree: &SystemTree) -> Result<Vec<usize>, UnreadableFile> {
     checks::allowed(tree)
 }
 
-/// Returns the smallest limit of memory that control groups impose on this process, in bytes; `None` if there is no
-/// limit, or if it cannot be read.
+/// Returns the smallest memory limit that control groups impose on this process, in bytes; `None` if there is no limit,
+/// or if it cannot be read.
 pub fn memory_limit_bytes(tree: &SystemTree) -> Option<u64> {
     checks::memory_limit_bytes(tree)
 }

@@ -33,10 +33,10 @@ pub struct SystemNoise {
     pub quanta: usize,
     /// The duration of the shortest repetition.
     pub quantum_ns: u64,
-    /// The time that repetitions took beyond the shortest duration on their processor, as a share of the time that the
-    /// quota of CPU time left.
+    /// The time that repetitions took beyond the shortest duration on their processor, excluding the time for which the
+    /// CPU quota stopped them. The value is a share of the total time, also without the stopped time.
     pub share: f64,
-    /// The time for which the quota of CPU time stopped the repetitions, as a share of the total time.
+    /// The time for which the CPU quota stopped the repetitions, as a share of the total time.
     pub quota_share: f64,
     /// The number of repetitions that took at least a tenth longer than the shortest repetition on the same processor.
     pub detours: usize,
@@ -48,8 +48,8 @@ impl SystemNoise {
     /// Measures noise for `duration` on each of `processors`, with one thread pinned to each. Stops early if `stop` is
     /// set. Cost: keeps these processors fully busy. Returns `None` if no repetition was completed.
     ///
-    /// Under a quota of CPU time that is smaller than the processors, the kernel stops the threads themselves. This
-    /// time is subtracted, because no other program took it.
+    /// If the CPU quota is smaller than the number of processors, the kernel stops the measuring threads themselves.
+    /// This time is subtracted, because no other program took it.
     pub fn listen(processors: &[usize], duration: Duration, stop: &AtomicBool) -> Option<Self> {
         let tree = SystemTree::at("/");
         let before = quota_counters(&tree);
@@ -61,8 +61,8 @@ impl SystemNoise {
         SystemNoise::of(&heard, throttled.map_or(0.0, |throttled| throttled.seconds))
     }
 
-    /// Evaluates the durations of the fixed task's repetitions on each processor, of which the quota took
-    /// `throttled_s`. Returns `None` if there are no durations.
+    /// Evaluates the durations of the fixed task's repetitions on each processor. The quota stopped the repetitions for
+    /// `throttled_s` in total. Returns `None` if there are no durations.
     fn of(heard: &[Vec<u64>], throttled_s: f64) -> Option<Self> {
         let quantum_ns = heard.iter().flatten().copied().min()?;
         // Processors may differ in speed, so each time is compared with the shortest time on the same processor.

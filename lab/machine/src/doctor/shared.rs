@@ -69,8 +69,8 @@ pub fn examine_mounts(one: &Path, other: &Path, is_over: &AtomicBool) -> Result<
     Ok(findings)
 }
 
-/// Returns whether the two paths share the kernel's caches, because they lead to one mounted file system. The checks
-/// then reveal nothing about several nodes. Errors: a path cannot be examined.
+/// Returns whether the two paths lead to one mounted file system, and therefore share the kernel's caches. If they do,
+/// the checks reveal nothing about several nodes. Errors: a path cannot be examined.
 pub fn share_caches(one: &Path, other: &Path) -> Result<bool> {
     let device = |dir: &Path| {
         let examined = fs::metadata(dir).map(|state| state.dev());

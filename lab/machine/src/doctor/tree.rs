@@ -25,9 +25,9 @@ pub struct SystemTree {
     root: PathBuf,
     copy: Option<PathBuf>,
     seen: RefCell<Vec<String>>,
-    /// The texts of the files that are read at the moment, if they are recorded.
+    /// The contents of the files read during [`SystemTree::remember`]; otherwise `None`.
     recorded: RefCell<Option<HashMap<String, String>>>,
-    /// The texts that files with counters had earlier.
+    /// The earlier contents of files with counters.
     earlier: HashMap<String, String>,
 }
 
@@ -56,7 +56,7 @@ impl SystemTree {
         SystemTree { copy: Some(directory.into()), ..self }
     }
 
-    /// Returns the trimmed text of a file. `path` has no leading slash.
+    /// Returns the trimmed content of a file. `path` has no leading slash.
     pub(crate) fn read(&self, path: &str) -> Result<String, UnreadableFile> {
         let text = read_bounded(&self.root.join(path)).map_err(|error| UnreadableFile::of(path, &error))?;
         self.note(path);
@@ -65,7 +65,7 @@ impl SystemTree {
         Ok(text.trim().to_owned())
     }
 
-    /// Stores the texts of all files that `examine` reads, so that a later check can compute how much their counters
+    /// Stores the contents of all files that `examine` reads, so that a later check can compute how much their counters
     /// have increased.
     pub(super) fn remember(&mut self, examine: impl FnOnce(&Self)) {
         *self.recorded.borrow_mut() = Some(HashMap::new());
@@ -80,7 +80,7 @@ impl SystemTree {
         }
     }
 
-    /// Returns the text that a file had when it was remembered; `None` if it was not remembered.
+    /// Returns the content that a file had when it was remembered; `None` if it was not remembered.
     pub(crate) fn earlier(&self, path: &str) -> Option<&str> {
         self.earlier.get(path).map(String::as_str)
     }
@@ -184,8 +184,8 @@ impl fmt::Display for UnreadableFile {
     }
 }
 
-/// Returns the text of a regular file. A copied tree may contain any kind of file, so files that would block the reader
-/// (a FIFO) or never end (a device that is a link's target) are not read.
+/// Returns the content of a regular file. A copied tree may contain any kind of file, so files that would block the
+/// reader (a FIFO) or never end (a device that is a link's target) are not read.
 fn read_bounded(path: &Path) -> io::Result<String> {
     let mut options = fs::OpenOptions::new();
     options.read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed());

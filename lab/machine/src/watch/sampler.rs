@@ -75,8 +75,8 @@ impl RunSamples {
     fn add(&mut self, tree: &SystemTree, own: &[u32], work: &WorkQuantum) {
         let is_first = self.work_ns.is_empty();
         let times = thread_times(tree, own);
-        // A sample has at most MAX_THREADS threads. After a full sample, a thread that appears for the first time may be
-        // older than the run, so its earlier times do not count.
+        // A sample has at most `MAX_THREADS` threads. After a full sample, a thread that appears for the first time may
+        // be older than the run, so its earlier times do not count.
         self.is_partial |= times.len() >= MAX_THREADS;
         for (thread, time) in times {
             // Otherwise, a thread that appears after the first sample was started during the run, so its times began at

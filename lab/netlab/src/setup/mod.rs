@@ -368,8 +368,8 @@ impl WireSettings {
 
 /// The size of a frame's header: Ethernet and one VLAN tag.
 const FRAME_HEADER_BYTES: u64 = 18;
-/// The delay of the kernel's timers that a wire makes up for. In this time, it passes what exceeds one frame of a
-/// burst.
+/// The delay of the kernel's timers for which a wire compensates. After a pause, the wire passes one frame at once, and
+/// the bytes that it could have sent in this time.
 const TIMER_DELAY_US: u64 = 100;
 
 /// Returns how many bytes a rate-limited wire passes at once after a pause.
@@ -380,11 +380,11 @@ fn burst_bytes(rate_bits_per_s: u64, mtu_bytes: u32) -> u64 {
 /// The highest rate at which short messages are limited too, in bits/s.
 const EXACT_RATE_MAX: u64 = 2_000_000_000;
 
-/// Limits the rate with two token buckets. The first holds the rate over time, even if the kernel's timers are late: it
-/// saves up what the line sends in one kernel tick. Alone, it would pass all of this at once, so messages of up to this
-/// size would not be limited. The second therefore passes at most `burst` bytes at once, and then 5 % more than the
-/// rate. Above [`EXACT_RATE_MAX`], the second would lower the rate of long messages, because timers are not exact
-/// enough.
+/// Limits the rate with two token buckets. The first bucket limits the mean rate. It holds as many bytes as the line
+/// sends in one kernel tick, so that late timers do not lower the mean rate. Alone, it would pass all these bytes at
+/// once, so messages of up to this size would not be limited. The second bucket therefore passes at most `burst` bytes
+/// at once, and then at most 105 % of the rate. Above [`EXACT_RATE_MAX`], the second bucket would lower the rate of
+/// long messages, because timers are not exact enough.
 fn limit_rate(end: &NetworkNamespace, rate_bits_per_s: u64, burst: u64) -> Result<()> {
     let in_a_tick = rate_bits_per_s / 8 / 250;
     let (saved, queue) = (in_a_tick.max(128 << 10), rate_bits_per_s / 8 * QUEUE_TIME_MS / 1_000);

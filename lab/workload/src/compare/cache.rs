@@ -2,7 +2,7 @@
 //! the file server.
 //!
 //! The content of each file is written to the device first, because the kernel keeps modified pages. Names and inodes
-//! stay in memory. So do the caches of the device, of the host of a virtual machine, and of a file server.
+//! stay in memory. The caches of the device, of a virtual machine's host, and of a file server are not emptied either.
 
 use std::fs::File;
 use std::io::Write;

@@ -1,5 +1,5 @@
-//! Clients in processes of their own. Each is a child of the measuring process, which sends it its share of every block
-//! over a socket, as a line of JSON, and receives the result in the same way.
+//! Clients that run in separate processes. Each client is a child of the measuring process. The measuring process sends
+//! each client its share of every block over a socket, as a line of JSON, and receives the result in the same way.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -25,7 +25,7 @@ pub(super) struct ClientProcess {
 
 impl ClientProcess {
     /// Forks a client. The child has its own copy of `inputs`; the kernel copies a page only when it is modified.
-    /// Errors: `Io` if there are not enough processes, descriptors or memory.
+    /// Errors: `Io` if the system cannot start another process, or lacks descriptors or memory.
     pub(super) fn start(inputs: SharedInputs, client: usize) -> Result<Self> {
         let failed = |error: std::io::Error| {
             Error::new(ErrorKind::from(&error), format!("starting client process {client}")).caused_by(error)

@@ -6,7 +6,7 @@
 
 //!
 //! [`share`] performs the part of a block that one client works on. A client is this process, or a child of it
-//! ([`clients`]). [`cache`] makes content cold before it is read.
+//! ([`clients`]). [`cache`] removes content from the page cache before it is read.
 
 mod cache;
 mod clients;
@@ -100,8 +100,8 @@ pub struct ComparePlan {
     pub threads: usize,
     /// The maximum length of a range read, bytes.
     pub range_bytes: u64,
-    /// The directory whose files are made cold before each phase that reads content; `None` to leave the page cache
-    /// alone.
+    /// The directory whose files are removed from the page cache before each phase that reads content; `None` to leave
+    /// the page cache unchanged.
     pub cold: Option<PathBuf>,
 }
 
@@ -142,7 +142,7 @@ pub struct ComparisonResults {
     pub failures: Vec<String>,
     /// The early end; `None` if all rounds were complete. At least one recorded round is complete.
     pub early_end: Option<EarlyEnd>,
-    /// The result of removing files from the page cache; `None` if the page cache was left alone.
+    /// The result of removing files from the page cache; `None` if nothing was removed.
     pub eviction: Option<CacheEviction>,
 }
 
@@ -164,8 +164,9 @@ pub struct CompareProgress {
 /// of a run that ends early contains the complete recorded rounds. Errors: the reason for the early end (`Interrupted`
 /// for `stop`) if no recorded round was complete.
 ///
-/// Calls `renew` between rounds, which starts the servers of targets again. A server that happens to be fast or slow,
-/// for example because of its place in memory, would otherwise be so in all rounds, and intervals would not show it.
+/// Calls `renew` between rounds, which restarts the servers of targets. Otherwise, a server that happens to be fast or
+/// slow, for example because of its memory layout, would be so in all rounds, and the intervals would not show this
+/// variation.
 pub fn run(
     plan: &ComparePlan,
     tree: &FileTree,
@@ -284,7 +285,7 @@ impl ComparisonState<'_> {
         self.expect_nothing_left()
     }
 
-    /// Removes the content that the phase will read from the page cache, if the plan says so.
+    /// Before a phase that reads content, removes this content from the page cache if the plan requires it.
     fn make_cold(&mut self, phase: ComparePhase) -> Result<()> {
         let Some(dir) = self.plan.cold.as_ref().filter(|_| phase.reads_content()) else { return Ok(()) };
         let evicted = cache::evict(dir, self.stop)?;

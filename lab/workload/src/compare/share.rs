@@ -15,7 +15,7 @@ use crate::{FileTree, MeasuredTarget};
 /// The byte that fills a buffer before a read, so that bytes of an earlier read cannot be mistaken for new bytes.
 const POISON: u8 = 0xa5;
 
-/// The tree, the targets, and what else all clients have in common.
+/// The tree, the targets, and the other inputs that all clients share.
 #[derive(Clone, Copy)]
 pub(super) struct SharedInputs<'c> {
     pub tree: &'c FileTree,
@@ -81,7 +81,7 @@ pub(super) struct AccessError {
     /// The name of the error's kind.
     kind: String,
     text: String,
-    /// The error itself, which only the process in which it occurred has.
+    /// The error itself; `None` if it occurred in another process.
     #[serde(skip)]
     original: Option<Error>,
 }

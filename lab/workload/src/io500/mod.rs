@@ -200,12 +200,12 @@ fn find(
     Ok(crew.phase(&["find"], site, work)?.0.remove(0))
 }
 
-/// Returns how many of the `items` names with this prefix contain the text to find.
+/// Returns how many of the `items` names with this prefix contain the string to find.
 fn expected(prefix: &str, items: u64) -> u64 {
     (0..items).filter(|item| is_wanted(&format!("{prefix}{item:010}"))).count() as u64
 }
 
-/// Returns whether the last component of the key contains the text to find.
+/// Returns whether the last component of the key contains the string to find.
 fn is_wanted(key: &str) -> bool {
     key.rsplit('/').next().is_some_and(|name| name.contains(WANTED))
 }
@@ -317,8 +317,8 @@ pub(crate) fn scored_round(rounds: &[Vec<PhaseResult>]) -> usize {
 }
 
 /// Scores each lane by the round with the median score; a lane with errors in any round has no score. Returns, for each
-/// lane, the score and the text of the round in the format of IO500's `result.txt`, in which the score also states
-/// whether the `conditions` of the run cast doubt on it.
+/// lane, the score, and the results of the round in the format of IO500's `result.txt`. These results also state
+/// whether the `conditions` of the run make the score doubtful.
 pub fn score(
     plan: &Io500Plan,
     lanes: &[LaneResults],
@@ -337,8 +337,8 @@ pub fn score(
     lanes.iter().map(of_lane).collect()
 }
 
-/// Returns a round, of the number of rounds, in the format of IO500's `result.txt`. `stamps` are the reasons why the
-/// result cannot be compared with other results, or is in doubt.
+/// Formats the results of round `round`, one of `rounds` rounds, as IO500's `result.txt`. `stamps` are the reasons why
+/// the result cannot be compared with other results, or is in doubt.
 fn result_text(results: &[PhaseResult], (round, rounds): (usize, usize), stamps: &[&str]) -> String {
     let mut text = String::from("IO500 phases by Fordway, not by the official program\n");
     if rounds > 1 {

@@ -499,7 +499,8 @@ impl LoadPeriod<'_> {
 mod tests {
     use super::*;
 
-    /// A server that responds to every request after [`SlowChannel::DELAY`], and a signal that arrives before.
+    /// A server that responds to every request after [`SlowChannel::DELAY`], and a signal that arrives before the first
+    /// response.
     struct SlowChannel<'a> {
         started: Vec<Option<Instant>>,
         stop: &'a AtomicBool,

@@ -160,8 +160,8 @@ struct LoadRecorder {
     operations: Vec<OperationRecord>,
 }
 
-/// The requests of an open loop that were due but had not ended. If the server keeps up with the rate, this number is
-/// about the same at any time, however long a request takes; otherwise, it grows.
+/// The requests of an open loop that were due but had not ended. If the server keeps up with the rate, the number of
+/// these requests is about the same at any time, regardless of how long a request takes. Otherwise, the number grows.
 #[derive(Clone, Copy, Debug, Default)]
 struct RequestBacklog {
     at_middle: u64,

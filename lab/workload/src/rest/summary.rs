@@ -192,7 +192,7 @@ pub fn records(rows: Vec<LaneBlocks>) -> RunRecords {
 /// Returns the median over rounds of (throughput of `of` / throughput of `reference`). Omits rounds in which a request
 /// of one of them failed, because refusing a request takes less time than serving it.
 fn ratio(of: &LaneBlocks, reference: &LaneBlocks) -> SpeedRatio {
-    // A block without a success has no speed, and a ratio of 0 would make the run unreadable.
+    // A block without a successful request has no speed, and a ratio of 0 would make the run unreadable.
     let rate = |block: &LoadBlockResult| {
         let is_clean = block.recorder.failed() == 0;
         let has_speed = is_clean && block.recorder.in_time > 0 && block.elapsed_ns > 0;

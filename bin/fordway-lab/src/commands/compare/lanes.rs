@@ -96,7 +96,7 @@ struct LaneGateway {
 }
 
 impl LaneGateways {
-    /// Starts every gateway again. Errors: the first error, after which the remaining gateways run on.
+    /// Restarts every gateway. Errors: the first error, after which the remaining gateways are not restarted.
     pub(super) fn start_again(&mut self) -> Result<()> {
         for gateway in &mut self.0 {
             gateway.process.start_again()?;

@@ -275,7 +275,7 @@ fn parameters(
 /// The share of content that may remain in the page cache without a warning.
 const REMAINING_MAX: f64 = 0.01;
 
-/// Returns a warning if content remained in the page cache although it was to be read cold.
+/// Returns a warning if content that should be read from the disk remained in the page cache.
 fn still_warm(eviction: CacheEviction) -> Option<String> {
     let share = eviction.remaining_share();
     (share > REMAINING_MAX).then(|| {
@@ -287,7 +287,7 @@ fn still_warm(eviction: CacheEviction) -> Option<String> {
     })
 }
 
-/// Returns a warning if the tree has fewer files than calls could be made at once.
+/// Returns a warning if the tree has fewer files than the number of concurrent calls that the plan allows.
 fn few_files(plan: &ComparePlan, tree: &FileTree) -> Option<String> {
     let (calls, files) = (plan.concurrency(), tree.items.len());
     (files < calls).then(|| {

@@ -13,8 +13,9 @@ use crate::args::{LinkArg, TargetArg};
 /// emulated.
 const TCP_BUFFER_BYTES: u64 = 64 << 20;
 
-/// Creates the link, and moves the calling thread, and every thread that it will start, into the near network. Errors:
-/// `InvalidArgument` if a service could not be reached from there; errors of creating the networks.
+/// Creates the link, and moves the calling thread into the near network. Threads that the calling thread starts later
+/// are also in that network. Errors: `InvalidArgument` if a service could not be reached from there; errors of creating
+/// the networks.
 pub(super) fn enter(link: &LinkArg, targets: &[TargetArg]) -> Result<NetworkLab> {
     // Sockets of the node gateway and directories are reached by their paths from every network.
     let is_remote =

@@ -33,8 +33,9 @@ use crate::commands;
 use crate::commands::run_output;
 use crate::commands::scratch::ScratchDirectory;
 
-/// The sizes, in bytes, of the fits of the cost functions. The sizes range from 1 byte to a size that exceeds the
-/// caches. There are values on both sides of 64 KiB, because larger content is sent separately from the head.
+/// The content sizes, in bytes, for which costs are measured to fit the cost functions. The sizes range from 1 byte to
+/// a size that exceeds the caches. There are values on both sides of 64 KiB, because larger content is sent separately
+/// from the head.
 const SIZES: [u64; 13] = [
     1,
     512,

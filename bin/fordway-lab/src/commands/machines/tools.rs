@@ -198,7 +198,7 @@ impl ToolProcess {
     /// without printing `text`.
     pub(super) fn await_text(&mut self, text: &str, interrupt: &InterruptFlag) -> Result<()> {
         loop {
-            // Check for the exit before reading the output, because a program that is about to exit may print the text
+            // Check for the exit before reading the output, because a program that is about to exit may print `text`
             // between the two checks.
             let has_ended = self.has_ended()?;
             match content(&self.stdout)?.contains(text) {

@@ -368,7 +368,7 @@ fn check_table(table: &str, context: &CommandContext) -> Result<CommandExit> {
         "\n= S: time of the first row / time; = E: = S / n. {wrong} of {} rows do not agree with their times.",
         rows.len()
     ))?;
-    // The command succeeds in spite of errors in the built-in table, because the table was published by others and
-    // cannot be corrected.
+    // The command succeeds despite errors in the built-in table, because the table was published by others and cannot
+    // be corrected.
     Ok(if wrong == 0 || table == BUILT_IN { CommandExit::Ok } else { CommandExit::Corrupt })
 }

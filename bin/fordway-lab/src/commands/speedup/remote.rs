@@ -19,7 +19,7 @@ use fordway_netlab::NamespaceProcess;
 use fordway_store::{Error, ErrorKind, Result};
 
 /// The port at which a container or a kernel accepts commands. Addresses on the command line do not contain the port,
-/// because the launcher treats the text after a colon as the name of another agent.
+/// because the launcher treats the string after a colon as the name of another agent.
 const PORT: u16 = 18_082;
 /// The maximum time to wait until a container or a kernel accepts commands.
 const READY_WITHIN: Duration = Duration::from_secs(60);

@@ -56,8 +56,8 @@ fn of_service(store: &dyn Store, bucket: &Bucket) -> Result<AclDocument> {
 }
 
 fn explained(error: Error) -> Error {
-    // If the endpoint does not support the request, keep its text only if the text is about grants. Any other text is
-    // empty or repeats the error code.
+    // If the endpoint does not support the request, keep its message only if the message is about grants. Any other
+    // message is empty or repeats the error code.
     match is_unsupported(&error) && !error.detail().contains("grant") {
         true => {
             Error::new(ErrorKind::NotImplemented, "this endpoint has no ACLs; use a policy").caused_by(error)

@@ -183,7 +183,7 @@ fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Returns the text of the element at this path, or an empty text.
+/// Returns the text of the element at this path, or an empty string.
 fn text(element: &XmlElement, path: &str) -> String {
     let found = path.split('/').try_fold(element, |element, name| element.child(name));
     found.map(|found| found.text.clone()).unwrap_or_default()

@@ -30,8 +30,8 @@ use queue::{Batch, BucketQueue, Pause};
 const BATCH_MAX: usize = 100;
 /// The maximum number of names of one bucket in memory.
 const NAMES_MAX: usize = 16_384;
-/// All buckets share this number of names of untried events in memory. The names of refused events have a separate
-/// limit of the same size.
+/// The maximum number of names of untried events in memory, over all buckets. The names of refused events have a
+/// separate limit of the same size.
 const NAMES_SHARED: usize = 262_144;
 /// The shortest time between two searches for events that other processes have recorded.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(2);
@@ -143,8 +143,8 @@ impl WebhookDispatcher {
     }
 
     /// Counts the waiting events of each bucket for which the next turn reads no names. These are the buckets that
-    /// pause or still have names in memory, or all buckets if the whole webhook pauses. A bucket whose journal takes
-    /// long to read is counted less often, and delays the next search only a little.
+    /// pause or still have names in memory, or all buckets if the whole webhook pauses. A bucket whose journal takes a
+    /// long time to read is counted less often, and delays the next search only a little.
     fn recount(&mut self) {
         let start = Instant::now();
         let is_pausing = !self.pause.is_over(start);
@@ -254,9 +254,9 @@ impl WebhookDispatcher {
         }
     }
 
-    /// Ends a turn, begun at `start`, of a bucket without events. Pauses the bucket if reading its journal took long.
-    /// The journal may contain many entries that are not records, and reading these entries must not take this thread's
-    /// time from other buckets.
+    /// Ends a turn, begun at `start`, of a bucket without events. Pauses the bucket if reading its journal took a long
+    /// time. The journal may contain many entries that are not records, and reading these entries must not take this
+    /// thread's time from other buckets.
     fn idle_turn(&mut self, queue: &mut BucketQueue, start: Instant) -> TurnOutcome {
         let spent = std::mem::take(&mut queue.spent) + start.elapsed();
         if spent <= SEARCH_COST {

@@ -19,18 +19,18 @@ use super::corrupted;
 
 /// A fault to inject.
 pub(crate) enum Fault {
-    /// Reading, writing, copying, renaming, removing or tagging a key that contains this text fails with this kind of
-    /// error. Reading a bucket document of a kind that contains this text fails too.
+    /// Reading, writing, copying, renaming, removing or tagging a key that contains this string fails with this kind of
+    /// error. Reading a bucket document of a kind that contains this string fails too.
     Fails(&'static str, ErrorKind),
-    /// Reading a key that contains this text returns bytes that differ from the stored bytes.
+    /// Reading a key that contains this string returns bytes that differ from the stored bytes.
     Corrupts(&'static str),
-    /// Reading a key that contains this text acts as if the user pressed Ctrl-C.
+    /// Reading a key that contains this string acts as if the user had pressed Ctrl-C.
     Interrupts(&'static str, InterruptFlag),
-    /// While a key that contains this text is written, read or copied, the store calls this function, which acts as
+    /// While a key that contains this string is written, read or copied, the store calls this function, which acts as
     /// another program.
     Meanwhile(&'static str, Box<dyn Fn() + Send + Sync>),
-    /// Removing a batch of objects takes a while, and then acts as if the user pressed Ctrl-C. The function is called
-    /// for each batch.
+    /// Removing a batch of objects takes a while, and then acts as if the user had pressed Ctrl-C. The function is
+    /// called for each batch.
     InterruptsRemovals(InterruptFlag, Box<dyn Fn() + Send + Sync>),
     /// The store acts as a service that ignores conditions on the destination.
     IgnoresConditions,

@@ -81,7 +81,7 @@ pub(super) fn throttling(tree: &SystemTree) -> DoctorCheckResult {
     Ok(said.measured("periods stopped", share, "%").measured("stopped", seconds, "s"))
 }
 
-/// The counters of the CPU quotas that apply to this process, each since its control group was created.
+/// The counters of the CPU quotas that apply to this process. Each counter starts when its control group is created.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CpuQuotaCounters {
     /// The smallest quota of all groups, in processors; `None` if there is none or it cannot be read.
@@ -124,7 +124,8 @@ impl CpuThrottling {
 
 impl CpuQuotaCounters {
     /// Returns the throttling since `begin` of the group that was throttled in the largest share of its periods since
-    /// then. The counters themselves say nothing about which group this is: a parent may have been throttled long ago.
+    /// then. The counters' absolute values do not identify this group, because a parent may have been throttled long
+    /// ago.
     pub(crate) fn since(&self, begin: &CpuQuotaCounters) -> CpuThrottling {
         let of_group = |(path, end): &(String, CpuThrottling)| {
             let (_, begin) = begin.groups.iter().find(|(begun, _)| begun == path)?;
@@ -183,7 +184,7 @@ pub(super) fn exclusive(tree: &SystemTree) -> DoctorCheckResult {
     })
 }
 
-/// Returns the smallest limit of memory of all groups, in bytes; `None` if there is no limit, or if it cannot be read.
+/// Returns the smallest memory limit of all groups, in bytes; `None` if there is no limit, or if it cannot be read.
 pub(crate) fn memory_limit_bytes(tree: &SystemTree) -> Option<u64> {
     least_memory_limit(tree, &ControlGroupDirectories::of(tree, "memory").ok()?)
 }
@@ -311,7 +312,7 @@ impl ControlGroupDirectories {
         Ok(ControlGroupDirectories { is_v2, directories: up(&mount, path) })
     }
 
-    /// Returns the path and the text of the file `name` in each directory that has it; the process's own group is
+    /// Returns the path and the content of the file `name` in each directory that has it; the process's own group is
     /// first.
     pub(in crate::doctor) fn texts(&self, tree: &SystemTree, name: &str) -> Vec<(String, String)> {
         let file = |directory: &String| {

@@ -25,8 +25,8 @@ pub(super) fn is_guest(tree: &SystemTree) -> Option<bool> {
 }
 
 /// Returns the processors that this process may use. Without a restriction, `Cpus_allowed_list` contains every
-/// processor that the kernel provides for, such as 128 processors in a guest with 4. Processors that are not online are
-/// therefore left out.
+/// processor that the kernel could support, such as 128 processors in a guest with 4. Processors that are not online
+/// are therefore left out.
 pub(crate) fn allowed(tree: &SystemTree) -> Result<Vec<usize>, UnreadableFile> {
     let status = tree.read(STATUS)?;
     let mut list = value_of(&status, "Cpus_allowed_list").map(listed).unwrap_or_default();
@@ -87,7 +87,7 @@ pub(super) fn steal(tree: &SystemTree) -> DoctorCheckResult {
     Ok(said.measured("stolen since boot", share, "%"))
 }
 
-/// Returns the stolen time and the whole time of all processors, in ticks.
+/// Returns the stolen time and the total time of all processors, in ticks.
 fn ticks(line: &str) -> Option<(f64, f64)> {
     // The fields are: user nice system idle iowait irq softirq steal. `user` already includes the time of guests.
     let ticks: Vec<f64> = line.split_whitespace().take(8).filter_map(|tick| tick.parse().ok()).collect();

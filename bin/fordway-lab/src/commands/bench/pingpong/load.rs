@@ -175,8 +175,7 @@ impl MessageSizeSequence {
 const UNANSWERED_MAX: u32 = 10;
 
 /// Counts unanswered messages of a set-up, over all threads of a block. A message counts if its failure took a
-/// considerable part of the time limit. Messages that fail immediately do not prolong a run, and are results like
-/// others.
+/// considerable part of the time limit. Messages that fail immediately do not prolong a run, and are ordinary results.
 #[derive(Debug)]
 pub(super) struct UnansweredMessages {
     in_a_row: AtomicU32,

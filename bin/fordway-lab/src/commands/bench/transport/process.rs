@@ -101,8 +101,8 @@ impl ChildProgramListener {
         self.0.local_addr().map_err(|error| file_error("listening on", "the loopback interface", error))
     }
 
-    /// Returns the connection made by `program`. Connections of other users are closed: they could send invented
-    /// figures, or the process IDs of other programs. Errors: `Unavailable` if the program exits first.
+    /// Returns the connection made by `program`. Connections from other users are closed, because other users could
+    /// send invented figures or the process IDs of other programs. Errors: `Unavailable` if the program exits first.
     pub(super) fn wait_for(&self, program: &mut ChildProgram) -> Result<TcpStream> {
         let accepted = program.until(|| match self.0.accept() {
             Err(error) if error.kind() == WouldBlock => None,
@@ -127,8 +127,8 @@ fn is_own(stream: &TcpStream) -> bool {
     uid_of(&table, peer, own) == Some(rustix::process::getuid().as_raw())
 }
 
-/// Returns the user who opened the socket at `local` that is connected to `remote`, from the text of `/proc/net/tcp`;
-/// `None` if there is no such socket.
+/// Returns the uid of the process that opened the socket at `local` connected to `remote`, from the content of
+/// `/proc/net/tcp`; `None` if there is no such socket.
 fn uid_of(table: &str, local: SocketAddr, remote: SocketAddr) -> Option<u32> {
     let text = |address: SocketAddr| match address.ip() {
         // The kernel prints an address as a number in its own byte order.
@@ -146,7 +146,7 @@ fn uid_of(table: &str, local: SocketAddr, remote: SocketAddr) -> Option<u32> {
 /// The path of nginx on Debian, in a directory that is in PATH only for root.
 const AT_DEBIAN: &str = "/usr/sbin/nginx";
 
-/// A running nginx, until this value is dropped.
+/// A running nginx, which is stopped when this value is dropped.
 pub(super) struct NginxServer {
     program: ChildProgram,
     address: SocketAddr,

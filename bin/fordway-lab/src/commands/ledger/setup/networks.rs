@@ -21,7 +21,7 @@ const CONTAINER: &str = "container";
 /// A set-up to measure: a network, a container, or both.
 #[derive(Debug)]
 pub(super) struct RequestedNetworkSetup {
-    /// `None` for the network of this machine.
+    /// The network; `None` for the network of this machine.
     network: Option<NetworkSetup>,
     is_contained: bool,
 }
