@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use super::opener::ConnectionOpener;
 use super::{
     CONNECTS_AT_ONCE, FinishedRequest, LoadGenerator, NetworkTraffic, RequestSequence, ResponseProblem,
-    no_answer_within, stopped,
+    answered_early, is_success, no_answer_within, stopped,
 };
 use fordway_http::parts::BodyFraming;
 use fordway_http::parts::Connector;
@@ -429,6 +429,9 @@ impl LoadConnection {
             let Some(received) = receive_head(connection, &mut self.head, &mut self.first_byte)? else {
                 return Ok(Http1PollResult::Pending);
             };
+            if self.state == Http1State::Sending && is_success(self.head.status) {
+                return Err(answered_early(self.head.status));
+            }
             self.framing = BodyFraming::of(&self.head, connection, requests.method().name())?;
             // The connection cannot be reused if the response arrived before the request had been sent completely.
             self.keep_alive =

@@ -102,7 +102,7 @@ impl ResponseProblem {
     /// Returns the problem with a complete response, if there is one.
     fn of(status: u16, received_bytes: u64, expected_bytes: Option<u64>) -> Option<Self> {
         match expected_bytes {
-            _ if !(200..300).contains(&status) => Some(ResponseProblem::Status(status)),
+            _ if !is_success(status) => Some(ResponseProblem::Status(status)),
             Some(expected_bytes) if expected_bytes != received_bytes => {
                 Some(ResponseProblem::Size { expected_bytes, received_bytes })
             }
@@ -121,6 +121,17 @@ impl fmt::Display for ResponseProblem {
             ResponseProblem::Failed(error) => error.fmt(f),
         }
     }
+}
+
+fn is_success(status: u16) -> bool {
+    (200..300).contains(&status)
+}
+
+/// Creates the error for a server that reports success although it cannot have received the whole request. The time of
+/// such a request says nothing about the transfer of its body.
+fn answered_early(status: u16) -> Error {
+    let detail = format!("the server answered with status {status} before the body was sent");
+    Error::new(ErrorKind::BadResponse, detail)
 }
 
 fn no_answer_within(limit: Duration) -> ResponseProblem {

@@ -128,6 +128,29 @@ fn servers_that_lie_stall_or_leave_are_told_apart() {
     }
 }
 
+/// A success that arrives before the body was sent must not count as a fast upload. An error is reported as it is.
+#[test]
+fn a_success_before_the_body_was_sent_is_a_failure() {
+    for (status, kind) in [("200 OK", "BadResponse"), ("403 Forbidden", "status 403")] {
+        let bytes = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n");
+        let server = Server::start(move |mut stream| {
+            if stream.receive_head().is_some() && stream.send(bytes.as_bytes()) {
+                // If the connection were closed, the client might not receive the response.
+                std::thread::sleep(Duration::from_secs(60));
+            }
+        });
+        let url = server.url("/x");
+        // The body does not fit into the buffers of the kernel.
+        let load = ["--method", "PUT", "--size", "32MiB", "--requests", "3", "--warm-up", "0s"];
+        let (_, summary) = one(&[&[url.as_str()], &load[..]].concat());
+        assert_eq!(
+            (&summary["errors"], &summary["load"]["errors"][kind]),
+            (&3.into(), &3.into()),
+            "{summary}"
+        );
+    }
+}
+
 #[test]
 fn a_server_that_never_answers_is_given_up() {
     let server = Server::start(|stream| server::serve(stream, Duration::from_secs(3600), b""));

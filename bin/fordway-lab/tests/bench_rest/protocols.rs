@@ -66,6 +66,17 @@ fn http2_without_tls() {
     }
 }
 
+/// A success that arrives before the body was sent must not count as a fast upload.
+#[test]
+fn a_success_before_the_body_was_sent_is_a_failure_over_http2() {
+    let server = Server::http2(Manner { answers_early: true, ..Manner::default() });
+    let url = server.url("http", "/x");
+    // The body is larger than the server's window.
+    let load = ["--http", "2", "--method", "PUT", "--size", "1MiB", "--requests", "3", "--warm-up", "0s"];
+    let (_, summary) = one(&[&[url.as_str()], &load[..]].concat());
+    assert_eq!(summary["load"]["errors"]["BadResponse"], 3, "{summary}");
+}
+
 #[test]
 fn http2_over_tls() {
     let certificate = Certificate::make();
