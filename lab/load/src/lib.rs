@@ -33,6 +33,10 @@ pub use requests::{LoadMethod, RequestSequence, RequestTemplate};
 /// servers that accept slowly, and each attempt that overflows a queue is repeated only after a second.
 const CONNECTS_AT_ONCE: usize = 32;
 
+/// The pause after a failed attempt to connect, during which no other failure is reported. Without the pause, a server
+/// that is down would cause a busy loop.
+const AFTER_REFUSAL: Duration = Duration::from_millis(1);
+
 /// A generator of load on one thread, with a number of slots, each for one request in flight.
 pub trait LoadGenerator {
     /// Returns the number of requests that can be in flight at once.

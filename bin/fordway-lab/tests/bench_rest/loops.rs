@@ -319,6 +319,24 @@ fn connections_are_opened_at_the_same_time() {
     assert!((100_000_000..800_000_000).contains(&worst_ns), "{worst_ns}");
 }
 
+/// Without a pause that all connections share, a server that is down would keep the client busy.
+#[test]
+fn a_server_that_is_down_is_called_rarely() {
+    let bytes = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 1\r\n\r\nx";
+    let server = Server::start(|stream| server::answer_and_close(stream, bytes));
+    let url = server.url("/x");
+    let mut command = command(&[&url, "--connections", "64", "--duration", "3s", "--warm-up", "0s"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    while server.requests() < 100 && child.try_wait().unwrap().is_none() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(server);
+    let ended = child.wait_with_output().unwrap();
+    let summary: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
+    let errors = summary["errors"].as_u64().unwrap();
+    assert!((1..=3500).contains(&errors), "{errors} attempts in 3 s");
+}
+
 /// A request is repeated at most once. Otherwise, the client would repeat the request forever if a server closes every
 /// connection without a response.
 #[test]
