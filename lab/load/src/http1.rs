@@ -204,7 +204,7 @@ impl Http1LoadGenerator {
         let problem = match line.advance(&self.requests, &mut self.scratch) {
             Ok(Http1PollResult::Pending) => return self.watch(slot, finished),
             Ok(Http1PollResult::Done) => {
-                ResponseProblem::of(line.head.status, line.body_bytes, self.requests.expected_bytes())
+                ResponseProblem::of(line.head.status, line.body_bytes, &self.requests)
             }
             Err(error) if line.may_resend(&error) => {
                 line.is_resent = true;

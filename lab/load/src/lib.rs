@@ -88,25 +88,29 @@ pub enum ResponseProblem {
         /// The size of the body that was received.
         received_bytes: u64,
     },
+    /// The whole object instead of the requested range.
+    RangeIgnored,
     /// No complete response was received.
     Failed(Error),
 }
 
 impl ResponseProblem {
-    /// Returns the label under which problems of this kind are counted: `status 503`, `wrong size`, or the kind of
-    /// an error.
+    /// Returns the label under which problems of this kind are counted: `status 503`, `wrong size`, `range
+    /// ignored`, or the kind of an error.
     pub fn label(&self) -> Cow<'static, str> {
         match self {
             ResponseProblem::Status(status) => format!("status {status}").into(),
             ResponseProblem::Size { .. } => "wrong size".into(),
+            ResponseProblem::RangeIgnored => "range ignored".into(),
             ResponseProblem::Failed(error) => error.kind().name().into(),
         }
     }
 
     /// Returns the problem with a complete response, if there is one.
-    fn of(status: u16, received_bytes: u64, expected_bytes: Option<u64>) -> Option<Self> {
-        match expected_bytes {
+    fn of(status: u16, received_bytes: u64, requests: &RequestSequence) -> Option<Self> {
+        match requests.expected_bytes() {
             _ if !is_success(status) => Some(ResponseProblem::Status(status)),
+            _ if requests.is_for_part() && status != PARTIAL_CONTENT => Some(ResponseProblem::RangeIgnored),
             Some(expected_bytes) if expected_bytes != received_bytes => {
                 Some(ResponseProblem::Size { expected_bytes, received_bytes })
             }
@@ -122,10 +126,16 @@ impl fmt::Display for ResponseProblem {
             ResponseProblem::Size { expected_bytes, received_bytes } => {
                 write!(f, "the body has {received_bytes} bytes, not the {expected_bytes} of --size")
             }
+            ResponseProblem::RangeIgnored => {
+                f.write_str("the server ignored --range and sent the whole object")
+            }
             ResponseProblem::Failed(error) => error.fmt(f),
         }
     }
 }
+
+/// The status of a response that contains only the requested range.
+const PARTIAL_CONTENT: u16 = 206;
 
 fn is_success(status: u16) -> bool {
     (200..300).contains(&status)

@@ -156,11 +156,7 @@ impl<S: ExchangeSender> LoadGenerator for MultiplexedLoadGenerator<S> {
             let mut exchange = TimedExchange { started: begun, first_byte: None, status: 0, body_bytes: 0 };
             let work = shared.answered(&line, &mut exchange, timeouts, &roots);
             let problem = match tokio::time::timeout(timeouts.first_byte, work).await {
-                Ok(Ok(())) => ResponseProblem::of(
-                    exchange.status,
-                    exchange.body_bytes,
-                    shared.requests.expected_bytes(),
-                ),
+                Ok(Ok(())) => ResponseProblem::of(exchange.status, exchange.body_bytes, &shared.requests),
                 Ok(Err(error)) => Some(ResponseProblem::Failed(error)),
                 Err(_) => Some(no_answer_within(timeouts.first_byte)),
             };

@@ -128,6 +128,23 @@ fn servers_that_lie_stall_or_leave_are_told_apart() {
     }
 }
 
+#[test]
+fn a_server_that_ignores_the_range_is_noticed() {
+    for (status, range, ignored) in [
+        ("200 OK", "0-3", 3),
+        ("206 Partial Content", "0-3", 0),
+        // The whole object was requested.
+        ("200 OK", "0-", 0),
+    ] {
+        let bytes = format!("HTTP/1.1 {status}\r\ncontent-length: 4\r\n\r\nabcd");
+        let server = Server::start(move |stream| server::serve(stream, Duration::ZERO, bytes.as_bytes()));
+        let (_, summary) = one(&[&server.url("/x"), "--range", range, "--requests", "3", "--warm-up", "0s"]);
+        assert_eq!(summary["errors"], ignored, "{status} {range}: {summary}");
+        let counted = summary["load"]["errors"]["range ignored"].as_u64().unwrap_or(0);
+        assert_eq!(counted, ignored, "{status} {range}: {summary}");
+    }
+}
+
 /// A success that arrives before the body was sent must not count as a fast upload. An error is reported as it is.
 #[test]
 fn a_success_before_the_body_was_sent_is_a_failure() {
