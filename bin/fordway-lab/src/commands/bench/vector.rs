@@ -7,7 +7,7 @@ use fordway_command::{CommandContext, CommandExit};
 use fordway_machine::MachineWatch;
 use fordway_measure::{
     BlockRecord, Machine, OperationRecord, RowDescription, RunClock, RunDocument, RunRecords, SCHEMA,
-    SCHEMA_VERSION, ns_text, rate_text,
+    SCHEMA_VERSION, ns_text, own_cpu_ns, rate_text,
 };
 use fordway_store::{Error, Result};
 use fordway_workload::summary::{RunParallelism, forget_waiting, summarise_phase};
@@ -107,6 +107,7 @@ fn measure_one(
 ) -> Result<bool> {
     let block = u32::from(round);
     let operations = &mut records.operations;
+    let cpu_before_ns = own_cpu_ns();
     let cost = measure(reading, context, &mut |call: FinishedReadCall<'_>| {
         operations.push(OperationRecord {
             lane,
@@ -131,7 +132,8 @@ fn measure_one(
         operations: cost.calls as u32,
         bytes: cost.bytes,
         elapsed_ns: (cost.seconds * 1e9) as u64,
-        client_cpu_ns: (cost.client_cpu_seconds * 1e9) as u64,
+        // The total of the reading includes the thread that observes the run.
+        client_cpu_ns: own_cpu_ns().saturating_sub(cpu_before_ns),
         server_cpu_ns: None,
     });
     Ok(cost.server_ignores_ranges)
