@@ -253,7 +253,7 @@ fn pods_run_as_long_as_the_bench_and_are_removed() {
 fn pods_of_another_run_are_kept() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("fordway-pong"), "").unwrap();
-    let (output, log) = bench_in_pods(dir.path(), ["28880", "28881"]);
+    let (output, log) = bench_in_pods(dir.path(), ["29080", "29081"]);
     assert_ne!(output.status.code(), Some(0), "{}", said(&output));
     assert!(!log.contains("service/fordway-pong") && !log.contains("removed fordway-pong"), "{log}");
 }
