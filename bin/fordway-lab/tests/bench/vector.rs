@@ -51,7 +51,7 @@ fn a_server_that_ignores_ranges_is_noticed() {
         (ResponseFaultScript::honest(), false),
         (ResponseFaultScript::honest().always(ResponseFault::WholeForRange), true),
     ] {
-        let server = HostileServer::start((0..100).collect::<Vec<u8>>(), script);
+        let server = HostileServer::start(vec![7; 1_000_000], script);
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("ranges"), RANGES).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-lab"));
