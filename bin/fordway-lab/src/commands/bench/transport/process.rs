@@ -201,11 +201,10 @@ fn free_address() -> Result<SocketAddr> {
 
 /// Returns the configuration. All paths are relative to nginx's directory.
 fn text(root: &str, address: SocketAddr) -> String {
-    let mut text = format!(
-        "worker_processes 1; daemon off; master_process off; pid pid; error_log stderr;\n\
-         events {{ worker_connections 1024; }}\n\
-         http {{ access_log off; sendfile on; tcp_nodelay on; keepalive_requests 1000000000; open_file_cache max=1000;\n"
-    );
+    let mut text = "worker_processes 1; daemon off; master_process off; pid pid; error_log stderr;\n\
+         events { worker_connections 1024; }\n\
+         http { access_log off; sendfile on; tcp_nodelay on; keepalive_requests 1000000000; open_file_cache max=1000;\n"
+        .to_owned();
     for kind in ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"] {
         // Writing to a `String` cannot fail.
         let _ = writeln!(text, "{kind}_temp_path {kind};");
