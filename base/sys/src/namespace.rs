@@ -42,8 +42,8 @@ pub fn own_process_namespace() -> Result<()> {
     unsafe { unshare_unsafe(UnshareFlags::NEWPID) }
 }
 
-/// Gives the process of `command` its own `/proc`, for its PID namespace; see [`own_process_namespace`]. Without its own
-/// `/proc`, the process would find other processes under its process IDs. Errors: the start fails without
+/// Gives the process of `command` its own `/proc`, for its PID namespace; see [`own_process_namespace`]. Without its
+/// own `/proc`, the process would find other processes under its process IDs. Errors: the start fails without
 /// CAP_SYS_ADMIN. If the kernel does not allow the mount, as in a user namespace of a container that hides parts of
 /// `/proc`, the `/proc` of this process remains.
 pub fn own_proc_directory(command: &mut Command) {

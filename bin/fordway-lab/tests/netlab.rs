@@ -165,8 +165,8 @@ fn is_inhabited(namespace: &str) -> bool {
     })
 }
 
-/// Starts a lab whose server and client start processes. Stops the lab with `end`, and waits until no process remains in
-/// the lab.
+/// Starts a lab whose server and client start processes. Stops the lab with `end`, and waits until no process remains
+/// in the lab.
 fn nothing_is_left_after(end: impl Fn(&mut Child)) {
     let show = "readlink /proc/self/ns/net";
     let server = format!("{show} >&2; setsid sleep 1000 & wait");

@@ -58,8 +58,8 @@ pub struct RunningCounters {
 /// The thread that observes the run; 0 if there is none.
 static OBSERVER: AtomicU32 = AtomicU32::new(0);
 
-/// Excludes the calling thread from [`own_cpu_ns`] and from the CPU time of [`RunningCounters::start_own`], because it observes the run and does none of the run's work. Only
-/// the last caller is excluded, as long as its thread runs.
+/// Excludes the calling thread from [`own_cpu_ns`] and from the CPU time of [`RunningCounters::start_own`], because it
+/// observes the run and does none of the run's work. Only the last caller is excluded, as long as its thread runs.
 pub fn exclude_this_thread() {
     OBSERVER.store(fordway_sys::thread_id(), Ordering::Relaxed);
 }
