@@ -71,7 +71,8 @@ pub use memory::{FileMapping, cached_bytes, give_back_heap, in_huge_pages, unuse
 pub use mounts::{MountProblem, MountProperties, remote_mounts_in};
 pub use namespace::{
     TUN_READ_BYTES_MAX, TunDevice, VirtioNetHeader, end_with_thread, enter_mount_namespace,
-    enter_network_namespace, new_mount_namespace, new_network_namespace, own_process_namespace,
+    enter_network_namespace, new_mount_namespace, new_network_namespace, own_proc_directory,
+    own_process_namespace,
 };
 pub use nowait::{
     drop_cached, is_cached, is_to_be_done_again, only_in_memory, read_cached, without_scanning,

@@ -42,6 +42,23 @@ pub fn own_process_namespace() -> Result<()> {
     unsafe { unshare_unsafe(UnshareFlags::NEWPID) }
 }
 
+/// Gives the process of `command` its own `/proc`, for its PID namespace; see [`own_process_namespace`]. Without its
+/// own `/proc`, the process would find other processes under its process IDs. Errors: the start fails without
+/// CAP_SYS_ADMIN. If the kernel does not allow the mount, as in a user namespace of a container that hides parts of
+/// `/proc`, the `/proc` of this process remains.
+pub fn own_proc_directory(command: &mut Command) {
+    let own = || {
+        // SAFETY: this flag does not affect descriptors, and the new process has only this thread.
+        unsafe { unshare_unsafe(UnshareFlags::NEWNS)? };
+        mount(c"none", c"/", c"", libc::MS_REC | libc::MS_PRIVATE)?;
+        let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+        let _ = mount(c"proc", c"/proc", c"proc", flags);
+        Ok(())
+    };
+    // SAFETY: between fork and exec, the closure only makes system calls. It allocates no memory and takes no lock.
+    unsafe { command.pre_exec(own) };
+}
+
 /// Makes the kernel kill the process of `command` as soon as the thread that started this process ends for any reason.
 /// Errors: the start fails if the kernel refuses, which no known kernel does.
 pub fn end_with_thread(command: &mut Command) {

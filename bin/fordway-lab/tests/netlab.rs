@@ -165,12 +165,12 @@ fn is_inhabited(namespace: &str) -> bool {
     })
 }
 
-/// Starts a lab whose server starts a background process. Stops the lab with `end`, and waits until no process remains
+/// Starts a lab whose server and client start processes. Stops the lab with `end`, and waits until no process remains
 /// in the lab.
 fn nothing_is_left_after(end: impl Fn(&mut Child)) {
     let show = "readlink /proc/self/ns/net";
     let server = format!("{show} >&2; setsid sleep 1000 & wait");
-    let mut command = netlab(&["--rtt", "2ms", "--server", &server], &format!("{show}; exec sleep 1000"));
+    let mut command = netlab(&["--rtt", "2ms", "--server", &server], &format!("{show}; sleep 1000; true"));
     let mut running = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let first_line = |from: &mut dyn Read| {
         let mut line = String::new();
@@ -191,6 +191,29 @@ fn nothing_is_left_after(end: impl Fn(&mut Child)) {
     // The namespaces never had names, so the kernel removed them when their last process exited.
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     assert!(namespaces.iter().all(|namespace| !mounts.contains(namespace)));
+}
+
+#[test]
+fn nothing_is_left_after_the_client_has_exited() {
+    if !is_root() {
+        return;
+    }
+    // A process in the background keeps no output open, so that only the lab can end it.
+    let client = "readlink /proc/self/ns/net; setsid sleep 1000 < /dev/null > /dev/null 2>&1 & exit 0";
+    let output = netlab(&["--rtt", "2ms"], client).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let namespace = String::from_utf8(output.stdout).unwrap();
+    assert!(namespace.starts_with("net:[") && !is_inhabited(namespace.trim()), "{namespace}");
+}
+
+/// Instruments find their own counters under their process IDs.
+#[test]
+fn a_client_finds_itself_in_proc() {
+    if !is_root() {
+        return;
+    }
+    let output = netlab(&[], "exec grep ^Name: /proc/$$/status").output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "Name:\tgrep\n", "{}", said(&output));
 }
 
 #[test]

@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use super::opener::ConnectionOpener;
 use super::{
     CONNECTS_AT_ONCE, FinishedRequest, LoadGenerator, NetworkTraffic, RequestSequence, ResponseProblem,
-    no_answer_within, stopped,
+    answered_early, is_success, no_answer_within, stopped,
 };
 use fordway_http::parts::BodyFraming;
 use fordway_http::parts::Connector;
@@ -206,7 +206,7 @@ impl Http1LoadGenerator {
         let problem = match line.advance(&self.requests, &mut self.scratch) {
             Ok(Http1PollResult::Pending) => return self.watch(slot, finished),
             Ok(Http1PollResult::Done) => {
-                ResponseProblem::of(line.head.status, line.body_bytes, self.requests.expected_bytes())
+                ResponseProblem::of(line.head.status, line.body_bytes, &self.requests)
             }
             Err(error) if line.may_resend(&error) => {
                 line.is_resent = true;
@@ -431,6 +431,9 @@ impl LoadConnection {
             let Some(received) = receive_head(connection, &mut self.head, &mut self.first_byte)? else {
                 return Ok(Http1PollResult::Pending);
             };
+            if self.state == Http1State::Sending && is_success(self.head.status) {
+                return Err(answered_early(self.head.status));
+            }
             self.framing = BodyFraming::of(&self.head, connection, requests.method().name())?;
             // The connection cannot be reused if the response arrived before the request had been sent completely.
             self.keep_alive =

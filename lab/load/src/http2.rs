@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector as AsyncTls;
 
 use super::multiplex::{ExchangeSender, FailedExchange, MultiplexedLoadGenerator, TimedExchange, failed};
-use super::{NetworkTraffic, RequestSequence};
+use super::{NetworkTraffic, RequestSequence, answered_early, is_success};
 use fordway_http::parts::TlsConnector;
 use fordway_http::{Timeouts, TlsRoots};
 
@@ -77,12 +77,14 @@ impl ExchangeSender for Http2Sender {
         let body = self.requests.body().clone();
         let request = self.requests.http_request()?;
         let (answer, mut upload) = send.send_request(request, body.is_empty()).map_err(broken)?;
-        if !body.is_empty() {
-            push_body(&mut upload, Bytes::from_owner(body)).await.map_err(broken)?;
-        }
+        let is_sent =
+            body.is_empty() || push_body(&mut upload, Bytes::from_owner(body)).await.map_err(broken)?;
         let answer = answer.await.map_err(broken)?;
         exchange.first_byte = Some(Instant::now());
         exchange.status = answer.status().as_u16();
+        if !is_sent && is_success(exchange.status) {
+            return Err(answered_early(exchange.status).into());
+        }
         let mut body = answer.into_body();
         while let Some(piece) = body.data().await {
             let length = piece.map_err(broken)?.len();
@@ -133,19 +135,21 @@ async fn handshake(
     Ok(send)
 }
 
+/// Returns whether the whole body was sent. A server may reject a request before it has received the body; the response
+/// then contains the reason.
 async fn push_body(
     upload: &mut h2::SendStream<Bytes>,
     mut body: Bytes,
-) -> std::result::Result<(), h2::Error> {
+) -> std::result::Result<bool, h2::Error> {
     while !body.is_empty() {
         upload.reserve_capacity(body.len().min(PIECE_BYTES));
         let Some(room) = std::future::poll_fn(|context| upload.poll_capacity(context)).await else {
-            return Ok(());
+            return Ok(false);
         };
         let piece = body.split_to(room?.min(body.len()));
         upload.send_data(piece, body.is_empty())?;
     }
-    Ok(())
+    Ok(true)
 }
 
 /// A stream that counts the bytes sent and received.

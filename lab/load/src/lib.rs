@@ -33,6 +33,10 @@ pub use requests::{LoadMethod, RequestSequence, RequestTemplate};
 /// servers that accept slowly, and each attempt that overflows a queue is retried only after a second.
 const CONNECTS_AT_ONCE: usize = 32;
 
+/// The pause after a failed attempt to connect, during which no other failure is reported. Without the pause, a server
+/// that is down would cause a busy loop.
+const AFTER_REFUSAL: Duration = Duration::from_millis(1);
+
 /// A load generator that runs on one thread. Each of its slots holds one request in flight.
 pub trait LoadGenerator {
     /// Returns the number of requests that can be in flight at once.
@@ -84,25 +88,29 @@ pub enum ResponseProblem {
         /// The size of the body that was received.
         received_bytes: u64,
     },
+    /// The whole object instead of the requested range.
+    RangeIgnored,
     /// No complete response was received.
     Failed(Error),
 }
 
 impl ResponseProblem {
-    /// Returns the label under which problems of this kind are counted: `status 503`, `wrong size`, or the kind of
-    /// an error.
+    /// Returns the label under which problems of this kind are counted: `status 503`, `wrong size`, `range
+    /// ignored`, or the kind of an error.
     pub fn label(&self) -> Cow<'static, str> {
         match self {
             ResponseProblem::Status(status) => format!("status {status}").into(),
             ResponseProblem::Size { .. } => "wrong size".into(),
+            ResponseProblem::RangeIgnored => "range ignored".into(),
             ResponseProblem::Failed(error) => error.kind().name().into(),
         }
     }
 
     /// Returns the problem with a complete response, if there is one.
-    fn of(status: u16, received_bytes: u64, expected_bytes: Option<u64>) -> Option<Self> {
-        match expected_bytes {
-            _ if !(200..300).contains(&status) => Some(ResponseProblem::Status(status)),
+    fn of(status: u16, received_bytes: u64, requests: &RequestSequence) -> Option<Self> {
+        match requests.expected_bytes() {
+            _ if !is_success(status) => Some(ResponseProblem::Status(status)),
+            _ if requests.is_for_part() && status != PARTIAL_CONTENT => Some(ResponseProblem::RangeIgnored),
             Some(expected_bytes) if expected_bytes != received_bytes => {
                 Some(ResponseProblem::Size { expected_bytes, received_bytes })
             }
@@ -118,9 +126,26 @@ impl fmt::Display for ResponseProblem {
             ResponseProblem::Size { expected_bytes, received_bytes } => {
                 write!(f, "the body has {received_bytes} bytes, not the {expected_bytes} of --size")
             }
+            ResponseProblem::RangeIgnored => {
+                f.write_str("the server ignored --range and sent the whole object")
+            }
             ResponseProblem::Failed(error) => error.fmt(f),
         }
     }
+}
+
+/// The status of a response that contains only the requested range.
+const PARTIAL_CONTENT: u16 = 206;
+
+fn is_success(status: u16) -> bool {
+    (200..300).contains(&status)
+}
+
+/// Creates the error for a server that reports success although it cannot have received the whole request. The time of
+/// such a request says nothing about the transfer of its body.
+fn answered_early(status: u16) -> Error {
+    let detail = format!("the server answered with status {status} before the body was sent");
+    Error::new(ErrorKind::BadResponse, detail)
 }
 
 fn no_answer_within(limit: Duration) -> ResponseProblem {

@@ -11,12 +11,12 @@ use fordway_sys::TcpInfo;
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::Runtime;
-use tokio::sync::Notify;
+use tokio::sync::{Mutex, Notify};
 use tokio::task::{JoinSet, LocalSet};
 
 use super::{
-    CONNECTS_AT_ONCE, FinishedRequest, LoadGenerator, NetworkTraffic, RequestSequence, ResponseProblem,
-    no_answer_within, stopped,
+    AFTER_REFUSAL, CONNECTS_AT_ONCE, FinishedRequest, LoadGenerator, NetworkTraffic, RequestSequence,
+    ResponseProblem, no_answer_within, stopped,
 };
 use fordway_http::{Timeouts, TlsRoots};
 
@@ -100,6 +100,8 @@ struct SharedLoadState {
     /// The traffic of all lost connections, and their number.
     past: RefCell<NetworkTraffic>,
     ended: Notify,
+    /// Held during the pause after a failed attempt to connect.
+    refusal: Mutex<()>,
 }
 
 impl<S: ExchangeSender> MultiplexedLoadGenerator<S> {
@@ -130,8 +132,13 @@ impl<S: ExchangeSender> MultiplexedLoadGenerator<S> {
         )?;
         let lines = sessions.into_iter().map(|session| Rc::new(ConnectionSlot::new(session))).collect();
         let past = RefCell::new(NetworkTraffic { connections: 0, ..NetworkTraffic::default() });
-        let shared =
-            Rc::new(SharedLoadState { requests, finished: RefCell::default(), past, ended: Notify::new() });
+        let shared = Rc::new(SharedLoadState {
+            requests,
+            finished: RefCell::default(),
+            past,
+            ended: Notify::new(),
+            refusal: Mutex::default(),
+        });
         let slots = connections * streams;
         Ok(MultiplexedLoadGenerator { shared, timeouts, roots, lines, slots, timer, tasks, runtime })
     }
@@ -150,11 +157,7 @@ impl<S: ExchangeSender> LoadGenerator for MultiplexedLoadGenerator<S> {
             let mut exchange = TimedExchange { started: begun, first_byte: None, status: 0, body_bytes: 0 };
             let work = shared.answered(&line, &mut exchange, timeouts, &roots);
             let problem = match tokio::time::timeout(timeouts.first_byte, work).await {
-                Ok(Ok(())) => ResponseProblem::of(
-                    exchange.status,
-                    exchange.body_bytes,
-                    shared.requests.expected_bytes(),
-                ),
+                Ok(Ok(())) => ResponseProblem::of(exchange.status, exchange.body_bytes, &shared.requests),
                 Ok(Err(error)) => Some(ResponseProblem::Failed(error)),
                 Err(_) => Some(no_answer_within(timeouts.first_byte)),
             };
@@ -253,7 +256,12 @@ impl SharedLoadState {
         let mut session = match known {
             Some(session) => session,
             None => {
-                let made = in_time::<S>(&self.requests, timeouts, roots).await?;
+                let made = in_time::<S>(&self.requests, timeouts, roots).await;
+                if made.is_err() {
+                    let _turn = self.refusal.lock().await;
+                    tokio::time::sleep(AFTER_REFUSAL).await;
+                }
+                let made = made?;
                 line.session.borrow_mut().get_or_insert(made).clone()
             }
         };

@@ -3,18 +3,16 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fordway_http::parts::{BufferedConnection, Connector};
 use fordway_store::{Error, ErrorKind, Result};
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::RequestSequence;
+use super::{AFTER_REFUSAL, RequestSequence};
 
-/// The pause after a failed attempt. Without the pause, a server that is down would cause a busy loop.
-const AFTER_REFUSAL: Duration = Duration::from_millis(1);
 /// The stack size of a helper thread, which is sufficient for a TLS handshake.
 const STACK_BYTES: usize = 512 << 10;
 
@@ -29,6 +27,8 @@ pub(super) struct ConnectionOpener {
     results: Receiver<OpenedConnection>,
     /// The sending end of `results`, which each new thread clones.
     sender: Sender<OpenedConnection>,
+    /// Held during the pause after a failed attempt.
+    refusal: Arc<Mutex<()>>,
     /// Readable if there is a result.
     wake: Arc<OwnedFd>,
 }
@@ -45,8 +45,16 @@ impl ConnectionOpener {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| Error::new(ErrorKind::Io, "eventfd").caused_by(io::Error::from(errno)))?;
         let (sender, results) = channel();
-        let (threads, idle) = (Vec::new(), Vec::new());
-        Ok(ConnectionOpener { connector, requests, threads, idle, results, sender, wake: Arc::new(wake) })
+        Ok(ConnectionOpener {
+            connector,
+            requests,
+            threads: Vec::new(),
+            idle: Vec::new(),
+            results,
+            sender,
+            refusal: Arc::default(),
+            wake: Arc::new(wake),
+        })
     }
 
     /// Starts to open a connection for `slot`. Errors: `Io` if no thread can be started.
@@ -81,11 +89,13 @@ impl ConnectionOpener {
         let thread = self.threads.len();
         let (sender, slots) = channel();
         let (connector, requests) = (self.connector.clone(), self.requests.clone());
-        let (results, wake) = (self.sender.clone(), self.wake.clone());
+        let (results, wake, refusal) = (self.sender.clone(), self.wake.clone(), self.refusal.clone());
         let work = move || {
             for slot in slots {
                 let connection = connector.connect(requests.origin());
                 if connection.is_err() {
+                    // One pause after the other, so that the number of attempts does not grow with the threads.
+                    let _turn = refusal.lock();
                     std::thread::sleep(AFTER_REFUSAL);
                 }
                 if results.send(OpenedConnection { thread, slot, connection }).is_err() {

@@ -129,6 +129,12 @@ impl RequestSequence {
         self.plan.size_bytes.filter(|_| self.plan.method == LoadMethod::Get)
     }
 
+    /// Returns whether each response should contain a part of an object.
+    pub(super) fn is_for_part(&self) -> bool {
+        let is_all = self.plan.range == Some(ByteRange::From(0));
+        self.plan.method == LoadMethod::Get && self.plan.range.is_some() && !is_all
+    }
+
     /// Returns the number of content bytes that an exchange transferred, given the number of body bytes received. The
     /// response body of a PUT is not content.
     pub(super) fn moved_bytes(&self, received_bytes: u64, is_whole: bool) -> u64 {

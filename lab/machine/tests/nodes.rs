@@ -267,7 +267,10 @@ fn kubelets_are_told_what_pods_cannot_ask_for() {
     let crowded = fix("crowded-guest-v2", JobScheduler::Kubernetes);
     for line in [
         "cpuManagerPolicy: static",
-        "topologyManagerPolicy: single-numa-node",
+        // Pods that fill a node with several NUMA nodes must be admitted, and the kubelet must start.
+        "topologyManagerPolicy: best-effort",
+        "memoryManagerPolicy: Static",
+        "reservedMemory: [{numaNode: 0, limits: {memory: 100Mi}}]",
         "hostNetwork: true",
         "minMember: 4",
     ] {

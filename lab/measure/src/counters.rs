@@ -48,6 +48,8 @@ pub struct RunningCounters {
     /// The process whose descendants are also counted; `None` if only this process is counted.
     root: Option<u32>,
     before: Vec<(u32, ProcessResourceUsage)>,
+    /// The CPU time of the thread that observes the run, which is a thread of this process.
+    observer_before_ns: u64,
     hardware: HardwareCounters,
     hardware_before: HardwareEventCounts,
     started: Instant,
@@ -56,8 +58,8 @@ pub struct RunningCounters {
 /// The thread that observes the run; 0 if there is none.
 static OBSERVER: AtomicU32 = AtomicU32::new(0);
 
-/// Excludes the calling thread from [`own_cpu_ns`], because it observes the run and does none of the run's work. Only
-/// the last caller is excluded, as long as its thread runs.
+/// Excludes the calling thread from [`own_cpu_ns`] and from the CPU time of [`RunningCounters::start_own`], because it
+/// observes the run and does none of the run's work. Only the last caller is excluded, as long as its thread runs.
 pub fn exclude_this_thread() {
     OBSERVER.store(fordway_sys::thread_id(), Ordering::Relaxed);
 }
@@ -65,13 +67,18 @@ pub fn exclude_this_thread() {
 /// Returns the CPU time of all threads of this process, without the thread that observes the run, in nanoseconds. Cost:
 /// two `clock_gettime`.
 pub fn own_cpu_ns() -> u64 {
-    let observer_ns = match OBSERVER.load(Ordering::Relaxed) {
+    let observer_ns = observer_cpu_ns();
+    let all_ns = fordway_sys::process_cpu_ns(std::process::id());
+    all_ns.unwrap_or_default().saturating_sub(observer_ns)
+}
+
+/// Returns the CPU time of the thread that observes the run; 0 if there is none.
+fn observer_cpu_ns() -> u64 {
+    match OBSERVER.load(Ordering::Relaxed) {
         0 => 0,
         // In a child process, the observer is a thread of another process, which has no clock here.
         thread => fordway_sys::cpu_ns_of_thread(thread).unwrap_or_default(),
-    };
-    let all_ns = fordway_sys::process_cpu_ns(std::process::id());
-    all_ns.unwrap_or_default().saturating_sub(observer_ns)
+    }
 }
 
 /// The error for counters that do not cover the whole period. Such counters are discarded.
@@ -93,7 +100,8 @@ impl RunningCounters {
         Self::start_all(family_of(pid)?, Some(pid))
     }
 
-    /// Starts counting the resources used by this process, excluding its child processes.
+    /// Starts counting the resources used by this process, excluding its child processes. The CPU time excludes the
+    /// thread that observes the run; the other counters include it.
     pub fn start_own() -> Result<Self, CountersIncomplete> {
         Self::start_all(vec![std::process::id()], None)
     }
@@ -106,8 +114,15 @@ impl RunningCounters {
             (Some(root), 1) => format!("process {root}, all threads"),
             (Some(root), all) => format!("process {root} and {} that it started, all threads", all - 1),
         };
-        let hardware_before = hardware.read();
-        Ok(RunningCounters { scope, root, before, hardware, hardware_before, started: Instant::now() })
+        Ok(RunningCounters {
+            scope,
+            root,
+            before,
+            observer_before_ns: observer_cpu_ns(),
+            hardware_before: hardware.read(),
+            hardware,
+            started: Instant::now(),
+        })
     }
 
     /// Stops counting and returns the resources used since the start. Errors: the set of processes has changed, or the
@@ -129,6 +144,10 @@ impl RunningCounters {
                 )));
             }
             total.add_use(before, &after);
+        }
+        if self.root.is_none() {
+            let observer_ns = observer_cpu_ns().saturating_sub(self.observer_before_ns);
+            total.cpu_ns = total.cpu_ns.saturating_sub(observer_ns);
         }
         let after = self.root.map_or(Ok(1), |root| family_of(root).map(|family| family.len()))?;
         if after != self.before.len() {

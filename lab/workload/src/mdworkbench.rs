@@ -77,7 +77,7 @@ struct SavedMdworkbenchState {
     buckets: DatasetPlacement,
     /// The number of the oldest object of each data set.
     oldest: u64,
-    /// Whether a benchmark has begun and not ended. Ranks stop at different objects, so `oldest` is then unknown.
+    /// Whether a phase has begun and not ended. Ranks stop at different objects, so the objects are then unknown.
     #[serde(default)]
     in_use: bool,
 }
@@ -134,20 +134,23 @@ impl MdworkbenchPlan {
             true => sets.new_state(),
             false => sets.read_state()?,
         };
+        // If this run creates and removes the data set, no other run uses it.
+        let is_shared = !(self.begins() && self.ends());
         if self.has(MdworkbenchPhase::Precreate) {
-            results.push(sets.precreate()?);
+            if is_shared {
+                sets.save(&SavedMdworkbenchState { in_use: true, ..state.clone() })?;
+            }
+            results.push(sets.precreate(&mut state)?);
         }
         if self.has(MdworkbenchPhase::Benchmark) {
             // All ranks have read the state before rank 0 changes it.
-            if crew.team.max(u64::from(state.in_use))? > 0 {
-                let why = "the last benchmark on this data set ended early, so the objects of the data set are \
-                           unknown; remove them with --phases cleanup, and create new ones with --phases precreate";
+            if !self.begins() && crew.team.max(u64::from(state.in_use))? > 0 {
+                let why = "the last run on this data set ended early, so the objects of the data set are unknown; \
+                           remove them with --phases cleanup, and create new ones with --phases precreate";
                 return Err(Error::new(ErrorKind::InvalidArgument, why));
             }
-            // If this run does all phases, no other run uses the data set.
-            if !(self.begins() && self.ends()) {
-                state.in_use = true;
-                sets.save(&state)?;
+            if is_shared {
+                sets.save(&SavedMdworkbenchState { in_use: true, ..state.clone() })?;
             }
             results.extend(sets.benchmark(&mut state)?);
         }
@@ -268,19 +271,22 @@ impl RankDatasetContext<'_> {
         (owner as u64) << 32 | set
     }
 
-    fn precreate(&self) -> Result<PhaseResult> {
+    fn precreate(&self, state: &mut SavedMdworkbenchState) -> Result<PhaseResult> {
         let targets = self.targets(|_| 0)?;
         let mut own = (0..self.plan.datasets).filter(|_| self.plan.buckets == DatasetPlacement::Dataset);
         let made = own.try_for_each(|set| self.site_of(self.crew.team.rank(), set)?.make());
         self.crew.agree(made)?;
         let mut pattern = PatternBuffer::new(self.plan.object_size as usize);
+        let turns = self.plan.objects * self.plan.datasets;
         let work = |recorder: &mut PhaseRecorder| {
-            recorder.repeat(self.plan.objects * self.plan.datasets, None, |recorder, turn| {
+            recorder.repeat(turns, None, |recorder, turn| {
                 let (number, set) = (turn / self.plan.datasets, turn % self.plan.datasets);
                 self.write(recorder, 0, &targets, (set, number), &mut pattern);
             })
         };
-        Ok(self.crew.phase(&[PRECREATE], self.site, work)?.0.remove(0))
+        let (mut results, done) = self.crew.phase(&[PRECREATE], self.site, work)?;
+        self.note_end(state, done, turns)?;
+        Ok(results.remove(0))
     }
 
     fn benchmark(&self, state: &mut SavedMdworkbenchState) -> Result<Vec<PhaseResult>> {
@@ -301,9 +307,14 @@ impl RankDatasetContext<'_> {
         let (mut results, done) = self.crew.phase(&STEPS, self.site, work)?;
         results.push(PhaseResult::sum("benchmark", &results));
         state.oldest += iterations;
-        // A rank gives up after many failures.
-        state.in_use = self.crew.team.max(u64::from(done < turns))? > 0;
+        self.note_end(state, done, turns)?;
         Ok(results)
+    }
+
+    /// Notes in `state` whether a rank has given up, which ranks do after many failures.
+    fn note_end(&self, state: &mut SavedMdworkbenchState, done: u64, turns: u64) -> Result<()> {
+        state.in_use |= self.crew.team.max(u64::from(done < turns))? > 0;
+        Ok(())
     }
 
     /// Queries the size of the oldest object, then reads and removes the object.

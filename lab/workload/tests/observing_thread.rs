@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use fordway_measure::{BlockRecord, RowDescription};
+use fordway_measure::{BlockRecord, RowDescription, RunningCounters};
 use fordway_store::{Bucket, Key, MemoryStore};
 use fordway_workload::compare::{CompareClients, ComparePlan, run};
 use fordway_workload::{DelayInjectingTarget, FileTree, StoreTarget, TreeFile};
@@ -45,6 +45,7 @@ fn the_observing_thread_is_not_counted() {
         while !ready.load(Ordering::Relaxed) {
             std::hint::spin_loop();
         }
+        let counters = RunningCounters::start_own().unwrap();
         let outcome = run(
             &plan,
             &tree(20),
@@ -53,7 +54,9 @@ fn the_observing_thread_is_not_counted() {
             &mut || Ok(()),
             &mut |_| {},
         );
+        let counted = counters.stop(0).unwrap();
         stop.store(true, Ordering::Relaxed);
+        assert!(counted.cpu_ns < counted.covered_ns / 4, "{counted:?}");
         outcome.unwrap().records
     });
     let sum = |value: fn(&BlockRecord) -> u64| records.blocks.iter().map(value).sum::<u64>();

@@ -210,19 +210,39 @@ fn mdworkbench_refuses_a_data_set_whose_objects_are_unknown() {
     let site = objects(&store);
     let benchmark = mdworkbench("-D 2 -P 50 --phases benchmark");
     run(&mdworkbench("-D 2 -P 50 --phases precreate"), &site, false).unwrap();
-    let stop = AtomicBool::new(false);
-    let show = |_: &str, _: u64| stop.store(true, std::sync::atomic::Ordering::Relaxed);
-    let (watch, clock) = (RunControl::new(&stop, &show), RunClock::start());
-    // By now, progress is due, so the first operation of rank 0 sets the flag.
-    std::thread::sleep(std::time::Duration::from_millis(200));
-    let all =
-        team::threads(RANKS, |team| benchmark.run(&WorkloadRank::new(team, &watch, clock), &site, false));
-    assert!(all.iter().all(|one| one.as_ref().is_err_and(|error| error.kind() == ErrorKind::Interrupted)));
+    interrupt(&benchmark, &site);
     let refused = run(&benchmark, &site, false).expect_err("the objects are unknown");
     assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
     assert!(refused.to_string().contains("remove them with --phases cleanup"), "{refused}");
     run(&mdworkbench("-D 2 -P 50 --phases cleanup"), &site, false).unwrap();
     assert!(store.list_buckets().unwrap().is_empty());
+}
+
+/// The objects of an interrupted precreate can be removed, but not measured.
+#[test]
+fn mdworkbench_removes_a_data_set_that_is_incomplete() {
+    for buckets in ["one", "dataset"] {
+        let store = Arc::new(MemoryStore::default());
+        let site = objects(&store);
+        let phases = |phases: &str| mdworkbench(&format!("-D 2 -P 50 --buckets {buckets} --phases {phases}"));
+        interrupt(&phases("precreate"), &site);
+        let refused = run(&phases("benchmark"), &site, false).expect_err("the data set is incomplete");
+        assert!(refused.to_string().contains("remove them with --phases cleanup"), "{refused}");
+        run(&phases("cleanup"), &site, false).unwrap();
+        assert!(store.list_buckets().unwrap().is_empty());
+    }
+}
+
+/// Runs `workload`, and sets the stop flag after the first operation.
+#[track_caller]
+fn interrupt(workload: &WorkloadPlan, site: &WorkloadLocation) {
+    let stop = AtomicBool::new(false);
+    let show = |_: &str, _: u64| stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    let (watch, clock) = (RunControl::new(&stop, &show), RunClock::start());
+    // By now, progress is due, so the first operation of rank 0 sets the flag.
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    let all = team::threads(RANKS, |team| workload.run(&WorkloadRank::new(team, &watch, clock), site, false));
+    assert!(all.iter().all(|one| one.as_ref().is_err_and(|error| error.kind() == ErrorKind::Interrupted)));
 }
 
 #[test]

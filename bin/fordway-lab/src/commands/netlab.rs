@@ -107,7 +107,10 @@ fn run_client(
     }
     let mut command = Command::new(program);
     command.args(arguments);
-    let mut client = lab.client.start(with_addresses(command))?;
+    let mut command = with_addresses(command);
+    // Instruments such as `fordway bench rest` read their own counters in `/proc`.
+    fordway_sys::own_proc_directory(&mut command);
+    let mut client = lab.client.start_contained(command)?;
     let ended = client.wait(|| context.interrupt.is_raised())?;
     let setup = config.link.as_ref().map(EffectiveLinkSettings::of);
     let report = NetlabReport { setup, parameters: lab.settings()?, link: lab.stats() };

@@ -15,7 +15,10 @@ fn transport(dir: &Path, words: &[&str]) -> Output {
         .env("FORDWAY_LAB_FORCE", "1")
         .env("PATH", "/nonexistent")
         .current_dir(dir);
-    command.args(["bench", "transport", "--root", ".", "--out", "x.run", "--no-report"]).args(words);
+    command.args(["bench", "transport", "--out", "x.run", "--no-report"]).args(words);
+    if !words.contains(&"--root") {
+        command.args(["--root", "."]);
+    }
     command.output().unwrap()
 }
 
@@ -83,6 +86,23 @@ fn what_is_not_installed_is_named() {
     let run = RunDocument::read(&dir.path().join("x.run")).unwrap();
     assert!(run.warnings.iter().any(|warning| warning.contains("skipped MPI")), "{:?}", run.warnings);
     assert_eq!(entries(dir.path()), ["x.run"]);
+}
+
+/// Characters of the directory's name that have a meaning in nginx's configuration must not have an effect.
+#[test]
+fn nginx_serves_from_any_directory() {
+    if fordway_needs::program("nginx").is_none() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let root = "a b; {c} $d 'e' \"f\"";
+    std::fs::create_dir(dir.path().join(root)).unwrap();
+    let words =
+        ["--root", root, "--transport", "tcp,nginx", "--size", "1KiB", "--messages", "1", "--rounds", "1"];
+    let output = transport(dir.path(), &words);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let run = RunDocument::read(&dir.path().join("x.run")).unwrap();
+    assert!(run.summaries.iter().any(|row| row.lane == "nginx" && row.errors == 0), "{:?}", run.warnings);
 }
 
 #[test]

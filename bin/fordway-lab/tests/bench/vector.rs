@@ -46,6 +46,25 @@ fn a_benchmark_makes_a_run() {
 }
 
 #[test]
+fn a_server_that_ignores_ranges_is_noticed() {
+    for (script, is_warned) in [
+        (ResponseFaultScript::honest(), false),
+        (ResponseFaultScript::honest().always(ResponseFault::WholeForRange), true),
+    ] {
+        let server = HostileServer::start(vec![7; 1_000_000], script);
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("ranges"), RANGES).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-lab"));
+        command.args(["bench", "vector", &server.url(), "--ranges", "ranges", "--rounds", "1"]);
+        let output = command.args(["--out", "v.run"]).current_dir(dir.path()).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let run = RunDocument::read(&dir.path().join("v.run")).unwrap();
+        let has_warning = run.warnings.iter().any(|warning| warning.contains("ignores ranges"));
+        assert_eq!(has_warning, is_warned, "{:?}", run.warnings);
+    }
+}
+
+#[test]
 fn a_window_is_measured_once() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-lab"));
     command.args(["bench", "vector", "http://127.0.0.1:1/", "--ranges", "/dev/null", "--window", "4,4"]);

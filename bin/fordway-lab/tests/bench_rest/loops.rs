@@ -129,6 +129,46 @@ fn servers_that_lie_stall_or_leave_are_told_apart() {
 }
 
 #[test]
+fn a_server_that_ignores_the_range_is_noticed() {
+    for (status, range, ignored) in [
+        ("200 OK", "0-3", 3),
+        ("206 Partial Content", "0-3", 0),
+        // The whole object was requested.
+        ("200 OK", "0-", 0),
+    ] {
+        let bytes = format!("HTTP/1.1 {status}\r\ncontent-length: 4\r\n\r\nabcd");
+        let server = Server::start(move |stream| server::serve(stream, Duration::ZERO, bytes.as_bytes()));
+        let (_, summary) = one(&[&server.url("/x"), "--range", range, "--requests", "3", "--warm-up", "0s"]);
+        assert_eq!(summary["errors"], ignored, "{status} {range}: {summary}");
+        let counted = summary["load"]["errors"]["range ignored"].as_u64().unwrap_or(0);
+        assert_eq!(counted, ignored, "{status} {range}: {summary}");
+    }
+}
+
+/// A success that arrives before the body was sent must not count as a fast upload. An error is reported as it is.
+#[test]
+fn a_success_before_the_body_was_sent_is_a_failure() {
+    for (status, kind) in [("200 OK", "BadResponse"), ("403 Forbidden", "status 403")] {
+        let bytes = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n");
+        let server = Server::start(move |mut stream| {
+            if stream.receive_head().is_some() && stream.send(bytes.as_bytes()) {
+                // If the connection were closed, the client might not receive the response.
+                std::thread::sleep(Duration::from_secs(60));
+            }
+        });
+        let url = server.url("/x");
+        // The body does not fit into the buffers of the kernel.
+        let load = ["--method", "PUT", "--size", "32MiB", "--requests", "3", "--warm-up", "0s"];
+        let (_, summary) = one(&[&[url.as_str()], &load[..]].concat());
+        assert_eq!(
+            (&summary["errors"], &summary["load"]["errors"][kind]),
+            (&3.into(), &3.into()),
+            "{summary}"
+        );
+    }
+}
+
+#[test]
 fn a_server_that_never_answers_is_given_up() {
     let server = Server::start(|stream| server::serve(stream, Duration::from_secs(3600), b""));
     let (output, summary) =
@@ -294,6 +334,24 @@ fn connections_are_opened_at_the_same_time() {
     // A request's latency includes the time of its own handshake, but not the time of the other handshakes.
     let worst_ns = summary["latency"]["max_ns"].as_u64().unwrap();
     assert!((100_000_000..800_000_000).contains(&worst_ns), "{worst_ns}");
+}
+
+/// Without a pause that all connections share, a server that is down would keep the client busy.
+#[test]
+fn a_server_that_is_down_is_called_rarely() {
+    let bytes = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 1\r\n\r\nx";
+    let server = Server::start(|stream| server::answer_and_close(stream, bytes));
+    let url = server.url("/x");
+    let mut command = command(&[&url, "--connections", "64", "--duration", "3s", "--warm-up", "0s"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    while server.requests() < 100 && child.try_wait().unwrap().is_none() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(server);
+    let ended = child.wait_with_output().unwrap();
+    let summary: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
+    let errors = summary["errors"].as_u64().unwrap();
+    assert!((1..=3500).contains(&errors), "{errors} attempts in 3 s");
 }
 
 /// A request is repeated at most once. Otherwise, the client would repeat the request forever if a server closes every

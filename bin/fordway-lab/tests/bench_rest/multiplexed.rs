@@ -34,6 +34,8 @@ pub(crate) struct Manner {
     pub(crate) tls: Option<Certificate>,
     /// The number of requests after which a connection is closed gracefully.
     pub(crate) requests_per_connection: Option<u64>,
+    /// Whether each response is sent before the body of the request is read.
+    pub(crate) answers_early: bool,
 }
 
 /// A self-signed certificate for `localhost`.
@@ -171,10 +173,15 @@ async fn serve_http1(stream: &mut TcpStream, seen: &Seen) {
 async fn serve_http2(stream: impl AsyncRead + AsyncWrite + Unpin, manner: &Manner, seen: &Arc<Seen>) {
     let Ok(mut connection) = h2::server::handshake(stream).await else { return };
     let mut taken = 0;
-    while let Some(Ok((request, respond))) = connection.accept().await {
+    while let Some(Ok((request, mut respond))) = connection.accept().await {
         taken += 1;
         if manner.requests_per_connection == Some(taken) {
             connection.graceful_shutdown();
+        }
+        if manner.answers_early {
+            // The stream is reset when the unread body is dropped.
+            let _ = respond.send_response(http::Response::new(()), true);
+            continue;
         }
         spawn_local(answer_http2(request.into_body(), respond, seen.clone()));
     }

@@ -1,11 +1,12 @@
 //! Tests load over HTTP/2 and HTTP/3.
 
-use std::process::Output;
+use std::process::{Output, Stdio};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::command::{bench, one, stderr};
+use crate::command::{bench, command, one, stderr};
 use crate::multiplexed::{BODY_BYTES, Certificate, Manner, Server};
 
 const REQUESTS: u64 = 60;
@@ -64,6 +65,35 @@ fn http2_without_tls() {
         let server = Server::http2(Manner::default());
         assert_agrees(run(&server.url("http", "/x"), "2", method, &[]), &server, method, true);
     }
+}
+
+/// Without a pause that all streams share, a server that is down would keep the client busy.
+#[test]
+fn a_server_that_is_down_is_called_rarely_over_http2() {
+    let server = Server::http2(Manner { requests_per_connection: Some(1), ..Manner::default() });
+    let url = server.url("http", "/x");
+    let load = ["--http", "2", "--streams", "64", "--duration", "3s", "--warm-up", "0s"];
+    let mut command = command(&[&[url.as_str()], &load[..]].concat());
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    while server.counts().0 < 10 && child.try_wait().unwrap().is_none() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(server);
+    let ended = child.wait_with_output().unwrap();
+    let summary: Value = serde_json::from_slice(&ended.stdout).unwrap();
+    let errors = summary["errors"].as_u64().unwrap();
+    assert!((1..=3500).contains(&errors), "{errors} attempts in 3 s");
+}
+
+/// A success that arrives before the body was sent must not count as a fast upload.
+#[test]
+fn a_success_before_the_body_was_sent_is_a_failure_over_http2() {
+    let server = Server::http2(Manner { answers_early: true, ..Manner::default() });
+    let url = server.url("http", "/x");
+    // The body is larger than the server's window.
+    let load = ["--http", "2", "--method", "PUT", "--size", "1MiB", "--requests", "3", "--warm-up", "0s"];
+    let (_, summary) = one(&[&[url.as_str()], &load[..]].concat());
+    assert_eq!(summary["load"]["errors"]["BadResponse"], 3, "{summary}");
 }
 
 #[test]

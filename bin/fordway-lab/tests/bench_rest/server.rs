@@ -90,20 +90,25 @@ impl Stream {
 }
 
 impl<S: Read + Write> Stream<S> {
-    /// Reads a request with its body; returns `false` at the end of the connection.
-    pub(crate) fn receive(&mut self) -> bool {
+    /// Reads the head of a request; returns the length of the body, or `None` at the end of the connection.
+    pub(crate) fn receive_head(&mut self) -> Option<u64> {
         let (mut length, mut line) = (0, String::new());
         loop {
             line.clear();
             match self.reader.read_line(&mut line) {
-                Ok(0) | Err(_) => return false,
-                Ok(_) if line == "\r\n" => break,
+                Ok(0) | Err(_) => return None,
+                Ok(_) if line == "\r\n" => return Some(length),
                 Ok(_) => {}
             }
             if let Some(value) = line.strip_prefix("content-length: ") {
                 length = value.trim().parse().unwrap();
             }
         }
+    }
+
+    /// Reads a request with its body; returns `false` at the end of the connection.
+    pub(crate) fn receive(&mut self) -> bool {
+        let Some(length) = self.receive_head() else { return false };
         let read = std::io::copy(&mut self.reader.by_ref().take(length), &mut std::io::sink()).unwrap();
         self.seen.requests.fetch_add(1, Ordering::Relaxed);
         self.seen.body_bytes.fetch_add(read, Ordering::Relaxed);

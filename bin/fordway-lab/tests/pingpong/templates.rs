@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -192,6 +192,7 @@ echo "$*" >>log
 case $1 in
 run)
     name=$2
+    [ -e "$name" ] && exit 1
     sleep 0.3
     touch "$name"
     until [ "$1" = -- ]; do shift; done
@@ -203,37 +204,56 @@ run)
     done
     "$PROGRAM" "$@"
     sleep 1.5
+    rm "$name"
     echo "removed $name" >>log
     ;;
-get | wait) [ -e fordway-ping ] || exit 1 ;;
+get | wait) for pod; do :; done; [ -e "${pod#pod/}" ] || exit 1 ;;
 port-forward) exec sleep 60 ;;
 esac
 "#;
+
+/// Runs the set-up `kubernetes` with [`KUBECTL`], which keeps its files in `dir`. Returns the output, and the log of
+/// the calls of kubectl. `ports` are those of `pong` and `ping`.
+fn bench_in_pods(dir: &Path, ports: [&str; 2]) -> (Output, String) {
+    let kubectl = dir.join("kubectl");
+    fs::write(&kubectl, KUBECTL).unwrap();
+    fs::set_permissions(&kubectl, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let setup = ["--setup", "kubernetes", "--connection-policy", "kept"];
+    let [port, ping_port] = [format!("port={}", ports[0]), format!("ping-port={}", ports[1])];
+    let set = ["--set", "image=none", "--set", &port, "--set", &ping_port];
+    let words = [&["bench", "pingpong", "--json", "--seed", "1"], &SHORT[..], &setup, &set].concat();
+    let path = format!("{}:{}", dir.display(), std::env::var("PATH").unwrap());
+    let mut command = super::fordway(&words);
+    command.env("PATH", path).env("DIR", dir).env("PROGRAM", env!("CARGO_BIN_EXE_fordway-lab"));
+    let output = command.output().unwrap();
+    (output, fs::read_to_string(dir.join("log")).unwrap())
+}
 
 /// The programs in pods must not end before the run, and no pod may remain after the run.
 #[test]
 fn pods_run_as_long_as_the_bench_and_are_removed() {
     let dir = tempfile::tempdir().unwrap();
-    let kubectl = dir.path().join("kubectl");
-    fs::write(&kubectl, KUBECTL).unwrap();
-    fs::set_permissions(&kubectl, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    let setup = ["--setup", "kubernetes", "--connection-policy", "kept"];
-    let set = ["--set", "image=none", "--set", "port=28780", "--set", "ping-port=28781"];
-    let words = [&["bench", "pingpong", "--json", "--seed", "1"], &SHORT[..], &setup, &set].concat();
-    let path = format!("{}:{}", dir.path().display(), std::env::var("PATH").unwrap());
-    let mut command = super::fordway(&words);
-    command.env("PATH", path).env("DIR", dir.path()).env("PROGRAM", env!("CARGO_BIN_EXE_fordway-lab"));
-    let output = command.output().unwrap();
+    let (output, log) = bench_in_pods(dir.path(), ["28780", "28781"]);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     let row = &rows(&output)[0];
     assert_eq!((row["operations"].as_u64(), row["errors"].as_u64()), (Some(40), Some(0)), "{row}");
-    let log = fs::read_to_string(dir.path().join("log")).unwrap();
     for line in [
-        "delete --ignore-not-found --now pod/fordway-pong service/fordway-pong\n",
-        "delete --ignore-not-found --now pod/fordway-ping\n",
+        "=metadata.name=fordway-pong,status.phase!=Running,status.phase!=Pending\n",
+        "=metadata.name=fordway-ping,status.phase!=Running,status.phase!=Pending\n",
+        "delete --ignore-not-found --now service/fordway-pong\n",
         "removed fordway-ping\n",
         "removed fordway-pong\n",
     ] {
         assert!(log.contains(line), "{line:?} is missing in {log}");
     }
+}
+
+/// The pods and the service of another run in the same namespace are not removed, and the run is refused.
+#[test]
+fn pods_of_another_run_are_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("fordway-pong"), "").unwrap();
+    let (output, log) = bench_in_pods(dir.path(), ["29080", "29081"]);
+    assert_ne!(output.status.code(), Some(0), "{}", said(&output));
+    assert!(!log.contains("service/fordway-pong") && !log.contains("removed fordway-pong"), "{log}");
 }

@@ -4,11 +4,12 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fordway_store::{
-    BucketDocumentKind, BucketDocumentOperations, ErrorKind, GetOptions, Key, ListQuery, Metadata,
-    ObjectVersionOperations, Objects, PutOptions, VersioningState,
+    BucketDocumentKind, BucketDocumentOperations, ErrorKind, GetOptions, Key, ListQuery, LockConfiguration,
+    Metadata, ObjectLockOperations, ObjectVersionOperations, Objects, PutOptions, Retention, RetentionMode,
+    VersioningState,
 };
 
 use crate::process::{KEYS, Process, bucket, client, place};
@@ -196,4 +197,41 @@ fn the_cache_has_no_response_for_the_page_of_another_site() {
             assert!(response.contains(&format!("access-control-allow-origin: {site}\r\n")), "{response}");
         }
     }
+}
+
+/// The lock of an object can change without its content, its version and its time, and some users may not read it.
+#[test]
+fn the_cache_returns_the_present_lock_to_users_who_may_read_it() {
+    let Some(program) = fordway_needs::program("nginx") else { return };
+    let dir = place();
+    let users = dir.path().join("users.toml");
+    write_credentials(&users, &["one", "two"]);
+    let options = ["--credentials", users.to_str().unwrap()];
+    let gateways = [Process::start(dir.path(), &options), Process::start(dir.path(), &options)];
+    let (store, key) = (gateways[0].client_of("one", "secret"), Key::new("k").unwrap());
+    store.set_versioning(&bucket(), VersioningState::Enabled).unwrap();
+    store.set_lock_configuration(&bucket(), &LockConfiguration::default()).unwrap();
+    store.put(&bucket(), &key, b"content", &PutOptions::default()).unwrap();
+    let policy = r#"{"Version": "2012-10-17", "Statement": {"Effect": "Deny", "Principal": {"AWS": "two"},
+        "Action": ["s3:GetObjectRetention", "s3:GetObjectLegalHold"], "Resource": "arn:aws:s3:::bucket/*"}}"#;
+    store.set_document(&bucket(), &BucketDocumentKind::known("policy"), policy.as_bytes()).unwrap();
+    let (_nginx, address) = start(&program, dir.path(), &gateways);
+    let get = |user: &str| get_presigned(&address, (user, "k"), "").to_lowercase();
+    for is_on in [true, false] {
+        store.set_legal_hold(&bucket(), &key, None, is_on).unwrap();
+        let hold = format!("x-amz-object-lock-legal-hold: {}\r\n", if is_on { "on" } else { "off" });
+        for cache in ["miss", "hit"] {
+            let response = get("one");
+            assert!(response.contains(&hold), "{response}");
+            assert!(response.contains(&format!("x-cache: {cache}\r\n")), "{response}");
+        }
+        let response = get("two");
+        assert!(response.starts_with("http/1.1 200") && !response.contains("object-lock"), "{response}");
+    }
+    let until_ms = (SystemTime::now() + Duration::from_secs(3600)).duration_since(UNIX_EPOCH).unwrap();
+    let retention = Retention { mode: RetentionMode::Governance, until_ms: until_ms.as_millis() as u64 };
+    store.set_retention(&bucket(), &key, None, Some(retention), false).unwrap();
+    let response = get("one");
+    assert!(response.contains("x-amz-object-lock-mode: governance\r\n"), "{response}");
+    assert!(!get("two").contains("object-lock"));
 }

@@ -274,8 +274,15 @@ const KUBELET: &[RecommendedSetting<&str>] = &[
     RecommendedSetting { answers: &["smt"], setting: WHOLE_CORES, why: "both threads of a core for one pod" },
     RecommendedSetting {
         answers: &["numa", "pinning"],
-        setting: "topologyManagerPolicy: single-numa-node, topologyManagerScope: pod, memoryManagerPolicy: Static",
-        why: "processors, memory and devices of a pod on one NUMA node",
+        // A pod of this manifest fills its node, so a stricter policy could reject it if there are several NUMA nodes.
+        setting: "topologyManagerPolicy: best-effort, topologyManagerScope: pod, memoryManagerPolicy: Static",
+        why: "processors, memory and devices of a pod on as few NUMA nodes as possible",
+    },
+    RecommendedSetting {
+        answers: &["numa", "pinning"],
+        setting: "reservedMemory: [{numaNode: 0, limits: {memory: 100Mi}}]",
+        why: "the sum of kubeReserved, systemReserved and evictionHard, which is 100Mi by default; without it, \
+              kubelets refuse the policy Static",
     },
     RecommendedSetting {
         answers: &["noise", "irq-spread", "pinning", "exclusive", "cpu-quota", "throttling"],

@@ -3,6 +3,7 @@
 //! The results are verified after the last call, so that the verification does not distort the measurement. A share
 //! and its result can be sent to another process.
 
+use std::cmp::Reverse;
 use std::ops::Range;
 
 use fordway_measure::{RunClock, own_cpu_ns};
@@ -143,7 +144,12 @@ impl<'c> ShareWork<'c> {
 
     /// Makes the calls of `share`, and then verifies their results.
     pub(super) fn perform(&mut self, share: &BlockShare) -> ShareResult {
-        self.buffers.resize_with(self.buffers.len().max(share.jobs.len()), Vec::new);
+        let sizes = share.jobs.iter().map(|job| match share.phase {
+            ComparePhase::Get => self.inputs.tree.items[job.file].body.len(),
+            ComparePhase::Range => job.len as usize,
+            _ => 0,
+        });
+        give_out(&mut self.buffers, &sizes.collect::<Vec<_>>());
         let buffers = &mut self.buffers[..share.jobs.len()];
         buffers.iter_mut().for_each(|buffer| buffer.fill(POISON));
         while self.inputs.clock.now_ns() < share.start_ns {
@@ -213,6 +219,18 @@ pub(super) fn divide(count: usize, workers: usize) -> impl Iterator<Item = Range
     (0..workers).map(move |worker| start(worker)..start(worker + 1))
 }
 
+/// Orders `buffers`, so that the largest buffers are at the positions of the largest results. Otherwise, the buffer of
+/// every position would grow to the size of the largest file.
+fn give_out(buffers: &mut Vec<Vec<u8>>, sizes: &[usize]) {
+    buffers.resize_with(buffers.len().max(sizes.len()), Vec::new);
+    buffers.sort_by_key(|buffer| Reverse(buffer.capacity()));
+    let mut positions: Vec<usize> = (0..sizes.len()).collect();
+    positions.sort_by_key(|at| Reverse(sizes[*at]));
+    let mut given: Vec<(usize, Vec<u8>)> = positions.into_iter().zip(buffers.drain(..sizes.len())).collect();
+    given.sort_by_key(|(at, _)| *at);
+    buffers.splice(..0, given.into_iter().map(|(_, buffer)| buffer));
+}
+
 fn do_jobs(inputs: SharedInputs, share: &BlockShare, buffers: &mut [Vec<u8>]) -> Vec<TimedFileAccess> {
     let jobs = &share.jobs;
     let work = |thread: usize, jobs: &[FileRangeAccess], buffers: &mut [Vec<u8>]| -> Vec<TimedFileAccess> {
@@ -262,6 +280,20 @@ fn do_job(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_large_file_needs_one_buffer_at_any_position() {
+        let mut buffers = Vec::new();
+        for large in [2, 0, 3, 1] {
+            let mut sizes = [100, 10, 10, 10];
+            sizes.swap(0, large);
+            give_out(&mut buffers, &sizes);
+            buffers.iter_mut().zip(sizes).for_each(|(buffer, size)| buffer.resize(size, 0));
+        }
+        give_out(&mut buffers, &[10, 10]);
+        let large = buffers.iter().filter(|buffer| buffer.capacity() >= 100).count();
+        assert_eq!((buffers.len(), large), (4, 1));
+    }
 
     #[test]
     fn every_worker_has_a_job_if_there_are_enough() {

@@ -75,6 +75,8 @@ pub struct LoadBlockResult {
     pub(super) traffic: NetworkTraffic,
     pub(super) connections: Option<TcpConnectionStats>,
     pub(super) client: Result<ProcessCounters, CountersIncomplete>,
+    /// The CPU time of the threads that generate the load. Threads that open connections are not among them.
+    pub(super) load_cpu_ns: u64,
     /// The counters of the server; `None` if the plan has no server process.
     pub(super) server: Option<Result<ProcessCounters, CountersIncomplete>>,
 }
@@ -91,6 +93,7 @@ struct ThreadResult {
     recorder: LoadRecorder,
     traffic: NetworkTraffic,
     connections: Option<TcpConnectionStats>,
+    cpu_ns: u64,
     ended: Instant,
 }
 
@@ -207,14 +210,14 @@ impl SharedBlockState<'_> {
             block: place.block,
             thread: thread as u16,
         });
-        let before = channel.traffic();
+        let (before, cpu_before_ns) = (channel.traffic(), fordway_sys::thread_cpu_ns());
         let end = Some(start + self.plan.duration).filter(|_| self.plan.requests.is_none());
         let mut recorder = LoadRecorder::default();
         let bounds = (end, self.budget.as_ref(), keep);
         without_panic(|| self.drive(thread, channel, start, bounds, &mut recorder))?;
-        let ended = Instant::now();
+        let (ended, cpu_ns) = (Instant::now(), fordway_sys::thread_cpu_ns() - cpu_before_ns);
         let traffic = channel.traffic().since(before);
-        Ok(ThreadResult { recorder, traffic, connections: channel.connections(), ended })
+        Ok(ThreadResult { recorder, traffic, connections: channel.connections(), cpu_ns, ended })
     }
 
     fn warm_up(&self, thread: usize, channel: &mut dyn RequestChannel) -> Result<()> {
@@ -323,9 +326,11 @@ impl SharedBlockState<'_> {
             traffic: NetworkTraffic::default(),
             connections: None,
             client,
+            load_cpu_ns: 0,
             server,
         };
         for part in parts {
+            block.load_cpu_ns += part.cpu_ns;
             block.recorder.add(part.recorder);
             block.traffic += part.traffic;
             block.connections = both(block.connections, part.connections);

@@ -61,6 +61,7 @@ pub fn summarise(of: &LaneBlocks, reference: Option<&LaneBlocks>) -> LanePhaseRe
         ops_per_s: ops_per_s.unwrap_or_default(),
         fell_behind: fell_behind(of, ops_per_s, recorder),
         elapsed_ns: total.elapsed_ns,
+        load_cpu_ns: total.load_cpu_ns,
         client: total.client.as_ref(),
         server: total.server.as_ref(),
     };
@@ -91,6 +92,7 @@ struct SummaryRowTotals {
     traffic: NetworkTraffic,
     connections: Option<fordway_measure::TcpConnectionStats>,
     client: Option<ProcessCounters>,
+    load_cpu_ns: u64,
     server: Option<ProcessCounters>,
     /// Whether the process that the user specified as the server used no CPU time, which shows that it is not the
     /// server.
@@ -108,6 +110,7 @@ impl SummaryRowTotals {
             traffic: NetworkTraffic::default(),
             connections: None,
             client: joined(blocks.iter().map(|block| Some(&block.client))),
+            load_cpu_ns: blocks.iter().map(|block| block.load_cpu_ns).sum(),
             server: joined(blocks.iter().map(|block| block.server.as_ref())),
             is_server_idle: false,
         };
@@ -219,8 +222,7 @@ pub fn warnings(of: &LaneBlocks, summary: &LanePhaseResult) -> Vec<String> {
             "{row}: the process of --server-pid used no CPU time, so it is not the server, and its counters are not used"
         ));
     }
-    let busy = total.client.as_ref().map_or(0.0, |used| used.cpu_ns as f64)
-        / (total.elapsed_ns as f64 * of.settings.threads as f64);
+    let busy = total.load_cpu_ns as f64 / (total.elapsed_ns as f64 * of.settings.threads as f64);
     if busy > SATURATED {
         warnings.push(format!(
             "{row}: this program used {:.0} % of its threads' CPU time, so it may be the limit itself; add --threads",
@@ -295,18 +297,23 @@ const BUSY: f64 = 0.9;
 /// The share of the available CPU time below which processors are not the limit.
 const IDLE: f64 = 0.5;
 
+/// The number of processors above which the threads that open connections are mentioned.
+const CONNECTING: f64 = 0.05;
+
 /// The throughput and the resources of a row, from which its limit is determined.
 pub(super) struct RowThroughput<'c> {
     pub(super) ops_per_s: f64,
     /// Whether a rate was requested and not reached.
     pub(super) fell_behind: bool,
     pub(super) elapsed_ns: u64,
+    /// The CPU time of the threads that generate the load.
+    pub(super) load_cpu_ns: u64,
     pub(super) client: Option<&'c ProcessCounters>,
     pub(super) server: Option<&'c ProcessCounters>,
 }
 
-/// Returns the limit of a row, judging by the counters. A client or a server can use at most as many processors as it
-/// has threads. Client and server together can use at most the processors of the machine.
+/// Returns the limit of a row, judging by the counters. The threads of the load or a server can use at most as many
+/// processors as there are threads. Client and server together can use at most the processors of the machine.
 pub(super) fn limit(settings: &SummaryRowLoadSettings, reached: &RowThroughput) -> LimitingResource {
     // An open loop that reached its rate was limited by that rate, regardless of how busy the processors were.
     if let Some(asked) = settings.arrivals.rate().filter(|_| !reached.fell_behind) {
@@ -319,15 +326,20 @@ pub(super) fn limit(settings: &SummaryRowLoadSettings, reached: &RowThroughput) 
     let processors = |used: &ProcessCounters| used.cpu_ns as f64 / reached.elapsed_ns as f64;
     let cpus = settings.cpus as f64;
     let (client, client_room) = (processors(client), cpus.min(settings.threads as f64));
-    let mut evidence = format!("client {client:.2} of {client_room} processors");
+    // The threads that open connections use processors too, but `settings.threads` does not limit them.
+    let load = reached.load_cpu_ns as f64 / reached.elapsed_ns as f64;
+    let is_client_busy = load >= BUSY * client_room || client >= BUSY * cpus;
+    let mut evidence = format!("client {load:.2} of {client_room} processors");
+    if client > load + CONNECTING {
+        evidence += &format!(", other threads of the client {:.2}", client - load);
+    }
     let Some(counters) = reached.server else {
-        let is_busy = client >= BUSY * client_room;
-        let name = if is_busy { "client cpu" } else { "cannot tell" };
+        let name = if is_client_busy { "client cpu" } else { "cannot tell" };
         return named(name, evidence + "; the server was not watched (--server-pid)");
     };
     let (server, server_room) = (processors(counters), cpus.min(counters.threads.max(1) as f64));
     evidence += &format!(", server {server:.2} of {server_room}, machine {cpus}");
-    let name = match (client >= BUSY * client_room, server >= BUSY * server_room) {
+    let name = match (is_client_busy, server >= BUSY * server_room) {
         (true, true) => "client and server cpu",
         (true, false) => "client cpu",
         (false, true) => "server cpu",
@@ -381,8 +393,15 @@ mod tests {
         let client = counters(client_ns, 2);
         let server = server.map(|(ns, threads)| counters(ns, threads));
         let (client, server) = (Some(&client), server.as_ref());
-        limit(&settings, &RowThroughput { ops_per_s: 1.0, fell_behind, elapsed_ns: 1_000, client, server })
-            .name
+        let reached = RowThroughput {
+            ops_per_s: 1.0,
+            fell_behind,
+            elapsed_ns: 1_000,
+            load_cpu_ns: client_ns,
+            client,
+            server,
+        };
+        limit(&settings, &reached).name
     }
 
     #[test]
@@ -426,6 +445,7 @@ mod tests {
             traffic: NetworkTraffic::default(),
             connections: None,
             client: Ok(counters(0, 1)),
+            load_cpu_ns: 0,
             server: None,
         }
     }
@@ -465,6 +485,23 @@ mod tests {
             streams: 1,
             threads: 1,
             cpus: 4,
+        }
+    }
+
+    /// The threads that open connections must not make the threads of the load look busy.
+    #[test]
+    fn threads_that_open_connections_are_not_the_limit() {
+        let settings = settings(ArrivalProcess::Closed);
+        let row = |load_cpu_ns| {
+            let block = LoadBlockResult { client: Ok(counters(2_700, 34)), load_cpu_ns, ..block(10) };
+            LaneBlocks { settings: settings.clone(), blocks: vec![block] }
+        };
+        for (load_ns, name) in [(400, "cannot tell"), (950, "client cpu")] {
+            let row = row(load_ns);
+            let summary = summarise(&row, None);
+            assert_eq!(summary.limit.name, name, "{}", summary.limit.evidence);
+            let is_warned = warnings(&row, &summary).iter().any(|warning| warning.contains("add --threads"));
+            assert_eq!(is_warned, name == "client cpu", "{load_ns}");
         }
     }
 

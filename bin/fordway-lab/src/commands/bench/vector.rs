@@ -7,7 +7,7 @@ use fordway_command::{CommandContext, CommandExit};
 use fordway_machine::MachineWatch;
 use fordway_measure::{
     BlockRecord, Machine, OperationRecord, RowDescription, RunClock, RunDocument, RunRecords, SCHEMA,
-    SCHEMA_VERSION, ns_text, rate_text,
+    SCHEMA_VERSION, ns_text, own_cpu_ns, rate_text,
 };
 use fordway_store::{Error, Result};
 use fordway_workload::summary::{RunParallelism, forget_waiting, summarise_phase};
@@ -19,6 +19,9 @@ use crate::commands::run_output;
 
 /// The name of the only phase.
 const PHASE: &str = "read";
+/// The warning of a run whose figures are not the cost of reading ranges.
+const IGNORES_RANGES: &str =
+    "the server ignores ranges and sent the whole file, so the results show the cost of downloads";
 
 pub(super) fn run(args: &VectorReadBenchArgs, context: &CommandContext) -> Result<CommandExit> {
     args.output.out.as_deref().map_or(Ok(()), run_output::check)?;
@@ -31,10 +34,14 @@ pub(super) fn run(args: &VectorReadBenchArgs, context: &CommandContext) -> Resul
     let bytes: u64 = ranges.iter().map(|(_, length)| *length as u64).sum();
     context.output.start_progress();
     context.output.expect_bytes(bytes * passes);
-    let measured = measure_all(args, &ranges, context);
+    let mut ignores_ranges = false;
+    let measured = measure_all(args, &ranges, &mut ignores_ranges, context);
     context.output.end_progress();
     let (records, early_end) = measured?;
     let mut run = describe(args, machine, started, &records, &ranges);
+    if ignores_ranges {
+        run.warnings.push(IGNORES_RANGES.into());
+    }
     if let Some(error) = &early_end {
         let complete = records.blocks.len() / args.window.len();
         run.warnings.push(format!(
@@ -48,15 +55,17 @@ pub(super) fn run(args: &VectorReadBenchArgs, context: &CommandContext) -> Resul
 }
 
 /// Measures all rounds. Returns the records of the complete rounds, and the error that ended the measurement early.
-/// Errors: the error that ended the measurement before the first round was complete.
+/// Sets `ignores_ranges` if the server sent the whole file. Errors: the error that ended the measurement before the
+/// first round was complete.
 fn measure_all(
     args: &VectorReadBenchArgs,
     ranges: &[(u64, usize)],
+    ignores_ranges: &mut bool,
     context: &CommandContext,
 ) -> Result<(RunRecords, Option<Error>)> {
     let (clock, mut records) = (RunClock::start(), RunRecords::default());
     for round in 0..args.rounds {
-        match measure_round(args, ranges, (round, clock), context) {
+        match measure_round(args, ranges, (round, clock), ignores_ranges, context) {
             Ok(measured) => {
                 records.operations.extend(measured.operations);
                 records.blocks.extend(measured.blocks);
@@ -73,6 +82,7 @@ fn measure_round(
     args: &VectorReadBenchArgs,
     ranges: &[(u64, usize)],
     (round, clock): (u16, RunClock),
+    ignores_ranges: &mut bool,
     context: &CommandContext,
 ) -> Result<RunRecords> {
     let mut records = RunRecords::default();
@@ -82,21 +92,22 @@ fn measure_round(
         let replicas = ReplicaArgs { metalink: Some("none".to_owned()), ..ReplicaArgs::default() };
         let reading =
             ReadSpecification { url: &args.url, what, calls: &args.calls, replicas: &replicas, verify: true };
-        measure_one(&reading, (lane as u8, round), clock, &mut records, context)?;
+        *ignores_ranges |= measure_one(&reading, (lane as u8, round), clock, &mut records, context)?;
     }
     Ok(records)
 }
 
-/// Reads all ranges once.
+/// Reads all ranges once. Returns whether the server ignored the ranges.
 fn measure_one(
     reading: &ReadSpecification,
     (lane, round): (u8, u16),
     clock: RunClock,
     records: &mut RunRecords,
     context: &CommandContext,
-) -> Result<()> {
+) -> Result<bool> {
     let block = u32::from(round);
     let operations = &mut records.operations;
+    let cpu_before_ns = own_cpu_ns();
     let cost = measure(reading, context, &mut |call: FinishedReadCall<'_>| {
         operations.push(OperationRecord {
             lane,
@@ -121,10 +132,11 @@ fn measure_one(
         operations: cost.calls as u32,
         bytes: cost.bytes,
         elapsed_ns: (cost.seconds * 1e9) as u64,
-        client_cpu_ns: (cost.client_cpu_seconds * 1e9) as u64,
+        // The total of the reading includes the thread that observes the run.
+        client_cpu_ns: own_cpu_ns().saturating_sub(cpu_before_ns),
         server_cpu_ns: None,
     });
-    Ok(())
+    Ok(cost.server_ignores_ranges)
 }
 
 fn describe(

@@ -60,6 +60,9 @@ impl<'a> MpiJobRunner<'a> {
             scratch.map_err(|error| file_error("creating a directory in", base.display(), error))?;
         let fordway = std::env::current_exe()
             .map_err(|error| Error::new(ErrorKind::Io, "finding this program").caused_by(error))?;
+        if setups.iter().any(|setup| setup.carrier.has_two_ends()) {
+            check_agent(&fordway)?;
+        }
         Ok(MpiJobRunner { args, launcher, setups, context, fordway, kernels: BTreeMap::new(), scratch })
     }
 
@@ -299,6 +302,20 @@ fn explained(error: Error, paper: &JobReportFiles) -> Error {
     Error::new(error.kind(), detail).caused_by(error)
 }
 
+/// Checks that the launcher can start `fordway` instead of ssh. Open MPI divides the name of this program at spaces and
+/// colons, and knows no quotes.
+fn check_agent(fordway: &Path) -> Result<()> {
+    let path = fordway.to_string_lossy();
+    if path.contains([' ', ':']) {
+        let why = format!(
+            "Open MPI cannot start {path:?} for a job with two ends, because the path contains a space or a colon; \
+             copy the program to another directory"
+        );
+        return Err(Error::new(ErrorKind::InvalidArgument, why));
+    }
+    Ok(())
+}
+
 /// Returns the number of ranks at the far end: half of the ranks, rounded down.
 fn far_ranks(ranks: u32) -> u32 {
     ranks / 2
@@ -453,4 +470,21 @@ fn pmpi(args: &SpeedupArgs) -> Result<Option<PathBuf>> {
     };
     // Check the path here, because the ranks' loader silently continues if the library does not exist.
     named.canonicalize().map(Some).map_err(|error| file_error("opening", named.display(), error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_the_launcher_would_divide_is_refused() {
+        check_agent(Path::new("/opt/fordway/bin/fordway")).unwrap();
+        for path in ["/opt/my programs/fordway", "/opt/a:b/fordway"] {
+            assert_eq!(
+                check_agent(Path::new(path)).unwrap_err().kind(),
+                ErrorKind::InvalidArgument,
+                "{path}"
+            );
+        }
+    }
 }

@@ -189,6 +189,14 @@ enum JobMessageMedium {
 }
 
 impl JobMessageMedium {
+    /// Returns whether the launcher starts half of the ranks at another end.
+    fn has_two_ends(&self) -> bool {
+        matches!(
+            self,
+            JobMessageMedium::Networks(_) | JobMessageMedium::Containers(..) | JobMessageMedium::Kernels(_)
+        )
+    }
+
     /// Returns whether the set-up affects the time of a single rank, which sends no messages.
     fn changes_one_rank(&self) -> bool {
         matches!(self, JobMessageMedium::Container(_) | JobMessageMedium::Kernels(_))

@@ -122,6 +122,8 @@ fn report(
 
 /// The bucket that holds the messages.
 const BUCKET: &str = "transport";
+/// The directory of the store that contains the messages.
+const STORE: &str = "s3";
 
 /// All transports, ready to use.
 struct TransportSet {
@@ -172,7 +174,7 @@ impl TransportSet {
 
     /// Stores one message of each size in a new store, and returns the store.
     fn messages(&self, plan: &TransportPlan) -> Result<Arc<dyn Store>> {
-        let (root, bucket) = (self.dir.path().join("s3"), Bucket::new(BUCKET)?);
+        let (root, bucket) = (self.dir.path().join(STORE), Bucket::new(BUCKET)?);
         std::fs::create_dir(&root).map_err(|error| file_error("creating", root.display(), error))?;
         let config = PosixConfig { etag_policy: ETagPolicy::Fast, ..PosixConfig::default() };
         let store = PosixStore::open(&root, config)?;
@@ -194,11 +196,11 @@ impl TransportSet {
         args: &TransportBenchArgs,
         embedded: &Arc<dyn Store>,
     ) -> Result<()> {
-        let root = self.dir.path().join("s3");
+        let root = self.dir.path().join(STORE);
         match transport {
             TransportKindArg::Mpi => self.add_mpi(args),
             TransportKindArg::Tcp => self.add_tcp(),
-            TransportKindArg::Nginx => self.add_nginx(args, &root),
+            TransportKindArg::Nginx => self.add_nginx(args),
             TransportKindArg::Http => {
                 let gateway = GatewayProcess::start(&root, ETagPolicy::Fast, Durability::None)?;
                 let what = "signed GET over HTTP/1.1 on loopback from a gateway process";
@@ -245,8 +247,8 @@ impl TransportSet {
         Ok(())
     }
 
-    fn add_nginx(&mut self, args: &TransportBenchArgs, root: &Path) -> Result<()> {
-        let Some(nginx) = NginxServer::start(root, self.dir.path())? else {
+    fn add_nginx(&mut self, args: &TransportBenchArgs) -> Result<()> {
+        let Some(nginx) = NginxServer::start(STORE, self.dir.path())? else {
             self.missing.push("skipped nginx: it is not installed (Debian: nginx-light)".to_owned());
             return Ok(());
         };

@@ -2,7 +2,9 @@
 //! which serves static files from one process on a free port of the loopback interface.
 
 use std::fmt::Write as _;
+use std::fs::File;
 use std::io::ErrorKind::WouldBlock;
+use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -153,18 +155,29 @@ pub(super) struct NginxServer {
 }
 
 impl NginxServer {
-    /// Serves `root`, and keeps nginx's own files in `dir`. Returns `None` if nginx is not installed.
-    pub(super) fn start(root: &Path, dir: &Path) -> Result<Option<Self>> {
+    /// Serves the directory `root` in `dir`, and keeps nginx's own files in `dir`. Returns `None` if nginx is not
+    /// installed.
+    pub(super) fn start(root: &str, dir: &Path) -> Result<Option<Self>> {
         let at_debian = || Some(PathBuf::from(AT_DEBIAN)).filter(|path| path.is_file());
         let Some(nginx) = program("nginx").or_else(at_debian) else { return Ok(None) };
         let address = free_address()?;
-        let config = dir.join("nginx.conf");
-        std::fs::write(&config, text(root, dir, address))
+        let (config, messages) = (dir.join("nginx.conf"), dir.join("messages"));
+        std::fs::write(&config, text(root, address))
             .map_err(|error| file_error("writing", config.display(), error))?;
+        let stderr =
+            File::create(&messages).map_err(|error| file_error("creating", messages.display(), error))?;
         let mut command = Command::new(nginx);
-        command.arg("-c").arg(&config).arg("-p").arg(dir).stdin(Stdio::null()).stderr(Stdio::null());
+        // nginx also finds variables in the path of its directory, so it is not told this path.
+        command.current_dir(dir).args(["-p", ".", "-c", "nginx.conf"]).stdin(Stdio::null()).stderr(stderr);
         let mut program = ChildProgram::start("nginx", &mut command)?;
-        program.until(|| TcpStream::connect(address).ok())?;
+        let ready = program.until(|| TcpStream::connect(address).ok());
+        // The messages of an nginx that has started are of no interest: without root, it cannot open its usual log.
+        if ready.is_err()
+            && let Ok(messages) = std::fs::read(&messages)
+        {
+            let _ = std::io::stderr().write_all(&messages);
+        }
+        ready?;
         Ok(Some(NginxServer { program, address }))
     }
 
@@ -186,16 +199,15 @@ fn free_address() -> Result<SocketAddr> {
     found.map_err(|error| file_error("finding", "a free port", error))
 }
 
-fn text(root: &Path, dir: &Path, address: SocketAddr) -> String {
-    let (root, dir) = (root.display(), dir.display());
-    let mut text = format!(
-        "worker_processes 1; daemon off; master_process off; pid {dir}/pid; error_log {dir}/error.log;\n\
-         events {{ worker_connections 1024; }}\n\
-         http {{ access_log off; sendfile on; tcp_nodelay on; keepalive_requests 1000000000; open_file_cache max=1000;\n"
-    );
+/// Returns the configuration. All paths are relative to nginx's directory.
+fn text(root: &str, address: SocketAddr) -> String {
+    let mut text = "worker_processes 1; daemon off; master_process off; pid pid; error_log stderr;\n\
+         events { worker_connections 1024; }\n\
+         http { access_log off; sendfile on; tcp_nodelay on; keepalive_requests 1000000000; open_file_cache max=1000;\n"
+        .to_owned();
     for kind in ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"] {
         // Writing to a `String` cannot fail.
-        let _ = writeln!(text, "{kind}_temp_path {dir}/{kind};");
+        let _ = writeln!(text, "{kind}_temp_path {kind};");
     }
     text + &format!("server {{ listen {address}; root {root}; }} }}\n")
 }
