@@ -62,13 +62,10 @@ BUCKET = re.compile(r"[a-zA-Z0-9._-]{1,255}")
 """Bucket names that botocore sends unchanged. The store decides which of these names are valid. botocore
 interprets other names as ARNs, or refuses them.
 """
-NEW_BUCKET = re.compile(
-    r"(?!xn--|sthree-|amzn-s3-demo-)[a-z0-9.-]{1,63}(?<!-s3alias)(?<!--ol-s3)(?<!\.mrap)(?<!--x-s3)(?<!--table-s3)"
-)
+NEW_BUCKET = re.compile(r"[a-z0-9.-]{1,63}")
 NOT_NEW = (
     '"{}" is not a name that S3 allows for a new bucket; '
-    "use 3 to 63 lower-case letters, digits, dots and hyphens, starting with a letter or digit, without the "
-    "prefixes and suffixes that AWS reserves, such as xn-- and -s3alias"
+    "use 3 to 63 lower-case letters, digits, dots and hyphens, starting with a letter or digit"
 )
 """A gateway's error message for a new bucket whose name S3 would refuse."""
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -227,10 +224,15 @@ class RawBody:
     """
 
     _position = 0
+    _has_ended = False
 
-    def read(self, size: int | None = -1, *, decode_content: bool | None = None) -> bytes:
-        """Returns the next `size` bytes. Content is never encoded in the store."""
-        data: bytes = super().read(size)
+    def read(
+        self, amt: int | None = -1, decode_content: bool | None = None, cache_content: bool = False
+    ) -> bytes:
+        """Returns the next `amt` bytes. Content is never encoded in the store."""
+        data: bytes = super().read(amt)
+        if amt is None or len(data) != amt:
+            self._has_ended = True
         return data
 
     def stream(self, amt: int = 1 << 16, decode_content: bool | None = None) -> Iterator[bytes]:
@@ -239,8 +241,14 @@ class RawBody:
             yield piece
 
     def isclosed(self) -> bool:
-        """Returns whether the body is closed."""
-        return self.closed
+        """Returns whether the content was read to its end, or the body is closed."""
+        return self._has_ended or self.closed
+
+    def release_conn(self) -> None:
+        """Does nothing, because the body has no connection."""
+
+    def drain_conn(self) -> None:
+        """Does nothing, because the body has no connection."""
 
     def close(self) -> None:
         """Keeps the position, and closes the file."""

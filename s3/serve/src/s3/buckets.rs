@@ -185,26 +185,18 @@ fn check_region(asked: &str, region: &str) -> OperationResult<()> {
     Err(S3Failure::new("InvalidLocationConstraint", StatusCode::BAD_REQUEST, message))
 }
 
-/// The prefixes and suffixes that AWS reserves for names of its own (S3 User Guide, "General purpose bucket naming
-/// rules").
-const RESERVED_PREFIXES: [&str; 3] = ["xn--", "sthree-", "amzn-s3-demo-"];
-const RESERVED_SUFFIXES: [&str; 5] = ["-s3alias", "--ol-s3", ".mrap", "--x-s3", "--table-s3"];
-
 /// Checks that S3 would accept the name of a new bucket, so that the bucket's content can be moved to S3. Errors:
 /// `InvalidBucketName`.
 fn check_name(bucket: &Bucket) -> OperationResult<()> {
     let name = bucket.as_str();
     let is_plain =
         |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
-    let is_reserved = RESERVED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
-        || RESERVED_SUFFIXES.iter().any(|suffix| name.ends_with(suffix));
-    match name.len() <= NAME_BYTES_MAX && name.bytes().all(is_plain) && !is_reserved {
+    match name.len() <= NAME_BYTES_MAX && name.bytes().all(is_plain) {
         true => Ok(()),
         false => {
             let detail = format!(
                 "{name:?} is not a name that S3 allows for a new bucket; use 3 to {NAME_BYTES_MAX} lower-case letters, \
-                 digits, dots and hyphens, starting with a letter or digit, without the prefixes and suffixes that AWS \
-                 reserves, such as xn-- and -s3alias"
+                 digits, dots and hyphens, starting with a letter or digit"
             );
             Err(Error::new(ErrorKind::InvalidBucketName, detail).into())
         }
