@@ -206,7 +206,7 @@ impl DestinationPathRule {
     fn place(&self, name: &str) -> Result<StorageAddress> {
         match self {
             DestinationPathRule::Exactly(place) => Ok(place.clone()),
-            DestinationPathRule::Below(directory) => directory.below(name),
+            DestinationPathRule::Below(directory) => directory.destination_below(name),
         }
     }
 }
@@ -366,7 +366,7 @@ pub(super) fn sync(args: &SyncArgs, context: &CommandContext) -> Result<CommandE
     let lane = context.store()?.lane();
     let copy = |item: SyncItem| {
         let source = from_item(&from, &item);
-        let target = to.below(&item.relative).map_err(|error| about(error, &source, lane))?;
+        let target = to.destination_below(&item.relative).map_err(|error| about(error, &source, lane))?;
         check_not_special(&target)?;
         Ok(TransferAction::Copy { from: source, to: target, size: Some(item.size) })
     };

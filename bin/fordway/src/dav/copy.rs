@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use fordway_command::{CommandContext, CommandExit, StorageAddress};
+use fordway_command::{CommandContext, CommandExit, StorageAddress, check_not_private};
 use fordway_http::Origin;
 use fordway_http::webdav::{WebDavClient, member_url, parent_url, without_query};
 use fordway_store::{Error, ErrorKind, Result};
@@ -128,6 +128,15 @@ impl DavCopyEndpoint {
             DavCopyEndpoint::Local(path) => DavCopyEndpoint::Local(path.join(relative)),
             DavCopyEndpoint::Stdin => DavCopyEndpoint::Stdin,
         }
+    }
+
+    /// Like [`below`](Self::below), for a name at which content is written. Errors: `InvalidArgument` for a local path
+    /// that may be in the private area of a bucket.
+    fn destination_below(&self, relative: &str) -> Result<Self> {
+        if let DavCopyEndpoint::Local(root) = self {
+            check_not_private(root, relative)?;
+        }
+        Ok(self.below(relative))
     }
 }
 
@@ -268,7 +277,10 @@ pub(super) fn one(
         let why = format!("{} is not a regular file; pipe it in and use - as the source", path.display());
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
-    let to = if is_directory { destination.below(&source.name()?) } else { destination.clone() };
+    let to = match is_directory {
+        true => destination.destination_below(&source.name()?)?,
+        false => destination.clone(),
+    };
     let relative = if *source == DavCopyEndpoint::Stdin { String::new() } else { source.name()? };
     let size_bytes = size_of(source);
     Ok(DavCopyTask { from: source.clone(), to, relative, size_bytes, is_directory: false })
@@ -337,7 +349,7 @@ fn below<'p>(
                 let found = found?;
                 Ok(DavCopyTask {
                     from: DavCopyEndpoint::Web(found.url),
-                    to: to.below(&found.relative),
+                    to: to.destination_below(&found.relative)?,
                     relative: found.relative,
                     size_bytes: found.size_bytes,
                     is_directory: found.is_collection,

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use fordway_command::{CommandContext, StorageAddress, file_error};
+use fordway_command::{CommandContext, PRIVATE_AREA, StorageAddress, file_error};
 use fordway_store::{Bucket, Error, ErrorKind, ListEntry, ListQuery, ObjectSummary, Result, Store};
 use walkdir::{DirEntry, WalkDir};
 
@@ -230,9 +230,6 @@ pub(crate) struct SyncItem {
 
 /// A stream of items. An error does not necessarily end the stream.
 pub(crate) type SyncItemIterator = Box<dyn Iterator<Item = Result<SyncItem>>>;
-
-/// The name of the private area in a bucket or root. Listings of objects never show this directory.
-const PRIVATE_AREA: &str = ".fordway";
 
 /// Returns whether a directory is the private area of a bucket or root. Listings of local files skip this directory, as
 /// listings of objects do. Its files are locks, uploads in progress, and the content of other objects and versions.
