@@ -291,7 +291,9 @@ mod tests {
             assert!(error.detail().contains("private area"), "{refused}: {error}");
             assert!(s3("b", "").destination_below(refused).is_ok(), "{refused}");
         }
-        for (name, path) in [(".fordway-x", "/out/.fordway/.fordway-x"), ("a/x.fordway", "/out/.fordway/a/x.fordway")] {
+        for (name, path) in
+            [(".fordway-x", "/out/.fordway/.fordway-x"), ("a/x.fordway", "/out/.fordway/a/x.fordway")]
+        {
             assert_eq!(root.destination_below(name).unwrap(), StorageAddress::Local(path.into()));
         }
     }

@@ -14,12 +14,14 @@ use super::task::{DavCopier, DavCopyTask};
 use crate::args::{CpArgs, MvArgs, ReplicaArgs, ThirdPartyCopyArg, TransferArgs};
 use crate::replicas;
 use crate::transfer::{
-    self, ClaimedDestinations, ObjectMetadataRules, OverwritePolicy, PostponedRemovals, plan,
+    self, ClaimedDestinations, ObjectMetadataRules, OverwritePolicy, PostponedRemovals,
+    parent as directory_of, plan,
 };
 use crate::web::{self, http_url};
 use crate::wildcard::FilterRules;
 
 /// The options of `cp` and `mv`.
+#[derive(Clone)]
 pub(crate) struct DavCopyOptions<'o> {
     pub(crate) sources: &'o [String],
     pub(crate) destination: &'o str,
@@ -164,6 +166,8 @@ pub(crate) fn copy(order: &DavCopyOptions<'_>, context: &CommandContext) -> Resu
         let why = "only `cp` and `cat` can write to standard output, one file at a time";
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
+    let filters = local_filters(order, &sources, &destination)?;
+    let order = &DavCopyOptions { filters, ..order.clone() };
     let dav = client(context)?;
     let conflicts =
         DavConflictCheck { dav: &dav, sources: &sources, destination: &destination, filters: &order.filters };
@@ -195,6 +199,28 @@ pub(crate) fn copy(order: &DavCopyOptions<'_>, context: &CommandContext) -> Resu
     transfer::for_each(order.transfer.jobs, tasks, |task| copier.perform(task));
     context.output.end_progress();
     copier.finish()
+}
+
+/// Returns the filters, in which an absolute pattern may name local paths. Errors: `InvalidArgument` for an absolute
+/// pattern that names no path of this copy.
+fn local_filters(
+    order: &DavCopyOptions<'_>,
+    sources: &[DavCopyEndpoint],
+    destination: &DavCopyEndpoint,
+) -> Result<FilterRules> {
+    let root_of = |place: &DavCopyEndpoint| match place {
+        DavCopyEndpoint::Local(path) if order.recursive && path.is_dir() => Some(path.clone()),
+        DavCopyEndpoint::Local(path) => Some(directory_of(path).to_owned()),
+        _ => None,
+    };
+    let mut roots: Vec<PathBuf> = sources.iter().filter_map(root_of).collect();
+    if let DavCopyEndpoint::Local(path) = destination {
+        roots.push(path.clone());
+    }
+    match roots.is_empty() {
+        true => Ok(order.filters.clone()),
+        false => order.filters.relative_to(&roots),
+    }
 }
 
 /// Checks that no option would be without effect. Errors: `InvalidArgument`.

@@ -371,7 +371,12 @@ fn no_listing_writes_into_a_private_area() {
         &["mv", "-r", "s3://bkt/p/", "DIR/bucket"],
     ] {
         let ran = rig.run(words).ended(CommandExit::Usage);
-        assert_eq!(ran.stderr.matches("the name of the private area").count(), 3, "{words:?}: {}", ran.stderr);
+        assert_eq!(
+            ran.stderr.matches("the name of the private area").count(),
+            3,
+            "{words:?}: {}",
+            ran.stderr
+        );
         assert_eq!(rig.files(), good, "{words:?}");
     }
     assert_eq!(rig.keys(), ["p/.fordway", "p/.fordway/document-policy", "p/d/.fordway/versioning"]);

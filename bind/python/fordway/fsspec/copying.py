@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fsspec.core import has_magic
@@ -186,9 +187,9 @@ def _check_local_paths(lpath: str, targets: dict[str, str]) -> None:
     sources: dict[str, str] = {}
     for source, target in targets.items():
         path = os.path.abspath(target)  # noqa: PTH100
-        if _PRIVATE_AREA in os.path.relpath(path, top).split(os.sep):
-            why = f"{source} would be copied to {target}, whose name is that of the private area of a bucket; "
-            raise InvalidArgumentError(f"{why}copy it alone, to a named file", "InvalidArgument", source)
+        if _PRIVATE_AREA in Path(os.path.relpath(path, top)).parts:
+            why = f"{source} would be copied into the private area of a bucket; copy it alone, to a named file"
+            raise InvalidArgumentError(why, "InvalidArgument", source)
         if os.path.commonpath([top, path]) != top:
             why = f"{source} would be copied to {target}, outside of {lpath}; copy it alone, to a named file"
             raise InvalidArgumentError(why, "InvalidArgument", source)
