@@ -265,7 +265,8 @@ fn outside(pattern: &str, root: Option<&&PathBuf>) -> Error {
         format!("; an absolute pattern must begin with {}/", root.trim_end_matches('/'))
     });
     let why = format!(
-        "the pattern {pattern:?} would match nothing: patterns are relative to the source, such as 'private/*'{beginning}"
+        "the pattern {pattern:?} would match nothing: patterns are relative to the source, such as \
+         'private/*'{beginning}"
     );
     Error::new(ErrorKind::InvalidArgument, why)
 }

@@ -258,3 +258,14 @@ fn only_show_errors_shows_warnings_too() {
     let ran = binary::fordway(&words, "");
     assert!(ran.status.code() != Some(0) && ran.stdout.is_empty() && !ran.stderr.is_empty());
 }
+
+/// A copy of exactly the threshold is made in parts, like an upload and a download.
+#[test]
+fn the_threshold_itself_counts_as_large() {
+    let rig = Rig::new();
+    rig.put("big", vec![b'x'; 6 << 20]);
+    let parts = ["--multipart-threshold", "6MiB", "--part-size", "5MiB"];
+    rig.run(&[&["cp", "s3://bkt/big", "s3://bkt/copy"][..], &parts].concat()).ok();
+    let copied = rig.memory.head(&bucket("bkt"), &name("copy"), &GetOptions::default()).unwrap();
+    assert_eq!(copied.part_count, Some(2));
+}

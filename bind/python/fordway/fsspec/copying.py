@@ -188,7 +188,7 @@ def _check_local_paths(lpath: str, targets: dict[str, str]) -> None:
     for source, target in targets.items():
         path = os.path.abspath(target)  # noqa: PTH100
         if _PRIVATE_AREA in Path(os.path.relpath(path, top)).parts:
-            why = f"{source} would be copied into the private area of a bucket; copy it alone, to a named file"
+            why = f"{source} would be copied into the private area of a bucket; copy it alone to a named file"
             raise InvalidArgumentError(why, "InvalidArgument", source)
         if os.path.commonpath([top, path]) != top:
             why = f"{source} would be copied to {target}, outside of {lpath}; copy it alone, to a named file"
