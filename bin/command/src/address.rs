@@ -11,6 +11,9 @@ use crate::web;
 /// The form of an object's address.
 const OBJECT: &str = "s3://BUCKET/KEY";
 
+/// The name of the private area in a bucket or root.
+pub const PRIVATE_AREA: &str = ".fordway";
+
 /// A source or destination of data.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum StorageAddress {
@@ -92,6 +95,15 @@ impl StorageAddress {
         }
     }
 
+    /// Like [`below`](Self::below), for a name at which content is written. The name usually comes from a listing.
+    /// Errors: also `InvalidArgument` for a local path that may be in the private area of a bucket.
+    pub fn destination_below(&self, relative: &str) -> Result<Self> {
+        if let StorageAddress::Local(root) = self {
+            check_not_private(root, relative)?;
+        }
+        self.below(relative)
+    }
+
     /// Returns the bucket and the key, which may be empty. Errors: `InvalidArgument` for any other kind of address.
     pub fn into_s3(self) -> Result<(Bucket, String)> {
         self.split("s3://BUCKET")
@@ -170,6 +182,21 @@ fn local_path(root: &Path, relative: &str) -> Result<PathBuf> {
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     Ok(root.join(relative))
+}
+
+/// Checks that no segment of `relative` is the name of a private area. Whoever chooses the names of a source could
+/// otherwise set the policy and the versions of a bucket whose directory is the destination. The check applies to every
+/// directory, because a directory can become a bucket later. Errors: `InvalidArgument`.
+pub fn check_not_private(root: &Path, relative: &str) -> Result<()> {
+    if !relative.split('/').any(|segment| segment == PRIVATE_AREA) {
+        return Ok(());
+    }
+    let why = format!(
+        "{relative:?} is not written below {}, because {PRIVATE_AREA} is the name of the private area of a bucket; \
+         exclude such names, or copy this one separately and specify the name of the file",
+        root.display()
+    );
+    Err(Error::new(ErrorKind::InvalidArgument, why))
 }
 
 #[cfg(test)]
@@ -253,6 +280,21 @@ mod tests {
                 ErrorKind::InvalidArgument,
                 "{hostile}"
             );
+        }
+    }
+
+    #[test]
+    fn listings_name_no_destination_in_a_private_area() {
+        let root = StorageAddress::Local("/out/.fordway".into());
+        for refused in [".fordway", ".fordway/locks", "bucket/.fordway/versioning", "a/.fordway"] {
+            let error = root.destination_below(refused).unwrap_err();
+            assert!(error.detail().contains("private area"), "{refused}: {error}");
+            assert!(s3("b", "").destination_below(refused).is_ok(), "{refused}");
+        }
+        for (name, path) in
+            [(".fordway-x", "/out/.fordway/.fordway-x"), ("a/x.fordway", "/out/.fordway/a/x.fordway")]
+        {
+            assert_eq!(root.destination_below(name).unwrap(), StorageAddress::Local(path.into()));
         }
     }
 }

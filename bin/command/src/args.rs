@@ -30,9 +30,12 @@ pub struct GlobalArgs {
     /// Print the results as JSON, one object per line
     #[arg(long, global = true)]
     pub json: bool,
-    /// Do not print progress or completed operations; errors are still printed
-    #[arg(long, short, global = true, visible_alias = "only-show-errors")]
+    /// Do not print progress, completed operations or warnings; errors are still printed
+    #[arg(long, short, global = true)]
     pub quiet: bool,
+    /// Do not print progress or completed operations; warnings and errors are still printed, as in `aws s3`
+    #[arg(long, global = true)]
+    pub only_show_errors: bool,
     /// Do not show a progress bar
     #[arg(long, global = true)]
     pub no_progress: bool,

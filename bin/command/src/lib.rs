@@ -17,7 +17,7 @@ pub mod units;
 pub mod version;
 pub mod web;
 
-pub use address::StorageAddress;
+pub use address::{PRIVATE_AREA, StorageAddress, check_not_private};
 pub use context::{CommandContext, IncompleteFileKind, InterruptFlag, TemporaryFile};
 pub use exit::{CommandExit, file_error};
 pub use output::{CommandOutputStreams, OutputFormat, shown_name};

@@ -91,9 +91,9 @@ impl CommandOutputStreams {
         Ok(())
     }
 
-    /// Makes this output print no further events. Commands that write content to standard output under another name,
-    /// such as `/dev/stdout`, call this function: a program that reads the content must not receive the events as a
-    /// part of it.
+    /// Makes this output print no further events, as with `--only-show-errors`. Warnings are still printed. Commands that
+    /// write content to standard output under another name, such as `/dev/stdout`, call this function: a program that
+    /// reads the content must not receive the events as a part of it.
     pub fn withhold_events(&self) {
         self.withholds_events.store(true, Ordering::Relaxed);
     }
@@ -200,6 +200,11 @@ impl CommandOutputStreams {
         if !self.quiet {
             self.message(&format!("fordway: {sentence}"));
         }
+    }
+
+    /// Prints why a command does not succeed, although nothing failed. Prints even with `--quiet`.
+    pub fn reason(&self, sentence: &str) {
+        self.message(&format!("fordway: {sentence}"));
     }
 
     fn message(&self, line: &str) {

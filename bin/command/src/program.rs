@@ -177,7 +177,11 @@ fn surroundings(
     interrupt: InterruptFlag,
 ) -> CommandContext {
     let format = if global.json { OutputFormat::Json } else { OutputFormat::Text };
-    let output = CommandOutputStreams::terminal(format, global.quiet, !global.no_progress && !global.json);
+    let progress = !global.no_progress && !global.json && !global.only_show_errors;
+    let output = CommandOutputStreams::terminal(format, global.quiet, progress);
+    if global.only_show_errors {
+        output.withhold_events();
+    }
     let open = move |endpoint: Option<&str>| match endpoint {
         Some(endpoint) => fordway_lanes::open(&LaneConfigOverrides {
             endpoint: Some(endpoint.to_owned()),

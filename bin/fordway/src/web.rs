@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 
 use fordway_command::replicas::{OpenedRemoteFile, ReplicaOpener};
 use fordway_command::units::human_bytes;
-use fordway_command::{CommandContext, IncompleteFileKind, TemporaryFile, file_error, shown_name};
+use fordway_command::{
+    CommandContext, IncompleteFileKind, TemporaryFile, check_not_private, file_error, shown_name,
+};
 use fordway_http::vector::{RemoteFile, copy_unsized, is_without_size};
 use fordway_store::{ByteRange, Error, ErrorKind, Result};
 use fordway_wire::file_hash::{FileHash, FileHashAlgorithm, FileHasher};
@@ -385,7 +387,10 @@ pub(crate) fn place(name: &str, url: &str, destination: &str) -> Result<PathBuf>
         "" | "." | ".." => {
             refused(format!("{url} does not end in a name; specify the name of the destination file"))
         }
-        name => Ok(path.join(name)),
+        name => {
+            check_not_private(path, name)?;
+            Ok(path.join(name))
+        }
     }
 }
 

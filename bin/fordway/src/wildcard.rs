@@ -1,9 +1,16 @@
 //! Wildcards in addresses, and the include and exclude filters.
 
+use std::path::{Component, Path, PathBuf};
+
+use fordway_store::{Error, ErrorKind, Result};
+
 /// A pattern in which `*` matches any characters (including slashes, as in `aws` and `s5cmd`), and `?` matches one
 /// character. Filters also support `[abc]`, `[a-z]` and `[!a-z]`.
 #[derive(Clone, Debug)]
-pub(crate) struct WildcardPattern(Vec<PatternToken>);
+pub(crate) struct WildcardPattern {
+    tokens: Vec<PatternToken>,
+    text: String,
+}
 
 #[derive(Clone, Debug, PartialEq)]
 enum PatternToken {
@@ -16,7 +23,7 @@ enum PatternToken {
 impl WildcardPattern {
     /// Parses the pattern of an address, in which only `*` and `?` are special, because keys often contain brackets.
     pub(crate) fn of_address(text: &str) -> Self {
-        WildcardPattern(text.chars().map(PatternToken::simple).collect())
+        WildcardPattern { tokens: text.chars().map(PatternToken::simple).collect(), text: text.to_owned() }
     }
 
     /// Parses the pattern of `--include` or `--exclude`.
@@ -30,18 +37,29 @@ impl WildcardPattern {
             tokens.push(token);
             at += used;
         }
-        WildcardPattern(tokens)
+        WildcardPattern { tokens, text: text.to_owned() }
+    }
+
+    /// Returns the pattern of a filter relative to the local directory `root`, if the pattern begins with the absolute
+    /// path of `root`.
+    fn relative_to(&self, root: &Path) -> Option<Self> {
+        let named = [Some(absolute(root)), root.canonicalize().ok()];
+        let below = |root: PathBuf| {
+            let root = root.to_str()?.trim_end_matches('/');
+            self.text.strip_prefix(root)?.strip_prefix('/').filter(|rest| !rest.starts_with('/'))
+        };
+        named.into_iter().flatten().find_map(|root| below(root).map(Self::of_filter))
     }
 
     /// Returns whether the pattern matches every name.
     fn is_of_all(&self) -> bool {
-        !self.0.is_empty() && self.0.iter().all(|token| *token == PatternToken::AnyMany)
+        !self.tokens.is_empty() && self.tokens.iter().all(|token| *token == PatternToken::AnyMany)
     }
 
     /// Returns whether all of `text` matches. The worst-case time is proportional to the product of the lengths of the
     /// pattern and the text.
     pub(crate) fn matches(&self, text: &str) -> bool {
-        let (tokens, mut at, mut rest) = (&self.0, 0, text.chars());
+        let (tokens, mut at, mut rest) = (&self.tokens, 0, text.chars());
         // The position after the last `*` in the pattern, and the rest of the string, which this `*` has not consumed
         // yet.
         let mut star: Option<(usize, std::str::Chars<'_>)> = None;
@@ -191,6 +209,26 @@ impl FilterRules {
         self.refuses_linked_directories
     }
 
+    /// Returns a copy of these filters for a copy from or to a local directory. As in `aws s3`, an absolute pattern may
+    /// name paths below this directory. `roots` are the directories of all local sources and of a local destination.
+    /// Errors: `InvalidArgument` for any other absolute pattern, because it would match nothing.
+    pub(crate) fn relative_to(&self, roots: &[PathBuf]) -> Result<Self> {
+        let mut roots: Vec<&PathBuf> = roots.iter().collect();
+        roots.sort_by_key(|root| absolute(root));
+        roots.dedup_by_key(|root| absolute(root));
+        let relative = |(action, pattern): &(FilterAction, WildcardPattern)| {
+            let root = match &roots[..] {
+                _ if !pattern.text.starts_with('/') => return Ok((*action, pattern.clone())),
+                [root] => Some(root),
+                _ => None,
+            };
+            let found = root.and_then(|root| pattern.relative_to(root));
+            found.map(|pattern| (*action, pattern)).ok_or_else(|| outside(&pattern.text, root))
+        };
+        let rules = self.rules.iter().map(relative).collect::<Result<_>>()?;
+        Ok(FilterRules { rules, ..self.clone() })
+    }
+
     /// Returns whether the filters select `relative` (the path below the source).
     pub(crate) fn admit(&self, relative: &str) -> bool {
         let deciding = self.rules.iter().rev().find(|(_, pattern)| pattern.matches(relative));
@@ -202,14 +240,65 @@ impl FilterRules {
     pub(crate) fn exclude_all_below(&self, directory: &str) -> bool {
         let excludes = self.rules.iter().rev().take_while(|(verdict, _)| *verdict == FilterAction::Exclude);
         excludes.into_iter().any(|(_, pattern)| {
-            pattern.0.last() == Some(&PatternToken::AnyMany) && pattern.matches(directory)
+            pattern.tokens.last() == Some(&PatternToken::AnyMany) && pattern.matches(directory)
         })
     }
+}
+
+/// Returns the absolute path without `.` and `..`. Like `aws`, does not resolve links.
+fn absolute(path: &Path) -> PathBuf {
+    let mut found = PathBuf::from("/");
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    for component in std::path::absolute(path).unwrap_or(path.to_owned()).components() {
+        match component {
+            Component::ParentDir => drop(found.pop()),
+            Component::Normal(name) => found.push(name),
+            _ => {}
+        }
+    }
+    found
+}
+
+/// Returns the error for an absolute pattern that is not below `root`.
+fn outside(pattern: &str, root: Option<&&PathBuf>) -> Error {
+    let root = root.map(|root| absolute(root).display().to_string());
+    let beginning = root.map_or_else(String::new, |root| {
+        format!("; an absolute pattern must begin with {}/", root.trim_end_matches('/'))
+    });
+    let why = format!(
+        "the pattern {pattern:?} would match nothing: patterns are relative to the source, such as \
+         'private/*'{beginning}"
+    );
+    Error::new(ErrorKind::InvalidArgument, why)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn absolute_patterns_are_relative_to_the_only_directory() {
+        let filters =
+            |text| FilterRules::new(vec![(FilterAction::Exclude, WildcardPattern::of_filter(text))]);
+        let relative = |text, roots: &[&str]| {
+            filters(text).relative_to(&roots.iter().map(PathBuf::from).collect::<Vec<_>>())
+        };
+        for root in ["/data", "/data/", "/other/../data/."] {
+            let found = relative("/data/private/*", &[root]).unwrap();
+            assert!(!found.admit("private/x") && found.admit("x"), "{root}");
+        }
+        assert!(!relative("/private/*", &["/"]).unwrap().admit("private/x"));
+        assert!(!relative("/data/[1]/*", &["/data/[1]", "/data/[1]/"]).unwrap().admit("x"));
+        assert!(!relative("private/*", &[]).unwrap().admit("private/x"));
+        for outside in ["/private/*", "/data", "/data*", "/database/*", "/data//x", "/*"] {
+            let error = relative(outside, &["/data"]).unwrap_err();
+            assert!(error.detail().contains("must begin with /data/"), "{outside}: {error}");
+        }
+        for roots in [&[][..], &["/data", "/other"]] {
+            let error = relative("/data/x", roots).unwrap_err();
+            assert!(error.detail().contains("would match nothing"), "{error}");
+        }
+    }
 
     #[test]
     fn patterns() {

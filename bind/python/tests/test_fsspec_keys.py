@@ -97,6 +97,18 @@ def test_a_download_does_not_leave_its_directory(
     ]
 
 
+def test_a_listing_writes_into_no_private_area(fs: ObjectFileSystem, bucket: str, tmp_path: Path) -> None:
+    for key in ("in/.fordway/document-policy", "in/file"):
+        fs.store.put(bucket, key, b"content")
+    for source in (f"{bucket}/in", f"{bucket}/in/", f"{bucket}/in/**", bucket):
+        with pytest.raises(InvalidArgumentError, match="the private area of a bucket"):
+            fs.get(source, f"{tmp_path}/", recursive=True)
+    assert not [*tmp_path.iterdir()]
+    fs.get(f"{bucket}/in/.fordway/document-policy", f"{tmp_path}/named")
+    fs.get(f"{bucket}/in/file", f"{tmp_path}/.fordway/file")
+    assert sorted(each.name for each in tmp_path.iterdir()) == [".fordway", "named"]
+
+
 def test_a_download_overwrites_no_other_object(fs: ObjectFileSystem, bucket: str, tmp_path: Path) -> None:
     for key in ("a/b/c", "a//b/d", "a/e/"):
         fs.store.put(bucket, key, key.encode())

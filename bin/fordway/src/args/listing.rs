@@ -108,7 +108,7 @@ root runs the command, the command reads each bucket with the permissions of the
 prints the same numbers as metrics, for the textfile collector of Prometheus' node_exporter. The command prints them \
 when it has finished, so write them to another file and rename it: the collector could otherwise read an empty file.")]
 pub struct DuArgs {
-    /// s3://BUCKET[/PREFIX] or a wildcard; with --by-user, the directory whose subdirectories are the buckets
+    /// s3://BUCKET[/DIRECTORY] or a wildcard, such as s3://BUCKET/PREFIX*; with --by-user, the directory whose subdirectories are the buckets
     pub address: String,
     /// Show the total file size of each file owner in each bucket
     #[arg(long, conflicts_with_all = ["summarize", "raw"])]

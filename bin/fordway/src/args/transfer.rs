@@ -186,7 +186,7 @@ pub struct TransferArgs {
     /// Size of a part, from 5MiB to 5GiB; increased if an object would need more than 10,000 parts
     #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = part_size)]
     pub part_size: u64,
-    /// Transfer objects larger than this size in parts [default: 64MiB over HTTP; no parts on other lanes]
+    /// Transfer objects of at least this size in parts [default: 64MiB over HTTP; no parts on other lanes]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub multipart_threshold: Option<u64>,
     /// Checksum algorithm for uploads and copies of objects: CRC32, CRC32C, CRC64NVME, SHA1, SHA256, SHA512, MD5,

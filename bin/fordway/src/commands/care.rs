@@ -17,31 +17,33 @@ use serde::Serialize;
 use super::report;
 use crate::args::{FsckArgs, GcArgs, StoreRootArgs};
 
-/// Returns a message if ROOT seems to be a bucket. In that case, the directories in this bucket would be mistaken for
+/// Returns a message if `root` seems to be a bucket. In that case, the directories in this bucket would be mistaken for
 /// buckets.
-fn bucket_problem(store: &PosixStore, args: &StoreRootArgs) -> Option<String> {
+fn bucket_problem(store: &PosixStore, root: &Path) -> Option<String> {
     if !store.resembles_bucket() {
         return None;
     }
-    let root = args.root.display();
-    let parent = args.root.canonicalize().ok().and_then(|root| root.parent().map(Path::to_owned));
+    let parent = root.canonicalize().ok().and_then(|root| root.parent().map(Path::to_owned));
     let advice = parent.map_or_else(String::new, |parent| format!("; its root is {}", parent.display()));
+    let root = root.display();
     Some(format!("{root} looks like a bucket, not like the root of buckets{advice}"))
 }
 
 /// Opens the root that the command changes. Errors: `InvalidArgument` if ROOT seems to be a bucket.
 fn open_to_change(args: &StoreRootArgs) -> Result<PosixStore> {
     let store = PosixStore::open_for_care(&args.root, PosixConfig::default())?;
-    match bucket_problem(&store, args) {
-        Some(why) => Err(Error::new(ErrorKind::InvalidArgument, why)),
-        None => Ok(store),
-    }
+    check_not_bucket(&store, &args.root).map(|()| store)
+}
+
+/// Checks that the root of `store` is not a bucket. Errors: `InvalidArgument`.
+pub(super) fn check_not_bucket(store: &PosixStore, root: &Path) -> Result<()> {
+    bucket_problem(store, root).map_or(Ok(()), |why| Err(Error::new(ErrorKind::InvalidArgument, why)))
 }
 
 /// Opens the root that the command checks. Prints a warning if ROOT seems to be a bucket.
 fn open_to_check(args: &StoreRootArgs, context: &CommandContext) -> Result<PosixStore> {
     let store = PosixStore::open_for_care(&args.root, PosixConfig::default())?;
-    if let Some(why) = bucket_problem(&store, args) {
+    if let Some(why) = bucket_problem(&store, &args.root) {
         context.output.note(&why);
     }
     Ok(store)

@@ -13,7 +13,9 @@ use super::overlap::{self, SeparateDirectories};
 use super::{AddressOptions, SourceSelection};
 use crate::args::{CpArgs, MvArgs, SyncArgs};
 use crate::replicas::{self, ReplicaOpener};
-use crate::transfer::plan::{self, SyncDirection, SyncItem, SyncItemIterator, SyncRules, SyncStep};
+use crate::transfer::plan::{
+    self, ListedItem, LocalListingError, SyncDirection, SyncItem, SyncItemIterator, SyncRules, SyncStep,
+};
 use crate::transfer::{
     self, ClaimedDestinations, ObjectMetadataRules, OverwritePolicy, PostponedRemovals, TransferAction,
     TransferSettings, unsupported,
@@ -79,6 +81,7 @@ pub(super) fn copy_all(
     let several =
         sources.len() > 1 || sources.iter().any(|source| !matches!(source, SourceSelection::One(_)));
     let target = DestinationPathRule::new(to, destination, several)?;
+    let filters = &local_filters(sources, &target, filters)?;
     let conflicts = SourceConflictCheck { sources, target: &target, filters, context };
     for source in sources {
         check_places(source, target.directory())?;
@@ -109,10 +112,34 @@ pub(super) fn copy_all(
     transfer::run_move(context, settings, &postponed, actions)
 }
 
+/// Returns the filters of a copy, in which an absolute pattern may name local paths. Errors: `InvalidArgument` for an
+/// absolute pattern that names no path of this copy. In a copy between stores, a key may begin with a slash.
+fn local_filters(
+    sources: &[SourceSelection],
+    target: &DestinationPathRule,
+    filters: &FilterRules,
+) -> Result<FilterRules> {
+    let mut roots: Vec<PathBuf> = sources
+        .iter()
+        .filter_map(|source| match source.root() {
+            StorageAddress::Local(path) => Some(path),
+            _ => None,
+        })
+        .collect();
+    match target {
+        DestinationPathRule::Below(StorageAddress::Local(path)) => roots.push(path.clone()),
+        DestinationPathRule::Exactly(StorageAddress::Local(_)) => {}
+        _ if roots.is_empty() => return Ok(filters.clone()),
+        _ => {}
+    }
+    filters.relative_to(&roots)
+}
+
 /// Copies a file from a web server; the file must be the only source.
 fn copy_url(url: &str, args: &CpArgs, context: &CommandContext) -> Result<CommandExit> {
     check_download(args)?;
-    if !args.transfer.filters.admit(&web::name_of(url)) {
+    let directory = PathBuf::from(&args.paths.destination);
+    if !args.transfer.filters.relative_to(&[directory])?.admit(&web::name_of(url)) {
         return Ok(CommandExit::Ok);
     }
     let places = ReplicaOpener::usual(&args.replicas, !args.transfer.no_verify);
@@ -130,7 +157,8 @@ fn copy_described(source: &str, args: &CpArgs, context: &CommandContext) -> Resu
     let places = ReplicaOpener::usual(&args.replicas, !args.transfer.no_verify);
     let existing = existing(args.no_clobber, args.if_none_match);
     let to = (args.paths.destination.as_str(), existing);
-    replicas::copy_all(source, to, &args.transfer.filters, &places, context)
+    let filters = args.transfer.filters.relative_to(&[PathBuf::from(to.0)])?;
+    replicas::copy_all(source, to, &filters, &places, context)
 }
 
 /// Checks that no option of a download from a web server would be without effect. Errors: `InvalidArgument`.
@@ -206,7 +234,7 @@ impl DestinationPathRule {
     fn place(&self, name: &str) -> Result<StorageAddress> {
         match self {
             DestinationPathRule::Exactly(place) => Ok(place.clone()),
-            DestinationPathRule::Below(directory) => directory.below(name),
+            DestinationPathRule::Below(directory) => directory.destination_below(name),
         }
     }
 }
@@ -359,14 +387,21 @@ pub(super) fn sync(args: &SyncArgs, context: &CommandContext) -> Result<CommandE
     let settings = settings.removing_extras(args.delete);
     settings.metadata.check(&from, &to)?;
     let separate = overlap::check_separate(&from, &to, context)?;
-    let (filters, selection) = (&args.transfer.filters, &args.transfer.selection());
+    let local = [&from, &to].into_iter().find_map(|place| match place {
+        StorageAddress::Local(path) => Some(path.clone()),
+        _ => None,
+    });
+    let selection = &match local {
+        Some(root) => args.transfer.selection().relative_to(&[root])?,
+        None => args.transfer.selection(),
+    };
     // Both sides are filtered, so that --delete does not remove objects and files that the filters exclude.
-    let source = wanted(source_items(context, &from, selection, args.delete)?, filters);
-    let destination = wanted(destination_items(context, &to, selection)?, filters);
+    let source = wanted(source_items(context, &from, selection, args.delete)?, selection);
+    let destination = wanted(destination_items(context, &to, selection)?, selection);
     let lane = context.store()?.lane();
     let copy = |item: SyncItem| {
         let source = from_item(&from, &item);
-        let target = to.below(&item.relative).map_err(|error| about(error, &source, lane))?;
+        let target = to.destination_below(&item.relative).map_err(|error| about(error, &source, lane))?;
         check_not_special(&target)?;
         Ok(TransferAction::Copy { from: source, to: target, size: Some(item.size) })
     };
@@ -376,6 +411,11 @@ pub(super) fn sync(args: &SyncArgs, context: &CommandContext) -> Result<CommandE
         Ok(SyncStep::Remove(item)) if is_local_file(&from, &item) || links.lead_to(&item, context) => None,
         Ok(SyncStep::Remove(item)) if is_shared(separate.as_ref(), &from_item(&to, &item), context) => None,
         Ok(SyncStep::Remove(item)) => Some(Ok(TransferAction::Remove(from_item(&to, &item)))),
+        Ok(SyncStep::KeepRest) => {
+            let why = "the source could not be listed completely, so nothing more is removed";
+            context.output.note(why);
+            None
+        }
         Ok(SyncStep::Stop) => {
             context
                 .output
@@ -406,19 +446,20 @@ fn synchronized(text: &str, raw: bool) -> Result<StorageAddress> {
     }
 }
 
-/// Lists the source. Errors: the errors of [`plan::items`]; with `deletes`, `NoSuchKey` if no object is below a prefix,
+/// Lists the source. Errors: the errors of [`plan::sync_source`]; with `deletes`, `NoSuchKey` if no object is below a prefix,
 /// because the prefix may be mistyped, and everything at the destination would be removed. A whole bucket may be empty.
 fn source_items(
     context: &CommandContext,
     from: &StorageAddress,
     filters: &FilterRules,
     deletes: bool,
-) -> Result<SyncItemIterator> {
+) -> Result<Box<dyn Iterator<Item = ListedItem>>> {
     match from {
         StorageAddress::S3(_, prefix) if deletes && !prefix.is_empty() => {
-            super::items_below(context, from, filters)
+            let items = super::items_below(context, from, filters)?;
+            Ok(Box::new(items.map(|item| item.map_err(LocalListingError::from))))
         }
-        _ => plan::items(context, from, filters),
+        _ => plan::sync_source(context, from, filters),
     }
 }
 
@@ -541,10 +582,10 @@ fn make_destination(to: &StorageAddress) -> Result<()> {
 
 /// Returns the items that the filters admit, without prefix markers (empty objects such as `dir/`), which are not
 /// content.
-fn wanted<'a>(
-    items: impl Iterator<Item = Result<SyncItem>> + 'a,
+fn wanted<'a, E: 'a>(
+    items: impl Iterator<Item = std::result::Result<SyncItem, E>> + 'a,
     filters: &'a FilterRules,
-) -> impl Iterator<Item = Result<SyncItem>> + 'a {
+) -> impl Iterator<Item = std::result::Result<SyncItem, E>> + 'a {
     items.filter(move |item| {
         item.as_ref().map_or(true, |item| is_content(item) && filters.admit(&item.relative))
     })

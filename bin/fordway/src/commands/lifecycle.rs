@@ -15,11 +15,13 @@ use fordway_posix::{
 use fordway_store::{Error, ErrorKind, Result};
 use serde::Serialize;
 
+use super::care::check_not_bucket;
 use super::report;
 use crate::args::LifecycleRunArgs;
 
 pub(super) fn run(args: &LifecycleRunArgs, context: &CommandContext) -> Result<CommandExit> {
     let store = PosixStore::open(&args.directory.root, PosixConfig::default())?;
+    check_not_bucket(&store, &args.directory.root)?;
     let options = LifecycleOptions {
         buckets: args.directory.buckets.clone(),
         dry_run: args.dry_run,

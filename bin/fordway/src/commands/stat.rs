@@ -11,6 +11,7 @@ use fordway_posix::{ChosenBuckets, PosixConfig, PosixStore, UsageEvent, UserUsag
 use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Metadata, ObjectInfo, Result, VersionId};
 use serde::Serialize;
 
+use super::care::check_not_bucket;
 use super::{SourceSelection, report};
 use crate::args::{DuArgs, StatArgs};
 use crate::wildcard::{FilterRules, has_wildcard};
@@ -256,6 +257,7 @@ fn du_by_user(args: &DuArgs, context: &CommandContext) -> Result<CommandExit> {
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     let store = PosixStore::open_for_care(args.address.as_ref(), PosixConfig::default())?;
+    check_not_bucket(&store, args.address.as_ref())?;
     let mut exit = CommandExit::Ok;
     context.output.start_counting();
     let (mut usages, mut stopped) = (Vec::new(), false);

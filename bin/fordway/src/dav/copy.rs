@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use fordway_command::{CommandContext, CommandExit, StorageAddress};
+use fordway_command::{CommandContext, CommandExit, StorageAddress, check_not_private};
 use fordway_http::Origin;
 use fordway_http::webdav::{WebDavClient, member_url, parent_url, without_query};
 use fordway_store::{Error, ErrorKind, Result};
@@ -14,12 +14,14 @@ use super::task::{DavCopier, DavCopyTask};
 use crate::args::{CpArgs, MvArgs, ReplicaArgs, ThirdPartyCopyArg, TransferArgs};
 use crate::replicas;
 use crate::transfer::{
-    self, ClaimedDestinations, ObjectMetadataRules, OverwritePolicy, PostponedRemovals, plan,
+    self, ClaimedDestinations, ObjectMetadataRules, OverwritePolicy, PostponedRemovals,
+    parent as directory_of, plan,
 };
 use crate::web::{self, http_url};
 use crate::wildcard::FilterRules;
 
 /// The options of `cp` and `mv`.
+#[derive(Clone)]
 pub(crate) struct DavCopyOptions<'o> {
     pub(crate) sources: &'o [String],
     pub(crate) destination: &'o str,
@@ -129,6 +131,15 @@ impl DavCopyEndpoint {
             DavCopyEndpoint::Stdin => DavCopyEndpoint::Stdin,
         }
     }
+
+    /// Like [`below`](Self::below), for a name at which content is written. Errors: `InvalidArgument` for a local path
+    /// that may be in the private area of a bucket.
+    fn destination_below(&self, relative: &str) -> Result<Self> {
+        if let DavCopyEndpoint::Local(root) = self {
+            check_not_private(root, relative)?;
+        }
+        Ok(self.below(relative))
+    }
 }
 
 impl std::fmt::Display for DavCopyEndpoint {
@@ -155,6 +166,8 @@ pub(crate) fn copy(order: &DavCopyOptions<'_>, context: &CommandContext) -> Resu
         let why = "only `cp` and `cat` can write to standard output, one file at a time";
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
+    let filters = local_filters(order, &sources, &destination)?;
+    let order = &DavCopyOptions { filters, ..order.clone() };
     let dav = client(context)?;
     let conflicts =
         DavConflictCheck { dav: &dav, sources: &sources, destination: &destination, filters: &order.filters };
@@ -186,6 +199,28 @@ pub(crate) fn copy(order: &DavCopyOptions<'_>, context: &CommandContext) -> Resu
     transfer::for_each(order.transfer.jobs, tasks, |task| copier.perform(task));
     context.output.end_progress();
     copier.finish()
+}
+
+/// Returns the filters, in which an absolute pattern may name local paths. Errors: `InvalidArgument` for an absolute
+/// pattern that names no path of this copy.
+fn local_filters(
+    order: &DavCopyOptions<'_>,
+    sources: &[DavCopyEndpoint],
+    destination: &DavCopyEndpoint,
+) -> Result<FilterRules> {
+    let root_of = |place: &DavCopyEndpoint| match place {
+        DavCopyEndpoint::Local(path) if order.recursive && path.is_dir() => Some(path.clone()),
+        DavCopyEndpoint::Local(path) => Some(directory_of(path).to_owned()),
+        _ => None,
+    };
+    let mut roots: Vec<PathBuf> = sources.iter().filter_map(root_of).collect();
+    if let DavCopyEndpoint::Local(path) = destination {
+        roots.push(path.clone());
+    }
+    match roots.is_empty() {
+        true => Ok(order.filters.clone()),
+        false => order.filters.relative_to(&roots),
+    }
 }
 
 /// Checks that no option would be without effect. Errors: `InvalidArgument`.
@@ -268,7 +303,10 @@ pub(super) fn one(
         let why = format!("{} is not a regular file; pipe it in and use - as the source", path.display());
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
-    let to = if is_directory { destination.below(&source.name()?) } else { destination.clone() };
+    let to = match is_directory {
+        true => destination.destination_below(&source.name()?)?,
+        false => destination.clone(),
+    };
     let relative = if *source == DavCopyEndpoint::Stdin { String::new() } else { source.name()? };
     let size_bytes = size_of(source);
     Ok(DavCopyTask { from: source.clone(), to, relative, size_bytes, is_directory: false })
@@ -337,7 +375,7 @@ fn below<'p>(
                 let found = found?;
                 Ok(DavCopyTask {
                     from: DavCopyEndpoint::Web(found.url),
-                    to: to.below(&found.relative),
+                    to: to.destination_below(&found.relative)?,
                     relative: found.relative,
                     size_bytes: found.size_bytes,
                     is_directory: found.is_collection,

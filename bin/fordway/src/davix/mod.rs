@@ -211,7 +211,15 @@ fn names_option(error: &clap::Error) -> bool {
 
 /// Returns the global options of Fordway's commands.
 fn globals(quiet: bool) -> GlobalArgs {
-    GlobalArgs { endpoint: None, profile: None, region: None, json: false, quiet, no_progress: true }
+    GlobalArgs {
+        endpoint: None,
+        profile: None,
+        region: None,
+        json: false,
+        quiet,
+        only_show_errors: false,
+        no_progress: true,
+    }
 }
 
 /// The parsed URLs and options of a command, before it connects.

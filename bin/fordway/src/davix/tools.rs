@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Parser as _;
-use fordway_command::{CommandContext, CommandExit, file_error};
+use fordway_command::{CommandContext, CommandExit, PRIVATE_AREA, file_error};
 use fordway_http::replicas::is_metalink_name;
 use fordway_http::retry::StagingRetries;
 use fordway_http::vector::SessionOptions;
@@ -148,9 +148,10 @@ fn usual_directory(url: &str) -> PathBuf {
 /// destination.
 fn key_path(key: &str) -> Result<PathBuf> {
     let segments: Vec<_> = key.split('/').filter(|segment| !segment.is_empty()).collect();
-    if segments.iter().any(|segment| matches!(*segment, "." | "..")) {
-        let why =
-            format!("the key {key} contains . or .., so its objects cannot be written below a directory");
+    if segments.iter().any(|segment| matches!(*segment, "." | ".." | PRIVATE_AREA)) {
+        let why = format!(
+            "the key {key} contains ., .. or {PRIVATE_AREA}, so its objects cannot be written below a directory"
+        );
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     Ok(segments.iter().collect())

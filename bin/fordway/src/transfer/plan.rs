@@ -2,7 +2,7 @@
 //! Determines the actions from the two listings alone.
 
 use std::cmp::Ordering;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::iter::Peekable;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{self, AtomicU64};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use fordway_command::{CommandContext, StorageAddress, file_error};
+use fordway_command::{CommandContext, PRIVATE_AREA, StorageAddress, file_error};
 use fordway_store::{Bucket, Error, ErrorKind, ListEntry, ListQuery, ObjectSummary, Result, Store};
 use walkdir::{DirEntry, WalkDir};
 
@@ -46,6 +46,8 @@ pub(crate) enum SyncStep {
     Copy(SyncItem),
     /// The destination has this item, but the source does not.
     Remove(SyncItem),
+    /// Listing the source failed, so no further items are removed.
+    KeepRest,
     /// Listing the destination failed, so no further items are compared.
     Stop,
 }
@@ -83,17 +85,19 @@ fn whole_seconds(time: SystemTime) -> i128 {
 
 /// Merges two listings, both in byte order, into steps. Keeps only one item of each listing in memory.
 ///
-/// After an error at the source, no more items are removed, because items that could not be listed may still exist.
-/// After an error at the destination, no more items are copied, because the items at the destination are unknown, and
+/// After an error at the source, no more items are removed, because items that could not be listed may still exist. The
+/// next step is then [`SyncStep::KeepRest`]. If the error concerns only one entry, only the items with the name of the
+/// entry and the items below this name are kept. After an error at the destination, no more items are copied, because the items at the destination are unknown, and
 /// the last step is [`SyncStep::Stop`]. A listing that is not in byte order ends with an error.
 pub(crate) fn sync(
-    source: impl Iterator<Item = Result<SyncItem>>,
+    source: impl Iterator<Item = ListedItem>,
     destination: impl Iterator<Item = Result<SyncItem>>,
     rules: SyncRules,
 ) -> impl Iterator<Item = Result<SyncStep>> {
     let source = OrderCheckedListing::new("source", source).peekable();
     let destination = OrderCheckedListing::new("destination", destination).peekable();
-    ListingMerge { source, destination, rules, blind: false, stopped: false }
+    let kept = HashSet::new();
+    ListingMerge { source, destination, rules, kept, keeps_rest: false, blind: false, stopped: false }
 }
 
 /// A listing in which each name is greater than the previous name. The listing ends with an error at the first name in
@@ -133,22 +137,28 @@ impl<I> OrderCheckedListing<I> {
     }
 }
 
-impl<I: Iterator<Item = Result<SyncItem>>> Iterator for OrderCheckedListing<I> {
-    type Item = Result<SyncItem>;
+impl<E: From<Error>, I: Iterator<Item = std::result::Result<SyncItem, E>>> Iterator
+    for OrderCheckedListing<I>
+{
+    type Item = std::result::Result<SyncItem, E>;
 
-    fn next(&mut self) -> Option<Result<SyncItem>> {
+    fn next(&mut self) -> Option<Self::Item> {
         if self.is_over {
             return None;
         }
         let item = self.items.next()?;
-        Some(item.and_then(|item| self.check(&item.relative).map(|()| item)))
+        Some(item.and_then(|item| self.check(&item.relative).map(|()| item).map_err(E::from)))
     }
 }
 
-struct ListingMerge<S: Iterator<Item = Result<SyncItem>>, D: Iterator<Item = Result<SyncItem>>> {
+struct ListingMerge<S: Iterator<Item = ListedItem>, D: Iterator<Item = Result<SyncItem>>> {
     source: Peekable<S>,
     destination: Peekable<D>,
     rules: SyncRules,
+    /// The names of entries at the source that could not be listed.
+    kept: HashSet<String>,
+    /// Whether [`SyncStep::KeepRest`] is the next step.
+    keeps_rest: bool,
     /// Whether listing the destination failed.
     blind: bool,
     /// Whether [`SyncStep::Stop`] has been returned.
@@ -157,7 +167,7 @@ struct ListingMerge<S: Iterator<Item = Result<SyncItem>>, D: Iterator<Item = Res
 
 impl<S, D> ListingMerge<S, D>
 where
-    S: Iterator<Item = Result<SyncItem>>,
+    S: Iterator<Item = ListedItem>,
     D: Iterator<Item = Result<SyncItem>>,
 {
     /// Compares the next names of both sides; `None` when both sides are exhausted.
@@ -171,15 +181,32 @@ where
     }
 
     fn next_of_source(&mut self) -> Option<Result<SyncStep>> {
-        let found = self.source.next()?;
-        self.rules.delete &= found.is_ok();
-        Some(found.map(SyncStep::Copy))
+        match self.source.next()? {
+            Ok(item) => Some(Ok(SyncStep::Copy(item))),
+            Err(failure) => Some(Err(self.failed(failure))),
+        }
+    }
+
+    /// Determines what is no longer removed after an error at the source.
+    fn failed(&mut self, failure: LocalListingError) -> Error {
+        match failure.entry {
+            Some(name) => drop(self.kept.insert(name)),
+            None => self.keeps_rest |= std::mem::take(&mut self.rules.delete),
+        }
+        failure.error
+    }
+
+    /// Returns whether an item has the name of an entry that could not be listed, or is below this name.
+    fn is_kept(&self, item: &SyncItem) -> bool {
+        let mut directories = item.relative.match_indices('/').map(|(slash, _)| &item.relative[..slash]);
+        !self.kept.is_empty()
+            && (self.kept.contains(&item.relative) || directories.any(|name| self.kept.contains(name)))
     }
 
     /// Returns the step for an item that only the destination has; `None` if the item is kept.
     fn next_of_destination(&mut self) -> Option<Result<SyncStep>> {
         match self.destination.next()? {
-            Ok(item) => self.rules.delete.then_some(Ok(SyncStep::Remove(item))),
+            Ok(item) => (self.rules.delete && !self.is_kept(&item)).then_some(Ok(SyncStep::Remove(item))),
             Err(error) => {
                 self.blind = true;
                 Some(Err(error))
@@ -191,19 +218,23 @@ where
         match (self.source.next()?, self.destination.next()?) {
             (Ok(_), Ok(_)) if self.rules.keeps_existing => None,
             (Ok(source), Ok(destination)) if self.rules.is_current(&source, &destination) => None,
-            (source, _) => Some(source.map(SyncStep::Copy)),
+            (Ok(source), _) => Some(Ok(SyncStep::Copy(source))),
+            (Err(failure), _) => Some(Err(self.failed(failure))),
         }
     }
 }
 
 impl<S, D> Iterator for ListingMerge<S, D>
 where
-    S: Iterator<Item = Result<SyncItem>>,
+    S: Iterator<Item = ListedItem>,
     D: Iterator<Item = Result<SyncItem>>,
 {
     type Item = Result<SyncStep>;
 
     fn next(&mut self) -> Option<Result<SyncStep>> {
+        if std::mem::take(&mut self.keeps_rest) {
+            return Some(Ok(SyncStep::KeepRest));
+        }
         while !self.blind {
             let step = match self.smaller()? {
                 Ordering::Less => self.next_of_source(),
@@ -232,8 +263,8 @@ pub(crate) struct SyncItem {
 /// A stream of items. An error does not necessarily end the stream.
 pub(crate) type SyncItemIterator = Box<dyn Iterator<Item = Result<SyncItem>>>;
 
-/// The name of the private area in a bucket or root. Listings of objects never show this directory.
-const PRIVATE_AREA: &str = ".fordway";
+/// An item of the source of a synchronisation, or the failure to list it.
+pub(crate) type ListedItem = std::result::Result<SyncItem, LocalListingError>;
 
 /// Returns whether a directory is the private area of a bucket or root. Listings of local files skip this directory, as
 /// listings of objects do. Its files are locks, uploads in progress, and the content of other objects and versions.
@@ -253,13 +284,7 @@ pub(crate) fn items(
 ) -> Result<SyncItemIterator> {
     match root {
         StorageAddress::Local(path) => {
-            let private = path.join(PRIVATE_AREA);
-            if is_private_area(&private) {
-                let shown = private.display();
-                context
-                    .output
-                    .note(&format!("skipping {shown}, which holds Fordway's records of a bucket or root"));
-            }
+            note_private_area(context, path);
             let found = find_files(path, filters, Some(context.unfinished_downloads.clone()))?;
             Ok(Box::new(found.map(|item| item.map_err(|failure| failure.error))))
         }
@@ -268,6 +293,29 @@ pub(crate) fn items(
             ErrorKind::InvalidArgument,
             format!("{other} is neither a directory nor a prefix"),
         )),
+    }
+}
+
+/// Like [`items`], for the source of a synchronisation: names the entries that could not be listed.
+pub(crate) fn sync_source(
+    context: &CommandContext,
+    root: &StorageAddress,
+    filters: &FilterRules,
+) -> Result<Box<dyn Iterator<Item = ListedItem>>> {
+    match root {
+        StorageAddress::Local(path) => {
+            note_private_area(context, path);
+            Ok(Box::new(find_files(path, filters, Some(context.unfinished_downloads.clone()))?))
+        }
+        _ => Ok(Box::new(items(context, root, filters)?.map(|item| item.map_err(LocalListingError::from)))),
+    }
+}
+
+fn note_private_area(context: &CommandContext, root: &Path) {
+    let private = root.join(PRIVATE_AREA);
+    if is_private_area(&private) {
+        let shown = private.display();
+        context.output.note(&format!("skipping {shown}, which holds Fordway's records of a bucket or root"));
     }
 }
 
@@ -337,7 +385,7 @@ pub(crate) fn local_destination<'c>(
 ) -> Result<Box<dyn Iterator<Item = Result<SyncItem>> + 'c>> {
     let found = find_files(root, filters, None)?;
     Ok(Box::new(found.filter_map(move |item| match item {
-        Err(failure) if failure.is_of_entry => {
+        Err(failure) if failure.entry.is_some() => {
             skipped(&failure.error);
             None
         }
@@ -381,20 +429,34 @@ pub(crate) fn empty_directories(root: &Path, filters: &FilterRules) -> Vec<Strin
     relative.collect()
 }
 
-/// The failure to list a local entry.
-struct LocalListingError {
+/// The failure to list a source, or one entry of a local directory.
+pub(crate) struct LocalListingError {
     error: Error,
-    /// Whether the error concerns only one entry, which is not a directory: a dangling link, a special file, or a name
-    /// that cannot be a key. Otherwise, the content of a directory is unknown.
-    is_of_entry: bool,
+    /// The relative name, if the error concerns only one entry, which is not a directory: a dangling link, a special
+    /// file, or a name that cannot be a key. Otherwise, the content of a directory is unknown.
+    entry: Option<String>,
+}
+
+impl From<Error> for LocalListingError {
+    fn from(error: Error) -> Self {
+        LocalListingError { error, entry: None }
+    }
 }
 
 impl LocalListingError {
-    fn of_walk(error: walkdir::Error) -> Self {
+    fn of_entry(error: Error, path: &Path, root: &Path) -> Self {
+        let name = path.strip_prefix(root).unwrap_or(path).to_string_lossy().into_owned();
+        LocalListingError { error, entry: Some(name) }
+    }
+
+    fn of_walk(error: walkdir::Error, root: &Path) -> Self {
         // The target of a link may be missing, a part of a loop, or in a directory that is not accessible.
         let leads_nowhere = |path: &Path| path.is_symlink() && path.metadata().is_err();
         let is_of_entry = error.loop_ancestor().is_some() || error.path().is_some_and(leads_nowhere);
-        LocalListingError { error: walk_error(error), is_of_entry }
+        match error.path().map(Path::to_owned).filter(|_| is_of_entry) {
+            Some(path) => Self::of_entry(walk_error(error), &path, root),
+            None => walk_error(error).into(),
+        }
     }
 }
 
@@ -407,7 +469,7 @@ fn find_files(
     root: &Path,
     filters: &FilterRules,
     unfinished_downloads: Option<Arc<AtomicU64>>,
-) -> Result<impl Iterator<Item = std::result::Result<SyncItem, LocalListingError>> + use<>> {
+) -> Result<impl Iterator<Item = ListedItem> + use<>> {
     let about = root.metadata().map_err(|error| super::source_error("reading", root, error))?;
     if !about.is_dir() {
         return Err(Error::new(ErrorKind::InvalidArgument, format!("{} is not a directory", root.display())));
@@ -490,22 +552,19 @@ fn is_linked_directory(entry: &DirEntry) -> bool {
 }
 
 /// Returns the item for an entry of a tree.
-fn local_item(
-    root: &Path,
-    entry: walkdir::Result<DirEntry>,
-    refuses_links: bool,
-) -> std::result::Result<SyncItem, LocalListingError> {
-    let of_entry = |error| LocalListingError { error, is_of_entry: true };
+fn local_item(root: &Path, entry: walkdir::Result<DirEntry>, refuses_links: bool) -> ListedItem {
+    let of_entry = |error, path: &Path| LocalListingError::of_entry(error, path, root);
     match entry {
         Ok(entry) if refuses_links && is_linked_directory(&entry) => {
-            Err(of_entry(linked_directory(entry.path(), root)))
+            Err(of_entry(linked_directory(entry.path(), root), entry.path()))
         }
-        Ok(entry) => file_item(root, &entry).map_err(of_entry),
+        Ok(entry) => file_item(root, &entry).map_err(|error| of_entry(error, entry.path())),
         // A link that forms a loop is also a link to a directory.
         Err(error) if refuses_links && error.loop_ancestor().is_some() => {
-            Err(of_entry(linked_directory(error.path().unwrap_or(root), root)))
+            let path = error.path().unwrap_or(root);
+            Err(of_entry(linked_directory(path, root), path))
         }
-        Err(error) => Err(LocalListingError::of_walk(error)),
+        Err(error) => Err(LocalListingError::of_walk(error, root)),
     }
 }
 
@@ -608,14 +667,20 @@ mod tests {
         Ok(SyncItem { relative: name.to_owned(), size, modified })
     }
 
-    fn steps(source: Vec<Result<SyncItem>>, destination: Vec<Result<SyncItem>>, rules: SyncRules) -> String {
+    fn steps<E: Into<LocalListingError>>(
+        source: Vec<std::result::Result<SyncItem, E>>,
+        destination: Vec<Result<SyncItem>>,
+        rules: SyncRules,
+    ) -> String {
         let show = |step: Result<SyncStep>| match step {
             Ok(SyncStep::Copy(item)) => format!("+{}", item.relative),
             Ok(SyncStep::Remove(item)) => format!("-{}", item.relative),
+            Ok(SyncStep::KeepRest) => "keep".to_owned(),
             Ok(SyncStep::Stop) => "stop".to_owned(),
             Err(error) => format!("!{:?}", error.kind()),
         };
-        sync(source.into_iter(), destination.into_iter(), rules).map(show).collect::<Vec<_>>().join(" ")
+        let source = source.into_iter().map(|item| item.map_err(Into::into));
+        sync(source, destination.into_iter(), rules).map(show).collect::<Vec<_>>().join(" ")
     }
 
     #[test]
@@ -690,9 +755,24 @@ mod tests {
         let failed = || Err(Error::from(ErrorKind::AccessDenied));
         let source = vec![item("a", 1, 1), failed(), item("z", 1, 1)];
         let destination = vec![item("0", 1, 1), item("m", 1, 1), item("zz", 1, 1)];
-        assert_eq!(steps(source, destination, RULES), "-0 +a !AccessDenied +z");
+        assert_eq!(steps(source, destination, RULES), "-0 +a !AccessDenied keep +z");
         let blind = steps(vec![item("a", 1, 1), item("b", 1, 1)], vec![item("a", 1, 1), failed()], RULES);
         assert_eq!(blind, "!AccessDenied stop");
+        let kept = SyncRules { delete: false, ..RULES };
+        assert_eq!(steps(vec![failed()], vec![item("m", 1, 1)], kept), "!AccessDenied");
+    }
+
+    #[test]
+    fn one_entry_that_could_not_be_listed_keeps_only_its_own_name() {
+        let failed = || {
+            let error = Error::from(ErrorKind::InvalidArgument);
+            Err(LocalListingError::of_entry(error, Path::new("/s/d/m"), Path::new("/s")))
+        };
+        let listed = |name| item(name, 1, 1).map_err(LocalListingError::from);
+        let source = vec![listed("a"), failed(), listed("z")];
+        let destination = ["0", "d", "d/m", "d/m.txt", "d/m/x", "d/m/y/z", "zz"].map(|name| item(name, 1, 1));
+        let done = steps(source, destination.into(), RULES);
+        assert_eq!(done, "-0 +a !InvalidArgument -d -d/m.txt +z -zz");
     }
 
     #[test]
@@ -729,7 +809,7 @@ mod tests {
     fn a_listing_that_goes_backwards_ends_with_an_error() {
         let ordered = || vec![item("a", 1, 5), item("b", 1, 5), item("c", 1, 5)];
         let backwards = || vec![item("a", 1, 5), item("c", 1, 5), item("b", 1, 5)];
-        assert_eq!(steps(backwards(), ordered(), RULES), "-b !BadResponse");
+        assert_eq!(steps(backwards(), ordered(), RULES), "-b !BadResponse keep");
         assert_eq!(steps(ordered(), backwards(), RULES), "+b !BadResponse stop");
         let twice = vec![item("a", 1, 5), item("a", 1, 5)];
         assert_eq!(steps(vec![item("a", 1, 5), item("b", 1, 5)], twice, RULES), "!BadResponse stop");

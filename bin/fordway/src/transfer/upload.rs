@@ -303,7 +303,8 @@ impl TransferRunner<'_> {
     /// limit either.
     fn copy_limit_bytes(&self) -> Option<u64> {
         let limit = self.lane.multipart_threshold_bytes.map(|_| MAX_COPY_BYTES);
-        self.settings.multipart_threshold_bytes.or(limit)
+        // A copy of exactly the threshold is made in parts, like an upload and a download.
+        self.settings.multipart_threshold_bytes.map(|threshold| threshold.saturating_sub(1)).or(limit)
     }
 
     fn copy_parts(&self, from: (&Bucket, &Key), bucket: &Bucket, key: &Key) -> Result<u64> {

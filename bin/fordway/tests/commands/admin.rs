@@ -35,6 +35,8 @@ fn a_setting_is_set_printed_and_removed() {
     let rule = json!({"AllowedMethods": ["GET"], "AllowedOrigins": ["*"]});
     assert_eq!(serde_json::from_str::<Value>(&printed).unwrap(), json!({ "CORSRules": [rule] }));
     assert_eq!(rig.run(&["admin", "rm", "cors", "s3://bkt"]).ok().stdout, "remove: cors of s3://bkt\n");
+    let silent = rig.run(&["admin", "get", "cors", "s3://bkt", "--quiet"]).ended(CommandExit::NotFound);
+    assert!(silent.stderr.contains("has no cors setting"), "{}", silent.stderr);
     let missing = rig.run(&["admin", "get", "cors", "s3://bkt"]).ended(CommandExit::NotFound);
     assert!(missing.stderr.contains("`fordway admin set cors`"), "{}", missing.stderr);
     rig.run(&["admin", "rm", "cors", "s3://bkt"]).ok();

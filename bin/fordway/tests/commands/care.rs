@@ -124,6 +124,8 @@ fn a_bucket_in_place_of_a_root_is_noticed() {
         (&["fsck"][..], CommandExit::Ok),
         (&["fsck", "--migrate"], CommandExit::Usage),
         (&["gc"], CommandExit::Usage),
+        (&["lifecycle"], CommandExit::Usage),
+        (&["du", "--by-user"], CommandExit::Usage),
     ] {
         let ran = rig.run(&[words, &["DIR/root/bkt"]].concat()).ended(exit);
         let root = rig.path("root").canonicalize().unwrap();

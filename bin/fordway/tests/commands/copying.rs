@@ -353,6 +353,41 @@ fn hostile_keys_never_leave_the_destination() {
     assert_eq!(rig.files(), ["in/out/good", "in/out/zlast", "in/synced/good", "in/synced/zlast"]);
 }
 
+/// The owner of a source must not choose the policy and the versions of a bucket that it is copied to.
+#[test]
+fn no_listing_writes_into_a_private_area() {
+    let rig = Rig::new();
+    let private = ["p/.fordway/document-policy", "p/d/.fordway/versioning", "p/.fordway"];
+    for key in private.into_iter().chain(["p/good", "p/.fordway-x", "p/zlast/.fordways"]) {
+        rig.put(key, key);
+    }
+    rig.write("bucket/.fordway/locks", "");
+    let good = ["bucket/.fordway-x", "bucket/.fordway/locks", "bucket/good", "bucket/zlast/.fordways"];
+    for words in [
+        &["cp", "-r", "s3://bkt/p/", "DIR/bucket"][..],
+        &["cp", "s3://bkt/p/*", "DIR/bucket"],
+        &["sync", "s3://bkt/p/", "DIR/bucket", "--delete"],
+        &["cp", "-r", "s3://bkt/p/", "DIR/bucket", "--dry-run"],
+        &["mv", "-r", "s3://bkt/p/", "DIR/bucket"],
+    ] {
+        let ran = rig.run(words).ended(CommandExit::Usage);
+        assert_eq!(
+            ran.stderr.matches("the name of the private area").count(),
+            3,
+            "{words:?}: {}",
+            ran.stderr
+        );
+        assert_eq!(rig.files(), good, "{words:?}");
+    }
+    assert_eq!(rig.keys(), ["p/.fordway", "p/.fordway/document-policy", "p/d/.fordway/versioning"]);
+    rig.run(&["cp", "s3://bkt/p/.fordway", "DIR/bucket/"]).ended(CommandExit::Usage);
+    rig.run(&["cp", "-r", "s3://bkt/p/", "DIR/new"]).ended(CommandExit::Usage);
+    assert_eq!(rig.files(), good, "a directory that is no bucket yet");
+    rig.run(&["sync", "s3://bkt/p/", "DIR/bucket", "--exclude", "*.fordway*"]).ok();
+    rig.run(&["cp", "s3://bkt/p/.fordway/document-policy", "DIR/named"]).ok();
+    rig.run(&["cp", "-r", "s3://bkt/p/", "s3://bkt/copy/"]).ok();
+}
+
 #[test]
 fn existing_destinations() {
     let rig = Rig::new();

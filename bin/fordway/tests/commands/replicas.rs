@@ -456,10 +456,12 @@ fn one_failure_does_not_end_the_copy_of_all_files_of_a_metalink() {
     let file = |name: &str, server: &HostileServer| {
         format!("<file name=\"{name}\"><url>{}</url></file>", server.url())
     };
-    let files = [file("a", &good), file("b", &gone), file("c", &good), file("a", &good)].concat();
+    let private = file(".fordway", &good);
+    let files = [file("a", &good), file("b", &gone), file("c", &good), file("a", &good), private].concat();
     rig.write("m.meta4", format!("<metalink xmlns=\"urn:ietf:params:xml:ns:metalink\">{files}</metalink>"));
     let ran = rig.run(&["cp", "--metalink", "DIR/m.meta4", "DIR/d/"]).ended(CommandExit::NotFound);
     assert!(ran.stderr.contains("describes two files that would be copied to"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("the name of the private area"), "{}", ran.stderr);
     assert_eq!(left(&rig), ["d/a", "d/c"]);
     rig.run(&["cp", "--metalink", "DIR/m.meta4", "--exclude", "*", "--include", "c", "DIR/e/"]).ok();
     assert_eq!(left(&rig), ["d/a", "d/c", "e/c"]);

@@ -111,6 +111,41 @@ fn an_include_without_an_earlier_exclude_is_refused() {
     assert_eq!(rig.files(), ["all/c.keep", "all/d.h5", "d/mine"]);
 }
 
+/// As in `aws s3`, a pattern may begin with the absolute path of the local side. Before, such a pattern had no effect.
+#[test]
+fn an_absolute_pattern_excludes_local_files() {
+    let rig = Rig::new();
+    rig.write("d/a", "a");
+    rig.write("d/private/p", "p");
+    rig.write("single", "single");
+    let private = ["--exclude", "DIR/d/private/*"];
+    for words in [&["sync", "DIR/d", "s3://bkt"][..], &["cp", "-r", "DIR/d", "s3://bkt"]] {
+        rig.run(&[words, &private].concat()).ok();
+        assert_eq!(rig.keys(), ["a"], "{words:?}");
+    }
+    rig.run(&["cp", "DIR/single", "s3://bkt/x", "--exclude", "DIR/sing*"]).ok();
+    assert_eq!(rig.keys(), ["a"]);
+    // The pattern also protects the objects that --delete would remove.
+    rig.put("private/p", "kept");
+    rig.run(&[&["sync", "DIR/d", "s3://bkt", "--delete"][..], &private].concat()).ok();
+    assert_eq!(rig.keys(), ["a", "private/p"]);
+    rig.run(&["sync", "s3://bkt", "DIR/down", "--exclude", "DIR/down/private/*"]).ok();
+    rig.run(&["mv", "-r", "s3://bkt", "DIR/moved", "--exclude", "DIR/moved/private/*"]).ok();
+    assert_eq!(rig.files(), ["d/a", "d/private/p", "down/a", "moved/a", "single"]);
+    for words in [
+        &["sync", "DIR/d", "s3://bkt"][..],
+        &["mv", "-r", "DIR/d", "s3://bkt"],
+        &["cp", "s3://bkt/private/p", "DIR/exactly"],
+        &["cp", "-r", "DIR/d", "DIR/down", "s3://bkt"],
+    ] {
+        let ran = rig.run(&[words, &["--exclude", "/private/*"]].concat()).ended(CommandExit::Usage);
+        assert!(ran.stderr.contains("patterns are relative to the source"), "{words:?}: {}", ran.stderr);
+    }
+    rig.put("b//x", "a key with an empty segment");
+    rig.run(&["cp", "-r", "s3://bkt/b/", "s3://bkt/c/", "--exclude", "/x"]).ok();
+    assert_eq!(rig.keys(), ["b//x", "private/p"]);
+}
+
 /// With a wildcard, filters work as in s5cmd, where only included names are selected. `aws s3` has no wildcards.
 #[test]
 fn a_wildcard_with_an_include_removes_only_what_is_included() {

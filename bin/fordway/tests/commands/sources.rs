@@ -3,6 +3,7 @@
 use fordway_command::CommandExit;
 use fordway_store::{GetOptions, Objects};
 
+use crate::binary;
 use crate::support::{Rig, bucket, name};
 
 #[test]
@@ -239,4 +240,32 @@ fn quiet_has_the_name_that_aws_uses() {
     rig.run(&[&["cp", "DIR/f", "s3://bkt/"][..], &twice, &types].concat()).ok();
     let info = rig.memory.head(&bucket("bkt"), &name("f"), &GetOptions::default()).unwrap();
     assert_eq!(info.metadata.content_type.as_deref(), Some("text/y"));
+}
+
+/// As in `aws`, `--only-show-errors` still prints warnings. `--quiet` prints none.
+#[test]
+fn only_show_errors_shows_warnings_too() {
+    let rig = Rig::new();
+    rig.put("k", "x");
+    std::fs::create_dir(rig.path("d")).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(rig.path("d/only")).status().unwrap();
+    assert!(made.success());
+    let ran = rig.run(&["sync", "s3://bkt", "DIR/d", "--only-show-errors"]).ended(CommandExit::Ok);
+    assert!(ran.stderr.contains("skipping an entry at the destination"), "{}", ran.stderr);
+    assert_eq!(ran.stdout, "");
+    rig.run(&["sync", "s3://bkt", "DIR/d", "--quiet"]).ok();
+    let words = ["--only-show-errors", "--endpoint", "file:///nonexistent/d", "cp", "missing", "s3://b/k"];
+    let ran = binary::fordway(&words, "");
+    assert!(ran.status.code() != Some(0) && ran.stdout.is_empty() && !ran.stderr.is_empty());
+}
+
+/// A copy of exactly the threshold is made in parts, like an upload and a download.
+#[test]
+fn the_threshold_itself_counts_as_large() {
+    let rig = Rig::new();
+    rig.put("big", vec![b'x'; 6 << 20]);
+    let parts = ["--multipart-threshold", "6MiB", "--part-size", "5MiB"];
+    rig.run(&[&["cp", "s3://bkt/big", "s3://bkt/copy"][..], &parts].concat()).ok();
+    let copied = rig.memory.head(&bucket("bkt"), &name("copy"), &GetOptions::default()).unwrap();
+    assert_eq!(copied.part_count, Some(2));
 }

@@ -408,3 +408,19 @@ fn mv_does_not_replace_a_file_that_it_has_written() {
         assert_eq!(left, ["a", "b", "d-a/k", "d-b/k"]);
     }
 }
+
+/// A FIFO early in a tree must not mean that surplus objects stay forever.
+#[test]
+fn sync_removes_surplus_objects_although_one_entry_is_special() {
+    let rig = Rig::new();
+    rig.write("s/m", "m");
+    let made = std::process::Command::new("mkfifo").arg(rig.path("s/a")).status().unwrap();
+    assert!(made.success());
+    std::os::unix::fs::symlink("nowhere", rig.path("s/link")).unwrap();
+    for key in ["0", "a", "link/below", "z"] {
+        rig.put(key, key);
+    }
+    let ran = rig.run(&["sync", "DIR/s", "s3://bkt", "--delete"]);
+    assert!(ran.exit != CommandExit::Ok && ran.stderr.contains("s/a is neither"), "{}", ran.stderr);
+    assert_eq!(rig.keys(), ["a", "link/below", "m"]);
+}

@@ -360,6 +360,25 @@ fn empty_directories_are_copied_too() {
     assert!(!rig.path("missing").exists());
 }
 
+/// The owner of a server must not choose the policy and the versions of a bucket that its files are copied to.
+#[test]
+fn no_server_writes_into_a_private_area() {
+    let Some(server) = ExternalServerProcess::apache() else { return };
+    let rig = Rig::new();
+    rig.write("tree/.fordway/document-policy", "policy");
+    rig.write("tree/good", "good");
+    rig.run(&["cp", "-r", "DIR/tree", &dav(&server, "up")]).ok();
+    for words in [
+        &["cp", "-r", &dav(&server, "up"), "DIR/bucket"][..],
+        &["mv", "-r", &dav(&server, "up"), "DIR/bucket"],
+        &["cp", &dav(&server, "up/.fordway"), "DIR/bucket/"],
+    ] {
+        let ran = rig.run(words).ended(CommandExit::Usage);
+        assert!(ran.stderr.contains("the name of the private area"), "{words:?}: {}", ran.stderr);
+        assert!(rig.path("bucket/good").exists() && !rig.path("bucket/.fordway").exists(), "{words:?}");
+    }
+}
+
 /// nginx derives the ETag from size and time, so two different files can have the same ETag.
 #[test]
 fn files_with_equal_properties_are_told_apart_by_their_content() {

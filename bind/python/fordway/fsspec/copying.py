@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fsspec.core import has_magic
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from fordway.fsspec.objects import ObjectFileSystem
 
     Pairs = list[tuple[str, str]]
+
+_PRIVATE_AREA = ".fordway"
+"""The name of the private area in the directory of a bucket or root."""
 
 
 @dataclass(frozen=True)
@@ -154,8 +158,8 @@ def planned_downloads(
     """Returns the sources of `get` and their local paths, according to fsspec's rules.
 
     Raises `InvalidArgumentError` if a local path is not in the directory `lpath`, because the key has
-    segments `..`, or if two objects have the same local path, such as `a/b` and `a//b`. Before version
-    2026.9, fsspec itself does not check the paths.
+    segments `..`, if the key has the segment `.fordway`, or if two objects have the same local path, such
+    as `a/b` and `a//b`. Before version 2026.9, fsspec itself does not check the paths.
     """
     sources = fs.expand_path(rpath, recursive=recursive, maxdepth=maxdepth)
     is_one_path = isinstance(rpath, str)
@@ -175,14 +179,17 @@ def planned_downloads(
 
 
 def _check_local_paths(lpath: str, targets: dict[str, str]) -> None:
-    """Raises `InvalidArgumentError` if a local path is not in the directory `lpath`, or if two objects have
-    the same local path.
+    """Raises `InvalidArgumentError` if a local path is not in the directory `lpath`, if it may be in the
+    private area of a bucket, or if two objects have the same local path.
     """
     top = os.path.abspath(lpath)  # noqa: PTH100 (links are not resolved)
     directories = set(_parents(targets))
     sources: dict[str, str] = {}
     for source, target in targets.items():
         path = os.path.abspath(target)  # noqa: PTH100
+        if _PRIVATE_AREA in Path(os.path.relpath(path, top)).parts:
+            why = f"{source} would be copied into the private area of a bucket; copy it alone to a named file"
+            raise InvalidArgumentError(why, "InvalidArgument", source)
         if os.path.commonpath([top, path]) != top:
             why = f"{source} would be copied to {target}, outside of {lpath}; copy it alone, to a named file"
             raise InvalidArgumentError(why, "InvalidArgument", source)

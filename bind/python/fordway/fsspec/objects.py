@@ -385,8 +385,9 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
         """Copies objects to files, and also directories if `recursive` is true.
 
         Copies nothing and raises `InvalidArgumentError` if a file would be outside of `lpath`, because its
-        key has segments `..`, or if two objects have the same path, such as `a/b` and `a//b`. There is no
-        check if `lpath` is a list.
+        key has segments `..`, if its key has the segment `.fordway`, which is the name of a bucket's
+        private area, or if two objects have the same path, such as `a/b` and `a//b`. There is no check if
+        `lpath` is a list.
         """
         if isinstance(lpath, list):
             super().get(rpath, lpath, recursive, callback, maxdepth, **options)

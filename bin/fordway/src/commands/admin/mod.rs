@@ -185,7 +185,7 @@ fn get(args: &AdminGetArgs, context: &CommandContext) -> Result<CommandExit> {
     let found = setting.read_sound(&*context.store()?, &bucket);
     let Some(mut document) = found.map_err(|error| setting.explained(error))? else {
         let why = format!("s3://{bucket} has no {name} setting; `fordway admin set {name}` sets one");
-        context.output.note(&why);
+        context.output.reason(&why);
         return Ok(CommandExit::NotFound);
     };
     if context.output.is_json() {

@@ -125,6 +125,9 @@ impl Rig {
         let cli = CommandLine::try_parse_from(["fordway".to_owned()].into_iter().chain(words)).unwrap();
         let format = if cli.global.json { OutputFormat::Json } else { OutputFormat::Text };
         let output = CommandOutputStreams::to(stdout, stderr, format, cli.global.quiet);
+        if cli.global.only_show_errors {
+            output.withhold_events();
+        }
         let lane = Lane {
             presigner: self.presigner.clone(),
             multipart_threshold_bytes: self.multipart_threshold_bytes,
