@@ -36,7 +36,16 @@ pub fn run(words: &[OsString]) -> Result<CommandExit> {
     }
     let program = format!("fordway-{name}");
     let program = beside(&program).unwrap_or_else(|| PathBuf::from(program));
-    match Command::new(&program).args(arguments).exec() {
+    let mut command = Command::new(&program);
+    command.args(arguments);
+    // `run` starts gateways of this program, which need not be on PATH.
+    if is_of_python(&name)
+        && std::env::var_os("FORDWAY_BIN").is_none()
+        && let Ok(own) = std::env::current_exe()
+    {
+        command.env("FORDWAY_BIN", own);
+    }
+    match command.exec() {
         error if error.kind() == io::ErrorKind::NotFound => Err(missing(&name)),
         error => Err(file_error("running", program.display(), error)),
     }

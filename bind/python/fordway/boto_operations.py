@@ -207,6 +207,13 @@ def _described(info: ObjectInfo, mode: str | None) -> Response:
     return fields
 
 
+def _null_version(store: Store, parameters: Parameters) -> Response:
+    """Returns the field for the version `null`, if the call names it and the bucket keeps versions."""
+    if parameters.get("VersionId") != "null" or is_plain(store, parameters["Bucket"]):
+        return {}
+    return {"VersionId": "null"}
+
+
 def _expiry(text: str | None) -> Response:
     """Returns the fields for the `Expires` header. Like botocore, omits a time that cannot be parsed."""
     if text is None:
@@ -478,7 +485,8 @@ def get_object(store: Store, parameters: Parameters) -> Response | None:
     is_short = end - begin <= BUFFER_BYTES
     body = ShortBody(content.read()) if is_short else LongBody(content, BUFFER_BYTES)
     # botocore requests the checksum in each get, to verify the content.
-    described = _described(info, "ENABLED")
+    described = _described(info, parameters.get("ChecksumMode", "ENABLED"))
+    described |= _null_version(store, parameters)
     if start is None:
         status, part = 200, None
     else:
@@ -509,7 +517,7 @@ def unsent(store: Store, operation: str, parameters: Parameters, error: FordwayE
 def head_object(store: Store, parameters: Parameters) -> Response:
     """Returns the properties of an object."""
     info = store.head(parameters["Bucket"], parameters["Key"], version=asked_version(parameters))
-    described = _described(info, parameters.get("ChecksumMode"))
+    described = _described(info, parameters.get("ChecksumMode")) | _null_version(store, parameters)
     return response(ContentLength=info.size, TagCount=info.tag_count or None, **described)
 
 

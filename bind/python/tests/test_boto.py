@@ -278,6 +278,18 @@ def test_a_suspended_bucket_names_no_version(clients: tuple[Any, Any]) -> None:
     assert ours == theirs
 
 
+def test_a_call_that_names_the_null_version_returns_it(clients: tuple[Any, Any]) -> None:
+    within, _ = clients
+    named = {"Key": "key", "VersionId": "null"}
+    within.put_object(Bucket=BUCKET, Key="key", Body=b"x")
+    for status in (None, "Enabled", "Suspended"):
+        if status is not None:
+            within.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": status})
+        for call in ("head_object", "get_object"):
+            ours, theirs = (getattr(client, call)(Bucket=BUCKET, **named) for client in clients)
+            assert ours.get("VersionId") == theirs.get("VersionId") == (status and "null")
+
+
 def test_a_raw_body_has_the_methods_of_urllib3(clients: tuple[Any, Any]) -> None:
     content = random.Random(7).randbytes(3 << 20)
     clients[0].put_object(Bucket=BUCKET, Key="key", Body=content)

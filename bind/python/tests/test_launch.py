@@ -422,3 +422,16 @@ def test_programs_that_use_libs3_call_the_store_in_their_process(tmp_path: Path)
     assert listed.returncode == 0 and "a/key" in listed.stdout
     wrong = run(tmp_path, "s3", "-u", "list", "bucket")
     assert (wrong.returncode, wrong.stdout) == (1, "") and "run: make libs3" in wrong.stderr
+
+
+def test_the_program_that_runs_serves_the_gateway(tmp_path: Path) -> None:
+    (tmp_path / "bucket").mkdir()
+    own = Path(program()).resolve()
+    path = os.pathsep.join((str(Path(sys.executable).parent), "/usr/bin", "/bin"))
+    if shutil.which("fordway", path=path):
+        pytest.skip("fordway is installed beside Python")
+    variables = {name: text for name, text in os.environ.items() if name != "FORDWAY_BIN"} | {"PATH": path}
+    script = "import os; print(os.environ['AWS_ENDPOINT_URL'])"
+    command = [own, "run", "--root", tmp_path, "--", sys.executable, "-c", script]
+    ended = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=True)
+    assert not ended.stdout.strip().endswith(":9")

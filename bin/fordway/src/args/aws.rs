@@ -56,7 +56,7 @@ const OPTIONS: [(&str, Treatment); 28] = {
             "grants",
             Value(
                 &[],
-                "objects have no ACLs of their own; grant access with a bucket policy (fordway policy)",
+                "objects have no ACLs of their own; grant access with a bucket policy (fordway admin set policy)",
             ),
         ),
         (

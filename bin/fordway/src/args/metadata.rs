@@ -158,7 +158,7 @@ fn private_acl(name: &str) -> Result<String, String> {
     match name {
         "private" => Ok(name.to_owned()),
         _ => {
-            Err("only `private` is supported; grant access with a bucket policy (fordway policy)".to_owned())
+            Err("only `private` is supported; grant access with a bucket policy (fordway admin set policy)".to_owned())
         }
     }
 }

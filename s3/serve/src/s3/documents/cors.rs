@@ -47,7 +47,9 @@ fn check(document: &[u8]) -> OperationResult<Vec<u8>> {
 
 fn check_rule(rule: &CORSRule) -> OperationResult<()> {
     let refused = |words: String| {
-        Err(S3Failure::aws("InvalidRequest", StatusCode::BAD_REQUEST, &words, "correct the rule"))
+        // Fordway's own client prints only the detail.
+        let detail = format!("{words}; correct the rule");
+        Err(S3Failure::aws("InvalidRequest", StatusCode::BAD_REQUEST, &words, &detail))
     };
     if rule.allowed_methods.is_empty() || rule.allowed_origins.is_empty() {
         return Err(malformed("a CORS rule names at least one method and one origin".to_owned()));
