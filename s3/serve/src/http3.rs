@@ -89,23 +89,40 @@ async fn speak(
 ) -> io::Result<()> {
     // QUIC always uses TLS 1.3 (RFC 9001).
     let caller = ConnectionPeer::Remote { address: accepted.remote(), tls: Some(TlsVersion::V1_3) };
-    let Some((quic, account, _slot)) = admit(accepted, slots, shared).await? else { return Ok(()) };
+    let Some((quic, account, slot)) = admit(accepted, slots, shared).await? else { return Ok(()) };
+    let (windows, over) = (Arc::new(ConnectionWindows::new(quic)), stopped.clone());
+    let outcome = converse((shared, &caller, account, windows.clone()), stopped).await;
+    let ended = windows.ended();
+    drop(windows);
+    tokio::select! {
+        () = ended.wait_until_freed(slot) => {}
+        // A stopping gateway needs the slot, and accepts no more connections.
+        () = over.over() => {}
+    }
+    outcome
+}
+
+/// Serves the requests of a connection.
+async fn converse(
+    (shared, caller, account, windows): (
+        &Arc<GatewayState>,
+        &ConnectionPeer,
+        Arc<ConnectionLimitState>,
+        Arc<ConnectionWindows>,
+    ),
+    stopped: StopReceiver,
+) -> io::Result<()> {
     let head_bytes_max = shared.limits.head_bytes_max as u64;
     let mut connection: Http3ServerConnection = h3::server::builder()
         .max_field_section_size(head_bytes_max)
-        .build(FilteredConnection::new(quic.clone(), head_bytes_max))
+        .build(FilteredConnection::new(windows.connection().clone(), head_bytes_max))
         .await
         .map_err(io::Error::other)?;
     // When the connection ends, the set is dropped, which cancels the requests that are still in progress.
     let mut requests = JoinSet::new();
     let stop = stopped.over();
-    let windows = ConnectionWindows::new(quic);
-    take_requests(&mut connection, &mut requests, (shared, &caller, account, windows), stop).await?;
-    // With the argument 1, the GOAWAY frame names the next request as the first request that is not served. A client
-    // that acknowledges nothing leaves no room for the frame.
-    if let Ok(sent) = timeout(LINGER, connection.shutdown(1)).await {
-        sent.map_err(io::Error::other)?;
-    }
+    take_requests(&mut connection, &mut requests, (shared, caller, account, windows), stop).await?;
+    send_goaway(&mut connection, &mut requests).await?;
     while !requests.is_empty() {
         tokio::select! {
             _ = requests.join_next() => {}
@@ -116,6 +133,20 @@ async fn speak(
     let last = async { while let Ok(Some(_)) = connection.accept().await {} };
     let _ = timeout(LINGER, last).await;
     Ok(())
+}
+
+/// Sends the GOAWAY frame. A client that receives slowly may leave no room for it before the responses end, and a client
+/// that acknowledges nothing leaves none at all. h3 does not send the rest of a frame later, so this function waits.
+async fn send_goaway(connection: &mut Http3ServerConnection, requests: &mut JoinSet<()>) -> io::Result<()> {
+    // With the argument 1, the GOAWAY frame names the next request as the first request that is not served.
+    let mut sent = pin!(connection.shutdown(1));
+    while !requests.is_empty() {
+        tokio::select! {
+            sent = sent.as_mut() => return sent.map_err(io::Error::other),
+            _ = requests.join_next() => {}
+        }
+    }
+    timeout(LINGER, sent).await.unwrap_or(Ok(())).map_err(io::Error::other)
 }
 
 /// Performs the handshake and counts the connection. Returns `None` if the client's address has too many connections.
@@ -156,11 +187,11 @@ async fn take_requests(
         &Arc<GatewayState>,
         &ConnectionPeer,
         Arc<ConnectionLimitState>,
-        ConnectionWindows,
+        Arc<ConnectionWindows>,
     ),
     stop: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    let (mut stop, windows) = (pin!(stop), Arc::new(windows));
+    let mut stop = pin!(stop);
     let turns = Arc::new(ResponseScheduler::new(shared.limits.body.clone()));
     let state = SharedConnectionState::new(account);
     loop {
@@ -193,7 +224,8 @@ async fn take_requests(
 }
 
 /// Waits for the next request, for at most the header timeout. A connection without responses needs no large send
-/// window. While the client has not acknowledged what fills this window, waits at most for the stall timeout.
+/// window. While the client has not acknowledged what fills this window, waits at most for the stall timeout. If the
+/// client's own limits prevent the gateway from finding this out, the header timeout applies.
 async fn next_request(
     connection: &mut Http3ServerConnection,
     limits: &ConnectionRequestLimits,
@@ -208,11 +240,13 @@ async fn next_request(
     // `is_moving` counts from here.
     windows.is_moving();
     let (since, limit) = (Instant::now(), limit - REST_AFTER);
+    let mut patience = limits.body.stall_timeout.min(limit);
     while !windows.rest() {
-        let left = limits.body.stall_timeout.min(limit).saturating_sub(since.elapsed());
+        let left = patience.saturating_sub(since.elapsed());
         match timeout(REST_AFTER.min(left), connection.accept()).await {
             Ok(next) => return Ok(next),
-            Err(over) if left.is_zero() => return Err(over),
+            Err(over) if left.is_zero() && (patience == limit || windows.can_send()) => return Err(over),
+            Err(_) if left.is_zero() => patience = limit,
             Err(_) => {}
         }
     }

@@ -342,6 +342,91 @@ fn a_client_that_does_not_receive_the_end_of_its_responses_is_disconnected() {
     });
 }
 
+async fn read_whole(fixture: &Fixture, connection: &RawHttp3, name: &str) {
+    let get = client::http3::request(&fixture.client, &Call::on("GET", name));
+    let (mut send, mut receive) = connection.start(&get).await;
+    send.finish().unwrap();
+    receive.read_to_end(4 << 20).await.unwrap();
+}
+
+/// The gateway sends a byte on a stream to find out whether the client has acknowledged all data. A client need not
+/// permit more than three streams (RFC 9114 section 6.2).
+#[test]
+fn an_idle_client_that_permits_few_streams_is_kept() {
+    let (fixture, certificate) = serve_http3(|config| {
+        (config.stall_timeout, config.header_timeout) = (Duration::from_secs(1), Duration::from_secs(5));
+    });
+    fixture.store.put(&bucket(), &key("k"), &vec![7; 1_900_000], &PutOptions::default()).unwrap();
+    run(async {
+        let connect = async |streams_max: u32| {
+            let mut transport = quinn::TransportConfig::default();
+            transport.stream_receive_window(quinn::VarInt::MAX).receive_window(quinn::VarInt::MAX);
+            transport.max_concurrent_uni_streams(streams_max.into());
+            RawHttp3::connect_with(&fixture.client, &certificate, transport).await
+        };
+        let (few, many) = (connect(3).await, connect(100).await);
+        read_whole(&fixture, &few, "k").await;
+        for _ in 0..3 {
+            read_whole(&fixture, &many, "k").await;
+            tokio::time::sleep(Duration::from_millis(1200)).await;
+        }
+        assert!(few.quic.close_reason().is_none(), "ended early");
+        let mut streams = Vec::new();
+        while let Ok(stream) = tokio::time::timeout(Duration::from_millis(100), many.quic.accept_uni()).await
+        {
+            streams.push(stream.unwrap());
+        }
+        // The control stream, the streams of QPACK, the stream of h3 without a meaning, and one of the gateway.
+        assert!(streams.len() <= 5, "{} streams", streams.len());
+        few.closed_with().await;
+    });
+}
+
+/// Reads all streams of the gateway except responses. Returns the content of its control stream.
+async fn control_stream(quic: quinn::Connection) -> Vec<u8> {
+    let mut streams = tokio::task::JoinSet::new();
+    while let Ok(mut stream) = quic.accept_uni().await {
+        streams.spawn(async move {
+            let mut content = Vec::new();
+            while let Ok(Some(chunk)) = stream.read_chunk(1 << 10, true).await {
+                content.extend_from_slice(&chunk.bytes);
+            }
+            content
+        });
+    }
+    let streams = streams.join_all().await;
+    streams.into_iter().find(|content| content.first() == Some(&0)).expect("there is a control stream")
+}
+
+/// When the gateway stops, there is no room for another frame, because the client pauses.
+#[test]
+fn a_stopping_gateway_tells_a_slow_client() {
+    let (fixture, certificate) = serve_http3(|_| ());
+    fixture.store.put(&bucket(), &key("k"), &vec![7; 30_000_000], &PutOptions::default()).unwrap();
+    run(async {
+        let connection = connect_reader(&fixture, &certificate).await;
+        let control = tokio::spawn(control_stream(connection.quic.clone()));
+        let get = client::http3::request(&fixture.client, &Call::on("GET", "k"));
+        let (mut send, mut receive) = connection.start(&get).await;
+        send.finish().unwrap();
+        let mut taken = 0;
+        while taken < 6_000_000 {
+            taken += receive.read_chunk(1 << 20, true).await.unwrap().unwrap().bytes.len();
+        }
+        let stopping = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(300));
+            drop(fixture);
+        });
+        // The client runs on this thread.
+        std::thread::sleep(Duration::from_millis(1600));
+        receive.read_to_end(30_000_000).await.expect("the response is whole");
+        let content = control.await.unwrap();
+        // The GOAWAY frame with the ID of the next request.
+        assert!(content.ends_with(&[7, 1, 4]), "{content:x?}");
+        stopping.join().unwrap();
+    });
+}
+
 /// A body that is shorter than announced is not published.
 #[test]
 fn a_body_cut_short_is_refused() {

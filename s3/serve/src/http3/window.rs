@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use quinn::{TransportConfig, VarInt};
+use quinn::{TransportConfig, VarInt, WriteError};
 
 use crate::limits::{ConnectionLimitState, UserResourceUsage};
 
@@ -48,8 +48,11 @@ const GROWTH_DIVISOR: u64 = 6;
 /// [`ConnectionWindows::is_moving`]. These frames contain about 64 KiB.
 const KEEP_ALIVE_FRAMES: u64 = 50;
 
-/// The type of a stream without a meaning (RFC 9114 section 6.2.3). Clients ignore its content.
+/// The type of a stream without a meaning (RFC 9114 section 6.2.3), and each byte of its content. Clients ignore both.
 const RESERVED_STREAM_TYPE: u8 = 0x21;
+
+/// The time for which clients may delay acknowledgements, unless they announce another time (RFC 9000 section 18.2).
+const ACKNOWLEDGEMENT_DELAY: Duration = Duration::from_millis(25);
 
 /// The growth of send windows in bytes.
 #[derive(Default)]
@@ -79,15 +82,46 @@ pub(super) fn set_full_windows(transport: &mut TransportConfig) {
 /// The windows of a connection.
 pub(super) struct ConnectionWindows {
     connection: quinn::Connection,
-    send: Mutex<SendWindow>,
+    send: Arc<Mutex<SendWindow>>,
     /// The number of responses in progress.
     responses: AtomicUsize,
     /// Whether a validly signed request has opened the receive window.
     is_open: AtomicBool,
     /// The result of [`movement`] at the last call to [`ConnectionWindows::is_moving`].
     seen: Mutex<(u64, u64)>,
-    /// A stream that waits until the client has acknowledged data. Only `rest` uses it.
+    /// The stream of [`ConnectionWindows::probe`]. There is only one, because some clients permit few streams.
     probe: Mutex<Option<quinn::SendStream>>,
+}
+
+/// The growth of the send window of a connection that has ended.
+pub(super) struct EndedWindow {
+    send: Arc<Mutex<SendWindow>>,
+    freed_after: Duration,
+}
+
+impl EndedWindow {
+    /// Counts the growth until QUIC has freed the memory, and keeps `slot` until then. The caller has dropped its
+    /// handles of the connection.
+    pub(super) async fn wait_until_freed<S>(self, slot: S) {
+        let growth_bytes = lock(&self.send).growth_bytes;
+        if growth_bytes > 0 {
+            tokio::time::sleep(self.freed_after).await;
+        }
+        drop((self.send, slot));
+    }
+}
+
+/// Returns an upper bound of the time for which QUIC keeps the data of a closed connection: three probe timeouts
+/// (RFC 9000 section 10.2). The round-trip time is a weighted mean of all samples, whose variation is at most twice this
+/// mean.
+fn closing_time(round_trip: Duration) -> Duration {
+    // The probe timeout is the round-trip time, four times its variation, and the delay of an acknowledgement
+    // (RFC 9002 section 6.2.1).
+    3 * (9 * round_trip + ACKNOWLEDGEMENT_DELAY)
+}
+
+fn lock(send: &Mutex<SendWindow>) -> MutexGuard<'_, SendWindow> {
+    send.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A response in progress.
@@ -102,7 +136,7 @@ impl Drop for ResponseInProgress<'_> {
 impl ConnectionWindows {
     pub(super) fn new(connection: quinn::Connection) -> Self {
         ConnectionWindows {
-            send: Mutex::new(SendWindow::new(&GROWTH)),
+            send: Arc::new(Mutex::new(SendWindow::new(&GROWTH))),
             responses: AtomicUsize::new(0),
             is_open: AtomicBool::new(false),
             seen: Mutex::new(movement(&connection)),
@@ -112,7 +146,12 @@ impl ConnectionWindows {
     }
 
     fn send(&self) -> MutexGuard<'_, SendWindow> {
-        self.send.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.send)
+    }
+
+    /// Returns what remains when the connection has ended.
+    pub(super) fn ended(&self) -> EndedWindow {
+        EndedWindow { send: self.send.clone(), freed_after: closing_time(self.connection.rtt()) }
     }
 
     pub(super) fn connection(&self) -> &quinn::Connection {
@@ -160,15 +199,14 @@ impl ConnectionWindows {
     }
 
     /// Makes the send window of a connection without responses small, so that other connections can grow. Returns false
-    /// if the client must first acknowledge data that the small window could not hold. Until then, the window does not
-    /// change, because a small window would block the next responses.
+    /// if the window has not become small: usually, the client must first acknowledge data that the small window could
+    /// not hold, because a small window would block the next responses. See [`ConnectionWindows::can_send`].
     pub(super) fn rest(&self) -> bool {
         let mut send = self.send();
         if self.responses.load(Ordering::Relaxed) > 0 || send.growth_bytes == 0 {
             return true;
         }
-        self.connection.set_send_window(SEND_WINDOW_MIN_BYTES);
-        let is_acknowledged = self.has_room();
+        let is_acknowledged = self.probe(SEND_WINDOW_MIN_BYTES);
         match is_acknowledged {
             true => send.shrink(),
             false => self.connection.set_send_window(send.bytes),
@@ -176,8 +214,19 @@ impl ConnectionWindows {
         is_acknowledged
     }
 
-    /// Returns whether the send window has room for more data. To find out, sends a byte without a meaning.
-    fn has_room(&self) -> bool {
+    /// Returns whether the client permits the gateway to send more data. If not, `rest` cannot find out whether the
+    /// client has acknowledged all data. May send a byte without a meaning.
+    pub(super) fn can_send(&self) -> bool {
+        let send = self.send();
+        let can_send = self.probe(u64::MAX);
+        self.connection.set_send_window(send.bytes);
+        can_send
+    }
+
+    /// Sets the send window, and returns whether it has room for more data. To find out, sends a byte without a meaning.
+    /// Also returns false if the client's limits for streams or data are reached.
+    fn probe(&self, window_bytes: u64) -> bool {
+        self.connection.set_send_window(window_bytes);
         let mut probe = self.probe.lock().unwrap_or_else(PoisonError::into_inner);
         let mut context = Context::from_waker(Waker::noop());
         let mut stream = match probe.take() {
@@ -187,14 +236,13 @@ impl ConnectionWindows {
                 Poll::Ready(Err(_)) | Poll::Pending => return false,
             },
         };
-        // When the stream is dropped, it ends.
-        match Pin::new(&mut stream).poll_write(&mut context, &[RESERVED_STREAM_TYPE]) {
-            Poll::Ready(written) => written.is_ok(),
-            Poll::Pending => {
-                *probe = Some(stream);
-                false
-            }
+        let written = Pin::new(&mut stream).poll_write(&mut context, &[RESERVED_STREAM_TYPE]);
+        // quinn looks at the window first. A stream that the client has stopped is reset when it is dropped.
+        if let Poll::Ready(Err(error)) = written {
+            return matches!(error, WriteError::Stopped(_));
         }
+        *probe = Some(stream);
+        written.is_ready()
     }
 
     /// Returns whether the client may still be receiving responses, which QUIC keeps until they are acknowledged. The
@@ -394,6 +442,45 @@ mod tests {
         drop(window);
         assert_eq!(growth.of_all.load(Ordering::Relaxed), 0);
         assert_eq!(user.window_growth_bytes.load(Ordering::Relaxed), 0);
+    }
+
+    /// The measured variation of the round-trip time is largest after samples that differ most.
+    #[test]
+    fn the_closing_time_is_at_least_three_probe_timeouts() {
+        for samples in [&[0.01, 20.0][..], &[0.01, 20.0, 20.0, 20.0], &[0.01, 20.0, 0.01, 0.01, 20.0], &[1.0]]
+        {
+            // RFC 9002 section 5.3.
+            let (mut smoothed, mut variation) = (samples[0], samples[0] / 2.0);
+            for sample in &samples[1..] {
+                variation = 0.75 * variation + 0.25 * f64::abs(smoothed - sample);
+                smoothed = 0.875 * smoothed + 0.125 * sample;
+            }
+            let timeouts =
+                Duration::from_secs_f64(3.0 * (smoothed + 4.0 * variation)) + 3 * ACKNOWLEDGEMENT_DELAY;
+            let closing = closing_time(Duration::from_secs_f64(smoothed));
+            assert!(closing >= timeouts, "{samples:?}: {closing:?} < {timeouts:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn growth_and_slot_are_kept_until_quic_has_freed_the_memory() {
+        let (growth, user) = (growth(), user());
+        let mut window = windows(growth, &user, 1).remove(0);
+        fill_often(&mut window);
+        let (full_bytes, freed_after) = (window.growth_bytes, closing_time(Duration::from_secs(1)));
+        let ended = EndedWindow { send: Arc::new(Mutex::new(window)), freed_after };
+        let slot = Arc::new(());
+        let freed = tokio::spawn(ended.wait_until_freed(slot.clone()));
+        tokio::time::sleep(freed_after - Duration::from_millis(1)).await;
+        assert_eq!(growth.of_all.load(Ordering::Relaxed), full_bytes);
+        assert_eq!(Arc::strong_count(&slot), 2);
+        freed.await.unwrap();
+        assert_eq!(growth.of_all.load(Ordering::Relaxed), 0);
+        assert_eq!(Arc::strong_count(&slot), 1);
+        let begin = tokio::time::Instant::now();
+        let window = windows(growth, &user, 1).remove(0);
+        EndedWindow { send: Arc::new(Mutex::new(window)), freed_after }.wait_until_freed(()).await;
+        assert_eq!(begin.elapsed(), Duration::ZERO, "there is nothing to keep");
     }
 
     #[test]
