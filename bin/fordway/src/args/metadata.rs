@@ -157,9 +157,8 @@ fn standard_class(name: &str) -> Result<String, String> {
 fn private_acl(name: &str) -> Result<String, String> {
     match name {
         "private" => Ok(name.to_owned()),
-        _ => {
-            Err("only `private` is supported; grant access with a bucket policy (fordway admin set policy)".to_owned())
-        }
+        _ => Err("only `private` is supported; grant access with a bucket policy (fordway admin set policy)"
+            .to_owned()),
     }
 }
 

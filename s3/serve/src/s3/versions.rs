@@ -60,7 +60,8 @@ fn set(store: &dyn Store, bucket: String, wanted: &VersioningConfiguration) -> O
     let bucket = Bucket::new(bucket)?;
     if versioning == VersioningState::Suspended && store.lock_configuration(&bucket)?.is_some() {
         let words = "An Object Lock configuration is present on this bucket, so the versioning state cannot be changed.";
-        let detail = "object lock needs versioning, which cannot be suspended in this bucket; use another bucket";
+        let detail =
+            "object lock needs versioning, which cannot be suspended in this bucket; use another bucket";
         return Err(S3Failure::aws("InvalidBucketState", StatusCode::CONFLICT, words, detail));
     }
     Ok(store.set_versioning(&bucket, versioning)?)
