@@ -135,8 +135,9 @@ async fn converse(
     Ok(())
 }
 
-/// Sends the GOAWAY frame. A client that receives slowly may leave no room for it before the responses end, and a client
-/// that acknowledges nothing leaves none at all. h3 does not send the rest of a frame later, so this function waits.
+/// Sends the GOAWAY frame. A client that receives slowly may leave no room for it until the responses end, and a
+/// client that acknowledges nothing leaves none at all. h3 does not send the rest of a frame later, so this function
+/// waits.
 async fn send_goaway(connection: &mut Http3ServerConnection, requests: &mut JoinSet<()>) -> io::Result<()> {
     // With the argument 1, the GOAWAY frame names the next request as the first request that is not served.
     let mut sent = pin!(connection.shutdown(1));
