@@ -126,7 +126,7 @@ fn lose_each_reply<P>(
     act: impl Fn(&PosixStore, &P) -> Result<()>,
     check: impl Fn(&PosixStore, &str),
 ) {
-    let plan = |nth| FaultInjectionPlan { nth, missing, sharing: Some(sharing) };
+    let plan = |nth| FaultInjectionPlan { nth, missing, ..shared(sharing) };
     let run = |nth| {
         let dir = crate::way::scratch();
         let (store, prepared) = fault::run(plan(None), || {
@@ -442,10 +442,12 @@ fn a_call_does_not_wait_for_the_record_of_a_new_file() {
 }
 
 /// Another node replaces an object and removes its sidecar file, just before any call of a reader. The replaced file
-/// still has a hidden name. The reader must not take it for an object without a record.
+/// still has a hidden name. The reader must not take it for an object without a record, even if the clocks differ so
+/// much that the change seems to be old.
 #[test]
 fn a_replaced_object_is_never_seen_without_its_record() {
-    for sharing in SHARED {
+    let ages = [Duration::ZERO, LONG_AGO];
+    for (sharing, age) in SHARED.into_iter().flat_map(|sharing| ages.map(|age| (sharing, age))) {
         for at in 1.. {
             let dir = crate::way::scratch();
             let plan = without_attributes(sharing);
@@ -466,16 +468,115 @@ fn a_replaced_object_is_never_seen_without_its_record() {
                 std::fs::remove_file(sidecar).unwrap();
             };
             let head = || store.head(&bucket(), &key("old"), &GetOptions::default()).unwrap();
+            let plan = FaultInjectionPlan { age, ..plan };
             let (info, calls) = fault::run_interleaved(plan, (at, replace), head);
             let found = info.metadata.content_type.as_deref();
             assert!(
                 matches!(found, Some("old" | "new")),
-                "{sharing:?}, before call {at} of {calls:?}: {found:?}"
+                "{sharing:?}, {age:?}, before call {at} of {calls:?}: {found:?}"
             );
             if at > calls.len() {
                 assert!(at > 5, "{calls:?}");
                 break;
             }
         }
+    }
+}
+
+/// Longer than any time that the store takes for recent.
+const LONG_AGO: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// Returns the calls of a `head` and of a listing of a bucket on NFS in which `k` and `files` more objects are files of
+/// POSIX programs that last changed `age` ago. Another object has a sidecar file.
+fn calls_without_sidecars(files: usize, age: Duration) -> [Vec<&'static str>; 2] {
+    let dir = crate::way::scratch();
+    let plan = without_attributes(FileSystemSharing::Nfs);
+    let store = fault::run(plan, || {
+        let store = open(dir.path());
+        put_typed(&store, "typed");
+        store
+    })
+    .0;
+    let write = |name: &str| std::fs::write(dir.path().join("bucket").join(name), "").unwrap();
+    write("k");
+    (0..files).for_each(|number| write(&number.to_string()));
+    let plan = FaultInjectionPlan { age, ..plan };
+    let (info, of_head) = fault::run(plan, || store.head(&bucket(), &key("k"), &GetOptions::default()));
+    assert_eq!(info.unwrap().metadata, Metadata::default().into());
+    let (listed, of_list) = fault::run(plan, || store.list(&bucket(), &ListQuery::default()));
+    assert_eq!(listed.unwrap().entries.len(), files + 2);
+    [of_head, of_list]
+}
+
+/// After the lookup of its sidecar file, an old file costs one round trip: the question whether it has changed. A file
+/// that has just changed is looked up by its name, and then asked whether it still has one.
+#[test]
+fn only_a_file_that_has_just_changed_is_looked_up_again() {
+    const LOOKUP: [&str; 8] =
+        ["openat2", "statx", "linkat", "statx", "getxattrat", "openat2", "fstat", "statx"];
+    let [old, new] = [LONG_AGO, Duration::ZERO].map(|age| calls_without_sidecars(0, age)[0].clone());
+    assert!(old.ends_with(&["statat", "statx"]), "{old:?}");
+    assert_eq!(new, [&old[..], &LOOKUP].concat());
+    const FILES: usize = 20;
+    let listed = |age| [1, 1 + FILES].map(|files| calls_without_sidecars(files, age)[1].len());
+    let [[old, most_old], [new, most_new]] = [LONG_AGO, Duration::ZERO].map(listed);
+    assert_eq!((most_new - new) - (most_old - old), FILES * LOOKUP.len());
+}
+
+/// Puts the object `k`, and moves its sidecar file away. Runs `check` with the store, the sidecar file's new and old
+/// path, and the calls of a `head` of `k`.
+fn with_missing_sidecar(plan: FaultInjectionPlan, check: impl Fn(&PosixStore, (&Path, &Path), &[&str])) {
+    let dir = crate::way::scratch();
+    // A written file shows the server's clock, so it must not seem to be old.
+    let store = fault::run(FaultInjectionPlan { age: Duration::ZERO, ..plan }, || {
+        let store = open(dir.path());
+        put_typed(&store, "k");
+        store
+    })
+    .0;
+    let below = |name: &str| dir.path().join("bucket").join(name);
+    let inode = std::os::unix::fs::MetadataExt::ino(&below("k").metadata().unwrap());
+    let sidecar = below(".fordway/meta").join(format!("{inode:016x}"));
+    let aside = below(".fordway/aside");
+    std::fs::rename(&sidecar, &aside).unwrap();
+    let head = || store.head(&bucket(), &key("k"), &GetOptions::default()).unwrap();
+    let (info, calls) = fault::run(plan, head);
+    assert_eq!(info.metadata.content_type, None);
+    check(&store, (&aside, &sidecar), &calls);
+}
+
+/// Another node replaces an object twice while a reader looks up its name. The server has given the inode number of the
+/// first file, which the reader has open, to the third. The reader must not take the third file for the first one.
+#[test]
+fn a_file_whose_inode_number_was_given_away_is_opened_again() {
+    for plan in SHARED.map(without_attributes) {
+        with_missing_sidecar(plan, |store, (aside, sidecar), calls| {
+            let last = calls.len();
+            assert_eq!(calls[last - 1], "statx", "{calls:?}");
+            let plan = FaultInjectionPlan { nth: Some((last, SyscallFault::Fail(Errno::STALE))), ..plan };
+            let (aside, sidecar) = (aside.to_owned(), sidecar.to_owned());
+            let reveal = move || std::fs::rename(aside, sidecar).unwrap();
+            let head = || store.head(&bucket(), &key("k"), &GetOptions::default()).unwrap();
+            let (info, calls) = fault::run_interleaved(plan, (last + 1, reveal), head);
+            assert_eq!(info.metadata.content_type.as_deref(), Some("k"), "{calls:?}");
+        });
+    }
+}
+
+/// If the server cannot say whether an object without a sidecar file has been removed, the object is not shown without
+/// its metadata.
+#[test]
+fn an_error_of_the_server_does_not_hide_the_metadata() {
+    for (plan, age) in SHARED.map(without_attributes).into_iter().zip([LONG_AGO, Duration::ZERO]) {
+        with_missing_sidecar(FaultInjectionPlan { age, ..plan }, |store, _, calls| {
+            let last = |name: &str| calls.iter().rposition(|call| *call == name).unwrap() + 1;
+            for (at, errno) in [last("statx"), last("openat2")].into_iter().zip([Errno::IO, Errno::TIMEDOUT])
+            {
+                let nth = Some((at, SyscallFault::Fail(errno)));
+                let head = || store.head(&bucket(), &key("k"), &GetOptions::default());
+                let (found, calls) = fault::run(FaultInjectionPlan { nth, age, ..plan }, head);
+                assert!(found.is_err(), "{errno} at call {at} of {calls:?}");
+            }
+        });
     }
 }
