@@ -38,8 +38,8 @@ pub struct FaultInjectionPlan {
     pub missing: &'static [(&'static str, Errno)],
     /// The sharing that is reported for every file system, instead of the sharing that its type suggests.
     pub sharing: Option<FileSystemSharing>,
-    /// How much earlier the last change of every file's names and attributes (`ctime`) seems to be. No call can set this
-    /// time back.
+    /// How much earlier the last change of every file's names and attributes (`ctime`) seems to be. No call can set
+    /// this time back.
     pub age: Duration,
 }
 

@@ -127,8 +127,8 @@ impl StoreRootDirectory {
     /// Returns the record as [`StoreRootDirectory::load_record`] does, but also reads the attribute if the object seems
     /// to be bare. `place` is the path at which the file was opened, if known. The lock comes from the attribute, because
     /// an immutable flag protects the attribute, but not the sidecar file. Cost: one `fgetxattr`; if there may be a
-    /// sidecar file, also its lookup; if it is missing, also the check that the object has not been removed: one `fstat`
-    /// on a local file system, and one round trip on NFS if the file has one name and has not changed recently.
+    /// sidecar file, also its lookup; if it is missing, also the check that the object has not been removed: one
+    /// `fstat` on a local file system, and one round trip on NFS if the file has one name and has not changed recently.
     /// Otherwise, and for a strong read, also the lookup of `place`.
     pub(crate) fn stored_record(
         &self,
