@@ -7,6 +7,7 @@
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use rustix::io::{Errno, Result};
 use rustix::process::{Signal, getpid, kill_process};
@@ -37,6 +38,9 @@ pub struct FaultInjectionPlan {
     pub missing: &'static [(&'static str, Errno)],
     /// The sharing that is reported for every file system, instead of the sharing that its type suggests.
     pub sharing: Option<FileSystemSharing>,
+    /// How much earlier the last change of every file's names and attributes (`ctime`) seems to be. No call can set
+    /// this time back.
+    pub age: Duration,
 }
 
 struct FaultInjectionRun {
@@ -125,6 +129,14 @@ pub(crate) fn sharing() -> Option<FileSystemSharing> {
         return None;
     }
     RUN.with_borrow(|run| run.as_ref()?.plan.sharing)
+}
+
+/// Returns the plan's `age` in nanoseconds; 0 if the thread has no plan.
+pub(crate) fn age_ns() -> i64 {
+    if PLANNED.load(Ordering::Relaxed) == 0 {
+        return 0;
+    }
+    RUN.with_borrow(|run| run.as_ref().map_or(0, |run| run.plan.age.as_nanos() as i64))
 }
 
 impl FaultInjectionRun {

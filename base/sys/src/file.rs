@@ -63,7 +63,7 @@ impl FileStat {
         FileStat {
             size: stat.st_size as u64,
             modified_ns: nanoseconds(stat.st_mtime, stat.st_mtime_nsec as i64),
-            changed_ns: nanoseconds(stat.st_ctime, stat.st_ctime_nsec as i64),
+            changed_ns: change_time(stat.st_ctime, stat.st_ctime_nsec as i64),
             inode: stat.st_ino,
             device: stat.st_dev,
             links: stat.st_nlink,
@@ -84,7 +84,7 @@ impl FileStat {
         FileStat {
             size: stat.stx_size,
             modified_ns: nanoseconds(stat.stx_mtime.tv_sec, stat.stx_mtime.tv_nsec.into()),
-            changed_ns: nanoseconds(stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec.into()),
+            changed_ns: change_time(stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec.into()),
             inode: stat.stx_ino,
             device,
             links: stat.stx_nlink.into(),
@@ -101,6 +101,14 @@ impl FileStat {
 /// Returns a time in nanoseconds. Times before 1677-09-21 and after 2262-04-11 do not fit into 64 bits and are clamped.
 fn nanoseconds(seconds: i64, nanoseconds: i64) -> i64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds)
+}
+
+/// Returns the time of the last change of a file's name or attributes, in nanoseconds. A test may set it back.
+fn change_time(seconds: i64, nanoseconds_of_second: i64) -> i64 {
+    let time_ns = nanoseconds(seconds, nanoseconds_of_second);
+    #[cfg(feature = "faults")]
+    let time_ns = time_ns.saturating_sub(crate::fault::age_ns());
+    time_ns
 }
 
 /// Returns the metadata of an open file. Cost: one `fstat`.

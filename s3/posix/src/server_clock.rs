@@ -16,6 +16,9 @@ const RECENT: Duration = Duration::from_secs(300);
 /// The same time if the server's clock is unknown, because this process has not written to the device. The time is
 /// longer than the usual difference between the clocks of servers and nodes.
 const RECENT_WITHOUT_CLOCK: Duration = Duration::from_secs(900);
+/// The same time for the names of a file. The time is longer, because a mistake would not hide an object, but show it
+/// without its metadata. Clocks that are set to the wrong time zone differ by less than a day.
+const RECENT_NAMES_WITHOUT_CLOCK: Duration = Duration::from_secs(24 * 3600);
 
 /// The number of nanoseconds by which the clock of each device's server is ahead of this node's clock.
 static AHEAD: RwLock<Vec<(u64, i64)>> = RwLock::new(Vec::new());
@@ -35,10 +38,22 @@ pub(crate) fn note_written(stat: &FileStat) {
 /// Returns whether a directory with this state has changed so recently that a file in it may be in the middle of being
 /// replaced.
 pub(crate) fn is_recent(dir: &FileStat) -> bool {
+    has_just_passed(dir.modified_ns, dir.device, RECENT_WITHOUT_CLOCK)
+}
+
+/// Returns whether a file with this state has got or lost a name so recently that another node may be in the middle of
+/// replacing or removing it.
+pub(crate) fn has_recent_names(file: &FileStat) -> bool {
+    has_just_passed(file.changed_ns, file.device, RECENT_NAMES_WITHOUT_CLOCK)
+}
+
+/// Returns whether `time_ns`, which the server of `device` has set, is recent; `without_clock` is the limit if this
+/// server's clock is unknown.
+fn has_just_passed(time_ns: i64, device: u64, without_clock: Duration) -> bool {
     let all = AHEAD.read().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let known = all.iter().find(|(device, _)| *device == dir.device);
-    let (ahead_ns, recent) = known.map_or((0, RECENT_WITHOUT_CLOCK), |(_, ahead_ns)| (*ahead_ns, RECENT));
-    now_ns().saturating_add(ahead_ns).saturating_sub(dir.modified_ns) < recent.as_nanos() as i64
+    let known = all.iter().find(|(of, _)| *of == device);
+    let (ahead_ns, recent) = known.map_or((0, without_clock), |(_, ahead_ns)| (*ahead_ns, RECENT));
+    now_ns().saturating_add(ahead_ns).saturating_sub(time_ns) < recent.as_nanos() as i64
 }
 
 fn now_ns() -> i64 {
@@ -70,5 +85,11 @@ mod tests {
             (-30..60).filter(is_recent).max().unwrap()
         });
         assert_eq!(limits, [14, 24, 4, -16]);
+        let of_names = [unknown, behind, same, ahead].map(|device| {
+            let is_recent =
+                |minutes: &i64| has_recent_names(&changed(device, *minutes * MINUTE_NS + MINUTE_NS / 2));
+            (-30..2000).filter(is_recent).max().unwrap()
+        });
+        assert_eq!(of_names, [24 * 60 - 1, 24, 4, -16]);
     }
 }

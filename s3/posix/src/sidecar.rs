@@ -27,6 +27,7 @@ use crate::layout::{ATTRIBUTE, ObjectPath, meta_dir};
 use crate::private::{PrivateDirectoryContents, is_settled};
 use crate::read::ObjectFile;
 use crate::record::{ContentChangeStamp, ObjectRecord, etag_of_file};
+use crate::server_clock::has_recent_names;
 use crate::shared::retry_stale;
 use crate::stage::{HiddenName, hidden_name, is_bare};
 use crate::volume::StoreRootDirectory;
@@ -126,8 +127,9 @@ impl StoreRootDirectory {
     /// Returns the record as [`StoreRootDirectory::load_record`] does, but also reads the attribute if the object seems
     /// to be bare. `place` is the path at which the file was opened, if known. The lock comes from the attribute, because
     /// an immutable flag protects the attribute, but not the sidecar file. Cost: one `fgetxattr`; if there may be a
-    /// sidecar file, also its lookup; if it is missing on a file system that other nodes may change, also the lookup of
-    /// `place`.
+    /// sidecar file, also its lookup; if it is missing, also the check that the object has not been removed: one
+    /// `fstat` on a local file system, and one round trip on NFS if the file has one name and has not changed recently.
+    /// Otherwise, and for a strong read, also the lookup of `place`.
     pub(crate) fn stored_record(
         &self,
         bucket: &Bucket,
@@ -187,20 +189,41 @@ impl StoreRootDirectory {
     /// Checks that an open file without a sidecar file, whose metadata is `seen`, is still an object. Otherwise, a
     /// writer may have removed the sidecar file together with the object, and the caller must open the key again. A
     /// removed object has no name, except on a file system that other nodes may change: there, the file has a hidden
-    /// name until its sidecar file is removed, so the check looks up `place`, where the file was opened. If `place` is
-    /// `None`, the check does not detect a file with a hidden name. Errors: `ESTALE`.
+    /// name until its sidecar file is removed, so the check may have to look up `place`, where the file was opened. If
+    /// `place` is `None`, the check does not detect a file with a hidden name. Errors: `ESTALE`, and errors that leave
+    /// this unknown. Cost: one `fstat`; on a file system that other nodes may change, one round trip, and the cost of
+    /// [`StoreRootDirectory::leads_to_at_server`] and another round trip if the file may have a hidden name.
     #[cold]
     fn require_kept_object(&self, file: &File, seen: &FileStat, place: Option<&ObjectPath>) -> Result<()> {
-        let has_links = |now: FileStat| now.links > 0;
-        let is_kept = match (self.sharing_on(file, seen.device).is_shared(), place) {
-            (false, _) => stat(file).map(has_links),
-            (true, None) => stat_now(file).map(has_links),
-            (true, Some(place)) => self.leads_to_at_server(place, (seen.device, seen.inode)),
+        let sharing = self.sharing_on(file, seen.device);
+        let is_kept = match sharing.is_shared() {
+            false => stat(file).map(|now| now.links > 0),
+            true => self.is_kept_at_server(file, (seen, sharing), place),
         };
         match is_kept {
+            Ok(true) => Ok(()),
             Ok(false) | Err(Errno::STALE) => Err(from_errno(Errno::STALE, "reading the metadata")),
-            Ok(true) | Err(_) => Ok(()),
+            Err(errno) => Err(from_errno(errno, "reading the metadata")),
         }
+    }
+
+    fn is_kept_at_server(
+        &self,
+        file: &File,
+        (seen, sharing): (&FileStat, FileSystemSharing),
+        place: Option<&ObjectPath>,
+    ) -> Result<bool, Errno> {
+        let now = stat_now(file)?;
+        let Some(place) = place else { return Ok(now.links > 0) };
+        if now.links == 0 {
+            return Ok(false);
+        }
+        if !self.is_strong() && sharing == FileSystemSharing::Nfs && has_kept_its_names(seen, &now) {
+            return Ok(true);
+        }
+        // As long as the file has a name, the server gives its inode number to no other file. So the file is asked
+        // again after the name: if it had a name then, `place` does not lead to a later file with its number.
+        Ok(self.leads_to_at_server(place, (seen.device, seen.inode))? && stat_now(file)?.links > 0)
     }
 
     /// Returns the record in this file's sidecar file, if the sidecar file exists and is valid for this file. `short`
@@ -374,6 +397,13 @@ impl StoreRootDirectory {
         let is_own = || stat_in(&dir, &name).is_ok_and(|sidecar| sidecar.device == stat.device);
         (stat.device == private_device || is_own()) && remove_file(&dir, &name).is_ok()
     }
+}
+
+/// Returns whether an NFS server's state `now` of a file shows that the file has not got a hidden name recently. `seen`
+/// is the file's state when it was opened. A new link is counted, and changes the change time. File systems other than
+/// NFS do not show this reliably: the state may come from the client's cache, and some do not count links.
+fn has_kept_its_names(seen: &FileStat, now: &FileStat) -> bool {
+    now.links == 1 && now.changed_ns == seen.changed_ns && !has_recent_names(now)
 }
 
 /// Returns whether the record of the file `name` in `dir` may be in a sidecar file. Cost: at most two calls.

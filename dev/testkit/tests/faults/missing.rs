@@ -30,7 +30,8 @@ fn shared(
     nth: Option<(usize, SyscallFault)>,
     missing: &'static [(&'static str, Errno)],
 ) -> FaultInjectionPlan {
-    FaultInjectionPlan { nth, missing, sharing: Some(FileSystemSharing::Nfs) }
+    let sharing = Some(FileSystemSharing::Nfs);
+    FaultInjectionPlan { nth, missing, sharing, ..FaultInjectionPlan::default() }
 }
 
 /// Runs `act` once for each call that it makes, with a new bucket that `prepare` fills. In each run, one call fails as

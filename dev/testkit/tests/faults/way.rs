@@ -92,7 +92,12 @@ impl Way {
 
     /// Returns the faults to inject: this environment's faults, and optionally one more.
     pub(crate) fn plan(&self, nth: Option<(usize, SyscallFault)>) -> FaultInjectionPlan {
-        FaultInjectionPlan { nth, missing: self.missing, sharing: self.sharing }
+        FaultInjectionPlan {
+            nth,
+            missing: self.missing,
+            sharing: self.sharing,
+            ..FaultInjectionPlan::default()
+        }
     }
 
     /// Returns the scenarios to run in this environment. Large scenarios run only in the usual environment, except in a
