@@ -161,11 +161,13 @@ pub fn is_same_user(one: u32, other: u32) -> bool {
 /// Returns whether the calling thread's user owns an open file, which must not have been opened with `O_PATH`. The
 /// kernel decides, so the answer is right even if the user's ID stands for more than one user (see [`is_same_user`]). A
 /// thread with the capability `FOWNER` counts as the owner of the files of all users who have an ID in its user
-/// namespace. Cost: two system calls. The kernel no longer updates the access time for reads from `file`.
+/// namespace. No other thread may ask about the same open file at the same time. Cost: four system calls.
 pub fn is_own_file(file: impl AsFd) -> bool {
-    // Only a file's owner may set this flag.
-    let set = |flags| fcntl_setfl(&file, flags | OFlags::NOATIME);
-    fcntl_getfl(&file).is_ok_and(|flags| set(flags).is_ok())
+    let Ok(flags) = fcntl_getfl(&file) else { return false };
+    let others = flags.difference(OFlags::NOATIME);
+    // Only a file's owner may set this flag. If the flag is set already, the kernel does not check the owner.
+    let set = |flags| fcntl_setfl(&file, flags).is_ok();
+    set(others) && set(others | OFlags::NOATIME) && set(others)
 }
 
 /// Returns the ID that stands for more than one user; `None` if this process sees every user's own ID. Without `/proc`,
