@@ -1,10 +1,11 @@
 //! A self-signed certificate for a gateway, and a client that trusts it.
 
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fordway_serve::TlsCertificate;
+use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion};
 
@@ -13,15 +14,27 @@ use super::Client;
 pub type TlsStream = StreamOwned<ClientConnection, TcpStream>;
 
 pub struct Certificate {
-    directory: tempfile::TempDir,
+    directory: PathBuf,
     der: CertificateDer<'static>,
+    /// Removes the directory at the end.
+    _own: Option<tempfile::TempDir>,
 }
 
 impl Certificate {
     pub fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let der = write(&directory);
-        Certificate { directory, der }
+        let own = tempfile::tempdir().unwrap();
+        let directory = own.path().to_owned();
+        Certificate { der: write(&directory), directory, _own: Some(own) }
+    }
+
+    /// Returns the certificate that another process has made in `directory`.
+    pub fn of_other_process(directory: PathBuf) -> Self {
+        let der = CertificateDer::from_pem_file(directory.join("cert.pem")).unwrap();
+        Certificate { directory, der, _own: None }
+    }
+
+    pub fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// Replaces the certificate in the files with a new certificate.
@@ -30,11 +43,11 @@ impl Certificate {
     }
 
     pub fn path(&self) -> PathBuf {
-        self.directory.path().join("cert.pem")
+        self.directory.join("cert.pem")
     }
 
     pub fn load(&self) -> TlsCertificate {
-        TlsCertificate::load(&self.path(), &self.directory.path().join("key.pem")).unwrap()
+        TlsCertificate::load(&self.path(), &self.directory.join("key.pem")).unwrap()
     }
 
     /// Returns a configuration that trusts this certificate and offers `protocol`.
@@ -84,9 +97,9 @@ pub fn name() -> ServerName<'static> {
     ServerName::try_from("localhost").unwrap()
 }
 
-fn write(directory: &tempfile::TempDir) -> CertificateDer<'static> {
+fn write(directory: &Path) -> CertificateDer<'static> {
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
-    std::fs::write(directory.path().join("cert.pem"), made.cert.pem()).unwrap();
-    std::fs::write(directory.path().join("key.pem"), made.signing_key.serialize_pem()).unwrap();
+    std::fs::write(directory.join("cert.pem"), made.cert.pem()).unwrap();
+    std::fs::write(directory.join("key.pem"), made.signing_key.serialize_pem()).unwrap();
     made.cert.der().clone()
 }
