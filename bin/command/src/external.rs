@@ -38,12 +38,11 @@ pub fn run(words: &[OsString]) -> Result<CommandExit> {
     let program = beside(&program).unwrap_or_else(|| PathBuf::from(program));
     let mut command = Command::new(&program);
     command.args(arguments);
-    // `run` starts gateways of this program, which need not be on PATH.
+    // `run` starts gateways of this program, which need not be on PATH, and removes the variable.
     if is_of_python(&name)
-        && std::env::var_os("FORDWAY_BIN").is_none()
         && let Ok(own) = std::env::current_exe()
     {
-        command.env("FORDWAY_BIN", own);
+        command.env("FORDWAY_RUN_PROGRAM", own);
     }
     match command.exec() {
         error if error.kind() == io::ErrorKind::NotFound => Err(missing(&name)),

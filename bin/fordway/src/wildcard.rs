@@ -43,12 +43,12 @@ impl WildcardPattern {
     /// Returns the pattern of a filter relative to the local directory `root`, if the pattern begins with the absolute
     /// path of `root`.
     fn relative_to(&self, root: &Path) -> Option<Self> {
-        let named = [Some(absolute(root)), root.canonicalize().ok()];
         let below = |root: PathBuf| {
             let root = root.to_str()?.trim_end_matches('/');
             self.text.strip_prefix(root)?.strip_prefix('/').filter(|rest| !rest.starts_with('/'))
         };
-        named.into_iter().flatten().find_map(|root| below(root).map(Self::of_filter))
+        // If one name leads through the other, the longer name is right.
+        names_of(root).into_iter().filter_map(below).min_by_key(|rest| rest.len()).map(Self::of_filter)
     }
 
     /// Returns whether the pattern matches every name.
@@ -211,11 +211,11 @@ impl FilterRules {
 
     /// Returns a copy of these filters for a copy from or to a local directory. As in `aws s3`, an absolute pattern may
     /// name paths below this directory. `roots` are the directories of all local sources and of a local destination.
-    /// Errors: `InvalidArgument` for any other absolute pattern, because it would match nothing.
+    /// Errors: `InvalidArgument` for any other absolute pattern.
     pub(crate) fn relative_to(&self, roots: &[PathBuf]) -> Result<Self> {
         let mut roots: Vec<&PathBuf> = roots.iter().collect();
-        roots.sort_by_key(|root| absolute(root));
-        roots.dedup_by_key(|root| absolute(root));
+        roots.sort_by_key(|root| names_of(root));
+        roots.dedup_by_key(|root| names_of(root));
         let relative = |(action, pattern): &(FilterAction, WildcardPattern)| {
             let root = match &roots[..] {
                 _ if !pattern.text.starts_with('/') => return Ok((*action, pattern.clone())),
@@ -245,6 +245,15 @@ impl FilterRules {
     }
 }
 
+/// Returns the absolute paths of a local directory. The first one, as in `aws`, has no resolved links. A path with `..`
+/// has only the second one, with resolved links, because `..` after a link does not lead back. Returns no path for such
+/// a path of a directory that does not exist.
+fn names_of(root: &Path) -> Vec<PathBuf> {
+    let leads_back = root.components().any(|component| component == Component::ParentDir);
+    let named = (!leads_back).then(|| absolute(root));
+    named.into_iter().chain(root.canonicalize().ok()).collect()
+}
+
 /// Returns the absolute path without `.` and `..`. Like `aws`, does not resolve links.
 fn absolute(path: &Path) -> PathBuf {
     let mut found = PathBuf::from("/");
@@ -261,13 +270,13 @@ fn absolute(path: &Path) -> PathBuf {
 
 /// Returns the error for an absolute pattern that is not below `root`.
 fn outside(pattern: &str, root: Option<&&PathBuf>) -> Error {
-    let root = root.map(|root| absolute(root).display().to_string());
+    let root = root.and_then(|root| names_of(root).first().map(|root| root.display().to_string()));
     let beginning = root.map_or_else(String::new, |root| {
         format!("; an absolute pattern must begin with {}/", root.trim_end_matches('/'))
     });
     let why = format!(
-        "the pattern {pattern:?} would match nothing: patterns are relative to the source, such as \
-         'private/*'{beginning}"
+        "the pattern {pattern:?} is not below the local directory: patterns are relative to the source, such as \
+         'private/*'{beginning}. A key that begins with a slash below its prefix matches '[/]*'"
     );
     Error::new(ErrorKind::InvalidArgument, why)
 }
@@ -283,7 +292,7 @@ mod tests {
         let relative = |text, roots: &[&str]| {
             filters(text).relative_to(&roots.iter().map(PathBuf::from).collect::<Vec<_>>())
         };
-        for root in ["/data", "/data/", "/other/../data/."] {
+        for root in ["/data", "/data/", "/data/."] {
             let found = relative("/data/private/*", &[root]).unwrap();
             assert!(!found.admit("private/x") && found.admit("x"), "{root}");
         }
@@ -296,8 +305,23 @@ mod tests {
         }
         for roots in [&[][..], &["/data", "/other"]] {
             let error = relative("/data/x", roots).unwrap_err();
-            assert!(error.detail().contains("would match nothing"), "{error}");
+            assert!(error.detail().contains("relative to the source"), "{error}");
         }
+    }
+
+    /// After a link, `..` leads to the parent of the link's target.
+    #[test]
+    fn absolute_patterns_follow_links_before_two_dots() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().canonicalize().unwrap().join(name);
+        std::fs::create_dir_all(at("data/releases/5")).unwrap();
+        std::os::unix::fs::symlink("releases/5", at("data/current")).unwrap();
+        let relative = |pattern: &str| {
+            let pattern = WildcardPattern::of_filter(at(pattern).to_str().unwrap());
+            FilterRules::new(vec![(FilterAction::Exclude, pattern)]).relative_to(&[at("data/current/..")])
+        };
+        assert!(!relative("data/releases/private/*").unwrap().admit("private/x"));
+        assert!(relative("data/private/*").is_err());
     }
 
     #[test]

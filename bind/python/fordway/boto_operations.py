@@ -230,26 +230,25 @@ class RawBody:
     `tell` of a closed body returns its last position.
     """
 
+    size = 0
+    """The number of bytes of the content."""
     _position = 0
-    _has_ended = False
 
     def read(
         self, amt: int | None = -1, decode_content: bool | None = None, cache_content: bool = False
     ) -> bytes:
         """Returns the next `amt` bytes. Content is never encoded in the store."""
         data: bytes = super().read(amt)
-        if amt is None or len(data) != amt:
-            self._has_ended = True
         return data
 
     def stream(self, amt: int = 1 << 16, decode_content: bool | None = None) -> Iterator[bytes]:
         """Yields the rest of the content in pieces of up to `amt` bytes."""
-        while piece := self.read(amt):
+        while not self.closed and (piece := self.read(amt)):
             yield piece
 
     def isclosed(self) -> bool:
         """Returns whether the content was read to its end, or the body is closed."""
-        return self._has_ended or self.closed
+        return self.closed or self.tell() >= self.size
 
     def release_conn(self) -> None:
         """Does nothing, because the body has no connection."""
@@ -484,6 +483,7 @@ def get_object(store: Store, parameters: Parameters) -> Response | None:
     end = info.size if length is None else min(info.size, begin + length)
     is_short = end - begin <= BUFFER_BYTES
     body = ShortBody(content.read()) if is_short else LongBody(content, BUFFER_BYTES)
+    body.size = end - begin
     # botocore requests the checksum in each get, to verify the content.
     described = _described(info, parameters.get("ChecksumMode", "ENABLED"))
     described |= _null_version(store, parameters)

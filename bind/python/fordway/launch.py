@@ -198,6 +198,7 @@ def environment(
     service.
     """
     dropped = (
+        "FORDWAY_RUN_PROGRAM",
         "AWS_ENDPOINT_URL_S3",
         "AWS_SESSION_TOKEN",
         "AWS_PROFILE",
@@ -291,10 +292,11 @@ def libs3_variables(directory: Path, root: Path, variables: Mapping[str, str]) -
 
 @contextlib.contextmanager
 def gateway(root: Path, keys: Mapping[str, str]) -> Iterator[str | None]:
-    """Serves `root` on loopback during the `with` block. Yields the gateway's address, or `None` if the
-    program `fordway` is not on PATH.
+    """Serves `root` on loopback during the `with` block. Yields the gateway's address, or `None` if there is no
+    program `fordway`: in FORDWAY_BIN, else the program that runs `fordway run`, else on PATH.
     """
-    program = shutil.which(os.environ.get("FORDWAY_BIN", "fordway"))
+    own = os.environ.get("FORDWAY_RUN_PROGRAM", "fordway")
+    program = shutil.which(os.environ.get("FORDWAY_BIN", own))
     if program is None:
         yield None
         return

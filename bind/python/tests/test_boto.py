@@ -302,6 +302,11 @@ def test_a_raw_body_has_the_methods_of_urllib3(clients: tuple[Any, Any]) -> None
                 pieces = [start, *raw.stream(1 << 16, decode_content=False)]
                 assert raw.isclosed()
             assert b"".join(pieces) == content[:size]
+            buffer = bytearray(1 << 20)
+            raw, read = client.get_object(Bucket=BUCKET, Key="key", **asked)["Body"]._raw_stream, 0
+            while not raw.isclosed():
+                read += raw.readinto(buffer)
+            assert read == size
 
 
 def test_an_empty_token_begins_after_start_after(clients: tuple[Any, Any]) -> None:

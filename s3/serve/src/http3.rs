@@ -91,12 +91,14 @@ async fn speak(
     let caller = ConnectionPeer::Remote { address: accepted.remote(), tls: Some(TlsVersion::V1_3) };
     let Some((quic, account, slot)) = admit(accepted, slots, shared).await? else { return Ok(()) };
     let (windows, over) = (Arc::new(ConnectionWindows::new(quic)), stopped.clone());
-    let outcome = converse((shared, &caller, account, windows.clone()), stopped).await;
+    let outcome = converse((shared, &caller, account.clone(), windows.clone()), stopped).await;
     let ended = windows.ended();
-    drop(windows);
+    drop((windows, slot));
     tokio::select! {
-        () = ended.wait_until_freed(slot) => {}
-        // A stopping gateway needs the slot, and accepts no more connections.
+        // Until QUIC has freed the memory, the connection counts for its address and its user. Other clients can use
+        // its slot.
+        () = ended.wait_until_freed(account) => {}
+        // A stopping gateway accepts no more connections.
         () = over.over() => {}
     }
     outcome

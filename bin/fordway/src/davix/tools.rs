@@ -138,7 +138,7 @@ fn usual_directory(url: &str) -> PathBuf {
     let path = without_query(url).trim_end_matches('/');
     let name = path.splitn(4, '/').nth(3).and_then(|path| path.rsplit('/').next()).unwrap_or_default();
     match fordway_wire::uri::decode_segment(name).filter(|name| !name.contains('/')) {
-        Some(name) if !matches!(name.as_str(), "" | "." | "..") => PathBuf::from(name),
+        Some(name) if !matches!(name.as_str(), "" | "." | ".." | PRIVATE_AREA) => PathBuf::from(name),
         _ => PathBuf::from("temp"),
     }
 }
@@ -392,6 +392,7 @@ mod tests {
             ("s3://bkt/p/q", "q"),
             ("davs://h/", "temp"),
             ("davs://h/a/..", "temp"),
+            ("davs://h/a/%2Efordway/", "temp"),
             ("davs://h/a%2Fb", "temp"),
         ] {
             assert_eq!(usual_directory(url), Path::new(name), "{url}");

@@ -141,6 +141,12 @@ fn an_absolute_pattern_excludes_local_files() {
         let ran = rig.run(&[words, &["--exclude", "/private/*"]].concat()).ended(CommandExit::Usage);
         assert!(ran.stderr.contains("patterns are relative to the source"), "{words:?}: {}", ran.stderr);
     }
+    // After a link, `..` leads to the parent of the link's target.
+    std::os::unix::fs::symlink("d/private", rig.path("link")).unwrap();
+    rig.write("d/private/keep", "a file that the bucket does not have");
+    rig.run(&[&["sync", "s3://bkt/private", "DIR/link/..", "--delete"][..], &private].concat()).ok();
+    std::fs::remove_file(rig.path("link")).unwrap();
+    assert_eq!(rig.files(), ["d/p", "d/private/keep", "d/private/p", "down/a", "moved/a", "single"]);
     rig.put("b//x", "a key with an empty segment");
     rig.run(&["cp", "-r", "s3://bkt/b/", "s3://bkt/c/", "--exclude", "/x"]).ok();
     assert_eq!(rig.keys(), ["b//x", "private/p"]);

@@ -513,7 +513,10 @@ fn calls_without_sidecars(files: usize, age: Duration) -> [Vec<&'static str>; 2]
 fn only_a_file_that_has_just_changed_is_looked_up_again() {
     const LOOKUP: [&str; 8] =
         ["openat2", "statx", "linkat", "statx", "getxattrat", "openat2", "fstat", "statx"];
-    let [old, new] = [LONG_AGO, Duration::ZERO].map(|age| calls_without_sidecars(0, age)[0].clone());
+    // Kernels before 6.13 read attributes by `lgetxattr`.
+    let present = |call: &&'static str| if *call == "lgetxattr" { "getxattrat" } else { *call };
+    let [old, new] = [LONG_AGO, Duration::ZERO]
+        .map(|age| calls_without_sidecars(0, age)[0].iter().map(present).collect::<Vec<_>>());
     assert!(old.ends_with(&["statat", "statx"]), "{old:?}");
     assert_eq!(new, [&old[..], &LOOKUP].concat());
     const FILES: usize = 20;

@@ -54,6 +54,10 @@ const RESERVED_STREAM_TYPE: u8 = 0x21;
 /// The time for which clients may delay acknowledgements, unless they announce another time (RFC 9000 section 18.2).
 const ACKNOWLEDGEMENT_DELAY: Duration = Duration::from_millis(25);
 
+/// The maximum time for which the growth and the account of a connection that has ended are kept. The client's
+/// acknowledgements determine the measured round-trip time.
+const CLOSING_TIME_MAX: Duration = Duration::from_secs(10);
+
 /// The growth of send windows in bytes.
 #[derive(Default)]
 struct WindowGrowth {
@@ -100,14 +104,14 @@ pub(super) struct EndedWindow {
 }
 
 impl EndedWindow {
-    /// Counts the growth until QUIC has freed the memory, and keeps `slot` until then. The caller has dropped its
-    /// handles of the connection.
-    pub(super) async fn wait_until_freed<S>(self, slot: S) {
+    /// Counts the growth until QUIC has freed the memory, and keeps `account` until then, but not longer than
+    /// [`CLOSING_TIME_MAX`]. The caller has dropped its handles of the connection.
+    pub(super) async fn wait_until_freed<S>(self, account: S) {
         let growth_bytes = lock(&self.send).growth_bytes;
         if growth_bytes > 0 {
-            tokio::time::sleep(self.freed_after).await;
+            tokio::time::sleep(self.freed_after.min(CLOSING_TIME_MAX)).await;
         }
-        drop((self.send, slot));
+        drop((self.send, account));
     }
 }
 
@@ -463,20 +467,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn growth_and_slot_are_kept_until_quic_has_freed_the_memory() {
+    async fn growth_and_account_are_kept_until_quic_has_freed_the_memory() {
         let (growth, user) = (growth(), user());
         let mut window = windows(growth, &user, 1).remove(0);
         fill_often(&mut window);
         let (full_bytes, freed_after) = (window.growth_bytes, Duration::from_millis(500));
         let ended = EndedWindow { send: Arc::new(Mutex::new(window)), freed_after };
-        let slot = Arc::new(());
-        let freed = tokio::spawn(ended.wait_until_freed(slot.clone()));
+        let account = Arc::new(());
+        let freed = tokio::spawn(ended.wait_until_freed(account.clone()));
         tokio::task::yield_now().await;
         assert_eq!(growth.of_all.load(Ordering::Relaxed), full_bytes);
-        assert_eq!(Arc::strong_count(&slot), 2);
+        assert_eq!(Arc::strong_count(&account), 2);
         freed.await.unwrap();
         assert_eq!(growth.of_all.load(Ordering::Relaxed), 0);
-        assert_eq!(Arc::strong_count(&slot), 1);
+        assert_eq!(Arc::strong_count(&account), 1);
         let window = windows(growth, &user, 1).remove(0);
         let nothing =
             EndedWindow { send: Arc::new(Mutex::new(window)), freed_after: Duration::from_secs(600) };
