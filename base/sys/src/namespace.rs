@@ -45,14 +45,15 @@ pub fn own_process_namespace() -> Result<()> {
 /// Gives the process of `command` its own `/proc`, for its PID namespace; see [`own_process_namespace`]. Without its
 /// own `/proc`, the process would find other processes under its process IDs. Errors: the start fails without
 /// CAP_SYS_ADMIN. If the kernel does not allow the mount, as in a user namespace of a container that hides parts of
-/// `/proc`, the `/proc` of this process remains.
+/// `/proc`, or in a chroot whose root is no mount point, the `/proc` of this process remains.
 pub fn own_proc_directory(command: &mut Command) {
     let own = || {
         // SAFETY: this flag does not affect descriptors, and the new process has only this thread.
         unsafe { unshare_unsafe(UnshareFlags::NEWNS)? };
-        mount(c"none", c"/", c"", libc::MS_REC | libc::MS_PRIVATE)?;
         let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
-        let _ = mount(c"proc", c"/proc", c"proc", flags);
+        // Without the first call, the mount would be visible to other processes.
+        let _ = mount(c"none", c"/", c"", libc::MS_REC | libc::MS_PRIVATE)
+            .and_then(|()| mount(c"proc", c"/proc", c"proc", flags));
         Ok(())
     };
     // SAFETY: between fork and exec, the closure only makes system calls. It allocates no memory and takes no lock.

@@ -247,7 +247,7 @@ pub struct StreamedBody<'a> {
     pub asks_first: bool,
     /// Produces the body, from its first byte.
     pub produce: &'a mut dyn FnMut(&mut BodySink<'_>) -> Result<()>,
-    /// The time after which nothing more of the body is sent, and the response is no longer waited for.
+    /// The deadline, after which the client neither sends more of the body nor waits for the response.
     pub until: Option<Instant>,
     /// Set when the first attempt to send any of the body begins.
     pub is_begun: bool,

@@ -9,7 +9,7 @@ pub struct OperationRecord {
     pub phase: u8,
     /// The round, from 0.
     pub round: u16,
-    /// The number of the block, counted over the whole run.
+    /// The block's number, from 0 at the start of the run.
     pub block: u32,
     /// The thread that made the call, from 0.
     pub thread: u16,

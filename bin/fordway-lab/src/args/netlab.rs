@@ -18,10 +18,11 @@ use fordway_wire::size_text::parse_bytes;
 
 COMMAND and the --server command each run in a separate network namespace; the emulated link is the only connection \
 between them. FORDWAY_NETLAB_SERVER and FORDWAY_NETLAB_CLIENT contain the addresses of the server and of the \
-client. When COMMAND exits, netlab terminates the server, and all processes that COMMAND and the \
-server started. No process and no part of the network remains, even if netlab is killed. Without --rtt, --rate and \
---loss, the link is virtual Ethernet. The command needs root, or a user namespace: `unshare --map-root-user fordway netlab ...`. The exit code \
-is 0 if COMMAND exits with 0.")]
+client. When COMMAND exits, netlab terminates the server, and all processes that COMMAND and the server started. No \
+process and no part of the network remains, even if netlab is killed. COMMAND is the first process of a PID namespace, \
+so it sees no processes outside, and gets only signals for which it has a handler. Without --rtt, --rate and --loss, \
+the link is virtual Ethernet. The command needs root, or a user namespace: `unshare --map-root-user fordway netlab \
+...`. The exit code is 0 if COMMAND exits with 0.")]
 pub(crate) struct NetlabArgs {
     /// The link between the two sides.
     #[command(flatten)]

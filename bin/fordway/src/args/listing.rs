@@ -140,8 +140,8 @@ pub struct DuArgs {
 
 The command prints the endpoint, the region and the keys that fordway itself uses, in the format that TOOL reads. The \
 output contains the secret key. Replace BUCKET in the output with the name of a bucket. Every TOOL except shell needs \
-an http(s):// endpoint. With --json, the output is one object with the settings; its text field has the format of \
-TOOL.")]
+an http(s):// endpoint. With --json, the output is one JSON object with the settings; its field `text` has the format \
+of TOOL.")]
 pub struct EnvArgs {
     /// Program for which to print settings
     #[arg(value_enum, default_value_t = ClientToolArg::Shell)]

@@ -508,7 +508,7 @@ pub struct MetalinkArgs {
 /// The subcommand of `metalink`.
 #[derive(Debug, Subcommand)]
 pub enum MetalinkSubcommand {
-    /// Create Metalinks for local files: the size, the digests of the file and its pieces, and the replicas
+    /// Create Metalinks for local files, with the size, the digests of the file and of its pieces, and the replicas
     Make(MetalinkMakeArgs),
     /// Show a Metalink, or the replicas and digests that a server reports for a file
     Show(MetalinkShowArgs),

@@ -31,9 +31,10 @@ pub(crate) fn finish_file(file: &File, source: SourceFate) -> io::Result<()> {
     sync_content(file)
 }
 
-/// Forces the content of a file to stable storage. A file that got its final length before its content needs this
-/// before it gets its name and its time: after a power cut, the file could otherwise have the right name, length and
-/// time, but zeros as its content, and `sync` would mistake it for the object.
+/// Forces the content of a file to stable storage. If a file was extended to its final length before its content was
+/// written, call this before the file is renamed and its modification time is set. Otherwise, the file could have the
+/// right name, length and time after a power failure, but zeros as its content. Then `sync` would mistake it for the
+/// object.
 pub(crate) fn sync_content(file: &File) -> io::Result<()> {
     without_unsupported(file.sync_data())
 }

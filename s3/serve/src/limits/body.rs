@@ -28,8 +28,8 @@ pub(crate) struct LimitCounters {
 pub(crate) struct BodyTransferLimits {
     /// The maximum time between two pieces of a body, in either direction.
     pub(crate) stall_timeout: Duration,
-    /// The minimum number of bytes per second, averaged over periods. In each period, the gateway waits for the client
-    /// for a total of `stall_timeout`.
+    /// The minimum number of bytes per second, averaged over periods. A period ends when the gateway has waited for the
+    /// client for a total of `stall_timeout`.
     pub(crate) bytes_per_s_min: u64,
     pub(crate) counters: Arc<LimitCounters>,
 }
