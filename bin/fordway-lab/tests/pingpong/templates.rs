@@ -213,7 +213,7 @@ esac
 "#;
 
 /// Runs the set-up `kubernetes` with [`KUBECTL`], which keeps its files in `dir`. Returns the output, and the log of
-/// the calls of kubectl. `ports` are those of `pong` and `ping`.
+/// the calls of kubectl. `ports` contains the ports of `pong` and `ping`.
 fn bench_in_pods(dir: &Path, ports: [&str; 2]) -> (Output, String) {
     let kubectl = dir.join("kubectl");
     fs::write(&kubectl, KUBECTL).unwrap();
