@@ -292,8 +292,8 @@ def libs3_variables(directory: Path, root: Path, variables: Mapping[str, str]) -
 
 @contextlib.contextmanager
 def gateway(root: Path, keys: Mapping[str, str]) -> Iterator[str | None]:
-    """Serves `root` on loopback during the `with` block. Yields the gateway's address, or `None` if there is no
-    program `fordway`: in FORDWAY_BIN, else the program that runs `fordway run`, else on PATH.
+    """Serves `root` on loopback during the `with` block. Yields the gateway's address, or `None` if there is
+    no program `fordway`: in FORDWAY_BIN, else the program that runs `fordway run`, else on PATH.
     """
     own = os.environ.get("FORDWAY_RUN_PROGRAM", "fordway")
     program = shutil.which(os.environ.get("FORDWAY_BIN", own))

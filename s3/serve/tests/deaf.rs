@@ -5,7 +5,7 @@
 
 mod client;
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -118,7 +118,7 @@ fn clients_that_go_deaf() {
         // A runtime that nobody drives receives nothing.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         groups.push((runtime.block_on(a_group(&client, &certificate)), runtime));
-        println!("deaf");
+        writeln!(std::io::stdout(), "deaf").unwrap();
         std::thread::sleep(Duration::from_secs(2));
     }
     // The test closes standard input.
