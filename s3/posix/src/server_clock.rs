@@ -2,10 +2,11 @@
 //!
 //! A directory's time shows whether a file in it may be in the middle of being replaced. The server's clock sets this
 //! time, and may differ by minutes from this node's clock. Each file that this process writes shows the difference: the
-//! server has just set the file's change time.
+//! server has just set the file's change time. The difference is to the monotonic clock, so that it remains right when
+//! this node's clock is set.
 
-use std::sync::RwLock;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::{LazyLock, RwLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fordway_sys::FileStat;
 
@@ -20,13 +21,13 @@ const RECENT_WITHOUT_CLOCK: Duration = Duration::from_secs(900);
 /// without its metadata. Clocks that are set to the wrong time zone differ by less than a day.
 const RECENT_NAMES_WITHOUT_CLOCK: Duration = Duration::from_secs(24 * 3600);
 
-/// The number of nanoseconds by which the clock of each device's server is ahead of this node's clock.
+/// The number of nanoseconds by which the clock of each device's server is ahead of [`monotonic_ns`].
 static AHEAD: RwLock<Vec<(u64, i64)>> = RwLock::new(Vec::new());
 
 /// Learns the server's clock from the metadata of a file that has just been written, on a file system that other nodes
 /// may change.
 pub(crate) fn note_written(stat: &FileStat) {
-    let ahead_ns = stat.changed_ns.saturating_sub(now_ns());
+    let ahead_ns = stat.changed_ns.saturating_sub(monotonic_ns());
     let mut all = AHEAD.write().unwrap_or_else(|poisoned| poisoned.into_inner());
     all.retain(|(device, _)| *device != stat.device);
     if all.len() == DEVICES_MAX {
@@ -52,8 +53,17 @@ pub(crate) fn has_recent_names(file: &FileStat) -> bool {
 fn has_just_passed(time_ns: i64, device: u64, without_clock: Duration) -> bool {
     let all = AHEAD.read().unwrap_or_else(|poisoned| poisoned.into_inner());
     let known = all.iter().find(|(of, _)| *of == device);
-    let (ahead_ns, recent) = known.map_or((0, without_clock), |(_, ahead_ns)| (*ahead_ns, RECENT));
-    now_ns().saturating_add(ahead_ns).saturating_sub(time_ns) < recent.as_nanos() as i64
+    let (now_ns, recent) = match known {
+        Some((_, ahead_ns)) => (monotonic_ns().saturating_add(*ahead_ns), RECENT),
+        None => (now_ns(), without_clock),
+    };
+    now_ns.saturating_sub(time_ns) < recent.as_nanos() as i64
+}
+
+/// Returns the time since the first call.
+fn monotonic_ns() -> i64 {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    START.elapsed().as_nanos() as i64
 }
 
 fn now_ns() -> i64 {
