@@ -64,6 +64,7 @@ class OwnRoot:
     def __init__(self, place: Path) -> None:
         self.root = place / "root"
         script = f"""
+            umask 022
             mount --make-rprivate / && mount -t tmpfs tmpfs {place} && cd {place} && mkdir upper work root
             mount -t overlay -o lowerdir=/,upperdir=upper,workdir=work overlay root
             mount --rbind /proc root/proc && mount --rbind /dev root/dev
@@ -287,7 +288,7 @@ def test_what_a_later_release_wrote_is_refused_by_an_older_one(
     machine.run("sh", "-c", f"umask 077; printf '%s' '{users}' >/etc/users; chown fordway /etc/users")
     assert "of_the_future" in manager.refusal("--credentials", "/etc/users")
     assert "--of-the-future" in manager.refusal("--of-the-future")
-    script = f"mkdir -p {manager.root}/.fordway && echo fordway 99 >{manager.root}/.fordway/format"
+    script = f"umask 022; mkdir -p {manager.root}/.fordway && echo fordway 99 >{manager.root}/.fordway/format"
     machine.run("sh", "-c", script)
     said = manager.refusal()
     assert "version 99" in said and "use the Fordway that wrote it, or a later release" in said, said

@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, RwLock};
 use std::time::SystemTime;
 
 use fordway_client::node::{NodeAddress, NodeStore};
@@ -17,6 +17,17 @@ use fordway_store::{
     GetOptions, Key, ListQuery, Objects, PutOptions, Store,
 };
 
+/// A child process holds all files of this process open until it executes its program. The space of a file that is closed
+/// meanwhile is not free yet. Tests that start a child hold this lock for writing, and tests that count free space hold
+/// it for reading.
+static CHILDREN: RwLock<()> = RwLock::new(());
+
+/// Runs the command while no test counts free space. Returns whether it succeeded.
+fn run(command: &mut Command) -> bool {
+    let _lock = CHILDREN.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+    command.status().is_ok_and(|status| status.success())
+}
+
 /// A small tmpfs, which is unmounted when this value is dropped.
 struct SmallDisk(PathBuf);
 
@@ -27,8 +38,7 @@ impl SmallDisk {
     }
 
     fn mount_with(at: &Path, options: &str) -> Option<Self> {
-        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(at).status();
-        if mounted.is_ok_and(|status| status.success()) {
+        if run(Command::new("mount").args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(at)) {
             return Some(SmallDisk(at.to_owned()));
         }
         fordway_needs::skip("a tmpfs cannot be mounted here; root is needed");
@@ -38,13 +48,14 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+        run(Command::new("umount").arg("-l").arg(&self.0));
     }
 }
 
 /// Fills the file system with objects of several sizes. For each size, the error must be `NoSpace`, the old object must
 /// remain, and no partially written object may be listed. The store must work again after space has been freed.
 fn fills_up(store: &dyn Store) {
+    let _lock = CHILDREN.read().unwrap_or_else(|poisoned| poisoned.into_inner());
     let bucket = Bucket::new("bucket").unwrap();
     let key = |name: &str| Key::new(name).unwrap();
     let put =
