@@ -119,7 +119,8 @@ pub(crate) fn set_algorithm(namespace: &NetworkNamespace, algorithm: &str) -> Re
     }
 }
 
-/// Runs `work` while the machine allows all processes to use `algorithm`.
+/// Allows all processes of the machine to use the congestion control `algorithm`, runs `work`, and then restores the
+/// list of allowed algorithms.
 fn allow_while(algorithm: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
     let available = std::fs::read_to_string(AVAILABLE_ALGORITHMS).unwrap_or_default();
     if !lists(&available, algorithm) {

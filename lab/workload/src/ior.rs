@@ -83,7 +83,7 @@ pub enum IorMapping {
     Fragment,
     /// Each file is a bucket, and each transfer is an object in this bucket
     Bucket,
-    /// Each file is an object, written as a multipart upload and read by ranges
+    /// Each file is an object, written as a multipart upload and read in ranges
     Multipart,
 }
 

@@ -21,8 +21,9 @@ const STATE_KEY: &str = "mdworkbench-state.json";
 /// The options of md-workbench's pattern.
 #[derive(Clone, Debug, Args, Serialize)]
 pub struct MdworkbenchPlan {
-    /// Phases to run; omit phases to use data sets of an earlier run, or to keep data sets for a later run. If only
-    /// some phases run, the default name of the run file contains their names, such as mdworkbench-benchmark.run
+    /// Phases to run; without `precreate`, the run uses the data sets of an earlier run, and without `cleanup`, it
+    /// keeps the data sets for a later run. If only some phases run, the default name of the run file contains their
+    /// names, such as mdworkbench-benchmark.run
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [MdworkbenchPhase::Precreate, MdworkbenchPhase::Benchmark, MdworkbenchPhase::Cleanup])]
     pub phases: Vec<MdworkbenchPhase>,
     /// Number of data sets per rank

@@ -199,7 +199,7 @@ impl NameIndexes {
     }
 
     /// Reads all names of `dir` with `read`, returns them, and keeps them in an index if possible. `stat` is the
-    /// directory's state.
+    /// directory's metadata.
     pub(crate) fn read(
         &self,
         dir: &File,

@@ -1,9 +1,9 @@
 //! The mark on a setting or an event record, which shows that the owner of the file gave the file its name.
 //!
 //! Anyone who may write to a directory without the sticky bit can rename any file in it, and a file keeps its owner.
-//! Where others may rename, the owner of a file in a private directory is therefore no proof that this user put the
-//! file there: it may be an object of this user, or an older document. Fordway sets the mark, an attribute of the file,
-//! when it publishes the file:
+//! Where others may rename files, the ownership of a file in a private directory therefore does not prove that the
+//! owner put the file there: another user may have moved in one of the owner's objects, or an older setting or event
+//! record. Fordway sets the mark, an attribute of the file, when it publishes the file:
 //!
 //! ```text
 //! user.fordway.owner = "1 KIND BUCKET FILE TIME"     the identities of the bucket's directory and of the file, and the

@@ -91,7 +91,7 @@ impl PartialChunk {
         self.filled
     }
 
-    /// Returns the memory for further bytes. The memory still contains data from its last use.
+    /// Returns the memory for further bytes. The memory may contain data from its previous use.
     pub(crate) fn room(&mut self) -> &mut [u8] {
         let chunk = self.chunk.get_or_insert_with(BufferChunk::new);
         if !self.parked.is_empty() {
@@ -138,7 +138,7 @@ impl BufferChunk {
         BufferChunk(spare.unwrap_or_else(|| vec![0; CHUNK_BYTES]))
     }
 
-    /// Returns all of the memory. The memory still contains data from its last use.
+    /// Returns all of the memory. The memory may contain data from its previous use.
     pub(crate) fn memory(&mut self) -> &mut [u8] {
         &mut self.0
     }

@@ -180,7 +180,7 @@ pub struct TransferArgs {
     #[arg(long, short, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub jobs: u16,
     /// Number of parts of one large object to transfer in parallel, from 1 to 256. An upload over HTTP keeps each part
-    /// in memory until it is sent. If all parts in parallel would need more than 1 GiB, some of them wait
+    /// in memory until it is sent. If all uploads in progress together would need more than 1 GiB, some of them wait
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub concurrency: u16,
     /// Size of a part, from 5MiB to 5GiB; increased if an object would need more than 10,000 parts

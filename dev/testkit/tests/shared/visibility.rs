@@ -450,8 +450,9 @@ fn many_tags() -> Tags {
     (0..10).map(|number| (format!("{number:0>100}"), "v".repeat(256))).collect()
 }
 
-/// One node overwrites an object whose earlier file, which the other node has renamed, is now another object. The
-/// sidecar file of this other object must remain. Each sidecar file of a replaced or removed object is removed.
+/// The other node renames an object and stores a new one under the old key; then this node overwrites that key. The
+/// renamed file is now another object, and its sidecar file must remain. Each sidecar file of a replaced or removed
+/// object is removed.
 pub(super) fn keep_sidecars_of_other_objects(_: &Member) {
     let (one, other) = (store(0), store(1));
     let bucket = Bucket::new("apart").unwrap();

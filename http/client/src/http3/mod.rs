@@ -72,8 +72,8 @@ fn violation_error(violation: &FrameViolation) -> Error {
         .caused_by(*violation)
 }
 
-/// Connects, and returns the end of the socket pair that carries HTTP/1.1. Errors: `Unavailable`, `Timeout`;
-/// `BadResponse` for an untrusted certificate; `InvalidArgument`.
+/// Connects, and returns the caller's end of a socket pair, over which the caller speaks HTTP/1.1. Errors:
+/// `Unavailable`, `Timeout`; `BadResponse` for an untrusted certificate; `InvalidArgument`.
 pub(super) fn connect(origin: &Origin, timeouts: &Timeouts, tls: &TlsConnector) -> Result<TcpSocket> {
     let failed = |error: std::io::Error| {
         Error::new(ErrorKind::Io, format!("setting up HTTP/3 with {origin}")).caused_by(error)

@@ -129,7 +129,7 @@ pub struct ReplicatedFile {
     name: String,
     /// The digest of the whole file.
     hash: Option<FileDigest>,
-    /// Whether the file's only server states `hash`. Otherwise, `hash` is part of the description.
+    /// Whether `hash` was sent by the file's only server. Otherwise, `hash` is part of the description.
     is_hash_stated: bool,
 }
 
@@ -348,7 +348,7 @@ impl ReplicatedFile {
         self.shared.pieces.is_some()
     }
 
-    /// Returns the number of requests and connections so far, over all streams.
+    /// Returns the numbers of requests and connections so far, over all streams.
     pub fn traffic(&self) -> HttpTrafficCounts {
         let traffic = self.shared.traffic();
         traffic.0.values().fold(traffic.1, |sum, file| add(sum, file.traffic()))

@@ -171,7 +171,7 @@ fn parse(text: &str) -> Vec<ProfileSection> {
     sections
 }
 
-/// Returns the title of a section, with single spaces and without quotes; `None` for other lines.
+/// If `line` is the header of a section, returns its title, with single spaces and without quotes.
 fn title(line: &str) -> Option<String> {
     let title = line.strip_prefix('[').and_then(|rest| rest.rsplit_once(']'))?.0;
     let words = shell_words(title);

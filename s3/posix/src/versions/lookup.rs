@@ -306,9 +306,9 @@ impl KeyVersions<'_> {
     /// Removes the version ID from the record of a key's latest version if the file is a copy of an existing old
     /// version. A POSIX program created this file, so it is the version `null`. `stat` is the metadata of the file.
     /// Cost: usually none. If the content was changed, or the file was changed more than a second after the version
-    /// with this ID was created, one `openat2`. If there is also an old version with this ID, as for
-    /// [`KeyVersions::is_copy`]. Within the first second after the creation of the ID, an unchanged copy may
-    /// therefore have the ID of the original. Intended for readers of the latest version.
+    /// with this ID was created, one `openat2`. If an old version with this ID exists, also the cost of
+    /// [`KeyVersions::is_copy`]. Within the first second after the creation of the ID, an unchanged copy may therefore
+    /// have the ID of the original. Intended for readers of the latest version.
     #[inline]
     pub(crate) fn disown_copy(
         &self,

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// The largest weight of a user.
+/// The maximum weight of a user.
 pub(crate) const WEIGHT_MAX: u32 = 1000;
 
 /// The debt above which a user's bodies are delayed. The debt is the time by which the user is ahead of the rate limit.

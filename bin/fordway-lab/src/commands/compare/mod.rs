@@ -364,7 +364,7 @@ impl std::fmt::Display for InstrumentCheck {
 }
 
 /// Creates a temporary directory in `root`. Without `root`, creates it in the first writable directory on the file
-/// system of `dir`: one of the usual temporary directories, the current directory, or one of `dir`'s parents. Errors:
+/// system of `dir`: one of the usual temporary directories, the current directory, or one of `dir`'s ancestors. Errors:
 /// `InvalidArgument` if there is no such directory, or `root` is not writable.
 fn scratch_on(dir: &Path, root: Option<&Path>) -> Result<ScratchDirectory> {
     let make_in = |path: &Path| ScratchDirectory::new("compare", path);
